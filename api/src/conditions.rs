@@ -46,8 +46,12 @@ pub mod kind {
         REACHABLE = "Reachable";
         /// Instance: the host had all that a node needs when the operator last began to change it: rights, Windows, disk, clock, ports, a way
         /// to the API server. The message has all that it lacks, and a host does not join before it has it. On a host that is configured, Windows,
-        /// ports and the way to the API server do not count: a repair or a restart may be what it needs.
+        /// ports and the way to the API server do not count: a repair or a restart may be what it needs. While true, the message has the
+        /// [warnings](../guide/hosts.md#warnings), which stop nothing.
         PREFLIGHT_PASSED = "PreflightPassed";
+        /// Instance: the host can use the [group Managed Service Accounts](../guide/gmsa.md) that its pool lists, as the host last reported. Present
+        /// only if the pool lists any. The host is a node in any case.
+        GMSA_READY = "GMSAReady";
         /// Instance: its Node is Ready.
         NODE_HEALTHY = "NodeHealthy";
         /// Instance: the host follows the version that the pool wants.
@@ -62,6 +66,8 @@ pub mod kind {
         UPDATE_WITHHELD = "UpdateWithheld";
         /// Pool: all hosts take the first key of their list. Absent where there are no hosts.
         KEYS_CURRENT = "KeysCurrent";
+        /// Pool: all hosts have the images of `provisioning.prePull`. Absent where that is not set.
+        IMAGES_PULLED = "ImagesPulled";
         /// Pool: the admission policies that hold the hosts' daemons are in force. While they are not, the daemons have no rights and get no
         /// certificates, and no host is joined or changed.
         POLICIES_IN_FORCE = "PoliciesInForce";
@@ -78,6 +84,8 @@ pub mod reason {
     condition_reasons! {
         /// The observed state matches the spec.
         SUCCEEDED = "Succeeded" on "`Ready=True`, `InventorySynced=True`, `SourceVerified=True`"; "No action is needed.";
+        /// The host has all that a node needs, and warnings, which the message has. They stop nothing.
+        PASSED_WITH_WARNINGS = "PassedWithWarnings" on "instance: `PreflightPassed=True`"; "Follow the message, or leave it: see [warnings](../guide/hosts.md#warnings).";
         /// An operation is in progress.
         PROGRESSING = "Progressing" on "`Ready=Unknown`, `Reconciling=True`"; "No action is needed.";
         /// An operation is in progress again after a failure.
@@ -138,6 +146,8 @@ pub mod reason {
         BLOCKED_BY_CORDON = "BlockedByCordon" on "pool: `Updated=False`, `Updating=False`, `Ready=Unknown`, `Reconciling=True`"; "Uncordon them, or annotate the Nodes with `windowsmachineconfig.openshift.io/hold=true`.";
         /// The only nodes that do not follow the desired version are those that a person holds with the annotation `hold`. The message names them.
         ON_HOLD = "OnHold" on "pool: `Updated=False`, `Updating=False`, `Ready=True`"; "Remove the annotation `windowsmachineconfig.openshift.io/hold` from them.";
+        /// Nodes are in maintenance, and nothing is to be done with the others. The message names them.
+        IN_MAINTENANCE = "InMaintenance" on "pool: `Ready=True`"; "[Hand them back](../guide/maintenance.md#hand-the-node-back) when they are patched.";
         /// A change waits between two steps.
         SOAKING = "Soaking" on "pool: `Updated=False`"; "No action is needed.";
         /// Too many nodes are not Ready, so the operator repairs none.

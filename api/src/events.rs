@@ -91,6 +91,8 @@ macro_rules! event_reasons {
 }
 
 event_reasons! {
+    /// The Windows Machine Config Operator runs. No operation begins until it is [removed](../guide/from-wmco.md).
+    AnotherOperator: Warning on ConfigMap;
     /// The host is a node of the pool. No action is needed.
     Joined: Normal on WindowsInstance;
     /// The node of another operator belongs to the pool now, with the version that it has. No action is needed.
@@ -107,6 +109,14 @@ event_reasons! {
     RebootFailed: Warning on WindowsInstance;
     /// An attempt to repair the node failed. The note begins with the [reason](conditions.md#a-host) and names the remedy; the operator retries.
     RepairFailed: Warning on WindowsInstance;
+    /// The node is drained for the maintenance that the note names, and stays so until the request is withdrawn. Patch and restart the host,
+    /// then [hand it back](../guide/maintenance.md#hand-the-node-back).
+    DrainedForMaintenance: Normal on WindowsInstance;
+    /// The node works after its maintenance, and takes pods again unless another client keeps it cordoned. No action is needed.
+    MaintenanceEnded: Normal on WindowsInstance;
+    /// An attempt to drain the node for its maintenance, or to take it back, failed. The note begins with the [reason](conditions.md#a-host)
+    /// and names the remedy; the operator retries, and a node that was drained stays cordoned until it works.
+    MaintenanceFailed: Warning on WindowsInstance;
     /// An attempt to remove the host failed. The note begins with the [reason](conditions.md#a-host) and names the remedy; the operator
     /// retries. A host that no longer exists must be [given up](../guide/removal.md#a-host-that-cannot-be-reached).
     RemoveFailed: Warning on WindowsInstance;
@@ -168,6 +178,11 @@ event_reasons! {
     /// The host could not be changed to [another SSH key](../guide/keys.md). The node continues, and the operator retries; the note begins with
     /// the [reason](conditions.md#a-host).
     KeyRotationFailed: Warning on WindowsInstance;
+    /// The host has all images of `provisioning.prePull`. No action is needed.
+    ImagesPulled: Normal on WindowsInstance;
+    /// The host could not [pull images ahead](../guide/images.md). The node continues, and the operator retries; the note begins with the
+    /// [reason](conditions.md#a-host).
+    PrePullFailed: Warning on WindowsInstance;
     /// The list has a new host, and the pool an instance for it. The note has the location of the entry.
     HostAdmitted: Normal on WindowsInstance;
     /// The entry of the host changed. The note has its location.

@@ -2,11 +2,11 @@ use std::collections::BTreeMap;
 
 use crate::{
     CloudProvider, ClusterPullSecret, ContainerdSettings, DeletionPolicy, Drain, Drift, EvictionThresholds,
-    FailureAction, FailurePolicy, GitRef, GitSource, GitVerify, Host, HostKeyPolicy, ImageMirror, ImageMirrors,
-    IntOrPercent, Inventory, JumpHost, KubeletDuration, KubeletExtraConfig, KubeletSettings, LogRotation,
-    MaintenanceWindow, MirrorSourcePolicy, Mode, NodeTemplate, OnTimeout, Order, PodBehavior, PodRule, Provisioning,
-    ProxySettings, Remediation, RemediationType, Removal, Reserved, Rollout, RolloutStep, SecretKeyRef, SecretRef,
-    SourceKind, SourceRef, Ssh, Taint, TaintEffect, TemplateMetadata, TemplateSpec, WindowsNodePool,
+    FailureAction, FailurePolicy, GitRef, GitSource, GitVerify, GmsaSettings, Host, HostKeyPolicy, ImageMirror,
+    ImageMirrors, IntOrPercent, Inventory, JumpHost, KubeletDuration, KubeletExtraConfig, KubeletSettings, LogRotation,
+    MaintenanceWindow, MirrorSourcePolicy, Mode, NodeTemplate, OnTimeout, Order, PodBehavior, PodRule, PrePull,
+    Provisioning, ProxySettings, Remediation, RemediationType, Removal, Reserved, Rollout, RolloutStep, SecretKeyRef,
+    SecretRef, SourceKind, SourceRef, Ssh, Taint, TaintEffect, TemplateMetadata, TemplateSpec, WindowsNodePool,
     WindowsNodePoolSpec,
 };
 
@@ -206,9 +206,16 @@ pub fn examples() -> Vec<Example> {
                                     mirror_source_policy: Some(MirrorSourcePolicy::AllowContactingSource),
                                 }]),
                             }),
+                            gmsa: Some(GmsaSettings { accounts: Some(vec!["web-frontend".into()]) }),
                         }),
                     }),
-                    provisioning: Some(Provisioning { max_concurrent: Some(20) }),
+                    provisioning: Some(Provisioning {
+                        max_concurrent: Some(20),
+                        pre_pull: Some(PrePull {
+                            images: vec!["mcr.microsoft.com/windows/servercore:ltsc2022".into()],
+                            max_hosts: Some(4),
+                        }),
+                    }),
                     rollout: Some(Rollout {
                         max_unavailable: Some(IntOrPercent::Percent(10)),
                         order: Some(Order::Zone),

@@ -8,6 +8,7 @@
 //! Secrets travel in requests (files such as TLS keys) but never in answers: private keys that a host makes stay there.
 
 mod answer;
+mod survey;
 
 use std::{collections::BTreeMap, net::Ipv4Addr};
 
@@ -15,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{payload, services::ServicesConfig};
 pub use answer::*;
+pub use survey::*;
 
 /// Version of this protocol. wicd refuses any other; operator and wicd are always delivered together.
 pub const PROTOCOL: u32 = 2;
@@ -65,6 +67,8 @@ pub mod path {
     /// kubelet's first certificate and key, in one PEM file. kubelet stores them in [`KUBELET_PKI`] at its start, and renews them
     /// there.
     pub const KUBELET_FIRST_CERT: &str = r"C:\k\kubelet-first.pem";
+    /// Logins of registries, which kubelet reads from its root directory.
+    pub const REGISTRY_LOGINS: &str = r"C:\var\lib\kubelet\config.json";
     /// kubelet's configuration. Legacy.
     pub const KUBELET_CONFIG: &str = r"C:\k\kubelet.conf";
     /// CA that kubelet checks its clients with. Legacy.
@@ -98,6 +102,8 @@ pub enum Verb {
     Start,
     /// Restart the host: [`Reboot`].
     Reboot,
+    /// Pull and pin images: [`Pull`].
+    Pull,
     /// Remove everything that the operator put on the host: [`Cleanup`].
     Cleanup,
 }
@@ -111,6 +117,7 @@ impl Verb {
             Self::Apply => "apply",
             Self::Start => "start",
             Self::Reboot => "reboot",
+            Self::Pull => "pull",
             Self::Cleanup => "cleanup",
         }
     }
@@ -214,6 +221,8 @@ pub enum Body {
     Start(Start),
     /// [`Verb::Reboot`]
     Reboot(Reboot),
+    /// [`Verb::Pull`]
+    Pull(Pull),
     /// [`Verb::Cleanup`]
     Cleanup(Cleanup),
 }
@@ -227,6 +236,7 @@ impl Body {
             Self::Apply(_) => Verb::Apply,
             Self::Start(_) => Verb::Start,
             Self::Reboot(_) => Verb::Reboot,
+            Self::Pull(_) => Verb::Pull,
             Self::Cleanup(_) => Verb::Cleanup,
         }
     }
@@ -244,6 +254,9 @@ pub struct Facts {
     /// TCP ports that are to be free.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<u16>,
+    /// Names of group Managed Service Accounts (gMSA) whose passwords the host is to be able to retrieve.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub service_accounts: Vec<String>,
 }
 
 /// Unpack and verify payload files.
@@ -359,6 +372,20 @@ pub struct Start {
 pub struct Reboot {
     /// Boot id that the operator observed. If the host has another one, wicd does not restart it.
     pub boot_id: String,
+}
+
+/// Pin images that are there, unpin those that wicd pinned and that are no longer listed, and pull one. The answer names those that are
+/// not there. A request is repeated for each of them: an operation is then no longer than one pull.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct Pull {
+    /// All images that the host must have.
+    pub images: Vec<String>,
+    /// The one of them to pull, unless it is there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pull: Option<String>,
+    /// Limit of the pull in seconds.
+    pub limit_seconds: u64,
 }
 
 /// Remove everything that the operator put on the host, by the ownership manifest. Services first, then variables and

@@ -262,18 +262,22 @@ pub enum GrantType {
     Reboot,
     /// Repair a node that does not work.
     Repair,
+    /// Drain the node for the maintenance that a person or a program requests, keep it so, and take it back.
+    Maintenance,
     /// Drain the node, deconfigure the host, delete the Node.
     Remove,
     /// Release the host as it is.
     Orphan,
     /// Have the host accept the first key of its list, and no longer its present key. Not disruptive.
     RotateKey,
+    /// Have the host pull and pin the images of its pool's `provisioning.prePull`. Not disruptive.
+    PullImages,
 }
 
 impl GrantType {
     /// Whether the operation changes a working node, which must work again at the end.
     pub fn is_change(self) -> bool {
-        matches!(self, Self::Update | Self::Reboot | Self::Repair)
+        matches!(self, Self::Update | Self::Reboot | Self::Repair | Self::Maintenance)
     }
 
     /// As the API writes it.
@@ -284,9 +288,11 @@ impl GrantType {
             Self::Update => "Update",
             Self::Reboot => "Reboot",
             Self::Repair => "Repair",
+            Self::Maintenance => "Maintenance",
             Self::Remove => "Remove",
             Self::Orphan => "Orphan",
             Self::RotateKey => "RotateKey",
+            Self::PullImages => "PullImages",
         }
     }
 }

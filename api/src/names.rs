@@ -63,6 +63,8 @@ pub mod key {
         OS_ID = "node.openshift.io/os_id";
         /// Instance and node label: the pool's name. Written by the operator.
         POOL = "windowsmachineconfig.openshift.io/pool";
+        /// Node label: DNS name of the Active Directory domain of the host, which the host reports. Written by the operator.
+        DOMAIN = "windowsmachineconfig.openshift.io/domain";
         /// Node annotation: the operation that cordoned the node. The operator writes it, and lifts no other cordon.
         CORDONED_BY = "windowsmachineconfig.openshift.io/cordoned-by";
         /// Node annotation `true`, written by a person: leave the node cordoned when an operation ends.
@@ -71,6 +73,15 @@ pub mod key {
         DRIFT = "windowsmachineconfig.openshift.io/drift";
         /// Node or instance annotation `true`, written by a person: begin no operation on this host.
         HOLD = "windowsmachineconfig.openshift.io/hold";
+        /// Node or instance annotation, written by a person or a program: the reason of a maintenance for which the node is to be drained.
+        /// Its removal hands the node back. `false` refuses what the host requests. That of the instance goes before that of the Node.
+        MAINTENANCE = "windowsmachineconfig.openshift.io/maintenance";
+        /// Node annotation: the reason of a maintenance that an administrator of the host requests with `wicd.exe maintenance`. Written by
+        /// wicd.
+        MAINTENANCE_REQUEST = "windowsmachineconfig.openshift.io/maintenance-request";
+        /// Node annotation: how far a requested maintenance is: `Waiting`, `Held`, `Draining`, `Drained` or `Returning`. Written by the
+        /// operator.
+        MAINTENANCE_STATE = "windowsmachineconfig.openshift.io/maintenance-state";
         /// Pool annotation, written by a person: the version that may pass the steps that wait for an approval.
         APPROVE = "windowsmachineconfig.openshift.io/approve";
         /// Pool annotation, written by a person: the number of hosts that may leave, or the revision of the inventory of

@@ -48,6 +48,7 @@ pub const SECTIONS: &[Section] = &[
     host::UNFIT,
     host::REFUSED,
     host::KEYS,
+    host::IMAGES,
     host::VERSIONS,
     certificates::ISSUING,
     host::DRAINING,

@@ -44,6 +44,8 @@ steps! {
     Cordon,
     /// Evict the pods.
     Drain,
+    /// Keep the node drained until its maintenance ends.
+    Maintain,
     /// Send the payload files that are missing.
     Upload,
     /// Put files in place, write the configuration, make keys.
@@ -70,6 +72,8 @@ steps! {
     VerifyKey,
     /// Remove the old SSH key.
     RetireKey,
+    /// Have the host pull images ahead.
+    PullImages,
     /// Prove the host at its changed address.
     VerifyAddress,
 }

@@ -315,6 +315,9 @@ pub struct CheckHost {
     /// Room on C: that the host needs, in MiB.
     #[arg(long, default_value_t = 2048, value_name = "MIB")]
     pub needed_mib: u64,
+    /// Group Managed Service Account (gMSA) whose password the host must be able to retrieve, without the `$` at its end. May be repeated.
+    #[arg(long, value_name = "ACCOUNT")]
+    pub gmsa: Vec<String>,
     /// The `wicd.exe` that asks the host.
     #[arg(long, env = "WICD_EXE", default_value = "/payload/wicd.exe", value_name = "FILE")]
     pub wicd: PathBuf,

@@ -3,7 +3,7 @@
 use std::{process::ExitCode, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
-use api::host::{self, HostState, Verb, path};
+use api::host::{self, Feature, HostState, Machine, Verb, path};
 use jiff::Timestamp;
 use remote::{
     Operator, RemoteError, Session, Traffic, facts,
@@ -12,7 +12,8 @@ use remote::{
 use serde_json::{Value, json};
 use wnp_core::operation::{
     preflight::{self, Preflight},
-    windows_versions,
+    preflight_warnings::{self, Warning},
+    service_accounts, windows_versions,
 };
 
 use crate::{
@@ -28,8 +29,22 @@ const LIMIT: Duration = Duration::from_mins(1);
 /// A check and its result.
 struct Row {
     check: &'static str,
-    fault: Option<(String, String)>,
+    finding: Option<Finding>,
     note: String,
+}
+
+/// What is wrong with a host.
+struct Finding {
+    /// Whether the host can become a node all the same.
+    is_warning: bool,
+    reason: String,
+    message: String,
+}
+
+impl Finding {
+    fn result(&self) -> &'static str {
+        if self.is_warning { "warning" } else { "failed" }
+    }
 }
 
 /// Checks a host, prints the results, and returns the exit status.
@@ -39,7 +54,7 @@ struct Row {
 /// status reports it.
 pub async fn host(args: CheckHost) -> anyhow::Result<ExitCode> {
     let rows = rows(&args).await?;
-    let fit = rows.iter().all(|row| row.fault.is_none());
+    let fit = rows.iter().all(|row| row.finding.as_ref().is_none_or(|f| f.is_warning));
     let text = match args.output {
         Output::Table => table(&rows),
         Output::Json => serde_json::to_string_pretty(&rows.iter().map(object).collect::<Vec<_>>())? + "\n",
@@ -79,8 +94,12 @@ async fn open(args: &CheckHost) -> anyhow::Result<Result<Session, RemoteError>> 
 async fn look(session: &Session, args: &CheckHost) -> Result<HostState, RemoteError> {
     let connection = session.connection();
     let was_empty = connection.list(path::LAUNCH).await?.is_empty() && connection.list(path::WICD).await?.is_empty();
-    let asked =
-        host::Facts { files: Vec::new(), api_server: args.api_server.clone(), ports: vec![preflight::KUBELET_PORT] };
+    let asked = host::Facts {
+        files: Vec::new(),
+        api_server: args.api_server.clone(),
+        ports: vec![preflight::KUBELET_PORT],
+        service_accounts: args.gmsa.clone(),
+    };
     let found = async {
         session.prepare().await?;
         session.facts(asked).await
@@ -97,14 +116,24 @@ fn login(args: &CheckHost, result: Result<&Session, &RemoteError>) -> Row {
     match result {
         Ok(session) => {
             let key = session.connection().host_key().fingerprint();
-            Row { check: "login", fault: None, note: format!("as {}, host key {key}", args.login.user) }
+            passed("login", format!("as {}, host key {key}", args.login.user))
         }
         Err(error) => failed("login", error),
     }
 }
 
 fn failed(check: &'static str, error: &RemoteError) -> Row {
-    Row { check, fault: Some((error.reason().to_owned(), error.to_string())), note: String::new() }
+    finding(check, Some((false, error.reason(), error.to_string())), String::new())
+}
+
+fn passed(check: &'static str, note: String) -> Row {
+    Row { check, finding: None, note }
+}
+
+/// A row with a finding (whether it is a warning, reason, message), or with a note if there is none.
+fn finding(check: &'static str, found: Option<(bool, &str, String)>, note: String) -> Row {
+    let finding = found.map(|(is_warning, reason, message)| Finding { is_warning, reason: reason.to_owned(), message });
+    Row { check, finding, note }
 }
 
 fn of_state(args: &CheckHost, state: &HostState) -> Vec<Row> {
@@ -126,12 +155,46 @@ fn of_state(args: &CheckHost, state: &HostState) -> Vec<Row> {
         "api-server" => args.api_server.clone().unwrap_or_default(),
         _ => String::new(),
     };
-    let row = |(check, fault): (&'static str, Option<preflight::Fault>)| Row {
-        check,
-        note: note(check),
-        fault: fault.map(|f| (f.reason().to_owned(), f.to_string())),
+    let fault = |(check, fault): (&'static str, Option<preflight::Fault>)| {
+        finding(check, fault.map(|f| (false, f.reason(), f.to_string())), note(check))
     };
-    preflight::results(&asked, state).into_iter().map(row).collect()
+    let warning = |(check, warning): (&'static str, Option<Warning>)| {
+        let note = match check {
+            "restart" => "Windows waits for none that needs you",
+            "antivirus" => "nothing that needs you",
+            _ => "none of another installer",
+        };
+        finding(check, warning.map(|w| (true, w.reason(), w.to_string())), note.to_owned())
+    };
+    let faults = preflight::results(&asked, state).into_iter().map(fault);
+    let warnings = preflight_warnings::results(state).into_iter().map(warning);
+    faults.chain(warnings).chain(facts_of(machine)).chain(accounts(args, state)).collect()
+}
+
+/// What no host has to have, and people want to know.
+fn facts_of(machine: &Machine) -> [Row; 4] {
+    let features = match machine.containers_feature {
+        Feature::Enabled => "Containers is enabled",
+        Feature::Disabled => "Containers is not enabled: the operator enables it, and restarts the host for it",
+        Feature::Unknown => "Windows did not report whether Containers is enabled",
+    };
+    let language = machine.language.as_deref().and_then(facts::language);
+    let domain = service_accounts::domain(machine.domain.as_deref());
+    [
+        passed("name", facts::short(&machine.hostname, 63)),
+        passed("features", features.to_owned()),
+        passed(
+            "language",
+            language.map_or_else(|| "not known; any is good".to_owned(), |l| format!("{l}; any is good")),
+        ),
+        passed("domain", domain.unwrap_or_else(|| "none".to_owned())),
+    ]
+}
+
+/// Whether the host can use the accounts that were named. It can become a node in any case.
+fn accounts(args: &CheckHost, state: &HostState) -> Option<Row> {
+    let found = service_accounts::check(&args.gmsa, state).err().map(|fault| (true, fault.reason(), fault.to_string()));
+    (!args.gmsa.is_empty()).then(|| finding("gmsa", found, args.gmsa.join(", ")))
 }
 
 fn windows(os_name: &str, os_build: &str) -> String {
@@ -143,18 +206,18 @@ fn windows(os_name: &str, os_build: &str) -> String {
 }
 
 fn table(rows: &[Row]) -> String {
-    let row = |Row { check, fault, note }: &Row| match fault {
+    let row = |Row { check, finding, note }: &Row| match finding {
         None => [(*check).to_owned(), "passed".to_owned(), note.clone()],
-        Some((reason, message)) => [(*check).to_owned(), "failed".to_owned(), format!("{reason}: {message}")],
+        Some(f) => [(*check).to_owned(), f.result().to_owned(), format!("{}: {}", f.reason, f.message)],
     };
     let head = ["CHECK", "RESULT", "MESSAGE"].map(str::to_owned);
     crate::output::aligned(&[head].into_iter().chain(rows.iter().map(row)).collect::<Vec<_>>())
 }
 
 fn object(row: &Row) -> Value {
-    let Row { check, fault, note } = row;
-    match fault {
+    let Row { check, finding, note } = row;
+    match finding {
         None => json!({"check": check, "result": "passed", "message": note}),
-        Some((reason, message)) => json!({"check": check, "result": "failed", "reason": reason, "message": message}),
+        Some(f) => json!({"check": check, "result": f.result(), "reason": f.reason, "message": f.message}),
     }
 }

@@ -28,7 +28,7 @@ use crate::{
     unreadable::Unreadable,
     versions::Versions,
     wicd_rights::WicdRights,
-    wmco::host_keys::WmcoHostKeys,
+    wmco::{host_keys::WmcoHostKeys, lock::OtherOperator},
     write_count,
     write_tracker::WriteTracker,
 };
@@ -187,6 +187,8 @@ pub(crate) struct Context {
     pub writes: Writes,
     /// The identities of the hosts' daemons.
     pub wicd: Wicd,
+    /// The legacy operator, which must not work at the same time.
+    pub other_operator: OtherOperator,
     /// Triggers reconciles of pools.
     pub wake: ReconcileTrigger,
 }
@@ -230,6 +232,7 @@ impl Context {
             hosts,
             writes: Writes::default(),
             wicd: Wicd { rights, renewals: Renewals::default(), proven: Arc::new(Notify::new()) },
+            other_operator: OtherOperator::default(),
             wake: ReconcileTrigger::default(),
         }
     }

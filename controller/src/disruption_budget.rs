@@ -47,7 +47,7 @@ impl GlobalDisruptionBudget {
 fn disrupts(instance: &WindowsInstance) -> bool {
     instance.spec.grant.as_ref().is_some_and(|g| match g.type_ {
         GrantType::Update => g.disruption > Some(Disruption::None),
-        GrantType::Reboot | GrantType::Remove => true,
+        GrantType::Reboot | GrantType::Remove | GrantType::Maintenance => true,
         _ => false,
     })
 }

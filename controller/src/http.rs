@@ -2,14 +2,7 @@
 
 pub(crate) mod server;
 
-use std::{
-    net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -18,6 +11,7 @@ use axum::{
     response::IntoResponse,
     routing::get,
 };
+use parking_lot::RwLock;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -30,11 +24,57 @@ const LIMITS: Limits =
 /// Largest body, in bytes: a log level.
 const MAX_BODY: usize = 4 << 10;
 
+/// What the process does, for its readiness probe.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// It reads the payload and the facts of the cluster.
+    #[default]
+    Starting,
+    /// It cannot work, for this reason, and leaves the work to others.
+    Unable(String),
+    /// It can work, and waits for the Lease.
+    StandingBy,
+    /// It has the Lease. It is ready whatever is wrong: no other process would do better, and who waits for the rollout of the operator
+    /// must not wait for a fault that the conditions of the pools report.
+    Leading,
+}
+
+impl Phase {
+    /// Status and text of the answer to the probe.
+    fn answer(&self) -> (StatusCode, String) {
+        match self {
+            Self::Starting => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "starting: the payload and the facts of the cluster are not read yet\n".into(),
+            ),
+            Self::Unable(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("unable to work: {why}\n")),
+            Self::StandingBy => (StatusCode::OK, "ok: standing by\n".into()),
+            Self::Leading => (StatusCode::OK, "ok: leading\n".into()),
+        }
+    }
+}
+
+/// The present phase, shared with the probe.
+#[derive(Clone, Default)]
+pub(crate) struct Readiness(Arc<RwLock<Phase>>);
+
+impl Readiness {
+    /// Enters a phase.
+    pub(crate) fn enter(&self, phase: Phase) {
+        *self.0.write() = phase;
+    }
+
+    /// Whether the process could do the work.
+    pub(crate) fn is_able(&self) -> bool {
+        matches!(*self.0.read(), Phase::StandingBy | Phase::Leading)
+    }
+}
+
 /// What the endpoints show.
 #[derive(Clone)]
 pub(crate) struct Health {
-    /// Whether the process can do its work: it leads and its caches are filled, or it stands by for the leader.
-    pub ready: Arc<AtomicBool>,
+    /// What the process does.
+    pub readiness: Readiness,
     /// The metrics.
     pub metrics: Arc<Metrics>,
 }
@@ -63,11 +103,7 @@ pub(crate) async fn serve(
 }
 
 async fn readyz(State(health): State<Health>) -> impl IntoResponse {
-    if health.ready.load(Ordering::Relaxed) {
-        (StatusCode::OK, "ok\n")
-    } else {
-        (StatusCode::SERVICE_UNAVAILABLE, "starting: the caches are not filled yet\n")
-    }
+    health.readiness.0.read().answer()
 }
 
 async fn metrics(State(health): State<Health>) -> impl IntoResponse {
@@ -83,5 +119,26 @@ async fn set_log_level(State(level): State<LogLevel>, body: String) -> (StatusCo
     match level.set(body.trim()) {
         Ok(()) => (StatusCode::OK, format!("{}\n", level.get())),
         Err(problem) => (StatusCode::BAD_REQUEST, problem + "\n"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_ready_when_it_leads_or_could() {
+        for (phase, status, part) in [
+            (Phase::Starting, 503, "starting"),
+            (Phase::Unable("PayloadInvalid: kubelet.exe is missing".into()), 503, "kubelet.exe is missing"),
+            (Phase::StandingBy, 200, "standing by"),
+            (Phase::Leading, 200, "leading"),
+        ] {
+            let (found, text) = phase.answer();
+            assert!(found == status && text.contains(part), "{phase:?}: {found} {text}");
+            let readiness = Readiness::default();
+            readiness.enter(phase.clone());
+            assert_eq!(readiness.is_able(), status == 200, "{phase:?}");
+        }
     }
 }

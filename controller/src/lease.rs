@@ -62,13 +62,15 @@ enum Move {
     Wait,
 }
 
-/// Decides by what is written and by how long it has been unchanged here.
-fn decide(spec: &LeaseSpec, identity: &str, unchanged: Duration) -> Move {
+/// Decides by what is written and by how long it has been unchanged here. A free Lease is left to others for as long as `patience`.
+fn decide(spec: &LeaseSpec, identity: &str, unchanged: Duration, patience: Duration) -> Move {
     let holder = spec.holder_identity.as_deref().unwrap_or_default();
     let lasts = u64::try_from(spec.lease_duration_seconds.unwrap_or(0)).unwrap_or(0);
+    let is_held = !holder.is_empty();
+    let free_after = if is_held { Duration::from_secs(lasts).min(MAX_DURATION) } else { Duration::ZERO };
     if holder == identity {
         Move::Renew
-    } else if holder.is_empty() || unchanged >= Duration::from_secs(lasts).min(MAX_DURATION) {
+    } else if unchanged >= free_after + patience {
         Move::Take(spec.lease_transitions.unwrap_or(0).saturating_add(1))
     } else {
         Move::Wait
@@ -83,6 +85,8 @@ const MAX_AHEAD: i32 = 24 * 60 * 60;
 /// Longest duration of a Lease that is waited for. A client that may write Leases could otherwise keep operators away for decades with one
 /// write.
 pub(crate) const MAX_DURATION: Duration = Duration::from_mins(10);
+/// For how many durations of a Lease a process that cannot work leaves a free one to others.
+const PATIENCE: u32 = 2;
 
 /// The number of transitions of a new holder: more than before, and never less than that of an earlier Lease. A number that no holder can
 /// have reached is not believed: hosts would remember it, and no operator could ever have a newer epoch.
@@ -138,11 +142,13 @@ impl Election {
         }
     }
 
-    /// Waits until this process holds the Lease. Returns its epoch.
-    pub(crate) async fn acquire(&self) -> i64 {
+    /// Waits until this process holds the Lease. Returns its epoch. A process that `is_able` to work takes a free Lease at once. One that is
+    /// not leaves it to others for a while, and takes it when no other process takes it, so that pools report what is wrong.
+    pub(crate) async fn acquire(&self, is_able: impl Fn() -> bool) -> i64 {
         let mut seen: Option<(Option<String>, Instant)> = None;
         loop {
-            match timeout(self.duration, self.try_acquire(&mut seen)).await {
+            let patience = if is_able() { Duration::ZERO } else { self.duration * PATIENCE };
+            match timeout(self.duration, self.try_acquire(&mut seen, patience)).await {
                 Ok(Ok(Some(epoch))) => return epoch,
                 Ok(Ok(None)) => {}
                 Ok(Err(error)) => tracing::warn!(%error, lease = self.name, "the lease cannot be taken"),
@@ -152,7 +158,11 @@ impl Election {
         }
     }
 
-    async fn try_acquire(&self, seen: &mut Option<(Option<String>, Instant)>) -> kube::Result<Option<i64>> {
+    async fn try_acquire(
+        &self,
+        seen: &mut Option<(Option<String>, Instant)>,
+        patience: Duration,
+    ) -> kube::Result<Option<i64>> {
         let Some(lease) = self.api.get_opt(&self.name).await? else {
             let fresh =
                 Lease { metadata: ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() }, spec: None };
@@ -173,7 +183,7 @@ impl Election {
             }
         };
         let spec = lease.spec.clone().unwrap_or_default();
-        let transitions = match decide(&spec, &self.identity, since.elapsed()) {
+        let transitions = match decide(&spec, &self.identity, since.elapsed(), patience) {
             Move::Wait => {
                 tracing::debug!(holder = spec.holder_identity, "another operator leads; standing by");
                 return Ok(None);
@@ -284,18 +294,24 @@ mod tests {
     #[test]
     fn only_what_we_saw_unchanged_for_its_duration_is_taken() {
         let s = Duration::from_secs;
-        for (spec, unchanged, expected) in [
-            (held_by("a", 4), s(0), Move::Renew),
-            (held_by("b", 4), s(0), Move::Wait),
-            (held_by("b", 4), s(14), Move::Wait),
-            (held_by("b", 4), s(15), Move::Take(5)),
-            (held_by("", 4), s(0), Move::Take(5)),
-            (LeaseSpec::default(), s(0), Move::Take(1)),
+        let now = Duration::ZERO;
+        for (spec, unchanged, patience, expected) in [
+            (held_by("a", 4), s(0), now, Move::Renew),
+            (held_by("b", 4), s(0), now, Move::Wait),
+            (held_by("b", 4), s(14), now, Move::Wait),
+            (held_by("b", 4), s(15), now, Move::Take(5)),
+            (held_by("", 4), s(0), now, Move::Take(5)),
+            (LeaseSpec::default(), s(0), now, Move::Take(1)),
             // No holder needs to be waited for so long.
-            (LeaseSpec { lease_duration_seconds: Some(i32::MAX), ..held_by("b", 4) }, s(599), Move::Wait),
-            (LeaseSpec { lease_duration_seconds: Some(i32::MAX), ..held_by("b", 4) }, s(600), Move::Take(5)),
+            (LeaseSpec { lease_duration_seconds: Some(i32::MAX), ..held_by("b", 4) }, s(599), now, Move::Wait),
+            (LeaseSpec { lease_duration_seconds: Some(i32::MAX), ..held_by("b", 4) }, s(600), now, Move::Take(5)),
+            // A process that cannot work waits for one that can.
+            (held_by("b", 4), s(74), s(60), Move::Wait),
+            (held_by("b", 4), s(75), s(60), Move::Take(5)),
+            (held_by("", 4), s(59), s(60), Move::Wait),
+            (held_by("", 4), s(60), s(60), Move::Take(5)),
         ] {
-            assert_eq!(decide(&spec, "a", unchanged), expected, "{spec:?}");
+            assert_eq!(decide(&spec, "a", unchanged, patience), expected, "{spec:?} {patience:?}");
         }
     }
 

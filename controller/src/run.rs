@@ -2,10 +2,8 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    convert::Infallible,
+    sync::Arc,
     time::Duration,
 };
 
@@ -34,9 +32,9 @@ use crate::{
     args::Run,
     cluster, cluster_facts,
     context::{Caches, Cluster, Context, Process, WINDOWS_NODES},
-    csr,
-    events::EventReason,
-    http::{self, Health},
+    csr, errors,
+    events::{EventReason, Events},
+    http::{self, Health, Phase, Readiness},
     instance::{self, StepError},
     inventory::flux,
     lease::Election,
@@ -48,7 +46,9 @@ use crate::{
     telemetry,
     unreadable::Unreadable,
     watch::{Changes, watch},
-    webhook, wicd_binding, wmco_sources,
+    webhook, wicd_binding,
+    wmco::lock,
+    wmco_sources,
 };
 use wnp_core::{inventory::ownership::Reading, rollout::versions_in_use::versions_in_use, status::pool::refuse};
 
@@ -71,8 +71,8 @@ pub async fn run(args: Run) -> anyhow::Result<()> {
     let stop = CancellationToken::new();
     tokio::spawn(stop_on_signal(stop.clone()));
     let metrics = Arc::new(Metrics::default());
-    let ready = Arc::new(AtomicBool::new(false));
-    let health = Health { ready: ready.clone(), metrics: metrics.clone() };
+    let readiness = Readiness::default();
+    let health = Health { readiness: readiness.clone(), metrics: metrics.clone() };
     http::serve(args.listen, args.admin_listen, health, level, stop.clone()).await.context("cannot listen")?;
 
     let config = api_server::config().await?;
@@ -86,18 +86,17 @@ pub async fn run(args: Run) -> anyhow::Result<()> {
     let identity = format!("{identity}_{:08x}", rand::random::<u32>());
 
     let election = Election::new(for_lease, &args.namespace, api::names::LEASE, &identity, args.lease_duration);
-    // Standing by is being ready.
-    ready.store(true, Ordering::Relaxed);
     tracing::info!(identity, "waiting for the lease");
     let epoch = tokio::select! {
-        epoch = election.acquire() => epoch,
+        epoch = election.acquire(|| readiness.is_able()) => epoch,
+        never = stand_by(&cluster, &args, &readiness, &metrics) => match never {},
         () = stop.cancelled() => return Ok(()),
     };
     tracing::info!(epoch, "leading");
     metrics.leader.set(1);
-    ready.store(false, Ordering::Relaxed);
+    readiness.enter(Phase::Leading);
     let process = Process { args, identity, epoch, metrics, stop: stop.clone(), looks_once: false };
-    let leader = Leader { process, cluster, ready };
+    let leader = Leader { process, cluster };
     tokio::select! {
         result = leader.lead() => {
             election.release(epoch).await;
@@ -110,10 +109,23 @@ pub async fn run(args: Run) -> anyhow::Result<()> {
     }
 }
 
+/// Finds out whether this process could work, and never ends: one that could not must not replace one that can.
+async fn stand_by(cluster: &Cluster, args: &Run, readiness: &Readiness, metrics: &Metrics) -> Infallible {
+    while let Err(error) = cluster.release(args).await {
+        let reason = error.reason();
+        tracing::error!(reason, %error, "release unavailable, the lease is left to others");
+        metrics.fault(Some(reason));
+        readiness.enter(Phase::Unable(format!("{reason}: {error}")));
+        tokio::time::sleep(RELEASE_RETRY).await;
+    }
+    metrics.fault(None);
+    readiness.enter(Phase::StandingBy);
+    std::future::pending().await
+}
+
 struct Leader {
     process: Process,
     cluster: Cluster,
-    ready: Arc<AtomicBool>,
 }
 
 impl Leader {
@@ -124,6 +136,9 @@ impl Leader {
         let warning = cluster::version_warning(&version.major, &version.minor);
         if let Some((_, message)) = &warning {
             tracing::warn!("{message}");
+        }
+        if !self.is_alone().await {
+            return Ok(());
         }
         let Some((cluster_id, release)) = self.release().await else { return Ok(()) };
         tracing::info!(
@@ -164,7 +179,6 @@ impl Leader {
             () = cx.wicd.rights.known() => {}
             () = stop.cancelled() => return Ok(()),
         }
-        self.ready.store(true, Ordering::Relaxed);
         let mut tasks = Tasks::default();
         let pools = run_pools(pool_cx.clone(), pools_for_pools, instances_for_pools, nodes_for_pools);
         tasks.spawn("the pool controller", pools);
@@ -177,6 +191,7 @@ impl Leader {
         tasks.spawn("the collector of versions", collect(cx.clone()));
         tasks.spawn("the receiver of pushes", webhook::run(pool_cx.clone()));
         tasks.spawn("the watch of unreadable objects", wake_unreadable(cx.clone()));
+        tasks.spawn("the watch of another operator", keep_alone(cx.clone()));
         tokio::select! {
             biased;
             () = stop.cancelled() => {}
@@ -207,18 +222,44 @@ impl Leader {
         Ok(())
     }
 
+    /// Waits until the legacy operator does not work any more. Meanwhile every pool reports it. `false` after a stop signal.
+    async fn is_alone(&self) -> bool {
+        let events = Events::new(self.cluster.client.clone(), &self.process.identity);
+        loop {
+            match lock::holder(&self.cluster.client, &self.process.args.namespace).await {
+                Ok(None) => {
+                    self.process.metrics.fault(None);
+                    return true;
+                }
+                Ok(Some(holder)) => {
+                    holder.report(&events);
+                    self.report_fault(lock::REASON, &holder.message()).await;
+                }
+                Err(error) => {
+                    let message = format!("failed to see whether another operator runs: {}", errors::said(&error));
+                    tracing::warn!(reason = "ApiError", "{message}");
+                    self.report_fault("ApiError", &message).await;
+                }
+            }
+            if self.process.stop.run_until_cancelled(tokio::time::sleep(lock::INTERVAL)).await.is_none() {
+                return false;
+            }
+        }
+    }
+
     /// Loads and publishes the release. While that is impossible every pool reports it. `None` after a stop signal.
     async fn release(&self) -> Option<(String, Release)> {
         loop {
             let found = async { Ok((self.cluster.id().await?, self.cluster.release(&self.process.args).await?)) };
             let error: ReleaseError = match found.await {
-                Ok(found) => return Some(found),
+                Ok(found) => {
+                    self.process.metrics.fault(None);
+                    return Some(found);
+                }
                 Err(error) => error,
             };
             tracing::error!(reason = error.reason(), %error, "release unavailable, no host is reconciled");
-            if let Err(error) = self.tell_pools(error.reason(), &error.to_string()).await {
-                tracing::warn!(%error, "failed to report the fault in the status of the pools");
-            }
+            self.report_fault(error.reason(), &error.to_string()).await;
             tokio::select! {
                 () = tokio::time::sleep(RELEASE_RETRY) => {}
                 () = self.process.stop.cancelled() => return None,
@@ -226,7 +267,15 @@ impl Leader {
         }
     }
 
-    async fn tell_pools(&self, reason: &str, message: &str) -> kube::Result<()> {
+    /// Shows in the metric and on every pool why nothing begins.
+    async fn report_fault(&self, reason: &str, message: &str) {
+        self.process.metrics.fault(Some(reason));
+        if let Err(error) = self.refuse_pools(reason, message).await {
+            tracing::warn!(%error, "failed to report the fault in the status of the pools");
+        }
+    }
+
+    async fn refuse_pools(&self, reason: &str, message: &str) -> kube::Result<()> {
         let pools: Api<WindowsNodePool> = Api::all(self.cluster.client.clone());
         for pool in pools.list(&ListParams::default()).await? {
             let status = refuse(&pool, reason, message, Timestamp::now());
@@ -278,6 +327,9 @@ async fn run_pools(
                     if let Some(message) = cx.caches.unreadable.of_pool(&pool.name_any()) {
                         return refuse_pool(&pool, "InstanceUnreadable", &message, &cx).await;
                     }
+                    if let Some(message) = cx.other_operator.message() {
+                        return refuse_pool(&pool, lock::REASON, &message, &cx).await;
+                    }
                     match Box::pin(catch(pool::reconcile(pool.clone(), cx.clone()))).await {
                         Ok(result) => result,
                         Err(panicked) => refuse_pool(&pool, Panicked::REASON, &panicked.to_string(), &cx).await,
@@ -313,6 +365,16 @@ async fn wake_unreadable(cx: Arc<Context>) {
             return;
         }
     }
+}
+
+/// Begins nothing while the legacy operator works.
+async fn keep_alone(cx: Arc<Context>) {
+    let on_seen = |found| {
+        if cx.other_operator.note(found, &cx.process.metrics, &cx.events) {
+            cx.caches.pools.state().iter().for_each(|pool| cx.wake.pool(&pool.name_any()));
+        }
+    };
+    lock::follow(cx.cluster.client.clone(), &cx.process.args.namespace, on_seen, cx.process.stop.clone()).await;
 }
 
 /// Reports why nothing is begun in a pool.

@@ -48,8 +48,9 @@ struct Watched {
 }
 
 impl Watched {
-    fn new() -> Self {
-        let shipped = wicd_policy::shipped();
+    /// As they ship for an operator in this namespace.
+    fn new(namespace: &str) -> Self {
+        let shipped = wicd_policy::shipped(namespace);
         let unread =
             |name: &String| Guard { name: name.clone(), policy: Observed::NotRead, binding: Observed::NotRead };
         let seen = shipped.iter().map(|g| (g.name.clone(), unread(&g.name))).collect();
@@ -144,7 +145,7 @@ fn act(in_force: bool, owner: Option<&ValidatingAdmissionPolicyBinding>, grant: 
 
 /// Keeps the rights, and what is said of them, true to the policies, until the operator stops.
 pub(crate) async fn keep(cx: Arc<Context>) {
-    let mut watched = Watched::new();
+    let mut watched = Watched::new(&cx.process.args.namespace);
     let mut changes = changes(&cx.cluster.client, &watched.shipped);
     let mut again: Option<Instant> = None;
     loop {

@@ -59,7 +59,7 @@ fn nothing_is_issued_before_the_policies_are_read() {
     assert_eq!(rights.problem().unwrap().reason(), "PolicyUnknown");
     rights.set(Standing::Given);
     assert_eq!(rights.problem(), None);
-    let fault = wicd_policy::fault(&wicd_policy::shipped(), &[]).unwrap();
+    let fault = wicd_policy::fault(&wicd_policy::shipped(api::names::DEFAULT_NAMESPACE), &[]).unwrap();
     rights.set(Standing::Withheld(RightsProblem::policy(&fault)));
     let problem = rights.problem().unwrap();
     assert_eq!(problem.reason(), "PolicyMissing");

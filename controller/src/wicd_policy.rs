@@ -3,6 +3,7 @@
 //! One role for all hosts lets every wicd patch every Node. What keeps each to its own Node are the `ValidatingAdmissionPolicies` of
 //! `deploy/base/admission-wicd.yaml`, so that role is bound only while the API server has exactly these, with bindings that deny.
 
+use api::names::DEFAULT_NAMESPACE;
 use k8s_openapi::{
     Resource,
     api::admissionregistration::v1::{
@@ -97,10 +98,12 @@ pub enum PolicyFault {
     },
 }
 
-/// The policies that hold wicd, as they ship with this binary, sorted by name.
-pub fn shipped() -> Vec<Shipped> {
+/// The policies that hold wicd, as they ship with this binary for an operator in this namespace, sorted by name.
+pub fn shipped(namespace: &str) -> Vec<Shipped> {
+    // As the Helm chart does: the manifests name the default namespace.
+    let text = SHIPPED.replace(DEFAULT_NAMESPACE, namespace);
     let documents: Vec<Value> =
-        serde_yaml::Deserializer::from_str(SHIPPED).filter_map(|d| Value::deserialize(d).ok()).collect();
+        serde_yaml::Deserializer::from_str(&text).filter_map(|d| Value::deserialize(d).ok()).collect();
     let bindings: Vec<ValidatingAdmissionPolicyBinding> = of_kind(&documents);
     let policies: Vec<ValidatingAdmissionPolicy> = of_kind(&documents);
     let mut guards: Vec<Shipped> = policies

@@ -6,13 +6,22 @@ use super::*;
 const NODES: usize = 1;
 const REQUESTS: usize = 2;
 
+fn shipped() -> Vec<Shipped> {
+    super::shipped(DEFAULT_NAMESPACE)
+}
+
 fn seen() -> Vec<Seen> {
+    seen_in(DEFAULT_NAMESPACE)
+}
+
+/// As they are installed for an operator in a namespace.
+fn seen_in(namespace: &str) -> Vec<Seen> {
     let there = |guard: Shipped| Guard {
         name: guard.name,
         policy: Observed::There(Box::new(guard.policy)),
         binding: Observed::There(Box::new(guard.binding)),
     };
-    shipped().into_iter().map(there).collect()
+    super::shipped(namespace).into_iter().map(there).collect()
 }
 
 fn patched<K: serde::Serialize + DeserializeOwned>(object: &K, pointer: &str, value: Value) -> K {
@@ -44,6 +53,15 @@ fn what_ships_is_in_force() {
     let expected = ["node-manager-nodes", "wicd-nodes", "wicd-requests", "wicd-tokens"];
     assert_eq!(names, expected.map(|name| format!("windows-node-pools-{name}")));
     assert_eq!(fault(&shipped(), &seen()), None);
+}
+
+#[test]
+fn policies_of_another_namespace_are_not_in_force() {
+    assert_eq!(fault(&super::shipped("elsewhere"), &seen_in("elsewhere")), None);
+    for (of_operator, installed) in [("elsewhere", DEFAULT_NAMESPACE), (DEFAULT_NAMESPACE, "elsewhere")] {
+        let found = fault(&super::shipped(of_operator), &seen_in(installed)).unwrap();
+        assert!(found.to_string().contains("windows-node-pools-wicd-tokens"), "{found}");
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use api::{
 use jiff::Timestamp;
 
 use crate::error::{MAX_MESSAGE, RemoteError};
-use wnp_core::operation::node_ip::node_ip;
+use wnp_core::operation::{node_ip::node_ip, service_accounts};
 
 /// Maximum number of addresses of a host that are considered.
 const MAX_ADDRESSES: usize = 64;
@@ -46,12 +46,20 @@ pub fn parse_facts(machine: &Machine, named: &str, peer: IpAddr, now: Timestamp)
         machine_id: short(&machine.machine_id, 64),
         os_build: short(&machine.os_build, 64),
         os_name: short(&machine.os_name, 128),
+        domain: service_accounts::domain(machine.domain.as_deref()),
+        language: machine.language.as_deref().and_then(language),
         boot_id: short(&machine.boot_id, 64),
         boot_time: boot_time(machine),
         node_ip: ip.to_string(),
         addresses: has.iter().map(ToString::to_string).collect(),
         clock_skew_seconds: clock_skew_ms(machine, now) / 1000,
     })
+}
+
+/// The language that a host reports, if it looks like the tag of one, for example `de-DE`.
+pub fn language(reported: &str) -> Option<String> {
+    let is_tag = (2..=35).contains(&reported.len()) && reported.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+    is_tag.then(|| reported.to_owned())
 }
 
 /// How far the host's clock is ahead, in milliseconds.
@@ -117,6 +125,16 @@ mod tests {
                 "{clock_ms} {uptime_ms}"
             );
         }
+    }
+
+    #[test]
+    fn languages_that_are_shown() {
+        for (reported, shown) in
+            [("de-DE", true), ("zh-Hant-TW", true), ("", false), ("a\u{1b}", false), ("e n", false)]
+        {
+            assert_eq!(language(reported).is_some(), shown, "{reported:?}");
+        }
+        assert_eq!(language(&"x".repeat(36)), None);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! (`$XDG_CACHE_HOME` or `~/.cache`, then `windows-node-pools/`), and is otherwise built there. A folder of the cache
 //! is named after what goes into it, so that a change of version or source never meets an old build.
 
+mod helm;
 mod hostkubelet;
 mod kstatus;
 mod services;
@@ -20,6 +21,7 @@ use sha2::{Digest as _, Sha256};
 
 pub use devenv::{cache_dir, forget_caller};
 pub(crate) use devenv::{find, with_progress, workspace_root};
+pub use helm::helm;
 pub use hostkubelet::{Platform, host_kubelet};
 pub use kstatus::kstatus;
 pub use services::{host_containerd, host_overlay, host_proxy};

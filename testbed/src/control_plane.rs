@@ -3,6 +3,8 @@
 //! With the controller manager there are real garbage collection, namespaces, taint eviction, certificate signing and
 //! PodDisruptionBudget status. About 5 s from nothing to ready; 450 MB of memory.
 
+mod authorities;
+
 use std::{
     fs,
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener},
@@ -30,12 +32,14 @@ use tokio::{
     task::spawn_blocking,
 };
 
+use self::authorities::Authorities;
+pub use self::authorities::CaRotation;
 use crate::{
     binaries::{self, ControlPlaneBinaries},
     children::Daemon,
     host_network::HostNetwork,
     lock::lock,
-    pki::{self, Authority, Identity},
+    pki::Identity,
     run_dir::RunDir,
 };
 
@@ -66,7 +70,7 @@ pub struct ControlPlane {
     controller_manager: Mutex<Option<Daemon>>,
     apiserver: Mutex<Option<Daemon>>,
     etcd: Mutex<Option<Daemon>>,
-    authority: Authority,
+    authorities: Authorities,
     binaries: ControlPlaneBinaries,
     options: ControlPlaneOptions,
     address: SocketAddr,
@@ -102,8 +106,8 @@ impl ControlPlane {
         let binaries = binaries::control_plane()?;
         let dir = RunDir::new("control-plane")?;
         let ip = options.network.as_ref().map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |network| network.gateway().into());
-        let authority = Authority::new("testbed")?;
-        write_pki(dir.path(), &authority, ip)?;
+        let authorities = Authorities::new()?;
+        authorities.write(dir.path(), ip)?;
 
         let [etcd_port, peer_port, api_port] = free_ports(ip)?;
         let etcd_url = format!("http://127.0.0.1:{etcd_port}");
@@ -114,7 +118,7 @@ impl ControlPlane {
             controller_manager: Mutex::new(None),
             apiserver: Mutex::new(None),
             etcd: Mutex::new(Some(etcd)),
-            authority,
+            authorities,
             binaries,
             options,
             address,
@@ -124,7 +128,8 @@ impl ControlPlane {
             kubeconfigs: AtomicU32::new(0),
             dir,
         };
-        control_plane.write_kubeconfig(&kubeconfig, "testbed-admin", &["system:masters"])?;
+        let roots = control_plane.authorities.all_roots();
+        control_plane.write_kubeconfig(&kubeconfig, "testbed-admin", &["system:masters"], &roots)?;
         *lock(&control_plane.apiserver) = Some(control_plane.start_apiserver()?);
         *lock(&control_plane.controller_manager) = Some(control_plane.start_controller_manager()?);
         Ok(control_plane)
@@ -140,9 +145,9 @@ impl ControlPlane {
         self.address
     }
 
-    /// The certificate of the cluster's authority, which signs the server and every client, in PEM.
+    /// The certificate of the cluster's authority, which signs every client and, until it is rotated, the server, in PEM.
     pub fn ca_pem(&self) -> String {
-        self.authority.identity().certificate
+        self.authorities.first.identity().certificate
     }
 
     /// The network that hosts live in, if the control plane was started with one.
@@ -175,7 +180,8 @@ impl ControlPlane {
     pub fn kubeconfig_as(&self, user: &str, groups: &[&str]) -> Result<PathBuf> {
         let number = self.kubeconfigs.fetch_add(1, Ordering::Relaxed);
         let path = self.dir.path().join(format!("user-{number}.kubeconfig"));
-        self.write_kubeconfig(&path, user, groups)?;
+        // As a pod has it: it trusts whom its cluster says now.
+        self.write_kubeconfig(&path, user, groups, &fs::read_to_string(self.dir.path().join("roots.crt"))?)?;
         Ok(path)
     }
 
@@ -192,7 +198,7 @@ impl ControlPlane {
     /// # Errors
     /// When there are more than two groups, or the certificate cannot be made.
     pub fn client_certificate(&self, user: &str, groups: &[&str]) -> Result<Identity> {
-        self.authority.client(user, groups)
+        self.authorities.first.client(user, groups)
     }
 
     /// Runs kubectl as the administrator. A failing kubectl is not an error: check the output's status.
@@ -316,7 +322,10 @@ impl ControlPlane {
             .arg(format!("--secure-port={}", self.address.port()))
             .arg(format!("--tls-cert-file={}", pki("server.crt")))
             .arg(format!("--tls-private-key-file={}", pki("server.key")))
-            .arg(format!("--client-ca-file={}", pki("ca.crt")))
+            .arg(format!("--client-ca-file={}", pki("clients.crt")))
+            .arg(format!("--kubelet-certificate-authority={}", pki("ca.crt")))
+            .arg(format!("--kubelet-client-certificate={}", pki("kubelet-client.crt")))
+            .arg(format!("--kubelet-client-key={}", pki("kubelet-client.key")))
             .arg("--authorization-mode=Node,RBAC")
             .arg("--enable-admission-plugins=NodeRestriction")
             .arg("--enable-bootstrap-token-auth")
@@ -369,7 +378,7 @@ impl ControlPlane {
             .arg(format!("--kubeconfig={}", self.kubeconfig.display()))
             .arg("--use-service-account-credentials")
             .arg(format!("--service-account-private-key-file={}", pki("token.key")))
-            .arg(format!("--root-ca-file={}", pki("ca.crt")))
+            .arg(format!("--root-ca-file={}", pki("roots.crt")))
             .arg(format!("--cluster-signing-cert-file={}", pki("ca.crt")))
             .arg(format!("--cluster-signing-key-file={}", pki("ca.key")))
             .arg("--leader-elect=false")
@@ -403,15 +412,15 @@ impl ControlPlane {
         }
     }
 
-    fn write_kubeconfig(&self, path: &Path, user: &str, groups: &[&str]) -> Result<()> {
+    fn write_kubeconfig(&self, path: &Path, user: &str, groups: &[&str], roots: &str) -> Result<()> {
         use base64::{Engine as _, prelude::BASE64_STANDARD};
-        let Identity { certificate, key } = self.authority.client(user, groups)?;
+        let Identity { certificate, key } = self.authorities.first.client(user, groups)?;
         let kubeconfig = json!({
             "apiVersion": "v1",
             "kind": "Config",
             "clusters": [{"name": "testbed", "cluster": {
                 "server": self.server(),
-                "certificate-authority-data": BASE64_STANDARD.encode(self.ca_pem()),
+                "certificate-authority-data": BASE64_STANDARD.encode(roots),
             }}],
             "users": [{"name": user, "user": {
                 "client-certificate-data": BASE64_STANDARD.encode(certificate),
@@ -461,24 +470,6 @@ fn copy_dir(from: &Path, to: &Path) -> Result<()> {
         } else {
             fs::copy(entry.path(), to)?;
         }
-    }
-    Ok(())
-}
-
-fn write_pki(dir: &Path, authority: &Authority, ip: IpAddr) -> Result<()> {
-    let ca = authority.identity();
-    let names = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"];
-    let server = authority.server("kube-apiserver", &[ip, Ipv4Addr::new(10, 96, 0, 1).into()], &names)?;
-    let (token_key, token_public_key) = pki::token_keys()?;
-    for (name, content) in [
-        ("ca.crt", ca.certificate),
-        ("ca.key", ca.key),
-        ("server.crt", server.certificate),
-        ("server.key", server.key),
-        ("token.key", token_key),
-        ("token.pub", token_public_key),
-    ] {
-        fs::write(dir.join(name), content).with_context(|| format!("write {name}"))?;
     }
     Ok(())
 }

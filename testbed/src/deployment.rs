@@ -106,6 +106,7 @@ pub async fn install_openshift(control_plane: &ControlPlane) -> Result<()> {
     for name in [
         "infrastructures.config",
         "networks.config",
+        "apiservers.config",
         "proxies.config",
         "networks.operator",
         "clusterversions.config",

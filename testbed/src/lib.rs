@@ -17,7 +17,7 @@ pub mod wine;
 
 use std::path::PathBuf;
 
-pub use control_plane::{ControlPlane, ControlPlaneOptions};
+pub use control_plane::{CaRotation, ControlPlane, ControlPlaneOptions};
 pub use devenv::AUDIT_DIR;
 
 pub use operator::{Operator, OperatorOptions};

@@ -66,11 +66,26 @@ impl Operator {
     /// # Errors
     /// When it cannot be started.
     pub fn start(control_plane: &ControlPlane, options: &OperatorOptions) -> Result<Self> {
+        Self::start_with(control_plane, options, control_plane.kubeconfig_as(OPERATOR, &OPERATOR_GROUPS)?)
+    }
+
+    /// Starts the operator in another namespace, with the rights of its service account there.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start_in(control_plane: &ControlPlane, options: &OperatorOptions, namespace: &str) -> Result<Self> {
+        let user = format!("system:serviceaccount:{namespace}:windows-node-pools");
+        let groups = ["system:serviceaccounts", &format!("system:serviceaccounts:{namespace}")];
+        let mut options = options.clone();
+        options.args.extend(["--namespace".into(), namespace.into()]);
+        Self::start_with(control_plane, &options, control_plane.kubeconfig_as(&user, &groups)?)
+    }
+
+    fn start_with(control_plane: &ControlPlane, options: &OperatorOptions, kubeconfig: PathBuf) -> Result<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let (address, admin, webhook) = (free_address()?, free_address()?, free_address()?);
         let log = control_plane.dir().join(format!("operator-{number}.log"));
-        let kubeconfig = control_plane.kubeconfig_as(OPERATOR, &OPERATOR_GROUPS)?;
         // A short lease, so that a test need not wait long for it, and not so short that a busy machine loses it.
         let patient = options.args.iter().any(|arg| arg == "--lease-duration");
         let mut command = Command::new(&options.program);
@@ -183,7 +198,7 @@ impl Operator {
         Ok(lines.filter_map(|l| l.rsplit(' ').next()?.parse::<f64>().ok()).sum())
     }
 
-    /// Waits until it leads and its caches are filled.
+    /// Waits until it leads.
     ///
     /// # Errors
     /// After a minute.

@@ -59,6 +59,19 @@ impl Authority {
         self.sign(params)
     }
 
+    /// As [`Authority::client`], and over since yesterday.
+    ///
+    /// # Errors
+    /// As [`Authority::client`].
+    pub fn expired_client(&self, user: &str, groups: &[&str]) -> Result<Identity> {
+        let mut params = CertificateParams::new(Vec::new())?;
+        params.distinguished_name = distinguished_name(user, groups)?;
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let yesterday = jiff::Timestamp::now().checked_sub(jiff::SignedDuration::from_hours(24))?.as_second();
+        params.not_after = rcgen::date_time_ymd(1970, 1, 1) + std::time::Duration::from_secs(u64::try_from(yesterday)?);
+        self.sign(params)
+    }
+
     /// A server certificate for addresses and DNS names.
     ///
     /// # Errors

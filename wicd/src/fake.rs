@@ -9,11 +9,13 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use api::host::{Feature, Machine, ServiceState};
+use api::host::{AccountState, Antivirus, Defender, Feature, Machine, RestartCause, ServiceState};
 use serde_json::Value;
 
 use crate::access::{AccessList, Guard};
+use crate::fake_images::{FakeImages, Images};
 use crate::host::{Adapter, HnsRequest, Host, HostError, Place, Route, ServiceInfo, ServiceSpec, path_parts};
+use crate::images::{ImageError, ImageStore};
 
 /// What happened to a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +34,7 @@ type PathHook = Arc<dyn Fn(&Path) + Send + Sync>;
 pub struct FakeHost {
     dir: PathBuf,
     state: Arc<Mutex<State>>,
+    images: Arc<Mutex<Images>>,
 }
 
 /// Everything but the files. Public, so that tests can arrange and compare it.
@@ -65,6 +68,12 @@ pub struct State {
     pub unreachable: Option<String>,
     /// Ports on which a program listens.
     pub ports_in_use: BTreeSet<u16>,
+    /// Why Windows itself waits for a restart, until the next one.
+    pub restart_causes: BTreeSet<RestartCause>,
+    /// What checks files for malware. Defender that checks leaves alone what is [excluded](Self::excluded).
+    pub antivirus: Antivirus,
+    /// Accounts of the domain. Others are not found.
+    pub service_accounts: BTreeMap<String, AccountState>,
     /// How often each service was started.
     pub starts: BTreeMap<String, u32>,
     /// What a started service's state is; [`ServiceState::Running`] unless a test says otherwise.
@@ -103,6 +112,8 @@ impl FakeHost {
             disk_free: 100 << 30,
             is_admin: true,
             containers_feature: Feature::Enabled,
+            domain: None,
+            language: Some("en-US".into()),
         };
         let default_route = Route {
             destination: Ipv4Addr::UNSPECIFIED,
@@ -112,12 +123,17 @@ impl FakeHost {
             metric: 25,
         };
         let state = State { machine, routes: vec![default_route], ..State::default() };
-        Self { dir: dir.into(), state: Arc::new(Mutex::new(state)) }
+        Self { dir: dir.into(), state: Arc::new(Mutex::new(state)), images: Arc::default() }
     }
 
     /// Everything but the files, to read or to change.
     pub fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its containerd's images, to read or to change.
+    pub fn images_state(&self) -> MutexGuard<'_, Images> {
+        self.images.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes the host's own facts.
@@ -185,6 +201,11 @@ impl FakeHost {
 }
 
 impl Host for FakeHost {
+    fn images(&self) -> Result<Box<dyn ImageStore>, ImageError> {
+        let is_stopped = self.state().services.get("containerd").is_some_and(|s| s.state != ServiceState::Running);
+        Ok(Box::new(FakeImages { images: self.images.clone(), is_stopped }))
+    }
+
     fn path(&self, windows_path: &str) -> Result<PathBuf, HostError> {
         drop(self.call("path", windows_path)?);
         Ok(path_parts(windows_path)?.fold(self.dir.clone(), |path, part| path.join(part)))
@@ -396,6 +417,7 @@ impl Host for FakeHost {
         state.reboots += 1;
         state.machine.boot_id = (state.machine.boot_id.parse::<u64>().unwrap_or_default() + 1).to_string();
         state.machine.containers_feature = Feature::Enabled;
+        state.restart_causes.clear();
         Ok(())
     }
 
@@ -429,6 +451,23 @@ impl Host for FakeHost {
     fn exclude_from_antivirus(&self, windows_path: &str) -> Result<(), HostError> {
         self.call("exclude_from_antivirus", windows_path)?.excluded.insert(windows_path.into());
         Ok(())
+    }
+
+    fn restart_causes(&self) -> BTreeSet<RestartCause> {
+        self.state().restart_causes.clone()
+    }
+
+    fn antivirus(&self, windows_path: &str) -> Antivirus {
+        let state = self.state();
+        let mut antivirus = state.antivirus.clone();
+        if antivirus.defender == Defender::Checks && state.excluded.contains(windows_path) {
+            antivirus.defender = Defender::Excludes;
+        }
+        antivirus
+    }
+
+    fn service_account(&self, name: &str) -> AccountState {
+        self.state().service_accounts.get(name).copied().unwrap_or(AccountState::NotFound)
     }
 
     fn kill_leftovers(&self) -> Result<(), HostError> {

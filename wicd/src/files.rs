@@ -32,7 +32,7 @@ pub const READ_LIMIT: u64 = 64 << 20;
 pub fn read(host: &dyn Host, path: &str) -> Result<Option<Vec<u8>>, HostError> {
     let real = host.path(path)?;
     let failed = |e| HostError::system("read", path)(e);
-    let file = match fs::File::open(real) {
+    let file = match open(&real) {
         Ok(file) => file,
         Err(e) if is_missing(&e) => return Ok(None),
         Err(e) => return Err(failed(e)),
@@ -72,8 +72,7 @@ pub fn write(host: &dyn Host, path: &str, content: &[u8], access: Access) -> Res
     let real = host.path(path)?;
     let temporary = beside(&real, ".new");
     let failed = |e| HostError::system("write", path)(e);
-    remove_real(&temporary).map_err(failed)?;
-    let mut file = fs::File::create_new(&temporary).map_err(failed)?;
+    let mut file = make(&temporary).map_err(failed)?;
     if access == Access::Protected {
         host.protect(&temporary, Guard::Private)?;
     }
@@ -103,9 +102,8 @@ pub fn place(host: &dyn Host, source: &str, path: &str) -> Result<(), HostError>
     let _held = parents(host, path)?;
     let (from, to) = (host.path(source)?, host.path(path)?);
     let temporary = beside(&to, ".new");
-    let placed = remove_real(&temporary)
-        .and_then(|()| fs::hard_link(&from, &temporary).or_else(|_| fs::copy(&from, &temporary).map(drop)))
-        .and_then(|()| replace(&temporary, &to, rename, patience()));
+    let copy = || remove_real(&temporary).and_then(|()| link_or_copy(&from, &temporary));
+    let placed = while_held(copy, &mut patience()).and_then(|()| replace(&temporary, &to, rename, patience()));
     placed.map_err(HostError::system("place", path))
 }
 
@@ -118,7 +116,8 @@ fn replace(
     rename: impl Fn(&Path, &Path) -> io::Result<()>,
     mut pause: impl FnMut() -> bool,
 ) -> io::Result<()> {
-    while_held(|| swap(new, path, &rename), &mut pause)
+    // What is only held for a moment need not be moved, and then be left there.
+    while_shared(|| rename(new, path), &mut pause).or_else(|_| while_held(|| swap(new, path, &rename), &mut pause))
 }
 
 fn swap(new: &Path, path: &Path, rename: &impl Fn(&Path, &Path) -> io::Result<()>) -> io::Result<()> {
@@ -136,6 +135,41 @@ fn swap(new: &Path, path: &Path, rename: &impl Fn(&Path, &Path) -> io::Result<()
     while_held(|| rename(&aside, path), &mut patience())?;
     Err(refused)
 }
+
+/// Opens a file to read it. One that another program holds is waited for, for a while.
+pub(crate) fn open(path: &Path) -> io::Result<fs::File> {
+    while_shared(|| held_by_others(path).and_then(|()| fs::File::open(path)), &mut patience())
+}
+
+/// As [`while_held`], where access may be denied for good, and a program that runs must not be waited for.
+fn while_shared<T>(mut attempt: impl FnMut() -> io::Result<T>, pause: &mut impl FnMut() -> bool) -> io::Result<T> {
+    loop {
+        match attempt() {
+            Err(e) if is_held(&e) && e.raw_os_error() != Some(ACCESS_DENIED) && pause() => {}
+            result => return result,
+        }
+    }
+}
+
+/// Makes a file in the place of one that a crash left there. What another program holds is waited for, for a while.
+pub(crate) fn make(path: &Path) -> io::Result<fs::File> {
+    while_held(|| remove_real(path).and_then(|()| fs::File::create_new(path)), &mut patience())
+}
+
+fn link_or_copy(from: &Path, to: &Path) -> io::Result<()> {
+    held_by_others(from)?;
+    fs::hard_link(from, to).or_else(|_| fs::copy(from, to).map(drop))
+}
+
+/// Fails as Windows does for a file that another program holds: there the operating system does that.
+#[cfg(not(test))]
+#[expect(clippy::unnecessary_wraps, reason = "as in tests")]
+fn held_by_others(_path: &Path) -> io::Result<()> {
+    Ok(())
+}
+
+#[cfg(test)]
+use tests::held_by_others;
 
 /// Moves a file to a place where none is, or in the place of one that is not in use.
 pub(crate) fn rename_file(from: &Path, to: &Path) -> io::Result<()> {
@@ -155,7 +189,7 @@ fn while_held<T>(mut attempt: impl FnMut() -> io::Result<T>, pause: &mut impl Fn
 /// Whether the error is Windows' for a file that another program has open, or has locked: access denied, sharing violation,
 /// lock violation. Antivirus and backup programs open what is new, for moments.
 fn is_held(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(5 | 32 | 33)) && (cfg!(windows) || cfg!(test))
+    matches!(error.raw_os_error(), Some(ACCESS_DENIED | 32 | 33)) && (cfg!(windows) || cfg!(test))
 }
 
 /// Waits a little; says whether it has, or the time is over.
@@ -173,19 +207,23 @@ fn patience() -> impl FnMut() -> bool {
 
 /// How long a file that another program holds is waited for.
 const HELD_AT_MOST: Duration = Duration::from_secs(5);
-const AGAIN: Duration = Duration::from_millis(100);
+const AGAIN: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 100 });
+/// Windows' error for it, and for a file that is deleted when the program that holds it lets it go.
+const ACCESS_DENIED: i32 = 5;
 
 /// How many generations of a file can be in use at once.
 const OLD_FILES: u32 = 8;
 
-/// Removes what [`place`] has moved out of the way, as far as it is not in use any more. Returns whether all is gone.
+/// Removes what [`place`] has moved out of the way, as far as no program runs from it any more. What another program holds for a moment is
+/// waited for. Returns whether all is gone.
 ///
 /// # Errors
 /// When `path` is refused, or a directory above it is a link. A file that cannot be removed is no error.
 pub fn remove_old(host: &dyn Host, path: &str) -> Result<bool, HostError> {
     let _held = parents(host, path)?;
     let real = host.path(path)?;
-    Ok((0..OLD_FILES).map(|n| remove_real(&beside(&real, &format!(".old-{n}")))).filter(Result::is_err).count() == 0)
+    let old = (0..OLD_FILES).map(|n| beside(&real, &format!(".old-{n}")));
+    Ok(old.map(|old| while_shared(|| remove_real(&old), &mut patience())).filter(Result::is_err).count() == 0)
 }
 
 /// Removes a file; missing is success. One that is in use is moved out of the way, see [`remove_old`]; one that can be neither is
@@ -196,7 +234,9 @@ pub fn remove_old(host: &dyn Host, path: &str) -> Result<bool, HostError> {
 pub fn remove(host: &dyn Host, path: &str) -> Result<(), HostError> {
     let _held = parents(host, path)?;
     let real = host.path(path)?;
-    let gone = while_held(|| remove_or_move(&real, remove_real, rename), &mut patience());
+    // What is only held for a moment need not be moved, and then be left there.
+    let gone = while_shared(|| remove_real(&real), &mut patience())
+        .or_else(|_| while_held(|| remove_or_move(&real, remove_real, rename), &mut patience()));
     gone.map_err(HostError::system("remove", path))
 }
 
@@ -326,7 +366,7 @@ pub fn list(host: &dyn Host, path: &str) -> Result<Vec<String>, HostError> {
 /// When `path` is refused, or the file cannot be opened or read.
 pub fn sha256(host: &dyn Host, path: &str) -> Result<Option<String>, HostError> {
     let failed = |e| HostError::system("read", path)(e);
-    let mut file = match fs::File::open(host.path(path)?) {
+    let mut file = match open(&host.path(path)?) {
         Ok(file) => file,
         Err(e) if is_missing(&e) => return Ok(None),
         Err(e) => return Err(failed(e)),
@@ -400,6 +440,8 @@ fn make_parent(host: &dyn Host, path: &str) -> Result<(), HostError> {
 }
 
 fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    held_by_others(from)?;
+    held_by_others(to)?;
     fs::rename(from, to)
 }
 
@@ -410,6 +452,7 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
 }
 
 fn remove_real(path: &Path) -> io::Result<()> {
+    held_by_others(path)?;
     fs::remove_file(path).or_else(ignore_missing)
 }
 
@@ -423,4 +466,4 @@ fn is_missing(error: &io::Error) -> bool {
 
 #[cfg(test)]
 #[path = "files_tests.rs"]
-mod tests;
+pub(crate) mod tests;

@@ -9,6 +9,50 @@ fn host() -> (tempfile::TempDir, FakeHost) {
     (dir, host)
 }
 
+thread_local! {
+    /// What an antivirus holds: how often it refuses a file that it has not seen, and how often it has refused each.
+    static ANTIVIRUS: std::cell::RefCell<Option<(u32, std::collections::HashMap<PathBuf, u32>)>> = const { std::cell::RefCell::new(None) };
+}
+
+/// From now on, on this thread, an antivirus holds each file below `C:\k` and `C:\windows\wicd` for so many attempts of others to use it.
+pub(crate) fn antivirus(attempts: u32) {
+    ANTIVIRUS.with_borrow_mut(|held| *held = Some((attempts, std::collections::HashMap::new())));
+}
+
+/// How many files it has held.
+pub(crate) fn held_files() -> usize {
+    ANTIVIRUS.with_borrow(|held| held.as_ref().map_or(0, |(_, files)| files.len()))
+}
+
+/// In the place of the operating system.
+pub(super) fn held_by_others(path: &Path) -> io::Result<()> {
+    const SHARING_VIOLATION: i32 = 32;
+    ANTIVIRUS.with_borrow_mut(|held| {
+        let Some((attempts, files)) = held.as_mut().filter(|_| path.is_file()) else { return Ok(()) };
+        let seen = files.entry(path.to_path_buf()).or_default();
+        *seen += 1;
+        if *seen > *attempts { Ok(()) } else { Err(io::Error::from_raw_os_error(SHARING_VIOLATION)) }
+    })
+}
+
+#[test]
+fn a_file_that_another_program_holds_is_read_when_it_lets_go() {
+    let (_dir, host) = host();
+    write(&host, FILE, b"1", Access::Inherited).unwrap();
+    antivirus(2);
+    assert_eq!(read(&host, FILE).unwrap().unwrap(), b"1");
+    antivirus(2);
+    assert!(sha256(&host, FILE).unwrap().is_some());
+    antivirus(2);
+    assert!(write(&host, FILE, b"2", Access::Inherited).unwrap());
+    place(&host, FILE, r"C:\k\x\z.txt").unwrap();
+    remove(&host, FILE).unwrap();
+    assert_eq!(list(&host, r"C:\k\x").unwrap(), ["z.txt"]);
+    antivirus(u32::MAX);
+    let error = read(&host, r"C:\k\x\z.txt").unwrap_err();
+    assert!(error.to_string().contains("z.txt"), "{error}");
+}
+
 #[test]
 fn only_differences_are_written() {
     let (_dir, host) = host();

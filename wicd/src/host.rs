@@ -9,10 +9,11 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use api::host::{Machine, ServiceState};
+use api::host::{AccountState, Antivirus, Machine, RestartCause, ServiceState};
 use serde_json::Value;
 
 use crate::access::{AccessList, Guard};
+use crate::images::{ImageError, ImageStore};
 use crate::reach;
 
 /// A Windows host. Every call is idempotent: what is there already is success.
@@ -195,6 +196,18 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// When the antivirus cannot be queried, or the exclusion cannot be written.
     fn exclude_from_antivirus(&self, windows_path: &str) -> Result<(), HostError>;
+    /// Why Windows itself waits for a restart. What cannot be found out counts as no cause.
+    fn restart_causes(&self) -> BTreeSet<RestartCause>;
+    /// What checks files for malware, and whether Defender leaves this program (Windows path) alone. What cannot be found out counts as
+    /// none.
+    fn antivirus(&self, windows_path: &str) -> Antivirus;
+    /// What the host can do with a group Managed Service Account.
+    fn service_account(&self, name: &str) -> AccountState;
+    /// The images of containerd.
+    ///
+    /// # Errors
+    /// When containerd does not answer.
+    fn images(&self) -> Result<Box<dyn ImageStore>, ImageError>;
     /// Ends processes of ours that outlive the services, as containerd's shims.
     ///
     /// # Errors

@@ -8,6 +8,7 @@
 //!   their content.
 //! * [`certificates`]: keys, requests and certificates of kubelet and of wicd.
 //! * [`lock`]: one at a time.
+//! * [`maintenance`]: what an administrator of the host requests: to have the node drained, and to hand it back.
 //! * [`network`]: what kube-proxy needs of the host's network, made before it starts.
 //! * [`daemon`]: the Windows service that keeps the host so.
 //! * [`files`]: reading, writing and placing files such that a crash leaves the old file or the new one.
@@ -18,10 +19,14 @@ pub mod daemon;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
 #[cfg(any(test, feature = "fake"))]
+pub mod fake_images;
+#[cfg(any(test, feature = "fake"))]
 pub mod fake_kubelet;
 pub mod files;
 pub mod host;
+pub mod images;
 pub mod lock;
+pub mod maintenance;
 pub mod network;
 pub mod operation;
 pub mod ownership;

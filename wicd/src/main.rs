@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use api::host::Verb;
 use clap::{Parser, Subcommand};
+use wicd::maintenance;
 
 #[derive(Parser)]
 #[command(name = "wicd", version, about = "Configures a Windows host as a node and maintains its configuration")]
@@ -26,12 +27,19 @@ enum Command {
     Start { operation: String },
     /// Restart the host
     Reboot { operation: String },
+    /// Pull and pin images, unpin those that are no longer listed
+    Pull { operation: String },
     /// Remove everything that the operator put on the host
     Cleanup { operation: String },
     /// Be the Windows service; started by the service manager
     Service,
     /// Do what the service does, in the foreground
     Run,
+    /// Have the node of this host drained for maintenance, and hand it back
+    ///
+    /// Exit codes: 0 as requested, 2 wrong arguments, 3 the time is up, 4 refused, 5 the API server cannot be used.
+    #[command(subcommand)]
+    Maintenance(maintenance::Action),
     /// Print the version
     Version,
 }
@@ -44,8 +52,9 @@ impl Command {
             Self::Apply { operation } => Some((Verb::Apply, operation)),
             Self::Start { operation } => Some((Verb::Start, operation)),
             Self::Reboot { operation } => Some((Verb::Reboot, operation)),
+            Self::Pull { operation } => Some((Verb::Pull, operation)),
             Self::Cleanup { operation } => Some((Verb::Cleanup, operation)),
-            Self::Service | Self::Run | Self::Version => None,
+            Self::Service | Self::Run | Self::Maintenance(_) | Self::Version => None,
         }
     }
 }
@@ -78,10 +87,32 @@ fn on_windows(command: &Command) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     match command {
+        Command::Maintenance(action) => return request_maintenance(action),
         Command::Run => service::run_in_foreground().context("cannot run in the foreground")?,
         _ => service::run().context("cannot run as a service; only the service manager can start it")?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(windows)]
+fn request_maintenance(action: &maintenance::Action) -> anyhow::Result<ExitCode> {
+    use std::sync::Arc;
+
+    use anyhow::Context;
+    use wicd::{daemon::cluster::Kube, windows::WindowsHost};
+
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot begin")?;
+    let connect = Kube::new(Arc::new(WindowsHost));
+    let say = |text: &str| eprintln!("wicd: {text}");
+    let second = std::time::Duration::from_secs(1);
+    let means = maintenance::Means { host: &WindowsHost, connect: &connect, say: &say, second };
+    let outcome = runtime.block_on(maintenance::run(&means, action));
+    if outcome.code() == 0 {
+        println!("{}", outcome.message());
+    } else {
+        eprintln!("wicd: {}", outcome.message());
+    }
+    Ok(ExitCode::from(outcome.code()))
 }
 
 #[cfg(not(windows))]
@@ -99,8 +130,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_command_line_of_a_maintenance_is_understood() {
+        let begins = |line: &str| {
+            let action = Arguments::try_parse_from(line.split(' ')).ok()?.command;
+            matches!(action, Command::Maintenance(maintenance::Action::Begin { .. })).then_some(())
+        };
+        for (line, is_good) in [
+            ("wicd maintenance begin --reason patches", true),
+            ("wicd maintenance begin --reason patches --timeout 60 --keep", true),
+            ("wicd maintenance begin", false),
+            ("wicd maintenance begin --reason ", false),
+            ("wicd maintenance begin --reason x --timeout soon", false),
+        ] {
+            assert_eq!(begins(line).is_some(), is_good, "{line}");
+        }
+    }
+
+    #[test]
     fn the_operators_command_line_is_understood() {
-        for verb in [Verb::Facts, Verb::Stage, Verb::Apply, Verb::Start, Verb::Reboot, Verb::Cleanup] {
+        for verb in [Verb::Facts, Verb::Stage, Verb::Apply, Verb::Start, Verb::Reboot, Verb::Pull, Verb::Cleanup] {
             let line = api::host::command(&"a".repeat(64), verb, "join-1");
             let arguments = Arguments::try_parse_from(line.split(' ')).ok().unwrap();
             assert_eq!(arguments.command.verb(), Some((verb, "join-1")));

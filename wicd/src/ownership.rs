@@ -75,6 +75,8 @@ pub struct Ownership {
     /// Certificates that WMCO has made trusted. They stay as long as the host is a node: the operator does not know
     /// which of them the cluster still needs.
     pub adopted_trust: BTreeSet<String>,
+    /// Images that were not pinned before, as they are listed, and their ids.
+    pub pinned: BTreeMap<String, String>,
 }
 
 impl Ownership {

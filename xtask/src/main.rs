@@ -39,9 +39,12 @@ enum Task {
     #[command(disable_help_flag = true)]
     Demo(Forwarded),
     Deny(deny::Args),
+    /// Writes the manifests of a release, each in one file, and the list of its images.
+    #[command(disable_help_flag = true)]
+    Dist(Forwarded),
     Fuzz(fuzz::Args),
     Links(links::Args),
-    /// Writes crds/, examples/, the reference pages and the schema of host lists from the code of api/ and controller/.
+    /// Writes crds/, examples/, deploy/, the reference pages and the schema of host lists from the code of api/, controller/ and xtask-operator/src/deploy.
     #[command(disable_help_flag = true)]
     Gen(Forwarded),
     Modules(modules::Args),
@@ -73,6 +76,7 @@ fn main() -> anyhow::Result<()> {
         Task::Check(args) => check::run(&args),
         Task::Demo(task) => become_operator_task("demo", &task),
         Task::Deny(args) => deny::run(&args),
+        Task::Dist(task) => become_operator_task("dist", &task),
         Task::Fuzz(args) => fuzz::run(&args),
         Task::Links(args) => links::run(&args),
         Task::Gen(task) => become_operator_task("gen", &task),

@@ -35,6 +35,7 @@ const EXEMPT: &[(&str, &str)] = &[
 
 /// Words that are no reasons of conditions, and what they are.
 const OTHERS: &[(&str, &[&str])] = &[
+    ("versions of TLS", &["VersionTLS10", "VersionTLS11", "VersionTLS12", "VersionTLS13"]),
     (
         "kinds",
         &[
@@ -57,10 +58,10 @@ const OTHERS: &[(&str, &[&str])] = &[
     ),
     (
         "steps, operations and actions of events",
-        &["AdaptSource", "KeepUserData", "ReadInventory", "ReadSecret", "ReplaceMachine", "RotateKey"],
+        &["AdaptSource", "KeepUserData", "PullImages", "ReadInventory", "ReadSecret", "ReplaceMachine", "RotateKey"],
     ),
     ("platforms of OpenShift", &["AlibabaCloud", "KubeVirt", "OpenStack", "PowerVS"]),
-    ("types and schemas", &["KubeletDuration", "PoolCollector", "PullSecret"]),
+    ("types and schemas", &["AuthConfig", "KubeletDuration", "PoolCollector", "PullSecret"]),
     ("values of OpenShift", &["NeverContactSource", "OVNKubernetesHybridOverlayNetwork"]),
     (
         "values of Kubernetes",

@@ -19,6 +19,8 @@ const PACKAGES: &[(&str, &str)] = &[
     ("ssh", "openssh-client"),
     ("ip", "iproute2"),
     ("git", "git"),
+    // Test of images that are pulled ahead.
+    ("containerd", "containerd"),
     ("make", "make"),
 ];
 

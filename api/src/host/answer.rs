@@ -1,10 +1,10 @@
 //! What a host answers. Untrusted until checked.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::Owner;
+use super::{AccountState, Antivirus, Owner, RestartCause};
 
 /// Kinds of certificates that a host gets.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,6 +35,9 @@ pub struct Answer {
     /// Warnings for people: problems that did not stop the request.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
+    /// Images of the request that the host does not have, after `pull`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing_images: Vec<String>,
 }
 
 /// Outcome of the request.
@@ -87,12 +90,24 @@ pub struct HostState {
     /// installer.
     #[serde(default)]
     pub foreign_services: Vec<String>,
+    /// Services of container runtimes and node agents of others that are not disabled.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub container_runtimes: Vec<String>,
     /// Why the host cannot reach the API server of the request. Absent if it can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_server: Option<String>,
     /// Ports of the request on which a program listens.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports_in_use: Vec<u16>,
+    /// Why Windows itself waits for a restart. This and what follows are only in answers to requests for facts.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub restart_causes: BTreeSet<RestartCause>,
+    /// What checks files for malware.
+    #[serde(default)]
+    pub antivirus: Antivirus,
+    /// State of the accounts of the request, on a host that is a member of a domain.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub service_accounts: BTreeMap<String, AccountState>,
 }
 
 /// Facts about a host.
@@ -125,6 +140,12 @@ pub struct Machine {
     pub is_admin: bool,
     /// State of the Windows feature Containers.
     pub containers_feature: Feature,
+    /// DNS name of the Active Directory domain that it is a member of, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub domain: Option<String>,
+    /// Language of Windows, for example `de-DE`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub language: Option<String>,
 }
 
 /// State of a Windows feature.

@@ -61,6 +61,11 @@ pub struct WindowsInstanceStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub proven_address: Option<String>,
+    /// The IP address that the host's kubelet was given for its Node. If the host has another one by now, the Node gets that with a restart
+    /// of kubelet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub node_ip: Option<String>,
     /// The pinned host key: the one that the host showed when it was last proven.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_key: Option<PinnedHostKey>,
@@ -77,6 +82,9 @@ pub struct WindowsInstanceStatus {
     /// Progress of a key rotation, if one is not finished.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_rotation: Option<KeyRotation>,
+    /// Images of the pool's `provisioning.prePull` on the host. Set before the host is asked for the first one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pre_pulled: Option<PrePulled>,
     /// Set while the host refuses every key of its list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_refusal: Option<KeyRefusal>,
@@ -105,6 +113,26 @@ pub struct KeyRotation {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retiring_key_hash: Option<String>,
     /// Failures since the last success. They do not delay any other operation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failures: Option<Failures>,
+}
+
+/// Images that the host pulls ahead.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct PrePulled {
+    /// Images of the last attempt.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub requested: Vec<String>,
+    /// Those of them that were on the host, and pinned, at the last attempt.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub images: Vec<String>,
+    /// Time when the host was last asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checked_time: Option<Time>,
+    /// Failures since the last success, for these images. They do not delay any other operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failures: Option<Failures>,
 }
@@ -138,13 +166,15 @@ pub enum Phase {
     Updating,
     /// Being repaired.
     Repairing,
+    /// Being drained for maintenance, in maintenance, or on the way back.
+    Maintenance,
     /// Being removed, or waiting for it.
     Removing,
 }
 
 impl Phase {
     /// All phases.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Pending,
         Self::Joining,
         Self::Ready,
@@ -152,6 +182,7 @@ impl Phase {
         Self::Failed,
         Self::Updating,
         Self::Repairing,
+        Self::Maintenance,
         Self::Removing,
     ];
 }
@@ -222,6 +253,14 @@ pub struct HostFacts {
     pub os_build: String,
     /// Name of Windows, for example `Windows Server 2022 Datacenter`.
     pub os_name: String,
+    /// DNS name of the Active Directory domain of the host, in lower case. Absent if it is in none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub domain: Option<String>,
+    /// Language of Windows, for example `de-DE`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 35))]
+    pub language: Option<String>,
     /// Boot id, which changes with each start of the host.
     pub boot_id: String,
     /// Time of the last start of the host, by its own clock.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     IntOrPercent, Time,
-    rule::{after_epoch, matches},
+    rule::{after_epoch, all_match, matches},
 };
 
 /// Limits for new hosts that join. A join is not disruptive, so `rollout.maxUnavailable` does not apply to it.
@@ -18,7 +18,32 @@ pub struct Provisioning {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100))]
     pub max_concurrent: Option<i32>,
+    /// Images that hosts pull before pods need them: after a join, and before a change of the node that restarts services or moves pods.
+    /// None if not set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pre_pull: Option<PrePull>,
 }
+
+/// Images that are pulled on all hosts of the pool, and kept there: kubelet does not delete them when the disk is full. An image that
+/// is taken out of the list is released for deletion.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct PrePull {
+    /// The images, each with its registry and a tag or digest. A tag is pulled once: to have hosts pull another image, list another tag or
+    /// a digest.
+    #[schemars(length(min = 1, max = 32), inner(length(min = 1, max = 512)))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    #[x_kube(validation = all_match(IMAGE, "must be images with a registry and a tag or digest, for example mcr.microsoft.com/windows/servercore:ltsc2022"))]
+    pub images: Vec<String>,
+    /// Number of hosts that pull at the same time. 2 if not set. How many layers a host pulls at the same time is
+    /// `template.spec.containerd.maxConcurrentDownloads`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100))]
+    pub max_hosts: Option<i32>,
+}
+
+/// A registry, which has a dot or a port or is localhost, a repository, and a tag or digest or both.
+const IMAGE: &str = "^(localhost|[a-zA-Z0-9-]+([.][a-zA-Z0-9-]+)+|[a-zA-Z0-9.-]+:[0-9]+)(/[a-z0-9]+([._-]+[a-z0-9]+)*)+(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}|(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?@sha256:[0-9a-f]{64})$";
 
 /// Order, limits and approval of changes to the nodes.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]

@@ -99,6 +99,26 @@ pub struct TemplateSpec {
     /// Mirrors of image registries for the hosts of this pool. They come before those of the cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_mirrors: Option<ImageMirrors>,
+    /// Group Managed Service Accounts (gMSA) that pods on these nodes use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gmsa: Option<GmsaSettings>,
+}
+
+/// Group Managed Service Accounts (gMSA) that pods use. Nothing is changed on a host for them.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct GmsaSettings {
+    /// Accounts whose passwords each host of the pool must be able to retrieve. The condition `GMSAReady` of an instance reports
+    /// those that its host cannot use; such a host becomes a node nevertheless. Each is the sAMAccountName without the `$` at
+    /// its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 32), inner(length(min = 1, max = 15)))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    #[x_kube(validation = (
+        "self.all(a, a.matches('^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9_-])?$'))",
+        "must be names of accounts without a domain and without $ at the end: at most 15 letters, digits, -, _ and ."
+    ))]
+    pub accounts: Option<Vec<String>>,
 }
 
 /// Use of the cluster's pull secret. Every program on a host that runs as an administrator can read what the host gets of it.

@@ -335,6 +335,31 @@ pub(super) const KEYS: Section = Section {
     ],
 };
 
+pub(super) const IMAGES: Section = Section {
+    title: "A host: images",
+    place: "They appear in the event `PrePullFailed`, in `status.prePulled.failures` of the instance and in the metric \
+            `windows_node_pool_failures_total`. See [images](../guide/images.md).",
+    reasons: &[
+        row(
+            "ImagePullFailed",
+            "containerd cannot pull or pin an image. The message has its own words.",
+            "Check the name of the image, the pull secret, and that the image is for the Windows of the host.",
+        ),
+        row(
+            "ImagePullTimeout",
+            "A pull takes longer than `ssh.commandTimeoutSeconds`, less a margin for the answer.",
+            "Raise the limit, or `template.spec.containerd.maxConcurrentDownloads`; complete layers are not pulled again \
+             as long as containerd keeps them.",
+        ),
+        row("ContainerdUnavailable", "containerd does not answer on the host.", "Check its service and its log."),
+        row(
+            "ImageNotKept",
+            "The host reports no error, and does not have the image.",
+            "Check for a program on the host that deletes images.",
+        ),
+    ],
+};
+
 pub(super) const VERSIONS: Section = Section {
     title: "A host: versions",
     place: "See [a host](#a-host); on a pool, `Ready=False`, `Degraded=True` and `Stalled=True`.",

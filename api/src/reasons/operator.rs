@@ -23,6 +23,11 @@ pub(super) const OPERATOR: Section = Section {
             "Set the flag that the message names.",
         ),
         row(
+            "AnotherOperator",
+            "The Windows Machine Config Operator runs, too. Operations in progress end; no other begins.",
+            "Remove it as in [coming from WMCO](../guide/from-wmco.md); the message names its Pod.",
+        ),
+        row(
             "ClusterFactsInvalid",
             "A [fact of the cluster](../guide/cluster-facts.md) is found but cannot be used.",
             "Correct what the message names, or set the flag for it.",

@@ -34,6 +34,48 @@ pub(super) const SINGLE: Section = Section {
             "The state of the host [differs](../guide/hosts.md#drift-on-a-host) from what the operator configured.",
             "Find the program or the user that changes it.",
         ),
+        of(
+            "WindowsRestartPending",
+            "a warning in `PreflightPassed=True` and of `check host`",
+            "Windows waits for a restart that the operator has no reason for: an update, changed features, or another name or domain.",
+            "Restart the host; a node by the [annotation](../guide/rollouts.md#reboots) `windowsmachineconfig.openshift.io/reboot-required`.",
+        ),
+        of(
+            "AntivirusFilter",
+            "a warning in `PreflightPassed=True` and of `check host`",
+            "An antivirus other than Windows Defender checks files on the host.",
+            "Exclude the directories that the message names in the settings of the product.",
+        ),
+        of(
+            "DefenderChecksContainerd",
+            "a warning in `PreflightPassed=True` and of `check host`",
+            "Windows Defender checks what containerd does, although the operator excluded it when it configured the host.",
+            "Add the exclusion where these policies are managed.",
+        ),
+        of(
+            "OtherContainerRuntime",
+            "a warning in `PreflightPassed=True` and of `check host`",
+            "Docker or the node agent of another distribution is installed on the host.",
+            "Remove the services that the message names, or disable them.",
+        ),
+        of(
+            "NotDomainJoined",
+            "instance: `GMSAReady=False`",
+            "The pool lists accounts, and the host is a member of no domain.",
+            "See [gMSA](../guide/gmsa.md).",
+        ),
+        of(
+            "AccountNotUsable",
+            "instance: `GMSAReady=False`",
+            "The host cannot use an account that the pool lists. The message has the cause for each.",
+            "See [gMSA](../guide/gmsa.md#a-host-that-cannot-use-an-account).",
+        ),
+        of(
+            "AccountUnknown",
+            "instance: `GMSAReady=Unknown`",
+            "Windows did not report whether the host can use an account.",
+            "See [gMSA](../guide/gmsa.md#a-host-that-cannot-use-an-account).",
+        ),
         of("AllNodesUpdated", "pool: `Updated=True`", "All nodes follow the desired version.", NONE),
         of(
             "NotVerified",
@@ -49,6 +91,19 @@ pub(super) const SINGLE: Section = Section {
             "pool: `KeysCurrent=False`",
             "A host could not be changed to another key. The message names the cause.",
             "See [keys](../guide/keys.md).",
+        ),
+        of("AllImagesPulled", "pool: `ImagesPulled=True`", "All hosts have the images that they pull ahead.", NONE),
+        of(
+            "PullingImages",
+            "pool: `ImagesPulled=False`",
+            "Hosts do not have all images that they pull ahead. The message names them.",
+            NONE,
+        ),
+        of(
+            "PrePullFailed",
+            "pool: `ImagesPulled=False`",
+            "A host could not pull an image ahead. The message names the cause; changes of its node no longer wait for it.",
+            "See [images](../guide/images.md).",
         ),
         of(
             "InvalidWindow",

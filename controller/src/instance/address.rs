@@ -1,7 +1,9 @@
 //! Verifies a node's host soon after its address has changed, rather than with the next operation: an error in a list
 //! is reported while its author still remembers it. The host is not changed.
 
-use std::time::Duration;
+use std::{net::IpAddr, time::Duration};
+
+use tokio::sync::Semaphore;
 
 use api::{Failures, Step};
 
@@ -12,6 +14,11 @@ use super::{
 };
 use crate::events::EventReason;
 use wnp_core::operation::identity::{Identity, Purpose};
+
+/// Interval between lookups of the DNS name of a node's host, which may get another address at any time.
+const NAME_INTERVAL: Duration = Duration::from_mins(1);
+/// Longest wait for an answer to one.
+const LOOKUP: Duration = Duration::from_secs(5);
 
 /// Whether the entry of the host names another place than the one where it was proven.
 fn is_elsewhere(scope: &Scope) -> bool {
@@ -39,9 +46,47 @@ pub(super) async fn verify_before_removal(scope: &mut Scope) -> Result<(), StepE
     })
 }
 
-/// Looks, if the host's address is another one than it was proven at. Returns how long the next look waits, if it does.
+/// Lookups at the same time. Each holds a thread until the resolver gives up, also when its answer is no longer waited for.
+static LOOKUPS: Semaphore = Semaphore::const_new(16);
+
+/// Whether the DNS name of a host leads to other addresses than the one at which it was proven last. A name without an answer says nothing.
+async fn leads_elsewhere(scope: &Scope) -> bool {
+    let host = &scope.instance.spec.host;
+    let proven = scope.status.proven_address.as_deref().and_then(|a| a.parse::<IpAddr>().ok());
+    let (Some(proven), Ok(port), true) = (proven, u16::try_from(host.port), is_name(&host.address)) else {
+        return false;
+    };
+    // When so many wait for an answer, there is none to be had: the next time comes soon.
+    let Ok(permit) = LOOKUPS.try_acquire() else { return false };
+    let name = host.address.clone();
+    let lookup = tokio::spawn(async move {
+        let _permit = permit;
+        tokio::net::lookup_host((name, port)).await.map(Iterator::collect::<Vec<_>>)
+    });
+    let Ok(Ok(Ok(found))) = tokio::time::timeout(LOOKUP, lookup).await else { return false };
+    let found: Vec<IpAddr> = found.into_iter().map(|a| a.ip().to_canonical()).collect();
+    !found.is_empty() && !found.contains(&proven.to_canonical())
+}
+
+fn is_name(address: &str) -> bool {
+    address.parse::<IpAddr>().is_err()
+}
+
+/// When a name is looked up again, some time after this, so that not all are at once.
+fn next_lookup() -> Duration {
+    NAME_INTERVAL.mul_f64(1.0 + rand::random::<f64>() / 4.0)
+}
+
+/// Looks, if the host's address is another one than it was proven at. Returns how long the next look waits, if it does; a host that has a
+/// name waits for the next lookup of it.
 pub(super) async fn verify(scope: &mut Scope) -> Result<Option<Duration>, StepError> {
-    if !is_elsewhere(scope) {
+    let again = verify_place(scope).await?;
+    let is_named = is_name(&scope.instance.spec.host.address);
+    Ok(again.or_else(|| is_named.then(next_lookup)))
+}
+
+async fn verify_place(scope: &mut Scope) -> Result<Option<Duration>, StepError> {
+    if !is_elsewhere(scope) && !leads_elsewhere(scope).await {
         if scope.status.address_failures.take().is_some() {
             // It was changed back.
             scope.mark_reachable();

@@ -71,3 +71,45 @@ async fn a_host_that_leaves_is_sought_where_it_was_proven_last() {
     assert!(error.is_unreachable(), "{error}");
     assert_eq!(scope.instance.spec.host, instance.spec.host);
 }
+
+/// Accepts at an address of loopback that has a name, and leads to the host.
+async fn behind_a_name(host: std::net::SocketAddr) -> u16 {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut host = tokio::net::TcpStream::connect(host).await.unwrap();
+                let _ended = tokio::io::copy_bidirectional(&mut client, &mut host).await;
+            });
+        }
+    });
+    port
+}
+
+/// The name stays in the list, and a DHCP server has given the host another address.
+#[tokio::test]
+async fn a_name_that_leads_elsewhere_is_verified() {
+    let mut bed = Bed::new().await;
+    let port = behind_a_name((bed.host.address(), bed.host.port()).into()).await;
+    bed.node("n-1", "127.0.0.9", &json!({}));
+    let own = "10.77.0.6".to_owned();
+    bed.host.windows().state().machine.addresses = vec![own.clone()];
+    bed.host.windows().state().machine.default_address = Some(own.clone());
+    for (proven, looks) in [("127.0.0.1", false), ("127.0.0.9", true)] {
+        let status = json!({
+            "currentVersion": "1-a",
+            "nodeRef": {"name": "win-1", "uid": "n-1"},
+            "nodeIp": "127.0.0.9",
+            "provenAt": {"address": "localhost", "port": port},
+            "provenAddress": proven,
+        });
+        let mut instance = bed.instance(&json!({}), &json!({}), &status);
+        (instance.spec.host.address, instance.spec.host.port) = ("localhost".into(), i32::from(port));
+        let mut scope = bed.scope(instance);
+        let again = verify(&mut scope).await.unwrap().expect("a name is looked up again");
+        assert!(again >= NAME_INTERVAL && again <= NAME_INTERVAL * 2, "{again:?}");
+        assert_eq!(scope.status.proven_address.as_deref(), Some("127.0.0.1"));
+        assert_eq!(scope.moved().map(|m| (m.from, m.to)), looks.then(|| ("127.0.0.9".into(), own.clone())), "{proven}");
+    }
+}

@@ -286,6 +286,7 @@ fn wanted(scope: &Scope, target: &Target) -> Result<Wanted, StepError> {
         configs,
         wicd: scope.cx.hosts.release.get().wicd.sha256.clone(),
         restarts: operation.is_some_and(|o| !o.services.is_empty()),
+        moves: scope.moved().is_some(),
         leaves_boot: operation.and_then(|o| o.boot_id_to_leave.clone()),
     })
 }

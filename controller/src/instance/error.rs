@@ -151,6 +151,14 @@ pub(crate) enum StepError {
         /// Where it is.
         files: String,
     },
+    /// The host reports no error, and does not have the image.
+    #[error(
+        "the host reports no error, and does not have the image {image}; check for a program on it that deletes images"
+    )]
+    ImageNotKept {
+        /// The image.
+        image: String,
+    },
     /// The host did not come back.
     #[error("the host did not answer within {minutes} min after its restart; check its console")]
     NotRestarted {
@@ -202,6 +210,7 @@ impl StepError {
             Self::Unfit(faults) => faults.reason(),
             Self::KeyLineNotFound { .. } => "KeyLineNotFound",
             Self::KeyNotTaken { .. } => "KeyNotTaken",
+            Self::ImageNotKept { .. } => "ImageNotKept",
             Self::NotRegistered(_) => "NotRegistered",
             Self::NodeRefused { .. } => "NodeRefused",
             Self::NodeDeleted { .. } => "NodeDeleted",
@@ -227,6 +236,7 @@ impl StepError {
             | Self::NodeUnproven { .. }
             | Self::KeyLineNotFound { .. }
             | Self::KeyNotTaken { .. }
+            | Self::ImageNotKept { .. }
             | Self::NotRestarted { .. } => Blame::Host,
             Self::NotRegistered(_) => Blame::Version,
             Self::JumpHostKey(_)
@@ -348,6 +358,7 @@ mod tests {
             (RemoteError::NoAnswer { verb: "apply", status: text(), log: text() }.into(), Host),
             (RemoteError::BadAnswer { verb: "apply" }.into(), Host),
             (StepError::KeyLineNotFound { key: text(), files: text() }, Host),
+            (StepError::ImageNotKept { image: text() }, Host),
             (StepError::KeyNotTaken { key: text(), files: text() }, Host),
             (StepError::NotRestarted { minutes: 1 }, Host),
             (StepError::Csr(CsrError::Refused { reason: "x", message: text() }), Host),

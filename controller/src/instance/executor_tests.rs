@@ -6,7 +6,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use api::{GrantType, TemplateSpec, WindowsInstance, host::path, names};
+use api::{
+    GrantType, TemplateSpec, WindowsInstance,
+    host::{RestartCause, path},
+    names,
+};
 use futures::StreamExt as _;
 use kube::runtime::controller::Action;
 use serde_json::{Value, json};
@@ -14,7 +18,7 @@ use testbed::sim::Fault;
 
 use super::{
     reconcile_instance,
-    test_bed::{Bed, CLUSTER, NODE, key, new_key},
+    test_bed::{Bed, CLUSTER, IMAGES, NODE, key, new_key},
 };
 use crate::fake_api::{AtWrite, Call};
 
@@ -24,15 +28,15 @@ const MOST_WRITES: usize = 100;
 const LIMIT: Duration = Duration::from_mins(1);
 
 /// What becomes of a host, and the cluster around it.
-struct World {
-    bed: Bed,
+pub(super) struct World {
+    pub(super) bed: Bed,
     /// Kubelet starts that were seen: a Node is registered at the start of a kubelet, and at no other time.
     starts: u64,
     /// Whether its pool takes it out when the operator crashes.
     leaves_at_crash: bool,
 }
 
-fn grant(id: &str, type_: GrantType, more: &Value) -> Value {
+pub(super) fn grant(id: &str, type_: GrantType, more: &Value) -> Value {
     let mut grant = json!({"id": id, "type": type_.as_str(), "grantedTime": "2026-01-01T00:00:00Z"});
     grant.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     grant
@@ -50,7 +54,7 @@ impl World {
     }
 
     /// A host that is a node of this version.
-    async fn joined() -> (Self, String) {
+    pub(super) async fn joined() -> (Self, String) {
         let mut world = Self::new().await;
         let version = world.publish(110);
         world.grant("join-1", GrantType::Provision, &version, &json!({}));
@@ -69,20 +73,20 @@ impl World {
         version
     }
 
-    fn instance(&self) -> Option<Value> {
+    pub(super) fn instance(&self) -> Option<Value> {
         self.bed.api.objects(|o| o.get("windowsinstances", "win-1").cloned())
     }
 
-    fn node(&self) -> Option<Value> {
+    pub(super) fn node(&self) -> Option<Value> {
         self.bed.api.objects(|o| o.get("nodes", "win-1").cloned())
     }
 
-    fn edit(&self, change: impl FnOnce(&mut Value)) {
+    pub(super) fn edit(&self, change: impl FnOnce(&mut Value)) {
         self.bed.api.objects(|o| o.edit("windowsinstances", "win-1", change));
     }
 
     /// A pod runs on the node.
-    fn run_pod(&self, name: &str) {
+    pub(super) fn run_pod(&self, name: &str) {
         let pod = json!({
             "metadata": {"name": name, "namespace": "shop"},
             "spec": {"nodeName": "win-1"},
@@ -91,7 +95,7 @@ impl World {
         self.bed.api.objects(|o| o.put("pods", pod));
     }
 
-    fn has_pods(&self) -> bool {
+    pub(super) fn has_pods(&self) -> bool {
         self.bed.api.objects(|o| !o.of_kind("pods").is_empty())
     }
 
@@ -101,7 +105,7 @@ impl World {
     }
 
     /// Its pool gives it a version, and the permission to go there.
-    fn grant(&self, id: &str, type_: GrantType, version: &str, more: &Value) {
+    pub(super) fn grant(&self, id: &str, type_: GrantType, version: &str, more: &Value) {
         self.edit(|i| {
             i["spec"]["desired"] = json!({"version": version});
             i["spec"]["grant"] = grant(id, type_, more);
@@ -109,7 +113,7 @@ impl World {
     }
 
     /// Its pool takes it out.
-    fn take_out(&self) {
+    pub(super) fn take_out(&self) {
         self.edit(|i| {
             i["spec"]["leaving"] = json!({"since": "2026-01-01T00:00:00Z", "why": "it is not listed any more"});
             i["spec"]["grant"] = grant("remove-1", GrantType::Remove, &json!({}));
@@ -117,7 +121,7 @@ impl World {
     }
 
     /// Whether the host is a node that works, of this version, and takes pods.
-    fn follows(&self, version: &str) -> bool {
+    pub(super) fn follows(&self, version: &str) -> bool {
         let (Some(instance), Some(node)) = (self.instance(), self.node()) else { return false };
         instance["status"]["currentVersion"] == version
             && instance["status"]["operation"].is_null()
@@ -126,7 +130,7 @@ impl World {
     }
 
     /// Whether nothing is left: neither on the host, nor of it in the cluster.
-    fn is_gone(&self) -> bool {
+    pub(super) fn is_gone(&self) -> bool {
         let on_host =
             |file: &str| self.bed.host.drive_c().join(file.trim_start_matches(r"C:\").replace('\\', "/")).exists();
         self.instance().is_none() && self.node().is_none() && !on_host(path::STATE) && !on_host(path::ROOT)
@@ -167,7 +171,7 @@ impl World {
     }
 
     /// Lets the operator and the host work until something is so. An operator that crashes is followed by another one.
-    async fn works_until(&mut self, what: &str, is_so: impl Fn(&Self) -> bool) {
+    pub(super) async fn works_until(&mut self, what: &str, is_so: impl Fn(&Self) -> bool) {
         let began = Instant::now();
         // What there was when the last reconcile asked for no other without a change.
         let mut asleep = None;
@@ -215,12 +219,12 @@ impl World {
     }
 }
 
-fn is_cordoned(node: &Value) -> bool {
+pub(super) fn is_cordoned(node: &Value) -> bool {
     node["spec"]["unschedulable"] == true
 }
 
 /// Runs an operation with something that happens at its first write, at its second, and so on, until it has no more.
-async fn at_each_write(what: AtWrite, prepare: impl AsyncFn() -> World, operate: impl AsyncFn(&mut World)) {
+pub(super) async fn at_each_write(what: AtWrite, prepare: impl AsyncFn() -> World, operate: impl AsyncFn(&mut World)) {
     let ended = AtomicBool::new(false);
     let with_number = async |number: usize| {
         if ended.load(Ordering::Relaxed) {
@@ -239,7 +243,7 @@ async fn at_each_write(what: AtWrite, prepare: impl AsyncFn() -> World, operate:
     assert!(ended.into_inner(), "the operation has no end");
 }
 
-const INTERRUPTIONS: [AtWrite; 3] = [AtWrite::Crash, AtWrite::Overtake, AtWrite::Fail];
+pub(super) const INTERRUPTIONS: [AtWrite; 3] = [AtWrite::Crash, AtWrite::Overtake, AtWrite::Fail];
 
 #[tokio::test]
 async fn a_join_that_is_interrupted_anywhere_ends_with_a_node() {
@@ -403,6 +407,48 @@ async fn a_key_rotation_that_is_interrupted_anywhere_leaves_the_new_key_alone() 
         })
         .await;
     }
+}
+
+#[tokio::test]
+async fn a_pull_of_images_that_is_interrupted_anywhere_pulls_each_of_them_once() {
+    for what in INTERRUPTIONS {
+        let prepare = async || World::joined().await.0;
+        at_each_write(what, prepare, async |world: &mut World| {
+            world.edit(|i| i["spec"]["grant"] = grant("pull-1", GrantType::PullImages, &json!({})));
+            let is_over = |w: &World| w.instance().is_some_and(|i| i["status"]["lastOperation"] == "pull-1");
+            world.works_until("it has the images", is_over).await;
+            let images = world.bed.host.windows().images_state().clone();
+            let mut names: Vec<&str> = images.pulls.iter().map(|(image, _)| image.as_str()).collect();
+            // After a failure another one comes first.
+            names.sort_unstable();
+            assert_eq!((names.as_slice(), images.pinned.len()), (&IMAGES[..], 2));
+            let status = world.instance().unwrap()["status"]["prePulled"].clone();
+            assert_eq!((&status["requested"], &status["images"]), (&json!(IMAGES), &json!(IMAGES)));
+            assert!(status["failures"].is_null());
+        })
+        .await;
+    }
+}
+
+/// An image that cannot be pulled keeps no other from the host, and the host is a node all the same.
+#[tokio::test]
+async fn an_image_that_cannot_be_pulled_is_tried_again() {
+    let (mut world, version) = World::joined().await;
+    world.bed.host.windows().images_state().refused.insert(IMAGES[0].into(), "no such image\u{7}".into());
+    world.edit(|i| i["spec"]["grant"] = grant("pull-1", GrantType::PullImages, &json!({})));
+    let has_failed = |w: &World| {
+        let status = w.instance().map(|i| i["status"]["prePulled"].clone()).unwrap_or_default();
+        status["failures"]["count"].as_i64() > Some(1) && status["images"] == json!([IMAGES[1]])
+    };
+    world.works_until("it has the other one", has_failed).await;
+    assert!(world.follows(&version) || world.instance().unwrap()["status"]["operation"]["type"] == "PullImages");
+    let failures = world.instance().unwrap()["status"]["prePulled"]["failures"].clone();
+    assert_eq!((&failures["lastReason"], &failures["step"]), (&json!("ImagePullFailed"), &json!("PullImages")));
+    assert!(!failures["lastMessage"].as_str().unwrap().contains('\u{7}'));
+    world.bed.host.windows().images_state().refused.clear();
+    let is_over = |w: &World| w.instance().is_some_and(|i| i["status"]["lastOperation"] == "pull-1");
+    world.works_until("it has both", is_over).await;
+    assert!(!world.was_cordoned());
 }
 
 /// The pool makes one operation of both.
@@ -629,6 +675,25 @@ async fn a_host_that_lacks_what_a_node_needs_is_not_changed() {
     world.edit(|i| i["status"]["failures"]["nextRetryTime"] = json!(jiff::Timestamp::now()));
     world.works_until("it joins", |w| w.follows(&version)).await;
     assert_eq!(passed(&world)["status"], "True");
+}
+
+/// Each is named, with its remedy, and stops nothing.
+#[tokio::test]
+async fn what_makes_a_host_a_worse_node_is_reported_and_stops_nothing() {
+    let mut world = World::new().await;
+    let version = world.publish(110);
+    world.bed.host.windows().state().restart_causes.insert(RestartCause::WindowsUpdate);
+    world.bed.host.windows().state().antivirus.filters.push("csagent".to_owned());
+    world.bed.host.windows().state().machine.domain = Some("CORP.example.com".to_owned());
+    world.grant("join-1", GrantType::Provision, &version, &json!({}));
+    world.works_until("it joins", |w| w.follows(&version)).await;
+    let conditions = world.instance().unwrap()["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let passed = conditions.into_iter().find(|c| c["type"] == "PreflightPassed").unwrap();
+    assert_eq!((passed["status"].as_str(), passed["reason"].as_str()), (Some("True"), Some("PassedWithWarnings")));
+    let message = passed["message"].as_str().unwrap_or_default();
+    assert!(message.contains("Windows Update") && message.contains("csagent"), "{message}");
+    let label = |w: &World| w.node().is_some_and(|n| n["metadata"]["labels"][names::key::DOMAIN] == "corp.example.com");
+    world.works_until("its Node has the label of its domain", label).await;
 }
 
 /// A restart may be what gives the host its network back.

@@ -4,7 +4,6 @@ use std::{collections::BTreeMap, time::Duration};
 
 use api::{
     Step,
-    conditions::{self, Status, kind, reason},
     host::{self, Body, CertificateKind, HostState, Outcome, ServiceState, Verb},
     payload,
 };
@@ -18,6 +17,7 @@ use super::{
     login::{self, login},
     register::record_template,
     scope::{Scope, Target},
+    suitability,
 };
 use crate::{csr, events::EventReason};
 use remote::{RemoteError, Session, facts};
@@ -49,7 +49,7 @@ pub(super) async fn look_and_stage(scope: &mut Scope, target: &Target, step: Ste
 }
 
 pub(super) fn configs(scope: &Scope, target: &Target) -> Result<Vec<host::ConfigFile>, StepError> {
-    let node_ip = scope.status.facts.as_ref().map(|f| f.node_ip.clone()).unwrap_or_default();
+    let node_ip = scope.node_ip();
     let taints = template_taints(&scope.pool, &scope.instance.spec.host);
     let host = HostParams { node_name: scope.name(), node_ip, taints };
     target.rendered.configs(&scope.cx.hosts.release.get().cluster, &host).map_err(StepError::Render)
@@ -81,10 +81,12 @@ pub(super) async fn connect(scope: &mut Scope, target: &Target, step: Step) -> R
         files: target.rendered.files().to_vec(),
         api_server: Some(api_server.clone()),
         ports: vec![preflight::KUBELET_PORT],
+        service_accounts: target.rendered.shared.service_accounts.clone(),
     };
     let state = session.facts(asked).await?;
     check(scope, &mut session, &state)?;
     preflight(scope, target, &api_server, &state)?;
+    suitability::report_accounts(scope, &target.rendered.shared.service_accounts, &state);
     scope.record_identity(session.connection());
     note_wicd_certificate(scope, &state);
     note_boot(scope, &state);
@@ -152,12 +154,7 @@ fn preflight(scope: &mut Scope, target: &Target, api_server: &str, state: &HostS
     let cluster_id = &scope.cx.cluster.id;
     let asked = Preflight { cluster_id, user: &user, api_server: Some(api_server), needed, now };
     let found = preflight::check(&asked, state);
-    let (status, why, message) = match &found {
-        Ok(()) => (Status::True, reason::SUCCEEDED, String::new()),
-        Err(faults) => (Status::False, faults.reason(), faults.to_string()),
-    };
-    let generation = scope.instance.metadata.generation;
-    conditions::set(&mut scope.status.conditions, kind::PREFLIGHT_PASSED, status, why, &message, generation, now);
+    suitability::report(scope, found.as_ref().copied(), state);
     Ok(found?)
 }
 
@@ -218,7 +215,7 @@ pub(super) async fn configure(
     pass_return(scope);
     scope.enter_step(Step::Configure, "placing files, writing configuration, making keys").await?;
     let (release, rendered) = (scope.cx.hosts.release.get(), &target.rendered);
-    let ip = scope.status.facts.as_ref().map(|f| f.node_ip.clone()).unwrap_or_default();
+    let ip = scope.node_ip();
     let apply = host::Apply {
         desired: host::Desired {
             cluster_id: scope.cx.cluster.id.clone(),
@@ -254,6 +251,7 @@ pub(super) async fn configure(
         // It reported success; a retry would repeat for ever.
         return Err(RemoteError::BadAnswer { verb: Verb::Apply.as_str() }.into());
     }
+    scope.status.node_ip = Some(ip).filter(|ip| !ip.is_empty());
     seen.requests = answer.requests;
     seen.state = state;
     if let Some(operation) = &mut scope.status.operation {

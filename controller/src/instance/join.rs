@@ -21,6 +21,10 @@ use wnp_core::{
 /// Continues the join of a host, until it is a node or a wait is needed.
 pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
     scope.start_operation(grant, Step::Connect);
+    // It may be another machine, or one whose containerd is new.
+    if let Some(pulled) = &mut scope.status.pre_pulled {
+        pulled.images.clear();
+    }
     let version = scope.instance.spec.desired.as_ref().map(|d| d.version.clone()).unwrap_or_default();
     let target = scope.target(&version).await?;
     match Box::pin(converge(scope, &target)).await? {

@@ -17,13 +17,18 @@ mod identity;
 mod join;
 mod login;
 mod look;
+mod maintenance;
+#[cfg(test)]
+mod maintenance_tests;
 pub(crate) mod own;
 mod poolless;
+mod pull;
 mod register;
 mod remove;
 mod restored;
 mod rotate;
 mod scope;
+mod suitability;
 #[cfg(test)]
 pub(crate) mod test_bed;
 mod update;
@@ -107,7 +112,7 @@ async fn reconcile_instance(cached: &WindowsInstance, cx: &Arc<Context>) -> Resu
     // takes that away.
     let Some(pool) = cx.pool_of(cached) else { return poolless::reconcile(cached, cx).await };
     let mut scope = Scope::new(cx.clone(), cached.clone(), pool);
-    let result = act(&mut scope).await;
+    let result = Box::pin(act(&mut scope)).await;
     match result {
         Ok(action) => {
             scope.save().await?;
@@ -116,6 +121,7 @@ async fn reconcile_instance(cached: &WindowsInstance, cx: &Arc<Context>) -> Resu
         Err(StepError::Outdated) => Err(StepError::Outdated),
         Err(error @ StepError::Api { .. }) if scope.status.operation.is_none() => Err(error),
         Err(error) if rotate::is_at_it(&scope) => rotate::failed(&mut scope, &error).await.map(Action::requeue),
+        Err(error) if pull::is_at_it(&scope) => pull::failed(&mut scope, &error).await.map(Action::requeue),
         Err(error) => {
             let type_ = scope.status.operation.as_ref().map(|o| o.type_);
             let is_change = type_.is_some_and(|t| t != GrantType::Provision);
@@ -148,7 +154,7 @@ async fn act(scope: &mut Scope) -> Result<Action, StepError> {
     report_annotations(scope);
     let grant = scope.instance.spec.grant.clone().filter(|g| scope.may_start(g));
     if scope.leaving() {
-        return leave(scope, grant).await;
+        return Box::pin(leave(scope, grant)).await;
     }
     remove::take_back(scope).await?;
     // Nothing is begun that would stop in the middle, for want of a certificate of wicd. The pool wakes its hosts when that has passed.
@@ -250,10 +256,11 @@ async fn node(scope: &mut Scope, grant: Option<Grant>) -> Result<Action, StepErr
         adopt_reported_version(scope).await;
     }
     let used = |g: &Grant| scope.status.last_operation.as_ref() == Some(&g.id);
-    let of_node = |t: GrantType| t.is_change() || matches!(t, GrantType::Stage | GrantType::RotateKey);
+    let of_node =
+        |t: GrantType| t.is_change() || matches!(t, GrantType::Stage | GrantType::RotateKey | GrantType::PullImages);
     let grant = grant.filter(|g| !used(g) && of_node(g.type_));
-    // A host that must be restarted gets another wicd in one go with the restart. Any other disruption for the version that it follows was
-    // granted for an older status, and its pool is about to revoke it.
+    // A host that must be restarted gets another wicd in one go with the restart, and one that has moved gets its address with a restart of
+    // kubelet. Any other disruption for the version that it follows was granted for an older status, and its pool is about to revoke it.
     let in_vain = |g: &Grant| {
         let node = scope.cx.node(&scope.name());
         let wants_reboot = node.is_some_and(|n| n.annotations().contains_key(key::REBOOT_REQUIRED));
@@ -261,6 +268,7 @@ async fn node(scope: &mut Scope, grant: Option<Grant>) -> Result<Action, StepErr
             && g.version == scope.status.current_version
             && g.disruption > Some(Disruption::None)
             && !(g.disruption == Some(Disruption::Reboot) && wants_reboot)
+            && scope.moved().is_none()
     };
     let grant = grant.filter(|g| stored.is_some() || !in_vain(g));
     // An operation that has changed the host is completed, even without its grant.
@@ -279,6 +287,10 @@ async fn node(scope: &mut Scope, grant: Option<Grant>) -> Result<Action, StepErr
             // Its pool takes the grant back if it sees the host before the wait is over, and leaves it otherwise.
             Some(wait) => sync_idle_node(scope).await.map(|again| requeue(again.into_iter().chain([wait]).min())),
             None => rotate::run(scope, &grant).await,
+        },
+        Some(grant) if grant.type_ == GrantType::PullImages => match scope.images_wait() {
+            Some(wait) => sync_idle_node(scope).await.map(|again| requeue(again.into_iter().chain([wait]).min())),
+            None => pull::run(scope, &grant).await,
         },
         Some(grant) => update::run(scope, &grant).await,
         None => sync_idle_node(scope).await.map(requeue),
@@ -354,11 +366,17 @@ async fn sync_idle_node(scope: &mut Scope) -> Result<Option<Duration>, StepError
             None => Err(error),
         };
     }
+    // In mode Plan, too: a client that waits must not take an old state for the present one.
+    maintenance::show_idle(scope, &node).await?;
+    if let Some(waits) = maintenance::waits(scope, &node) {
+        says = format!("{says}; {waits}");
+    }
     if is_held(&scope.instance, Some(&node)) {
         says = format!("{says}; on hold: the annotation {}=true keeps it as it is", key::HOLD);
     }
     let up_to_date = scope.up_to_date();
-    if ready && up_to_date && !node.annotations().contains_key(key::REBOOT_REQUIRED) {
+    let is_asked = maintenance::requested(scope, Some(&node)).request.is_some();
+    if ready && up_to_date && !is_asked && !node.annotations().contains_key(key::REBOOT_REQUIRED) {
         // What could not be done is not wanted any more.
         scope.status.failures = None;
     }
@@ -370,7 +388,14 @@ async fn sync_idle_node(scope: &mut Scope) -> Result<Option<Duration>, StepError
     if scope.is_plan() {
         return Ok(None);
     }
-    address::verify(scope).await
+    let again = address::verify(scope).await?;
+    if let Some(moved) = scope.moved() {
+        says = format!(
+            "{says}; {moved}: the Node gets it with a restart of kubelet, in its turn (rollout.maxUnavailable)"
+        );
+        report_node(scope, &Situation::Node { ready, says: &says, up_to_date: scope.up_to_date() });
+    }
+    Ok(again)
 }
 
 /// Reports the health of a node, unless it must leave, which is reported instead.

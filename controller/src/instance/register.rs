@@ -148,7 +148,7 @@ pub(super) async fn sync_node_metadata(scope: &mut Scope, node: &Node) -> Result
 
 /// Records what kubelet registers its Node with, and what is put there then, before either happens. The caller stores it.
 pub(super) fn record_template(scope: &mut Scope) {
-    let after = Applied::of(&template(&scope.pool, &scope.instance.spec.host));
+    let after = Applied::of(&template(&scope.pool, &scope.instance.spec.host, scope.status.facts.as_ref()));
     let recorded = scope.status.template_applied.take();
     let (before, uid) = match scope.cx.node(&scope.name()) {
         Some(node) => (Applied::on(&node, recorded.as_ref()), node.uid()),

@@ -38,6 +38,7 @@ async fn no_version_is_blamed_for_a_host_that_went_off() {
         configs: String::new(),
         wicd: String::new(),
         restarts: false,
+        moves: false,
         leaves_boot: None,
     };
     let instance = bed.instance(&json!({}), &json!({}), &status);

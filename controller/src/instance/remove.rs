@@ -23,6 +23,7 @@ use super::{
     hand_back::hand_back,
     identity::prove,
     login::{self, login},
+    maintenance,
     own::Found,
     scope::Scope,
 };
@@ -160,8 +161,13 @@ pub(super) async fn take_back(scope: &mut Scope) -> Result<(), StepError> {
     }
     operation.drain = None;
     if is_half_changed(operation) {
-        operation.type_ = GrantType::Update;
         operation.step = Step::Connect;
+        // A node that is still to be in maintenance is not put to use.
+        let node = scope.find_node().await?.node();
+        let is_requested = maintenance::requested(scope, node.as_ref()).request.is_some();
+        if let Some(operation) = scope.status.operation.as_mut() {
+            operation.type_ = if is_requested { GrantType::Maintenance } else { GrantType::Update };
+        }
     } else {
         lift_cordon(scope).await?;
         scope.status.operation = None;
@@ -186,6 +192,10 @@ pub(super) async fn lift_cordon(scope: &mut Scope) -> Result<(), StepError> {
 
 /// Lets the host go as it is: nothing is drained, and nothing on the host is touched. Of what had begun, only our cordon is lifted.
 pub(super) async fn let_go(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
+    // A node that takes pods again must not be taken for a drained one.
+    if let Some(node) = scope.find_node().await?.node() {
+        maintenance::withdraw(scope, &node).await?;
+    }
     lift_cordon(scope).await?;
     let half = scope.status.operation.as_ref().filter(|o| is_half_changed(o)).map(|o| {
         let to = o.to_version.as_deref().unwrap_or_default();
@@ -387,7 +397,7 @@ mod tests {
     /// Otherwise the change would be given up half way when the host is to stay after all.
     #[tokio::test]
     async fn a_removal_in_the_middle_of_a_change_keeps_what_was_changed() {
-        let bed = Bed::new().await;
+        let bed = Bed::with_objects().await;
         let operation = json!({
             "id": "u-1", "type": "Update", "step": "Configure", "applied": true, "changed": true, "toVersion": "2-b",
             "startTime": "2026-01-01T00:00:00Z", "stepStartTime": "2026-01-01T00:00:00Z",

@@ -22,8 +22,15 @@ use remote::RemoteError;
 use remote::ssh::{Connection, SshError};
 use wnp_core::{
     backoff::{backoff, believed},
-    operation::{key_refusal, remove::is_past_return, times, update::drains},
+    operation::{
+        key_refusal,
+        node_ip::{self, Moved},
+        remove::is_past_return,
+        times,
+        update::drains,
+    },
     render::{Rendered, Stored},
+    rollout::image_pull,
     status::instance::{Situation, describe, reached},
 };
 
@@ -137,7 +144,17 @@ impl Scope {
         let wanted = self.pool.status.as_ref().and_then(|s| s.desired_version.as_deref());
         let current = self.status.current_version.as_deref();
         let wicd = self.status.wicd.as_ref() == Some(&self.cx.hosts.release.get().wicd.sha256);
-        wicd && (wanted.is_none() || wanted == current)
+        wicd && (wanted.is_none() || wanted == current) && self.moved().is_none()
+    }
+
+    /// The address that the Node must have; empty as long as the host has reported none.
+    pub(super) fn node_ip(&self) -> String {
+        node_ip::desired(&self.instance.spec.host.address, &self.status)
+    }
+
+    /// Whether the Node must have another address than the one that kubelet was given.
+    pub(super) fn moved(&self) -> Option<Moved> {
+        node_ip::moved(&self.instance.spec.host.address, &self.status)
     }
 
     /// Its step; unknown without an operation.
@@ -209,11 +226,10 @@ impl Scope {
 
     /// The time of an attempt that is under way is not to come.
     fn attempt_begins(&mut self) {
-        let rotates = self.status.operation.as_ref().is_some_and(|o| o.type_ == GrantType::RotateKey);
-        let failures = if rotates {
-            self.status.key_rotation.as_mut().and_then(|k| k.failures.as_mut())
-        } else {
-            self.status.failures.as_mut()
+        let failures = match self.status.operation.as_ref().map(|o| o.type_) {
+            Some(GrantType::RotateKey) => self.status.key_rotation.as_mut().and_then(|k| k.failures.as_mut()),
+            Some(GrantType::PullImages) => self.status.pre_pulled.as_mut().and_then(|p| p.failures.as_mut()),
+            _ => self.status.failures.as_mut(),
         };
         if let Some(failures) = failures {
             failures.next_retry_time = None;
@@ -346,7 +362,7 @@ impl Scope {
         // A node that could not be sent something, or whose host is found unfit to be changed, goes on as it is.
         let is_quiet = self.status.operation.as_ref().is_some_and(|o| match o.type_ {
             GrantType::Stage => true,
-            GrantType::Update | GrantType::Reboot => !o.is_past_return() && o.drain.is_none(),
+            GrantType::Update | GrantType::Reboot | GrantType::Maintenance => !o.is_past_return() && o.drain.is_none(),
             _ => false,
         });
         if leaving || !is_quiet {
@@ -361,6 +377,7 @@ impl Scope {
             Some(GrantType::Update) => EventReason::UpdateFailed,
             Some(GrantType::Reboot) => EventReason::RebootFailed,
             Some(GrantType::Repair) => EventReason::RepairFailed,
+            Some(GrantType::Maintenance) => EventReason::MaintenanceFailed,
             _ => EventReason::JoinFailed,
         };
         self.cx.events.say(&self.instance, event, step.as_str(), &format!("{reason}: {summary}"));
@@ -394,6 +411,11 @@ impl Scope {
             if let Some(failures) = self.status.key_rotation.as_mut().and_then(|k| k.failures.as_mut()) {
                 failures.next_retry_time = None;
             }
+            if let Some(pulled) = &mut self.status.pre_pulled {
+                // The host is asked which it has.
+                pulled.images.clear();
+                pulled.failures = None;
+            }
             return None;
         }
         // What is wrong with an entry is often corrected in the entry.
@@ -422,6 +444,13 @@ impl Scope {
     /// The same for giving the host another key.
     pub(super) fn key_waits(&self) -> Option<std::time::Duration> {
         until(self.status.key_rotation.as_ref()?.failures.as_ref()?, self.cx.process.args.backoff_max)
+    }
+
+    /// The same for pulling images.
+    pub(super) fn images_wait(&self) -> Option<std::time::Duration> {
+        let pulled = self.status.pre_pulled.as_ref()?;
+        let failures = image_pull::failures(pulled, self.pool.spec.pre_pull_images())?;
+        until(failures, self.cx.process.args.backoff_max)
     }
 
     /// The next attempt is made at once.

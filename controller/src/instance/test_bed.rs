@@ -180,6 +180,9 @@ pub(crate) fn new_key() -> PrivateKey {
     PrivateKey::from(Ed25519Keypair::from_seed(&[8; 32]))
 }
 
+/// Images that the pool `p` has its hosts pull ahead, as soon as it grants that.
+pub(crate) const IMAGES: [&str; 2] = ["r.example/a:1", "r.example/b:1"];
+
 /// An operator that has just become the leader.
 fn process(api: &FakeApi, files: &Path, epoch: i64) -> (Arc<Context>, Writers) {
     let args = ["run", "--namespace", "operator", "--loopback-hosts", "--backoff-base", "1ms", "--backoff-max", "2s"];
@@ -189,7 +192,12 @@ fn process(api: &FakeApi, files: &Path, epoch: i64) -> (Arc<Context>, Writers) {
     let args = Run::parse_from::<_, std::ffi::OsString>(args);
     let release = Release::load(wnp_core::render::fixtures::cluster(), &args).unwrap();
     let (mut pools, instances, nodes) = (Writer::default(), Writer::default(), Writer::default());
-    pools.apply_watcher_event(&Event::Apply(WindowsNodePool::new("p", WindowsNodePoolSpec::default())));
+    let pre_pull = api::PrePull { images: IMAGES.map(Into::into).into(), max_hosts: None };
+    let spec = WindowsNodePoolSpec {
+        provisioning: Some(api::Provisioning { pre_pull: Some(pre_pull), ..api::Provisioning::default() }),
+        ..WindowsNodePoolSpec::default()
+    };
+    pools.apply_watcher_event(&Event::Apply(WindowsNodePool::new("p", spec)));
     let caches = Caches {
         pools: pools.as_reader(),
         instances: instances.as_reader(),

@@ -13,6 +13,7 @@ use super::{
     drain::{cordon, left_behind, pass, take_cordon, take_over_cordon},
     error::StepError,
     host_steps::look_and_stage,
+    maintenance,
     own::Found,
     register::{request_restart, sync_node_metadata},
     scope::{Scope, Target},
@@ -22,11 +23,14 @@ use wnp_core::{
     drain::cordon::cordoned_by,
     node::ready,
     operation::update::{
-        AfterFailure, ChangePhase, Failure, Next, ObservedChange, after_failure, drains, first_step, next,
+        AfterFailure, ChangePhase, Failure, Maintenance, Next, ObservedChange, after_failure, drains, first_step, next,
     },
     render::Stored,
     status::instance::Situation,
 };
+
+/// Interval at which a node in maintenance is observed without a change: whether its cordon is still there.
+const MAINTENANCE_POLL: Duration = Duration::from_mins(1);
 
 /// Sends the payload of a version ahead. The node continues unchanged.
 pub(super) async fn send_ahead(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
@@ -52,7 +56,12 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
         scope.status.last_operation = Some(grant.id.clone());
         return Ok(Action::requeue(Duration::ZERO));
     }
-    if let Some(wait) = scope.retry_after() {
+    if is_withdrawn(scope, grant).await? {
+        abort_operation(scope).await?;
+        scope.status.last_operation = Some(grant.id.clone());
+        return Ok(Action::requeue(Duration::ZERO));
+    }
+    if let Some(wait) = scope.retry_after().filter(|_| !is_requested_again(scope)) {
         return Ok(Action::requeue(wait));
     }
     take_up(scope, grant).await?;
@@ -64,13 +73,22 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
             return Ok(Action::await_change());
         }
         let found = observe(scope, &mut seen).await?;
+        if let Found::Node(node) = &found
+            && maintenance::show(scope, node, &seen).await?
+        {
+            continue;
+        }
         let is_gone = matches!(found, Found::Gone);
-        match next(found.node(), seen) {
+        let node = found.node();
+        match next(node.clone(), seen) {
             Next::Check => {
                 look_and_stage(scope, &target, Step::Check).await?;
                 seen.checked = true;
             }
             Next::Cordon(node) => {
+                if scope.step() == Step::Maintain {
+                    maintenance::note_uncordon(scope);
+                }
                 seen.drained = false;
                 if let Some(action) = take_cordon(scope, &node).await? {
                     return Ok(action);
@@ -80,6 +98,14 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
                 None => seen.drained = true,
                 Some(action) => return Ok(action),
             },
+            Next::Maintain => {
+                let is_shown = scope.step() == Step::Maintain;
+                maintenance::keep(scope, node.as_ref()).await?;
+                seen.begun = ChangePhase::Maintain;
+                if is_shown {
+                    return Ok(Action::requeue(MAINTENANCE_POLL));
+                }
+            }
             Next::Converge => {
                 if is_gone && let Some(action) = left_behind(scope).await? {
                     return Ok(action);
@@ -108,6 +134,28 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
     }
 }
 
+/// Whether a maintenance is not requested any more, and nothing has been done on the host for it. Its pool is about to take the grant back.
+async fn is_withdrawn(scope: &mut Scope, grant: &Grant) -> Result<bool, StepError> {
+    if grant.type_ != GrantType::Maintenance || is_past_return(scope) {
+        return Ok(false);
+    }
+    let node = scope.find_node().await?.node();
+    Ok(maintenance::requested(scope, node.as_ref()).request.is_none())
+}
+
+/// Whether a node that is not found to work after its maintenance is to be in maintenance again, for which it waits for no retry.
+fn is_requested_again(scope: &Scope) -> bool {
+    let node = scope.cx.node(&scope.name());
+    scope.operation_type() == Some(GrantType::Maintenance)
+        && is_past_return(scope)
+        && ChangePhase::from(scope.step()) >= ChangePhase::Converge
+        && maintenance::requested(scope, node.as_deref()).request.is_some()
+}
+
+fn is_past_return(scope: &Scope) -> bool {
+    scope.status.operation.as_ref().is_some_and(Operation::is_past_return)
+}
+
 /// Whether a repair that has changed nothing yet would disturb a node that works again: its services would be restarted under its pods.
 fn is_needless(scope: &Scope, grant: &Grant) -> bool {
     let is_unchanged = scope.status.operation.as_ref().is_none_or(|o| !o.is_past_return());
@@ -123,7 +171,7 @@ async fn take_up(scope: &mut Scope, grant: &Grant) -> Result<(), StepError> {
     let is_new = scope.status.operation.as_ref().is_none_or(|o| o.id != grant.id);
     let current = scope.status.current_version.clone();
     let is_drained = drains(grant.type_, grant.disruption.unwrap_or_default());
-    let operation = scope.start_operation(grant, first_step(is_drained));
+    let operation = scope.start_operation(grant, first_step(grant.type_, is_drained));
     if is_new {
         operation.from_version.clone_from(&current);
         operation.to_version = grant.version.clone().or(current);
@@ -135,13 +183,15 @@ async fn take_up(scope: &mut Scope, grant: &Grant) -> Result<(), StepError> {
 /// What is known of the change before anything is done, and the Node, if the change was seen to work already: then it is only watched.
 fn begin(scope: &Scope, target: &Target) -> (ObservedChange, Option<Arc<Node>>) {
     let begun = scope.step().into();
+    let is_maintenance = scope.operation_type() == Some(GrantType::Maintenance);
     let working = scope.cx.node(&scope.name()).filter(|n| begun >= ChangePhase::Verify && works(scope, n, target));
     let seen = ObservedChange {
         begun,
         drains: scope.drains(),
+        maintenance: if is_maintenance { Maintenance::Over } else { Maintenance::None },
         checked: false,
         cordoned: false,
-        drained: false,
+        drained: is_maintenance && begun == ChangePhase::Maintain,
         works: working.is_some(),
         proven: begun == ChangePhase::Uncordon || scope.pool.spec.rollout().min_ready().is_zero(),
         our_cordon: false,
@@ -151,7 +201,12 @@ fn begin(scope: &Scope, target: &Target) -> (ObservedChange, Option<Arc<Node>>) 
 
 /// Observes what other clients may change at any time. Whether the Node has a cordon, and whose, is asked of the API server.
 async fn observe(scope: &mut Scope, seen: &mut ObservedChange) -> Result<Found, StepError> {
-    let found = if seen.is_before_drain() {
+    let found = if seen.maintenance != Maintenance::None {
+        let found = scope.find_node_to_empty().await?;
+        let node = if let Found::Node(node) = &found { Some(&**node) } else { None };
+        seen.maintenance = maintenance::observed(scope, node);
+        found
+    } else if seen.is_before_drain() {
         scope.find_node_to_empty().await?
     } else if seen.works && seen.proven && may_have_our_cordon(scope) {
         scope.find_node().await?
@@ -262,6 +317,9 @@ fn completion_event(operation: &Operation, target: &Target) -> (EventReason, Str
             (EventReason::RolledBack, format!("the node follows version {} again", target.version))
         }
         GrantType::Reboot => (EventReason::Rebooted, "the host was restarted, and its node is Ready again".into()),
+        GrantType::Maintenance => {
+            (EventReason::MaintenanceEnded, "the maintenance is over, and the node is Ready again".into())
+        }
         GrantType::Repair => (EventReason::Repaired, "the host was repaired, and its node is Ready again".into()),
         _ => (EventReason::Updated, format!("the node follows version {}", target.version)),
     }

@@ -12,7 +12,7 @@ use wnp_core::node::{desired_metadata::DesiredNodeMetadata, metadata::template};
 
 /// Gathers it. The legacy user annotation needs the private key: if that cannot be had now, it is left for later.
 pub(super) async fn wanted_node(scope: &Scope, node: &Node) -> DesiredNodeMetadata {
-    let mut wanted = template(&scope.pool, &scope.instance.spec.host);
+    let mut wanted = template(&scope.pool, &scope.instance.spec.host, scope.status.facts.as_ref());
     if let Some(version) = scope.version_for_wicd() {
         wanted.annotations.insert(key::DESIRED_VERSION.into(), version.to_string());
     }

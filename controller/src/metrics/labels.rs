@@ -36,6 +36,13 @@ labels! {
 }
 
 labels! {
+    /// Label set with what keeps the operator from working.
+    FaultLabel {
+        reason: String = "[Reason](conditions.md#the-operator) of the fault.",
+    }
+}
+
+labels! {
     /// Label set of the program.
     Build {
         version: &'static str = "Version of the operator.",

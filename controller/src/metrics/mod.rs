@@ -24,7 +24,9 @@ use prometheus_client::{
 use remote::Traffic;
 
 use labels::OfPool;
-pub use labels::{Build, KindLabel, Labels, PoolOperation, PoolReason, ReasonLabel, ResourceLabel, StepLabel};
+pub use labels::{
+    Build, FaultLabel, KindLabel, Labels, PoolOperation, PoolReason, ReasonLabel, ResourceLabel, StepLabel,
+};
 use pools::{GAUGES, PoolCollector};
 use process::ThisProcess;
 use sources::Sources;
@@ -174,6 +176,8 @@ pub struct Metrics {
     pub csr_verdicts: Family<ReasonLabel, Counter>,
     /// Whether this process leads.
     pub leader: Gauge,
+    /// Why it begins nothing.
+    faults: Family<FaultLabel, Gauge>,
     /// Reconcile errors.
     pub reconcile_errors: Family<KindLabel, Counter>,
 }
@@ -205,6 +209,7 @@ impl Default for Metrics {
         let drift = all.add("drift", None, "Changes on hosts that the operator did not make", Counter::default());
         let csr_verdicts = all.add("csr_verdicts", None, "Certificate requests by verdict", Family::default());
         let leader = all.add("leader", None, "1 while this process leads", Gauge::default());
+        let faults = all.add("fault", None, "1 for the reason why the operator begins no operation", Family::default());
         let mut process = Registry::default();
         #[expect(clippy::cast_precision_loss, reason = "seconds of the Unix epoch fit")]
         let start = jiff::Timestamp::now().as_millisecond() as f64 / 1000.0;
@@ -225,6 +230,7 @@ impl Default for Metrics {
             drift,
             csr_verdicts,
             leader,
+            faults,
             reconcile_errors,
         }
     }
@@ -235,6 +241,14 @@ impl Metrics {
     pub fn wrote(&self, (resource, subresource): (&str, Option<&str>)) {
         let resource = subresource.map_or_else(|| resource.to_owned(), |sub| format!("{resource}/{sub}"));
         self.api_writes.get_or_create(&ResourceLabel { resource }).inc();
+    }
+
+    /// Notes why the operator begins no operation at all.
+    pub fn fault(&self, reason: Option<&str>) {
+        self.faults.clear();
+        if let Some(reason) = reason {
+            self.faults.get_or_create(&FaultLabel { reason: reason.into() }).set(1);
+        }
     }
 
     /// Counts a failed attempt with a host of a pool.
@@ -408,6 +422,7 @@ mod tests {
         metrics.step_seconds.get_or_create(&StepLabel { step: "Upload" }).observe(1.0);
         metrics.csr_verdicts.get_or_create(&ReasonLabel { reason: "x".into() }).inc();
         metrics.wrote(("x", None));
+        metrics.fault(Some("x"));
         metrics.reconcile_errors.get_or_create(&KindLabel { kind: "x" }).inc();
         metrics
     }

@@ -19,6 +19,7 @@ use crate::{
 };
 use wnp_core::{
     node::permitted::check_template,
+    operation::node_ip::{self, Moved},
     render::{Rendered, Stored, version_for},
     rollout::{
         grants::{Candidate, PendingChange, lost},
@@ -237,13 +238,18 @@ impl DesiredState {
         let current = status.current_version.as_ref()?;
         let version = self.course.target.clone();
         if *current == version {
+            if moved(instance).is_some() {
+                return Some((PendingChange { version, disruption: Disruption::Restart, services: Vec::new() }, true));
+            }
             // wicd is replaced while all other services continue to run.
             let other = status.wicd.as_ref() != Some(&self.wicd);
             return other.then(|| (PendingChange { version, ..PendingChange::default() }, true));
         }
         let (change, sent) = self.changes.get(current)?;
         let services = change.services.iter().cloned().collect();
-        Some((PendingChange { version, disruption: change.disruption, services }, *sent))
+        // kubelet gets its address with the version.
+        let least = moved(instance).map_or(Disruption::None, |_| Disruption::Restart);
+        Some((PendingChange { version, disruption: change.disruption.max(least), services }, *sent))
     }
 
     /// Why a node has to change, in words.
@@ -252,14 +258,21 @@ impl DesiredState {
             return message;
         }
         let current = instance.status.as_ref().and_then(|s| s.current_version.as_ref());
+        let moved = moved(instance).map(|moved| moved.to_string());
         match current.and_then(|c| self.changes.get(c)) {
-            Some((change, _)) => change.why.join(", "),
+            Some((change, _)) => change.why.iter().cloned().chain(moved).collect::<Vec<_>>().join(", "),
+            None if moved.is_some() => moved.unwrap_or_default(),
             None if instance.status.as_ref().is_some_and(|s| s.wicd.as_ref() == Some(&self.wicd)) => {
                 "wicd's certificate has expired".into()
             }
             None => "wicd".into(),
         }
     }
+}
+
+/// Whether the Node of a host must have another address than the one that kubelet was given.
+fn moved(instance: &WindowsInstance) -> Option<Moved> {
+    node_ip::moved(&instance.spec.host.address, instance.status.as_ref()?)
 }
 
 /// When wicd's certificate ends, if that is known.

@@ -29,6 +29,7 @@ use wnp_core::{
     node::{self, applied::Applied, metadata},
     rollout::{
         grants::Limits,
+        image_pull,
         key_rotation::Keys,
         maintenance_window::{self, WindowError, Windows},
         member::{Member, soonest_available},
@@ -76,6 +77,9 @@ impl Snapshot {
         let going = if intent == Intent::Apply { going(pool, &mine, cx).await? } else { Going::default() };
         for member in &mut members {
             member.candidate.wants_key = keys.wants(&member.instance) && !has_used_its_grant(&member.instance);
+            if !has_used_its_grant(&member.instance) {
+                image_pull::observe(member, pool.spec.pre_pull_images(), cx.process.args.backoff_max, now);
+            }
             member.candidate.vanishing = list.vanishing.contains(&member.candidate.name);
             member.candidate.let_go = letting_go::is_let_go(pool, &member.instance, going);
         }
@@ -83,6 +87,7 @@ impl Snapshot {
         let limits = Limits {
             max_concurrent: pool.spec.max_concurrent(),
             max_unavailable: rollout.max_unavailable(),
+            max_pulling: pool.spec.max_pulling(),
             paused: rollout.pause(now).is_some(),
             orphan: letting_go::lets_all_go(pool, &mine, going),
             open: window.as_ref().is_ok_and(|w| w.open),
@@ -135,8 +140,10 @@ impl Snapshot {
     pub(super) fn preview(&self, pool: &WindowsNodePool, cx: &PoolContext) -> Vec<PlannedHost> {
         let on_node = |m: &Member| {
             let (host, node) = (self.list.hosts.get(&m.candidate.name)?, cx.node(&m.candidate.name)?);
-            let recorded = m.instance.status.as_ref().and_then(|s| s.template_applied.as_ref());
-            metadata::patch(&node, &metadata::template(pool, host), &Applied::on(&node, recorded))
+            let status = m.instance.status.as_ref();
+            let recorded = status.and_then(|s| s.template_applied.as_ref());
+            let wanted = metadata::template(pool, host, status.and_then(|s| s.facts.as_ref()));
+            metadata::patch(&node, &wanted, &Applied::on(&node, recorded))
         };
         preview(
             &self.list.hosts,
@@ -168,7 +175,7 @@ impl Snapshot {
 fn has_used_its_grant(instance: &WindowsInstance) -> bool {
     let grant = instance.spec.grant.as_ref();
     let last = instance.status.as_ref().and_then(|s| s.last_operation.as_ref());
-    grant.is_some_and(|g| g.type_ == GrantType::RotateKey && last == Some(&g.id))
+    grant.is_some_and(|g| matches!(g.type_, GrantType::RotateKey | GrantType::PullImages) && last == Some(&g.id))
 }
 
 /// What would be done for a pool.

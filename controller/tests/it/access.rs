@@ -81,7 +81,7 @@ pub(crate) async fn grant(admin: &Client, operator: &Client) -> Result<()> {
 }
 
 #[tokio::test]
-async fn wicd_writes_three_annotations_of_its_own_node_and_nothing_else() -> Result<()> {
+async fn wicd_writes_four_annotations_of_its_own_node_and_nothing_else() -> Result<()> {
     let control_plane = shared().await?;
     let wicd = host(control_plane, "access-1").await?;
     host(control_plane, "access-2").await?;
@@ -96,6 +96,8 @@ async fn wicd_writes_three_annotations_of_its_own_node_and_nothing_else() -> Res
         (api::names::key::VERSION, Value::Null),
         (api::names::key::DRIFT, json!("service kubelet: command (left)")),
         (api::names::key::DRIFT, Value::Null),
+        (api::names::key::MAINTENANCE_REQUEST, json!("x".repeat(200))),
+        (api::names::key::MAINTENANCE_REQUEST, Value::Null),
     ] {
         merge(&nodes, "access-1", annotate(key, value)).await?;
     }
@@ -104,6 +106,9 @@ async fn wicd_writes_three_annotations_of_its_own_node_and_nothing_else() -> Res
 
     for (key, value) in [
         (api::names::key::DESIRED_VERSION, json!("9")),
+        (api::names::key::MAINTENANCE, json!("a person's")),
+        (api::names::key::MAINTENANCE_STATE, json!("Drained")),
+        (api::names::key::HOLD, json!("true")),
         ("note", json!("me")),
         ("note", Value::Null),
         ("new", json!("x")),
@@ -134,6 +139,9 @@ async fn wicd_writes_three_annotations_of_its_own_node_and_nothing_else() -> Res
     merge(&nodes, "access-1", annotate(api::names::key::DRIFT, json!(long))).await?;
     let longer = annotate(api::names::key::DRIFT, json!(format!("{long}x")));
     refused(merge(&nodes, "access-1", longer).await, "4096 characters at most");
+    let reason = annotate(api::names::key::MAINTENANCE_REQUEST, json!("x".repeat(201)));
+    refused(merge(&nodes, "access-1", reason).await, "200 characters at most");
+    refused(merge(&nodes, "access-2", annotate(api::names::key::MAINTENANCE_REQUEST, json!("x"))).await, other);
     refused(nodes.delete("access-1", &DeleteParams::default()).await, FORBIDDEN);
     let status = json!({"status": {"phase": "Running"}});
     refused(nodes.patch_status("access-1", &PatchParams::default(), &Patch::Merge(status)).await, FORBIDDEN);

@@ -78,12 +78,12 @@ async fn the_operator_gives_the_hosts_daemons_their_role_and_nothing_more() -> R
 async fn what_is_installed_is_what_the_operator_compares_it_with() -> Result<()> {
     let admin = shared().await?.client().await?;
     let mut seen = Vec::new();
-    for Guard { name, .. } in wicd_policy::shipped() {
+    for Guard { name, .. } in wicd_policy::shipped(NAMESPACE) {
         let policy = Observed::There(Box::new(Api::all(admin.clone()).get(&name).await?));
         let binding = Observed::There(Box::new(Api::all(admin.clone()).get(&name).await?));
         seen.push(Guard { name, policy, binding });
     }
-    assert_eq!(wicd_policy::fault(&wicd_policy::shipped(), &seen), None);
+    assert_eq!(wicd_policy::fault(&wicd_policy::shipped(NAMESPACE), &seen), None);
     Ok(())
 }
 

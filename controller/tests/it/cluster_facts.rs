@@ -31,6 +31,12 @@ async fn set_proxy(world: &World, url: &str) -> Result<()> {
     world.control_plane.apply_yaml(&proxy.to_string()).await
 }
 
+/// Writes the TLS profile of an OpenShift cluster.
+async fn set_tls_profile(world: &World, profile: Value) -> Result<()> {
+    openshift(world, "config.openshift.io/v1", "APIServer", "cluster", json!({"spec": {"tlsSecurityProfile": profile}}))
+        .await
+}
+
 /// Certificates that hosts must trust, or none.
 async fn trust(world: &World, pem: Option<&str>) -> Result<()> {
     let maps: Api<ConfigMap> = Api::namespaced(world.client.clone(), api::names::DEFAULT_NAMESPACE);
@@ -110,6 +116,23 @@ async fn what_changes_in_the_cluster_reaches_nodes_that_run() -> Result<()> {
     ensure!(host.windows().state().env.is_empty(), "{:?}", host.windows().state().env);
     ensure!((host.kubelet_starts(), host.boots()) == (starts + 1, boots), "{} restarts", host.boots() - boots);
 
+    // The TLS profile of the cluster reaches kubelet, with a restart of kubelet alone. One that kubelet could not serve with does not.
+    let (before, starts, boots) = (version(&world).await?, host.kubelet_starts(), host.boots());
+    set_tls_profile(&world, json!({"type": "Modern", "modern": {}})).await?;
+    until_followed(&world, &before).await?;
+    let served = || -> Result<Value> {
+        let config: Value = serde_json::from_str(&fs::read_to_string(host.drive_c().join("k").join("kubelet.conf"))?)?;
+        Ok(config["tlsMinVersion"].clone())
+    };
+    ensure!(served()? == "VersionTLS13", "{}", served()?);
+    ensure!((host.kubelet_starts(), host.boots()) == (starts + 1, boots), "a TLS profile restarts kubelet once");
+    let weak = json!({"minTLSVersion": "VersionTLS12", "ciphers": ["AES128-SHA"]});
+    set_tls_profile(&world, json!({"type": "Custom", "custom": weak})).await?;
+    world.until(POOL, "it reports the profile", is_reported).await?;
+    ensure!(served()? == "VersionTLS13", "a profile that kubelet cannot serve with reached it");
+    set_tls_profile(&world, json!({"type": "Modern"})).await?;
+    world.until(POOL, "it reports it no more", |p| !is_reported(p)).await?;
+
     // What cannot be used is reported, without what is secret in it, and changes nothing.
     let (before, boots) = (version(&world).await?, host.boots());
     set_proxy(&world, "http://user:hunter2@proxy.example.com:3128").await?;
@@ -121,9 +144,7 @@ async fn what_changes_in_the_cluster_reaches_nodes_that_run() -> Result<()> {
     ensure!(!world.operator.log().contains("hunter2"), "the log shows the password");
 
     set_proxy(&world, "http://proxy.example.com:3128").await?;
-    world
-        .until(POOL, "it reports it no more", |p| conditions::find(&pool_status(p).conditions, kind::WARNING).is_none())
-        .await?;
+    world.until(POOL, "it reports it no more", |p| !is_reported(p)).await?;
     ensure!((version(&world).await?, host.boots()) == (before, boots), "a fact that cannot be used reached the node");
     Ok(())
 }

@@ -106,6 +106,7 @@ async fn services_of_the_nodes() -> Result<()> {
         "imageGCLowThresholdPercent (80 if not set) must be less than imageGCHighThresholdPercent (85 if not set)";
     let extra = |extra: Value| kubelet(json!({"extraConfig": extra}));
     let pulls = |pulls: Value| spec(json!({"clusterPullSecret": pulls}));
+    let gmsa = |accounts: &[&str]| spec(json!({"gmsa": {"accounts": accounts}}));
     let proxy = |url: &str| spec(json!({"proxy": {"httpsProxy": url}}));
     let mirrors = |policy: &str| {
         let mirror = json!({"source": "a.example.com", "mirrors": ["b.example.com"], "mirrorSourcePolicy": policy});
@@ -130,6 +131,16 @@ async fn services_of_the_nodes() -> Result<()> {
         ("no pulls at once", extra(json!({"maxParallelImagePulls": 0})), Refused("greater than or equal to 1")),
         ("nodes that the cloud does not know", kubelet(json!({"cloudProvider": "None"})), Taken),
         ("another cloud provider", kubelet(json!({"cloudProvider": "aws"})), Refused("Unsupported value: \"aws\"")),
+        ("accounts", gmsa(&["web", "sql_1", "a.b-c"]), Taken),
+        (
+            "an account with $",
+            gmsa(&["web$"]),
+            Refused("must be names of accounts without a domain and without $ at the end"),
+        ),
+        ("an account with its domain", gmsa(&["corp/web"]), Refused("must be names of accounts")),
+        ("an account that is too long", gmsa(&["abcdefghijklmnop"]), Refused("may not be more than 15")),
+        ("no account", gmsa(&[]), Refused("should have at least 1 items")),
+        ("an account twice", gmsa(&["web", "web"]), Refused("Duplicate value")),
         ("no logins", pulls(json!({"mode": "Ignore"})), Taken),
         ("some logins", pulls(json!({"registries": ["quay.io/org", "mirror.example.com:5000"]})), Taken),
         (

@@ -50,8 +50,8 @@ impl World {
 
     /// As [`World::new`], and does not wait until the operator leads.
     pub(crate) async fn without_leader(sim: SimOptions, args: &[&str]) -> Result<Self> {
-        let control_plane = ControlPlane::start(ControlPlaneOptions::default()).await?;
-        Self::on(control_plane, sim, &entries(b"kubelet"), None, args).await
+        let control_plane = Box::pin(ControlPlane::start(ControlPlaneOptions::default())).await?;
+        Box::pin(Self::on(control_plane, sim, &entries(b"kubelet"), None, args)).await
     }
 
     /// As [`World::without_leader`], on a control plane that runs, with another payload, and another wicd than one of which hosts

@@ -341,7 +341,7 @@ impl Fleet {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_reaches_a_fleet_within_its_budgets() -> Result<()> {
-    let fleet = Fleet::new().await?;
+    let fleet = Box::pin(Fleet::new()).await?;
     let world = &fleet.world;
     world.join(POOL, &fleet.pool(3)).await?;
     let scheduler = schedule(world.client.clone());

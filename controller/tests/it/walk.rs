@@ -381,7 +381,7 @@ impl Walk {
         let mut walk = Self { world, hosts, model, rng, journal: Vec::new(), seen, _tasks: tasks };
         walk.apply(0).await?;
         walk.apply(1).await?;
-        walk.converges().await?;
+        Box::pin(walk.converges()).await?;
         workload(&walk.world.client, "shop", 8).await?;
         Ok(walk)
     }
@@ -717,11 +717,11 @@ async fn walk(seed: u64, steps: usize) -> Result<()> {
             walk.world.until(pool, "the operator has seen the last change", observed).await?;
         }
         if step % 50 == 49 {
-            walk.converges().await.with_context(|| format!("seed {seed}, step {step}"))?;
+            Box::pin(walk.converges()).await.with_context(|| format!("seed {seed}, step {step}"))?;
             walk.journal.push("all was repaired, and became Ready".into());
         }
     }
-    walk.converges().await.with_context(|| format!("seed {seed}"))?;
+    Box::pin(walk.converges()).await.with_context(|| format!("seed {seed}"))?;
     let seen = walk.seen.lock().unwrap();
     ensure!(!seen.nodes.is_empty() && !seen.pods.is_empty(), "the watchers saw nothing");
     Ok(())

@@ -321,9 +321,11 @@ fn new_grant(instance: &WindowsInstance, granting: &Granting, now: Timestamp) ->
         GrantType::Update => "update",
         GrantType::Reboot => "reboot",
         GrantType::Repair => "repair",
+        GrantType::Maintenance => "maintenance",
         GrantType::Remove => "remove",
         GrantType::Orphan => "orphan",
         GrantType::RotateKey => "rotate-key",
+        GrantType::PullImages => "pull-images",
     };
     Grant {
         id: format!("{verb}-{}", &hash[..10]),

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use api::{InstanceHost, Taint, WindowsNodePool, names::key};
+use api::{HostFacts, InstanceHost, Taint, WindowsNodePool, names::key};
 use k8s_openapi::api::core::v1::{Node, Taint as NodeTaint};
 use kube::ResourceExt;
 use serde_json::{Value, json};
@@ -91,11 +91,12 @@ fn taints(node: &Node, wants: &[Taint], had: &BTreeSet<String>) -> Option<Vec<No
     (plain(&result) != plain(&has)).then_some(result)
 }
 
-/// Desired metadata of a host's Node, from its pool's template and its entry in the inventory.
-pub fn template(pool: &WindowsNodePool, host: &InstanceHost) -> DesiredNodeMetadata {
+/// Desired metadata of a host's Node, from its pool's template, its entry in the inventory, and the domain that the host reports.
+pub fn template(pool: &WindowsNodePool, host: &InstanceHost, facts: Option<&HostFacts>) -> DesiredNodeMetadata {
     let mut labels = pool.spec.labels();
     labels.extend(host.labels.clone());
     labels.insert(key::POOL.to_string(), pool.name_any());
+    labels.extend(facts.and_then(|f| f.domain.clone()).map(|domain| (key::DOMAIN.to_string(), domain)));
     let mut stale = Vec::new();
     if pool.spec.inventory.machine_set_ref.is_some() {
         // The legacy operator deconfigures each node with this label that its ConfigMap does not list. The role of a Machine's
@@ -282,7 +283,7 @@ mod tests {
             taints: vec![taint("hall", "c"), Taint { effect: TaintEffect::PreferNoSchedule, ..taint("hall", "d") }],
             ..InstanceHost::default()
         };
-        let wanted = template(&WindowsNodePool::new("p", spec.unwrap()), &host);
+        let wanted = template(&WindowsNodePool::new("p", spec.unwrap()), &host, None);
         assert_eq!((&*wanted.labels["x"], &*wanted.labels["y"]), ("1", "2"));
         assert_eq!(wanted.annotations, strings(&[("a", "1"), ("b", "2"), ("c", "2")]));
         let taints: Vec<_> = wanted.taints.iter().map(|t| (&*t.key, t.value.as_deref(), t.effect.as_str())).collect();
@@ -297,6 +298,25 @@ mod tests {
     }
 
     #[test]
+    fn the_label_of_a_domain_comes_and_goes_with_what_the_host_reports() {
+        let spec = serde_json::from_value(json!({"inventory": {"hosts": []}}));
+        let pool = WindowsNodePool::new("p", spec.unwrap());
+        let of = |domain: Option<&str>| {
+            let facts = HostFacts { domain: domain.map(str::to_owned), ..HostFacts::default() };
+            template(&pool, &InstanceHost::default(), Some(&facts))
+        };
+        let fresh = node(json!({"metadata": {"name": "w", "uid": "u"}}));
+        let label = |node: &Node| node.labels().get(key::DOMAIN).cloned();
+        let first = of(Some("corp.example.com"));
+        let joined = apply(&fresh, &patch(&fresh, &first, &Applied::on(&fresh, None)).unwrap());
+        assert_eq!(label(&joined).as_deref(), Some("corp.example.com"));
+        let recorded = Applied::of(&first).record(Some("u".into()));
+        let left = apply(&joined, &patch(&joined, &of(None), &Applied::on(&joined, Some(&recorded))).unwrap());
+        assert_eq!(label(&left), None);
+        assert_eq!(patch(&joined, &first, &Applied::on(&joined, Some(&recorded))), None);
+    }
+
+    #[test]
     fn a_machines_node_is_not_called_one_of_a_list() {
         let host = InstanceHost::default();
         let of = |inventory| {
@@ -305,10 +325,10 @@ mod tests {
             }));
             WindowsNodePool::new("p", spec.unwrap())
         };
-        let listed = template(&of(json!({"hosts": []})), &host);
+        let listed = template(&of(json!({"hosts": []})), &host, None);
         let legacy = [(key::BYOH, "true"), (key::POOL, "p"), (key::WORKER_ROLE, ""), ("x", "1")];
         assert_eq!((listed.labels, listed.stale), (strings(&legacy), vec![]));
-        let machine = template(&of(json!({"machineSetRef": {"name": "s"}})), &host);
+        let machine = template(&of(json!({"machineSetRef": {"name": "s"}})), &host, None);
         assert_eq!(machine.labels, strings(&[(key::POOL, "p"), ("x", "1")]));
 
         let before = node(json!({"metadata": {"name": "w", "labels": {key::BYOH: "true", key::WORKER_ROLE: ""}}}));

@@ -3,10 +3,12 @@
 //! * [`owner`]: whose a Node is.
 //! * [`metadata`]: the labels, annotations and taints of a Node, and the patch that applies them.
 //! * [`permitted`]: which labels, annotations and taints people may give to a Node.
+//! * [`maintenance`]: what is requested of a node's maintenance.
 //! * [`applied`]: the record of what may be removed from a Node.
 
 pub mod applied;
 pub mod desired_metadata;
+pub mod maintenance;
 pub mod metadata;
 pub mod owner;
 pub mod permitted;

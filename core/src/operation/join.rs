@@ -22,6 +22,8 @@ pub struct Wanted {
     pub wicd: String,
     /// Whether services must be restarted in this operation.
     pub restarts: bool,
+    /// Whether the Node must have another address than the one that kubelet was given.
+    pub moves: bool,
     /// Boot id that the host must not have any more.
     pub leaves_boot: Option<String>,
 }
@@ -137,10 +139,11 @@ pub fn on_host(wanted: &Wanted, node: Option<&NodeSeen>, host: &HostSeen, now: T
 
 /// Whether files and configuration on the host match the desired state.
 pub fn is_placed(wanted: &Wanted, state: &HostState) -> bool {
-    state.marker.as_ref().is_some_and(|m| {
-        (m.cluster_id.as_str(), m.node_name.as_str(), m.version.as_str(), m.payload.as_str(), m.configs.as_str())
-            == (&wanted.cluster_id, &wanted.node_name, &wanted.version, &wanted.payload, &wanted.configs)
-    })
+    !wanted.moves
+        && state.marker.as_ref().is_some_and(|m| {
+            (m.cluster_id.as_str(), m.node_name.as_str(), m.version.as_str(), m.payload.as_str(), m.configs.as_str())
+                == (&wanted.cluster_id, &wanted.node_name, &wanted.version, &wanted.payload, &wanted.configs)
+        })
 }
 
 #[cfg(test)]
@@ -159,6 +162,7 @@ mod tests {
             configs: "c".into(),
             wicd: "w".into(),
             restarts: false,
+            moves: false,
             leaves_boot: None,
         }
     }

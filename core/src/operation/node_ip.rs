@@ -1,6 +1,8 @@
 //! Which of a host's addresses its Node has.
 
-use std::net::IpAddr;
+use std::{fmt, net::IpAddr};
+
+use api::WindowsInstanceStatus;
 
 /// The address that a person named, if the host has it; otherwise the one that the SSH connection reached; otherwise
 /// the one of the default route; otherwise the first that others can reach. `None` if the host reported no usable
@@ -12,6 +14,43 @@ pub fn node_ip(named: &str, reached: Option<IpAddr>, has: &[IpAddr], default_rou
     let reported =
         || default_route.filter(|a| has.contains(a)).into_iter().chain(has.iter().copied()).find(can_be_reached);
     proven.or_else(reported)
+}
+
+/// The address that the Node of a host must have, by what the host last reported; empty if it has reported none.
+///
+/// As long as the host has the address that kubelet was given, the Node keeps it: a host with several may be reached now at one of them and now at
+/// another. One that a person names goes before it.
+///
+/// `entry` is the address in its entry.
+pub fn desired(entry: &str, status: &WindowsInstanceStatus) -> String {
+    let Some(facts) = &status.facts else { return String::new() };
+    let is = |text: &str, other: &str| text.parse::<IpAddr>().is_ok_and(|ip| other.parse() == Ok(ip));
+    let is_named = is(entry, &facts.node_ip);
+    let given = status.node_ip.as_deref().filter(|given| facts.addresses.iter().any(|has| is(given, has)));
+    given.filter(|_| !is_named).unwrap_or(&facts.node_ip).to_owned()
+}
+
+/// The Node of a host must have another address than the one that kubelet was given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// What kubelet was given.
+    pub from: String,
+    /// What the Node must have.
+    pub to: String,
+}
+
+impl fmt::Display for Moved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the address of the host has changed from {} to {}", self.from, self.to)
+    }
+}
+
+/// Whether the host has moved since kubelet was given an address. `None` also where that is not known.
+pub fn moved(entry: &str, status: &WindowsInstanceStatus) -> Option<Moved> {
+    let from = status.node_ip.clone().filter(|given| !given.is_empty())?;
+    let to = desired(entry, status);
+    let is_other = !to.is_empty() && to != from && to.parse::<IpAddr>().ok() != from.parse().ok();
+    is_other.then_some(Moved { from, to })
 }
 
 /// Windows gives itself a link-local address where it gets no other.
@@ -26,6 +65,29 @@ fn can_be_reached(ip: &IpAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_node_gets_another_address_only_where_it_must() {
+        use api::HostFacts;
+        for (what, entry, given, has, reports, expected) in [
+            ("another one in the list", "10.0.0.2", Some("10.0.0.1"), "10.0.0.2", "10.0.0.2", Some("10.0.0.2")),
+            ("one of two, named", "10.0.0.2", Some("10.0.0.1"), "10.0.0.1 10.0.0.2", "10.0.0.2", Some("10.0.0.2")),
+            ("one of two, reached", "win-1.example.com", Some("10.0.0.1"), "10.0.0.1 10.0.0.2", "10.0.0.2", None),
+            ("a new lease", "win-1.example.com", Some("10.0.0.1"), "10.0.0.2", "10.0.0.2", Some("10.0.0.2")),
+            ("behind NAT", "203.0.113.5", Some("10.0.0.1"), "10.0.0.1", "10.0.0.1", None),
+            ("behind NAT, a new lease", "203.0.113.5", Some("10.0.0.1"), "10.0.0.2", "10.0.0.2", Some("10.0.0.2")),
+            ("the same, written otherwise", "fd00::1", Some("fd00:0::1"), "fd00::1", "fd00::1", None),
+            ("a node of an older operator", "10.0.0.2", None, "10.0.0.2", "10.0.0.2", None),
+            ("nothing is reported", "10.0.0.2", Some("10.0.0.1"), "", "", None),
+        ] {
+            let addresses = has.split_whitespace().map(str::to_owned).collect();
+            let facts = HostFacts { node_ip: reports.into(), addresses, ..HostFacts::default() };
+            let given = given.map(str::to_owned);
+            let status =
+                WindowsInstanceStatus { node_ip: given, facts: Some(facts), ..WindowsInstanceStatus::default() };
+            assert_eq!(moved(entry, &status).map(|m| m.to).as_deref(), expected, "{what}");
+        }
+    }
 
     #[test]
     fn order() {

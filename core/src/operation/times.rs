@@ -37,7 +37,8 @@ pub fn correct(status: &mut WindowsInstanceStatus, now: Timestamp) {
         }
     }
     let of_keys = status.key_rotation.iter_mut().filter_map(|k| k.failures.as_mut());
-    status.failures.iter_mut().chain(of_keys).filter_map(|f| f.first_time.as_mut()).for_each(correct);
+    let of_images = status.pre_pulled.iter_mut().filter_map(|p| p.failures.as_mut());
+    status.failures.iter_mut().chain(of_keys).chain(of_images).filter_map(|f| f.first_time.as_mut()).for_each(correct);
 }
 
 #[cfg(test)]

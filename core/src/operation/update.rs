@@ -3,7 +3,7 @@
 //! What is done on the host is the same as when it joined, and chosen by [`super::join`]. Around it the pods are moved away if
 //! that is needed, and the node is watched for a while before it takes pods again.
 
-use api::{Disruption, GrantType, Step};
+use api::{Disruption, GrantType, MaintenanceState, Step};
 
 /// A phase of a change, in order. What is done on the host has several steps in the status, and is one phase here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -14,6 +14,8 @@ pub enum ChangePhase {
     Cordon,
     /// Move the pods away.
     Drain,
+    /// Keep the node drained while its host is in maintenance.
+    Maintain,
     /// Everything on the host, and until the Node is Ready again.
     Converge,
     /// See that it stays so.
@@ -28,6 +30,7 @@ impl From<Step> for ChangePhase {
             Step::Check => Self::Check,
             Step::Cordon => Self::Cordon,
             Step::Drain => Self::Drain,
+            Step::Maintain => Self::Maintain,
             Step::Verify => Self::Verify,
             Step::Uncordon => Self::Uncordon,
             _ => Self::Converge,
@@ -35,18 +38,34 @@ impl From<Step> for ChangePhase {
     }
 }
 
-/// The step with which a change begins.
-pub fn first_step(drains: bool) -> Step {
-    if drains { Step::Check } else { Step::Connect }
+/// The step with which a change begins. A host in need of maintenance may not answer: nothing is asked of it before.
+pub fn first_step(type_: GrantType, drains: bool) -> Step {
+    match type_ {
+        GrantType::Maintenance => Step::Cordon,
+        _ if drains => Step::Check,
+        _ => Step::Connect,
+    }
 }
 
 /// Whether the pods are moved away first. A node that does not work has none that could be moved.
 pub fn drains(type_: GrantType, disruption: Disruption) -> bool {
     match type_ {
         GrantType::Update => disruption >= Disruption::Drain,
-        GrantType::Reboot => true,
+        GrantType::Reboot | GrantType::Maintenance => true,
         _ => false,
     }
+}
+
+/// What is requested of a node whose operation is a maintenance.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Maintenance {
+    /// It is another operation.
+    #[default]
+    None,
+    /// To be drained, and to stay so.
+    Requested,
+    /// Nothing any more: it is handed back.
+    Over,
 }
 
 /// What was observed of a node that changes.
@@ -57,6 +76,8 @@ pub struct ObservedChange {
     pub begun: ChangePhase,
     /// Whether the pods are to be moved away.
     pub drains: bool,
+    /// What is requested of its maintenance.
+    pub maintenance: Maintenance,
     /// Whether the host was found fit to be changed in this operation, with everything on it that the change needs.
     pub checked: bool,
     /// Whether the Node is cordoned, by this operation or by another client before it.
@@ -75,7 +96,24 @@ impl ObservedChange {
     /// Whether pods may have to be moved away yet. Past the drain services on the host may be stopped: no pod can be moved any more, none
     /// must be waited for.
     pub fn is_before_drain(&self) -> bool {
-        self.drains && self.begun < ChangePhase::Converge
+        match self.maintenance {
+            Maintenance::None => self.drains && self.begun < ChangePhase::Converge,
+            Maintenance::Requested => true,
+            Maintenance::Over => false,
+        }
+    }
+
+    /// What the Node of a maintenance is to show; `None`: what it shows. That it is drained is shown only after it is stored, and no longer
+    /// when anything on the host is about to be done.
+    pub fn maintenance_state(&self) -> Option<MaintenanceState> {
+        match self.maintenance {
+            Maintenance::None => None,
+            Maintenance::Requested if self.begun == ChangePhase::Maintain && self.cordoned && self.drained => {
+                Some(MaintenanceState::Drained)
+            }
+            Maintenance::Requested => Some(MaintenanceState::Draining),
+            Maintenance::Over => Some(MaintenanceState::Returning),
+        }
     }
 }
 
@@ -88,6 +126,8 @@ pub enum Next<N> {
     Cordon(N),
     /// Move the pods away.
     Drain(N),
+    /// Wait, with the node drained, until the maintenance ends.
+    Maintain,
     /// Change the host.
     Converge,
     /// See that it stays as it is.
@@ -100,6 +140,14 @@ pub enum Next<N> {
 
 /// Chooses the next step. Without a Node there is nothing to move away, and nothing to uncordon.
 pub fn next<N>(node: Option<N>, seen: ObservedChange) -> Next<N> {
+    if seen.maintenance == Maintenance::Requested {
+        // Requested again on its way back, it is emptied again: another client may have lifted the cordon meanwhile.
+        return match node {
+            Some(node) if !seen.cordoned => Next::Cordon(node),
+            Some(node) if !seen.drained => Next::Drain(node),
+            _ => Next::Maintain,
+        };
+    }
     if seen.is_before_drain() {
         // The cordon is stored only after the check, so an operator that finds it begun need not check again.
         if !seen.checked && seen.begun < ChangePhase::Cordon {
@@ -196,6 +244,7 @@ mod tests {
         let free = ObservedChange {
             begun: Converge,
             drains: false,
+            maintenance: Maintenance::None,
             checked: false,
             cordoned: false,
             drained: false,
@@ -248,6 +297,53 @@ mod tests {
     }
 
     #[test]
+    fn maintenance() {
+        use ChangePhase::{Converge, Cordon, Drain, Maintain, Verify};
+        use MaintenanceState::{Drained, Draining, Returning};
+        let free = ObservedChange {
+            begun: Cordon,
+            drains: true,
+            maintenance: Maintenance::Requested,
+            checked: false,
+            cordoned: false,
+            drained: false,
+            works: false,
+            proven: false,
+            our_cordon: false,
+        };
+        let held = ObservedChange { cordoned: true, our_cordon: true, ..free };
+        let empty = ObservedChange { drained: true, ..held };
+        let at = |begun, seen: ObservedChange| ObservedChange { begun, ..seen };
+        let over = |begun, seen: ObservedChange| ObservedChange { begun, maintenance: Maintenance::Over, ..seen };
+        let works = |seen: ObservedChange| ObservedChange { works: true, ..seen };
+        let proven = |seen: ObservedChange| ObservedChange { proven: true, ..works(seen) };
+        for (name, seen, expected, state) in [
+            ("its host is not asked", free, Next::Cordon(()), Draining),
+            ("it is emptied", held, Next::Drain(()), Draining),
+            ("it is stored that it is empty", empty, Next::Maintain, Draining),
+            ("and shown then", at(Maintain, empty), Next::Maintain, Drained),
+            ("another client lifts the cordon", at(Maintain, free), Next::Cordon(()), Draining),
+            ("and it is emptied again", at(Drain, held), Next::Drain(()), Draining),
+            ("it is handed back", over(Maintain, empty), Next::Converge, Returning),
+            ("and once more after a crash", over(Converge, held), Next::Converge, Returning),
+            ("while it is emptied again", over(Drain, held), Next::Converge, Returning),
+            ("it works", over(Converge, works(held)), Next::Verify, Returning),
+            ("long enough", over(Verify, proven(held)), Next::Uncordon(()), Returning),
+            (
+                "with a cordon that was there before",
+                over(Verify, ObservedChange { our_cordon: false, ..proven(held) }),
+                Next::Done,
+                Returning,
+            ),
+            ("requested again on the way back", at(Verify, works(held)), Next::Drain(()), Draining),
+            ("and empty", at(Verify, works(empty)), Next::Maintain, Draining),
+        ] {
+            assert_eq!((next(Some(()), seen), seen.maintenance_state()), (expected, Some(state)), "{name}");
+        }
+        assert_eq!(next(None::<()>, free), Next::Maintain, "without a Node there is nothing to move away");
+    }
+
+    #[test]
     fn who_is_drained() {
         for (type_, disruption, expected) in [
             (GrantType::Update, Disruption::None, false),
@@ -256,6 +352,7 @@ mod tests {
             (GrantType::Update, Disruption::Reboot, true),
             (GrantType::Reboot, Disruption::None, true),
             (GrantType::Repair, Disruption::Reboot, false),
+            (GrantType::Maintenance, Disruption::None, true),
             (GrantType::Stage, Disruption::Drain, false),
         ] {
             assert_eq!(drains(type_, disruption), expected, "{type_:?} {disruption:?}");
@@ -272,7 +369,17 @@ mod tests {
             ChangePhase::Uncordon,
         ]);
         (phase, any::<[bool; 6]>()).prop_map(|(begun, [checked, cordoned, drained, works, proven, our_cordon])| {
-            ObservedChange { drains: true, checked, cordoned, drained, begun, works, proven, our_cordon }
+            ObservedChange {
+                drains: true,
+                maintenance: Maintenance::None,
+                checked,
+                cordoned,
+                drained,
+                begun,
+                works,
+                proven,
+                our_cordon,
+            }
         })
     }
 
@@ -338,6 +445,16 @@ mod tests {
                 "there is no way back from the way back",
                 Failure { rolling_back: true, ..of(Version, 2, update) },
                 again(3),
+            ),
+            (
+                "a node that was in maintenance is not used until it works",
+                Failure { type_: GrantType::Maintenance, ..of(Version, 2, update) },
+                again(2),
+            ),
+            (
+                "one that cannot be drained goes on",
+                Failure { type_: GrantType::Maintenance, ..of(Cluster, 0, untouched) },
+                GiveUp,
             ),
             ("a restart has no version", Failure { type_: GrantType::Reboot, ..of(Version, 2, update) }, again(2)),
         ] {

@@ -4,7 +4,7 @@ use std::{fmt, net::Ipv4Addr};
 
 use api::Taint;
 
-use super::{LogSettings, MirrorRule, PullSecret, mirrors};
+use super::{LogSettings, MirrorRule, PullSecret, TlsProfile, mirrors};
 
 /// Facts about the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -48,6 +48,8 @@ pub struct Cluster {
     pub mirrors: Vec<MirrorRule>,
     /// Logins of image registries.
     pub pull_secret: PullSecret,
+    /// What kubelet serves with. Without it, kubelet's own defaults apply.
+    pub tls_profile: Option<TlsProfile>,
     /// What was found and cannot be used, and leaves the rest as it is. Nothing secret.
     pub unusable: Vec<String>,
 }
@@ -81,6 +83,7 @@ impl Cluster {
             trusted_ca,
             mirrors,
             pull_secret,
+            tls_profile,
             unusable,
         } = self;
         let facts = [
@@ -102,6 +105,7 @@ impl Cluster {
             ("certificates to trust", *trusted_ca != other.trusted_ca),
             ("mirrors of registries", *mirrors != other.mirrors),
             ("pull secret", *pull_secret != other.pull_secret),
+            ("TLS profile", *tls_profile != other.tls_profile),
             ("what cannot be used", *unusable != other.unusable),
         ];
         facts.into_iter().filter_map(|(name, differs)| differs.then_some(name)).collect()
@@ -218,7 +222,7 @@ mod tests {
     #[test]
     fn each_fact_that_differs_is_named() {
         type Change = fn(&mut Cluster);
-        let changes: [(&str, Change); 19] = [
+        let changes: [(&str, Change); 20] = [
             ("address of the API server", |c| c.api_server = "https://other:6443".into()),
             ("CA of the API server", |c| c.api_ca = "other".into()),
             ("CA of kubelet's clients", |c| c.kubelet_client_ca = "other".into()),
@@ -239,6 +243,7 @@ mod tests {
             ("certificates to trust", |c| c.trusted_ca = Some("other".into())),
             ("mirrors of registries", |c| c.mirrors.push(MirrorRule::default())),
             ("pull secret", |c| c.pull_secret = PullSecret::parse(br#"{"auths": {}}"#, "1").unwrap().0),
+            ("TLS profile", |c| c.tls_profile = Some(TlsProfile::default())),
             ("what cannot be used", |c| c.unusable.push("other".into())),
         ];
         let mut all = Cluster::default();

@@ -78,6 +78,10 @@ pub(super) fn config(cluster: &Cluster, settings: &Settings, pool: &KubeletSetti
         "systemReserved": {"cpu": "500m", "memory": "2Gi", "ephemeral-storage": "1Gi"},
     });
     if let Value::Object(config) = &mut config {
+        if let Some(tls) = &cluster.tls_profile {
+            config.insert("tlsMinVersion".to_owned(), tls.min_version.into());
+            config.insert("tlsCipherSuites".to_owned(), tls.ciphers.clone().into());
+        }
         merge(config, &settings.kubelet_extra);
         // The names of the fields are kubelet's.
         if let Ok(Value::Object(mut pool)) = serde_json::to_value(pool) {
@@ -166,6 +170,7 @@ fn merge(target: &mut Map<String, Value>, patch: &Map<String, Value>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::render::TlsProfile;
 
     #[test]
     fn thresholds_of_the_image_collector() {
@@ -193,6 +198,22 @@ mod tests {
             if let Err(error) = config {
                 assert!(error.to_string().contains("imageGC") && error.reason() == "TemplateInvalid", "{error}");
             }
+        }
+    }
+
+    #[test]
+    fn the_tls_profile_of_the_cluster_yields_to_the_operators_patch() {
+        let tls_profile = Some(TlsProfile::parse(Some(&json!({"type": "Modern"}))).unwrap().0);
+        let modern = Cluster { tls_profile, ..Cluster::default() };
+        let patch = json!({"tlsMinVersion": "VersionTLS12"}).as_object().unwrap().clone();
+        let patched = Settings { kubelet_extra: patch, ..Settings::default() };
+        for (cluster, settings, version, has_ciphers) in [
+            (&Cluster::default(), &Settings::default(), Value::Null, false),
+            (&modern, &Settings::default(), json!("VersionTLS13"), true),
+            (&modern, &patched, json!("VersionTLS12"), true),
+        ] {
+            let config = config(cluster, settings, &KubeletSettings::default()).unwrap();
+            assert_eq!((&config["tlsMinVersion"], config["tlsCipherSuites"].is_array()), (&version, has_ciphers));
         }
     }
 

@@ -25,6 +25,7 @@ mod pull_secret;
 mod rendered;
 mod services;
 mod stored;
+mod tls_profile;
 
 pub use check::certificates;
 pub(crate) use credential_provider::PATH as CREDENTIAL_PROVIDER_CONFIG;
@@ -36,6 +37,7 @@ pub use mirrors::MirrorRule;
 pub use pull_secret::{PullSecret, PullSecretError};
 pub use rendered::{HASH_VERSION, Rendered, Shared, render, version_for};
 pub use stored::{Stored, StoredError, collectable, is_ours};
+pub use tls_profile::{TlsProfile, TlsProfileError};
 
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fixtures;

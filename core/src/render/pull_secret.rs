@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 /// kubelet reads it from its root directory, again after five minutes.
-pub(super) const PATH: &str = r"C:\var\lib\kubelet\config.json";
+pub(super) const PATH: &str = api::host::path::REGISTRY_LOGINS;
 /// What Red Hat identifies a cluster with. It is no registry.
 const TELEMETRY: &str = "cloud.openshift.com";
 /// Docker Hub goes by three names.

@@ -62,6 +62,9 @@ pub struct Shared {
     /// Mirrors of registries before those of the cluster. None if the pool sets nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_mirrors: Option<ImageMirrors>,
+    /// Accounts that hosts are checked for. Hosts get nothing of it; a change makes a version so that hosts are checked again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub service_accounts: Vec<String>,
     /// Path and SHA-256 of the files that follow from the cluster and the three above. Never a content, and nothing of a secret.
     pub cluster_files: BTreeMap<String, String>,
 }
@@ -100,6 +103,7 @@ pub fn render(
         cluster_pull_secret: template.cluster_pull_secret.clone(),
         trusted_certificates: template.trusted_certificates.clone(),
         image_mirrors: template.image_mirrors.clone(),
+        service_accounts: service_accounts(template),
     };
     Ok(Rendered { services, shared })
 }
@@ -109,6 +113,14 @@ fn metadata_address(cluster: &Cluster, template: &TemplateSpec) -> Option<Ipv4Ad
     let chosen = template.kubelet.as_ref().and_then(|kubelet| kubelet.cloud_provider);
     let is_there = matches!(cluster.platform, Platform::Aws | Platform::Azure | Platform::Gcp);
     (is_there && chosen != Some(CloudProvider::None)).then_some(METADATA_ADDRESS)
+}
+
+/// Accounts that the hosts of a pool are checked for, sorted.
+fn service_accounts(template: &TemplateSpec) -> Vec<String> {
+    let mut accounts = template.gmsa.as_ref().and_then(|gmsa| gmsa.accounts.clone()).unwrap_or_default();
+    accounts.sort();
+    accounts.dedup();
+    accounts
 }
 
 /// Logins of registries that the hosts of a pool get.
@@ -131,6 +143,7 @@ impl Rendered {
             cluster_pull_secret,
             trusted_certificates,
             image_mirrors,
+            service_accounts,
             cluster_files,
         } = &self.shared;
         let mut hash = Sha256::new();
@@ -160,6 +173,9 @@ impl Rendered {
         }
         if let Some(mirrors) = image_mirrors {
             add("image mirrors", &format!("{mirrors:?}"));
+        }
+        if !service_accounts.is_empty() {
+            add("service accounts", &service_accounts.join(" "));
         }
         for (path, sha256) in cluster_files {
             add(path, sha256);

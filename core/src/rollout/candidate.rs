@@ -5,6 +5,8 @@ use std::{collections::BTreeSet, time::Duration};
 use api::{Disruption, GrantType, IntOrPercent};
 use jiff::{SignedDuration, Timestamp};
 
+use crate::node::maintenance::By;
+
 /// What counts of one host of a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each field is an independent flag")]
@@ -66,6 +68,8 @@ pub struct Candidate {
     pub failed: bool,
     /// Whether the host asks for a restart.
     pub wants_reboot: bool,
+    /// Who requests that the node be drained for maintenance.
+    pub maintenance: Option<By>,
     /// Since when its Node is not Ready.
     pub down_since: Option<Timestamp>,
     /// Whether the host did not answer over SSH when it was last tried.
@@ -76,6 +80,12 @@ pub struct Candidate {
     pub rotating: bool,
     /// Time of its retry after a failure. A time in the past means that it has not succeeded since.
     pub key_waits_until: Option<Timestamp>,
+    /// Whether it has not all images that it pulls ahead, or has some to release.
+    pub wants_images: bool,
+    /// Whether it pulls images.
+    pub pulling: bool,
+    /// Time of the retry after a failed pull. A time in the past means that no pull has succeeded since.
+    pub images_wait_until: Option<Timestamp>,
 }
 
 /// What it takes for a node to follow the target.
@@ -110,8 +120,11 @@ pub fn lost(candidates: &[Candidate], after: Option<Duration>, max_unhealthy: In
 pub(super) fn disturbs(grant: Option<GrantType>, disruption: Option<Disruption>) -> bool {
     match grant {
         Some(GrantType::Update) => disruption.is_none_or(|d| d >= Disruption::Restart),
-        Some(GrantType::Reboot | GrantType::Remove | GrantType::Repair) => true,
-        None | Some(GrantType::Provision | GrantType::Stage | GrantType::Orphan | GrantType::RotateKey) => false,
+        Some(GrantType::Reboot | GrantType::Remove | GrantType::Repair | GrantType::Maintenance) => true,
+        None
+        | Some(
+            GrantType::Provision | GrantType::Stage | GrantType::Orphan | GrantType::RotateKey | GrantType::PullImages,
+        ) => false,
     }
 }
 
@@ -134,7 +147,7 @@ pub(super) fn has_pods(candidate: &Candidate) -> bool {
 pub(super) fn is_revocable(candidate: &Candidate) -> bool {
     match candidate.grant {
         Some(GrantType::Remove) => candidate.leaving && !candidate.deconfiguring,
-        Some(GrantType::Update | GrantType::Reboot | GrantType::Repair) => {
+        Some(GrantType::Update | GrantType::Reboot | GrantType::Repair | GrantType::Maintenance) => {
             !candidate.past_return && disturbs(candidate.grant, candidate.grant_disruption)
         }
         _ => false,
@@ -157,7 +170,7 @@ pub(super) fn is_quiet_change(candidate: &Candidate) -> bool {
 
 /// Whether it is being changed while it is unavailable.
 pub(super) fn is_dead_change(candidate: &Candidate) -> bool {
-    let changes = matches!(candidate.grant, Some(GrantType::Update | GrantType::Reboot));
+    let changes = matches!(candidate.grant, Some(GrantType::Update | GrantType::Reboot | GrantType::Maintenance));
     candidate.joined && !candidate.available && changes && disturbs(candidate.grant, candidate.grant_disruption)
 }
 
@@ -166,9 +179,25 @@ pub(super) fn waits(candidate: &Candidate, now: Timestamp) -> bool {
     candidate.waits_until.is_some_and(|until| until > now)
 }
 
-/// Whether neither the Node nor the host is heard of.
+/// Whether neither the Node nor the host is heard of. Of one that is to stay in maintenance that is expected.
 pub(super) fn is_silent(candidate: &Candidate) -> bool {
-    candidate.joined && !candidate.held && !candidate.ready && !candidate.available && candidate.unreachable
+    let is_expected = is_maintained(candidate) && candidate.maintenance.is_some();
+    candidate.joined
+        && !candidate.held
+        && !candidate.ready
+        && !candidate.available
+        && candidate.unreachable
+        && !is_expected
+}
+
+/// Whether it is drained for maintenance, or is about to be.
+pub(super) fn is_maintained(candidate: &Candidate) -> bool {
+    candidate.grant == Some(GrantType::Maintenance)
+}
+
+/// Whether its maintenance has gone so far that people work on the host, and not the operator.
+pub(super) fn is_drained(candidate: &Candidate) -> bool {
+    is_maintained(candidate) && candidate.past_return
 }
 
 /// Whether it has this grant for the wanted version.

@@ -19,8 +19,8 @@ use sha2::{Digest, Sha256};
 
 use super::{
     candidate::{
-        count, disturbs, has, has_pods, is_busy, is_dead_change, is_disturbed, is_granted, is_quiet_change,
-        is_revocable, is_seated, is_silent, later, waits,
+        count, disturbs, has, has_pods, is_busy, is_dead_change, is_disturbed, is_drained, is_granted, is_maintained,
+        is_quiet_change, is_revocable, is_seated, is_silent, later, waits,
     },
     progress::{BlockedBy, UpdateLimit},
 };
@@ -34,6 +34,8 @@ pub struct Limits {
     pub max_concurrent: u32,
     /// Nodes that may be unavailable at once.
     pub max_unavailable: IntOrPercent,
+    /// Hosts that pull images ahead at once.
+    pub max_pulling: u32,
     /// Whether nothing new may begin.
     pub paused: bool,
     /// Whether leaving hosts are released as they are.
@@ -107,11 +109,13 @@ pub fn decide(candidates: &[Candidate], limits: &Limits, now: Timestamp) -> Deci
     let mut plan = Plan::new(candidates, limits, now);
     plan.join();
     plan.leave();
+    plan.maintain();
     plan.renew();
     plan.update();
     plan.reboot();
     plan.repair();
     plan.rotate_key();
+    plan.pull_images();
     plan.decision()
 }
 
@@ -179,7 +183,7 @@ impl<'a> Plan<'a> {
             hands,
             revived,
             too_many_down,
-            dead: dead.saturating_sub(count(candidates, |s| is_dead_change(s) && !waits(s, now))),
+            dead: dead.saturating_sub(count(candidates, |s| is_dead_change(s) && !is_drained(s) && !waits(s, now))),
             quiet: limits.max_concurrent.saturating_sub(count(candidates, |s| is_quiet_change(s) && !waits(s, now))),
             lost,
         };
@@ -195,13 +199,12 @@ impl<'a> Plan<'a> {
                 plan.keep(candidate);
             }
         }
-        // It takes seconds, and the next host gets its turn when it is over.
+        // The one takes seconds, the other may end between two images; the next host gets its turn when it is over.
         for candidate in plan.candidates.clone() {
-            if candidate.rotating
-                && candidate.grant == Some(GrantType::RotateKey)
-                && candidate.joined
-                && !candidate.leaving
-            {
+            let pulls_on = candidate.pulling && !limits.paused && !candidate.held && candidate.maintenance.is_none();
+            let goes_on = (candidate.rotating && candidate.grant == Some(GrantType::RotateKey))
+                || (pulls_on && candidate.grant == Some(GrantType::PullImages));
+            if goes_on && candidate.joined && !candidate.leaving {
                 plan.keep(candidate);
             }
         }
@@ -221,6 +224,12 @@ impl<'a> Plan<'a> {
                 !candidate.failed && candidate.change.as_ref().is_some_and(same)
             }
             Some(GrantType::Reboot) => candidate.wants_reboot,
+            // A person has chosen the time, so that no window is asked.
+            Some(GrantType::Maintenance) => {
+                let is_held = self.limits.paused || candidate.held || candidate.withheld;
+                let is_wanted = candidate.maintenance.is_some() && !is_held;
+                return !candidate.past_return && (!is_wanted || self.is_revived(candidate));
+            }
             // A window bounds changes, not repairs.
             Some(GrantType::Repair) => return !candidate.past_return && !self.may_repair(candidate),
             _ => return false,
@@ -362,6 +371,23 @@ impl<'a> Plan<'a> {
         }
     }
 
+    /// Maintenance that people and hosts request. They have chosen the time, so that no window, approval or step of a rollout is asked; a
+    /// pause is.
+    fn maintain(&mut self) {
+        if self.limits.paused {
+            return;
+        }
+        let wants = |s: &&'a Candidate| s.maintenance.is_some() && !s.withheld && self.is_free(s);
+        let mut candidates: Vec<&'a Candidate> = self.candidates.iter().copied().filter(wants).collect();
+        // What people request goes before what hosts request.
+        candidates.sort_by_key(|s| (!is_maintained(s), s.maintenance, s.available, &s.name));
+        for candidate in candidates {
+            if self.pay(candidate, Disruption::Reboot) {
+                self.give(candidate, GrantType::Maintenance);
+            }
+        }
+    }
+
     /// Certificates of daemons, which only the operator can bring. No pod is disturbed, so that no window and no step of a rollout is asked.
     fn renew(&mut self) {
         for candidate in self.candidates.clone() {
@@ -406,7 +432,11 @@ impl<'a> Plan<'a> {
         let reserved = u32::try_from(reserved).unwrap_or(u32::MAX);
         for granted in [true, false] {
             for (candidate, wanted) in &candidates {
-                let fits = if granted { is_granted(candidate, wanted) } else { candidate.staged };
+                let fits = if granted {
+                    is_granted(candidate, wanted)
+                } else {
+                    candidate.staged && !pulls_first(candidate, wanted)
+                };
                 let reserved = if granted || candidate.astray { 0 } else { reserved };
                 if fits && room > reserved && self.is_free(candidate) && self.pay(candidate, wanted.disruption) {
                     room -= 1;
@@ -491,18 +521,44 @@ impl<'a> Plan<'a> {
         if self.limits.paused || self.candidates.iter().any(|s| s.rotating && !s.leaving) {
             return;
         }
-        // Who has been sent what it needs may wait for its turn for days, and needs no grant for that.
-        let idles = |s: &Candidate| s.staged && s.grant == Some(GrantType::Stage) && self.is_kept(s);
-        let free = |s: &Candidate| self.is_free(s) || (idles(s) && !self.waits(s) && !s.held && !s.leaving && s.joined);
         let waits = |s: &Candidate| s.key_waits_until.is_some_and(|until| until > self.now);
         let has = |s: &Candidate| s.grant == Some(GrantType::RotateKey);
         let taken = self.candidates.iter().any(|s| has(s));
-        let wants = |s: &&'a Candidate| s.wants_key && s.ready && has(s) == taken && !waits(s) && free(s);
+        let wants = |s: &&'a Candidate| s.wants_key && s.ready && has(s) == taken && !waits(s) && self.is_idle(s);
         // Those that have failed are not in the way of the others.
         let next = self.candidates.iter().copied().filter(wants).min_by_key(|s| (s.key_waits_until.is_some(), &s.name));
         if let Some(candidate) = next {
             self.give(candidate, GrantType::RotateKey);
         }
+    }
+
+    /// Images that are pulled ahead, on a few hosts at a time. No pod is disturbed, so that no window and no budget is asked.
+    fn pull_images(&mut self) {
+        if self.limits.paused {
+            return;
+        }
+        let pulling = u32::try_from(self.candidates.iter().filter(|s| s.pulling).count()).unwrap_or(u32::MAX);
+        let mut free = self.limits.max_pulling.saturating_sub(pulling);
+        let has = |s: &Candidate| s.grant == Some(GrantType::PullImages);
+        let waits = |s: &Candidate| s.images_wait_until.is_some_and(|until| until > self.now);
+        let is_wanted = |s: &Candidate| s.wants_images && !s.withheld && s.maintenance.is_none();
+        let wants = |s: &&'a Candidate| is_wanted(s) && !s.pulling && s.ready && !waits(s) && self.is_idle(s);
+        let mut candidates: Vec<&'a Candidate> = self.candidates.iter().copied().filter(wants).collect();
+        // Those that have failed are not in the way of the others.
+        candidates.sort_by_key(|s| (!has(s), s.images_wait_until.is_some(), s.images_wait_until, &s.name));
+        for candidate in candidates {
+            if take(&mut free) {
+                self.give(candidate, GrantType::PullImages);
+            }
+        }
+    }
+
+    /// Whether something that disturbs no pod may begin. Who has been sent what it needs may wait for its turn for days, and needs no grant
+    /// for that.
+    fn is_idle(&self, candidate: &Candidate) -> bool {
+        let idles = candidate.staged && candidate.grant == Some(GrantType::Stage) && self.is_kept(candidate);
+        let is_ours = candidate.joined && !candidate.held && !candidate.leaving;
+        self.is_free(candidate) || (idles && is_ours && !self.waits(candidate))
     }
 
     fn is_kept(&self, candidate: &Candidate) -> bool {
@@ -521,6 +577,8 @@ impl<'a> Plan<'a> {
     fn is_repairable(&self, candidate: &Candidate) -> bool {
         // What would put a node right is of the version that it has to go to.
         let is_ours = candidate.joined && !candidate.held && !candidate.leaving && !candidate.withheld;
+        // Who requests its maintenance is at work on it, or is about to be.
+        let is_ours = is_ours && candidate.maintenance.is_none();
         self.limits.remediation != RemediationType::None && is_ours && !candidate.ready
     }
 
@@ -556,7 +614,8 @@ impl<'a> Plan<'a> {
             let repair = later(s.down_since, Some(self.limits.not_ready_after)).filter(|_| self.is_repairable(s));
             let lost = later(s.down_since, self.limits.ignore_lost_after).filter(|_| is_silent(s));
             let key = s.key_waits_until.filter(|_| s.wants_key);
-            [s.waits_until, repair, lost, key].into_iter().flatten().filter(|at| *at > self.now).min()
+            let images = s.images_wait_until.filter(|_| s.wants_images);
+            [s.waits_until, repair, lost, key, images].into_iter().flatten().filter(|at| *at > self.now).min()
         };
         self.candidates.iter().filter_map(of).min()
     }
@@ -639,6 +698,12 @@ fn disturbed(candidates: &[Candidate], cap: u32) -> (u32, BTreeSet<&str>) {
 /// Whether to disturb a node takes one of the nodes with pods that may be disturbed: if it is not one of them already.
 fn takes_hand(candidate: &Candidate) -> bool {
     has_pods(candidate) && (!is_disturbed(candidate) || is_seated(candidate) || is_quiet_change(candidate))
+}
+
+/// Whether a node pulls its images before it is disturbed. One attempt is enough: a registry that fails does not block a rollout.
+fn pulls_first(candidate: &Candidate, wanted: &PendingChange) -> bool {
+    let is_tried = candidate.images_wait_until.is_some();
+    wanted.disruption >= Disruption::Restart && candidate.ready && candidate.wants_images && !is_tried
 }
 
 fn take(of: &mut u32) -> bool {

@@ -1,6 +1,7 @@
 //! Situations of a pool, and who is granted what.
 
 use super::*;
+use crate::node::maintenance::By;
 
 const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 const V2: &str = "2-b";
@@ -8,6 +9,7 @@ const V2: &str = "2-b";
 pub(super) fn limits() -> Limits {
     Limits {
         max_concurrent: 2,
+        max_pulling: 2,
         max_unavailable: IntOrPercent::Int(1),
         paused: false,
         orphan: false,
@@ -502,6 +504,124 @@ fn nodes_that_come_back_in_the_middle_are_not_too_many() {
     ]);
 }
 
+fn asks(candidate: Candidate) -> Candidate {
+    Candidate { maintenance: Some(By::Host), ..candidate }
+}
+
+#[test]
+fn maintenance() {
+    use GrantType::{Maintenance, Remove, Stage, Update};
+    let by_person = |candidate| Candidate { maintenance: Some(By::Person), ..candidate };
+    let drained = |name: &str| changed(granted(asks(Candidate { available: false, ..node(name) }), Maintenance));
+    let draining = |name: &str| begun(granted(asks(Candidate { available: false, ..node(name) }), Maintenance));
+    let free = limits();
+    let closed = Limits { open: false, gate: UpdateLimit { limit: Some(0), ..UpdateLimit::default() }, ..limits() };
+    let paused = Limits { paused: true, ..limits() };
+    let two = Limits { max_unavailable: IntOrPercent::Int(2), ..limits() };
+    check(vec![
+        ("one at a time", vec![asks(node("a")), asks(node("b"))], free.clone(), vec![("a", Some(Maintenance))]),
+        (
+            "what people request goes first",
+            vec![asks(node("a")), by_person(node("b"))],
+            free.clone(),
+            vec![("b", Some(Maintenance))],
+        ),
+        ("no window and no step is asked", vec![asks(node("a"))], closed, vec![("a", Some(Maintenance))]),
+        ("a pause is", vec![asks(node("a"))], paused.clone(), vec![]),
+        ("and a hold", vec![asks(held(node("a")))], free.clone(), vec![]),
+        ("it has its place", vec![drained("a"), asks(node("b"))], free.clone(), vec![]),
+        (
+            "and keeps it when it goes silent",
+            vec![Candidate { down_since: at(-3600), unreachable: true, ready: false, ..drained("a") }, asks(node("b"))],
+            Limits {
+                ignore_lost_after: Some(Duration::from_mins(1)),
+                max_unhealthy: IntOrPercent::Percent(100),
+                ..limits()
+            },
+            vec![],
+        ),
+        ("it is not updated", vec![old(drained("a")), node("b")], free.clone(), vec![]),
+        ("before updates", vec![ready_to_go("a"), asks(node("b"))], free.clone(), vec![("b", Some(Maintenance))]),
+        (
+            "beside them",
+            vec![ready_to_go("a"), asks(node("b"))],
+            two,
+            vec![("a", Some(Update)), ("b", Some(Maintenance))],
+        ),
+        ("after removals", vec![leaving(node("a")), asks(node("b"))], free.clone(), vec![("a", Some(Remove))]),
+        (
+            "the removal of its host goes on",
+            vec![leaving(drained("a")), node("b")],
+            free.clone(),
+            vec![("a", Some(Remove))],
+        ),
+        (
+            "what is sent ahead waits",
+            vec![asks(to(V2, Stage, old(node("a"))))],
+            free.clone(),
+            vec![("a", Some(Maintenance))],
+        ),
+        ("withdrawn before it began", vec![granted(node("a"), Maintenance)], free.clone(), vec![("a", None)]),
+        (
+            "withdrawn before it is drained",
+            vec![Candidate { maintenance: None, ..draining("a") }],
+            free.clone(),
+            vec![("a", None)],
+        ),
+        ("a pause before it is drained", vec![draining("a")], paused.clone(), vec![("a", None)]),
+        ("withdrawn when it is drained", vec![Candidate { maintenance: None, ..drained("a") }], free.clone(), vec![]),
+        ("a pause when it is drained", vec![drained("a")], paused, vec![]),
+        ("a hold when it is drained", vec![held(drained("a")), asks(node("b"))], free.clone(), vec![]),
+        (
+            "a node that is down has nothing to lose",
+            vec![asks(dead("a")), asks(dead("b")), node("c")],
+            Limits { max_unhealthy: IntOrPercent::Percent(100), ..free.clone() },
+            vec![("a", Some(Maintenance)), ("b", Some(Maintenance))],
+        ),
+        (
+            "it waits after a failure",
+            vec![asks(waiting(node("a"))), asks(node("b"))],
+            free.clone(),
+            vec![("b", Some(Maintenance))],
+        ),
+        ("what WMCO made stays", vec![asks(Candidate { withheld: true, ..old(node("a")) })], free.clone(), vec![]),
+        ("a host that joins", vec![asks(granted(new("a"), GrantType::Provision))], free, vec![]),
+    ]);
+}
+
+#[test]
+fn maintenance_and_repair() {
+    use GrantType::{Maintenance, Repair};
+    let drained = |name: &str| changed(granted(asks(Candidate { available: false, ..node(name) }), Maintenance));
+    let free = limits();
+    check(vec![
+        (
+            "it is not repaired",
+            vec![Candidate { ready: false, down_since: at(-3600), ..drained("a") }, node("b")],
+            free.clone(),
+            vec![],
+        ),
+        (
+            "nor is a node for which it is requested",
+            vec![asks(waiting(Candidate { down_since: at(-3600), ..dead("a") })), node("b")],
+            free.clone(),
+            vec![],
+        ),
+        (
+            "it goes before a repair that has changed nothing",
+            vec![begun(granted(asks(Candidate { down_since: at(-3600), ..dead("a") }), Repair)), node("b"), node("c")],
+            free.clone(),
+            vec![("a", Some(Maintenance))],
+        ),
+        (
+            "it takes no place of a broken node",
+            vec![drained("a"), asks(dead("b")), node("c"), node("d")],
+            Limits { max_concurrent: 1, ..free.clone() },
+            vec![("b", Some(Maintenance))],
+        ),
+    ]);
+}
+
 #[test]
 fn a_hold_does_not_make_room() {
     use GrantType::{Remove, Update};
@@ -714,6 +834,8 @@ fn a_repair_restarts_the_host_if_the_pool_says_so() {
     }
 }
 
+#[path = "grants_images_tests.rs"]
+mod images_tests;
 #[path = "grants_key_tests.rs"]
 mod keys;
 

@@ -4,7 +4,10 @@ use api::{FailureAction, RolloutStatus, RolloutStep};
 use proptest::prelude::*;
 
 use super::*;
-use crate::rollout::progress::{Seen, Settings, course};
+use crate::{
+    node::maintenance::By,
+    rollout::progress::{Seen, Settings, course},
+};
 
 /// What is seen of one host, and what is not.
 #[derive(Clone, Debug)]
@@ -89,11 +92,17 @@ impl Host {
                 self.candidate.rotating = false;
                 self.candidate.key_waits_until = Some(time(now + 60));
             }
+            (Event::Fails, Some(GrantType::PullImages)) => {
+                self.candidate.pulling = false;
+                self.candidate.images_wait_until = Some(time(now + 60));
+            }
             (Event::Fails, Some(_)) => {
                 self.candidate.waits_until = Some(time(now + 60));
                 self.candidate.unreachable = self.broken;
             }
             (Event::GoesOn, _) if self.candidate.vanishing => self.is_gone(),
+            // It ends between two images.
+            (Event::GoesOn, None) => self.candidate.pulling = false,
             (Event::GoesOn, Some(grant)) if !waits => self.proceed(grant, target, now),
             _ => {}
         }
@@ -110,7 +119,9 @@ impl Host {
                 self.has.clone_from(&self.candidate.grant_version);
                 self.candidate.waits_until = None;
             }
-            GrantType::Update | GrantType::Reboot | GrantType::Repair if !self.candidate.begun => {
+            GrantType::Update | GrantType::Reboot | GrantType::Repair | GrantType::Maintenance
+                if !self.candidate.begun =>
+            {
                 self.candidate.begun = true;
                 if self.candidate.grant_disruption.is_none_or(|d| d >= Disruption::Drain) {
                     self.candidate.available = false;
@@ -119,10 +130,12 @@ impl Host {
                     self.is_down(now);
                 }
             }
-            GrantType::Update | GrantType::Reboot | GrantType::Repair if !self.candidate.past_return => {
+            GrantType::Update | GrantType::Reboot | GrantType::Repair | GrantType::Maintenance
+                if !self.candidate.past_return =>
+            {
                 self.candidate.past_return = true;
             }
-            GrantType::Update | GrantType::Reboot | GrantType::Repair => {
+            GrantType::Update | GrantType::Reboot | GrantType::Repair | GrantType::Maintenance => {
                 (self.candidate.begun, self.candidate.past_return) = (false, false);
                 self.candidate.waits_until = None;
                 if let (GrantType::Update, Some(version)) = (grant, &self.candidate.grant_version) {
@@ -130,6 +143,9 @@ impl Host {
                 }
                 if grant == GrantType::Reboot || self.candidate.grant_disruption == Some(Disruption::Reboot) {
                     self.candidate.wants_reboot = false;
+                }
+                if grant == GrantType::Maintenance {
+                    self.candidate.maintenance = None;
                 }
                 self.is_up();
             }
@@ -142,6 +158,11 @@ impl Host {
             GrantType::RotateKey if !self.candidate.rotating => self.candidate.rotating = self.candidate.joined,
             GrantType::RotateKey => {
                 (self.candidate.rotating, self.candidate.wants_key, self.candidate.key_waits_until) =
+                    (false, false, None);
+            }
+            GrantType::PullImages if !self.candidate.pulling => self.candidate.pulling = self.candidate.joined,
+            GrantType::PullImages => {
+                (self.candidate.pulling, self.candidate.wants_images, self.candidate.images_wait_until) =
                     (false, false, None);
             }
             GrantType::Provision => {}
@@ -189,7 +210,9 @@ fn write(candidate: &mut Candidate, change: Option<&Granting>) {
 fn takes_one(candidate: &Candidate) -> bool {
     let granted = match candidate.grant {
         Some(GrantType::Update) => candidate.grant_disruption != Some(Disruption::None),
-        Some(grant) => matches!(grant, GrantType::Reboot | GrantType::Repair | GrantType::Remove),
+        Some(grant) => {
+            matches!(grant, GrantType::Reboot | GrantType::Repair | GrantType::Remove | GrantType::Maintenance)
+        }
         None => false,
     };
     !candidate.available || candidate.begun || granted
@@ -204,8 +227,10 @@ fn is_unwanted(candidate: &Candidate, limits: &Limits, too_many_down: bool) -> b
                 && candidate.change.as_ref().is_some_and(|w| Some(&w.version) == candidate.grant_version.as_ref())
         }
         Some(GrantType::Reboot) => candidate.wants_reboot,
+        Some(GrantType::Maintenance) => return stopped || candidate.maintenance.is_none(),
         Some(GrantType::Repair) => {
-            return stopped || candidate.ready || too_many_down || limits.remediation == RemediationType::None;
+            let is_wanted = !candidate.ready && candidate.maintenance.is_none();
+            return stopped || !is_wanted || too_many_down || limits.remediation == RemediationType::None;
         }
         _ => true,
     };
@@ -219,7 +244,9 @@ fn loses_pods(candidate: &Candidate) -> bool {
         || candidate.removing
         || matches!(
             candidate.grant,
-            Some(GrantType::Update | GrantType::Reboot | GrantType::Repair | GrantType::Remove)
+            Some(
+                GrantType::Update | GrantType::Reboot | GrantType::Repair | GrantType::Remove | GrantType::Maintenance
+            )
         );
     candidate.joined && candidate.ready && !candidate.cordoned && !candidate.vanishing && changes && !quiet
 }
@@ -228,7 +255,9 @@ fn loses_pods(candidate: &Candidate) -> bool {
 fn can_be_taken_back(candidate: &Candidate) -> bool {
     match candidate.grant {
         Some(GrantType::Remove) => candidate.leaving && !candidate.deconfiguring,
-        Some(GrantType::Update | GrantType::Reboot | GrantType::Repair) => !candidate.past_return,
+        Some(GrantType::Update | GrantType::Reboot | GrantType::Repair | GrantType::Maintenance) => {
+            !candidate.past_return
+        }
         _ => false,
     }
 }
@@ -276,7 +305,7 @@ fn check(candidates: &[Candidate], limits: &Limits, now: Timestamp) -> Result<De
     // An operation that is not wanted any more is aborted, as long as the host is unchanged.
     let is_reversible = |old: &Candidate| old.begun && !old.past_return && !old.leaving && !old.vanishing;
     for (old, new) in pairs().filter(|(old, _)| is_reversible(old)) {
-        let is_change = matches!(old.grant, Some(GrantType::Update | GrantType::Reboot | GrantType::Repair));
+        let is_change = old.grant.is_some_and(GrantType::is_change);
         let is_kept = !decision.changes.contains_key(&old.name) && new.grant == old.grant;
         prop_assert!(!(is_change && is_kept && is_unwanted(old, limits, too_many_down)), "{old:?}");
     }
@@ -306,8 +335,12 @@ fn check(candidates: &[Candidate], limits: &Limits, now: Timestamp) -> Result<De
                 );
             }
             GrantType::Reboot => prop_assert!(old.wants_reboot),
+            GrantType::Maintenance => prop_assert!(old.maintenance.is_some()),
             GrantType::RotateKey => {
                 prop_assert!(old.wants_key && old.ready && old.key_waits_until.is_none_or(|until| until <= now));
+            }
+            GrantType::PullImages => {
+                prop_assert!(old.wants_images && old.ready && old.images_wait_until.is_none_or(|until| until <= now));
             }
             GrantType::Repair => prop_assert!(!old.ready && limits.remediation != RemediationType::None),
             _ => {}
@@ -324,11 +357,13 @@ fn check(candidates: &[Candidate], limits: &Limits, now: Timestamp) -> Result<De
     let quiet =
         |s: &Candidate| tries(s) && s.grant == Some(GrantType::Update) && s.grant_disruption == Some(Disruption::None);
     let dead = |s: &Candidate| {
-        let changes = matches!(s.grant, Some(GrantType::Update | GrantType::Reboot));
-        tries(s) && s.joined && !s.available && changes && !quiet(s)
+        let changes = matches!(s.grant, Some(GrantType::Update | GrantType::Reboot | GrantType::Maintenance));
+        let is_drained = s.grant == Some(GrantType::Maintenance) && s.past_return;
+        tries(s) && s.joined && !s.available && changes && !is_drained && !quiet(s)
     };
     let repair = |s: &Candidate| tries(s) && s.grant == Some(GrantType::Repair);
     let rotates = |s: &Candidate| (s.rotating && !s.leaving) || s.grant == Some(GrantType::RotateKey);
+    let pulls = |s: &Candidate| s.pulling || s.grant == Some(GrantType::PullImages);
     let sends = |s: &Candidate| s.grant == Some(GrantType::Stage) && !s.staged;
     let limit = limits.gate.limit.map_or(usize::MAX, |l| l as usize);
     let counts = |s: &Candidate| {
@@ -339,7 +374,8 @@ fn check(candidates: &[Candidate], limits: &Limits, now: Timestamp) -> Result<De
         base(&s) && !s.leaving && (s.failed || follows)
     };
     type Kind<'a> = (&'a str, usize, &'a dyn Fn(&Candidate) -> bool);
-    let kinds: [Kind<'_>; 7] = [
+    let kinds: [Kind<'_>; 8] = [
+        ("pulls", limits.max_pulling as usize, &pulls),
         ("rotates", 1, &rotates),
         ("joins", many, &joins),
         ("quiet", many, &quiet),
@@ -383,9 +419,19 @@ fn any_disruption() -> impl Strategy<Value = Disruption> {
 }
 
 fn any_grant() -> impl Strategy<Value = Option<GrantType>> {
-    use GrantType::{Orphan, Provision, Reboot, Remove, Repair, RotateKey, Stage, Update};
+    use GrantType::{Maintenance, Orphan, Provision, PullImages, Reboot, Remove, Repair, RotateKey, Stage, Update};
     proptest::option::of(proptest::sample::select(vec![
-        Provision, Stage, Update, Update, Reboot, Repair, Remove, Orphan, RotateKey,
+        Provision,
+        Stage,
+        Update,
+        Update,
+        Reboot,
+        Repair,
+        Remove,
+        Orphan,
+        RotateKey,
+        Maintenance,
+        PullImages,
     ]))
 }
 
@@ -398,17 +444,24 @@ prop_compose! {
         (begun, past_return) in any::<(bool, bool)>(),
         joined in proptest::bool::weighted(0.9),
         state in (proptest::bool::weighted(0.8), proptest::bool::weighted(0.9), -2000..0i64, any::<bool>()),
-        flags in (proptest::bool::weighted(0.1), proptest::bool::weighted(0.1), proptest::bool::weighted(0.2)),
+        flags in (proptest::bool::weighted(0.1), proptest::bool::weighted(0.1), proptest::bool::weighted(0.2), proptest::option::weighted(0.15, prop_oneof![Just(By::Person), Just(By::Host)])),
         lots in (proptest::bool::weighted(0.2), proptest::bool::weighted(0.1), proptest::bool::weighted(0.1)),
         waits in proptest::option::weighted(0.2, -60..60i64),
+        images in (proptest::bool::weighted(0.3), proptest::bool::weighted(0.2), proptest::option::weighted(0.2, -60..60i64)),
         key in (proptest::bool::weighted(0.5), proptest::bool::weighted(0.2), proptest::option::weighted(0.2, -60..60i64)),
     ) -> Host {
         let (ready, schedulable, down, unreachable) = state;
-        let (leaving, held, wants_reboot) = flags;
+        let (leaving, held, wants_reboot, maintenance) = flags;
         let (follows, granted, has, gave_up) = versions;
         let ready = joined && ready;
         let names_version = matches!(grant, Some(GrantType::Stage | GrantType::Update));
-        let begun = begun && joined && matches!(grant, Some(GrantType::Update | GrantType::Reboot | GrantType::Repair | GrantType::Remove));
+        let begun = begun && joined && matches!(grant, Some(
+                GrantType::Update
+                    | GrantType::Reboot
+                    | GrantType::Repair
+                    | GrantType::Remove
+                    | GrantType::Maintenance
+            ));
         let has_begun = begun && grant != Some(GrantType::Remove);
         let candidate = Candidate {
             zone,
@@ -428,11 +481,15 @@ prop_compose! {
             waits_until: waits.map(time),
             held,
             wants_reboot: joined && wants_reboot,
+            maintenance: maintenance.filter(|_| joined),
             down_since: (joined && !ready).then(|| time(down)),
             unreachable,
             wants_key: joined && key.0,
             rotating: joined && key.1 && grant == Some(GrantType::RotateKey),
             key_waits_until: key.2.map(time),
+            wants_images: joined && images.0,
+            pulling: joined && images.1 && grant == Some(GrantType::PullImages),
+            images_wait_until: images.2.map(time),
             ..Candidate::default()
         };
         Host { candidate, follows, has, gave_up, disruption: disruptions.1, broken: false }
@@ -451,6 +508,7 @@ prop_compose! {
         let (paused, orphan, open, by_name, ignores_lost, repairs) = flags;
         Limits {
             max_concurrent,
+            max_pulling: 2,
             max_unavailable,
             paused,
             orphan,
@@ -513,6 +571,8 @@ proptest! {
                 10 => world.hosts[who].candidate.withheld ^= true,
                 4 => world.hosts[who].candidate.wants_reboot = world.hosts[who].candidate.joined,
                 8 => world.hosts[who].candidate.wants_key = world.hosts[who].candidate.joined,
+                11 => world.hosts[who].candidate.maintenance = world.hosts[who].candidate.joined.then_some(By::Host),
+                12 => world.hosts[who].candidate.maintenance = None,
                 5 => world.target = format!("v{passed}"),
                 6 => world.limits.gate.limit = None,
                 7 => world.limits.gate.limit = Some(3),
@@ -641,6 +701,8 @@ proptest! {
             // A node that is down for ever without repair has to be one that cannot be reached either.
             if dead && (broken || world.limits.remediation == RemediationType::None) {
                 (host.broken, host.candidate.unreachable) = (true, true);
+                // One that is to stay in maintenance is waited for.
+                host.candidate.maintenance = None;
             }
             // Only a person uncordons a node that was cordoned before; that is the test's part.
             host.candidate.available |= host.candidate.ready && !host.candidate.begun;

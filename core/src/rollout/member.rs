@@ -15,7 +15,7 @@ use super::grants::{Candidate, PendingChange};
 use crate::{
     backoff::believed,
     drain::cordon::{cordoned_by, is_cordoned},
-    node,
+    node::{self, maintenance::requests},
     operation::{remove::is_past_return, times::age},
 };
 
@@ -108,12 +108,18 @@ pub fn member(
         astray: false,
         failed: status.failed_version.as_deref() == Some(wish.version),
         wants_reboot,
+        // What WMCO has made has no version of ours to be verified with: it is updated first.
+        maintenance: requests(instance, node).request.map(|r| r.by).filter(|_| joined && status.wicd.is_some()),
         down_since: since.filter(|_| joined && !says_ready),
         unreachable: !wish.looks
             || conditions::find(&status.conditions, kind::REACHABLE).is_some_and(|c| c.status == "False"),
         // That is known only when the keys have been read.
         wants_key: false,
         rotating: joined && status.operation.as_ref().is_some_and(|o| o.type_ == GrantType::RotateKey),
+        // Known only with the pool's list of images.
+        wants_images: false,
+        images_wait_until: None,
+        pulling: status.operation.as_ref().is_some_and(|o| o.type_ == GrantType::PullImages),
         key_waits_until: status.key_rotation.and_then(|k| k.failures).as_ref().and_then(retry),
     };
     Member { instance: instance.clone(), candidate }

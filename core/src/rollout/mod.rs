@@ -2,6 +2,7 @@
 
 pub mod candidate;
 pub mod grants;
+pub mod image_pull;
 pub mod key_rotation;
 pub mod lost_settings;
 pub mod maintenance_window;

@@ -104,6 +104,13 @@ fn of_node(member: &Member, limits: &Limits, sights: &Sights<'_>, beside: Vec<St
     if candidate.wants_key {
         return planned("RotateKey", Disruption::None, "it accepts another SSH key than the first of its list".into());
     }
+    if candidate.wants_images {
+        return planned(
+            "PullImages",
+            Disruption::None,
+            "images to pull or release ahead (provisioning.prePull)".into(),
+        );
+    }
     None
 }
 
@@ -154,6 +161,7 @@ mod tests {
     fn limits(orphan: bool, remediation: RemediationType) -> Limits {
         Limits {
             max_concurrent: 10,
+            max_pulling: 2,
             max_unavailable: IntOrPercent::Int(1),
             paused: false,
             orphan,

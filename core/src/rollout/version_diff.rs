@@ -4,8 +4,10 @@
 //! |---|---|---|
 //! | nothing: the hashes are equal | None | |
 //! | certificates and kubeconfigs of the cluster | None | |
+//! | CA or address of the API server, which programs read when they start | Restart | those that go to the API server |
 //! | settings of Amazon's credential provider, which kubelet reads when it starts | Restart | kubelet |
 //! | rotation of logs by wicd | None | |
+//! | accounts that hosts are checked for | None | |
 //! | a service's place in the order of starting | None | |
 //! | command, dependencies, variables or preparation of a service | as the service | that one |
 //! | a payload file that services read: other, new or gone | as the services | those |
@@ -33,6 +35,7 @@ use std::{
 
 use api::{
     Disruption,
+    host::path,
     payload::File,
     services::{Service, ServicesConfig},
 };
@@ -42,6 +45,15 @@ use crate::render::{CREDENTIAL_PROVIDER_CONFIG, Rendered, Stored, program};
 
 const KUBELET: &str = "kubelet";
 const CONTAINERD: &str = "containerd";
+const NODE_MANAGER: &str = "cloud-node-manager";
+/// Files of the cluster that programs read when they start and not again, with these programs. What depends on kubelet is restarted with it.
+/// (kubelet reads the CA again since 1.36; before, it does not notice that the API server has a certificate of another one until it is
+/// too late.) wicd reads its own at each connection.
+const READ_AT_START: [(&str, &[&str]); 3] = [
+    (path::API_CA, &[KUBELET, NODE_MANAGER]),
+    (path::NODE_KUBECONFIG, &[KUBELET]),
+    (path::NODE_MANAGER_KUBECONFIG, &[NODE_MANAGER]),
+];
 /// CNI plugins are started for each new pod; running pods keep the network that an older one made.
 const CNI: &str = r"c:\k\cni\";
 /// Maximum number of differences in a message; the others are only counted.
@@ -208,6 +220,7 @@ impl Differences {
     }
 
     fn shared(&mut self, from: &Rendered, to: &Rendered) {
+        let services = &to.services.services;
         let (from, to) = (&from.shared, &to.shared);
         if from.kubelet != to.kubelet {
             let why = match differing_keys(&from.kubelet, &to.kubelet) {
@@ -234,6 +247,10 @@ impl Differences {
         if from.image_mirrors != to.image_mirrors {
             self.add(Disruption::None, [], "the mirrors of the pool".to_owned());
         }
+        if from.service_accounts != to.service_accounts {
+            self.add(Disruption::None, [], "the accounts that hosts are checked for".to_owned());
+        }
+        let runs = |name: &str| services.iter().any(|s| s.name == name);
         let paths: BTreeSet<&String> = from.cluster_files.keys().chain(to.cluster_files.keys()).collect();
         for path in paths.into_iter().filter(|p| from.cluster_files.get(*p) != to.cluster_files.get(*p)) {
             let why = path.rsplit('\\').next().unwrap_or(path).to_owned();
@@ -241,6 +258,12 @@ impl Differences {
                 self.add(Disruption::Restart, [KUBELET], why);
             } else if path.eq_ignore_ascii_case(program::CONTAINERD_NETWORK) {
                 self.add(Disruption::Drain, [CONTAINERD], why);
+            } else if let Some((_, readers)) = READ_AT_START.iter().find(|(file, _)| path.eq_ignore_ascii_case(file)) {
+                // Where it comes or goes, so do its readers.
+                let is_other = from.cluster_files.contains_key(path) && to.cluster_files.contains_key(path);
+                let running: Vec<&str> = readers.iter().copied().filter(|s| is_other && runs(s)).collect();
+                let disruption = if running.is_empty() { Disruption::None } else { Disruption::Restart };
+                self.add(disruption, running, why);
             } else {
                 self.add(Disruption::None, [], why);
             }
@@ -277,7 +300,7 @@ fn differing(from: &BTreeMap<String, String>, to: &BTreeMap<String, String>) -> 
 /// How disruptive it is to change a service.
 fn of_service(name: &str) -> Disruption {
     match name {
-        KUBELET | "kube-proxy" | "csi-proxy" | "windows_exporter" | "cloud-node-manager" => Disruption::Restart,
+        KUBELET | "kube-proxy" | "csi-proxy" | "windows_exporter" | NODE_MANAGER => Disruption::Restart,
         _ => Disruption::Drain,
     }
 }

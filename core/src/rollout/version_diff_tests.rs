@@ -73,9 +73,30 @@ const CASES: &[Case] = &[
     (
         "a CA",
         |r| drop(r.shared.cluster_files.insert(path::API_CA.into(), "b".repeat(64))),
+        Restart,
+        ABOVE_KUBELET,
+        "bootstrap-ca.crt",
+    ),
+    (
+        "the CA of kubelet's clients",
+        |r| drop(r.shared.cluster_files.insert(path::KUBELET_CA.into(), "b".repeat(64))),
         Nothing,
         &[],
-        "bootstrap-ca.crt",
+        "kubelet-ca.crt",
+    ),
+    (
+        "another API server",
+        |r| drop(r.shared.cluster_files.insert(path::NODE_KUBECONFIG.into(), "b".repeat(64))),
+        Restart,
+        ABOVE_KUBELET,
+        "node-kubeconfig",
+    ),
+    (
+        "the kubeconfig of a cloud-node-manager that no host runs",
+        |r| drop(r.shared.cluster_files.insert(path::NODE_MANAGER_KUBECONFIG.into(), "b".repeat(64))),
+        Nothing,
+        &[],
+        "cloud-node-manager-kubeconfig",
     ),
     (
         "a file of the cluster goes",
@@ -125,6 +146,13 @@ const CASES: &[Case] = &[
         Nothing,
         &[],
         "the mirrors of the pool",
+    ),
+    (
+        "accounts of a pool",
+        |r| r.shared.service_accounts.push("web".into()),
+        Nothing,
+        &[],
+        "the accounts that hosts are checked for",
     ),
     ("logs", |r| r.shared.logs = None, Nothing, &[], "the rotation of logs"),
     ("order", |r| service(r, "csi-proxy").priority = 9, Nothing, &[], "the start order of csi-proxy"),
@@ -298,14 +326,14 @@ fn what_means_the_same_changes_nothing() {
 fn the_greatest_counts_and_the_rest_is_counted() {
     let from = base();
     let mut to = from.clone();
-    for (_, alter, ..) in
-        CASES.iter().filter(|c| ["a CA", "logs", "kubelet", "csi-proxy", "the exporter's command"].contains(&c.0))
-    {
+    for (_, alter, ..) in CASES.iter().filter(|c| {
+        ["the CA of kubelet's clients", "logs", "kubelet", "csi-proxy", "the exporter's command"].contains(&c.0)
+    }) {
         alter(&mut to);
     }
     let five = change(&Stored::Ours(from.clone()), &to);
     let expected =
-        ["kubelet.exe", "csi-proxy.exe", "the command of windows_exporter", "bootstrap-ca.crt", "the rotation of logs"];
+        ["kubelet.exe", "csi-proxy.exe", "the command of windows_exporter", "kubelet-ca.crt", "the rotation of logs"];
     assert_eq!((five.disruption, five.why.as_slice()), (Drain, expected.map(String::from).as_slice()));
 
     to.services.environment_vars.insert("HTTP_PROXY".into(), "x".into());

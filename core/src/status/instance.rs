@@ -71,13 +71,15 @@ pub fn describe(
                 None => format!("{step}: {what}"),
             };
             // Operations that are not disruptive: the node continues unchanged.
-            let quiet = matches!(type_, GrantType::Stage | GrantType::RotateKey) || *step == Step::Check;
+            let quiet = matches!(type_, GrantType::Stage | GrantType::RotateKey | GrantType::PullImages)
+                || *step == Step::Check;
             let phase = match type_ {
                 _ if quiet => Phase::Ready,
                 GrantType::Provision => Phase::Joining,
-                GrantType::Stage | GrantType::RotateKey => Phase::Ready,
+                GrantType::Stage | GrantType::RotateKey | GrantType::PullImages => Phase::Ready,
                 GrantType::Update | GrantType::Reboot => Phase::Updating,
                 GrantType::Repair => Phase::Repairing,
+                GrantType::Maintenance => Phase::Maintenance,
                 GrantType::Remove | GrantType::Orphan => Phase::Removing,
             };
             if !quiet {

@@ -1,5 +1,7 @@
 //! The SFTP channel: what the server can do, and its answers as errors of ours.
 
+use std::time::Duration;
+
 use russh_sftp::{
     client::{RawSftpSession, error::Error},
     protocol::{Packet, Status, StatusCode},
@@ -13,6 +15,11 @@ use super::tail;
 pub(super) const CHUNK: usize = 32 * 1024 - 256;
 
 pub(super) const POSIX_RENAME: &str = "posix-rename@openssh.com";
+
+/// Longest wait for a file that another program of the host holds, as wicd's own.
+const HELD_AT_MOST: Duration = Duration::from_secs(5);
+/// Interval between attempts.
+const AGAIN: Duration = Duration::from_millis(250);
 
 /// An open SFTP channel.
 pub(super) struct Sftp {
@@ -29,9 +36,25 @@ impl Sftp {
         let _ = self.raw.close_session();
     }
 
-    /// Puts `from` in the place of `to`, which may exist. Atomic where the server supports it; otherwise the file is
-    /// missing for the moment between a removal and a rename, as SFTP version 3 knows no other way.
+    /// Puts `from` in the place of `to`, which may exist. Waits for a file that another program of the host holds: an antivirus opens what
+    /// was just written.
     pub(super) async fn replace(&self, from: &str, to: &str) -> Result<(), Error> {
+        let mut left = HELD_AT_MOST.as_millis() / AGAIN.as_millis();
+        loop {
+            match self.replace_now(from, to).await {
+                // The protocol has no code for a file that is held.
+                Err(Error::Status(Status {
+                    status_code: StatusCode::Failure | StatusCode::PermissionDenied, ..
+                })) if left > 0 => left -= 1,
+                ended => return ended,
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+
+    /// Puts `from` in the place of `to`, once. Atomic where the server supports it; otherwise the file is
+    /// missing for the moment between a removal and a rename, as SFTP version 3 knows no other way.
+    async fn replace_now(&self, from: &str, to: &str) -> Result<(), Error> {
         if self.posix_rename {
             let mut names = Vec::with_capacity(8 + from.len() + to.len());
             for name in [from, to] {

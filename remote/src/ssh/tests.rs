@@ -371,6 +371,19 @@ async fn a_failed_write_is_reported_and_leaves_the_old_file() {
 }
 
 #[tokio::test]
+async fn a_file_that_an_antivirus_holds_is_renamed_when_it_lets_go() {
+    for extensions in [true, false] {
+        let running = Host { held: 3, extensions, ..Host::default() }.start().await;
+        let connection = connected(&running).await;
+        connection.write(r"C:\k\x", b"new").await.unwrap();
+        assert_eq!(connection.read(r"C:\k\x", 10).await.unwrap().as_deref(), Some(&b"new"[..]));
+    }
+    let running = Host { held: i64::MAX, ..Host::default() }.start().await;
+    let error = connected(&running).await.write(r"C:\k\x", b"new").await.unwrap_err();
+    assert_eq!(error.reason(), "TransferFailed", "{error}");
+}
+
+#[tokio::test]
 async fn a_host_without_sftp_says_so() {
     let running = Host { sftp: false, ..Host::default() }.start().await;
     let connection = connected(&running).await;

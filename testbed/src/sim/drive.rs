@@ -5,6 +5,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use anyhow::{Context as _, Result};
+
 /// A parsed SFTP path.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Place {
@@ -56,6 +58,12 @@ pub(super) fn spell(place: &Place, windows: bool) -> String {
         Place::Below(parts) => format!("/{}", parts.join("/")),
         Place::Root | Place::Nowhere => "/".into(),
     }
+}
+
+/// Content of a file, by the path that programs use.
+pub(super) fn read(root: &Path, windows_path: &str) -> Result<Vec<u8>> {
+    let parts: Vec<&str> = windows_path.split('\\').skip(1).collect();
+    std::fs::read(find(root, &parts)).with_context(|| format!("cannot read {windows_path}"))
 }
 
 /// Finds `parts` below `root` without regard to case, as Windows does; parts that are not there are taken as they are

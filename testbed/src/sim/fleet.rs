@@ -86,9 +86,10 @@ impl NodeView {
 }
 
 /// How a certificate request ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Issued {
-    Yes,
+    /// With this chain, PEM.
+    Yes(String),
     No,
 }
 
@@ -96,6 +97,8 @@ pub(super) enum Issued {
 struct Live {
     machine: Arc<Machine>,
     address: String,
+    /// Its own way to the API server, if it has one.
+    client: Option<Client>,
     next_heartbeat: Instant,
 }
 
@@ -190,15 +193,21 @@ impl Fleet {
     /// leaves the other a note.
     pub(super) async fn decision(&self, request: &str) -> Issued {
         let mut note = lock(&self.requests).entry(request.to_string()).or_default().subscribe();
-        let issued = note.wait_for(Option::is_some).await.ok().and_then(|i| *i).unwrap_or(Issued::No);
+        let issued = note.wait_for(Option::is_some).await.ok().and_then(|i| i.clone()).unwrap_or(Issued::No);
         lock(&self.requests).remove(request);
         issued
     }
 
     /// From now on the Node has heartbeats, and its Pods end on request. Until the guard is dropped.
-    pub(super) fn go_live(self: &Arc<Self>, node: &str, address: String, machine: Arc<Machine>) -> LiveGuard {
+    pub(super) fn go_live(
+        self: &Arc<Self>,
+        node: &str,
+        address: String,
+        machine: Arc<Machine>,
+        client: Option<Client>,
+    ) -> LiveGuard {
         // The first one comes at once, the others spread by the moment at which hosts came up.
-        let live = Live { machine, address, next_heartbeat: Instant::now() };
+        let live = Live { machine, address, client, next_heartbeat: Instant::now() };
         lock(&self.live).insert(node.to_string(), live);
         let _ = self.came_up.send(node.to_string());
         LiveGuard { fleet: self.clone(), node: node.to_string() }
@@ -269,7 +278,6 @@ impl Fleet {
     /// Renews Leases, those that are due in each second.
     async fn beat(&self) {
         let Some(period) = self.options.heartbeat else { return };
-        let leases: Api<Lease> = Api::namespaced(self.client.clone(), LEASES);
         loop {
             let now = Instant::now();
             let due: Vec<String> = lock(&self.live)
@@ -280,12 +288,14 @@ impl Fleet {
                     node.clone()
                 })
                 .collect();
-            stream::iter(due).for_each_concurrent(8, |node| self.renew(&leases, node)).await;
+            stream::iter(due).for_each_concurrent(8, |node| self.renew(node)).await;
             sleep(Duration::from_secs(1)).await;
         }
     }
 
-    async fn renew(&self, leases: &Api<Lease>, node: String) {
+    async fn renew(&self, node: String) {
+        let own = lock(&self.live).get(&node).and_then(|live| live.client.clone());
+        let leases: Api<Lease> = Api::namespaced(own.unwrap_or_else(|| self.client.clone()), LEASES);
         let Some(uid) = self.view(&node).borrow().uid.clone() else { return };
         let now = MicroTime(Timestamp::now());
         let patch = json!({ "spec": { "renewTime": now } });
@@ -330,8 +340,8 @@ fn doubted(node: &PartialObjectMeta<Node>) -> Option<String> {
 /// Whether a certificate request has been decided, and how.
 fn judge(request: &CertificateSigningRequest) -> Option<Issued> {
     let status = request.status.as_ref()?;
-    if status.certificate.as_ref().is_some_and(|c| !c.0.is_empty()) {
-        return Some(Issued::Yes);
+    if let Some(chain) = status.certificate.as_ref().filter(|c| !c.0.is_empty()) {
+        return Some(Issued::Yes(String::from_utf8_lossy(&chain.0).into_owned()));
     }
     let refused = status.conditions.iter().flatten().any(|c| matches!(c.type_.as_str(), "Denied" | "Failed"));
     refused.then_some(Issued::No)

@@ -1,12 +1,13 @@
 //! A simulated kubelet, and the part of wicd's service that talks to the API server.
 
-use std::{collections::BTreeMap, io::Read as _, path::Path, sync::Arc};
+use std::{collections::BTreeMap, io::Read as _, sync::Arc};
 
 use anyhow::{Context as _, Error, Result, ensure};
 use api::{
     host::{Desired, path},
     names::{key, user},
 };
+use base64::{Engine as _, prelude::BASE64_STANDARD};
 use k8s_openapi::api::{
     authentication::v1::TokenRequest,
     certificates::v1::CertificateSigningRequest,
@@ -15,14 +16,20 @@ use k8s_openapi::api::{
 use kube::{
     Resource as _,
     api::{Patch, PatchParams, PostParams},
+    config::{AuthInfo, KubeConfigOptions, Kubeconfig},
     core::{ObjectMeta, PartialObjectMeta, Request},
 };
 use rcgen::{CertificateParams, DnType, KeyPair, SanType};
-use serde::de::IgnoredAny;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 use wicd::{
-    daemon::{drift, reconciler::Report, service_token},
+    daemon::{
+        cluster::{Connect as _, Kube},
+        drift,
+        reconciler::Report,
+        service_token,
+    },
     fake_kubelet,
 };
 use x509_parser::pem::Pem;
@@ -31,6 +38,7 @@ use super::{
     drive,
     fault::Fault,
     fleet::{Fleet, Identity, Issued, NodeView, ServingCertificate, insist},
+    kubelet_server,
     machine::{Machine, State},
     windows::KUBELET,
 };
@@ -76,15 +84,26 @@ async fn run(fleet: &Arc<Fleet>, machine: &Arc<Machine>) {
             return;
         }
     };
+    let client = match fleet.options().own_credentials.then(|| own_client(machine)) {
+        None => None,
+        Some(client) => match Box::pin(client).await {
+            Ok(client) => Some(client),
+            Err(error) => {
+                tracing::warn!(host = machine.parts().name, error = format!("{error:#}"), "no client for a kubelet");
+                return sleep(START_AGAIN).await;
+            }
+        },
+    };
     let kubelet = Kubelet {
-        address: if desired.node_ip.is_empty() { machine.parts().address.ip().to_string() } else { desired.node_ip },
+        client,
+        address: if desired.node_ip.is_empty() { machine.address().ip().to_string() } else { desired.node_ip },
         identity: Identity::kubelet(&desired.node_name),
         node: desired.node_name,
         fleet,
         machine,
     };
     kubelet.register().await;
-    let _live = fleet.go_live(&kubelet.node, kubelet.address.clone(), machine.clone());
+    let _live = fleet.go_live(&kubelet.node, kubelet.address.clone(), machine.clone(), kubelet.client.clone());
     match fleet.options().serving {
         ServingCertificate::Await => while !kubelet.is_served().await {},
         ServingCertificate::Request => drop(insist("serving request", || kubelet.request_serving()).await),
@@ -93,7 +112,34 @@ async fn run(fleet: &Arc<Fleet>, machine: &Arc<Machine>) {
     if !is_broken(machine) {
         kubelet.become_ready().await;
     }
-    kubelet.report_version().await;
+    let serves = async {
+        match kubelet.address.parse().ok().filter(|_| kubelet.client.is_some()) {
+            Some(address) => kubelet_server::serve(machine, address).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::join!(serves, kubelet.report_version());
+}
+
+/// The way of a kubelet to the API server: with its own certificate, and with the authorities that were in the host's file when it started. (A
+/// kubelet before Kubernetes 1.36 does not read them again.)
+async fn own_client(machine: &Machine) -> Result<kube::Client> {
+    let mut kubeconfig: Kubeconfig = serde_json::from_slice(&drive::read(machine.drive(), path::NODE_KUBECONFIG)?)?;
+    let pem = fake_kubelet::start(machine.windows().host()).map_err(Error::msg)?;
+    for user in kubeconfig.auth_infos.iter_mut().filter_map(|u| u.auth_info.as_mut()) {
+        *user = AuthInfo {
+            client_certificate_data: Some(BASE64_STANDARD.encode(&pem)),
+            client_key_data: Some(BASE64_STANDARD.encode(&pem).into()),
+            ..AuthInfo::default()
+        };
+    }
+    for cluster in kubeconfig.clusters.iter_mut().filter_map(|c| c.cluster.as_mut()) {
+        let file = cluster.certificate_authority.take().context("it names no CA")?;
+        cluster.certificate_authority_data = Some(BASE64_STANDARD.encode(drive::read(machine.drive(), &file)?));
+    }
+    let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    config.proxy_url = None;
+    Ok(kube::Client::try_from(config)?)
 }
 
 /// The Node that the kubelet of a host registers.
@@ -167,7 +213,7 @@ fn node_status(machine: &Machine, address: &str, version: &str, ready: bool) -> 
 /// When the kubelet could not start: its configuration or its certificate is not that of a node.
 pub(super) fn ready_node(machine: &Machine) -> Result<Value> {
     let desired = who_am_i(machine)?;
-    let own = machine.parts().address.ip().to_string();
+    let own = machine.address().ip().to_string();
     let address = if desired.node_ip.is_empty() { own } else { desired.node_ip };
     Ok(new_node(&desired.node_name, node_status(machine, &address, "v1.36.3", !is_broken(machine))))
 }
@@ -188,7 +234,7 @@ fn is_broken(machine: &Machine) -> bool {
 
 /// What a kubelet reads before it starts: that its certificate is that of its Node.
 fn who_am_i(machine: &Machine) -> Result<Desired> {
-    let desired: Desired = serde_json::from_slice(&read(machine.drive(), path::DESIRED)?)?;
+    let desired: Desired = serde_json::from_slice(&drive::read(machine.drive(), path::DESIRED)?)?;
     let pem = fake_kubelet::start(machine.windows().host()).map_err(Error::msg)?;
     let is_certificate = |pem: &Pem| pem.label == "CERTIFICATE";
     let first =
@@ -204,12 +250,9 @@ fn who_am_i(machine: &Machine) -> Result<Desired> {
     Ok(desired)
 }
 
-fn read(drive: &Path, windows_path: &str) -> Result<Vec<u8>> {
-    let parts: Vec<&str> = windows_path.split('\\').skip(1).collect();
-    std::fs::read(drive::find(drive, &parts)).with_context(|| format!("cannot read {windows_path}"))
-}
-
 struct Kubelet<'a> {
+    /// Its own way to the API server; without one, that of all.
+    client: Option<kube::Client>,
     fleet: &'a Arc<Fleet>,
     machine: &'a Arc<Machine>,
     node: String,
@@ -218,11 +261,21 @@ struct Kubelet<'a> {
 }
 
 impl Kubelet<'_> {
+    async fn send<T: DeserializeOwned>(
+        &self,
+        request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
+    ) -> kube::Result<T> {
+        match &self.client {
+            Some(client) => client.request(request.map_err(kube::Error::BuildRequest)?).await,
+            None => self.fleet.send(&self.identity, request).await,
+        }
+    }
+
     async fn register(&self) {
         let body = self.new_node().to_string().into_bytes();
         insist("node", || async {
             let create = Request::new(Node::url_path(&(), None)).create(&PostParams::default(), body.clone());
-            match self.fleet.send::<IgnoredAny>(&self.identity, create).await {
+            match self.send::<IgnoredAny>(create).await {
                 Err(kube::Error::Api(status)) if status.is_already_exists() => {
                     self.patch_status(self.status(false)).await
                 }
@@ -244,7 +297,7 @@ impl Kubelet<'_> {
             &PatchParams::default(),
             &patch,
         );
-        self.fleet.send::<IgnoredAny>(&self.identity, request).await.map(drop)
+        self.send::<IgnoredAny>(request).await.map(drop)
     }
 
     fn new_node(&self) -> Value {
@@ -257,27 +310,26 @@ impl Kubelet<'_> {
 
     /// Asks for a serving certificate, and returns whether one was issued. A host that has one does not ask again.
     async fn is_served(&self) -> bool {
-        if self.machine.windows().has_serving_certificate(&self.node) {
+        if self.machine.windows().has_serving_certificate(&self.node, &self.address) {
             return true;
         }
-        let name = insist("serving request", || self.request_serving()).await;
-        let issued = self.fleet.decision(&name).await == Issued::Yes;
-        if issued {
-            self.machine.windows().keep_serving_certificate(&self.node);
-        } else {
+        let (name, key) = insist("serving request", || self.request_serving()).await;
+        let Issued::Yes(chain) = self.fleet.decision(&name).await else {
             tracing::warn!(
                 node = self.node,
                 request = name,
                 "simulated kubelet got no serving certificate, will ask again"
             );
             sleep(std::time::Duration::from_secs(10)).await;
-        }
-        issued
+            return false;
+        };
+        self.machine.windows().keep_serving_certificate(&format!("{}\n{key}", chain.trim_end()));
+        true
     }
 
-    /// Posts a request and returns its name.
-    async fn request_serving(&self) -> kube::Result<String> {
-        let request =
+    /// Posts a request, and returns its name and the key.
+    async fn request_serving(&self) -> kube::Result<(String, String)> {
+        let (request, key) =
             serving_request(&self.node, &self.address).map_err(|e| kube::Error::Service(format!("{e:#}").into()))?;
         let object = CertificateSigningRequest {
             metadata: ObjectMeta { generate_name: Some("csr-".into()), ..ObjectMeta::default() },
@@ -291,8 +343,8 @@ impl Kubelet<'_> {
         };
         let body = serde_json::to_vec(&object).map_err(kube::Error::SerdeError)?;
         let create = Request::new(CertificateSigningRequest::url_path(&(), None)).create(&PostParams::default(), body);
-        let created: CertificateSigningRequest = self.fleet.send(&self.identity, create).await?;
-        Ok(created.metadata.name.unwrap_or_default())
+        let created: CertificateSigningRequest = self.send(create).await?;
+        Ok((created.metadata.name.unwrap_or_default(), key))
     }
 
     /// wicd's part, too: the tokens of services with an identity of their own.
@@ -332,7 +384,16 @@ impl Kubelet<'_> {
             self.renew_tokens(&wicd, seen.json.as_ref()).await;
             let report = self.machine.windows().keep(seen.json.as_ref());
             let annotations = annotations(&seen, &report);
-            if !annotations.is_empty() {
+            if !annotations.is_empty() && self.client.is_some() {
+                // As wicd does it: with what the host has now.
+                insist("annotations", || async {
+                    let host = Arc::new(self.machine.windows().host().clone());
+                    let written =
+                        async { Kube::new(host).connect().await?.annotate(&self.node, annotations.clone()).await };
+                    Box::pin(written).await.map_err(|error| kube::Error::Service(error.into()))
+                })
+                .await;
+            } else if !annotations.is_empty() {
                 let patch = Patch::Merge(json!({ "metadata": { "annotations": annotations } }));
                 insist("annotations", || {
                     let request =
@@ -375,13 +436,14 @@ fn annotations(seen: &NodeView, report: &Report) -> BTreeMap<&'static str, Optio
     change
 }
 
-/// A certificate request as kubelet makes it, in PEM.
-fn serving_request(node: &str, address: &str) -> Result<String> {
+/// A certificate request as kubelet makes it, and its key, both in PEM.
+fn serving_request(node: &str, address: &str) -> Result<(String, String)> {
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::OrganizationName, user::NODES_GROUP);
     params.distinguished_name.push(DnType::CommonName, format!("{}{node}", user::NODE_PREFIX));
     params.subject_alt_names = vec![SanType::DnsName(node.try_into()?), SanType::IpAddress(address.parse()?)];
-    Ok(params.serialize_request(&KeyPair::generate()?)?.pem()?)
+    let key = KeyPair::generate()?;
+    Ok((params.serialize_request(&key)?.pem()?, key.serialize_pem()))
 }
 
 #[cfg(test)]

@@ -48,6 +48,8 @@ pub(super) struct State {
     pub(super) kubelet_runs: u64,
     /// How long kubelet takes to come up.
     pub(super) boot: Duration,
+    /// Where its SSH port is.
+    pub(super) address: SocketAddr,
 }
 
 /// How a machine is made.
@@ -94,8 +96,8 @@ impl Machine {
     pub(super) fn new(parts: Parts) -> io::Result<Arc<Self>> {
         let drive = parts.dir.join("drive_c");
         super::drive::format(&drive, &parts.dir.join("linux"))?;
-        let state =
-            State { powered: true, boots: 1, faults: Vec::new(), revision: 0, kubelet_runs: 0, boot: parts.boot };
+        let (boot, address) = (parts.boot, parts.address);
+        let state = State { powered: true, boots: 1, faults: Vec::new(), revision: 0, kubelet_runs: 0, boot, address };
         let state = Arc::new(watch::Sender::new(state));
         let revised = state.clone();
         let changed = move |event, service: &str| {
@@ -120,6 +122,23 @@ impl Machine {
 
     pub(super) fn parts(&self) -> &Parts {
         &self.parts
+    }
+
+    /// Its address now, with the SSH port.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.state.borrow().address
+    }
+
+    /// Gives it another address in the place of its own: connections are cut, and services know nothing of it.
+    pub(super) fn readdress(&self, address: SocketAddr) {
+        let mut windows = self.windows.host().state();
+        windows.machine.addresses = vec![address.ip().to_string()];
+        windows.machine.default_address = Some(address.ip().to_string());
+        drop(windows);
+        self.change(|s| {
+            s.address = address;
+            s.revision += 1;
+        });
     }
 
     pub(super) fn drive(&self) -> &Path {
@@ -318,7 +337,7 @@ fn parse(command: &str) -> Option<(String, Verb, String)> {
     let words: Vec<&str> = command.split(' ').collect();
     let &[exe, verb, operation] = words.as_slice() else { return None };
     let sha256 = exe.strip_prefix(api::host::path::LAUNCH)?.strip_prefix('\\')?.strip_suffix(r"\wicd.exe")?;
-    let verbs = [Verb::Facts, Verb::Stage, Verb::Apply, Verb::Start, Verb::Reboot, Verb::Cleanup];
+    let verbs = [Verb::Facts, Verb::Stage, Verb::Apply, Verb::Start, Verb::Reboot, Verb::Pull, Verb::Cleanup];
     let verb = verbs.into_iter().find(|v| v.as_str() == verb)?;
     api::payload::is_sha256(sha256).then(|| (sha256.to_string(), verb, operation.to_string()))
 }

@@ -15,6 +15,7 @@ mod fault;
 mod fleet;
 mod jump_host;
 mod kubelet;
+mod kubelet_server;
 mod link;
 mod machine;
 mod pods;
@@ -43,7 +44,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
-use wicd::fake::FakeHost;
+pub use wicd::maintenance::{Action, Outcome};
+use wicd::{daemon::cluster::Kube, fake::FakeHost, maintenance::Means};
 
 pub use self::{fault::Fault, fleet::ServingCertificate, jump_host::SimJumpHost, kubelet::BROKEN, link::Link};
 use self::{fleet::Fleet, machine::Machine, machine::Parts};
@@ -75,6 +77,9 @@ pub struct SimOptions {
     pub termination: Duration,
     /// What Nodes say as their version.
     pub kubelet_version: String,
+    /// Whether kubelet and wicd of each host go to the API server with what the host has for it, certificates and CA, and kubelet answers requests for
+    /// logs. Otherwise all hosts share one connection, as many must.
+    pub own_credentials: bool,
 }
 
 impl Default for SimOptions {
@@ -92,6 +97,7 @@ impl Default for SimOptions {
             heartbeat: Some(Duration::from_secs(20)),
             termination: Duration::ZERO,
             kubelet_version: "v1.36.3".into(),
+            own_credentials: false,
         }
     }
 }
@@ -224,12 +230,12 @@ impl SimHost {
 
     /// Address, out of 127.0.0.0/8.
     pub fn address(&self) -> IpAddr {
-        self.machine.parts().address.ip()
+        self.machine.address().ip()
     }
 
     /// SSH port.
     pub fn port(&self) -> u16 {
-        self.machine.parts().address.port()
+        self.machine.address().port()
     }
 
     /// The host key that it shows now.
@@ -284,6 +290,17 @@ impl SimHost {
         self.machine.power_on();
     }
 
+    /// Gives it another address, as a DHCP server does while it runs. Its machine id and its host key stay.
+    ///
+    /// # Errors
+    /// When there is no address to listen on.
+    pub async fn readdress(&self) -> Result<()> {
+        let (listener, address) = listen(self.port()).await?;
+        drop(listener);
+        self.machine.readdress(address);
+        Ok(())
+    }
+
     /// Restarts so far, and one. This is its boot id.
     pub fn boots(&self) -> u32 {
         self.machine.state().borrow().boots
@@ -322,6 +339,13 @@ impl SimHost {
             self.machine.windows().keep(None);
             BTreeMap::new()
         }
+    }
+
+    /// What `wicd.exe maintenance` does on it, with its own credentials. A second of it takes a tenth.
+    pub async fn maintenance(&self, action: &Action) -> Outcome {
+        let connect = Kube::new(Arc::new(self.windows().clone()));
+        let means = Means { host: self.windows(), connect: &connect, say: &|_| {}, second: Duration::from_millis(100) };
+        wicd::maintenance::run(&means, action).await
     }
 
     /// State of its Windows services.

@@ -35,13 +35,20 @@ pub(super) async fn serve(machine: Arc<Machine>, listener: TcpListener, stop: Ca
                 continue;
             }
             let Some(bound) = listener.take() else {
-                listener = Some(rebind(machine.parts().address).await);
+                listener = Some(rebind(machine.address()).await);
                 continue;
             };
+            let here = machine.address();
+            if bound.local_addr().is_ok_and(|address| address != here) {
+                drop(bound);
+                listener = Some(rebind(here).await);
+                continue;
+            }
             let up = stop.child_token();
             // What is connected ends with the port, and also when this future is dropped.
             let _cut = up.clone().drop_guard();
-            while open(&state.borrow_and_update()) {
+            let stays = |s: &State| open(s) && s.address == here;
+            while stays(&state.borrow_and_update()) {
                 tokio::select! {
                     changed = state.changed() => if changed.is_err() { return },
                     accepted = bound.accept() => if let Ok((stream, _)) = accepted { welcome(&machine, stream, &up) },

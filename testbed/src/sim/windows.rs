@@ -11,7 +11,10 @@ use std::{
 };
 
 use anyhow::Result;
-use api::host::{Feature, Machine, ServiceState, Verb, WICD_SERVICE, path};
+use api::{
+    host::{Feature, Machine, ServiceState, Verb, WICD_SERVICE, path},
+    names::user,
+};
 use serde_json::Value;
 use wicd::{
     daemon::reconciler::{Reconciler, Report},
@@ -20,6 +23,7 @@ use wicd::{
     host::{Host as _, StartType},
     operation,
 };
+use x509_parser::{extensions::GeneralName, pem::Pem};
 
 use super::fault::Fault;
 use crate::lock::lock;
@@ -36,8 +40,6 @@ const PASSES: usize = 20;
 pub(super) struct Windows {
     host: FakeHost,
     reconciler: Arc<Mutex<Reconciler>>,
-    /// Node for which kubelet has been given a serving certificate.
-    served: Mutex<Option<String>>,
 }
 
 impl Windows {
@@ -68,7 +70,7 @@ impl Windows {
             }
             changed(event, &service.name);
         });
-        Self { host, reconciler, served: Mutex::default() }
+        Self { host, reconciler }
     }
 
     pub(super) fn host(&self) -> &FakeHost {
@@ -132,20 +134,37 @@ impl Windows {
         }
     }
 
-    /// Whether kubelet has its serving certificate for this Node. What was taken away from the host is gone.
-    pub(super) fn has_serving_certificate(&self, node: &str) -> bool {
-        let pki = self.host.path(path::KUBELET_PKI);
-        pki.is_ok_and(|dir| dir.join(SERVING).exists()) && lock(&self.served).as_deref() == Some(node)
+    /// Whether kubelet has a serving certificate for this Node at this address. What was taken away from the host is gone.
+    pub(super) fn has_serving_certificate(&self, node: &str, address: &str) -> bool {
+        let is_for = |pem: &str| {
+            let block = Pem::iter_from_buffer(pem.as_bytes()).flatten().find(|b| b.label == "CERTIFICATE")?;
+            let leaf = block.parse_x509().ok()?;
+            let name = leaf.subject().iter_common_name().next()?.as_str().ok()?.to_owned();
+            let names = leaf.subject_alternative_name().ok()??;
+            let octets = match address.parse().ok()? {
+                IpAddr::V4(v4) => v4.octets().to_vec(),
+                IpAddr::V6(v6) => v6.octets().to_vec(),
+            };
+            let names_address = names.value.general_names.iter().any(|n| *n == GeneralName::IPAddress(&octets));
+            let is_of_node = name == format!("{}{node}", user::NODE_PREFIX);
+            Some(is_of_node && names_address && leaf.validity().is_valid())
+        };
+        self.serving_certificate().is_some_and(|pem| is_for(&pem) == Some(true))
     }
 
-    /// Notes that kubelet has it: a file where kubelet keeps its own.
-    pub(super) fn keep_serving_certificate(&self, node: &str) {
+    /// The serving certificate of kubelet and its key, if there is one.
+    pub(super) fn serving_certificate(&self) -> Option<String> {
+        std::fs::read_to_string(self.host.path(path::KUBELET_PKI).ok()?.join(SERVING)).ok()
+    }
+
+    /// Keeps it where kubelet keeps its own.
+    pub(super) fn keep_serving_certificate(&self, pem: &str) {
         let kept = self
             .host
             .path(path::KUBELET_PKI)
-            .map(|dir| std::fs::create_dir_all(&dir).and_then(|()| std::fs::write(dir.join(SERVING), "simulated\n")));
-        if let Ok(Ok(())) = kept {
-            *lock(&self.served) = Some(node.to_string());
+            .map(|dir| std::fs::create_dir_all(&dir).and_then(|()| std::fs::write(dir.join(SERVING), pem)));
+        if !matches!(kept, Ok(Ok(()))) {
+            tracing::warn!("a simulated kubelet cannot keep its serving certificate");
         }
     }
 }

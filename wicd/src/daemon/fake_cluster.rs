@@ -17,9 +17,9 @@ type Issuing = Box<dyn Fn(&str) -> Issue + Send + Sync>;
 
 /// A handle: clones are the same API server.
 #[derive(Clone)]
-pub(super) struct FakeCluster(Arc<Inner>);
+pub(crate) struct FakeCluster(Arc<Inner>);
 
-pub(super) struct Inner {
+pub(crate) struct Inner {
     pub node: watch::Sender<Option<Value>>,
     pub config_maps: Mutex<BTreeMap<String, ServicesConfigMap>>,
     pub down: AtomicBool,
@@ -41,7 +41,7 @@ impl std::ops::Deref for FakeCluster {
 }
 
 impl FakeCluster {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(Arc::new(Inner {
             node: watch::channel(None).0,
             config_maps: Mutex::default(),
@@ -56,13 +56,13 @@ impl FakeCluster {
     }
 
     /// A Ready Node with these annotations.
-    pub(super) fn set_node(&self, annotations: &[(&str, &str)]) {
+    pub(crate) fn set_node(&self, annotations: &[(&str, &str)]) {
         let annotations: BTreeMap<_, _> = annotations.iter().copied().collect();
         self.node.send_replace(Some(json!({"metadata": {"name": "win-1", "annotations": annotations},
             "status": {"conditions": [{"type": "Ready", "status": "True"}]}})));
     }
 
-    pub(super) fn annotation(&self, key: &str) -> Option<String> {
+    pub(crate) fn annotation(&self, key: &str) -> Option<String> {
         self.node.borrow().as_ref()?["metadata"]["annotations"][key].as_str().map(String::from)
     }
 }

@@ -14,7 +14,7 @@ pub mod cluster;
 pub mod drift;
 pub mod environment;
 #[cfg(test)]
-mod fake_cluster;
+pub(crate) mod fake_cluster;
 pub mod file_integrity;
 pub mod follow;
 pub mod log;

@@ -20,7 +20,7 @@ use crate::ownership::{Ownership, SERVICE_NAMES};
 use crate::secure;
 
 /// Program whose reading and writing of image layers an antivirus slows down most. WMCO excludes the same one.
-const CONTAINERD: &str = r"C:\k\containerd\containerd.exe";
+pub(super) const CONTAINERD: &str = r"C:\k\containerd\containerd.exe";
 /// State of services: ours altogether if it was not there before us.
 const STATE_TREES: [&str; 5] = [
     r"C:\var\lib\kubelet",

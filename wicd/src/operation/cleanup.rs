@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use api::host::{Marker, Outcome, WICD_SERVICE, path};
 
-use super::{Failure, Report, chain, pending};
+use super::{Failure, Report, chain, pending, pull};
 use crate::files::{self, Access};
 use crate::host::{Host, HostError, ServiceInfo};
 use crate::ownership::Ownership;
@@ -43,6 +43,8 @@ pub(super) fn cleanup(host: &dyn Host, report: &mut Report) -> Result<Outcome, F
     if owned != Ownership::default() {
         // What was only known from WMCO's services must be known still when these are gone.
         owned.save(host)?;
+        // While containerd runs.
+        pull::unpin_all(host, &owned, report);
         remove_services(host, &owned, report, &mut failures);
         failures.note(host.kill_leftovers());
         restore(host, &owned, &mut failures);

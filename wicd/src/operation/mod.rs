@@ -6,6 +6,7 @@ mod apply;
 mod cleanup;
 mod fence;
 mod pending;
+mod pull;
 mod recipient;
 mod stage;
 mod start;
@@ -105,6 +106,7 @@ fn chain(error: &dyn Error) -> String {
 pub(crate) struct Report {
     requests: BTreeMap<CertificateKind, String>,
     warnings: Vec<String>,
+    missing_images: Vec<String>,
 }
 
 impl Report {
@@ -123,7 +125,7 @@ pub fn run(host: &dyn Host, request: &Request) -> Answer {
         Body::Facts(b) => b.files.as_slice(),
         Body::Stage(b) => &b.files,
         Body::Apply(b) => &b.files,
-        Body::Start(_) | Body::Reboot(_) | Body::Cleanup(_) => &[],
+        Body::Start(_) | Body::Reboot(_) | Body::Pull(_) | Body::Cleanup(_) => &[],
     };
     let state = match observe(host, files) {
         Ok(state) => Some(further(host, &request.body, state)),
@@ -139,6 +141,7 @@ pub fn run(host: &dyn Host, request: &Request) -> Answer {
         state,
         requests: report.requests,
         warnings: report.warnings,
+        missing_images: report.missing_images,
     }
 }
 
@@ -147,7 +150,16 @@ fn further(host: &dyn Host, body: &Body, state: HostState) -> HostState {
     let Body::Facts(asked) = body else { return state };
     let api_server = asked.api_server.as_deref().and_then(|url| host.unreachable(url));
     let ports_in_use = asked.ports.iter().copied().filter(|port| host.is_in_use(*port)).collect();
-    HostState { api_server, ports_in_use, ..state }
+    // Without a domain there is no program to answer, and the calls take long to fail.
+    let accounts = state.machine.domain.as_ref().map_or(&[][..], |_| &asked.service_accounts);
+    HostState {
+        api_server,
+        ports_in_use,
+        restart_causes: host.restart_causes(),
+        antivirus: host.antivirus(apply::CONTAINERD),
+        service_accounts: accounts.iter().map(|name| (name.clone(), host.service_account(name))).collect(),
+        ..state
+    }
 }
 
 fn attempt(host: &dyn Host, request: &Request, report: &mut Report) -> Result<Outcome, Failure> {
@@ -169,7 +181,7 @@ fn attempt(host: &dyn Host, request: &Request, report: &mut Report) -> Result<Ou
         ));
     }
     secure::root(host)?;
-    let Some(_lock) = lock::take(host, PATIENCE)? else {
+    let Some(lock) = lock::take(host, PATIENCE)? else {
         return Err(Failure::new("HostBusy", "another operation or the service is changing the host; try again later"));
     };
     // First, because the operator of another cluster must not leave its epoch here either.
@@ -181,6 +193,10 @@ fn attempt(host: &dyn Host, request: &Request, report: &mut Report) -> Result<Ou
         Body::Start(body) => start::start(host, body, report),
         // There is nothing to do but to look; see `serve`.
         Body::Facts(_) | Body::Reboot(_) => Ok(Outcome::Done),
+        Body::Pull(body) => {
+            drop(lock);
+            pull::pull(host, body, report)
+        }
         Body::Cleanup(_) => cleanup::cleanup(host, report),
     }
 }

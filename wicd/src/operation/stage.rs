@@ -91,7 +91,7 @@ fn take_missing(host: &dyn Host, body: &Stage, archive: &str) -> Result<(), Fail
         return Err(disk_full(needed, free));
     }
     let wanted: BTreeMap<String, u64> = body.files.iter().map(|f| (f.sha256.clone(), f.size)).collect();
-    let file = fs::File::open(host.path(archive)?);
+    let file = files::open(&host.path(archive)?);
     let file = file.map_err(|e| invalid(format!("the archive cannot be opened: {e}")))?;
     unpack(host, io::BufReader::new(file), &wanted).map_err(|failure| match failure {
         Unpack::Refused(failure) => failure,
@@ -161,7 +161,7 @@ fn take(host: &dyn Host, entry: &mut impl Read, sha256: &str, size: u64) -> Resu
     let temporary = format!("{place}.part");
     files::remove(host, &temporary)?;
     let real = host.path(&temporary)?;
-    let file = fs::File::create_new(&real).map_err(HostError::system("write", &temporary))?;
+    let file = files::make(&real).map_err(HostError::system("write", &temporary))?;
     let copied = decompress(entry, &file, size);
     drop(file);
     let verdict = match copied {

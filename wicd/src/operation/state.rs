@@ -8,7 +8,7 @@ use api::payload;
 use super::pending::pending_reboot;
 use crate::certificates;
 use crate::files;
-use crate::host::{Host, HostError, ServiceInfo};
+use crate::host::{Host, HostError, ServiceInfo, StartType};
 use crate::ownership::{Ownership, SERVICE_NAMES, is_tagged};
 
 /// How the host stands, and which blobs of `files` are missing.
@@ -36,6 +36,7 @@ pub fn observe(host: &dyn Host, files: &[payload::File]) -> Result<HostState, Ho
         certificates,
         reboot_required: pending_reboot(host)?,
         foreign_services: foreign(&services, &owned, SERVICE_NAMES),
+        container_runtimes: container_runtimes(&services),
         ..HostState::default()
     })
 }
@@ -78,6 +79,16 @@ pub(super) fn foreign<'a>(
     foreign
 }
 
+/// Services of other container runtimes and node agents: Docker Engine and Mirantis Container Runtime, Docker Desktop, RKE2, Rancher, k0s.
+const CONTAINER_RUNTIMES: [&str; 5] = ["docker", "com.docker.service", "rke2", "rancher-wins", "k0sworker"];
+
+/// Those of them that are there and may start.
+fn container_runtimes(services: &[ServiceInfo]) -> Vec<String> {
+    let is_one = |name: &str| CONTAINER_RUNTIMES.iter().any(|known| known.eq_ignore_ascii_case(name));
+    let found = services.iter().filter(|s| is_one(&s.name) && s.start != StartType::Disabled);
+    found.map(|s| s.name.clone()).collect()
+}
+
 /// SHA-256 of the `wicd.exe` of a command line, from its path.
 fn sha256_of_command(command: &str) -> Option<String> {
     let rest = command.trim_start_matches('"').strip_prefix(path::WICD)?.strip_prefix('\\')?;
@@ -101,6 +112,19 @@ mod tests {
         ] {
             assert_eq!(sha256_of_command(&command), expected, "{command}");
         }
+    }
+
+    #[test]
+    fn container_runtimes_of_others() {
+        let service = |name: &str, start| ServiceInfo { name: name.into(), start, ..ServiceInfo::default() };
+        let services = [
+            service("Docker", StartType::Auto),
+            service("com.docker.service", StartType::Disabled),
+            service("rke2", StartType::Demand),
+            service("containerd", StartType::Auto),
+            service("dockerized-printer", StartType::Auto),
+        ];
+        assert_eq!(container_runtimes(&services), ["Docker", "rke2"]);
     }
 
     #[test]

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use api::host::{
-    Apply, Cleanup, ConfigFile, Desired, Facts, HostState, Reboot, Recipient, ServiceState, Stage, Start, operation_dir,
+    AccountState, Antivirus, Apply, Cleanup, ConfigFile, Defender, Desired, Facts, HostState, Reboot, Recipient,
+    RestartCause, ServiceState, Stage, Start, operation_dir,
 };
 use api::payload;
 use api::services::{Service, ServicesConfig};
@@ -252,7 +253,12 @@ fn facts_change_nothing() {
     let files = payload_files("1").into_iter().map(|(f, _)| f).collect::<Vec<_>>();
     bed.host.state().unreachable = Some("timed out".into());
     bed.host.state().ports_in_use = [10250, 9999].into();
-    let asked = Facts { files: files.clone(), api_server: Some("https://api:6443".into()), ports: vec![80, 10250] };
+    let asked = Facts {
+        files: files.clone(),
+        api_server: Some("https://api:6443".into()),
+        ports: vec![80, 10250],
+        service_accounts: vec!["web".into()],
+    };
     let answer = bed.run(Body::Facts(asked));
     let state = answer.state.unwrap();
     assert_eq!((state.api_server.as_deref(), state.ports_in_use), (Some("timed out"), vec![10250]));
@@ -260,6 +266,38 @@ fn facts_change_nothing() {
     assert_eq!(state.missing, files.iter().map(|f| f.sha256.clone()).collect::<Vec<_>>());
     assert_eq!(state.foreign_services, ["containerd"]);
     assert_eq!((state.wicd, state.marker), (ServiceState::Missing, None));
+}
+
+#[test]
+fn facts_have_what_waits_and_what_checks() {
+    let bed = Bed::new();
+    let asked = || Body::Facts(Facts { service_accounts: vec!["web".into(), "db".into()], ..Facts::default() });
+    let state = bed.run(asked()).state.unwrap();
+    assert_eq!((state.antivirus, state.service_accounts.len()), (Antivirus::default(), 0), "it is in no domain");
+    assert!(state.restart_causes.is_empty() && state.container_runtimes.is_empty());
+
+    let filters = vec!["csagent".to_owned()];
+    let with = |defender| Antivirus { defender, filters: filters.clone() };
+    bed.host.state().restart_causes.insert(RestartCause::WindowsUpdate);
+    bed.host.state().antivirus = with(Defender::Checks);
+    bed.host.state().machine.domain = Some("corp.example.com".into());
+    bed.host.state().service_accounts.insert("web".into(), AccountState::Usable);
+    bed.host.state().services.insert("docker".into(), service("docker", "Docker Engine", &[]));
+    let state = bed.run(asked()).state.unwrap();
+    let accounts = [("web".to_owned(), AccountState::Usable), ("db".to_owned(), AccountState::NotFound)];
+    assert_eq!((state.service_accounts, state.antivirus), (accounts.into(), with(Defender::Checks)));
+    assert_eq!(
+        (state.restart_causes, state.container_runtimes),
+        ([RestartCause::WindowsUpdate].into(), vec!["docker".to_owned()])
+    );
+
+    bed.host.state().excluded.insert(r"C:\k\containerd\containerd.exe".into());
+    assert_eq!(bed.run(asked()).state.unwrap().antivirus, with(Defender::Excludes));
+    assert_eq!(
+        bed.run(Body::Reboot(Reboot::default())).state.unwrap().antivirus,
+        Antivirus::default(),
+        "it takes time"
+    );
 }
 
 #[test]
@@ -358,4 +396,26 @@ proptest! {
         prop_assert_eq!(parse_request(&json, Verb::Facts, &wrong).is_some(), wrong == id);
         prop_assert!(parse_request(&json, Verb::Cleanup, &id).is_none());
     }
+}
+
+/// Of a second or two for each file: no host may depend on what its antivirus leaves alone.
+#[test]
+fn an_antivirus_that_holds_each_new_file_delays_a_join_and_a_removal() {
+    use crate::files::tests::{antivirus, held_files};
+    let bed = Bed::new();
+    let run = |bed: &Bed, attempts: u32| {
+        antivirus(attempts);
+        bed.join("1");
+        bed.join("2");
+        // It knows none of the files any more.
+        antivirus(attempts);
+        let removed = bed.run(Body::Cleanup(Cleanup {}));
+        assert_eq!(removed.outcome, Outcome::Done, "{removed:?}");
+        let held = held_files();
+        (bed.tree().into_keys().collect::<Vec<_>>(), held)
+    };
+    let (without, _) = run(&Bed::new(), 0);
+    let (with, held) = run(&bed, 1);
+    assert_eq!(with, without);
+    assert!(held > 5, "{held}");
 }

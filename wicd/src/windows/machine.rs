@@ -7,6 +7,7 @@ use std::ptr::{null, null_mut};
 use api::host::Machine;
 use windows_registry::LOCAL_MACHINE;
 use windows_sys::Win32::Foundation::{CloseHandle, ERROR_BUFFER_OVERFLOW, ERROR_NO_DATA, HANDLE};
+use windows_sys::Win32::Globalization::{GetSystemDefaultUILanguage, LCIDToLocaleName};
 use windows_sys::Win32::NetworkManagement::IpHelper::{
     GAA_FLAG_SKIP_ANYCAST, GAA_FLAG_SKIP_DNS_SERVER, GAA_FLAG_SKIP_MULTICAST, GetAdaptersAddresses,
     IP_ADAPTER_ADDRESSES_LH,
@@ -21,12 +22,14 @@ use windows_sys::Win32::System::SystemInformation::{
 };
 use windows_sys::Win32::System::Threading::{GetCurrentProcess, OpenProcessToken};
 
-use super::dism;
 use super::wide::{check, check_code, error, is, plain, text_in, wide};
+use super::{dism, domain};
 use crate::host::{Adapter, HostError};
 
 const CRYPTOGRAPHY: &str = r"SOFTWARE\Microsoft\Cryptography";
 const CURRENT_VERSION: &str = r"SOFTWARE\Microsoft\Windows NT\CurrentVersion";
+/// `LOCALE_NAME_MAX_LENGTH`
+const LOCALE_NAME_LENGTH: usize = 85;
 const PREFETCH: &str = r"SYSTEM\CurrentControlSet\Control\Session Manager\Memory Management\PrefetchParameters";
 
 /// Everything about the host.
@@ -48,6 +51,8 @@ pub(super) fn machine() -> Result<Machine, HostError> {
         disk_free: disk_free()?,
         is_admin: is_admin()?,
         containers_feature: dism::containers(),
+        domain: domain::domain(),
+        language: language(),
     })
 }
 
@@ -104,6 +109,15 @@ fn hostname() -> io::Result<String> {
 fn uptime_ms() -> i64 {
     // SAFETY: the call takes nothing and cannot fail.
     i64::try_from(unsafe { GetTickCount64() }).unwrap_or(i64::MAX)
+}
+
+/// Language in which Windows was installed, which names its accounts and groups.
+fn language() -> Option<String> {
+    let mut name = [0_u16; LOCALE_NAME_LENGTH];
+    let length = i32::try_from(name.len()).ok()?;
+    // SAFETY: the buffer is as long as we say; no flags.
+    let written = unsafe { LCIDToLocaleName(GetSystemDefaultUILanguage().into(), name.as_mut_ptr(), length, 0) };
+    Some(text_in(&name)).filter(|name| written > 0 && !name.is_empty())
 }
 
 fn free_bytes() -> io::Result<u64> {

@@ -6,6 +6,8 @@ mod acl;
 #[expect(unsafe_code, reason = "Windows' own interface")]
 mod dism;
 #[expect(unsafe_code, reason = "Windows' own interface")]
+mod domain;
+#[expect(unsafe_code, reason = "Windows' own interface")]
 mod hns;
 #[expect(unsafe_code, reason = "loads libraries that not every Windows has")]
 pub mod library;
@@ -23,6 +25,7 @@ mod routes;
 #[expect(unsafe_code, reason = "Windows' own interface")]
 mod scm;
 pub mod service;
+mod survey;
 #[expect(unsafe_code, reason = "Windows' own interface")]
 mod trust;
 #[expect(unsafe_code, reason = "reads the texts that Windows gives")]
@@ -31,13 +34,18 @@ mod wide;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use api::host::{Machine, ServiceState};
+use api::host::{AccountState, Antivirus, Machine, RestartCause, ServiceState};
+use tokio::net::windows::named_pipe::ClientOptions;
 
 use crate::access::{AccessList, Guard};
 use crate::host::{Adapter, HnsRequest, Host, HostError, Place, Route, ServiceInfo, ServiceSpec, path_parts};
+use crate::images::{Containerd, ImageError, ImageStore};
 
 /// containerd's shims go on when containerd stops. Those of another containerd on the host are not ours.
 const LEFTOVER: &str = r"C:\k\containerd\containerd-shim-runhcs-v1.exe";
+
+/// Where containerd listens. A pipe that is busy is an error: containerd has many instances of it.
+const CONTAINERD_PIPE: &str = r"\\.\pipe\containerd-containerd";
 
 /// This host.
 #[derive(Clone, Copy, Debug, Default)]
@@ -177,6 +185,23 @@ impl Host for WindowsHost {
             return Ok(());
         }
         registry::exclude_from_defender(windows_path)
+    }
+
+    fn restart_causes(&self) -> BTreeSet<RestartCause> {
+        survey::restart_causes()
+    }
+
+    fn antivirus(&self, windows_path: &str) -> Antivirus {
+        survey::antivirus(windows_path)
+    }
+
+    fn service_account(&self, name: &str) -> AccountState {
+        domain::service_account(name)
+    }
+
+    fn images(&self) -> Result<Box<dyn ImageStore>, ImageError> {
+        let open = || std::future::ready(ClientOptions::new().open(CONTAINERD_PIPE));
+        Ok(Box::new(Containerd::connect(CONTAINERD_PIPE, open)?))
     }
 
     fn kill_leftovers(&self) -> Result<(), HostError> {

@@ -18,7 +18,7 @@ const SERVICE_ENVIRONMENT: &str = "Environment";
 const OUR_VARIABLES: &str = "EnvironmentOfWindowsNodePools";
 /// Group policy for Defender: exclusions by process. The other place, under `SOFTWARE\Microsoft\Windows Defender`, is
 /// closed even to SYSTEM.
-const DEFENDER_POLICY: &str = r"SOFTWARE\Policies\Microsoft\Windows Defender\Exclusions";
+pub(super) const DEFENDER_POLICY: &str = r"SOFTWARE\Policies\Microsoft\Windows Defender\Exclusions";
 /// Name of Defender's service.
 pub(super) const DEFENDER: &str = "WinDefend";
 

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use api::{
     Pause, Step, Time, Verdict, WindowsNodePool,
-    conditions::{Status, reason},
+    conditions::{self, Status, kind, reason},
     names::key,
 };
 use jiff::Timestamp;
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     enumeration::first_names,
-    rollout::{key_rotation::Standing, member::Member, progress::BlockedBy},
+    rollout::{image_pull, key_rotation::Standing, member::Member, progress::BlockedBy},
 };
 
 /// What becomes of a condition.
@@ -173,6 +173,7 @@ impl<'a> View<'a> {
             (None, Some(held), true) if held.waits => set(Status::Unknown, held.reason, with(&held.message)),
             (None, None, true) => match self.pause {
                 Some(pause) => set(Status::True, reason::PAUSED, with(&pause.to_string())),
+                None if !groups.maintained.is_empty() => set(Status::True, reason::IN_MAINTENANCE, with("")),
                 None => set(Status::True, reason::SUCCEEDED, with("")),
             },
             (None, Some(held), true) => set(Status::True, held.reason, with(&held.message)),
@@ -209,12 +210,29 @@ impl<'a> View<'a> {
         ["being deleted".to_owned()].into_iter().chain(trouble).chain(pause).chain(act).collect::<Vec<_>>().join("; ")
     }
 
-    /// What a person must know whatever happens: nodes on hold, and keys that cannot be used. The nodes work all the same.
+    /// What a person must know whatever happens: nodes on hold, nodes in maintenance, and keys and accounts that cannot be used. The nodes work
+    /// all the same.
     fn asides(&self) -> impl Iterator<Item = String> {
         let is_said = self.held.as_ref().is_some_and(|h| h.reason == reason::ON_HOLD);
         let held = Some(blocked::held(self.seen.members)).filter(|held| !is_said && !held.is_empty());
         let on_hold = held.map(|held| format!("{} on hold: {}", held.len(), first_names(&held)));
-        on_hold.into_iter().chain(self.keys_trouble().map(|(_, message)| message))
+        let maintained = Some(&self.groups.maintained).filter(|names| !names.is_empty());
+        let maintained = maintained.map(|names| format!("{} in maintenance: {}", names.len(), first_names(names)));
+        let accounts = |m: &&Member| {
+            let conditions = m.instance.status.as_ref().map_or(&[][..], |s| &s.conditions);
+            conditions::find(conditions, kind::GMSA_READY).is_some_and(|c| c.status == "False")
+        };
+        let without: Vec<String> =
+            self.seen.members.iter().filter(accounts).map(|m| m.candidate.name.clone()).collect();
+        let without = (!without.is_empty()).then(|| {
+            format!(
+                "{} cannot use their gMSA accounts ({}): {}",
+                without.len(),
+                kind::GMSA_READY,
+                first_names(&without)
+            )
+        });
+        on_hold.into_iter().chain(maintained).chain(without).chain(self.keys_trouble().map(|(_, message)| message))
     }
 
     /// Why the SSH keys of hosts cannot be changed.
@@ -259,6 +277,20 @@ impl<'a> View<'a> {
         let Some(keys) = &self.seen.keys else { return Next::Remove };
         let (status, why, message) = keys_in_words(keys, self.pause.is_some());
         set(status, why, message)
+    }
+
+    /// Whether every host has the images that it pulls ahead.
+    pub(super) fn images_pulled(&self) -> Next {
+        let Some(images) = image_pull::standing(self.pool.spec.pre_pull_images(), self.seen.members) else {
+            return Next::Remove;
+        };
+        let (is_so, why) = match (images.complete == images.total, images.failed.is_empty()) {
+            (true, _) => (Status::True, "AllImagesPulled"),
+            (false, true) if self.pause.is_some() => (Status::False, reason::PAUSED),
+            (false, true) => (Status::False, "PullingImages"),
+            (false, false) => (Status::False, "PrePullFailed"),
+        };
+        set(is_so, why, images.message())
     }
 }
 

@@ -1,11 +1,11 @@
 //! The hosts of a pool by what is the matter with them.
 
-use api::{GrantType, Phase, RolloutStatus, WindowsNodePool};
+use api::{GrantType, Operation, Phase, RolloutStatus, WindowsNodePool};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::ObservedPool;
-use crate::rollout::member::Member;
+use crate::{node::maintenance::By, rollout::member::Member};
 
 /// Names of the hosts of each group, sorted. A host may be in several.
 pub(super) struct Groups {
@@ -31,6 +31,8 @@ pub(super) struct Groups {
     pub unavailable: Vec<String>,
     /// Nodes that are being changed.
     pub updating: Vec<String>,
+    /// Nodes that are drained for maintenance, or are about to be. Of such a node nothing is expected.
+    pub maintained: Vec<String>,
     /// Nodes that are being sent what their change needs.
     pub staging: Vec<String>,
     /// Hosts that have been on their way for longer than the pool allows.
@@ -87,7 +89,8 @@ impl Groups {
                 m.candidate.ready && stays(m) && current(m).as_deref() == Some(seen.course.target.as_str())
             }),
             unavailable: names(&|m| m.candidate.joined && !m.candidate.available),
-            updating: names(&|m| granted(m).is_some_and(GrantType::is_change) && stays(m)),
+            updating: names(&|m| granted(m).is_some_and(|g| g.is_change() && g != GrantType::Maintenance) && stays(m)),
+            maintained: names(&|m| granted(m) == Some(GrantType::Maintenance) && stays(m)),
             staging: names(&|m| granted(m) == Some(GrantType::Stage) && !m.candidate.staged && stays(m)),
             overdue: names(&|m| is_overdue(m, pool, rollout, now)),
             outdated: names(&|m| m.candidate.joined && stays(m) && m.candidate.change.is_some()),
@@ -122,14 +125,23 @@ fn is_kept_waiting(member: &Member) -> bool {
         && (candidate.change.is_some() || candidate.wants_reboot)
 }
 
+/// Whether a person keeps the host in maintenance, for as long as they like. What a host keeps on requesting is reported.
+fn is_in_maintenance(operation: &Operation, member: &Member) -> bool {
+    operation.type_ == GrantType::Maintenance && member.candidate.maintenance == Some(By::Person)
+}
+
 /// Whether a host has been on its way for longer than the pool allows.
 fn is_overdue(member: &Member, pool: &WindowsNodePool, rollout: Option<&RolloutStatus>, now: Timestamp) -> bool {
     let limit = pool.spec.rollout().progress_deadline();
     let status = member.instance.status.as_ref();
     let failures = status.and_then(|s| s.failures.as_ref());
-    let operation =
-        status.and_then(|s| s.operation.as_ref()).filter(|o| member.candidate.leaving || o.type_.is_change());
-    let under_way = operation.and_then(|o| o.start_time.known());
+    let operation = status
+        .and_then(|s| s.operation.as_ref())
+        .filter(|o| member.candidate.leaving || (o.type_.is_change() && !is_in_maintenance(o, member)));
+    // A node that is handed back has had all the time of its maintenance before.
+    let is_handed_back = |o: &Operation| o.type_ == GrantType::Maintenance && member.candidate.maintenance.is_none();
+    let began = |o: &Operation| if is_handed_back(o) { o.step_start_time } else { o.start_time };
+    let under_way = operation.and_then(|o| began(o).known());
     let failing = if is_kept_waiting(member) {
         // Operations that fail before a disruption are short: the clock is that of the first failure in this rollout.
         let first = failures.and_then(|f| f.first_time?.known());

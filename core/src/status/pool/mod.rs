@@ -124,6 +124,7 @@ pub fn next(
         (kind::STALLED, view.stalled()),
         (kind::RECONCILING, view.reconciling()),
         (kind::KEYS_CURRENT, view.keys_current()),
+        (kind::IMAGES_PULLED, view.images_pulled()),
         (kind::WARNING, warning.unwrap_or(Next::Remove)),
     ] {
         match next {

@@ -52,6 +52,8 @@ pub(crate) struct Host {
     pub(crate) cut_after: i64,
     /// Bytes that fit on the disk.
     pub(crate) disk: i64,
+    /// Renames that fail because another program holds the file.
+    pub(crate) held: i64,
     /// What it does as a jump host.
     pub(crate) forwards: Forwards,
 }
@@ -66,6 +68,7 @@ impl Default for Host {
             sftp: true,
             cut_after: i64::MAX,
             disk: i64::MAX,
+            held: 0,
             forwards: Forwards::Nothing,
         }
     }
@@ -131,6 +134,7 @@ impl Host {
             root: root.path().to_owned(),
             cut: AtomicI64::new(self.cut_after),
             disk: AtomicI64::new(self.disk),
+            held: AtomicI64::new(self.held),
             host: self,
         });
         let connections = Arc::<AtomicUsize>::default();
@@ -163,6 +167,7 @@ struct Shared {
     root: PathBuf,
     cut: AtomicI64,
     disk: AtomicI64,
+    held: AtomicI64,
     host: Host,
 }
 
@@ -293,6 +298,12 @@ enum Open {
 }
 
 impl Files {
+    /// Windows refuses to rename a file that another program has opened for itself.
+    fn is_let_go(&self) -> Result<(), StatusCode> {
+        let is_held = self.shared.held.fetch_sub(1, Ordering::Relaxed) > 0;
+        if is_held { Err(StatusCode::PermissionDenied) } else { Ok(()) }
+    }
+
     fn path(&self, path: &str) -> PathBuf {
         self.shared.root.join(path.trim_start_matches('/'))
     }
@@ -356,6 +367,7 @@ impl russh_sftp::server::Handler for Files {
                 let length = u32::from_be_bytes(data[..4].try_into().unwrap()) as usize;
                 let name = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
                 let (from, to) = (name(&data[4..4 + length]), name(&data[8 + length..]));
+                self.is_let_go()?;
                 std::fs::rename(self.path(&from), self.path(&to)).map_err(code)?;
                 Ok(Packet::Status(ok(id)))
             }
@@ -430,6 +442,7 @@ impl russh_sftp::server::Handler for Files {
 
     /// As OpenSSH's: the target must not exist.
     async fn rename(&mut self, id: u32, oldpath: String, newpath: String) -> Result<Status, StatusCode> {
+        self.is_let_go()?;
         if self.path(&newpath).exists() {
             return Err(StatusCode::Failure);
         }

@@ -219,6 +219,7 @@ fn no_pool_is_ready_while_a_node_is_outdated_and_free_to_change() {
             let candidates: Vec<Candidate> = members.iter().map(|m| m.candidate.clone()).collect();
             let limits = Limits {
                 max_concurrent: 5,
+                max_pulling: 2,
                 max_unavailable: IntOrPercent::Int(max_unavailable),
                 paused: false,
                 orphan: false,

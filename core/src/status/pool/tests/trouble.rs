@@ -45,6 +45,14 @@ fn held(name: &str) -> Member {
     member
 }
 
+/// A node whose host cannot use an account of its pool.
+fn without_accounts(name: &str) -> Member {
+    let mut member = ready(name);
+    let conditions = &mut status_of(&mut member).conditions;
+    api::conditions::set(conditions, kind::GMSA_READY, Status::False, "NotDomainJoined", "", None, now());
+    member
+}
+
 /// A pause until this second.
 fn until(second: i64) -> Rollout {
     Rollout { paused_until: Some(Timestamp::from_second(second).unwrap().into()), ..Rollout::default() }
@@ -106,6 +114,12 @@ fn the_worst_comes_first_with_the_host_the_time_and_what_follows() {
             "False True: 1 of 2 nodes Ready; no answer; 1 of 2 failed: h0: Connect: no answer within 15 s (since 2027-01-01T09:50Z)",
         ),
         (vec![held("h0"), ready("h1")], vec![], None, "True False: 2 of 2 nodes Ready; 1 on hold: h0"),
+        (
+            vec![without_accounts("h0"), ready("h1")],
+            vec![],
+            None,
+            "True False: 2 of 2 nodes Ready; 1 cannot use their gMSA accounts (GMSAReady): h0",
+        ),
         (
             vec![ready("h0"), ready("h1")],
             vec![],
@@ -197,5 +211,51 @@ fn too_many_nodes_that_are_not_ready_stall_a_pool_whatever_else_is_wrong() {
         assert_eq!(stalled.reason, "TooManyUnhealthy", "{problems:?}");
         assert!(stalled.message.starts_with("not Ready: h0; no node is repaired"), "{}", stalled.message);
         assert!(find(&status.conditions, kind::RECONCILING).is_none());
+    }
+}
+
+#[test]
+fn a_node_in_maintenance_is_no_trouble_unless_its_host_never_ends_it() {
+    use crate::node::maintenance::By;
+
+    let long_ago = now() - jiff::SignedDuration::from_hours(48);
+    let pool = pool(2);
+    for (name, by, handed_back, failures, degraded, stalled) in [
+        ("a person may take long", Some(By::Person), long_ago, false, false, false),
+        ("who may write the Node may not", Some(By::Node), long_ago, false, false, true),
+        ("a host may not", Some(By::Host), long_ago, false, false, true),
+        ("it was handed back just now", None, now(), false, false, false),
+        ("it was handed back long ago", None, long_ago, false, false, true),
+        ("it does not work", None, now(), true, true, false),
+    ] {
+        let mut maintained = member("h0", if failures { Phase::Failed } else { Phase::Ready });
+        let mut instance = (*maintained.instance).clone();
+        let status = instance.status.as_mut().unwrap();
+        status.phase = Some(Phase::Maintenance);
+        status.current_version = Some(VERSION.into());
+        status.operation = Some(Operation {
+            type_: GrantType::Maintenance,
+            start_time: long_ago.into(),
+            step_start_time: handed_back.into(),
+            changed: true,
+            ..Operation::default()
+        });
+        maintained.instance = Arc::new(instance);
+        maintained.candidate = Candidate {
+            grant: Some(GrantType::Maintenance),
+            maintenance: by,
+            begun: true,
+            past_return: true,
+            joined: true,
+            ready: false,
+            available: false,
+            ..maintained.candidate
+        };
+        let s = described(&pool, &[maintained, member("h1", Phase::Ready)], &[]);
+        let is = |kind: &str| find(&s.conditions, kind).is_some_and(|c| c.status == "True");
+        assert_eq!((is(kind::DEGRADED), is(kind::STALLED)), (degraded, stalled), "{name}: {:?}", s.conditions);
+        let ready = &find(&s.conditions, kind::READY).unwrap().message;
+        assert!(ready.contains("1 in maintenance: h0"), "{name}: {ready}");
+        assert_eq!((s.updating_nodes, s.unavailable_nodes), (0, 1), "{name}");
     }
 }

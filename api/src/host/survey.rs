@@ -1,0 +1,57 @@
+//! What a host reports beside its own state: what waits, checks or runs on it that is not the operator's. Untrusted until checked.
+
+use serde::{Deserialize, Serialize};
+
+/// Reason why Windows itself waits for a restart.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(rename_all = "camelCase")]
+pub enum RestartCause {
+    /// Features or packages of Windows were changed.
+    Servicing,
+    /// Windows Update has installed an update.
+    WindowsUpdate,
+    /// The computer got another name, or joined or left a domain.
+    NameOrDomain,
+}
+
+/// Programs on a host that check files for malware.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct Antivirus {
+    /// Windows Defender.
+    #[serde(default)]
+    pub defender: Defender,
+    /// Names of the file system filters of other products.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub filters: Vec<String>,
+}
+
+/// What Windows Defender does to containerd.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub enum Defender {
+    /// It does not run, or its real-time protection is off.
+    #[default]
+    Off,
+    /// Its real-time protection leaves containerd alone.
+    Excludes,
+    /// Its real-time protection checks the files of containerd.
+    Checks,
+}
+
+/// What a host can do with a group Managed Service Account (gMSA).
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub enum AccountState {
+    /// The host can retrieve its password.
+    Usable,
+    /// The domain has no account of this name.
+    NotFound,
+    /// The account is of another kind.
+    NotManaged,
+    /// The host cannot retrieve its password.
+    NotAllowed,
+    /// Windows did not report it.
+    #[default]
+    Unknown,
+}

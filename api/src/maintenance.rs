@@ -1,0 +1,70 @@
+//! How far the maintenance of a node is, as an annotation of its Node shows it.
+
+use std::fmt;
+
+/// Longest reason of a maintenance, in characters.
+pub const MOST_REASON: usize = 200;
+
+/// Defines the states once: the type, its words, and the list of all.
+macro_rules! states {
+    ($($(#[doc = $doc:expr])+ $state:ident,)+) => {
+        /// State of a requested maintenance. The words are a part of the API.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum MaintenanceState {
+            $($(#[doc = $doc])+ $state,)+
+        }
+
+        impl MaintenanceState {
+            /// All states.
+            pub const ALL: &[Self] = &[$(Self::$state),+];
+
+            /// The word.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$state => stringify!($state),)+
+                }
+            }
+        }
+    };
+}
+
+states! {
+    /// It waits for its turn.
+    Waiting,
+    /// It is refused as long as a person holds the node, or refuses requests of its host.
+    Held,
+    /// New pods are kept away, and the pods are evicted.
+    Draining,
+    /// The node is empty and stays so: the host may be patched and restarted.
+    Drained,
+    /// The maintenance has ended, and the node is not used until it is found to work.
+    Returning,
+}
+
+impl MaintenanceState {
+    /// The state of this word.
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|s| s.as_str() == word)
+    }
+}
+
+impl fmt::Display for MaintenanceState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_come_back() {
+        for state in MaintenanceState::ALL {
+            assert_eq!(MaintenanceState::parse(&state.to_string()), Some(*state));
+        }
+        for other in ["", "drained", "Drained "] {
+            assert_eq!(MaintenanceState::parse(other), None);
+        }
+    }
+}

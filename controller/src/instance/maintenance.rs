@@ -1,0 +1,127 @@
+//! Maintenance of a node: what is requested of it, and what its Node shows of that.
+
+use api::{
+    MaintenanceState, Step, Time,
+    names::{MANAGER_INSTANCE, key},
+};
+use k8s_openapi::api::core::v1::Node;
+use kube::{
+    Api, ResourceExt,
+    api::{Patch, PatchParams},
+};
+use serde_json::json;
+
+use super::{error::StepError, scope::Scope};
+use crate::events::EventReason;
+use wnp_core::{
+    node::maintenance::{Requests, idle_state, requests},
+    operation::update::{Maintenance, ObservedChange},
+    rollout::member::is_held,
+};
+
+/// What is requested of the node now. `node` is as the API server returned it, if it is there.
+pub(super) fn requested(scope: &Scope, node: Option<&Node>) -> Requests {
+    requests(&scope.instance, node)
+}
+
+/// The same, for the operation that goes on.
+pub(super) fn observed(scope: &Scope, node: Option<&Node>) -> Maintenance {
+    match requested(scope, node).request {
+        Some(_) => Maintenance::Requested,
+        None => Maintenance::Over,
+    }
+}
+
+/// Shows the state of the operation in the Node, if it is not there. Returns whether it was written, or could not be because the Node has changed
+/// since: it must be observed again then.
+///
+/// It is written under the Node's `resourceVersion`. So a request that is made while the state is `Drained` either comes before the hand-back,
+/// which then does not happen, or after it, and does not find `Drained`.
+pub(super) async fn show(scope: &Scope, node: &Node, seen: &ObservedChange) -> Result<bool, StepError> {
+    let Some(state) = seen.maintenance_state() else { return Ok(false) };
+    write(scope, node, Some(state)).await
+}
+
+/// Shows the state in the Node while nothing goes on.
+pub(super) async fn show_idle(scope: &Scope, node: &Node) -> Result<(), StepError> {
+    let requests = requested(scope, Some(node));
+    let state = idle_state(&requests, is_held(&scope.instance, Some(node)));
+    // A Node that has changed since brings us here again.
+    write(scope, node, state).await.map(drop)
+}
+
+/// Shows no state, for a node that the operator leaves to itself.
+pub(super) async fn withdraw(scope: &Scope, node: &Node) -> Result<(), StepError> {
+    write(scope, node, None).await.map(drop)
+}
+
+/// What a node without an operation waits for, if a maintenance is requested.
+pub(super) fn waits(scope: &Scope, node: &Node) -> Option<String> {
+    let requests = requested(scope, Some(node));
+    let Some(request) = requests.request else {
+        let why = "a person refuses the maintenance that the host requests";
+        return requests.refused.then(|| format!("{why} (annotation {}=false)", key::MAINTENANCE));
+    };
+    let why = match () {
+        () if is_held(&scope.instance, Some(node)) => "on hold".to_owned(),
+        () if scope.is_plan() => "its pool is in mode Plan".to_owned(),
+        () if scope.status.failures.is_some() => {
+            "the last attempt failed, and the next one follows after a delay".to_owned()
+        }
+        () if scope.pool.spec.rollout().pause(jiff::Timestamp::now()).is_some() => "its pool is paused".to_owned(),
+        () if scope.status.wicd.is_none() => {
+            "the node of the previous operator must be updated before it can be verified".to_owned()
+        }
+        () => "another node may be disrupted (rollout.maxUnavailable)".to_owned(),
+    };
+    let waits = if why.starts_with("another") { "waits until" } else { "waits:" };
+    Some(format!("maintenance requested: {}; {waits} {why}", request.in_words()))
+}
+
+async fn write(scope: &Scope, node: &Node, state: Option<MaintenanceState>) -> Result<bool, StepError> {
+    let word = state.map(MaintenanceState::as_str);
+    if node.annotations().get(key::MAINTENANCE_STATE).map(String::as_str) == word {
+        return Ok(false);
+    }
+    let nodes: Api<Node> = Api::all(scope.cx.cluster.client.clone());
+    let patch = json!({"metadata": {
+        "uid": node.metadata.uid,
+        "resourceVersion": node.metadata.resource_version,
+        "annotations": {key::MAINTENANCE_STATE: word},
+    }});
+    let params = PatchParams { field_manager: Some(MANAGER_INSTANCE.into()), ..PatchParams::default() };
+    match nodes.patch(&node.name_any(), &params, &Patch::Merge(patch)).await {
+        Ok(_) => Ok(true),
+        Err(kube::Error::Api(status)) if status.is_conflict() || status.is_not_found() => Ok(true),
+        Err(error) => Err(StepError::api("change the Node")(error)),
+    }
+}
+
+/// Keeps the node drained. From here on the host may be changed, so that it is verified before it is used again.
+pub(super) async fn keep(scope: &mut Scope, node: Option<&Node>) -> Result<(), StepError> {
+    let reason = requested(scope, node).request.map(|r| r.in_words()).unwrap_or_default();
+    let is_new = scope.step() != Step::Maintain;
+    if let Some(operation) = &mut scope.status.operation {
+        operation.changed = true;
+        // It follows its version. So a removal that is taken back meanwhile ends with a node that is verified.
+        operation.applied = true;
+        // When another client lifts the cordon, the next drain has its own clock.
+        operation.drain = None;
+    }
+    // What was in the way before is over.
+    scope.status.failures = None;
+    let stored = scope.status.operation.as_ref().filter(|_| !is_new).and_then(|o| o.step_start_time.known());
+    let since = stored.map_or_else(Time::now, Time::from);
+    scope.enter_step(Step::Maintain, &format!("drained for maintenance since {since}: {reason}")).await?;
+    if is_new {
+        let note = format!("the node is drained for maintenance: {reason}");
+        scope.cx.events.say(&scope.instance, EventReason::DrainedForMaintenance, "Maintenance", &note);
+    }
+    Ok(())
+}
+
+/// Another client has lifted the cordon of a node in maintenance.
+pub(super) fn note_uncordon(scope: &Scope) {
+    let note = "another client uncordoned the node in maintenance; the operator cordons it again. To end the maintenance, remove its annotation";
+    scope.cx.events.say(&scope.instance, EventReason::ExternalUncordon, "Maintenance", note);
+}

@@ -1,0 +1,228 @@
+//! Maintenance of a node, from the request to its end, interrupted at each write.
+
+use api::{GrantType, names::key};
+use serde_json::{Value, json};
+use testbed::sim::Fault;
+
+use super::executor_tests::{INTERRUPTIONS, World, at_each_write, grant, is_cordoned};
+
+fn annotate(world: &World, name: &str, value: Value) {
+    world.bed.api.objects(|o| o.edit("nodes", "win-1", |n| n["metadata"]["annotations"][name] = value));
+}
+
+fn annotation(world: &World, name: &str) -> Option<String> {
+    world.node()?["metadata"]["annotations"][name].as_str().map(String::from)
+}
+
+fn withdraw(world: &World, name: &str) {
+    world.bed.api.objects(|o| {
+        o.edit("nodes", "win-1", |n| drop(n["metadata"]["annotations"].as_object_mut().unwrap().remove(name)));
+    });
+}
+
+fn state(world: &World) -> Option<String> {
+    annotation(world, key::MAINTENANCE_STATE)
+}
+
+fn operation(world: &World) -> Value {
+    world.instance().unwrap()["status"]["operation"].clone()
+}
+
+fn message(world: &World) -> String {
+    let instance = world.instance().unwrap();
+    let conditions = instance["status"]["conditions"].as_array().unwrap().clone();
+    let ready = conditions.into_iter().find(|c| c["type"] == "Ready").unwrap();
+    ready["message"].as_str().unwrap().to_owned()
+}
+
+/// A node with a pod, for which a maintenance is requested and granted.
+async fn asked() -> (World, String) {
+    let (world, version) = World::joined().await;
+    world.run_pod("cart");
+    annotate(&world, key::MAINTENANCE, json!("disk"));
+    world.grant("maintenance-1", GrantType::Maintenance, &version, &json!({}));
+    (world, version)
+}
+
+async fn drained(world: &mut World) {
+    world
+        .works_until("it is drained", |w| {
+            let is_drained = state(w).as_deref() == Some("Drained");
+            assert!(!is_drained || (!w.has_pods() && is_cordoned(&w.node().unwrap())), "it is not drained");
+            is_drained
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn a_maintenance_that_is_interrupted_anywhere_drains_waits_and_verifies() {
+    for what in INTERRUPTIONS {
+        at_each_write(
+            what,
+            async || asked().await.0,
+            async |world: &mut World| {
+                drained(world).await;
+                assert_eq!(
+                    (operation(world)["step"].as_str(), operation(world)["changed"].as_bool()),
+                    (Some("Maintain"), Some(true))
+                );
+                let text = message(world);
+                assert!(
+                    text.contains("drained for maintenance since") && text.ends_with(": disk (requested on the Node)"),
+                    "{text}"
+                );
+                // What a person does with the host.
+                world.bed.host.reboot();
+                withdraw(world, key::MAINTENANCE);
+                // Its pool takes nothing back that has begun.
+                world
+                    .works_until("it is a node again", |w| {
+                        let node = w.node().unwrap();
+                        let is_ready =
+                            node["status"]["conditions"].to_string().contains(r#""status":"True","type":"Ready""#);
+                        assert!(
+                            is_cordoned(&node) || is_ready || w.bed.host.boots() < 2,
+                            "it was used before it was found to work"
+                        );
+                        operation(w).is_null() && state(w).is_none() && !is_cordoned(&node)
+                    })
+                    .await;
+                assert_eq!(world.instance().unwrap()["status"]["lastOperation"], "maintenance-1");
+            },
+        )
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_is_withdrawn_before_the_node_is_drained_leaves_it_as_it_was() {
+    let (mut world, version) = asked().await;
+    // The pod stays, because a budget forbids its eviction.
+    let eviction = "/api/v1/namespaces/shop/pods/cart/eviction";
+    world.bed.api.fail("POST", eviction, 429, "TooManyRequests", "the budget cart forbids it", Value::Null);
+    world
+        .works_until("it is being drained", |w| {
+            state(w).as_deref() == Some("Draining") && operation(w)["drain"].is_object()
+        })
+        .await;
+    withdraw(&world, key::MAINTENANCE);
+    world.works_until("it is as it was", |w| w.follows(&version) && state(w).is_none()).await;
+    assert!(world.has_pods());
+}
+
+#[tokio::test]
+async fn a_node_that_is_requested_again_on_its_way_back_is_drained_again() {
+    let (mut world, version) = asked().await;
+    drained(&mut world).await;
+    let logins = world.bed.host.stats().connections;
+    world.bed.host.fault(Fault::Refuse);
+    withdraw(&world, key::MAINTENANCE);
+    world
+        .works_until("it is handed back", |w| {
+            state(w).as_deref() == Some("Returning") && !w.instance().unwrap()["status"]["failures"].is_null()
+        })
+        .await;
+    annotate(&world, key::MAINTENANCE_REQUEST, json!("fan"));
+    drained(&mut world).await;
+    assert!(message(&world).ends_with(": fan (requested on the host)"), "{}", message(&world));
+    world.bed.host.mend();
+    withdraw(&world, key::MAINTENANCE_REQUEST);
+    world.works_until("it is a node again", |w| w.follows(&version) && state(w).is_none()).await;
+    assert!(world.bed.host.stats().connections > logins, "its host was not verified");
+}
+
+#[tokio::test]
+async fn a_cordon_that_another_client_lifts_comes_back_and_one_that_was_there_stays() {
+    let (mut world, _) = asked().await;
+    drained(&mut world).await;
+    world.bed.api.objects(|o| o.edit("nodes", "win-1", |n| n["spec"] = json!({})));
+    world.run_pod("late");
+    world
+        .works_until("it is drained again", |w| {
+            !w.has_pods() && is_cordoned(&w.node().unwrap()) && state(w).as_deref() == Some("Drained")
+        })
+        .await;
+
+    let (mut world, _) = asked().await;
+    world.bed.api.objects(|o| o.edit("nodes", "win-1", |n| n["spec"] = json!({"unschedulable": true})));
+    drained(&mut world).await;
+    withdraw(&world, key::MAINTENANCE);
+    world.works_until("it is a node again", |w| operation(w).is_null() && state(w).is_none()).await;
+    assert!(is_cordoned(&world.node().unwrap()), "a person's cordon was lifted");
+}
+
+#[tokio::test]
+async fn a_request_shows_what_it_waits_for_and_a_refused_one_that_it_is() {
+    let (mut world, version) = World::joined().await;
+    annotate(&world, key::MAINTENANCE_REQUEST, json!("patches"));
+    world.works_until("it waits", |w| state(w).as_deref() == Some("Waiting")).await;
+    world
+        .works_until("it says so", |w| {
+            message(w).contains("maintenance requested: patches (requested on the host); waits until")
+        })
+        .await;
+    annotate(&world, key::HOLD, json!("true"));
+    world
+        .works_until("it is held", |w| state(w).as_deref() == Some("Held") && message(w).contains("waits: on hold"))
+        .await;
+    withdraw(&world, key::HOLD);
+    world.edit(|i| i["metadata"]["annotations"] = json!({key::MAINTENANCE: "false"}));
+    world.works_until("it is refused", |w| state(w).as_deref() == Some("Held") && message(w).contains("refuses")).await;
+    withdraw(&world, key::MAINTENANCE_REQUEST);
+    world.works_until("nothing is left", |w| w.follows(&version) && state(w).is_none()).await;
+}
+
+#[tokio::test]
+async fn a_host_that_is_taken_out_in_its_maintenance_leaves_nothing() {
+    let (mut world, _) = asked().await;
+    drained(&mut world).await;
+    world.take_out();
+    world.works_until("it leaves", World::is_gone).await;
+}
+
+#[tokio::test]
+async fn a_host_that_stays_after_all_is_verified_before_it_is_used() {
+    let (mut world, version) = asked().await;
+    drained(&mut world).await;
+    world.bed.host.fault(Fault::Refuse);
+    world.take_out();
+    world.works_until("its removal fails", |w| operation(w)["type"] == "Remove").await;
+    world.edit(|i| {
+        i["spec"]["leaving"] = Value::Null;
+        i["spec"]["grant"] = Value::Null;
+    });
+    // Its maintenance goes on.
+    world
+        .works_until("it stays", |w| {
+            assert!(is_cordoned(&w.node().unwrap()), "it is used in its maintenance");
+            operation(w)["type"] == "Maintenance" && operation(w)["step"] == "Maintain"
+        })
+        .await;
+    assert_eq!(state(&world).as_deref(), Some("Drained"));
+    withdraw(&world, key::MAINTENANCE);
+    world
+        .works_until("it is handed back", |w| {
+            assert!(is_cordoned(&w.node().unwrap()), "it is used before it was found to work");
+            state(w).as_deref() == Some("Returning")
+        })
+        .await;
+    world.bed.host.mend();
+    world.works_until("it is a node again", |w| w.follows(&version)).await;
+}
+
+#[tokio::test]
+async fn a_node_that_is_released_in_its_maintenance_does_not_look_drained() {
+    let (mut world, _) = asked().await;
+    drained(&mut world).await;
+    world.edit(|i| {
+        i["spec"]["leaving"] = json!({"since": "2026-01-01T00:00:00Z", "why": "its pool lets it go"});
+        i["spec"]["grant"] = grant("orphan-1", GrantType::Orphan, &json!({}));
+    });
+    world
+        .works_until("it is released", |w| {
+            assert!(is_cordoned(&w.node().unwrap()) || state(w).is_none(), "it takes pods, and looks drained");
+            w.instance().is_none()
+        })
+        .await;
+    assert!(!is_cordoned(&world.node().unwrap()) && state(&world).is_none());
+}

@@ -1,0 +1,124 @@
+//! Has a host pull and pin the images of its pool's `provisioning.prePull`, one in each reconcile: between two of them a change of its
+//! grant counts. It may end anywhere. What may be pinned is stored before the host is asked, and a repeated request finds what is there.
+
+use std::time::Duration;
+
+use api::{
+    Grant, GrantType, Step, Time,
+    host::{Body, Pull, Verb},
+};
+use kube::runtime::controller::Action;
+
+use super::{error::StepError, identity::prove, login, scope::Scope};
+use crate::events::EventReason;
+use remote::Session;
+use wnp_core::{operation::identity::Purpose, rollout::image_pull};
+
+/// Margin in which wicd answers that a pull has taken too long, before the operator gives up waiting.
+const MARGIN: Duration = Duration::from_secs(15);
+
+/// Whether it is the operation of a host that must stay.
+pub(super) fn is_at_it(scope: &Scope) -> bool {
+    !scope.leaving() && scope.status.operation.as_ref().is_some_and(|o| o.type_ == GrantType::PullImages)
+}
+
+/// Finds out what the host lacks, releases what is no longer listed, and has it pull the next image.
+pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
+    // What this operation has pulled must stay: otherwise a host could keep it going, and others from their turn.
+    let goes_on = is_at_it(scope) && scope.step() == Step::PullImages;
+    scope.start_operation(grant, Step::Connect);
+    let images = scope.pool.spec.pre_pull_images().to_vec();
+    let pulled = scope.status.pre_pulled.get_or_insert_default();
+    pulled.failures = image_pull::failures(pulled, &images).cloned();
+    pulled.requested.clone_from(&images);
+    let host = scope.instance.spec.host.clone();
+    let what = format!("logging in to {} port {} as {}", host.address, host.port, host.username);
+    scope.enter_step(Step::Connect, &what).await?;
+    let target = login::login(&scope.cx, &scope.instance, &scope.pool).await?;
+    let limit = target.command_timeout;
+    let mut session = login::open(&scope.cx, &scope.instance, &grant.id, &target).await?;
+    session.prepare().await?;
+    let state = session.look(&[]).await?;
+    prove(scope, &mut session, &state, Purpose::Keep)?;
+    scope.record_identity(session.connection());
+    let request = Request { images, limit: limit.saturating_sub(MARGIN).max(limit / 2) };
+    let had = scope.status.pre_pulled.as_ref().filter(|_| goes_on).map(|p| p.images.clone()).unwrap_or_default();
+    let mut missing = request.send(scope, &session, None).await?;
+    if let Some(image) = had.into_iter().find(|image| missing.contains(image)) {
+        return Err(StepError::ImageNotKept { image });
+    }
+    let failures = scope.status.pre_pulled.as_ref().and_then(|p| p.failures.clone());
+    if let Some(image) = image_pull::next(&missing, failures.as_ref()).cloned() {
+        let number = request.images.len() - missing.len() + 1;
+        let what = format!("pulling image {number} of {}: {image}", request.images.len());
+        scope.enter_step(Step::PullImages, &what).await?;
+        missing = request.send(scope, &session, Some(&image)).await?;
+        if missing.contains(&image) {
+            return Err(StepError::ImageNotKept { image });
+        }
+    }
+    session.tidy(&[Verb::Facts, Verb::Pull]).await?;
+    session.close().await;
+    if missing.is_empty() {
+        return Ok(done(scope, &request.images));
+    }
+    scope.save().await?;
+    Ok(Action::requeue(Duration::ZERO))
+}
+
+/// What the host is asked for.
+struct Request {
+    images: Vec<String>,
+    limit: Duration,
+}
+
+impl Request {
+    /// Asks, and notes what is there. Returns what is missing.
+    async fn send(
+        &self,
+        scope: &mut Scope,
+        session: &Session,
+        pull: Option<&String>,
+    ) -> Result<Vec<String>, StepError> {
+        let images = self.images.clone();
+        let body = Pull { images, pull: pull.cloned(), limit_seconds: self.limit.as_secs() };
+        let answer = session.ask(Body::Pull(body)).await?;
+        let missing = image_pull::missing(&self.images, &answer.missing_images);
+        let pulled = scope.status.pre_pulled.get_or_insert_default();
+        pulled.images = self.images.iter().filter(|image| !missing.contains(image)).cloned().collect();
+        pulled.checked_time = Some(Time::now());
+        Ok(missing)
+    }
+}
+
+fn done(scope: &mut Scope, images: &[String]) -> Action {
+    if images.is_empty() {
+        scope.status.pre_pulled = None;
+    } else {
+        if let Some(pulled) = &mut scope.status.pre_pulled {
+            pulled.failures = None;
+        }
+        let note = format!("the host has all images that it pulls ahead ({})", images.len());
+        scope.cx.events.say(&scope.instance, EventReason::ImagesPulled, Step::PullImages.as_str(), &note);
+    }
+    scope.end_operation();
+    Action::await_change()
+}
+
+/// Notes a failure. The node continues unchanged, other operations on it proceed, and the images are tried again later.
+pub(super) async fn failed(scope: &mut Scope, error: &StepError) -> Result<Duration, StepError> {
+    let before = scope.status.pre_pulled.clone().unwrap_or_default();
+    let (failures, wait) = scope.next_failure(before.failures.as_ref(), error);
+    if error.is_unreachable() && failures.step == Step::Connect {
+        scope.mark_unreachable(error);
+    }
+    scope.note_refusal(error).await;
+    let (reason, step) = (error.reason(), failures.step);
+    scope.cx.process.metrics.failed(&scope.instance.spec.pool_ref.name, &reason);
+    let note = format!("{reason}: {step}: {error}");
+    scope.cx.events.say(&scope.instance, EventReason::PrePullFailed, step.as_str(), &note);
+    scope.status.pre_pulled = Some(api::PrePulled { failures: Some(failures), ..before });
+    scope.status.operation = None;
+    scope.save().await?;
+    Ok(wait)
+}

@@ -1,0 +1,49 @@
+//! What an instance reports of its host beside the operation: whether it can be a node, what makes it a worse one, and whether it can use
+//! the accounts of its pool.
+
+use api::{
+    conditions::{self, Status, kind, reason},
+    host::HostState,
+};
+use jiff::Timestamp;
+use wnp_core::operation::{preflight::Faults, preflight_warnings, service_accounts};
+
+use super::scope::Scope;
+use crate::events::EventReason;
+
+/// Reports what the check before the first change has found. Warnings that are new get an event.
+pub(super) fn report(scope: &mut Scope, found: Result<(), &Faults>, state: &HostState) {
+    let warnings = preflight_warnings::in_words(state);
+    let (status, why, message) = match found {
+        Ok(()) if warnings.is_empty() => (Status::True, reason::SUCCEEDED, String::new()),
+        Ok(()) => (Status::True, reason::PASSED_WITH_WARNINGS, format!("warning: {warnings}")),
+        Err(faults) if warnings.is_empty() => (Status::False, faults.reason(), faults.to_string()),
+        Err(faults) => (Status::False, faults.reason(), format!("{faults}; warning: {warnings}")),
+    };
+    let before = conditions::find(&scope.status.conditions, kind::PREFLIGHT_PASSED).map(|c| c.message.clone());
+    set(scope, kind::PREFLIGHT_PASSED, status, why, &message);
+    if !warnings.is_empty() && before.is_none_or(|before| !before.contains(&warnings)) {
+        scope.cx.events.say(&scope.instance, EventReason::HostWarning, "Connect", &warnings);
+    }
+}
+
+/// Reports whether the host can use the accounts of its pool. Without accounts there is nothing to report.
+pub(super) fn report_accounts(scope: &mut Scope, accounts: &[String], state: &HostState) {
+    if accounts.is_empty() {
+        return conditions::remove(&mut scope.status.conditions, kind::GMSA_READY);
+    }
+    let (status, why, message) = match service_accounts::check(accounts, state) {
+        Ok(()) => (Status::True, reason::SUCCEEDED, accounts.join(", ")),
+        Err(fault) => (fault.status(), fault.reason(), fault.to_string()),
+    };
+    let before = conditions::find(&scope.status.conditions, kind::GMSA_READY).map(|c| c.message.clone());
+    set(scope, kind::GMSA_READY, status, why, &message);
+    if status != Status::True && before.as_deref() != Some(message.as_str()) {
+        scope.cx.events.say(&scope.instance, EventReason::HostWarning, "Connect", &message);
+    }
+}
+
+fn set(scope: &mut Scope, type_: &'static str, status: Status, why: &str, message: &str) {
+    let generation = scope.instance.metadata.generation;
+    conditions::set(&mut scope.status.conditions, type_, status, why, message, generation, Timestamp::now());
+}

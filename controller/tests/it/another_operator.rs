@@ -1,0 +1,140 @@
+//! What the operator does beside another one: the Windows Machine Config Operator, which must not work at the same time, and processes of
+//! its own that cannot work.
+
+use anyhow::{Result, ensure};
+use api::{
+    WindowsNodePool,
+    conditions::{self, kind},
+    names::DEFAULT_NAMESPACE,
+};
+use k8s_openapi::api::{
+    core::v1::{ConfigMap, Pod, ServiceAccount},
+    events::v1::Event,
+};
+use kube::{
+    Api, ResourceExt as _,
+    api::{DeleteParams, ListParams, PostParams},
+};
+use serde_json::json;
+use testbed::{
+    ControlPlane, ControlPlaneOptions, Operator, deployment,
+    sim::{HostOptions, SimOptions},
+};
+
+use crate::fleet::{World, entries, is_ready, pool_status, spec};
+
+const LOCK: &str = "windows-machine-config-operator-lock";
+const FAULT: &str = r#"windows_node_pool_fault{reason="AnotherOperator"}"#;
+
+/// The Windows Machine Config Operator leads: its Pod, and the lock that belongs to it.
+async fn legacy_leads(control_plane: &ControlPlane, pod: &str) -> Result<()> {
+    let client = control_plane.client().await?;
+    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), DEFAULT_NAMESPACE);
+    let is_there = || async { matches!(accounts.get_opt("default").await, Ok(Some(_))) };
+    deployment::within(crate::fleet::LIMIT, "pods can be made", is_there).await?;
+    let pod = json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": pod, "labels": {"name": "windows-machine-config-operator"}},
+        "spec": {"containers": [{"name": "manager", "image": "wmco"}], "automountServiceAccountToken": false}});
+    let pods: Api<Pod> = Api::namespaced(client.clone(), DEFAULT_NAMESPACE);
+    let pod = pods.create(&PostParams::default(), &serde_json::from_value(pod)?).await?;
+    let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": pod.name_any(), "uid": pod.uid()});
+    let lock = json!({"apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": LOCK, "ownerReferences": [owner]}});
+    let locks: Api<ConfigMap> = Api::namespaced(client, DEFAULT_NAMESPACE);
+    locks.create(&PostParams::default(), &serde_json::from_value(lock)?).await?;
+    Ok(())
+}
+
+/// Its Pod is deleted, and the lock with it.
+async fn legacy_ends(world: &World, pod: &str) -> Result<()> {
+    let pods: Api<Pod> = Api::namespaced(world.client.clone(), DEFAULT_NAMESPACE);
+    pods.delete(pod, &DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() }).await?;
+    let locks: Api<ConfigMap> = Api::namespaced(world.client.clone(), DEFAULT_NAMESPACE);
+    world.eventually("the lock is gone", || async { matches!(locks.get_opt(LOCK).await, Ok(None)) }).await
+}
+
+fn waits(pool: &WindowsNodePool, pod: &str) -> bool {
+    let ready = conditions::find(&pool_status(pool).conditions, kind::READY).cloned();
+    ready.is_some_and(|c| c.status == "False" && c.reason == "AnotherOperator" && c.message.contains(pod))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_begins_while_the_legacy_operator_lives() -> Result<()> {
+    let control_plane = ControlPlane::start(ControlPlaneOptions::default()).await?;
+    deployment::install(&control_plane).await?;
+    legacy_leads(&control_plane, "wmco-1").await?;
+    let world = World::on(control_plane, SimOptions::default(), &entries(b"kubelet"), None, &[]).await?;
+    world.operator.leads().await?;
+    let hosts = world.hosts("win", 2).await?;
+    world.apply("factory", &spec(&hosts[..1])).await?;
+
+    // It waits, is ready, and says why. It has begun nothing: not even the finalizer of the pool, or the rights of its daemons.
+    world.until("factory", "it waits", |p| waits(p, "wmco-1")).await?;
+    ensure!(world.operator.get("/readyz").await?.contains("200 OK"), "it is not ready");
+    ensure!(world.operator.metric(FAULT).await? > 0.0, "the metric does not say it");
+    ensure!(world.pool("factory").await?.finalizers().is_empty(), "the pool has a finalizer");
+    ensure!(world.instance("win-0").await?.is_none(), "there is an instance");
+    ensure!(hosts[0].stats().connections == 0, "the host was logged in to");
+    let events: Api<Event> = Api::namespaced(world.client.clone(), DEFAULT_NAMESPACE);
+    world
+        .eventually("there is an event", || async {
+            let all = events.list(&ListParams::default()).await.map(|l| l.items).unwrap_or_default();
+            let is_it = |e: &Event| e.reason.as_deref() == Some("AnotherOperator");
+            all.iter().any(|e| is_it(e) && e.regarding.as_ref().is_some_and(|r| r.name.as_deref() == Some(LOCK)))
+        })
+        .await?;
+
+    legacy_ends(&world, "wmco-1").await?;
+    world.until("factory", "it joins", is_ready).await?;
+
+    // It comes back while this one works: nothing more begins, and nodes stay.
+    legacy_leads(&world.control_plane, "wmco-2").await?;
+    world.until("factory", "it waits again", |p| waits(p, "wmco-2")).await?;
+    world.apply("factory", &spec(&hosts)).await?;
+    let generation = world.pool("factory").await?.metadata.generation;
+    let is_seen = |p: &WindowsNodePool| pool_status(p).observed_generation == generation && waits(p, "wmco-2");
+    world.until("factory", "the new host waits", is_seen).await?;
+    ensure!(world.instance("win-1").await?.is_none(), "there is an instance of the new host");
+    ensure!(world.node("win-0").await?.is_some(), "the node is gone");
+    legacy_ends(&world, "wmco-2").await?;
+    world.until("factory", "both are there", |p| is_ready(p) && pool_status(p).ready_nodes == 2).await?;
+    ensure!(world.operator.metric(FAULT).await? == 0.0, "the metric still says it");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_cannot_work_is_not_ready_unless_it_leads() -> Result<()> {
+    let mut world = World::new(SimOptions::default(), &[]).await?;
+    let host = world.sim.host(HostOptions::named("win-0")).await?;
+    world.join("factory", &spec(std::slice::from_ref(&host))).await?;
+
+    // The next release has a broken payload: a rolling update waits for it, and the working process stays.
+    let empty = tempfile::tempdir()?;
+    let mut options = world.options.clone();
+    options.payload = empty.path().into();
+    let broken = Operator::start(&world.control_plane, &options)?;
+    let says = async |operator: &Operator, status: &str, part: &str| -> bool {
+        operator.get("/readyz").await.is_ok_and(|t| t.contains(status) && t.contains(part))
+    };
+    world.eventually("it is not ready", || async { says(&broken, "503", "PayloadInvalid").await }).await?;
+    // The Lease is free for a moment, and not taken by it.
+    world.restart().await?;
+    ensure!(says(&broken, "503", "PayloadInvalid").await, "{:?}", broken.get("/readyz").await);
+    ensure!(broken.metric("windows_node_pool_leader").await? == 0.0, "it leads");
+    world.until("factory", "nothing has changed", is_ready).await?;
+
+    // Alone, it leads to say what is wrong, and is ready: who waits for its rollout must not wait for ever.
+    world.stop().await?;
+    broken.leads().await?;
+    ensure!(says(&broken, "200", "leading").await, "{:?}", broken.get("/readyz").await);
+    let is_refused = |p: &WindowsNodePool| {
+        let ready = conditions::find(&pool_status(p).conditions, kind::READY).cloned();
+        ready.is_some_and(|c| c.status == "False" && c.reason == "PayloadInvalid")
+    };
+    world.until("factory", "it says what is wrong", is_refused).await?;
+    let metric = broken.metric(r#"windows_node_pool_fault{reason="PayloadInvalid"}"#).await?;
+    ensure!(metric > 0.0, "the metric does not say it");
+    drop(broken);
+    world.new_operator().await?;
+    world.until("factory", "it is Ready again", is_ready).await
+}

@@ -1,0 +1,138 @@
+//! A host was off for a day, and longer than its certificates live. Meanwhile its pool has changed. It comes back without a person, and was in no other host's way.
+
+use anyhow::{Context as _, Result, ensure};
+use api::{
+    Step, WindowsInstance,
+    host::path,
+    names::{key, user},
+};
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
+use serde_json::{Value, json};
+use testbed::{
+    deployment::operator_client,
+    sim::{SimHost, SimOptions},
+};
+
+use crate::{
+    fleet::{World, is_cordoned, spec_with, status},
+    removal::pod,
+};
+
+const POOL: &str = "factory";
+
+fn on_host(host: &SimHost, windows_path: &str) -> std::path::PathBuf {
+    host.drive_c().join(windows_path[3..].replace('\\', "/"))
+}
+
+/// Replaces the certificates of kubelet and wicd by others that are over: the day has passed.
+fn let_certificates_expire(world: &World, host: &SimHost) -> Result<()> {
+    let name = host.name();
+    let pem = |user: &str, group: &str| -> Result<(String, String)> {
+        let identity = world.control_plane.expired_certificate(&format!("{user}{name}"), &[group])?;
+        Ok((format!("{}{}", identity.certificate, identity.key), identity.certificate))
+    };
+    let (kubelet, _) = pem(user::NODE_PREFIX, user::NODES_GROUP)?;
+    let (wicd, _) = pem(user::WICD_PREFIX, user::WICD_GROUP)?;
+    std::fs::write(on_host(host, path::KUBELET_CURRENT_CERT), &kubelet)?;
+    std::fs::write(on_host(host, path::WICD_CERT), &wicd)?;
+    // The one that kubelet began with is as old.
+    let file = on_host(host, path::KUBELET_KUBECONFIG);
+    let mut kubeconfig: Value = serde_yaml::from_str(&std::fs::read_to_string(&file)?)?;
+    let of_user = kubeconfig.pointer_mut("/users/0/user").and_then(Value::as_object_mut).context("it has no user")?;
+    for field in ["client-certificate-data", "client-key-data"] {
+        of_user.insert(field.to_owned(), json!(BASE64.encode(&kubelet)));
+    }
+    std::fs::write(&file, kubeconfig.to_string())?;
+    Ok(())
+}
+
+/// The Node as Kubernetes has it of a host that is off since yesterday.
+pub(crate) async fn silent_since_yesterday(world: &World, name: &str) -> Result<()> {
+    let yesterday = Timestamp::now().checked_sub(SignedDuration::from_hours(24))?.to_string();
+    let ready = json!({
+        "type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown",
+        "message": "Kubelet stopped posting node status.", "lastTransitionTime": yesterday,
+    });
+    let patch = Patch::Strategic(json!({"status": {"conditions": [ready]}}));
+    Api::<Node>::all(world.client.clone()).patch_status(name, &PatchParams::default(), &patch).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hosts_that_were_off_for_a_day_come_back_without_a_person() -> Result<()> {
+    let world = World::new(SimOptions { own_credentials: true, ..SimOptions::default() }, &[]).await?;
+    let hosts = world.hosts("win", 3).await?;
+    let pool = |pods: i32| {
+        let fields = json!({
+            "template": {"spec": {"kubelet": {"maxPods": pods}}},
+            "rollout": {"maxUnavailable": 1},
+            "remediation": {"notReadySeconds": 30, "maxUnhealthy": "100%"},
+        });
+        spec_with(&hosts, fields)
+    };
+    world.join(POOL, &pool(100)).await?;
+    let (expired, valid, on) = (&hosts[0], &hosts[1], &hosts[2]);
+    pod(&world, "app", expired.name(), &[]).await?;
+    let uids = |node: Option<Node>| node.and_then(|n| n.metadata.uid);
+    let mut before = Vec::new();
+    for host in &hosts {
+        before.push(uids(world.node(host.name()).await?));
+    }
+
+    for host in [expired, valid] {
+        host.power_off();
+        silent_since_yesterday(&world, host.name()).await?;
+    }
+    let_certificates_expire(&world, expired)?;
+    let ended = Patch::Merge(json!({"status": {"wicdCertificateExpires": "2026-01-01T00:00:00Z"}}));
+    let instances: Api<WindowsInstance> = Api::all(operator_client(&world.control_plane).await?);
+    instances.patch_status(expired.name(), &PatchParams::default(), &ended).await?;
+
+    // A change of the pool reaches the node that works: those that are off take nothing of its budget.
+    world.apply(POOL, &pool(101)).await?;
+    let version = |name: &'static str| async {
+        let node = world.node(name).await.ok().flatten();
+        node.and_then(|n| n.metadata.annotations?.get(key::VERSION).cloned())
+    };
+    let old = version("win-0").await;
+    world.eventually("the node that works follows", || async { version("win-2").await != old }).await?;
+    for host in [expired, valid] {
+        let instance = world.instance(host.name()).await?.context("no instance")?;
+        ensure!(!instance.is_leaving(), "{} is removed", host.name());
+        let step = status(&instance).operation.map(|o| o.step);
+        ensure!(step != Some(Step::Drain), "{} is being drained, and no host is there", host.name());
+    }
+
+    for host in [expired, valid] {
+        host.power_on();
+    }
+    let new = version("win-2").await;
+    for name in ["win-0", "win-1"] {
+        world.until_joined(name).await?;
+        world.eventually("it follows the version of now", || async { version(name).await == new }).await?;
+    }
+    world
+        .until(POOL, "all are Ready", |p| {
+            crate::fleet::is_ready(p)
+                && p.status.as_ref().is_some_and(|s| s.ready_nodes == 3 && s.up_to_date_nodes == 3)
+        })
+        .await?;
+    for (host, before) in hosts.iter().zip(&before) {
+        let node = world.node(host.name()).await?;
+        ensure!(uids(node.clone()) == *before, "{} is another Node", host.name());
+        ensure!(!is_cordoned(&node.context("no Node")?), "{} is cordoned", host.name());
+    }
+    let instance = world.instance(expired.name()).await?.context("no instance")?;
+    let end = status(&instance).wicd_certificate_expires.and_then(api::Time::known).context("it is not known")?;
+    ensure!(end > Timestamp::now(), "wicd's certificate ended at {end}");
+    let pods: Api<Pod> = Api::default_namespaced(world.client.clone());
+    ensure!(pods.get("app-win-0").await?.metadata.deletion_timestamp.is_none(), "the pod was evicted");
+    ensure!(on.boots() == 1, "a host that was on was restarted");
+    Ok(())
+}

@@ -1,0 +1,176 @@
+//! What makes a host a worse node, and stops nothing: it is reported, and its owner decides. What a host says of itself reaches
+//! people only in part and made fit to be shown.
+
+use api::{
+    host::{Defender, Feature, HostState, RestartCause},
+    text,
+};
+
+/// Directories that an antivirus slows down, or breaks by holding files open: programs and settings, layers of images and containers,
+/// volumes of pods.
+pub const PATHS_TO_EXCLUDE: [&str; 3] = [r"C:\k", r"C:\ProgramData\containerd", r"C:\var\lib\kubelet"];
+/// Most names of a host in a sentence, and most characters of each.
+const NAMES: (usize, usize) = (8, 40);
+
+/// A reason why a host is a worse node than it could be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Warning {
+    /// Windows waits for a restart, and the operator has no reason to restart the host.
+    #[error(
+        "Windows waits for a restart because of {causes}; restart the host; if it is a node already, have it drained before (annotation windowsmachineconfig.openshift.io/maintenance)"
+    )]
+    WindowsRestartPending {
+        /// Why, in words.
+        causes: String,
+    },
+    /// A product checks files.
+    #[error("the antivirus filters {filters} check files on the host; exclude {} in the settings of their product", PATHS_TO_EXCLUDE.join(", "))]
+    AntivirusFilter {
+        /// Their names.
+        filters: String,
+    },
+    /// Defender checks what the operator has excluded.
+    #[error(
+        r"Windows Defender checks the files of containerd, although the operator excluded C:\k\containerd\containerd.exe by policy: another program manages this policy; add the exclusion there"
+    )]
+    DefenderChecksContainerd,
+    /// Another container runtime or node agent is installed.
+    #[error(
+        "the services {names} run containers of another installer, whose networks, ports and disk space collide with those of pods; remove them, or set their start type to disabled"
+    )]
+    OtherContainerRuntime {
+        /// Their names.
+        names: String,
+    },
+}
+
+impl Warning {
+    /// Stable word.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::WindowsRestartPending { .. } => "WindowsRestartPending",
+            Self::AntivirusFilter { .. } => "AntivirusFilter",
+            Self::DefenderChecksContainerd => "DefenderChecksContainerd",
+            Self::OtherContainerRuntime { .. } => "OtherContainerRuntime",
+        }
+    }
+}
+
+/// Each check with its warning, if there is one.
+pub fn results(state: &HostState) -> [(&'static str, Option<Warning>); 3] {
+    [("restart", restart(state)), ("antivirus", antivirus(state)), ("runtimes", runtimes(state))]
+}
+
+/// All warnings in a sentence. Empty if there are none.
+pub fn in_words(state: &HostState) -> String {
+    let all: Vec<String> = results(state).into_iter().filter_map(|(_, w)| w).map(|w| w.to_string()).collect();
+    all.join("; ")
+}
+
+/// A restart that the operator makes anyway needs no person.
+fn restart(state: &HostState) -> Option<Warning> {
+    let is_restarted = state.reboot_required.is_some() || state.machine.containers_feature == Feature::Disabled;
+    let word = |cause: &RestartCause| match cause {
+        RestartCause::Servicing => "changed features or packages",
+        RestartCause::WindowsUpdate => "Windows Update",
+        RestartCause::NameOrDomain => "a changed name or domain of the computer",
+    };
+    let causes: Vec<&str> = state.restart_causes.iter().map(word).collect();
+    (!causes.is_empty() && !is_restarted).then(|| Warning::WindowsRestartPending { causes: causes.join(" and ") })
+}
+
+/// Defender is excluded by the operator when it configures the host: before that there is nothing to do.
+fn antivirus(state: &HostState) -> Option<Warning> {
+    let is_configured = state.marker.as_ref().is_some_and(|m| !m.version.is_empty());
+    let filters = &state.antivirus.filters;
+    if !filters.is_empty() {
+        return Some(Warning::AntivirusFilter { filters: names(filters) });
+    }
+    (is_configured && state.antivirus.defender == Defender::Checks).then_some(Warning::DefenderChecksContainerd)
+}
+
+fn runtimes(state: &HostState) -> Option<Warning> {
+    let found = &state.container_runtimes;
+    (!found.is_empty()).then(|| Warning::OtherContainerRuntime { names: names(found) })
+}
+
+fn names(all: &[String]) -> String {
+    let mut shown: Vec<String> = all.iter().take(NAMES.0).map(|name| text::line(name, NAMES.1)).collect();
+    if all.len() > NAMES.0 {
+        shown.push(format!("and {} more", all.len() - NAMES.0));
+    }
+    shown.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use api::host::Marker;
+
+    use super::*;
+
+    fn configured(state: &mut HostState) {
+        state.marker = Some(Marker { version: "1".into(), ..Marker::default() });
+    }
+
+    #[test]
+    fn each_warning_has_its_cause_and_its_remedy() {
+        type Change = fn(&mut HostState);
+        let update: Change = |s| s.restart_causes = [RestartCause::WindowsUpdate, RestartCause::Servicing].into();
+        let restarted: Change = |s| {
+            s.restart_causes.insert(RestartCause::WindowsUpdate);
+            s.machine.containers_feature = Feature::Disabled;
+        };
+        let restarting: Change = |s| {
+            s.restart_causes.insert(RestartCause::NameOrDomain);
+            s.reboot_required = Some("variables".into());
+        };
+        let removed: Change = |s| {
+            configured(s);
+            s.antivirus.defender = Defender::Checks;
+        };
+        let excluded: Change = |s| {
+            configured(s);
+            s.antivirus.defender = Defender::Excludes;
+        };
+        let cases: [(&str, Change, Option<&str>, &str); 10] = [
+            ("a good host", |_| (), None, ""),
+            ("an update", update, Some("WindowsRestartPending"), "changed features or packages and Windows Update"),
+            (
+                "a new name",
+                |s| s.restart_causes = [RestartCause::NameOrDomain].into(),
+                Some("WindowsRestartPending"),
+                "name",
+            ),
+            ("the join restarts it for a feature", restarted, None, ""),
+            ("wicd wants a restart", restarting, None, ""),
+            (
+                "a filter",
+                |s| s.antivirus.filters.push("csagent".into()),
+                Some("AntivirusFilter"),
+                r"csagent check files",
+            ),
+            ("Defender before the join", |s| s.antivirus.defender = Defender::Checks, None, ""),
+            ("Defender without the exclusion", removed, Some("DefenderChecksContainerd"), "by policy"),
+            ("Defender with the exclusion", excluded, None, ""),
+            ("docker", |s| s.container_runtimes.push("docker".into()), Some("OtherContainerRuntime"), "docker run"),
+        ];
+        for (about, change, expected, part) in cases {
+            let mut state = HostState::default();
+            change(&mut state);
+            let found: Vec<Warning> = results(&state).into_iter().filter_map(|(_, w)| w).collect();
+            assert_eq!(found.iter().map(Warning::reason).collect::<Vec<_>>(), Vec::from_iter(expected), "{about}");
+            assert!(in_words(&state).contains(part) && in_words(&state).is_empty() == expected.is_none(), "{about}");
+        }
+    }
+
+    #[test]
+    fn words_of_a_host_are_few_and_made_fit_to_be_shown() {
+        let bad = vec![format!("\u{1b}[2J\u{202e}{}", "x".repeat(10_000)); 10_000];
+        let mut state = HostState::default();
+        state.antivirus.filters.clone_from(&bad);
+        state.container_runtimes = bad;
+        let text = in_words(&state);
+        assert!(text.len() < 1500 && text.chars().all(|c| c == ' ' || c.is_ascii_graphic()), "{text}");
+        assert!(text.contains("and 9992 more"), "{text}");
+    }
+}

@@ -1,0 +1,196 @@
+//! Whether pods on a host can use the group Managed Service Accounts (gMSA) that its pool lists. The host becomes a node in any
+//! case: pods without such an account run on it.
+
+use api::{
+    conditions::Status,
+    host::{AccountState, HostState},
+};
+
+/// Longest name of a domain: that of the value of a label.
+const DOMAIN: usize = 63;
+
+/// Why a host cannot use the accounts.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AccountFault {
+    /// The host is a member of no domain.
+    #[error(
+        "the host is a member of no Active Directory domain, so that it cannot retrieve the passwords of {accounts}; join it to the domain, or take the accounts out of template.spec.gmsa"
+    )]
+    NotDomainJoined {
+        /// The accounts.
+        accounts: String,
+    },
+    /// The host cannot use at least one account.
+    #[error("the host cannot use {accounts}")]
+    AccountNotUsable {
+        /// The accounts, each with the cause and the remedy.
+        accounts: String,
+    },
+    /// Windows did not report on an account.
+    #[error(
+        "the host did not report whether it can use {accounts}; check that it reaches a domain controller, then restart it"
+    )]
+    AccountUnknown {
+        /// The accounts.
+        accounts: String,
+    },
+}
+
+impl AccountFault {
+    /// Reason for conditions and events.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::NotDomainJoined { .. } => "NotDomainJoined",
+            Self::AccountNotUsable { .. } => "AccountNotUsable",
+            Self::AccountUnknown { .. } => "AccountUnknown",
+        }
+    }
+
+    /// Status of the condition.
+    pub fn status(&self) -> Status {
+        match self {
+            Self::NotDomainJoined { .. } | Self::AccountNotUsable { .. } => Status::False,
+            Self::AccountUnknown { .. } => Status::Unknown,
+        }
+    }
+}
+
+/// Checks the accounts of a pool on a host. `state` is its answer to a request with these accounts.
+///
+/// # Errors
+/// The worst fault: no domain before an account that cannot be used, and that before one of which nothing is known.
+pub fn check(accounts: &[String], state: &HostState) -> Result<(), AccountFault> {
+    if accounts.is_empty() {
+        return Ok(());
+    }
+    if domain(state.machine.domain.as_deref()).is_none() {
+        return Err(AccountFault::NotDomainJoined { accounts: accounts.join(", ") });
+    }
+    let of = |account: &String| state.service_accounts.get(account).copied().unwrap_or_default();
+    let problem = |account: &String| {
+        let why = match of(account) {
+            AccountState::Usable | AccountState::Unknown => return None,
+            AccountState::NotFound => "the domain has no account of this name: correct the name",
+            AccountState::NotManaged => "it is no group Managed Service Account: name one that is",
+            AccountState::NotAllowed => {
+                "the host cannot retrieve its password: add the computer to the principals that may retrieve it, then restart the host"
+            }
+        };
+        Some(format!("{account} ({why})"))
+    };
+    let bad: Vec<String> = accounts.iter().filter_map(problem).collect();
+    if !bad.is_empty() {
+        return Err(AccountFault::AccountNotUsable { accounts: bad.join(", ") });
+    }
+    let unknown: Vec<&str> = accounts.iter().filter(|a| of(a) == AccountState::Unknown).map(String::as_str).collect();
+    if unknown.is_empty() { Ok(()) } else { Err(AccountFault::AccountUnknown { accounts: unknown.join(", ") }) }
+}
+
+/// The domain that a host reports, in lower case. `None` if it reports none, or a text that is no DNS name or does not fit into the value of a
+/// label.
+pub fn domain(reported: Option<&str>) -> Option<String> {
+    let name = reported?.to_ascii_lowercase();
+    let is_part = |part: &str| {
+        !part.is_empty()
+            && part.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+            && !part.starts_with('-')
+            && !part.ends_with('-')
+    };
+    (name.len() <= DOMAIN && name.split('.').all(is_part)).then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use api::host::Machine;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn accounts_of_a_host() {
+        use AccountState::{NotAllowed, NotFound, NotManaged, Unknown, Usable};
+        let joined = Some("corp.example.com");
+        type Found = &'static [(&'static str, AccountState)];
+        type Case =
+            (&'static str, &'static [&'static str], Option<&'static str>, Found, Option<&'static str>, &'static str);
+        let cases: [Case; 10] = [
+            ("none asked, no domain", &[], None, &[], None, ""),
+            ("no domain", &["web", "db"], None, &[("web", Usable)], Some("NotDomainJoined"), "web, db"),
+            ("a domain that is no name", &["web"], Some("a b"), &[("web", Usable)], Some("NotDomainJoined"), "web"),
+            ("usable", &["web"], joined, &[("web", Usable)], None, ""),
+            (
+                "one of two",
+                &["web", "db"],
+                joined,
+                &[("web", Usable), ("db", NotAllowed)],
+                Some("AccountNotUsable"),
+                "use db (the host",
+            ),
+            (
+                "no such account",
+                &["web"],
+                joined,
+                &[("web", NotFound)],
+                Some("AccountNotUsable"),
+                "no account of this name",
+            ),
+            ("another kind", &["web"], joined, &[("web", NotManaged)], Some("AccountNotUsable"), "no group Managed"),
+            ("not reported", &["web"], joined, &[], Some("AccountUnknown"), "web"),
+            (
+                "not known",
+                &["web", "db"],
+                joined,
+                &[("web", Usable), ("db", Unknown)],
+                Some("AccountUnknown"),
+                "use db;",
+            ),
+            (
+                "the worst first",
+                &["web", "db"],
+                joined,
+                &[("web", Unknown), ("db", NotFound)],
+                Some("AccountNotUsable"),
+                "db",
+            ),
+        ];
+        for (about, accounts, domain, found, expected, part) in cases {
+            let accounts: Vec<String> = accounts.iter().map(|a| (*a).to_owned()).collect();
+            let service_accounts = found.iter().map(|(name, state)| ((*name).to_owned(), *state)).collect();
+            let machine = Machine { domain: domain.map(str::to_owned), ..Machine::default() };
+            let result = check(&accounts, &HostState { machine, service_accounts, ..HostState::default() });
+            assert_eq!(result.as_ref().err().map(AccountFault::reason), expected, "{about}");
+            assert!(result.err().is_none_or(|e| e.to_string().contains(part)), "{about}");
+        }
+    }
+
+    #[test]
+    fn domains_that_are_believed() {
+        for (reported, expected) in [
+            (Some("corp.example.com"), Some("corp.example.com")),
+            (Some("CORP.Example.COM"), Some("corp.example.com")),
+            (Some("corp"), Some("corp")),
+            (None, None),
+            (Some(""), None),
+            (Some("corp."), None),
+            (Some("-corp"), None),
+            (Some("corp example"), None),
+            (Some("corp\u{202e}"), None),
+            (Some(&*"a".repeat(63)), Some(&*"a".repeat(63))),
+            (Some(&*"a".repeat(64)), None),
+        ] {
+            assert_eq!(domain(reported).as_deref(), expected, "{reported:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_believed_is_the_value_of_a_label(reported in r"[a-zA-Z0-9.\-_ é]{0,70}") {
+            if let Some(value) = domain(Some(&reported)) {
+                prop_assert!(value.len() <= 63 && !value.is_empty());
+                let ends = [value.as_bytes()[0], value.as_bytes()[value.len() - 1]];
+                prop_assert!(ends.iter().all(u8::is_ascii_alphanumeric));
+                prop_assert!(value.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'.' || b == b'-'));
+            }
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! The TLS profile of an OpenShift cluster, as kubelet takes it.
+//!
+//! Its form and the contents of the named profiles:
+//! <https://github.com/openshift/api/blob/master/config/v1/types_tlssecurityprofile.go>
+
+use api::text;
+use serde_json::Value;
+
+/// Least TLS version, and ciphers, of what serves on a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsProfile {
+    /// As `VersionTLS12`.
+    pub min_version: &'static str,
+    /// IANA names, the most wanted one first.
+    pub ciphers: Vec<&'static str>,
+}
+
+/// A profile with which kubelet would not start, or would serve with less than the cluster asks for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TlsProfileError {
+    /// There is no such profile.
+    #[error("its type {0:?} is not known: use Old, Intermediate, Modern or Custom")]
+    UnknownType(String),
+    /// A field of a custom profile is missing or wrong.
+    #[error("the custom profile has no usable {0}: set it")]
+    Field(&'static str),
+    /// Go refuses to serve HTTP/2 without one of these.
+    #[error(
+        "the custom profile has neither ECDHE-RSA-AES128-GCM-SHA256 nor ECDHE-ECDSA-AES128-GCM-SHA256, and kubelet does not \
+         start without: add one, or set minTLSVersion to VersionTLS13"
+    )]
+    NoHttp2,
+}
+
+const VERSIONS: [&str; 4] = ["VersionTLS10", "VersionTLS11", "VersionTLS12", "VersionTLS13"];
+const TLS_1_3: &str = "VersionTLS13";
+/// Go refuses to serve HTTP/2 without one of these, unless TLS 1.3 is the least version.
+const HTTP2: [&str; 2] = ["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"];
+
+/// Name in a profile, name for kubelet, and how old a TLS version it takes to be of use. These are all that Go's `crypto/tls` calls secure. The others of a
+/// profile, without forward secrecy or with a finite field, are for old clients that no kubelet has.
+const CIPHERS: [(&str, &str, Era); 13] = [
+    ("TLS_AES_128_GCM_SHA256", "TLS_AES_128_GCM_SHA256", Era::Modern),
+    ("TLS_AES_256_GCM_SHA384", "TLS_AES_256_GCM_SHA384", Era::Modern),
+    ("TLS_CHACHA20_POLY1305_SHA256", "TLS_CHACHA20_POLY1305_SHA256", Era::Modern),
+    ("ECDHE-ECDSA-AES128-GCM-SHA256", HTTP2[1], Era::Intermediate),
+    ("ECDHE-RSA-AES128-GCM-SHA256", HTTP2[0], Era::Intermediate),
+    ("ECDHE-ECDSA-AES256-GCM-SHA384", "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384", Era::Intermediate),
+    ("ECDHE-RSA-AES256-GCM-SHA384", "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384", Era::Intermediate),
+    ("ECDHE-ECDSA-CHACHA20-POLY1305", "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256", Era::Intermediate),
+    ("ECDHE-RSA-CHACHA20-POLY1305", "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256", Era::Intermediate),
+    ("ECDHE-ECDSA-AES128-SHA", "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA", Era::Old),
+    ("ECDHE-RSA-AES128-SHA", "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA", Era::Old),
+    ("ECDHE-ECDSA-AES256-SHA", "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA", Era::Old),
+    ("ECDHE-RSA-AES256-SHA", "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA", Era::Old),
+];
+
+/// The oldest named profile that has a cipher is the last one of these that is not older.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Era {
+    Old,
+    Intermediate,
+    Modern,
+}
+
+impl TlsProfile {
+    fn named(min_version: &'static str, oldest: Era) -> Self {
+        let ciphers = CIPHERS.iter().filter(|(.., era)| *era >= oldest).map(|(_, name, _)| *name);
+        Self { min_version, ciphers: ciphers.collect() }
+    }
+
+    /// Reads `spec.tlsSecurityProfile` of an `APIServer`; OpenShift takes Intermediate if it is not set. Also returns sentences about ciphers
+    /// that are left out of a custom profile.
+    ///
+    /// # Errors
+    /// When the profile is not one that kubelet could serve with.
+    pub fn parse(profile: Option<&Value>) -> Result<(Self, Vec<String>), TlsProfileError> {
+        let profile = profile.filter(|p| !p.is_null());
+        let named = |min_version, oldest| Ok((Self::named(min_version, oldest), Vec::new()));
+        match profile.map(|p| p["type"].as_str().unwrap_or_default()) {
+            None | Some("" | "Intermediate") => named("VersionTLS12", Era::Intermediate),
+            Some("Old") => named("VersionTLS10", Era::Old),
+            Some("Modern") => named(TLS_1_3, Era::Modern),
+            Some("Custom") => Self::custom(profile.map_or(&Value::Null, |p| &p["custom"])),
+            Some(other) => Err(TlsProfileError::UnknownType(text::line(other, 64))),
+        }
+    }
+
+    fn custom(custom: &Value) -> Result<(Self, Vec<String>), TlsProfileError> {
+        let version = custom["minTLSVersion"].as_str();
+        let min_version = VERSIONS.into_iter().find(|known| Some(*known) == version);
+        let min_version = min_version.ok_or(TlsProfileError::Field("minTLSVersion"))?;
+        let names = custom["ciphers"].as_array().ok_or(TlsProfileError::Field("ciphers"))?;
+        let (mut ciphers, mut unknown) = (Vec::new(), Vec::new());
+        for name in names.iter().take(64).map(|name| name.as_str().unwrap_or_default()) {
+            match CIPHERS.iter().find(|(openssl, iana, _)| name == *openssl || name == *iana) {
+                Some((_, cipher, _)) if !ciphers.contains(cipher) => ciphers.push(*cipher),
+                Some(_) => {}
+                None => unknown.push(text::line(name, 64)),
+            }
+        }
+        if min_version != TLS_1_3 && !HTTP2.iter().any(|required| ciphers.contains(required)) {
+            return Err(TlsProfileError::NoHttp2);
+        }
+        let sentence = |names: String| {
+            format!("ciphers of the custom TLS profile that kubelet does not use: {names}; remove them")
+        };
+        let left_out = (!unknown.is_empty()).then(|| sentence(unknown.join(", ")));
+        Ok((Self { min_version, ciphers }, left_out.into_iter().collect()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn profiles() {
+        let custom = |version: &str, ciphers: Value| json!({"type": "Custom", "custom": {"minTLSVersion": version, "ciphers": ciphers}});
+        let http2 = "ECDHE-RSA-AES128-GCM-SHA256";
+        for (about, profile, expected) in [
+            ("not set", None, Ok(("VersionTLS12", 9, 0))),
+            ("null", Some(Value::Null), Ok(("VersionTLS12", 9, 0))),
+            ("no type", Some(json!({})), Ok(("VersionTLS12", 9, 0))),
+            ("Intermediate", Some(json!({"type": "Intermediate"})), Ok(("VersionTLS12", 9, 0))),
+            ("Old", Some(json!({"type": "Old"})), Ok(("VersionTLS10", 13, 0))),
+            ("Modern", Some(json!({"type": "Modern"})), Ok(("VersionTLS13", 3, 0))),
+            ("another", Some(json!({"type": "Future"})), Err(TlsProfileError::UnknownType("Future".into()))),
+            ("custom", Some(custom("VersionTLS11", json!([http2]))), Ok(("VersionTLS11", 1, 0))),
+            ("IANA's names", Some(custom("VersionTLS12", json!([HTTP2[1]]))), Ok(("VersionTLS12", 1, 0))),
+            ("one twice", Some(custom("VersionTLS12", json!([http2, HTTP2[0]]))), Ok(("VersionTLS12", 1, 0))),
+            (
+                "two that kubelet does not use",
+                Some(custom("VersionTLS12", json!([http2, "DHE-RSA-AES128-GCM-SHA256", 7]))),
+                Ok(("VersionTLS12", 1, 1)),
+            ),
+            ("TLS 1.3 alone", Some(custom("VersionTLS13", json!([]))), Ok(("VersionTLS13", 0, 0))),
+            ("without HTTP/2", Some(custom("VersionTLS12", json!([CIPHERS[5].0]))), Err(TlsProfileError::NoHttp2)),
+            ("no ciphers", Some(custom("VersionTLS12", Value::Null)), Err(TlsProfileError::Field("ciphers"))),
+            ("no version", Some(custom("TLS12", json!([http2]))), Err(TlsProfileError::Field("minTLSVersion"))),
+            ("custom without a body", Some(json!({"type": "Custom"})), Err(TlsProfileError::Field("minTLSVersion"))),
+        ] {
+            let found = TlsProfile::parse(profile.as_ref());
+            let found = found.map(|(profile, left_out)| (profile.min_version, profile.ciphers.len(), left_out.len()));
+            assert_eq!(found, expected, "{about}");
+        }
+    }
+
+    #[test]
+    fn what_is_left_out_is_named_and_fit_to_be_shown() {
+        let ciphers = json!(["ECDHE-RSA-AES128-GCM-SHA256", "RC4-\u{1b}[2JMD5"]);
+        let profile = json!({"type": "Custom", "custom": {"minTLSVersion": "VersionTLS12", "ciphers": ciphers}});
+        let (_, left_out) = TlsProfile::parse(Some(&profile)).unwrap();
+        assert!(left_out[0].contains("RC4-") && !left_out[0].contains('\u{1b}'), "{left_out:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_profile_or_refused(kind in "Custom|Old|.{0,8}", version in "VersionTLS1[0-4]|.{0,8}", ciphers: Vec<String>) {
+            let profile = json!({"type": kind, "custom": {"minTLSVersion": version, "ciphers": ciphers}});
+            if let Ok((profile, _)) = TlsProfile::parse(Some(&profile)) {
+                prop_assert!(VERSIONS.contains(&profile.min_version));
+                prop_assert!(profile.min_version == TLS_1_3 || profile.ciphers.iter().any(|c| HTTP2.contains(c)));
+            }
+        }
+    }
+}

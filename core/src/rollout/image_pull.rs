@@ -1,0 +1,212 @@
+//! Which hosts have the images that their pool has them pull ahead.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use api::{Failures, PrePulled, WindowsInstance};
+use jiff::Timestamp;
+
+use super::member::Member;
+use crate::{backoff::believed, enumeration::first_names, rollout::candidate::Candidate};
+
+/// Whether a host is to pull images of the list, or to release some that it has pulled.
+pub fn wants(listed: &[String], instance: &WindowsInstance) -> bool {
+    match instance.status.as_ref().and_then(|s| s.pre_pulled.as_ref()) {
+        None => !listed.is_empty(),
+        // What was requested may be pinned, though no answer says so.
+        Some(pulled) => listed.is_empty() || !is_same(&pulled.images, listed) || !is_same(&pulled.requested, listed),
+    }
+}
+
+/// The images of a list that are not on the host, in the order of the list. The answer of a host is hostile: only names of the list count.
+pub fn missing(listed: &[String], answer: &[String]) -> Vec<String> {
+    listed.iter().filter(|image| answer.contains(image)).cloned().collect()
+}
+
+/// The image to pull next. After a failure it is another one, so that one that cannot be pulled does not keep the others from the host.
+pub fn next<'a>(missing: &'a [String], failures: Option<&Failures>) -> Option<&'a String> {
+    let failed = failures.map_or(0, |f| usize::try_from(f.count).unwrap_or_default());
+    missing.get(failed.checked_rem(missing.len())?)
+}
+
+/// Failures for this list: those for another one are over.
+pub fn failures<'a>(pulled: &'a PrePulled, listed: &[String]) -> Option<&'a Failures> {
+    pulled.failures.as_ref().filter(|_| is_same(&pulled.requested, listed))
+}
+
+fn is_same(some: &[String], others: &[String]) -> bool {
+    some.iter().collect::<BTreeSet<_>>() == others.iter().collect::<BTreeSet<_>>()
+}
+
+/// Adds what counts of a host for a decision about grants.
+pub fn observe(member: &mut Member, listed: &[String], backoff_max: Duration, now: Timestamp) {
+    let Member { instance, candidate } = member;
+    candidate.wants_images = candidate.joined && wants(listed, instance);
+    let pulled = instance.status.as_ref().and_then(|s| s.pre_pulled.as_ref());
+    candidate.images_wait_until = pulled.and_then(|p| failures(p, listed)).and_then(|f| match f.next_retry_time {
+        Some(at) => at.known().map(|at| believed(at, now, backoff_max)),
+        None => Some(now),
+    });
+}
+
+/// How it stands with the images of a pool; `None` if it lists none.
+pub fn standing(listed: &[String], members: &[Member]) -> Option<Standing> {
+    if listed.is_empty() {
+        return None;
+    }
+    let mut standing = Standing { images: listed.len(), ..Standing::default() };
+    let counts = |c: &Candidate| c.joined && !c.leaving;
+    for Member { instance, candidate } in members.iter().filter(|m| counts(&m.candidate)) {
+        standing.total += 1;
+        let pulled = instance.status.as_ref().and_then(|s| s.pre_pulled.as_ref());
+        if !wants(listed, instance) {
+            standing.complete += 1;
+        } else if let Some(failures) = pulled.and_then(|p| failures(p, listed)) {
+            // Until an attempt succeeds: the condition must not change with each retry.
+            standing.failed.push((candidate.name.clone(), failures.summary()));
+        } else if candidate.pulling {
+            standing.pulling.push(candidate.name.clone());
+        }
+    }
+    standing.pulling.sort();
+    standing.failed.sort();
+    Some(standing)
+}
+
+/// How it stands with the images of a pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// Images.
+    pub images: usize,
+    /// Nodes.
+    pub total: usize,
+    /// Those that have all images.
+    pub complete: usize,
+    /// Those that pull, by name.
+    pub pulling: Vec<String>,
+    /// Those whose last attempt failed, and why.
+    pub failed: Vec<(String, String)>,
+}
+
+impl Standing {
+    /// In a sentence.
+    pub fn message(&self) -> String {
+        let Self { images, total, complete, pulling, failed } = self;
+        let noun = if *images == 1 { "the image" } else { &format!("all {images} images") };
+        let mut parts = vec![format!("{complete} of {total} hosts have {noun}")];
+        if !pulling.is_empty() {
+            parts.push(format!("{} pulling: {}", pulling.len(), first_names(pulling)));
+        }
+        if let Some((name, why)) = failed.first() {
+            parts.push(format!("{} failed: {name}: {why}", failed.len()));
+        }
+        parts.join("; ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use api::{Step, WindowsInstanceSpec, WindowsInstanceStatus};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn list(images: &[&str]) -> Vec<String> {
+        images.iter().map(ToString::to_string).collect()
+    }
+
+    fn pulled(requested: &[&str], images: &[&str], failed: i32) -> PrePulled {
+        let failures = Failures {
+            count: failed,
+            step: Step::PullImages,
+            last_message: "no such image".into(),
+            ..Failures::default()
+        };
+        PrePulled {
+            requested: list(requested),
+            images: list(images),
+            checked_time: None,
+            failures: (failed > 0).then_some(failures),
+        }
+    }
+
+    fn member(name: &str, pulled: Option<PrePulled>) -> Member {
+        let mut instance = WindowsInstance::new(name, WindowsInstanceSpec::default());
+        instance.status = Some(WindowsInstanceStatus { pre_pulled: pulled, ..WindowsInstanceStatus::default() });
+        let candidate = Candidate { name: name.into(), joined: true, ..Candidate::default() };
+        Member { instance: Arc::new(instance), candidate }
+    }
+
+    #[test]
+    fn who_has_work() {
+        for (about, listed, there, expected) in [
+            ("none listed", &[][..], None, false),
+            ("never asked", &["a"], None, true),
+            ("has them", &["a", "b"], Some(pulled(&["a", "b"], &["a", "b"], 0)), false),
+            ("in another order", &["a", "b"], Some(pulled(&["b", "a"], &["b", "a"], 0)), false),
+            ("one is missing", &["a", "b"], Some(pulled(&["a", "b"], &["a"], 0)), true),
+            ("one is to be released", &["a"], Some(pulled(&["a", "b"], &["a", "b"], 0)), true),
+            ("one may be pinned that was not reported", &["a"], Some(pulled(&["a", "b"], &["a"], 0)), true),
+            ("all are to be released", &[], Some(pulled(&["a"], &["a"], 0)), true),
+            ("all may be pinned", &[], Some(pulled(&["a"], &[], 0)), true),
+        ] {
+            assert_eq!(wants(&list(listed), &member("h", there).instance), expected, "{about}");
+        }
+    }
+
+    #[test]
+    fn a_failure_is_of_its_list() {
+        let now = Timestamp::UNIX_EPOCH;
+        for (listed, waits) in [(&["a"][..], true), (&["b"], false), (&[], false)] {
+            let mut member = member("h", Some(pulled(&["a"], &[], 1)));
+            observe(&mut member, &list(listed), Duration::from_mins(10), now);
+            assert_eq!(member.candidate.images_wait_until.is_some(), waits, "{listed:?}");
+            assert!(member.candidate.wants_images);
+        }
+        let mut new = member("h", None);
+        new.candidate.joined = false;
+        observe(&mut new, &list(&["a"]), Duration::from_mins(10), now);
+        assert!(!new.candidate.wants_images, "a join does not wait for images");
+    }
+
+    #[test]
+    fn another_image_follows_a_failure() {
+        let missing = list(&["a", "b"]);
+        for (failed, expected) in [(0, "a"), (1, "b"), (2, "a"), (-1, "a"), (i32::MAX, "b")] {
+            let failures = Failures { count: failed, ..Failures::default() };
+            assert_eq!(next(&missing, Some(&failures)).unwrap(), expected, "{failed}");
+        }
+        assert_eq!((next(&missing, None), next(&[], None)), (Some(&missing[0]), None));
+    }
+
+    #[test]
+    fn what_is_reported() {
+        let listed = list(&["a", "b", "c"]);
+        let all = ["a", "b", "c"];
+        let mut members = vec![
+            member("h4", Some(pulled(&all, &["a"], 1))),
+            member("h1", Some(pulled(&all, &all, 0))),
+            member("h2", None),
+            member("h3", Some(pulled(&all, &["a"], 0))),
+            member("h5", None),
+        ];
+        members[3].candidate.pulling = true;
+        members[4].candidate.joined = false;
+        assert_eq!(standing(&[], &members), None);
+        assert_eq!(
+            standing(&listed, &members).unwrap().message(),
+            "1 of 4 hosts have all 3 images; 1 pulling: h3; 1 failed: h4: PullImages: no such image"
+        );
+        assert_eq!(standing(&list(&["a"]), &[]).unwrap().message(), "0 of 0 hosts have the image");
+    }
+
+    proptest! {
+        #[test]
+        fn no_answer_adds_an_image(answer in proptest::collection::vec("\\PC{0,8}", 0..4)) {
+            let listed = list(&["a", "b"]);
+            let missing = missing(&listed, &answer);
+            prop_assert!(missing.iter().all(|m| listed.contains(m)) && missing.len() <= listed.len());
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! The authorities of a control plane, what they have signed, and their rotation.
+//!
+//! | file | what |
+//! |---|---|
+//! | `ca.crt`, `ca.key` | signs clients and what nodes request, and the API server until it is rotated |
+//! | `roots.crt` | whom clients of the API server trust: `kube-root-ca.crt` in every namespace |
+//! | `server.crt`, `server.key` | what the API server serves with |
+//! | `clients.crt` | whom the API server and kubelets trust as clients |
+//! | `kubelet-client.crt`, `kubelet-client.key` | what the API server goes to kubelets with |
+
+use std::{
+    fs,
+    net::{IpAddr, Ipv4Addr},
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+use kube::{
+    Client, Config,
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use serde_json::json;
+
+use super::{ControlPlane, START, succeeded};
+use crate::{
+    lock::lock,
+    pki::{self, Authority, Identity},
+};
+
+/// How far the rotation of the API server's authority and of that of its own client certificate is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum CaRotation {
+    /// The old ones are in use.
+    #[default]
+    NotBegun,
+    /// The old ones are in use, and the new ones are trusted.
+    BothTrusted,
+    /// The new ones are in use, and the old ones are still trusted.
+    NewInUse,
+    /// The old ones are trusted no more.
+    Done,
+}
+
+/// All authorities.
+#[derive(Debug)]
+pub(super) struct Authorities {
+    /// Of clients and nodes, and of the API server at first.
+    pub(super) first: Authority,
+    next_server: Authority,
+    kubelet_clients: [Authority; 2],
+}
+
+impl Authorities {
+    pub(super) fn new() -> Result<Self> {
+        let new = Authority::new;
+        Ok(Self {
+            first: new("testbed")?,
+            next_server: new("testbed-next")?,
+            kubelet_clients: [new("kubelet-clients")?, new("kubelet-clients-next")?],
+        })
+    }
+
+    /// All that may sign the API server at some time: an administrator goes on.
+    pub(super) fn all_roots(&self) -> String {
+        pem(&self.first) + &pem(&self.next_server)
+    }
+
+    /// A client certificate for kubelets, of the authority at first or of the next one.
+    pub(super) fn kubelet_client(&self, next: bool) -> Result<Identity> {
+        self.kubelet_clients[usize::from(next)].client("kube-apiserver-kubelet-client", &["system:masters"])
+    }
+
+    /// The authorities of the API server's clients.
+    pub(super) fn clients(&self, at: CaRotation) -> String {
+        let [old, new] = &self.kubelet_clients;
+        pem(&self.first) + &trusted(at, old, new)
+    }
+
+    /// Writes all files for an API server at this address.
+    pub(super) fn write(&self, dir: &Path, ip: IpAddr) -> Result<()> {
+        let ca = self.first.identity();
+        let (token_key, token_public_key) = pki::token_keys()?;
+        for (name, content) in
+            [("ca.crt", ca.certificate), ("ca.key", ca.key), ("token.key", token_key), ("token.pub", token_public_key)]
+        {
+            replace(dir, name, &content)?;
+        }
+        self.trust(dir, CaRotation::NotBegun)?;
+        self.take(dir, ip, CaRotation::NotBegun)
+    }
+
+    /// Writes whom to trust.
+    pub(super) fn trust(&self, dir: &Path, at: CaRotation) -> Result<()> {
+        replace(dir, "clients.crt", &self.clients(at))?;
+        replace(dir, "roots.crt", &trusted(at, &self.first, &self.next_server))
+    }
+
+    /// Writes the certificates of the API server.
+    pub(super) fn take(&self, dir: &Path, ip: IpAddr, at: CaRotation) -> Result<()> {
+        let is_new = at >= CaRotation::NewInUse;
+        let signer = if is_new { &self.next_server } else { &self.first };
+        let names = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"];
+        let server = signer.server("kube-apiserver", &[ip, Ipv4Addr::new(10, 96, 0, 1).into()], &names)?;
+        let client = self.kubelet_client(is_new)?;
+        for (name, content) in [
+            ("server.crt", server.certificate),
+            ("server.key", server.key),
+            ("kubelet-client.crt", client.certificate),
+            ("kubelet-client.key", client.key),
+        ] {
+            replace(dir, name, &content)?;
+        }
+        Ok(())
+    }
+}
+
+impl ControlPlane {
+    /// Leads the authority of the API server, and that of the certificate with which it goes to kubelets, to this point of their rotation.
+    /// Whom to trust is published by what does so in a real cluster, and the API server runs all the while, but for a restart with its new certificates.
+    ///
+    /// # Errors
+    /// When a file cannot be written, or the control plane is not ready within 3 minutes.
+    pub async fn rotate(&self, to: CaRotation) -> Result<()> {
+        self.authorities.trust(self.dir.path(), to)?;
+        if to == CaRotation::NewInUse {
+            self.authorities.take(self.dir.path(), self.address.ip(), to)?;
+            self.restart_apiserver().await?;
+        }
+        *lock(&self.controller_manager) = None;
+        *lock(&self.controller_manager) = Some(self.start_controller_manager()?);
+        self.wait_until_ready().await?;
+        if to == CaRotation::Done {
+            self.refuses(&self.kubelet_client(false)?).await?;
+            // The API server itself takes none out before it has expired.
+            let map = json!({"data": {"client-ca-file": self.authorities.clients(to)}}).to_string();
+            let name = "extension-apiserver-authentication";
+            succeeded(self.kubectl(&["patch", "configmap", "-n", "kube-system", name, "-p", &map]).await?)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until the API server, which reads again whom it trusts, refuses a client.
+    async fn refuses(&self, identity: &Identity) -> Result<()> {
+        use base64::{Engine as _, prelude::BASE64_STANDARD};
+        let mut kubeconfig = Kubeconfig::read_from(&self.kubeconfig)?;
+        for user in kubeconfig.auth_infos.iter_mut().filter_map(|u| u.auth_info.as_mut()) {
+            user.client_certificate_data = Some(BASE64_STANDARD.encode(&identity.certificate));
+            user.client_key_data = Some(BASE64_STANDARD.encode(&identity.key).into());
+        }
+        let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+        let deadline = Instant::now() + START;
+        loop {
+            // A client of its own for each attempt: who is connected stays so.
+            let client = Client::try_from(config.clone())?;
+            match client.request_text(http::Request::get("/api/v1/namespaces").body(Vec::new())?).await {
+                Err(kube::Error::Api(status)) if status.code == 401 => return Ok(()),
+                _ if Instant::now() > deadline => bail!("the API server still admits a client after {START:?}"),
+                _ => tokio::time::sleep(Duration::from_millis(100)).await,
+            }
+        }
+    }
+
+    /// A certificate with which the API server goes to kubelets, of the authority before the rotation or of the one after it.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn kubelet_client(&self, next: bool) -> Result<Identity> {
+        self.authorities.kubelet_client(next)
+    }
+
+    /// As [`ControlPlane::client_certificate`], and over since yesterday.
+    ///
+    /// # Errors
+    /// As [`ControlPlane::client_certificate`].
+    pub fn expired_certificate(&self, user: &str, groups: &[&str]) -> Result<Identity> {
+        self.authorities.first.expired_client(user, groups)
+    }
+}
+
+fn pem(authority: &Authority) -> String {
+    authority.identity().certificate
+}
+
+fn trusted(at: CaRotation, old: &Authority, new: &Authority) -> String {
+    match at {
+        CaRotation::NotBegun => pem(old),
+        CaRotation::BothTrusted | CaRotation::NewInUse => pem(old) + &pem(new),
+        CaRotation::Done => pem(new),
+    }
+}
+
+/// In one step: the API server reads some of them again while it runs.
+fn replace(dir: &Path, name: &str, content: &str) -> Result<()> {
+    let new = dir.join(format!("{name}.new"));
+    fs::write(&new, content).and_then(|()| fs::rename(&new, dir.join(name))).with_context(|| format!("write {name}"))
+}

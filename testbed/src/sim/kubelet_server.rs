@@ -1,0 +1,79 @@
+//! The HTTPS server of a simulated kubelet, with the logs of containers. It shows the serving certificate that the cluster has issued, and admits
+//! clients whose certificate is of an authority in the file that the host was given, which it reads again for each connection.
+
+use std::{net::IpAddr, sync::Arc, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use api::host::path;
+use rustls::{RootCertStore, ServerConfig, crypto::ring, server::WebPkiClientVerifier};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+    time::{sleep, timeout},
+};
+use tokio_rustls::TlsAcceptor;
+
+use super::machine::Machine;
+
+/// Port of kubelet.
+const PORT: u16 = 10250;
+/// Longest request.
+const MAX_REQUEST: usize = 16 << 10;
+/// Longest wait for a request.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Serves at this address until dropped.
+pub(super) async fn serve(machine: &Arc<Machine>, address: IpAddr) {
+    let listener = loop {
+        match TcpListener::bind((address, PORT)).await {
+            Ok(listener) => break listener,
+            // The kubelet before this one may still hold it.
+            Err(_) => sleep(Duration::from_millis(50)).await,
+        }
+    };
+    loop {
+        let Ok((stream, _)) = listener.accept().await else { continue };
+        let machine = machine.clone();
+        tokio::spawn(async move {
+            if let Ok(Err(error)) = timeout(PATIENCE, answer(&machine, stream)).await {
+                let host = machine.parts().name.as_str();
+                tracing::warn!(host, error = format!("{error:#}"), "a simulated kubelet does not answer");
+            }
+        });
+    }
+}
+
+async fn answer(machine: &Machine, stream: TcpStream) -> Result<()> {
+    let mut stream = TlsAcceptor::from(Arc::new(config(machine)?)).accept(stream).await?;
+    let mut request = Vec::new();
+    while !request.windows(4).any(|end| end == b"\r\n\r\n") {
+        ensure!(request.len() < MAX_REQUEST, "the request is too long");
+        ensure!(stream.read_buf(&mut request).await? > 0, "the request is cut off");
+    }
+    let line = String::from_utf8_lossy(&request).lines().next().unwrap_or_default().to_owned();
+    let target = line.strip_prefix("GET ").and_then(|l| l.split([' ', '?']).next()).unwrap_or_default();
+    let (status, body) = match target.strip_prefix("/containerLogs/") {
+        Some(container) => ("200 OK", format!("{} runs {container}\n", machine.parts().name)),
+        None => ("404 Not Found", String::new()),
+    };
+    let length = body.len();
+    let head =
+        format!("HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {length}\r\nConnection: close");
+    stream.write_all(format!("{head}\r\n\r\n{body}").as_bytes()).await?;
+    Ok(stream.shutdown().await?)
+}
+
+fn config(machine: &Machine) -> Result<ServerConfig> {
+    let provider = Arc::new(ring::default_provider());
+    let mut roots = RootCertStore::empty();
+    for root in CertificateDer::pem_slice_iter(&super::drive::read(machine.drive(), path::KUBELET_CA)?) {
+        roots.add(root?)?;
+    }
+    let clients = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider)).build()?;
+    let pem = machine.windows().serving_certificate().context("there is no serving certificate")?;
+    let chain = CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<Vec<_>, _>>()?;
+    let key = PrivateKeyDer::from_pem_slice(pem.as_bytes())?;
+    let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    Ok(builder.with_client_cert_verifier(clients).with_single_cert(chain, key)?)
+}

@@ -1,0 +1,74 @@
+//! Images of containers: what wicd needs of containerd, as a trait.
+
+mod containerd;
+mod login;
+mod messages;
+
+use std::time::Duration;
+
+pub use containerd::Containerd;
+pub use login::{Login, logins};
+
+/// containerd's images, as kubelet sees them.
+pub trait ImageStore {
+    /// Id of an image that is there, `sha256:…`; `None` if it is not.
+    ///
+    /// # Errors
+    /// When containerd does not answer.
+    fn find(&self, image: &str) -> Result<Option<String>, ImageError>;
+    /// Pulls an image.
+    ///
+    /// # Errors
+    /// When containerd does not answer in time, or cannot pull it.
+    fn pull(&self, image: &str, login: Option<&Login>, limit: Duration) -> Result<(), ImageError>;
+    /// Whether an image is pinned by its id. kubelet removes no pinned image when the disk is full.
+    ///
+    /// # Errors
+    /// When containerd does not answer.
+    fn is_pinned(&self, id: &str) -> Result<bool, ImageError>;
+    /// Pins an image by its id, or no longer. To unpin one that is gone is success.
+    ///
+    /// # Errors
+    /// When containerd does not answer, or an image to pin is gone.
+    fn set_pinned(&self, id: &str, pinned: bool) -> Result<(), ImageError>;
+}
+
+/// Why containerd did not do what was requested.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ImageError {
+    /// It cannot be reached.
+    #[error("containerd does not answer at {endpoint}: {problem}; check that its service runs")]
+    Unavailable {
+        /// Where it should listen.
+        endpoint: String,
+        /// Why it cannot be reached.
+        problem: String,
+    },
+    /// It did not answer in time.
+    #[error("containerd has not answered after {seconds} s ({what})")]
+    Timeout {
+        /// What was requested.
+        what: String,
+        /// How long.
+        seconds: u64,
+    },
+    /// It refused.
+    #[error("cannot {what}: {problem}")]
+    Refused {
+        /// What was requested.
+        what: String,
+        /// containerd's own words.
+        problem: String,
+    },
+}
+
+impl ImageError {
+    /// Reason for conditions and events.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Unavailable { .. } => "ContainerdUnavailable",
+            Self::Timeout { .. } => "ImagePullTimeout",
+            Self::Refused { .. } => "ImagePullFailed",
+        }
+    }
+}

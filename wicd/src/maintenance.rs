@@ -1,0 +1,313 @@
+//! `wicd.exe maintenance`: an administrator of the host, or a program that patches it, requests that the node be drained, and hands it back.
+//!
+//! The request is an annotation of the host's own Node, written with wicd's certificate; the operator answers with another. So nothing is kept
+//! on the host, and nothing is lost when it restarts.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::MaintenanceState;
+use api::maintenance::MOST_REASON;
+use api::names::key;
+use api::text;
+use clap::Subcommand;
+use futures::StreamExt;
+use serde_json::Value;
+use tokio::time::timeout;
+
+use crate::daemon::chain;
+use crate::daemon::cluster::{Cluster, Connect};
+use crate::host::Host;
+use crate::operation::marker;
+
+/// Seconds until the API server is tried again.
+const AGAIN: u32 = 5;
+/// Seconds for the last request, which withdraws what is not waited for any more.
+const WITHDRAWING: u32 = 20;
+/// Seconds for requests that wait for nothing.
+const SHORT: u32 = 60;
+
+/// What is requested.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Action {
+    /// Request that the node be drained, and wait until it is
+    Begin {
+        /// Reason, which the operator shows
+        #[arg(long, value_name = "TEXT", value_parser = reason)]
+        reason: String,
+        /// How long to wait until the node is drained
+        #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
+        timeout: u32,
+        /// Leave the request in place when the time is up; otherwise it is withdrawn
+        #[arg(long)]
+        keep: bool,
+    },
+    /// Hand the node back: the operator verifies it, and lets it take pods again
+    End {
+        /// Wait until that has happened, for this time
+        #[arg(long, value_name = "SECONDS")]
+        wait: Option<u32>,
+    },
+    /// Print the request and its state
+    Status,
+}
+
+/// How it ended. The numbers are a part of the interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// As requested; with what to print.
+    Done(String),
+    /// The time is up.
+    TimedOut(String),
+    /// It does not happen, however long one waits.
+    Refused(String),
+    /// The API server cannot be reached with the credentials of this host.
+    Unreachable(String),
+}
+
+impl Outcome {
+    /// Exit code.
+    pub fn code(&self) -> u8 {
+        match self {
+            Self::Done(_) => 0,
+            Self::TimedOut(_) => 3,
+            Self::Refused(_) => 4,
+            Self::Unreachable(_) => 5,
+        }
+    }
+
+    /// What to print.
+    pub fn message(&self) -> &str {
+        match self {
+            Self::Done(m) | Self::TimedOut(m) | Self::Refused(m) | Self::Unreachable(m) => m,
+        }
+    }
+}
+
+/// Checks a reason. It reaches people's terminals.
+fn reason(text: &str) -> Result<String, String> {
+    let clean = text::line(text, MOST_REASON);
+    match clean.as_str() {
+        "" => Err("a reason must have text, for example \"monthly patches\"".into()),
+        _ if clean != text.trim() => {
+            Err(format!("a reason must be one line of at most {MOST_REASON} characters, without invisible ones"))
+        }
+        _ => Ok(clean),
+    }
+}
+
+/// What a Node shows.
+struct Shown<'a> {
+    node: &'a Value,
+}
+
+impl Shown<'_> {
+    fn annotation(&self, key: &str) -> Option<&str> {
+        self.node.pointer("/metadata/annotations")?.get(key)?.as_str().filter(|v| !v.is_empty())
+    }
+
+    fn state(&self) -> Option<MaintenanceState> {
+        self.annotation(key::MAINTENANCE_STATE).and_then(MaintenanceState::parse)
+    }
+
+    fn is_requested(&self) -> bool {
+        self.annotation(key::MAINTENANCE_REQUEST).is_some()
+    }
+
+    fn is_ready(&self) -> bool {
+        let conditions = self.node.pointer("/status/conditions").and_then(Value::as_array);
+        conditions.into_iter().flatten().any(|c| c["type"] == "Ready" && c["status"] == "True")
+    }
+}
+
+/// What follows from the Node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Next {
+    /// Write the request.
+    Write(Option<String>),
+    /// Wait; with what for.
+    Wait(&'static str),
+    /// It has ended.
+    End(Outcome),
+}
+
+/// The node is drained only if it shows so beside our request: what it shows without one is of another request, which may end at any moment.
+fn begin(shown: &Shown<'_>, reason: &str) -> Next {
+    let held = |what: &str| Next::End(Outcome::Refused(format!("{what}: ask a person who administers the cluster")));
+    if shown.annotation(key::HOLD) == Some("true") {
+        return held("the node is on hold (annotation hold=true)");
+    }
+    if shown.annotation(key::MAINTENANCE) == Some("false") {
+        return held("maintenance of this node is refused (annotation maintenance=false)");
+    }
+    if !shown.is_requested() {
+        return Next::Write(Some(reason.to_owned()));
+    }
+    match shown.state() {
+        Some(MaintenanceState::Drained) => Next::End(Outcome::Done(
+            "the node is drained: patch and restart the host, then run `maintenance end`".into(),
+        )),
+        Some(MaintenanceState::Held) => held("the node is on hold, or its maintenance is refused"),
+        Some(MaintenanceState::Draining) => Next::Wait("the node is being drained"),
+        Some(MaintenanceState::Waiting) => {
+            Next::Wait("the node waits for its turn (rollout.maxUnavailable, or its pool is paused)")
+        }
+        Some(MaintenanceState::Returning) => Next::Wait("an earlier maintenance of the node is being ended"),
+        None => Next::Wait("the operator has not answered yet"),
+    }
+}
+
+fn end(shown: &Shown<'_>, waits: bool) -> Next {
+    if shown.is_requested() {
+        return Next::Write(None);
+    }
+    if !waits {
+        return Next::End(Outcome::Done("the request is withdrawn".into()));
+    }
+    match shown.state() {
+        Some(MaintenanceState::Drained) if shown.annotation(key::MAINTENANCE).is_some() => {
+            Next::End(Outcome::Refused("a person keeps the node in maintenance (annotation maintenance)".into()))
+        }
+        None if shown.is_ready() => Next::End(Outcome::Done("the node is Ready, and its maintenance is over".into())),
+        None => Next::Wait("the node is not Ready"),
+        Some(_) => Next::Wait("the operator verifies the node"),
+    }
+}
+
+fn status(shown: &Shown<'_>) -> Next {
+    let (request, state) = (shown.annotation(key::MAINTENANCE_REQUEST), shown.state());
+    let state = state.map_or("None", MaintenanceState::as_str);
+    let request = text::line(request.unwrap_or("none"), MOST_REASON);
+    Next::End(Outcome::Done(format!("state: {state}\nrequest: {request}")))
+}
+
+/// What a request needs.
+pub struct Means<'a> {
+    /// The host on which it is made.
+    pub host: &'a dyn Host,
+    /// The way to the API server.
+    pub connect: &'a dyn Connect,
+    /// Prints what is waited for.
+    pub say: &'a dyn Fn(&str),
+    /// Length of a second.
+    pub second: Duration,
+}
+
+/// Carries the request out.
+pub async fn run(means: &Means<'_>, action: &Action) -> Outcome {
+    let host = means.host;
+    match host.is_admin() {
+        Ok(true) => {}
+        Ok(false) => {
+            return Outcome::Refused("this command must be run as an administrator, in an elevated shell".into());
+        }
+        Err(e) => return Outcome::Refused(chain(&e)),
+    }
+    let name = match marker(host) {
+        Some(marker) => marker.node_name,
+        None => return Outcome::Refused("this host is not a node: the operator has not configured it".into()),
+    };
+    let waits = match action {
+        Action::Begin { timeout, .. } => *timeout,
+        Action::End { wait } => wait.unwrap_or(SHORT),
+        Action::Status => SHORT,
+    };
+    let mut task = Task { means, name, action, is_requested: false, last: Err("no answer from the API server".into()) };
+    let ended = timeout(means.second.saturating_mul(waits), task.wait()).await;
+    let outcome = ended.unwrap_or_else(|_| match &task.last {
+        Ok(for_what) => Outcome::TimedOut(format!("the time is up: {for_what}")),
+        Err(why) => Outcome::Unreachable(format!("cannot use the API server: {why}")),
+    });
+    task.withdraw(outcome).await
+}
+
+struct Task<'a> {
+    means: &'a Means<'a>,
+    name: String,
+    action: &'a Action,
+    /// Whether the Node may have a request of this host.
+    is_requested: bool,
+    /// What was waited for last, or why the API server did not answer.
+    last: Result<&'static str, String>,
+}
+
+impl Task<'_> {
+    /// Waits until it ends. The API server may come and go meanwhile.
+    async fn wait(&mut self) -> Outcome {
+        loop {
+            match self.follow().await {
+                Ok(outcome) => return outcome,
+                Err(why) => self.last = Err(why),
+            }
+            tokio::time::sleep(self.means.second * AGAIN).await;
+        }
+    }
+
+    async fn follow(&mut self) -> Result<Outcome, String> {
+        let cluster: Arc<dyn Cluster> = self.means.connect.connect().await.map_err(|e| chain(&e))?;
+        let mut nodes: Pin<Box<_>> = Box::pin(cluster.watch_node(&self.name));
+        loop {
+            let node = nodes.next().await.ok_or("the watch of the Node ended")?.map_err(|e| chain(&e))?;
+            let Some(node) = node else {
+                self.is_requested = false;
+                return Ok(Outcome::Refused(format!("there is no Node {}", self.name)));
+            };
+            let shown = Shown { node: &node };
+            self.is_requested |= shown.is_requested();
+            let next = match self.action {
+                Action::Begin { reason, .. } => begin(&shown, reason),
+                Action::End { wait } => end(&shown, wait.is_some()),
+                Action::Status => status(&shown),
+            };
+            match next {
+                Next::End(outcome) => return Ok(outcome),
+                // The Node with it is the next one that is seen.
+                Next::Write(value) => {
+                    self.is_requested = true;
+                    self.write(&*cluster, value).await?;
+                }
+                Next::Wait(for_what) => {
+                    if self.last != Ok(for_what) {
+                        (self.means.say)(for_what);
+                    }
+                    self.last = Ok(for_what);
+                }
+            }
+        }
+    }
+
+    async fn write(&self, cluster: &dyn Cluster, value: Option<String>) -> Result<(), String> {
+        let annotations = BTreeMap::from([(key::MAINTENANCE_REQUEST, value)]);
+        cluster.annotate(&self.name, annotations).await.map_err(|e| chain(&e))
+    }
+
+    /// A request that is no longer waited for would drain the node when no program patches it.
+    async fn withdraw(&self, outcome: Outcome) -> Outcome {
+        let Action::Begin { keep, .. } = self.action else { return outcome };
+        if *keep || !self.is_requested || matches!(outcome, Outcome::Done(_)) {
+            return outcome;
+        }
+        let withdrawn = timeout(self.means.second * WITHDRAWING, async {
+            let cluster = self.means.connect.connect().await.map_err(|e| chain(&e))?;
+            self.write(&*cluster, None).await
+        });
+        if let Ok(Ok(())) = withdrawn.await {
+            return outcome;
+        }
+        let add = |message: String| {
+            format!("{message}; the request could not be withdrawn: run `maintenance end` when the API server answers")
+        };
+        match outcome {
+            Outcome::TimedOut(m) => Outcome::TimedOut(add(m)),
+            Outcome::Unreachable(m) => Outcome::Unreachable(add(m)),
+            // Without a Node there is nothing to withdraw.
+            done => done,
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "maintenance_tests.rs"]
+mod tests;

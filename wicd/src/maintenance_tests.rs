@@ -1,0 +1,162 @@
+use std::sync::Mutex;
+use std::sync::atomic::Ordering;
+
+use api::host::Marker;
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+use crate::daemon::fake_cluster::FakeCluster;
+use crate::fake::FakeHost;
+
+fn node(annotations: &[(&str, &str)], ready: bool) -> Value {
+    let annotations: BTreeMap<_, _> = annotations.iter().copied().collect();
+    let ready = if ready { "True" } else { "False" };
+    json!({"metadata": {"annotations": annotations}, "status": {"conditions": [{"type": "Ready", "status": ready}]}})
+}
+
+#[test]
+fn what_follows_from_the_node() {
+    const ASKED: (&str, &str) = (key::MAINTENANCE_REQUEST, "patches");
+    let is = |state| (key::MAINTENANCE_STATE, state);
+    let code = |next: Next| match next {
+        Next::Write(value) => value.map_or("withdraw", |_| "request").to_owned(),
+        Next::Wait(_) => "wait".to_owned(),
+        Next::End(outcome) => outcome.code().to_string(),
+    };
+    for (annotations, ready, on_begin, on_end) in [
+        (vec![], true, "request", "0"),
+        (vec![], false, "request", "wait"),
+        (vec![is("Drained")], true, "request", "wait"),
+        (vec![is("Drained"), (key::MAINTENANCE, "disk")], true, "request", "4"),
+        (vec![is("Returning")], true, "request", "wait"),
+        (vec![ASKED], true, "wait", "withdraw"),
+        (vec![ASKED, is("Waiting")], true, "wait", "withdraw"),
+        (vec![ASKED, is("Draining")], true, "wait", "withdraw"),
+        (vec![ASKED, is("Returning")], true, "wait", "withdraw"),
+        (vec![ASKED, is("Levitating")], true, "wait", "withdraw"),
+        (vec![ASKED, is("Drained")], false, "0", "withdraw"),
+        (vec![ASKED, is("Held")], true, "4", "withdraw"),
+        (vec![(key::HOLD, "true")], true, "4", "0"),
+        (vec![(key::MAINTENANCE, "false"), ASKED], true, "4", "withdraw"),
+    ] {
+        let node = node(&annotations, ready);
+        let shown = Shown { node: &node };
+        assert_eq!((code(begin(&shown, "x")), code(end(&shown, true))), (on_begin.into(), on_end.into()), "{node}");
+        assert!(matches!(status(&shown), Next::End(Outcome::Done(_))));
+    }
+}
+
+#[test]
+fn a_reason_is_one_line() {
+    for (text, is_good) in
+        [("patches", true), (" patches ", true), ("", false), (" ", false), ("a\nb", false), ("a\u{202e}b", false)]
+    {
+        assert_eq!(reason(text).is_ok(), is_good, "{text:?}");
+    }
+    assert!(reason(&"x".repeat(MOST_REASON)).is_ok() && reason(&"x".repeat(MOST_REASON + 1)).is_err());
+}
+
+proptest! {
+    #[test]
+    fn a_node_of_any_form_is_read(text in any::<String>()) {
+        for node in [json!(text), json!({"metadata": {"annotations": text}}), json!({"metadata": {"annotations": {key::MAINTENANCE_STATE: text}}})] {
+            let shown = Shown { node: &node };
+            let _ = (begin(&shown, "x"), end(&shown, true), status(&shown));
+        }
+    }
+}
+
+/// Short, so that what times out does so soon.
+const SECOND: Duration = Duration::from_millis(10);
+
+struct Bed {
+    _dir: tempfile::TempDir,
+    host: FakeHost,
+    cluster: FakeCluster,
+    said: Mutex<Vec<String>>,
+}
+
+impl Bed {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let host = FakeHost::new(dir.path());
+        let marker = Marker { node_name: "win-1".into(), ..Marker::default() };
+        crate::files::write_json(&host, api::host::path::STATE, &marker, crate::files::Access::Protected).unwrap();
+        let cluster = FakeCluster::new();
+        cluster.set_node(&[]);
+        Self { _dir: dir, host, cluster, said: Mutex::default() }
+    }
+
+    async fn run(&self, action: Action) -> Outcome {
+        let say = |text: &str| self.said.lock().unwrap().push(text.to_owned());
+        run(&Means { host: &self.host, connect: &self.cluster, say: &say, second: SECOND }, &action).await
+    }
+
+    fn request(&self) -> Option<String> {
+        self.cluster.annotation(key::MAINTENANCE_REQUEST)
+    }
+
+    /// As the operator does when it sees the request.
+    async fn answer(&self, states: &[&str]) {
+        let mut nodes = self.cluster.node.subscribe();
+        let is_requested = |n: &Option<Value>| n.as_ref().is_some_and(|n| Shown { node: n }.is_requested());
+        nodes.wait_for(is_requested).await.unwrap();
+        for state in states {
+            self.cluster.annotate("win-1", [(key::MAINTENANCE_STATE, Some((*state).to_owned()))].into()).await.unwrap();
+            tokio::time::sleep(SECOND).await;
+        }
+    }
+}
+
+fn begins(timeout: u32, keep: bool) -> Action {
+    Action::Begin { reason: "patches".into(), timeout, keep }
+}
+
+#[tokio::test]
+async fn it_waits_until_the_node_is_drained_and_hands_it_back() {
+    let bed = Bed::new();
+    let (outcome, ()) = tokio::join!(bed.run(begins(6000, false)), bed.answer(&["Waiting", "Draining", "Drained"]));
+    assert_eq!((outcome.code(), bed.request().as_deref()), (0, Some("patches")), "{outcome:?}");
+    // After a restart of the host, a script may run from its beginning.
+    assert_eq!(bed.run(begins(6000, false)).await.code(), 0);
+    assert!(bed.run(Action::Status).await.message().contains("state: Drained\nrequest: patches"));
+    assert_eq!((bed.run(Action::End { wait: None }).await.code(), bed.request()), (0, None));
+    assert_eq!(bed.run(Action::End { wait: Some(30) }).await.code(), 3, "nothing has verified it yet");
+    bed.cluster.set_node(&[]);
+    assert_eq!(bed.run(Action::End { wait: Some(6000) }).await.code(), 0);
+}
+
+#[tokio::test]
+async fn what_is_not_waited_for_is_withdrawn() {
+    for (keep, left) in [(false, None), (true, Some("patches"))] {
+        let bed = Bed::new();
+        let (outcome, ()) = tokio::join!(bed.run(begins(60, keep)), bed.answer(&["Waiting"]));
+        assert_eq!((outcome.code(), bed.request().as_deref()), (3, left), "{outcome:?}");
+        assert!(outcome.message().contains("maxUnavailable"), "{outcome:?}");
+    }
+    let bed = Bed::new();
+    let (outcome, ()) = tokio::join!(bed.run(begins(6000, false)), bed.answer(&["Held"]));
+    assert_eq!((outcome.code(), bed.request()), (4, None), "{outcome:?}");
+}
+
+#[tokio::test]
+async fn each_refusal_has_its_code() {
+    let bed = Bed::new();
+    bed.cluster.down.store(true, Ordering::SeqCst);
+    let outcome = bed.run(begins(60, false)).await;
+    assert_eq!(outcome.code(), 5, "{outcome:?}");
+    assert!(outcome.message().contains("connection refused"), "{outcome:?}");
+    assert!(bed.cluster.connections.load(Ordering::SeqCst) > 5, "it tries until its time is up");
+    let bed = Bed::new();
+    bed.cluster.node.send_replace(None);
+    assert_eq!(bed.run(begins(60, false)).await.code(), 4);
+    let bed = Bed::new();
+    bed.host.state().machine.is_admin = false;
+    assert_eq!(bed.run(begins(60, false)).await.code(), 4);
+    let dir = tempfile::tempdir().unwrap();
+    let stranger = FakeHost::new(dir.path());
+    let means = Means { host: &stranger, connect: &bed.cluster, say: &|_| {}, second: SECOND };
+    assert_eq!(run(&means, &Action::Status).await.code(), 4, "it is no node");
+    assert!(bed.cluster.patches.lock().unwrap().is_empty());
+}

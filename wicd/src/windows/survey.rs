@@ -1,0 +1,81 @@
+//! What waits and what checks files on the host, by the registry. What cannot be read counts as not there: it is for warnings alone.
+
+use std::collections::BTreeSet;
+
+use api::host::{Antivirus, Defender, RestartCause, ServiceState};
+use windows_registry::LOCAL_MACHINE;
+
+use super::registry::{DEFENDER, DEFENDER_POLICY};
+use super::scm;
+
+/// A key that is there from a change of features or packages until the next start.
+const SERVICING: &str = r"SOFTWARE\Microsoft\Windows\CurrentVersion\Component Based Servicing\RebootPending";
+/// The same for Windows Update.
+const UPDATE: &str = r"SOFTWARE\Microsoft\Windows\CurrentVersion\WindowsUpdate\Auto Update\RebootRequired";
+/// The name that the computer has until the next start, and the one from then on.
+const NAMES: [&str; 2] = [
+    r"SYSTEM\CurrentControlSet\Control\ComputerName\ActiveComputerName",
+    r"SYSTEM\CurrentControlSet\Control\ComputerName\ComputerName",
+];
+/// It has a value `JoinDomain` from joining a domain until the next start.
+const NETLOGON: &str = r"SYSTEM\CurrentControlSet\Services\Netlogon";
+/// Services, of which drivers are a kind.
+const SERVICES: &str = r"SYSTEM\CurrentControlSet\Services";
+/// Group of the drivers that check files for malware.
+const ANTIVIRUS_GROUP: &str = "FSFilter Anti-Virus";
+/// Defender's own driver.
+const DEFENDER_FILTER: &str = "WdFilter";
+/// Value of `Start` for a driver that is not loaded.
+const DISABLED: u32 = 4;
+/// Drivers that are reported.
+const MOST: usize = 32;
+/// Defender's settings: by policy, and its own.
+const DEFENDER_KEYS: [&str; 2] =
+    [r"SOFTWARE\Policies\Microsoft\Windows Defender", r"SOFTWARE\Microsoft\Windows Defender"];
+
+/// Why Windows waits for a restart. Files to be replaced at the next start (`PendingFileRenameOperations`) are no cause: almost every
+/// host has some.
+pub(super) fn restart_causes() -> BTreeSet<RestartCause> {
+    let is_there = |key: &str| LOCAL_MACHINE.open(key).is_ok();
+    let [active, next] = NAMES.map(|key| LOCAL_MACHINE.open(key).and_then(|k| k.get_string("ComputerName")).ok());
+    let is_renamed = active.zip(next).is_some_and(|(active, next)| !active.eq_ignore_ascii_case(&next));
+    let joins = LOCAL_MACHINE.open(NETLOGON).and_then(|k| k.get_value("JoinDomain")).is_ok();
+    let causes = [
+        (is_there(SERVICING), RestartCause::Servicing),
+        (is_there(UPDATE), RestartCause::WindowsUpdate),
+        (is_renamed || joins, RestartCause::NameOrDomain),
+    ];
+    causes.into_iter().filter_map(|(is_so, cause)| is_so.then_some(cause)).collect()
+}
+
+/// What checks files for malware, and whether Defender leaves this program alone.
+pub(super) fn antivirus(program: &str) -> Antivirus {
+    Antivirus { defender: defender(program), filters: filters() }
+}
+
+fn defender(program: &str) -> Defender {
+    let runs = scm::service(DEFENDER).ok().flatten().is_some_and(|s| s.state == ServiceState::Running);
+    let is_off = |key: &&str| {
+        let key = LOCAL_MACHINE.open(format!(r"{key}\Real-Time Protection"));
+        key.and_then(|k| k.get_u32("DisableRealtimeMonitoring")).is_ok_and(|v| v != 0)
+    };
+    if !runs || DEFENDER_KEYS.iter().any(is_off) {
+        return Defender::Off;
+    }
+    let own = format!(r"{}\Exclusions", DEFENDER_KEYS[1]);
+    let excludes =
+        |key: &str| LOCAL_MACHINE.open(format!(r"{key}\Processes")).is_ok_and(|k| k.get_value(program).is_ok());
+    if [DEFENDER_POLICY, &own].into_iter().any(excludes) { Defender::Excludes } else { Defender::Checks }
+}
+
+fn filters() -> Vec<String> {
+    let Ok(services) = LOCAL_MACHINE.open(SERVICES) else { return Vec::new() };
+    let Ok(names) = services.keys() else { return Vec::new() };
+    let checks = |name: &String| {
+        services.open(name).is_ok_and(|driver| {
+            driver.get_string("Group").is_ok_and(|group| group.eq_ignore_ascii_case(ANTIVIRUS_GROUP))
+                && driver.get_u32("Start").is_ok_and(|start| start != DISABLED)
+        })
+    };
+    names.filter(|name| !name.eq_ignore_ascii_case(DEFENDER_FILTER)).filter(checks).take(MOST).collect()
+}
