@@ -2,6 +2,8 @@
 
 mod bench;
 mod demo;
+mod deploy;
+mod dist;
 mod r#gen;
 mod payload;
 mod rights;
@@ -19,6 +21,7 @@ struct Cli {
 enum Task {
     Bench(bench::Args),
     Demo(demo::Args),
+    Dist(dist::Args),
     Gen(r#gen::Args),
     Payload(payload::Args),
     Rights(rights::Args),
@@ -28,6 +31,7 @@ fn main() -> anyhow::Result<()> {
     match Cli::parse().task {
         Task::Bench(args) => bench::run(&args),
         Task::Demo(args) => demo::run(&args),
+        Task::Dist(args) => dist::run(&args),
         Task::Gen(args) => r#gen::run(&args),
         Task::Payload(args) => payload::run(args),
         Task::Rights(args) => rights::run(&args),

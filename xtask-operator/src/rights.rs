@@ -1,4 +1,4 @@
-//! `cargo xtask rights`: compares the operator's roles in `deploy/` with what it asked API servers for while tests ran.
+//! `cargo xtask rights`: compares the operator's roles of `deploy/` with what it asked API servers for while tests ran.
 
 use std::{
     collections::BTreeSet,
@@ -8,18 +8,18 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
-use devenv::workspace_root;
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use serde::Deserialize;
-use serde_json::Value;
 use testbed::deployment::{OPERATOR, PROBES};
 
-/// The operator's roles. Those for its hosts' daemons are not the operator's.
+use crate::deploy::{self, Site};
+
+/// The files of the operator's roles. Those for its hosts' daemons are not the operator's.
 const ROLES: [&str; 4] = [
-    "deploy/base/operator.yaml",
-    "deploy/machine-api/user-data.yaml",
-    "deploy/cluster-api/user-data.yaml",
-    "deploy/openshift-config/pull-secret.yaml",
+    "base/operator.yaml",
+    "machine-api/user-data.yaml",
+    "cluster-api/user-data.yaml",
+    "openshift-config/pull-secret.yaml",
 ];
 
 /// Rights that no request shows, and why there are there.
@@ -119,15 +119,10 @@ impl fmt::Display for Right {
 /// The rights of the operator's roles.
 fn rights() -> Result<Vec<Right>> {
     let mut rights = Vec::new();
-    for file in ROLES {
-        let text = fs::read_to_string(workspace_root().join(file)).with_context(|| format!("read {file}"))?;
-        for document in serde_yaml::Deserializer::from_str(&text) {
-            let object = Value::deserialize(document).with_context(|| format!("read {file}"))?;
-            if object["kind"] != "Role" && object["kind"] != "ClusterRole" {
-                continue;
-            }
-            let namespace = object["metadata"]["namespace"].as_str().map(str::to_owned);
-            let rules: Vec<PolicyRule> = serde_json::from_value(object["rules"].clone())?;
+    for object in deploy::objects(&Site::default()) {
+        if ROLES.contains(&object.file) && ["Role", "ClusterRole"].contains(&object.kind()) {
+            let namespace = object.value["metadata"]["namespace"].as_str().map(str::to_owned);
+            let rules: Vec<PolicyRule> = serde_json::from_value(object.value["rules"].clone())?;
             rights.extend(rules.iter().flat_map(|rule| rights_of(rule, namespace.as_ref())));
         }
     }
@@ -248,7 +243,7 @@ impl Right {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 

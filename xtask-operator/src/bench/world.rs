@@ -104,7 +104,7 @@ impl World {
             });
             let spec = WindowsNodePoolSpec {
                 inventory: Inventory { hosts: Some(hosts.collect()), ..Inventory::default() },
-                provisioning: Some(Provisioning { max_concurrent: Some(MAX_CONCURRENT) }),
+                provisioning: Some(Provisioning { max_concurrent: Some(MAX_CONCURRENT), ..Provisioning::default() }),
                 ..spec.clone()
             };
             let name = format!("bench-{number}");

@@ -145,7 +145,7 @@ impl World {
         let simulated = self.simulated.iter().map(|h| host(h.name(), h.address().to_string(), h.port()));
         let spec = WindowsNodePoolSpec {
             inventory: Inventory { hosts: Some(wine.chain(simulated).collect()), ..Inventory::default() },
-            provisioning: Some(Provisioning { max_concurrent: Some(10) }),
+            provisioning: Some(Provisioning { max_concurrent: Some(10), ..Provisioning::default() }),
             ..WindowsNodePoolSpec::default()
         };
         let pools: Api<WindowsNodePool> = Api::all(self.client.clone());

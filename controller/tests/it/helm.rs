@@ -1,0 +1,128 @@
+//! The chart, installed by Helm on a real API server in a namespace of another name.
+
+use std::{path::PathBuf, process::Command};
+
+use anyhow::{Context as _, Result, ensure};
+use api::WindowsNodePool;
+use controller::wicd_rbac::BINDING;
+use k8s_openapi::{
+    api::{apps::v1::Deployment, rbac::v1::ClusterRoleBinding},
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
+use kube::{Api, Client, api::PostParams};
+use serde_json::json;
+use testbed::{
+    ControlPlane, ControlPlaneOptions, Operator, OperatorOptions, binaries,
+    deployment::{eventually, within},
+    payload,
+};
+
+use crate::fleet::{LIMIT, entries, has};
+
+const NAMESPACE: &str = "windows";
+const RELEASE: &str = "a-release";
+
+/// Runs Helm; what it says on standard error if it fails.
+async fn helm(control_plane: &ControlPlane, args: &[&str]) -> Result<Result<(), String>> {
+    let kubeconfig = control_plane.kubeconfig();
+    let mut args: Vec<String> = args.iter().map(ToString::to_string).collect();
+    args.extend(["--namespace".into(), NAMESPACE.into()]);
+    // Helm may have to be built first.
+    let output = tokio::task::spawn_blocking(move || {
+        let mut helm = Command::new(binaries::helm()?);
+        Ok::<_, anyhow::Error>(helm.args(args).env("KUBECONFIG", kubeconfig).output()?)
+    });
+    let output = output.await??;
+    Ok(if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) })
+}
+
+async fn release(control_plane: &ControlPlane, command: &str, values: &[&str]) -> Result<Result<(), String>> {
+    let chart = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../deploy/chart/windows-node-pools");
+    let chart = chart.to_str().context("path is not UTF-8")?;
+    let always = [
+        "platform=kubernetes",
+        "operator.apiServer=https://api.example.com:6443",
+        // For the API server to check them.
+        "networkPolicy.enabled=true",
+        "viewRoles.enabled=true",
+        "azure.enabled=true",
+    ];
+    let mut args = vec![command, RELEASE, chart];
+    args.extend(always.iter().chain(values).flat_map(|value| ["--set", value]));
+    if command == "install" {
+        args.push("--create-namespace");
+    }
+    helm(control_plane, &args).await
+}
+
+/// The variable of the log level in the Deployment.
+async fn log_level(client: &Client) -> Result<Option<String>> {
+    let deployment = Api::<Deployment>::namespaced(client.clone(), NAMESPACE).get("windows-node-pools").await?;
+    let pod = deployment.spec.template.spec.context("a pod")?;
+    let mut variables = pod.containers.into_iter().flat_map(|container| container.env.unwrap_or_default());
+    Ok(variables.find(|variable| variable.name == "LOG_LEVEL").and_then(|variable| variable.value))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_in_another_namespace_works_is_upgraded_and_leaves_pools_behind() -> Result<()> {
+    let control_plane = Box::pin(ControlPlane::start(ControlPlaneOptions::default())).await?;
+    let client = control_plane.client().await?;
+    let refused = release(&control_plane, "install", &["operator.logLevle=debug"]).await?.unwrap_err();
+    ensure!(refused.contains("'logLevle'"), "{refused}");
+    release(&control_plane, "install", &[]).await?.map_err(anyhow::Error::msg)?;
+    ensure!(log_level(&client).await?.is_none());
+
+    operates(&control_plane, &client).await?;
+
+    release(&control_plane, "upgrade", &["operator.logLevel=debug"]).await?.map_err(anyhow::Error::msg)?;
+    ensure!(log_level(&client).await?.as_deref() == Some("debug"));
+
+    helm(&control_plane, &["uninstall", RELEASE]).await?.map_err(anyhow::Error::msg)?;
+    let deployments = Api::<Deployment>::namespaced(client.clone(), NAMESPACE);
+    eventually("the Deployment is gone", || async {
+        matches!(deployments.get_opt("windows-node-pools").await, Ok(None))
+    })
+    .await?;
+    for crd in api::crds() {
+        let name = crd.metadata.name.context("a CRD has a name")?;
+        let there = Api::<CustomResourceDefinition>::all(client.clone()).get(&name).await?;
+        ensure!(there.metadata.deletion_timestamp.is_none(), "{name} is being deleted");
+    }
+    let pool = Api::<WindowsNodePool>::all(client).get("kept").await?;
+    ensure!(pool.metadata.deletion_timestamp.is_none(), "the pool is being deleted");
+    Ok(())
+}
+
+/// The operator leads with the rights of its own account, knows the policies as its own, writes a pool's status and binds the rights of hosts.
+async fn operates(control_plane: &ControlPlane, client: &Client) -> Result<()> {
+    let files = tempfile::tempdir()?;
+    let options = OperatorOptions {
+        program: PathBuf::from(env!("CARGO_BIN_EXE_windows-node-pools")),
+        payload: files.path().join("payload"),
+        wicd: files.path().join("wicd.exe"),
+        args: Vec::new(),
+    };
+    payload::write(&options.payload, &entries(b"kubelet"), payload::LEVEL_FAST)?;
+    std::fs::write(&options.wicd, b"wicd, for hosts that only compare its hash")?;
+    let operator = Operator::start_in(control_plane, &options, NAMESPACE)?;
+    operator.leads().await?;
+    let pools: Api<WindowsNodePool> = Api::all(client.clone());
+    let pool: WindowsNodePool = serde_json::from_value(json!({
+        "apiVersion": "windowsmachineconfig.openshift.io/v1alpha1", "kind": "WindowsNodePool",
+        "metadata": {"name": "kept"}, "spec": {"inventory": {"hosts": []}},
+    }))?;
+    pools.create(&PostParams::default(), &pool).await?;
+    let bindings: Api<ClusterRoleBinding> = Api::all(client.clone());
+    within(LIMIT, "the rights of hosts are bound", || async { matches!(bindings.get_opt(BINDING).await, Ok(Some(_))) })
+        .await
+        .with_context(|| operator.log())?;
+    within(LIMIT, "the policies of this namespace are in force", || async {
+        let Ok(pool) = pools.get_status("kept").await else { return false };
+        let conditions = pool.status.map(|status| status.conditions).unwrap_or_default();
+        has(&conditions, api::conditions::kind::POLICIES_IN_FORCE, "True", "AsExpected")
+    })
+    .await
+    .with_context(|| operator.log())?;
+    operator.kill();
+    Ok(())
+}

@@ -1,0 +1,227 @@
+//! Every form of the installation, rendered by the tools of its users, holds the same objects: but for what is named here.
+
+use std::{collections::BTreeMap, process::Command};
+
+use api::names::DEFAULT_NAMESPACE;
+use serde_json::{Value, json};
+use testbed::binaries;
+
+use super::{Object, Platform, Site, chart, crds, kustomize_tests::build, manifest, objects};
+
+/// Objects by kind, namespace and name.
+type Objects = BTreeMap<(String, String, String), Value>;
+
+/// What a form has otherwise than the source, and how.
+type Difference = (&'static str, fn(&mut Objects));
+
+const DIGEST: &str = "registry.example.com/a@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+const API_SERVER: &str = "https://api.example.com:6443";
+
+const OF_DIST: &[Difference] = &[
+    ("the image is named by its digest", |objects| of_deployment(objects)["containers"][0]["image"] = json!(DIGEST)),
+    ("kubectl keeps the objects", |objects| label(objects, "app.kubernetes.io/managed-by", "kubectl")),
+];
+
+const OF_HELM: &[Difference] = &[
+    ("Helm makes the namespace", |objects| objects.retain(|(kind, ..), _| kind != "Namespace")),
+    ("Helm keeps the objects", |objects| label(objects, "app.kubernetes.io/managed-by", "Helm")),
+    ("they belong to a release", |objects| label(objects, "app.kubernetes.io/instance", "a-release")),
+    ("they belong to a chart", |objects| {
+        label(objects, "helm.sh/chart", concat!("windows-node-pools-", env!("CARGO_PKG_VERSION")));
+    }),
+    ("CRDs stay when the release goes", |objects| {
+        let crds = objects.iter_mut().filter(|((kind, ..), _)| kind == "CustomResourceDefinition");
+        crds.for_each(|(_, crd)| crd["metadata"]["annotations"] = json!({"helm.sh/resource-policy": "keep"}));
+    }),
+];
+
+fn of_deployment(objects: &mut Objects) -> &mut Value {
+    let deployment = objects.iter_mut().find(|((kind, ..), _)| kind == "Deployment").unwrap().1;
+    &mut deployment["spec"]["template"]["spec"]
+}
+
+fn label(objects: &mut Objects, key: &str, value: &str) {
+    // The namespace has none: it may be that of another operator.
+    for object in objects.iter_mut().filter(|((kind, ..), _)| kind != "Namespace") {
+        object.1["metadata"]["labels"][key] = json!(value);
+    }
+}
+
+/// The source, with differences.
+fn source(objects: &[Object], differences: &[Difference]) -> Objects {
+    let all = crds(&Site::default()).unwrap();
+    let mut objects = by_name(all.iter().chain(objects).map(|object| object.value.clone()));
+    for (_, apply) in differences {
+        apply(&mut objects);
+    }
+    objects
+}
+
+/// Objects in YAML.
+fn read(yaml: &str) -> Objects {
+    let documents = serde_yaml::Deserializer::from_str(yaml).map(|one| serde::Deserialize::deserialize(one).unwrap());
+    by_name(documents.filter(|value: &Value| !value.is_null()))
+}
+
+fn by_name(values: impl Iterator<Item = Value>) -> Objects {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let mut objects = Objects::new();
+    for mut value in values {
+        normalise(&mut value);
+        let metadata = &value["metadata"];
+        let key = (text(&value["kind"]), text(&metadata["namespace"]), text(&metadata["name"]));
+        assert!(objects.insert(key.clone(), value).is_none(), "{key:?} is there twice");
+    }
+    objects
+}
+
+/// Whole numbers as such, whatever wrote them.
+fn normalise(value: &mut Value) {
+    match value {
+        Value::Object(map) => map.values_mut().for_each(normalise),
+        Value::Array(items) => items.iter_mut().for_each(normalise),
+        Value::Number(number) => *value = json!(number.as_f64()),
+        _ => {}
+    }
+}
+
+fn assert_same(form: &str, rendered: &Objects, expected: &Objects) {
+    assert_eq!(rendered.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>(), "{form}");
+    for (name, object) in expected {
+        assert_eq!(&rendered[name], object, "{form}: {name:?}");
+    }
+}
+
+/// What Helm renders, or its error.
+fn helm(values: &[&str]) -> Result<String, String> {
+    let mut helm = Command::new(binaries::helm().unwrap());
+    let version = binaries::KUBERNETES_VERSION;
+    helm.args(["template", "a-release", "--namespace", DEFAULT_NAMESPACE, "--kube-version", version]);
+    helm.arg(devenv::workspace_root().join(chart::FOLDER));
+    helm.args(values.iter().flat_map(|value| ["--set", value]));
+    let output = helm.output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+}
+
+#[test]
+fn overlays_chart_and_manifests_of_a_release_are_the_same_objects() {
+    let all = objects(&Site::default());
+    for platform in Platform::ALL {
+        let name = platform.name();
+        let expected = platform.objects(&all);
+        let folder = devenv::workspace_root().join("deploy").join(name);
+        assert_same("kustomize", &read(&build(&folder).unwrap()), &source(&expected, &[]));
+        assert_same("dist", &read(&manifest(platform, DIGEST).unwrap()), &source(&expected, OF_DIST));
+        let mut of_helm = source(&expected, OF_HELM);
+        let (set, api_server) = (format!("platform={name}"), format!("operator.apiServer={API_SERVER}"));
+        let mut values = vec![set.as_str()];
+        if platform == Platform::Kubernetes {
+            // The overlay has it as a comment.
+            values.push(&api_server);
+            let variable = json!({"name": "WINDOWS_NODE_POOLS_API_SERVER", "value": API_SERVER});
+            of_deployment(&mut of_helm)["containers"][0]["env"].as_array_mut().unwrap().push(variable);
+        }
+        assert_same("helm", &read(&helm(&values).unwrap()), &of_helm);
+    }
+}
+
+#[test]
+fn all_that_is_optional_is_the_same_by_kustomize_and_by_helm() {
+    let folder = tempfile::tempdir_in(devenv::workspace_root().join("target")).unwrap();
+    let kustomization = "\
+resources: [../../deploy/openshift, ../../deploy/cluster-api, ../../deploy/azure]
+components: [../../deploy/components/network-policy, ../../deploy/components/view-roles]
+";
+    std::fs::write(folder.path().join("kustomization.yaml"), kustomization).unwrap();
+    let by_kustomize = read(&build(folder.path()).unwrap());
+    let mut expected = objects(&Site::default());
+    for patch in Platform::OpenShift.patches() {
+        for object in &mut expected {
+            patch.apply(object);
+        }
+    }
+    assert_same("kustomize", &by_kustomize, &source(&expected, &[]));
+    let enabled = ["clusterApi", "azure", "networkPolicy", "viewRoles"].map(|what| format!("{what}.enabled=true"));
+    let by_helm = helm(&enabled.each_ref().map(String::as_str)).unwrap();
+    assert_same("helm", &read(&by_helm), &source(&expected, OF_HELM));
+}
+
+#[test]
+fn a_value_reaches_its_field() {
+    let deployment = "/spec/template/spec";
+    let container = "/spec/template/spec/containers/0";
+    for (value, kind, pointer, expected) in [
+        (
+            "image.registry=mirror.example.com",
+            "Deployment",
+            format!("{container}/image"),
+            json!(concat!("mirror.example.com/windows-node-pools:", env!("CARGO_PKG_VERSION"))),
+        ),
+        ("image.tag=x", "Deployment", format!("{container}/image"), json!("windows-node-pools:x")),
+        ("image.pullPolicy=Always", "Deployment", format!("{container}/imagePullPolicy"), json!("Always")),
+        ("imagePullSecrets[0].name=a", "Deployment", format!("{deployment}/imagePullSecrets"), json!([{"name": "a"}])),
+        ("serviceAccount.name=a", "Deployment", format!("{deployment}/serviceAccountName"), json!("a")),
+        ("serviceAccount.name=a", "ClusterRoleBinding", "/subjects/0/name".into(), json!("a")),
+        ("serviceAccount.annotations.a=b", "ServiceAccount", "/metadata/annotations".into(), json!({"a": "b"})),
+        ("resources.limits.memory=2Gi", "Deployment", format!("{container}/resources/limits/memory"), json!("2Gi")),
+        ("nodeSelector.a=b", "Deployment", format!("{deployment}/nodeSelector"), json!({"a": "b"})),
+        ("priorityClassName=a", "Deployment", format!("{deployment}/priorityClassName"), json!("a")),
+        ("tolerations[0].key=a", "Deployment", format!("{deployment}/tolerations"), json!([{"key": "a"}])),
+        ("affinity.nodeAffinity.a=b", "Deployment", format!("{deployment}/affinity/nodeAffinity/a"), json!("b")),
+        ("podLabels.a=b", "Deployment", "/spec/template/metadata/labels/a".into(), json!("b")),
+        ("podAnnotations.a=b", "Deployment", "/spec/template/metadata/annotations/a".into(), json!("b")),
+        ("extraArgs[0]=--x", "Deployment", format!("{container}/args"), json!(["run", "--x"])),
+        ("extraEnv[0].name=A", "Deployment", format!("{container}/env/2"), json!({"name": "A"})),
+        ("extraVolumes[0].name=a", "Deployment", format!("{deployment}/volumes/1"), json!({"name": "a"})),
+        ("extraVolumeMounts[0].name=a", "Deployment", format!("{container}/volumeMounts/1"), json!({"name": "a"})),
+        ("operator.maxConnections=2000000", "Deployment", format!("{container}/env/2/value"), json!("2000000")),
+        ("operator.maxDisruptions=0", "Deployment", format!("{container}/env/2/value"), json!("0")),
+        ("operator.externalCloudProvider=false", "Deployment", format!("{container}/env/2/value"), json!("false")),
+        ("operator.artifactHosts={a,b}", "Deployment", format!("{container}/env/2/value"), json!("a,b")),
+        ("monitoring.labels.release=a", "ServiceMonitor", "/metadata/labels/release".into(), json!("a")),
+    ] {
+        let rendered = read(&helm(&[value]).unwrap());
+        let of_kind: Vec<_> = rendered.iter().filter(|((one, ..), _)| one == kind).map(|(_, object)| object).collect();
+        let found = of_kind.iter().filter_map(|object| object.pointer(&pointer)).any(|found| *found == expected);
+        assert!(found, "{value}: no {kind} has {expected} at {pointer}");
+    }
+    let by_digest = read(&helm(&[&format!("image.digest={}", DIGEST.split_once('@').unwrap().1)]).unwrap());
+    let image = &by_digest.iter().find(|((kind, ..), _)| kind == "Deployment").unwrap().1["spec"]["template"]["spec"]["containers"]
+        [0]["image"];
+    assert!(image.as_str().unwrap().starts_with("windows-node-pools@sha256:"), "{image}");
+}
+
+#[test]
+fn a_value_takes_objects_out() {
+    for (value, gone) in [
+        ("rbac.create=false", ["Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"].as_slice()),
+        ("serviceAccount.create=false", &["ServiceAccount"]),
+        ("crds.enabled=false", &["CustomResourceDefinition"]),
+        ("monitoring.enabled=false", &["ServiceMonitor"]),
+    ] {
+        let rendered = read(&helm(&[value]).unwrap());
+        assert!(rendered.len() > 10 && !rendered.keys().any(|(kind, ..)| gone.contains(&kind.as_str())), "{value}");
+    }
+    let rendered = read(&helm(&["crds.keep=false"]).unwrap());
+    let crds = rendered.iter().filter(|((kind, ..), _)| kind == "CustomResourceDefinition");
+    assert!(crds.clone().count() == 2 && crds.into_iter().all(|(_, crd)| crd["metadata"]["annotations"].is_null()));
+}
+
+#[test]
+fn a_wrong_value_is_refused_with_its_name() {
+    for (value, part) in [
+        ("imge.tag=x", "'imge'"),
+        ("operator.logLevle=debug", "'logLevle'"),
+        ("operator.logFormat=xml", "/operator/logFormat"),
+        ("operator.backoffBase=soon", "/operator/backoffBase"),
+        ("operator.maxConnections=many", "/operator/maxConnections"),
+        ("image.digest=latest", "/image/digest"),
+        ("serviceAccount.name=a\"b", "/serviceAccount/name"),
+        ("platform=kubernetes", "operator.apiServer is missing"),
+        ("platform=vanilla", "/platform"),
+    ] {
+        let error = helm(&[value]).unwrap_err();
+        assert!(error.contains(part), "{value}: {error}");
+    }
+}

@@ -1,0 +1,120 @@
+//! What users do with the folders of kustomize, by the kustomize in kubectl.
+
+use std::{fs, path::Path, process::Command};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use testbed::binaries;
+
+/// What `kubectl kustomize` renders of a folder, or its error.
+pub(super) fn build(folder: &Path) -> Result<String, String> {
+    let output =
+        Command::new(binaries::control_plane().unwrap().kubectl).arg("kustomize").arg(folder).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+}
+
+/// A folder beside `deploy/` with these files.
+fn folder(files: &[(&str, &str)]) -> TempDir {
+    let root = devenv::workspace_root();
+    let folder = tempfile::tempdir_in(root.join("target")).unwrap();
+    for name in ["openapi.json", "name-references.yaml"] {
+        fs::copy(root.join("deploy/kustomize").join(name), folder.path().join(name)).unwrap();
+    }
+    for (name, text) in files {
+        fs::write(folder.path().join(name), text).unwrap();
+    }
+    folder
+}
+
+fn pool_of(rendered: &str) -> Value {
+    let documents =
+        serde_yaml::Deserializer::from_str(rendered).map(|one| serde::Deserialize::deserialize(one).unwrap());
+    documents.into_iter().find(|object: &Value| object["kind"] == "WindowsNodePool").unwrap()
+}
+
+const POOL: &str = "\
+apiVersion: windowsmachineconfig.openshift.io/v1alpha1
+kind: WindowsNodePool
+metadata:
+  name: factory
+spec:
+  ssh:
+    privateKeySecretRefs:
+    - name: windows-key
+  inventory:
+    hosts:
+    - name: win-1
+      address: 10.20.0.11
+    - name: win-2
+      address: 10.20.0.12
+";
+
+#[test]
+fn with_the_schema_a_patch_adds_a_host_and_without_it_replaces_the_list() {
+    let patch = "\
+apiVersion: windowsmachineconfig.openshift.io/v1alpha1
+kind: WindowsNodePool
+metadata:
+  name: factory
+spec:
+  inventory:
+    hosts:
+    - name: win-2
+      address: 10.20.0.99
+    - name: win-3
+      address: 10.20.0.13
+";
+    let kustomization = "resources: [pool.yaml]\npatches: [path: patch.yaml]\n";
+    for (schema, expected) in [
+        (
+            "openapi: {path: openapi.json}\n",
+            json!([["win-1", "10.20.0.11"], ["win-2", "10.20.0.99"], ["win-3", "10.20.0.13"]]),
+        ),
+        ("", json!([["win-2", "10.20.0.99"], ["win-3", "10.20.0.13"]])),
+    ] {
+        let kustomization = format!("{kustomization}{schema}");
+        let folder = folder(&[("kustomization.yaml", &kustomization), ("pool.yaml", POOL), ("patch.yaml", patch)]);
+        let pool = pool_of(&build(folder.path()).unwrap());
+        let hosts = pool["spec"]["inventory"]["hosts"].as_array().unwrap();
+        let mut found: Vec<_> = hosts.iter().map(|host| json!([host["name"], host["address"]])).collect();
+        found.sort_by_key(Value::to_string);
+        assert_eq!(json!(found), expected, "{schema:?}");
+    }
+}
+
+#[test]
+fn with_the_name_references_a_pool_names_the_secret_that_kustomize_makes() {
+    let kustomization = "\
+resources: [pool.yaml]
+namePrefix: eu-
+namespace: openshift-windows-machine-config-operator
+secretGenerator:
+- name: windows-key
+  literals: [private-key.pem=x]
+";
+    for (more, is_named) in
+        [("openapi: {path: openapi.json}\nconfigurations: [name-references.yaml]\n", true), ("", false)]
+    {
+        let kustomization = format!("{kustomization}{more}");
+        let folder = folder(&[("kustomization.yaml", &kustomization), ("pool.yaml", POOL)]);
+        let rendered = build(folder.path()).unwrap();
+        let pool = pool_of(&rendered);
+        let name = pool["spec"]["ssh"]["privateKeySecretRefs"][0]["name"].as_str().unwrap();
+        assert_eq!(name.starts_with("eu-windows-key-"), is_named, "{rendered}");
+        assert_eq!(rendered.contains(&format!("\n  name: {name}\n")), is_named, "{rendered}");
+        // It is in no namespace, and kustomize must know that.
+        assert_eq!(pool["metadata"]["namespace"].is_null(), is_named, "{rendered}");
+    }
+}
+
+/// The policies name the operator's namespace in expressions, and roles must stay in the namespaces of what they are for.
+#[test]
+fn another_namespace_is_refused() {
+    for overlay in ["openshift", "kubernetes"] {
+        let kustomization = format!("resources: [../../deploy/{overlay}]\nnamespace: elsewhere\n");
+        let folder = folder(&[("kustomization.yaml", &kustomization)]);
+        let error = build(folder.path()).unwrap_err();
+        assert!(error.contains("conflict"), "{error}");
+    }
+}

@@ -1,0 +1,55 @@
+//! What is installed in a cluster, as typed values: the one source of `deploy/`, of the Helm chart and of the manifests of a release.
+
+mod chart;
+mod kustomize;
+mod marks;
+mod monitoring;
+mod object;
+mod platform;
+mod policies;
+mod rights;
+mod single;
+mod users;
+mod workload;
+mod yaml;
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+
+pub(crate) use object::{Object, Site};
+pub(crate) use platform::Platform;
+pub(crate) use single::manifest;
+pub(crate) use yaml::comment;
+
+/// All objects but the CRDs, in the order in which they are written.
+pub(crate) fn objects(site: &Site) -> Vec<Object> {
+    let workload = workload::objects(site);
+    let (namespace, rest) = workload.split_at(1);
+    [namespace, &rights::objects(site), &policies::objects(site), rest, &monitoring::objects(site)].concat()
+}
+
+/// Labels of the CRDs.
+pub(crate) fn crd_labels(site: &Site) -> Option<BTreeMap<String, String>> {
+    site.meta("", "api").labels
+}
+
+/// The CRDs, with the labels of the other objects.
+pub(crate) fn crds(site: &Site) -> Result<Vec<Object>> {
+    let labelled = |mut crd: CustomResourceDefinition| {
+        crd.metadata.labels = crd_labels(site);
+        Ok(Object { file: "crds", about: "", whys: Vec::new(), value: serde_json::to_value(&crd)? })
+    };
+    api::crds().into_iter().map(labelled).collect()
+}
+
+/// Every file below `deploy/`: path from the root of the repository, and text.
+pub(crate) fn files() -> Result<BTreeMap<String, String>> {
+    Ok(kustomize::files().into_iter().chain(users::files()?).chain(chart::files()?).collect())
+}
+
+#[cfg(test)]
+mod drift_tests;
+#[cfg(test)]
+mod kustomize_tests;

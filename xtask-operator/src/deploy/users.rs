@@ -1,0 +1,94 @@
+//! What kustomize must know of pools, for those who keep pools of their own with it.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, Result};
+use api::names::{GROUP, VERSION};
+use serde_json::{Map, Value, json};
+
+use super::{
+    kustomize::HEADER,
+    object::Site,
+    yaml::{self, Notes, emit},
+};
+
+const ABOUT: &str = "Names of Secrets and ConfigMaps in pools, for the field `configurations` of a kustomization: a name that kustomize changes, \
+    as that of a generated Secret, is changed in the pool, too.";
+
+/// Path from the root of the repository, and text.
+pub(super) fn files() -> Result<BTreeMap<String, String>> {
+    let crds = super::crds(&Site::default())?;
+    let pool =
+        crds.iter().find(|crd| crd.value["spec"]["names"]["kind"] == "WindowsNodePool").context("no CRD of pools")?;
+    let schema = &pool.value["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
+    let references = emit(&references(schema), &Notes::new());
+    Ok([
+        ("deploy/kustomize/openapi.json".into(), serde_json::to_string_pretty(&openapi(schema))? + "\n"),
+        (
+            "deploy/kustomize/name-references.yaml".into(),
+            format!("{HEADER}{}{references}", yaml::comment(ABOUT, 0, 120)),
+        ),
+    ]
+    .into())
+}
+
+/// The lists of a pool whose items a patch finds by their keys. From all others it takes the place.
+fn openapi(spec: &Value) -> Value {
+    let kind = json!({"group": GROUP, "version": VERSION, "kind": "WindowsNodePool"});
+    let definition = json!({
+        "type": "object",
+        "properties": {"spec": merging(spec).unwrap_or_default()},
+        "x-kubernetes-group-version-kind": [kind],
+    });
+    // That it is in no namespace: its references are to objects of another one, and `namespace` of a kustomization is not for it.
+    let path = format!("/apis/{GROUP}/{VERSION}/windowsnodepools/{{name}}");
+    json!({
+        "definitions": {format!("{GROUP}.{VERSION}.WindowsNodePool"): definition},
+        "paths": {path: {"get": {"x-kubernetes-group-version-kind": kind}}},
+    })
+}
+
+/// What of a schema leads to lists with keys.
+fn merging(schema: &Value) -> Option<Value> {
+    if let Some(items) = schema.get("items") {
+        let keys = schema.get("x-kubernetes-list-map-keys")?.as_array()?;
+        let items = merging(items).unwrap_or_else(|| json!({"type": "object"}));
+        let mut list = json!({"type": "array", "items": items, "x-kubernetes-patch-strategy": "merge", "x-kubernetes-list-map-keys": keys});
+        if let [key] = keys.as_slice() {
+            list["x-kubernetes-patch-merge-key"] = key.clone();
+        }
+        return Some(list);
+    }
+    let properties: Map<_, _> = schema
+        .get("properties")?
+        .as_object()?
+        .iter()
+        .filter_map(|(name, schema)| Some((name.clone(), merging(schema)?)))
+        .collect();
+    (!properties.is_empty()).then(|| json!({"type": "object", "properties": properties}))
+}
+
+fn references(spec: &Value) -> Value {
+    let mut places = Vec::new();
+    collect(spec, "spec", &mut places);
+    let of_kind = |kind: &str| {
+        let of_kind = places.iter().filter(|(one, _)| *one == kind);
+        let fields: Vec<_> = of_kind.map(|(_, path)| json!({"path": path, "kind": "WindowsNodePool"})).collect();
+        json!({"kind": kind, "version": "v1", "fieldSpecs": fields})
+    };
+    json!({"nameReference": [of_kind("ConfigMap"), of_kind("Secret")]})
+}
+
+/// Kind and path of all references to objects in the operator's namespace.
+fn collect(schema: &Value, path: &str, places: &mut Vec<(&'static str, String)>) {
+    let schema = schema.get("items").unwrap_or(schema);
+    for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
+        let path = format!("{path}/{name}");
+        let name = name.to_lowercase();
+        match name.trim_end_matches('s') {
+            one if one.ends_with("configmapref") => places.push(("ConfigMap", format!("{path}/name"))),
+            one if one.ends_with("secretref") => places.push(("Secret", format!("{path}/name"))),
+            _ => collect(schema, &path, places),
+        }
+    }
+}
