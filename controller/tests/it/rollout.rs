@@ -239,16 +239,27 @@ impl Watcher {
     }
 }
 
-/// Waits until all nodes of the pool follow the pool's newest version.
+/// Waits until all nodes of the pool follow the pool's newest version. A rollout of many nodes may take long on a busy machine; it must not stand
+/// still.
 pub(crate) async fn until_updated(world: &World, pool: &str) -> Result<()> {
-    world
-        .until(pool, "all nodes are updated", |p| {
-            let status = pool_status(p);
-            status.observed_generation == p.metadata.generation
-                && has(&status.conditions, kind::UPDATED, "True", "AllNodesUpdated")
-                && has(&status.conditions, kind::READY, "True", "Succeeded")
-        })
-        .await
+    let is_observed = |p: &WindowsNodePool| pool_status(p).observed_generation == p.metadata.generation;
+    let is_over = |p: &WindowsNodePool| {
+        let conditions = pool_status(p).conditions;
+        is_observed(p)
+            && has(&conditions, kind::UPDATED, "True", "AllNodesUpdated")
+            && has(&conditions, kind::READY, "True", "Succeeded")
+    };
+    let updated = |p: &WindowsNodePool| if is_observed(p) { pool_status(p).up_to_date_nodes } else { -1 };
+    let mut most = -1;
+    loop {
+        let goes_on = |p: &WindowsNodePool| is_over(p) || updated(p) > most;
+        world.until(pool, "all nodes are updated, or one more is", goes_on).await?;
+        let seen = world.pool(pool).await?;
+        if is_over(&seen) {
+            return Ok(());
+        }
+        most = most.max(updated(&seen));
+    }
 }
 
 /// Simulated hosts of the fleet, and one that is Wine with the real wicd and kubelet.
