@@ -32,6 +32,7 @@ pub enum Regarding {
     Machine,
     MachineSet,
     CertificateSigningRequest,
+    Node,
 }
 
 /// Makes the enum and its table from one list, so that no reason is without a type, an object and a sentence. The sentence is the doc
@@ -111,9 +112,9 @@ event_reasons! {
     RepairFailed: Warning on WindowsInstance;
     /// The node is drained for the maintenance that the note names, and stays so until the request is withdrawn. Patch and restart the host,
     /// then [hand it back](../guide/maintenance.md#hand-the-node-back).
-    DrainedForMaintenance: Normal on WindowsInstance;
+    DrainedForMaintenance: Normal on WindowsInstance Node;
     /// The node works after its maintenance, and takes pods again unless another client keeps it cordoned. No action is needed.
-    MaintenanceEnded: Normal on WindowsInstance;
+    MaintenanceEnded: Normal on WindowsInstance Node;
     /// An attempt to drain the node for its maintenance, or to take it back, failed. The note begins with the [reason](conditions.md#a-host)
     /// and names the remedy; the operator retries, and a node that was drained stays cordoned until it works.
     MaintenanceFailed: Warning on WindowsInstance;
@@ -121,18 +122,18 @@ event_reasons! {
     /// retries. A host that no longer exists must be [given up](../guide/removal.md#a-host-that-cannot-be-reached).
     RemoveFailed: Warning on WindowsInstance;
     /// The node follows the version in the note. No action is needed.
-    Updated: Normal on WindowsInstance;
+    Updated: Normal on WindowsInstance Node;
     /// The operator restarts the host; the note has the cause. No action is needed.
-    Rebooting: Normal on WindowsInstance;
+    Rebooting: Normal on WindowsInstance Node;
     /// The host was restarted, and its Node is Ready again. No action is needed.
-    Rebooted: Normal on WindowsInstance;
+    Rebooted: Normal on WindowsInstance Node;
     /// The host was repaired, and its Node is Ready again. No action is needed.
-    Repaired: Normal on WindowsInstance;
+    Repaired: Normal on WindowsInstance Node;
     /// The version does not work on this host, which returns to the version before. Correct what the note names, and change the pool again.
-    RollingBack: Warning on WindowsInstance;
+    RollingBack: Warning on WindowsInstance Node;
     /// On an instance, the node follows the version before again. On a pool, too many nodes failed to follow a version, and all return to the
     /// one before. See [rollouts](../guide/rollouts.md#operations-in-progress).
-    RolledBack: Warning on WindowsInstance WindowsNodePool;
+    RolledBack: Warning on WindowsInstance WindowsNodePool Node;
     /// The nodes of the pool begin to change to another version. No action is needed.
     RolloutStarted: Normal on WindowsNodePool;
     /// All nodes of the pool follow the version. No action is needed.
@@ -145,12 +146,16 @@ event_reasons! {
     VersionCorrected: Normal on WindowsInstance;
     /// The instance had no stored state of a node, and its host and its Node show that it is one. No action is needed.
     Recovered: Normal on WindowsInstance;
+    /// The operator moves the pods away from the node; the note has the cause. No action is needed.
+    Draining: Normal on Node;
+    /// The operator restarts the services in the note, and the pods continue to run. No action is needed.
+    ServicesRestarting: Normal on Node;
     /// A drain makes no progress; the note names the pods and what holds them. See
     /// [how a drain works](../guide/removal.md#how-a-drain-works).
-    DrainBlocked: Warning on WindowsInstance;
+    DrainBlocked: Warning on WindowsInstance Node;
     /// A pod was deleted without regard to its PodDisruptionBudget, because the drain exceeded its time and the pool sets `onTimeout: Force`.
     /// Check the application.
-    DrainForced: Warning on WindowsInstance;
+    DrainForced: Warning on WindowsInstance Node;
     /// A drain deletes data or a pod that no controller creates again, or cannot wait for a pod; the note names it. Check the application.
     DrainWarning: Warning on WindowsInstance;
     /// Another client uncordoned the node during the drain, and the operator cordoned it again. Find that client; to end the drain, revoke the
@@ -196,8 +201,9 @@ event_reasons! {
     /// The removal of the host ended before it was complete, because the list has the host again. Its node accepts pods again. No action is
     /// needed.
     RemovalTakenBack: Normal on WindowsInstance;
-    /// The host is no longer a node, and the operator left nothing on it. No action is needed.
-    Removed: Normal on WindowsInstance;
+    /// The host is no longer a node, and the operator left nothing on it. On a Node, it is about to be deleted; the note has the cause. No
+    /// action is needed.
+    Removed: Normal on WindowsInstance Node;
     /// The host was [given up](../guide/removal.md#a-host-that-cannot-be-reached) without being deconfigured. Clean or rebuild it before you use
     /// it again.
     RemovedUnclean: Warning on WindowsInstance WindowsNodePool;

@@ -17,7 +17,7 @@ use kube::{
 use serde_json::Value;
 
 use crate::args::{NetworkArg, Run};
-use wnp_core::render::{Cluster, Network, Platform, Proxy, TlsPair, TlsProfile, TlsProfileError};
+use wnp_core::render::{Cluster, Network, Platform, Proxy, TlsPair, TlsProfile};
 
 /// The operator cannot find out what it needs.
 #[derive(Debug, thiserror::Error)]
@@ -41,9 +41,6 @@ pub(crate) enum ClusterError {
         /// The argument that does.
         flag: &'static str,
     },
-    /// kubelet could not serve with it.
-    #[error("spec.tlsSecurityProfile of the APIServer cluster cannot be used: {0}")]
-    TlsProfile(#[source] TlsProfileError),
     /// Something is not as it must be.
     #[error("{what} {value:?} cannot be used: {problem}")]
     Invalid {
@@ -58,11 +55,9 @@ pub(crate) enum ClusterError {
 
 impl ClusterError {
     /// Reason for conditions and events.
+    #[expect(clippy::unused_self, reason = "as all errors, of which most have several reasons")]
     pub(crate) fn reason(&self) -> &'static str {
-        match self {
-            Self::TlsProfile(_) => "ClusterFactsInvalid",
-            Self::Api { .. } | Self::Unknown { .. } | Self::Invalid { .. } => "ClusterUnknown",
-        }
+        "ClusterUnknown"
     }
 }
 
@@ -160,7 +155,8 @@ pub(crate) async fn discover(client: &Client, config: &Config, args: &Run) -> Re
         .external_cloud_provider
         .unwrap_or_else(|| infrastructure.as_ref().is_some_and(|i| has_cloud_controller(&i.data)));
     let mut unusable = images.unusable;
-    let tls_profile = server.map(|server| tls_profile(&server.data)).transpose()?.map(|(profile, left_out)| {
+    let tls_profile = server.map(|server| {
+        let (profile, left_out) = TlsProfile::of_cluster(server.data.pointer("/spec/tlsSecurityProfile"));
         unusable.extend(left_out);
         profile
     });
@@ -244,12 +240,6 @@ fn proxy(object: &Value) -> Option<Proxy> {
     let text = |field: &str| object["status"][field].as_str().filter(|v| !v.is_empty()).map(str::to_owned);
     let proxy = Proxy { http: text("httpProxy"), https: text("httpsProxy"), no: text("noProxy") };
     (proxy.http.is_some() || proxy.https.is_some()).then_some(proxy)
-}
-
-/// What kubelets of an OpenShift cluster serve with, from its `APIServer`, as the machine-config-operator takes it for kubelet on Linux. With it, what is
-/// left out of it.
-fn tls_profile(server: &Value) -> Result<(TlsProfile, Vec<String>), ClusterError> {
-    TlsProfile::parse(server.pointer("/spec/tlsSecurityProfile")).map_err(ClusterError::TlsProfile)
 }
 
 /// The address that the operator itself uses, if hosts can use it, too. A Service's name is known in pods only.

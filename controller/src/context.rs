@@ -40,6 +40,10 @@ const REQUESTS: usize = 32;
 const LOOKS: usize = 16;
 /// The same for the hosts of one pool.
 const LOOKS_OF_ONE_POOL: usize = 4;
+/// Hosts of all pools that pull images at once.
+const PULLS: usize = 200;
+/// The same for one pool: the most that `provisioning.prePull.maxHosts` can be.
+const PULLS_OF_ONE_POOL: usize = 100;
 /// Which Nodes are watched.
 pub(crate) const WINDOWS_NODES: &str = "kubernetes.io/os=windows";
 
@@ -150,6 +154,8 @@ pub(crate) struct Hosts {
     pub connections: Arc<Semaphore>,
     /// Hosts that may be examined at once without a grant.
     pub looks: Places,
+    /// Hosts that may pull images at once. Such a connection takes minutes, and no granted work must wait for it.
+    pub pulls: Places,
 }
 
 /// What this process has written, so that no decision is made on older state.
@@ -221,6 +227,7 @@ impl Context {
             drainer: Drainer::new(direct),
             connections: Arc::new(Semaphore::new(process.args.max_connections)),
             looks: Places::new(LOOKS, LOOKS_OF_ONE_POOL),
+            pulls: Places::new(PULLS, PULLS_OF_ONE_POOL),
         };
         // A command that looks once issues nothing.
         let rights = if looks_once { WicdRights::default() } else { WicdRights::unknown() };

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Node;
 
 use kube::runtime::controller::Action;
 
-use super::{error::StepError, scope::Scope};
+use super::{error::StepError, node_events, scope::Scope};
 use crate::{
     drain::{self, Drain, DrainError, State},
     events::EventReason,
@@ -151,6 +151,7 @@ pub(super) async fn pass(scope: &mut Scope, node: &Node) -> Result<Option<Action
             operation.drain = Some(DrainStatus { start_time: started.into(), ..DrainStatus::default() });
         }
         scope.enter_step(Step::Drain, "evicting pods").await?;
+        node_events::draining(scope);
     }
     // The scheduler may not have seen a cordon that was only just taken again.
     let cordoned_at = stored.as_ref().and_then(|d| d.cordoned_time?.known()).unwrap_or(started);
@@ -174,12 +175,8 @@ pub(super) async fn pass(scope: &mut Scope, node: &Node) -> Result<Option<Action
         scope.cx.events.say(&scope.instance, EventReason::DrainWarning, "Drain", &warning);
     }
     for forced in &progress.forced {
-        scope.cx.events.say(
-            &scope.instance,
-            EventReason::DrainForced,
-            "Drain",
-            &format!("deleted without regard to its disruption budget: {forced}"),
-        );
+        let note = format!("deleted without regard to its disruption budget: {forced}");
+        node_events::say(scope, EventReason::DrainForced, "Drain", &note);
     }
     let mut blockers = progress.blockers.join("; ");
     match progress.state {
@@ -206,7 +203,7 @@ pub(super) async fn pass(scope: &mut Scope, node: &Node) -> Result<Option<Action
     // The same blockers are reported once; the number of remaining pods would make each pass a new event.
     if !blockers.is_empty() {
         let overdue = if progress.overdue { "; this takes longer than drain.timeoutSeconds" } else { "" };
-        scope.cx.events.say(&scope.instance, EventReason::DrainBlocked, "Drain", &format!("{blockers}{overdue}"));
+        node_events::say(scope, EventReason::DrainBlocked, "Drain", &format!("{blockers}{overdue}"));
     }
     scope.enter_step(Step::Drain, &what).await?;
     let wait = if progress.state == State::Refused { BLOCKED_POLL } else { progress.next };

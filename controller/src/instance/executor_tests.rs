@@ -355,6 +355,24 @@ async fn a_change_with_a_drain_that_is_interrupted_anywhere_moves_the_pods_first
     }
 }
 
+/// The owner of a node may never have heard of instances and pools.
+#[tokio::test]
+async fn what_disturbs_a_node_is_reported_on_its_node() {
+    let (mut world, _) = World::joined().await;
+    let (version, name) = (world.publish(120), "win-1");
+    world.grant("update-1", GrantType::Update, &version, &json!({"version": version, "disruption": "Drain"}));
+    let notes = |w: &World, reason: &str| -> Vec<String> {
+        let calls = w.bed.api.calls("POST", "/apis/events.k8s.io/v1/namespaces/default/events");
+        let is_it =
+            |b: &&Value| b["reason"] == reason && b["regarding"]["kind"] == "Node" && b["regarding"]["name"] == name;
+        calls.iter().map(|c| &c.body).filter(is_it).map(|b| b["note"].as_str().unwrap_or_default().to_owned()).collect()
+    };
+    world.works_until("the Node has the end of it", |w| !notes(w, "Updated").is_empty()).await;
+    let draining = notes(&world, "Draining");
+    assert!(draining.len() == 1 && draining[0].contains("pool p changes it from version"), "{draining:?}");
+    assert!(notes(&world, "ServicesRestarting").is_empty());
+}
+
 /// A Node that a person deletes comes back without a cordon, and pods come to it.
 #[tokio::test]
 async fn a_node_that_is_made_again_in_the_middle_of_its_change_is_drained_again() {
@@ -449,6 +467,18 @@ async fn an_image_that_cannot_be_pulled_is_tried_again() {
     let is_over = |w: &World| w.instance().is_some_and(|i| i["status"]["lastOperation"] == "pull-1");
     world.works_until("it has both", is_over).await;
     assert!(!world.was_cordoned());
+}
+
+/// A pull takes minutes: joins, changes and removals of other hosts must not wait for it, nor it for them.
+#[tokio::test]
+async fn a_pull_of_images_takes_no_connection_of_other_work() {
+    let (mut world, _) = World::joined().await;
+    let connections = world.bed.cx.hosts.connections.clone();
+    let all = u32::try_from(connections.available_permits()).unwrap();
+    let _taken = connections.try_acquire_many(all).unwrap();
+    world.edit(|i| i["spec"]["grant"] = grant("pull-1", GrantType::PullImages, &json!({})));
+    let is_over = |w: &World| w.instance().is_some_and(|i| i["status"]["lastOperation"] == "pull-1");
+    world.works_until("it has the images", is_over).await;
 }
 
 /// The pool makes one operation of both.

@@ -15,6 +15,7 @@ use super::{
     error::StepError,
     identity,
     login::{self, login},
+    node_events,
     register::record_template,
     scope::{Scope, Target},
     suitability,
@@ -268,12 +269,7 @@ pub(super) async fn reboot(scope: &mut Scope, session: &Session, state: &HostSta
     }
     let why = facts::message(state.reboot_required.as_deref().unwrap_or("a restart was requested"));
     scope.enter_step(Step::Reboot, &format!("restarting the host: {why}")).await?;
-    scope.cx.events.say(
-        &scope.instance,
-        EventReason::Rebooting,
-        Step::Reboot.as_str(),
-        &format!("restarting the host: {why}"),
-    );
+    node_events::say(scope, EventReason::Rebooting, Step::Reboot.as_str(), &format!("restarting the host: {why}"));
     match session.ask(Body::Reboot(host::Reboot { boot_id })).await {
         // The connection breaking is how a restart looks from here.
         Ok(_) | Err(RemoteError::Ssh(_) | RemoteError::NoAnswer { .. }) => Ok(Action::requeue(REBOOT_POLL)),

@@ -11,7 +11,7 @@ use kube::{
 };
 use serde_json::json;
 
-use super::{error::StepError, scope::Scope};
+use super::{error::StepError, node_events, scope::Scope};
 use crate::events::EventReason;
 use wnp_core::{
     node::maintenance::{Requests, idle_state, requests},
@@ -115,7 +115,7 @@ pub(super) async fn keep(scope: &mut Scope, node: Option<&Node>) -> Result<(), S
     scope.enter_step(Step::Maintain, &format!("drained for maintenance since {since}: {reason}")).await?;
     if is_new {
         let note = format!("the node is drained for maintenance: {reason}");
-        scope.cx.events.say(&scope.instance, EventReason::DrainedForMaintenance, "Maintenance", &note);
+        node_events::say(scope, EventReason::DrainedForMaintenance, "Maintenance", &note);
     }
     Ok(())
 }

@@ -20,6 +20,7 @@ mod look;
 mod maintenance;
 #[cfg(test)]
 mod maintenance_tests;
+mod node_events;
 pub(crate) mod own;
 mod poolless;
 mod pull;

@@ -17,6 +17,9 @@ use wnp_core::{operation::identity::Purpose, rollout::image_pull};
 /// Margin in which wicd answers that a pull has taken too long, before the operator gives up waiting.
 const MARGIN: Duration = Duration::from_secs(15);
 
+/// Interval at which a host without a place tries to get one, up to twice as long.
+const NO_PLACE: Duration = Duration::from_secs(15);
+
 /// Whether it is the operation of a host that must stay.
 pub(super) fn is_at_it(scope: &Scope) -> bool {
     !scope.leaving() && scope.status.operation.as_ref().is_some_and(|o| o.type_ == GrantType::PullImages)
@@ -24,6 +27,9 @@ pub(super) fn is_at_it(scope: &Scope) -> bool {
 
 /// Finds out what the host lacks, releases what is no longer listed, and has it pull the next image.
 pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
+    let Some(_place) = scope.cx.hosts.pulls.take(&scope.instance.spec.pool_ref.name) else {
+        return Ok(Action::requeue(NO_PLACE.mul_f64(1.0 + rand::random::<f64>())));
+    };
     // What this operation has pulled must stay: otherwise a host could keep it going, and others from their turn.
     let goes_on = is_at_it(scope) && scope.step() == Step::PullImages;
     scope.start_operation(grant, Step::Connect);
@@ -36,7 +42,7 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
     scope.enter_step(Step::Connect, &what).await?;
     let target = login::login(&scope.cx, &scope.instance, &scope.pool).await?;
     let limit = target.command_timeout;
-    let mut session = login::open(&scope.cx, &scope.instance, &grant.id, &target).await?;
+    let mut session = login::open_apart(&scope.cx, &scope.instance, &grant.id, &target).await?;
     session.prepare().await?;
     let state = session.look(&[]).await?;
     prove(scope, &mut session, &state, Purpose::Keep)?;

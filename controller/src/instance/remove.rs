@@ -23,7 +23,7 @@ use super::{
     hand_back::hand_back,
     identity::prove,
     login::{self, login},
-    maintenance,
+    maintenance, node_events,
     own::Found,
     scope::Scope,
 };
@@ -103,6 +103,7 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
             Next::DeleteNode(node) => {
                 scope.enter_step(Step::DeleteNode, "deleting the Node").await?;
                 seen.begun = Some(Step::DeleteNode);
+                node_events::removed(scope, &node);
                 delete_node(scope, &node).await?;
             }
             Next::Gone => return gone(scope).await,

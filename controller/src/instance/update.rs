@@ -13,7 +13,7 @@ use super::{
     drain::{cordon, left_behind, pass, take_cordon, take_over_cordon},
     error::StepError,
     host_steps::look_and_stage,
-    maintenance,
+    maintenance, node_events,
     own::Found,
     register::{request_restart, sync_node_metadata},
     scope::{Scope, Target},
@@ -176,6 +176,9 @@ async fn take_up(scope: &mut Scope, grant: &Grant) -> Result<(), StepError> {
         operation.from_version.clone_from(&current);
         operation.to_version = grant.version.clone().or(current);
         take_over_cordon(scope).await?;
+        if !is_drained {
+            node_events::restarting(scope);
+        }
     }
     Ok(())
 }
@@ -307,7 +310,7 @@ async fn done(scope: &mut Scope, node: Option<Arc<Node>>, target: &Target) -> Re
     }
     scope.save().await?;
     let (reason, note) = completion_event(&operation, target);
-    scope.cx.events.say(&scope.instance, reason, operation.type_.as_str(), &note);
+    node_events::say(scope, reason, operation.type_.as_str(), &note);
     Ok(Action::await_change())
 }
 
@@ -378,7 +381,7 @@ pub(super) async fn failed(scope: &mut Scope, error: &StepError) -> Result<bool,
     scope.retry_now();
     let back = operation.from_version.unwrap_or_default();
     let note = format!("version {to} does not work on this host, which returns to {back}: {error}");
-    scope.cx.events.say(&scope.instance, EventReason::RollingBack, "Update", &note);
+    node_events::say(scope, EventReason::RollingBack, "Update", &note);
     Ok(true)
 }
 

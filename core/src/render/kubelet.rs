@@ -90,6 +90,13 @@ pub(super) fn config(cluster: &Cluster, settings: &Settings, pool: &KubeletSetti
                 merge(config, part);
             }
         }
+        // Names of TLS 1.3 alone are no list for an older version, and kubelet would not start with it.
+        if let Some(tls) = &cluster.tls_profile
+            && config.get("tlsMinVersion").is_some_and(|v| v != tls.min_version)
+            && config.get("tlsCipherSuites") == Some(&tls.ciphers.clone().into())
+        {
+            config.remove("tlsCipherSuites");
+        }
         // Taints are kept true in place, so that a version must not have any.
         config.remove(TAINTS);
     }
@@ -203,14 +210,14 @@ mod tests {
 
     #[test]
     fn the_tls_profile_of_the_cluster_yields_to_the_operators_patch() {
-        let tls_profile = Some(TlsProfile::parse(Some(&json!({"type": "Modern"}))).unwrap().0);
+        let tls_profile = Some(TlsProfile::of_cluster(Some(&json!({"type": "Modern"}))).0);
         let modern = Cluster { tls_profile, ..Cluster::default() };
         let patch = json!({"tlsMinVersion": "VersionTLS12"}).as_object().unwrap().clone();
         let patched = Settings { kubelet_extra: patch, ..Settings::default() };
         for (cluster, settings, version, has_ciphers) in [
             (&Cluster::default(), &Settings::default(), Value::Null, false),
             (&modern, &Settings::default(), json!("VersionTLS13"), true),
-            (&modern, &patched, json!("VersionTLS12"), true),
+            (&modern, &patched, json!("VersionTLS12"), false),
         ] {
             let config = config(cluster, settings, &KubeletSettings::default()).unwrap();
             assert_eq!((&config["tlsMinVersion"], config["tlsCipherSuites"].is_array()), (&version, has_ciphers));

@@ -37,7 +37,7 @@ pub use mirrors::MirrorRule;
 pub use pull_secret::{PullSecret, PullSecretError};
 pub use rendered::{HASH_VERSION, Rendered, Shared, render, version_for};
 pub use stored::{Stored, StoredError, collectable, is_ours};
-pub use tls_profile::{TlsProfile, TlsProfileError};
+pub use tls_profile::TlsProfile;
 
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fixtures;

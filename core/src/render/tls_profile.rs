@@ -17,7 +17,7 @@ pub struct TlsProfile {
 
 /// A profile with which kubelet would not start, or would serve with less than the cluster asks for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TlsProfileError {
+enum TlsProfileError {
     /// There is no such profile.
     #[error("its type {0:?} is not known: use Old, Intermediate, Modern or Custom")]
     UnknownType(String),
@@ -69,12 +69,23 @@ impl TlsProfile {
         Self { min_version, ciphers: ciphers.collect() }
     }
 
+    /// Reads `spec.tlsSecurityProfile` of an `APIServer`. Also returns sentences about what is not used of it. A profile that kubelet could not
+    /// serve with is replaced by Intermediate, as on Linux nodes: it must not keep other facts of the cluster from nodes.
+    pub fn of_cluster(profile: Option<&Value>) -> (Self, Vec<String>) {
+        Self::parse(profile).unwrap_or_else(|error| {
+            let sentence = format!(
+                "spec.tlsSecurityProfile of the APIServer cluster cannot be used, and kubelet has Intermediate in its place: {error}"
+            );
+            (Self::named("VersionTLS12", Era::Intermediate), vec![sentence])
+        })
+    }
+
     /// Reads `spec.tlsSecurityProfile` of an `APIServer`; OpenShift takes Intermediate if it is not set. Also returns sentences about ciphers
     /// that are left out of a custom profile.
     ///
     /// # Errors
     /// When the profile is not one that kubelet could serve with.
-    pub fn parse(profile: Option<&Value>) -> Result<(Self, Vec<String>), TlsProfileError> {
+    fn parse(profile: Option<&Value>) -> Result<(Self, Vec<String>), TlsProfileError> {
         let profile = profile.filter(|p| !p.is_null());
         let named = |min_version, oldest| Ok((Self::named(min_version, oldest), Vec::new()));
         match profile.map(|p| p["type"].as_str().unwrap_or_default()) {
@@ -90,7 +101,8 @@ impl TlsProfile {
         let version = custom["minTLSVersion"].as_str();
         let min_version = VERSIONS.into_iter().find(|known| Some(*known) == version);
         let min_version = min_version.ok_or(TlsProfileError::Field("minTLSVersion"))?;
-        let names = custom["ciphers"].as_array().ok_or(TlsProfileError::Field("ciphers"))?;
+        // Without a list, those of Go apply.
+        let names = custom["ciphers"].as_array().map(Vec::as_slice).unwrap_or_default();
         let (mut ciphers, mut unknown) = (Vec::new(), Vec::new());
         for name in names.iter().take(64).map(|name| name.as_str().unwrap_or_default()) {
             match CIPHERS.iter().find(|(openssl, iana, _)| name == *openssl || name == *iana) {
@@ -99,7 +111,7 @@ impl TlsProfile {
                 None => unknown.push(text::line(name, 64)),
             }
         }
-        if min_version != TLS_1_3 && !HTTP2.iter().any(|required| ciphers.contains(required)) {
+        if min_version != TLS_1_3 && !names.is_empty() && !HTTP2.iter().any(|required| ciphers.contains(required)) {
             return Err(TlsProfileError::NoHttp2);
         }
         let sentence = |names: String| {
@@ -139,7 +151,10 @@ mod tests {
             ),
             ("TLS 1.3 alone", Some(custom("VersionTLS13", json!([]))), Ok(("VersionTLS13", 0, 0))),
             ("without HTTP/2", Some(custom("VersionTLS12", json!([CIPHERS[5].0]))), Err(TlsProfileError::NoHttp2)),
-            ("no ciphers", Some(custom("VersionTLS12", Value::Null)), Err(TlsProfileError::Field("ciphers"))),
+            ("Go's ciphers", Some(custom("VersionTLS12", json!([]))), Ok(("VersionTLS12", 0, 0))),
+            ("no list", Some(custom("VersionTLS12", Value::Null)), Ok(("VersionTLS12", 0, 0))),
+            ("TLS 1.3 without a list", Some(custom("VersionTLS13", Value::Null)), Ok(("VersionTLS13", 0, 0))),
+            ("none that is known", Some(custom("VersionTLS12", json!(["RC4"]))), Err(TlsProfileError::NoHttp2)),
             ("no version", Some(custom("TLS12", json!([http2]))), Err(TlsProfileError::Field("minTLSVersion"))),
             ("custom without a body", Some(json!({"type": "Custom"})), Err(TlsProfileError::Field("minTLSVersion"))),
         ] {
@@ -147,6 +162,14 @@ mod tests {
             let found = found.map(|(profile, left_out)| (profile.min_version, profile.ciphers.len(), left_out.len()));
             assert_eq!(found, expected, "{about}");
         }
+    }
+
+    #[test]
+    fn a_profile_that_cannot_be_used_stops_nothing() {
+        let profile = json!({"type": "Custom", "custom": {"minTLSVersion": "VersionTLS12", "ciphers": [CIPHERS[5].0]}});
+        let (found, sentences) = TlsProfile::of_cluster(Some(&profile));
+        assert_eq!(found, TlsProfile::of_cluster(None).0);
+        assert!(sentences.len() == 1 && sentences[0].contains("ECDHE-RSA-AES128-GCM-SHA256"), "{sentences:?}");
     }
 
     #[test]
@@ -163,7 +186,8 @@ mod tests {
             let profile = json!({"type": kind, "custom": {"minTLSVersion": version, "ciphers": ciphers}});
             if let Ok((profile, _)) = TlsProfile::parse(Some(&profile)) {
                 prop_assert!(VERSIONS.contains(&profile.min_version));
-                prop_assert!(profile.min_version == TLS_1_3 || profile.ciphers.iter().any(|c| HTTP2.contains(c)));
+                let has_http2 = profile.ciphers.is_empty() || profile.ciphers.iter().any(|c| HTTP2.contains(c));
+                prop_assert!(profile.min_version == TLS_1_3 || has_http2);
             }
         }
     }

@@ -40,7 +40,9 @@ fn is_same(some: &[String], others: &[String]) -> bool {
 /// Adds what counts of a host for a decision about grants.
 pub fn observe(member: &mut Member, listed: &[String], backoff_max: Duration, now: Timestamp) {
     let Member { instance, candidate } = member;
-    candidate.wants_images = candidate.joined && wants(listed, instance);
+    // The host of an adopted node is not changed before its first update, which makes it the operator's.
+    let is_ours = instance.status.as_ref().is_some_and(|s| s.wicd.is_some());
+    candidate.wants_images = candidate.joined && is_ours && wants(listed, instance);
     let pulled = instance.status.as_ref().and_then(|s| s.pre_pulled.as_ref());
     candidate.images_wait_until = pulled.and_then(|p| failures(p, listed)).and_then(|f| match f.next_retry_time {
         Some(at) => at.known().map(|at| believed(at, now, backoff_max)),
@@ -133,7 +135,11 @@ mod tests {
 
     fn member(name: &str, pulled: Option<PrePulled>) -> Member {
         let mut instance = WindowsInstance::new(name, WindowsInstanceSpec::default());
-        instance.status = Some(WindowsInstanceStatus { pre_pulled: pulled, ..WindowsInstanceStatus::default() });
+        instance.status = Some(WindowsInstanceStatus {
+            pre_pulled: pulled,
+            wicd: Some("sha256".into()),
+            ..WindowsInstanceStatus::default()
+        });
         let candidate = Candidate { name: name.into(), joined: true, ..Candidate::default() };
         Member { instance: Arc::new(instance), candidate }
     }
@@ -168,6 +174,10 @@ mod tests {
         new.candidate.joined = false;
         observe(&mut new, &list(&["a"]), Duration::from_mins(10), now);
         assert!(!new.candidate.wants_images, "a join does not wait for images");
+        let mut adopted = member("h", None);
+        Arc::make_mut(&mut adopted.instance).status.as_mut().unwrap().wicd = None;
+        observe(&mut adopted, &list(&["a"]), Duration::from_mins(10), now);
+        assert!(!adopted.candidate.wants_images, "the host of an adopted node is not changed before its first update");
     }
 
     #[test]

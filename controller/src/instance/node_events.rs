@@ -1,0 +1,114 @@
+//! Events on the Node: what the owner of a node feels of an operation, and the cause. `kubectl describe node` shows them to a person who has
+//! never heard of instances and pools.
+
+use api::{GrantType, Operation, WindowsInstance};
+use k8s_openapi::api::core::v1::Node;
+use kube::Resource as _;
+
+use super::scope::Scope;
+use crate::events::EventReason;
+use wnp_core::node::maintenance::requests;
+
+/// Reports an event on the instance and on its Node, if the Node is there.
+pub(super) fn say(scope: &Scope, reason: EventReason, action: &str, note: &str) {
+    scope.cx.events.say(&scope.instance, reason, action, note);
+    say_on_node(scope, reason, action, note);
+}
+
+/// Reports an event on the Node alone, if it is there.
+pub(super) fn say_on_node(scope: &Scope, reason: EventReason, action: &str, note: &str) {
+    if let Some(node) = scope.cx.node(&scope.name()) {
+        scope.cx.events.say_of(node.object_ref(&()), reason, action, note);
+    }
+}
+
+/// Reports that the Node is about to be deleted.
+pub(super) fn removed(scope: &Scope, node: &Node) {
+    let Some(operation) = &scope.status.operation else { return };
+    let note = format!("deleting the Node: {}", cause(operation, &scope.instance, None));
+    scope.cx.events.say_of(node.object_ref(&()), EventReason::Removed, operation.type_.as_str(), &note);
+}
+
+/// Reports that pods are about to be moved away.
+pub(super) fn draining(scope: &Scope) {
+    let node = scope.cx.node(&scope.name());
+    let request = requests(&scope.instance, node.as_deref()).request.map(|r| r.in_words());
+    let Some(operation) = &scope.status.operation else { return };
+    let note = format!("moving the pods away: {}", cause(operation, &scope.instance, request.as_deref()));
+    say_on_node(scope, EventReason::Draining, operation.type_.as_str(), &note);
+}
+
+/// Reports that services on the host are about to be restarted under its pods.
+pub(super) fn restarting(scope: &Scope) {
+    let Some(operation) = scope.status.operation.as_ref().filter(|o| !o.services.is_empty()) else { return };
+    let (services, why) = (operation.services.join(", "), cause(operation, &scope.instance, None));
+    let note = format!("restarting {services} while the pods continue to run: {why}");
+    say_on_node(scope, EventReason::ServicesRestarting, operation.type_.as_str(), &note);
+}
+
+/// Why an operation disturbs a node. `request` is what a person or the host requests.
+fn cause(operation: &Operation, instance: &WindowsInstance, request: Option<&str>) -> String {
+    let pool = &instance.spec.pool_ref.name;
+    let (from, to) = (operation.from_version.as_deref(), operation.to_version.as_deref().unwrap_or("unknown"));
+    match (operation.type_, from, request) {
+        (GrantType::Update, ..) if operation.rolling_back => {
+            format!("its new version does not work, and pool {pool} returns it to version {to}")
+        }
+        (GrantType::Update, Some(from), _) if from != to => {
+            format!("pool {pool} changes it from version {from} to {to}")
+        }
+        (GrantType::Update, _, _) => format!("pool {pool} applies version {to}"),
+        (GrantType::Reboot, _, _) => "the host must be restarted".to_owned(),
+        (GrantType::Repair, _, _) => format!("pool {pool} repairs the node, which does not work"),
+        (GrantType::Maintenance, _, Some(request)) => format!("maintenance is requested: {request}"),
+        (GrantType::Remove, _, _) => match &instance.spec.leaving {
+            Some(leaving) => format!("the host leaves pool {pool}: {}", leaving.why),
+            None => format!("the host leaves pool {pool}"),
+        },
+        (type_, _, _) => format!("{} by pool {pool}", type_.as_str()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use api::{Leaving, PoolRef, Time, WindowsInstanceSpec};
+
+    use super::*;
+
+    #[test]
+    fn the_cause_names_the_pool_and_what_it_follows() {
+        let leaving =
+            || Some(Leaving { since: Time::now(), why: "hosts/a.json no longer lists it".into(), confirmed: false });
+        for (type_, versions, rolling_back, leaving, request, expected) in [
+            (GrantType::Update, (Some("1"), Some("2")), false, None, None, "pool p changes it from version 1 to 2"),
+            (GrantType::Update, (Some("2"), Some("2")), false, None, None, "pool p applies version 2"),
+            (
+                GrantType::Update,
+                (Some("1"), Some("1")),
+                true,
+                None,
+                None,
+                "its new version does not work, and pool p returns it to version 1",
+            ),
+            (GrantType::Reboot, (Some("1"), Some("1")), false, None, None, "the host must be restarted"),
+            (GrantType::Repair, (None, None), false, None, None, "pool p repairs the node, which does not work"),
+            (GrantType::Maintenance, (None, None), false, None, Some("fan"), "maintenance is requested: fan"),
+            (GrantType::Maintenance, (None, None), false, None, None, "Maintenance by pool p"),
+            (
+                GrantType::Remove,
+                (None, None),
+                false,
+                leaving(),
+                None,
+                "the host leaves pool p: hosts/a.json no longer lists it",
+            ),
+            (GrantType::Remove, (None, None), false, None, None, "the host leaves pool p"),
+        ] {
+            let spec = WindowsInstanceSpec { pool_ref: PoolRef { name: "p".into() }, leaving, ..Default::default() };
+            let instance = WindowsInstance::new("w", spec);
+            let (from_version, to_version) = (versions.0.map(str::to_owned), versions.1.map(str::to_owned));
+            let operation = Operation { type_, from_version, to_version, rolling_back, ..Operation::default() };
+            assert_eq!(cause(&operation, &instance, request), expected);
+        }
+    }
+}
