@@ -24,7 +24,7 @@ pub(crate) use devenv::{find, with_progress, workspace_root};
 pub use helm::helm;
 pub use hostkubelet::{Platform, host_kubelet};
 pub use kstatus::kstatus;
-pub use services::{host_containerd, host_overlay, host_proxy};
+pub use services::{host_containerd, host_node_manager, host_overlay, host_proxy, log_runner};
 pub use wicd_exe::wicd_exe;
 
 /// The version of Kubernetes that `testbed/go/go.mod` requires.

@@ -78,7 +78,10 @@ impl HostNetwork {
         inside(&["link", "set", "lo", "up"])?;
         inside(&["addr", "add", &format!("{address}/24"), "dev", "eth0"])?;
         inside(&["link", "set", "eth0", "up"])?;
-        inside(&["route", "add", "default", "via", &self.gateway().to_string()])?;
+        // To the metadata service, as a cloud's DHCP gives it: Wine lists routes and cannot make any.
+        for destination in ["default", "169.254.169.254"] {
+            inside(&["route", "add", destination, "via", &self.gateway().to_string()])?;
+        }
         Ok(cable)
     }
 }

@@ -17,7 +17,7 @@ use api::payload::{File, MANIFEST, Manifest};
 use rand::{RngCore, SeedableRng, rngs::StdRng};
 use sha2::{Digest, Sha256};
 
-use crate::binaries::{host_containerd, host_overlay, host_proxy};
+use crate::binaries::{host_containerd, host_node_manager, host_overlay, host_proxy, log_runner};
 
 /// Compression level for made-up payloads: the quickest.
 pub const LEVEL_FAST: i32 = 1;
@@ -103,10 +103,20 @@ pub fn hybrid_overlay() -> Result<Vec<Entry>> {
         Entry::new(r"C:\k\containerd\containerd_conf.toml", "version = 3\n").services(&["containerd"]),
         Entry::with(r"C:\k\hybrid-overlay-node.exe", Content::File(host_overlay()?)).services(&["hybrid-overlay-node"]),
         Entry::with(r"C:\k\kube-proxy.exe", Content::File(host_proxy()?)).services(&["kube-proxy"]),
+        Entry::with(r"C:\k\kube-log-runner.exe", Content::File(log_runner()?)).services(&["kubelet", "kube-proxy"]),
         // Plug-ins of CNI, which run with pods: not here.
         Entry::new(r"C:\k\cni\win-overlay.exe", "never run"),
         Entry::new(r"C:\k\cni\host-local.exe", "never run"),
     ])
+}
+
+/// What such a host needs in addition on Azure.
+///
+/// # Errors
+/// When a program of the test bed cannot be built.
+pub fn azure() -> Result<Vec<Entry>> {
+    let manager = Entry::with(r"C:\k\azure-cloud-node-manager.exe", Content::File(host_node_manager()?));
+    Ok(vec![manager.services(&["cloud-node-manager"]).platforms(&["azure"])])
 }
 
 /// Writes the payload of these entries into `dir`, and says what it has written. The same entries and level give the same

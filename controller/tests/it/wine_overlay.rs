@@ -1,8 +1,12 @@
-//! A node in OVN-Kubernetes' hybrid overlay, from its join to its removal, on a host that is Wine: with the services that such a
-//! node has beside kubelet, each of which needs its command line, its kubeconfig, and HNS as the operator has prepared them.
+//! A node of an OpenShift cluster on Azure, in OVN-Kubernetes' hybrid overlay, from its join to its removal, on a host that is Wine: with
+//! the services that such a node has beside kubelet, each of which needs its command line, its kubeconfig, and HNS as the operator
+//! has prepared them; and with all facts from the objects of the cluster, each of which changes while the node runs.
 //!
 //! What OpenShift does beside the operator is played here: it approves the certificate of hybrid-overlay-node, gives the Node its part
 //! of the pod network, and grants rights to nodes.
+
+mod changes;
+mod facts;
 
 use std::{
     collections::BTreeSet,
@@ -14,9 +18,8 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 use api::{
-    WindowsNodePool,
-    conditions::kind,
     host::{WICD_SERVICE, path as host_path},
+    names::key,
 };
 use k8s_openapi::api::{certificates::v1::CertificateSigningRequest, core::v1::Node, events::v1::Event};
 use kube::{
@@ -28,7 +31,7 @@ use testbed::{
     ControlPlane, ControlPlaneOptions, Operator,
     deployment::{self, within},
     payload,
-    wine::{HostNetwork, WineHost, WineOptions, available},
+    wine::{HostNetwork, Service, WineHost, WineOptions, available},
 };
 
 use crate::wine::{ENVIRONMENT, cmd, is_ready, operator_options, tail};
@@ -40,7 +43,19 @@ const NETWORK: &str = "OVNKubernetesHybridOverlayNetwork";
 const ENDPOINT: &str = "VIPEndpoint";
 /// The Node's part of the pod network.
 const SUBNET: &str = "10.132.7.0/24";
-const SERVICES: [&str; 5] = [WICD_SERVICE, "containerd", "kubelet", "hybrid-overlay-node", "kube-proxy"];
+/// Services, with what the command lines of their processes have.
+const SERVICES: [(&str, &str); 6] = [
+    (WICD_SERVICE, "wicd.exe service"),
+    ("containerd", r"C:\k\containerd\containerd.exe"),
+    ("kubelet", r"C:\k\kubelet.exe"),
+    ("hybrid-overlay-node", r"C:\k\hybrid-overlay-node.exe"),
+    ("kube-proxy", r"C:\k\kube-proxy.exe"),
+    ("cloud-node-manager", r"C:\k\azure-cloud-node-manager.exe"),
+];
+/// The services that kube-log-runner runs.
+const WITH_LOG_RUNNER: [&str; 2] = ["kubelet", "kube-proxy"];
+/// On a Node that a cloud has not initialised.
+const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 /// What OpenShift sets on the machines of a cluster with a proxy. Nothing answers there.
 const PROXY: [(&str, &str); 3] = [
     ("HTTP_PROXY", "http://proxy.example:3128"),
@@ -57,6 +72,8 @@ struct World {
     client: Client,
     control_plane: ControlPlane,
     files: tempfile::TempDir,
+    /// What the machines of the cluster trust, one after the other.
+    trusted: [rcgen::Certificate; 2],
 }
 
 impl World {
@@ -67,17 +84,30 @@ impl World {
         deployment::install(&control_plane).await?;
         let key = deployment::new_key()?;
         deployment::store_key(&control_plane, &key).await?;
-        for object in rights() {
+        deployment::install_openshift(&control_plane).await?;
+        deployment::apply(&control_plane, "azure").await?;
+        let trusted = [facts::certificate()?, facts::certificate()?];
+        let objects = [
+            facts::infrastructure(&control_plane.server()),
+            facts::network(),
+            facts::overlay(facts::VXLAN_PORTS[0]),
+            facts::proxy(facts::PROXIES[0]),
+            facts::mirrors(facts::MIRRORS[0]),
+            facts::pull_secret(facts::LOGINS[0]),
+            facts::trusted_ca(&trusted[0]),
+        ];
+        for object in objects.iter().chain(&rights()) {
             control_plane.apply_yaml(&object.to_string()).await?;
         }
+        let payload = [payload::hybrid_overlay()?, payload::azure()?].concat();
         let options =
-            operator_options(&control_plane, files.path(), payload::hybrid_overlay()?, &[("--network", "ovn-hybrid")])?;
+            operator_options(&control_plane, files.path(), payload, &[("--cluster-facts-interval", "500ms")])?;
         let host = WineHost::start(&control_plane, WineOptions::new(NODE)).await?;
         host.authorize(&key.public_key().to_openssh()?)?;
         let operator = Operator::start(&control_plane, &options)?;
         operator.leads().await?;
         let client = control_plane.client().await?;
-        Ok(Self { host, operator, client, control_plane, files })
+        Ok(Self { host, operator, client, control_plane, files, trusted })
     }
 
     async fn kubectl(&self, args: &[&str]) -> Result<String> {
@@ -115,7 +145,13 @@ impl World {
     /// Whether all services run and the Node is Ready.
     async fn is_complete(&self) -> Result<bool> {
         let services = self.host.services().await?;
-        let runs = |name: &&str| services.iter().any(|s| s.name == **name && s.state == "RUNNING");
+        let processes = changes::processes(self).await?;
+        // Wine says of a service whose process has ended that it runs.
+        let runs = |(name, _): &(&str, &str)| {
+            let expected = if WITH_LOG_RUNNER.contains(name) { 2 } else { 1 };
+            let is_running = services.iter().any(|s| s.name == *name && s.state == "RUNNING");
+            is_running && processes[name].len() == expected
+        };
         Ok(SERVICES.iter().all(runs) && is_ready(&self.node().await?))
     }
 
@@ -137,15 +173,18 @@ impl World {
         }
         text.push(format!("--- operator\n{}", tail(&self.operator.log(), 40)));
         text.push(format!("--- services: {:?}", self.host.services().await));
+        text.push(format!("--- processes: {:?}", self.host.processes().await));
         let log = |path: &Path| tail(&fs::read_to_string(path).unwrap_or_default(), 40);
         let logs = [
             "wicd/windows-instance-config-daemon.exe.INFO",
             "hybrid-overlay/hybrid-overlay.log",
+            "kubelet/kubelet.log",
             "kube-proxy/kube-proxy.log",
         ];
         for file in logs {
             text.push(format!("--- {file}\n{}", log(&self.host.drive_c().join("var/log").join(file))));
         }
+        text.push(format!("--- what services print\n{}", log(&self.host.log())));
         text.join("\n")
     }
 }
@@ -193,7 +232,12 @@ async fn story(world: &World) -> Result<()> {
     done("the node is Ready");
     services_can_work(world).await.context("services can work")?;
     every_named_file_exists(world).await.context("files")?;
-    done("services can work");
+    logs_are_written(world).context("logs")?;
+    node_manager_works(world).await.context("the cloud-node-manager")?;
+    changes::were_there_from_the_start(world).await.context("facts of the cluster")?;
+    done("services can work, with the facts of the cluster");
+    changes::reach_the_node(world).await.context("changes of the cluster")?;
+    done("each fact of the cluster has changed");
     works_behind_a_proxy(world).await.context("behind a proxy")?;
     done("it works with the variables of a proxy");
     leaves(world).await.context("the host leaves")?;
@@ -208,7 +252,8 @@ async fn joins(world: &World) -> Result<()> {
     let subnet = json!({"metadata": {"annotations": {"k8s.ovn.org/hybrid-overlay-node-subnet": SUBNET}}});
     nodes.patch(NODE, &PatchParams::default(), &Patch::Merge(subnet)).await?;
     world.wait("hybrid-overlay-node requests its certificate", async || approve(world).await).await?;
-    let complete = async || Ok(world.is_complete().await? && world.proxy_starts().await? > 0);
+    let complete =
+        async || Ok(world.is_complete().await? && world.proxy_starts().await? > 0 && !is_tainted(&world.node().await?));
     world.wait("all services run on a Ready Node", complete).await?;
     let (pool, limit) = (format!("wnp/{POOL}"), format!("--timeout={}s", PATIENCE.as_secs()));
     world.kubectl(&["wait", "--for=condition=Ready", &pool, &limit]).await.map(drop)
@@ -255,6 +300,47 @@ async fn services_can_work(world: &World) -> Result<()> {
     Ok(())
 }
 
+/// kube-log-runner writes what its service prints.
+fn logs_are_written(world: &World) -> Result<()> {
+    for (service, line) in [("kubelet", "Starting kubelet"), ("kube-proxy", "kube-proxy")] {
+        let file = on_drive(world, &format!(r"{}\{service}\{service}.log", host_path::LOGS))?;
+        let text = fs::read_to_string(&file).with_context(|| format!("{}", file.display()))?;
+        ensure!(text.contains(line), "{service}.log: {}", tail(&text, 5));
+    }
+    Ok(())
+}
+
+fn is_tainted(node: &Node) -> bool {
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
+    taints.iter().any(|taint| taint.key == UNINITIALIZED)
+}
+
+/// The Node is initialised by what the service alone may do, and without its files there is no service.
+async fn node_manager_works(world: &World) -> Result<()> {
+    let node = world.node().await?;
+    let spec = node.spec.as_ref().context("no spec")?;
+    ensure!(spec.provider_id.as_deref().is_some_and(|id| id.starts_with("azure://")), "{:?}", spec.provider_id);
+    assert_eq!(node.labels().get("topology.kubernetes.io/zone").map(String::as_str), Some("westeurope-1"));
+    assert!(node.annotations().contains_key(key::VERSION));
+    let addresses = node.status.as_ref().and_then(|s| s.addresses.clone()).unwrap_or_default();
+    let has = |kind: &str, address: &str| addresses.iter().any(|a| a.type_ == kind && a.address == address);
+    ensure!(has("InternalIP", &world.host.address().to_string()) && has("Hostname", NODE), "{addresses:?}");
+
+    let token = on_drive(world, host_path::NODE_MANAGER_TOKEN)?;
+    let kubeconfig = fs::read_to_string(on_drive(world, host_path::NODE_MANAGER_KUBECONFIG)?)?;
+    let escaped = |path: &str| path.replace('\\', r"\\");
+    let without = kubeconfig.replace(&escaped(host_path::NODE_MANAGER_TOKEN), &escaped(r"C:\missing"));
+    ensure!(without != kubeconfig && token.exists(), "the kubeconfig names no token: {kubeconfig}");
+    fs::write(on_drive(world, r"C:\without-token")?, without)?;
+    for kubeconfig in [r"C:\missing", r"C:\without-token"] {
+        let line = format!(r"C:\k\azure-cloud-node-manager.exe --windows-service --kubeconfig={kubeconfig}");
+        let output = world.host.cmd(&line).await?;
+        let printed = String::from_utf8_lossy(&output.stderr);
+        ensure!(!output.status.success() && printed.contains(r"C:\missing"), "{kubeconfig}: {printed}");
+    }
+    Ok(fs::remove_file(on_drive(world, r"C:\without-token")?)?)
+}
+
 /// kube-proxy's endpoint, the only one.
 fn the_endpoint(world: &World) -> Result<Value> {
     let mut endpoints = world.hns("endpoints")?;
@@ -271,7 +357,7 @@ async fn has_adapter(world: &World, endpoint: &Value) -> Result<bool> {
 /// Follows paths from the command lines of the services through all files that are JSON, kubeconfigs among them. Logs come later.
 async fn every_named_file_exists(world: &World) -> Result<()> {
     let (mut named, mut seen) = (Vec::new(), BTreeSet::new());
-    for service in SERVICES {
+    for (service, _) in SERVICES {
         let key = format!(r"HKLM\System\CurrentControlSet\Services\{service}");
         let line = cmd(&world.host, &format!("reg query {key} /v ImagePath")).await?;
         named.extend(line.split(|c: char| c.is_whitespace() || "=\"".contains(c)).filter_map(path_in));
@@ -287,7 +373,14 @@ async fn every_named_file_exists(world: &World) -> Result<()> {
             strings(&json, &mut |text| named.extend(path_in(text)));
         }
     }
-    for expected in [host_path::NODE_KUBECONFIG, host_path::KUBELET_CURRENT_CERT, host_path::API_CA] {
+    for expected in [
+        host_path::NODE_KUBECONFIG,
+        host_path::KUBELET_CURRENT_CERT,
+        host_path::API_CA,
+        host_path::NODE_MANAGER_KUBECONFIG,
+        host_path::NODE_MANAGER_TOKEN,
+        r"C:\k\kube-log-runner.exe",
+    ] {
         ensure!(seen.contains(expected), "nothing names {expected}: {seen:?}");
     }
     Ok(())
@@ -327,17 +420,9 @@ async fn works_behind_a_proxy(world: &World) -> Result<()> {
     world.wait("all services run again", again).await?;
     assert_eq!(the_endpoint(world)?, before.0, "the endpoint is another one");
 
-    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
-    let old = pools.get(POOL).await?.status.and_then(|s| s.desired_version).context("no version")?;
+    let old = changes::reached(&changes::pool(world).await?).context("the pool is not done")?;
     world.apply(json!({"spec": {"kubelet": {"maxPods": 77}}})).await?;
-    let updated = async || {
-        let pool = pools.get(POOL).await?;
-        let status = pool.status.unwrap_or_default();
-        let is = |kind| api::conditions::is_true(&status.conditions, kind);
-        let is_other = status.desired_version.is_some_and(|v| v != old);
-        Ok(is_other && status.observed_generation == pool.metadata.generation && is(kind::UPDATED) && is(kind::READY))
-    };
-    world.wait("the node follows a change", updated).await?;
+    changes::follows_another(world, &old).await?;
     world.wait("all services run after a change", async || world.is_complete().await).await
 }
 
@@ -353,7 +438,10 @@ async fn leaves(world: &World) -> Result<()> {
     }
     world.wait("the adapter is gone", async || Ok(!has_adapter(world, &endpoint).await?)).await?;
     let services = world.host.services().await?;
-    ensure!(!services.iter().any(|s| SERVICES.contains(&s.name.as_str())), "services are left: {services:?}");
+    let is_ours = |service: &Service| SERVICES.iter().any(|(name, _)| *name == service.name);
+    ensure!(!services.iter().any(is_ours), "services are left: {services:?}");
+    let processes = world.host.processes().await?;
+    ensure!(!processes.iter().any(|p| p.command.starts_with(host_path::ROOT)), "processes are left: {processes:?}");
     ensure!(!world.host.drive_c().join("k").exists(), "{} is left", host_path::ROOT);
     for (name, value) in PROXY {
         let variable = cmd(&world.host, &format!(r#"reg query "{ENVIRONMENT}" /v {name}"#)).await?;

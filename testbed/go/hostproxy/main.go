@@ -34,10 +34,6 @@ func main() {
 	if flag.NArg() > 0 || !*windowsService {
 		log.Fatalf("not understood: %q", os.Args)
 	}
-	// The payload of tests has no log runner, which would write this file. Wine leads what services print nowhere.
-	if err := winservice.LogTo(`C:\var\log\kube-proxy\kube-proxy.log`); err != nil {
-		log.Fatal(err)
-	}
 	winservice.Run("kube-proxy", func(ctx context.Context) error { return run(ctx, *file) })
 }
 

@@ -1,0 +1,105 @@
+//! Facts of the cluster change while the node runs: each reaches the host, and disturbs what has to be disturbed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context as _, Result, ensure};
+use api::{WindowsNodePool, conditions::kind, host::WICD_SERVICE};
+use kube::Api;
+use serde_json::Value;
+
+use super::{POOL, SERVICES, World, facts, the_endpoint};
+
+/// The processes of each service: under kube-log-runner two, otherwise one.
+pub(super) async fn processes(world: &World) -> Result<BTreeMap<&'static str, BTreeSet<u32>>> {
+    let all = world.host.processes().await?;
+    let of = |program: &str| all.iter().filter(|p| p.command.contains(program)).map(|p| p.pid).collect();
+    Ok(SERVICES.iter().map(|(service, program)| (*service, of(program))).collect())
+}
+
+/// The services of which no process of before is left. A service that has kept some and not others is an error.
+fn restarted(
+    before: &BTreeMap<&'static str, BTreeSet<u32>>,
+    after: &BTreeMap<&'static str, BTreeSet<u32>>,
+) -> Result<BTreeSet<&'static str>> {
+    let mut all = BTreeSet::new();
+    for (service, old) in before {
+        let new = &after[service];
+        ensure!(old.len() == new.len(), "{service} had processes {old:?} and has {new:?}");
+        let kept = old.intersection(new).count();
+        ensure!(kept == 0 || kept == old.len(), "{service} has kept some of {old:?}: {new:?}");
+        if kept == 0 {
+            all.insert(*service);
+        }
+    }
+    Ok(all)
+}
+
+/// The pool of the node.
+pub(super) async fn pool(world: &World) -> Result<WindowsNodePool> {
+    Ok(Api::<WindowsNodePool>::all(world.client.clone()).get(POOL).await?)
+}
+
+/// The version that the pool has reached, if it has.
+pub(super) fn reached(pool: &WindowsNodePool) -> Option<String> {
+    let status = pool.status.clone().unwrap_or_default();
+    let is = |kind| api::conditions::is_true(&status.conditions, kind);
+    let is_done = status.observed_generation == pool.metadata.generation && is(kind::UPDATED) && is(kind::READY);
+    status.desired_version.filter(|_| is_done)
+}
+
+/// Waits until the node follows another version than `old`.
+pub(super) async fn follows_another(world: &World, old: &str) -> Result<()> {
+    let is_other = async || Ok(reached(&pool(world).await?).is_some_and(|version| version != old));
+    world.wait("the node follows a change", is_other).await
+}
+
+/// Writes an object of the cluster, waits until the node follows, and compares the services that were restarted.
+async fn change(world: &World, object: &Value, expected: &[&'static str]) -> Result<()> {
+    let (before, boots, endpoint) = (processes(world).await?, world.host.boots(), the_endpoint(world)?);
+    let version = reached(&pool(world).await?).context("the pool is not done")?;
+    world.control_plane.apply_yaml(&object.to_string()).await?;
+    follows_another(world, &version).await?;
+    world.wait("all services run after a change", async || world.is_complete().await).await?;
+    let restarted = restarted(&before, &processes(world).await?)?;
+    ensure!(restarted == expected.iter().copied().collect(), "restarted: {restarted:?}");
+    ensure!(world.host.boots() == boots, "the host was restarted");
+    ensure!(the_endpoint(world)? == endpoint, "the endpoint is another one");
+    Ok(())
+}
+
+/// What the cluster had when the host joined.
+pub(super) async fn were_there_from_the_start(world: &World) -> Result<()> {
+    ensure!(facts::trusts(world, &world.trusted[0]).await?, "the certificate is not trusted");
+    ensure!(facts::pulls_from(world, facts::MIRRORS[0], facts::LOGINS[0])?, "hosts.toml");
+    ensure!(facts::logs_in_with(world, facts::LOGINS[0])?, "config.json");
+    for (service, _) in SERVICES.iter().filter(|(service, _)| *service != WICD_SERVICE) {
+        ensure!(facts::uses_proxy(world, service, facts::PROXIES[0]).await?, "{service} does not use the proxy");
+    }
+    Ok(())
+}
+
+/// Changes each of them.
+pub(super) async fn reach_the_node(world: &World) -> Result<()> {
+    let [old, new] = &world.trusted;
+    change(world, &facts::trusted_ca(new), &[]).await.context("a trusted CA")?;
+    ensure!(facts::trusts(world, new).await? && !facts::trusts(world, old).await?, "the old CA is trusted");
+
+    let [_, mirror] = facts::MIRRORS;
+    change(world, &facts::mirrors(mirror), &[]).await.context("a mirror")?;
+    ensure!(facts::pulls_from(world, mirror, facts::LOGINS[0])?, "containerd is led to the old mirror");
+
+    let [_, login] = facts::LOGINS;
+    change(world, &facts::pull_secret(login), &[]).await.context("a login")?;
+    ensure!(facts::pulls_from(world, mirror, login)? && facts::logs_in_with(world, login)?, "the old login is there");
+
+    let [_, port] = facts::VXLAN_PORTS;
+    change(world, &facts::overlay(port), &["hybrid-overlay-node", "kube-proxy"]).await.context("the overlay's port")?;
+
+    let [_, proxy] = facts::PROXIES;
+    let services: Vec<&str> = SERVICES.iter().map(|(name, _)| *name).filter(|name| *name != WICD_SERVICE).collect();
+    change(world, &facts::proxy(proxy), &services).await.context("a proxy")?;
+    for service in services {
+        ensure!(facts::uses_proxy(world, service, proxy).await?, "{service} uses the old proxy");
+    }
+    Ok(())
+}
