@@ -30,6 +30,7 @@ mod git_hostile;
 mod git_ssh;
 mod gitops_tools;
 mod gmsa;
+mod guards;
 mod helm;
 mod host_identity;
 mod image_pull;

@@ -131,7 +131,7 @@ fn all_that_is_optional_is_the_same_by_kustomize_and_by_helm() {
     let folder = tempfile::tempdir_in(devenv::workspace_root().join("target")).unwrap();
     let kustomization = "\
 resources: [../../deploy/openshift, ../../deploy/cluster-api, ../../deploy/azure]
-components: [../../deploy/components/network-policy, ../../deploy/components/view-roles]
+components: [../../deploy/components/guards, ../../deploy/components/network-policy, ../../deploy/components/view-roles]
 ";
     std::fs::write(folder.path().join("kustomization.yaml"), kustomization).unwrap();
     let by_kustomize = read(&build(folder.path()).unwrap());
@@ -142,7 +142,8 @@ components: [../../deploy/components/network-policy, ../../deploy/components/vie
         }
     }
     assert_same("kustomize", &by_kustomize, &source(&expected, &[]));
-    let enabled = ["clusterApi", "azure", "networkPolicy", "viewRoles"].map(|what| format!("{what}.enabled=true"));
+    let enabled =
+        ["clusterApi", "azure", "guards", "networkPolicy", "viewRoles"].map(|what| format!("{what}.enabled=true"));
     let by_helm = helm(&enabled.each_ref().map(String::as_str)).unwrap();
     assert_same("helm", &read(&by_helm), &source(&expected, OF_HELM));
 }
@@ -179,6 +180,12 @@ fn a_value_reaches_its_field() {
         ("operator.maxDisruptions=0", "Deployment", format!("{container}/env/2/value"), json!("0")),
         ("operator.externalCloudProvider=false", "Deployment", format!("{container}/env/2/value"), json!("false")),
         ("operator.artifactHosts={a,b}", "Deployment", format!("{container}/env/2/value"), json!("a,b")),
+        (
+            "guards.enabled=true,guards.action=Warn",
+            "ValidatingAdmissionPolicyBinding",
+            "/spec/validationActions".into(),
+            json!(["Warn", "Audit"]),
+        ),
         ("monitoring.labels.release=a", "ServiceMonitor", "/metadata/labels/release".into(), json!("a")),
     ] {
         let rendered = read(&helm(&[value]).unwrap());
@@ -220,6 +227,7 @@ fn a_wrong_value_is_refused_with_its_name() {
         ("serviceAccount.name=a\"b", "/serviceAccount/name"),
         ("platform=kubernetes", "operator.apiServer is missing"),
         ("platform=vanilla", "/platform"),
+        ("guards.action=Ignore", "/guards/action"),
     ] {
         let error = helm(&[value]).unwrap_err();
         assert!(error.contains(part), "{value}: {error}");

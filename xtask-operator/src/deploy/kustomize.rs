@@ -51,6 +51,11 @@ const FOLDERS: &[(&str, &str)] = &[
 /// Components of kustomize, and what they are for.
 const COMPONENTS: &[(&str, &str)] = &[
     (
+        "components/guards",
+        "Refuses changes of pools that are mistakes more often than not: a host in two pools, the removal of many hosts at once. With \
+         validationActions [Warn, Audit] in the bindings, they pass with a warning.",
+    ),
+    (
         "components/monitoring",
         "A ServiceMonitor, for clusters with the Prometheus operator, and the right of OpenShift's Prometheus to find the operator.",
     ),

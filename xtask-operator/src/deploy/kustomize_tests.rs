@@ -118,3 +118,31 @@ fn another_namespace_is_refused() {
         assert!(error.contains("conflict"), "{error}");
     }
 }
+
+/// As the guide shows it.
+#[test]
+fn guards_can_be_made_to_warn() {
+    let patch = "\
+- target: {kind: ValidatingAdmissionPolicyBinding, name: windows-node-pools-guard-.*}
+  patch: \"[{op: replace, path: /spec/validationActions, value: [Warn, Audit]}]\"
+";
+    let guide = devenv::workspace_root().join("docs/guide/removal.md");
+    assert!(fs::read_to_string(guide).unwrap().contains(patch), "the guide shows something else");
+    let kustomization = format!(
+        "resources: [../../deploy/kubernetes]\ncomponents: [../../deploy/components/guards]\npatches:\n{patch}"
+    );
+    let folder = folder(&[("kustomization.yaml", &kustomization)]);
+    let rendered = build(folder.path()).unwrap();
+    let documents =
+        serde_yaml::Deserializer::from_str(&rendered).map(|one| serde::Deserialize::deserialize(one).unwrap());
+    let bindings: Vec<Value> =
+        documents.filter(|object: &Value| object["kind"] == "ValidatingAdmissionPolicyBinding").collect();
+    let actions = |is_guard: bool| {
+        let of_kind = bindings.iter().filter(move |binding| {
+            binding["metadata"]["name"].as_str().unwrap().starts_with("windows-node-pools-guard-") == is_guard
+        });
+        of_kind.map(|binding| binding["spec"]["validationActions"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(actions(true), [json!(["Warn", "Audit"]), json!(["Warn", "Audit"])]);
+    assert!(actions(false).iter().all(|actions| *actions == json!(["Deny"])));
+}

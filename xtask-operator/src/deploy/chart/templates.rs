@@ -84,6 +84,7 @@ fn condition(object: &Object) -> Option<String> {
         "cluster-api" => Some(".Values.clusterApi.enabled".to_owned()),
         "machine-api" => Some(on_openshift("machineApi")),
         "openshift-config" => Some(on_openshift("openshiftConfig")),
+        "components/guards" => Some(".Values.guards.enabled".to_owned()),
         "components/monitoring" => Some(on_openshift("monitoring")),
         "components/network-policy" => Some(".Values.networkPolicy.enabled".to_owned()),
         "components/view-roles" => Some(".Values.viewRoles.enabled".to_owned()),
@@ -120,6 +121,11 @@ fn holes(object: &Object) -> Notes {
                 "{{{{- with .Values.serviceAccount.annotations }}}}\n{{{{- dict \"annotations\" . | toYaml | nindent {INSIDE} }}}}\n{{{{- end }}}}"
             );
             [append("/metadata", &[annotations])].into()
+        }
+        ("ValidatingAdmissionPolicyBinding", "components/guards") => {
+            let actions =
+                "validationActions: {{ eq .Values.guards.action \"Warn\" | ternary \"[Warn, Audit]\" \"[Deny]\" }}";
+            [instead("/spec/validationActions", actions)].into()
         }
         ("ServiceMonitor", _) => [append("/metadata/labels", &[with("monitoring.labels")])].into(),
         ("RoleBinding", "components/monitoring") => ["name", "namespace"]

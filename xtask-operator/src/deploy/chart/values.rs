@@ -288,6 +288,18 @@ fn of_options(objects: &[Object]) -> Vec<Setting> {
         ),
         setting("monitoring.serviceAccount.namespace", of_prometheus(objects, "namespace"), name(), "Its namespace."),
         setting(
+            "guards.enabled",
+            json!(false),
+            bool(),
+            "Whether changes of pools that are mistakes more often than not are guarded: a host in two pools, the removal of many hosts at once.",
+        ),
+        setting(
+            "guards.action",
+            json!("Deny"),
+            json!({"enum": ["Deny", "Warn"]}),
+            "Whether such a change is refused, or passes with a warning and an entry in the audit log.",
+        ),
+        setting(
             "networkPolicy.enabled",
             json!(false),
             bool(),
