@@ -143,9 +143,9 @@ async fn a_host_is_in_one_pool(guarded: &Guarded) -> Result<()> {
         ("an address twice in one pool", with(&[host("x", "10.1.0.9"), host("y", "10.1.0.9")], none()), None),
         ("hosts of Machines", json!({"inventory": {"hosts": null, "machineSetRef": {"name": "m"}}}), None),
     ] {
-        let created =
-            guarded.pools.create(&PostParams { dry_run: true, ..PostParams::default() }, &object("two", spec));
-        match (created.await, expected) {
+        let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+        let created = guarded.pools.create(&dry_run, &object("two", spec)).await;
+        match (created, expected) {
             (Ok(_), None) => {}
             (Err(kube::Error::Api(status)), Some(part)) if status.message.contains(part) => {}
             (result, _) => panic!("{about}: wanted {expected:?}, got {result:?}"),
@@ -201,7 +201,7 @@ async fn pools_of_the_largest_size_are_compared(guarded: &Guarded) -> Result<()>
     let all = guarded.create("largest", numbered("large", 0, MOST)).await;
     refused(all, "host large-0 and 999 more of this change already belong to pool large");
     guarded.create("largest", numbered("largest", 0, MOST)).await?;
-    // Another port for all: each has a new address, and nothing else changes.
+    // Another port for all: each host has a new address, and its old name.
     guarded.merge("largest", json!({"spec": {"ssh": {"port": 2222}}})).await?;
     refused(guarded.list("large", listed("large", 0, MOST / 2)).await, "500 of 1000 hosts would be drained");
     guarded.list("large", listed("large", 0, MOST - MOST / 10)).await?;

@@ -41,6 +41,7 @@ mod lint;
 mod machine_keys;
 mod machines;
 mod maintenance;
+mod metrics_tls;
 mod moved_host;
 mod newer;
 mod node_identity;

@@ -181,6 +181,20 @@ fn a_value_reaches_its_field() {
         ("operator.externalCloudProvider=false", "Deployment", format!("{container}/env/2/value"), json!("false")),
         ("operator.artifactHosts={a,b}", "Deployment", format!("{container}/env/2/value"), json!("a,b")),
         (
+            "operator.metricsTls=false",
+            "Deployment",
+            format!("{container}/env/2"),
+            json!({"name": "WINDOWS_NODE_POOLS_METRICS_TLS", "value": "false"}),
+        ),
+        ("operator.metricsTls=false", "ServiceMonitor", "/spec/endpoints".into(), json!([{"port": "metrics"}])),
+        (
+            "operator.metricsTls=true",
+            "ServiceMonitor",
+            "/spec/endpoints/0/tlsConfig/ca/configMap/name".into(),
+            json!("openshift-service-ca.crt"),
+        ),
+        ("monitoring.serviceAccount.name=a", "ClusterRoleBinding", "/subjects/0/name".into(), json!("a")),
+        (
             "guards.enabled=true,guards.action=Warn",
             "ValidatingAdmissionPolicyBinding",
             "/spec/validationActions".into(),

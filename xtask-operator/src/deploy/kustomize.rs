@@ -57,9 +57,13 @@ const COMPONENTS: &[(&str, &str)] = &[
     ),
     (
         "components/monitoring",
-        "A ServiceMonitor, for clusters with the Prometheus operator, and the right of OpenShift's Prometheus to find the operator.",
+        "A ServiceMonitor, for clusters with the Prometheus operator, and the right of OpenShift's Prometheus to find the operator and to read \
+         its metrics.",
     ),
-    ("components/network-policy", "Lets the operator's pod be reached at the ports of metrics and of webhooks only."),
+    (
+        "components/network-policy",
+        "Lets the operator's pod be reached at the ports of probes, of metrics and of webhooks only.",
+    ),
     ("components/view-roles", "The kinds of the operator in the roles of people."),
 ];
 

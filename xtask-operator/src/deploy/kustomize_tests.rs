@@ -119,30 +119,46 @@ fn another_namespace_is_refused() {
     }
 }
 
-/// As the guide shows it.
+/// Objects of the overlay for Kubernetes with a component, and with the patches that a page of the guide shows.
+fn patched_as_the_guide_shows(component: &str, page: &str, patches: &str) -> Vec<Value> {
+    let guide = devenv::workspace_root().join("docs/guide").join(page);
+    assert!(fs::read_to_string(guide).unwrap().contains(patches), "{page} shows something else");
+    let kustomization =
+        format!("resources: [../../deploy/kubernetes]\ncomponents: [../../deploy/components/{component}]\n{patches}");
+    let folder = folder(&[("kustomization.yaml", &kustomization)]);
+    let rendered = build(folder.path()).unwrap();
+    serde_yaml::Deserializer::from_str(&rendered).map(|one| serde::Deserialize::deserialize(one).unwrap()).collect()
+}
+
 #[test]
 fn guards_can_be_made_to_warn() {
-    let patch = "\
+    let patches = "\
+patches:
 - target: {kind: ValidatingAdmissionPolicyBinding, name: windows-node-pools-guard-.*}
   patch: \"[{op: replace, path: /spec/validationActions, value: [Warn, Audit]}]\"
 ";
-    let guide = devenv::workspace_root().join("docs/guide/removal.md");
-    assert!(fs::read_to_string(guide).unwrap().contains(patch), "the guide shows something else");
-    let kustomization = format!(
-        "resources: [../../deploy/kubernetes]\ncomponents: [../../deploy/components/guards]\npatches:\n{patch}"
-    );
-    let folder = folder(&[("kustomization.yaml", &kustomization)]);
-    let rendered = build(folder.path()).unwrap();
-    let documents =
-        serde_yaml::Deserializer::from_str(&rendered).map(|one| serde::Deserialize::deserialize(one).unwrap());
-    let bindings: Vec<Value> =
-        documents.filter(|object: &Value| object["kind"] == "ValidatingAdmissionPolicyBinding").collect();
-    let actions = |is_guard: bool| {
-        let of_kind = bindings.iter().filter(move |binding| {
-            binding["metadata"]["name"].as_str().unwrap().starts_with("windows-node-pools-guard-") == is_guard
-        });
-        of_kind.map(|binding| binding["spec"]["validationActions"].clone()).collect::<Vec<_>>()
-    };
-    assert_eq!(actions(true), [json!(["Warn", "Audit"]), json!(["Warn", "Audit"])]);
-    assert!(actions(false).iter().all(|actions| *actions == json!(["Deny"])));
+    let objects = patched_as_the_guide_shows("guards", "removal.md", patches);
+    let of_kind = objects.iter().filter(|object| object["kind"] == "ValidatingAdmissionPolicyBinding");
+    let is_guard =
+        |object: &&Value| object["metadata"]["name"].as_str().unwrap().starts_with("windows-node-pools-guard-");
+    let (guards, others): (Vec<_>, Vec<_>) = of_kind.partition(is_guard);
+    let actions =
+        |objects: &[&Value]| objects.iter().map(|o| o["spec"]["validationActions"].clone()).collect::<Vec<_>>();
+    assert_eq!(actions(&guards), [json!(["Warn", "Audit"]), json!(["Warn", "Audit"])]);
+    assert!(!others.is_empty() && actions(&others).iter().all(|actions| *actions == json!(["Deny"])));
+}
+
+#[test]
+fn another_prometheus_can_be_named() {
+    let patches = "\
+patches:
+- target: {kind: (Cluster)?RoleBinding, name: windows-node-pools-(prometheus|metrics-reader)}
+  patch: |-
+    - {op: replace, path: /subjects/0/name, value: prometheus}
+    - {op: replace, path: /subjects/0/namespace, value: monitoring}
+";
+    let objects = patched_as_the_guide_shows("monitoring", "metrics.md", patches);
+    let theirs = json!([{"kind": "ServiceAccount", "name": "prometheus", "namespace": "monitoring"}]);
+    let named: Vec<_> = objects.iter().filter(|object| object["subjects"] == theirs).map(|o| &o["kind"]).collect();
+    assert_eq!(named.len(), 2, "{named:?}");
 }

@@ -98,7 +98,7 @@ const SHARED_HOSTS: Guard = Guard {
             named(
                 "newPlaces",
                 r#"
-                variables.mine.map(h, [h.name, h.address.lowerAscii() + " port " +
+                variables.mine.map(h, [string(h.name), h.address.lowerAscii() + " port " +
                   string(h.?port.orValue(variables.myPort))]).filter(h, variables.before[?h[0]].orValue("") != h[1])
             "#,
             ),
