@@ -6,7 +6,11 @@ use api::names::DEFAULT_NAMESPACE;
 use serde_json::{Value, json};
 use testbed::binaries;
 
-use super::{Object, Platform, Site, chart, crds, kustomize_tests::build, manifest, objects};
+use super::{
+    Object, Platform, Site, chart, crds,
+    kustomize_tests::{build, folder},
+    manifest, objects,
+};
 
 /// Objects by kind, namespace and name.
 type Objects = BTreeMap<(String, String, String), Value>;
@@ -128,7 +132,7 @@ fn overlays_chart_and_manifests_of_a_release_are_the_same_objects() {
 
 #[test]
 fn all_that_is_optional_is_the_same_by_kustomize_and_by_helm() {
-    let folder = tempfile::tempdir_in(devenv::workspace_root().join("target")).unwrap();
+    let folder = folder(&[]);
     let kustomization = "\
 resources: [../../deploy/openshift, ../../deploy/cluster-api, ../../deploy/azure]
 components: [../../deploy/components/guards, ../../deploy/components/network-policy, ../../deploy/components/view-roles]
@@ -174,8 +178,8 @@ fn a_value_reaches_its_field() {
         ("podAnnotations.a=b", "Deployment", "/spec/template/metadata/annotations/a".into(), json!("b")),
         ("extraArgs[0]=--x", "Deployment", format!("{container}/args"), json!(["run", "--x"])),
         ("extraEnv[0].name=A", "Deployment", format!("{container}/env/2"), json!({"name": "A"})),
-        ("extraVolumes[0].name=a", "Deployment", format!("{deployment}/volumes/1"), json!({"name": "a"})),
-        ("extraVolumeMounts[0].name=a", "Deployment", format!("{container}/volumeMounts/1"), json!({"name": "a"})),
+        ("extraVolumes[0].name=a", "Deployment", format!("{deployment}/volumes/2"), json!({"name": "a"})),
+        ("extraVolumeMounts[0].name=a", "Deployment", format!("{container}/volumeMounts/2"), json!({"name": "a"})),
         ("operator.maxConnections=2000000", "Deployment", format!("{container}/env/2/value"), json!("2000000")),
         ("operator.maxDisruptions=0", "Deployment", format!("{container}/env/2/value"), json!("0")),
         ("operator.externalCloudProvider=false", "Deployment", format!("{container}/env/2/value"), json!("false")),

@@ -15,8 +15,10 @@ pub(super) fn build(folder: &Path) -> Result<String, String> {
 }
 
 /// A folder beside `deploy/` with these files.
-fn folder(files: &[(&str, &str)]) -> TempDir {
+pub(super) fn folder(files: &[(&str, &str)]) -> TempDir {
     let root = devenv::workspace_root();
+    // It is not there where cargo builds elsewhere.
+    fs::create_dir_all(root.join("target")).unwrap();
     let folder = tempfile::tempdir_in(root.join("target")).unwrap();
     for name in ["openapi.json", "name-references.yaml"] {
         fs::copy(root.join("deploy/kustomize").join(name), folder.path().join(name)).unwrap();
