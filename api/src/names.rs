@@ -28,6 +28,14 @@ pub const SERVICES_CONFIG_MAP_PREFIX: &str = "windows-services-";
 pub const UNKNOWN_VERSION: &str = "unknown";
 /// Name of the operator's Lease.
 pub const LEASE: &str = "windows-node-pools";
+/// Name of the Service of the operator's metrics, which their certificate names.
+pub const METRICS_SERVICE: &str = "windows-node-pools-metrics";
+/// Name of the ConfigMap with the authorities of that certificate.
+pub const METRICS_CA: &str = "windows-node-pools-metrics-ca";
+/// Key in that ConfigMap.
+pub const METRICS_CA_KEY: &str = "ca.crt";
+/// Name of the Secret with a certificate for that Service, if another program makes it.
+pub const METRICS_TLS_SECRET: &str = "windows-node-pools-metrics-tls";
 /// Value in a pool's `takeOverFrom` that stands for hosts whose record names no cluster.
 pub const UNKNOWN_CLUSTER: &str = "unknown";
 /// Label of all that the command `acceptance` makes, and of its Node, with the name of the run; annotation of the same objects with the
@@ -87,6 +95,10 @@ pub mod key {
         /// Pool annotation, written by a person: the number of hosts that may leave, or the revision of the inventory of
         /// which all removals are approved. The operator removes a number once it is used.
         APPROVE_REMOVAL = "windowsmachineconfig.openshift.io/approve-removal";
+        /// Pool annotation, written by a person before the change: the number of hosts that the next change takes out of the pool's own list, or
+        /// of nodes that the pool has when it is deleted. The guard of removals asks for it; the operator removes it after the next change of the
+        /// spec.
+        ANNOUNCE_REMOVAL = "windowsmachineconfig.openshift.io/announce-removal";
         /// Pool annotation, written by `flux reconcile` and people: any new value makes the operator fetch the source at
         /// once. Defined by Flux.
         RECONCILE_REQUESTED = "reconcile.fluxcd.io/requestedAt";

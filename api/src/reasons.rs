@@ -56,6 +56,7 @@ pub const SECTIONS: &[Section] = &[
     operator::POOL,
     operator::POLICIES,
     operator::NOTES,
+    operator::METRICS,
     certificates::DENIED,
     wicd::LOG,
 ];

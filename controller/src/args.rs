@@ -2,7 +2,10 @@
 
 use std::{net::SocketAddr, path::PathBuf, sync::LazyLock, time::Duration};
 
-use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum, builder::FalseyValueParser};
+use clap::{
+    ArgAction, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum,
+    builder::{BoolishValueParser, FalseyValueParser},
+};
 use clap_complete::Shell;
 
 /// Operator that turns Windows hosts into nodes.
@@ -131,9 +134,32 @@ pub struct Run {
     /// The `wicd.exe` that is sent to hosts first.
     #[arg(long, env = "WICD_EXE", default_value = "/payload/wicd.exe")]
     pub wicd: PathBuf,
-    /// Address of `/healthz`, `/readyz` and `/metrics`.
+    /// Address of `/healthz` and `/readyz`, without TLS.
     #[arg(long, env = "WINDOWS_NODE_POOLS_LISTEN", default_value = "0.0.0.0:9182")]
     pub listen: SocketAddr,
+    /// Address of `/metrics`. That of `--listen` only with `--metrics-tls false`.
+    #[arg(long, env = "WINDOWS_NODE_POOLS_METRICS_LISTEN", default_value = "0.0.0.0:9185")]
+    pub metrics_listen: SocketAddr,
+    /// Whether `/metrics` is served over TLS, to clients whose token may get it. With `false` all who reach the port read it.
+    #[arg(
+        long,
+        env = "WINDOWS_NODE_POOLS_METRICS_TLS",
+        value_parser = BoolishValueParser::new(),
+        action = ArgAction::Set,
+        default_value = "true"
+    )]
+    pub metrics_tls: bool,
+    /// Directory with `tls.crt` and `tls.key` for `/metrics`, read again when they change. The operator makes a certificate itself as long as
+    /// they are not there.
+    #[arg(
+        long,
+        env = "WINDOWS_NODE_POOLS_METRICS_TLS_DIRECTORY",
+        default_value = "/etc/windows-node-pools/metrics-tls"
+    )]
+    pub metrics_tls_directory: PathBuf,
+    /// Life of a certificate for `/metrics` that the operator makes. For tests.
+    #[arg(long, hide = true, value_parser = duration, default_value = "24h")]
+    pub metrics_tls_lifetime: Duration,
     /// Address of `PUT /log-level`, which changes the log level; loopback, because it has no authentication.
     #[arg(long, env = "WINDOWS_NODE_POOLS_ADMIN_LISTEN", default_value = "127.0.0.1:9183")]
     pub admin_listen: SocketAddr,

@@ -1,4 +1,5 @@
-//! `/healthz`, `/readyz` and `/metrics` for the cluster; `/log-level` on loopback only, because it asks for no password.
+//! `/healthz` and `/readyz` for kubelet, which asks without a token; `/metrics` without TLS, if that is wanted; `/log-level` on loopback only,
+//! because it asks for no password.
 
 pub(crate) mod server;
 
@@ -19,7 +20,7 @@ use crate::{metrics::Metrics, telemetry::LogLevel};
 use server::Limits;
 
 /// Kubelet's probes and Prometheus each need one connection. Neither sends a body.
-const LIMITS: Limits =
+pub(crate) const LIMITS: Limits =
     Limits { connections: 64, per_address: 8, head: Duration::from_secs(10), connection: Duration::from_mins(5) };
 /// Largest body, in bytes: a log level.
 const MAX_BODY: usize = 4 << 10;
@@ -71,7 +72,6 @@ impl Readiness {
 }
 
 /// What the endpoints show.
-#[derive(Clone)]
 pub(crate) struct Health {
     /// What the process does.
     pub readiness: Readiness,
@@ -82,33 +82,40 @@ pub(crate) struct Health {
 /// Serves until `stop`. The listeners are bound when this returns, so a port that is taken is an error at the start.
 pub(crate) async fn serve(
     listen: SocketAddr,
+    plain_metrics: Option<SocketAddr>,
     admin: SocketAddr,
     health: Health,
     level: LogLevel,
     stop: CancellationToken,
 ) -> std::io::Result<()> {
-    let app = Router::new()
+    let metrics = Router::new().route("/metrics", get(self::metrics)).with_state(health.metrics);
+    let probes = Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz))
-        .route("/metrics", get(metrics))
-        .with_state(health);
+        .with_state(health.readiness);
+    let of_probes = match plain_metrics {
+        Some(address) if address == listen => vec![(listen, probes.merge(metrics))],
+        Some(address) => vec![(listen, probes), (address, metrics)],
+        None => vec![(listen, probes)],
+    };
     let log = Router::new().route("/log-level", get(log_level).put(set_log_level)).with_state(level);
-    for (address, router) in [(listen, app), (admin, log)] {
+    for (address, router) in of_probes.into_iter().chain([(admin, log)]) {
         let listener = TcpListener::bind(address).await?;
         tracing::info!(address = %listener.local_addr()?, "listening");
         let router = router.layer(axum::extract::DefaultBodyLimit::max(MAX_BODY));
-        tokio::spawn(server::serve(listener, router, LIMITS, stop.clone()));
+        tokio::spawn(server::serve(listener, None, router, LIMITS, stop.clone()));
     }
     Ok(())
 }
 
-async fn readyz(State(health): State<Health>) -> impl IntoResponse {
-    health.readiness.0.read().answer()
+async fn readyz(State(readiness): State<Readiness>) -> impl IntoResponse {
+    readiness.0.read().answer()
 }
 
-async fn metrics(State(health): State<Health>) -> impl IntoResponse {
+/// All metrics.
+pub(crate) async fn metrics(State(metrics): State<Arc<Metrics>>) -> impl IntoResponse {
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(header::CONTENT_TYPE, kind)], health.metrics.render())
+    ([(header::CONTENT_TYPE, kind)], metrics.render())
 }
 
 async fn log_level(State(level): State<LogLevel>) -> String {

@@ -38,6 +38,7 @@ mod pool;
 mod reconcile_trigger;
 mod release;
 pub mod run;
+mod scrape;
 mod secrets;
 mod ssh_target;
 pub mod status_command;

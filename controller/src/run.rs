@@ -42,6 +42,7 @@ use crate::{
     metrics::{Metrics, ReasonLabel},
     pool::{self, PoolContext, PoolError},
     release::{Release, ReleaseError},
+    scrape,
     supervision::{Panicked, Tasks, catch},
     telemetry,
     unreadable::Unreadable,
@@ -73,7 +74,13 @@ pub async fn run(args: Run) -> anyhow::Result<()> {
     let metrics = Arc::new(Metrics::default());
     let readiness = Readiness::default();
     let health = Health { readiness: readiness.clone(), metrics: metrics.clone() };
-    http::serve(args.listen, args.admin_listen, health, level, stop.clone()).await.context("cannot listen")?;
+    if args.metrics_tls && args.metrics_listen == args.listen {
+        bail!(
+            "--metrics-listen is the address of --listen, where there is no TLS; choose another, or set --metrics-tls false"
+        );
+    }
+    let plain = (!args.metrics_tls).then_some(args.metrics_listen);
+    http::serve(args.listen, plain, args.admin_listen, health, level, stop.clone()).await.context("cannot listen")?;
 
     let config = api_server::config().await?;
     // The Lease never waits for other requests.
@@ -81,6 +88,10 @@ pub async fn run(args: Run) -> anyhow::Result<()> {
     for_lease.default_retry = false;
     let for_lease = Client::try_from(for_lease).context("cannot make a client")?;
     let cluster = Cluster::new(config, &metrics).context("cannot make a client for the API server")?;
+    if args.metrics_tls {
+        let serving = scrape::serve(&args, cluster.client.clone(), metrics.clone(), stop.clone());
+        serving.await.context("cannot serve metrics")?;
+    }
     let identity = args.identity.clone().unwrap_or_else(|| format!("windows-node-pools-{}", std::process::id()));
     // Unlike a pod's name this differs after a restart in place, so that every start has an epoch of its own.
     let identity = format!("{identity}_{:08x}", rand::random::<u32>());

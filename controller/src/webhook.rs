@@ -92,7 +92,7 @@ async fn listen(address: SocketAddr, cx: &Arc<PoolContext>, token: Token) -> Opt
         .route("/hooks/git", post(push))
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(Receiver { cx: cx.clone(), token: token.clone() });
-    tokio::spawn(server::serve(listener, router, LIMITS, close.clone()));
+    tokio::spawn(server::serve(listener, None, router, LIMITS, close.clone()));
     Some(Open { token, close })
 }
 

@@ -36,6 +36,7 @@ pub struct OperatorOptions {
 pub struct Operator {
     daemon: Daemon,
     address: SocketAddr,
+    metrics: SocketAddr,
     admin: SocketAddr,
     webhook: SocketAddr,
     log: PathBuf,
@@ -87,7 +88,9 @@ impl Operator {
         let (address, admin, webhook) = (free_address()?, free_address()?, free_address()?);
         let log = control_plane.dir().join(format!("operator-{number}.log"));
         // A short lease, so that a test need not wait long for it, and not so short that a busy machine loses it.
-        let patient = options.args.iter().any(|arg| arg == "--lease-duration");
+        let is_set = |name: &str| options.args.iter().any(|arg| arg == name);
+        let metrics = if is_set("--metrics-tls") { free_address()? } else { address };
+        let patient = is_set("--lease-duration");
         let mut command = Command::new(&options.program);
         command
             .arg("run")
@@ -95,6 +98,8 @@ impl Operator {
             // Flux's server is played by a test.
             .args(["--artifact-host", "127.0.0.1"])
             .args(["--listen", &address.to_string(), "--admin-listen", &admin.to_string()])
+            .args(["--metrics-listen", &metrics.to_string()])
+            .args(if metrics == address { &["--metrics-tls", "false"][..] } else { &[] })
             .args(["--webhook-listen", &webhook.to_string()])
             .arg("--payload")
             .arg(&options.payload)
@@ -110,7 +115,7 @@ impl Operator {
             .env_remove("HTTPS_PROXY")
             .env_remove("NO_PROXY");
         let daemon = Daemon::start("the operator", log.clone(), &command)?;
-        Ok(Self { daemon, address, admin, webhook, log })
+        Ok(Self { daemon, address, metrics, admin, webhook, log })
     }
 
     /// Its process id.
@@ -123,9 +128,14 @@ impl Operator {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Where `/metrics` and the like are.
+    /// Where the probes are and, unless the options have `--metrics-tls`, `/metrics` without TLS.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where `/metrics` is.
+    pub fn metrics_address(&self) -> SocketAddr {
+        self.metrics
     }
 
     /// Where pushes are reported, while there is a token.

@@ -119,3 +119,20 @@ pub(super) const NOTES: Section = Section {
         ),
     ],
 };
+
+pub(super) const METRICS: Section = Section {
+    title: "Metrics",
+    place: "In the operator's log. They change nothing on hosts. See [metrics](../guide/metrics.md).",
+    reasons: &[
+        row(
+            "MetricsCertificateInvalid",
+            "The files with the certificate for `/metrics` cannot be used. What was served before stays.",
+            "Replace the Secret `windows-node-pools-metrics-tls`; the message names the file.",
+        ),
+        row(
+            "ReviewSlow",
+            "The API server did not review the sender of a request for `/metrics` in time. The request got 503.",
+            "Check the API server. If it is well, look for a client that sends wrong tokens without end.",
+        ),
+    ],
+};

@@ -4,13 +4,19 @@
 use std::{collections::VecDeque, net::IpAddr, sync::Arc, time::Duration};
 
 use axum::Router;
+use futures::future::Either;
 use hyper::server::conn::http1;
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
 use parking_lot::Mutex;
-use tokio::{net::TcpListener, time::timeout};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpListener,
+    time::timeout,
+};
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 /// After an error of the listener, which is most often that the process has no file left.
@@ -33,7 +39,13 @@ pub(crate) struct Limits {
 
 /// Serves until `stop`. When as many connections are open as may be, a new one takes the place of the oldest: a client that opens many and
 /// sends nothing does not keep out a probe of kubelet, which takes milliseconds.
-pub(crate) async fn serve(listener: TcpListener, router: Router, limits: Limits, stop: CancellationToken) {
+pub(crate) async fn serve(
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+    router: Router,
+    limits: Limits,
+    stop: CancellationToken,
+) {
     let places = Places::default();
     while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
         let (stream, peer) = match accepted {
@@ -45,20 +57,36 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, limits: Limits,
             }
         };
         let place = places.take(peer.ip().to_canonical(), &limits);
-        let service = TowerToHyperService::new(router.clone());
+        let speak = match tls.clone() {
+            None => Either::Left(speak(stream, router.clone(), limits)),
+            Some(tls) => {
+                let router = router.clone();
+                Either::Right(async move {
+                    // Who does not speak TLS, or stops in the middle, gets no answer.
+                    if let Ok(Ok(stream)) = timeout(limits.head, tls.accept(stream)).await {
+                        speak(stream, router, limits).await;
+                    }
+                })
+            }
+        };
         let stop = stop.clone();
         tokio::spawn(async move {
-            let connection = http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(limits.head)
-                .max_buf_size(MAX_HEAD)
-                .serve_connection(TokioIo::new(stream), service);
-            // How it ends is the client's affair.
-            let until_taken = place.taken.run_until_cancelled(timeout(limits.connection, connection));
+            let until_taken = place.taken.run_until_cancelled(timeout(limits.connection, speak));
             let _ = stop.run_until_cancelled(until_taken).await;
             drop(place);
         });
     }
+}
+
+/// Answers the requests of one connection.
+async fn speak(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, router: Router, limits: Limits) {
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.head)
+        .max_buf_size(MAX_HEAD)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    // How it ends is the client's affair.
+    let _ = connection.await;
 }
 
 /// Open connections, the oldest first.
@@ -114,7 +142,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let router = Router::new().route("/", post(|body: Bytes| async move { body.len().to_string() }));
-        tokio::spawn(serve(listener, router, limits, CancellationToken::new()));
+        tokio::spawn(serve(listener, None, router, limits, CancellationToken::new()));
         address
     }
 

@@ -16,7 +16,7 @@ use serde_json::json;
 
 use super::{PoolContext, PoolError, failed, instances, plan::Plan, snapshot::Snapshot, write_finalizers};
 use crate::events::EventReason;
-use wnp_core::inventory::instances::writes;
+use wnp_core::inventory::{instances::writes, removals};
 
 /// What was applied.
 pub(super) struct Applied {
@@ -36,6 +36,10 @@ pub(super) async fn apply(
     let wait = cx.sources.names.ask(pool, &seen.list.to_ask, &cx.shared);
     if !deleting && !pool.finalizers().iter().any(|f| f == FINALIZER_POOL) {
         add_finalizer(pool, cx).await?;
+    }
+    if !deleting && removals::is_announcement_spent(pool) && !remove_annotation(pool, key::ANNOUNCE_REMOVAL, cx).await?
+    {
+        return Ok(None);
     }
     // It confirms one removal, and goes first: what is not carried out then is asked for again.
     if let Some(spent) = &seen.list.spent
@@ -61,6 +65,18 @@ async fn add_finalizer(pool: &WindowsNodePool, cx: &PoolContext) -> Result<(), P
     write_finalizers(pool, cx, &finalizers).await
 }
 
+/// Removes an annotation from what was seen of a pool. Returns whether it was unchanged.
+async fn remove_annotation(pool: &WindowsNodePool, key: &str, cx: &PoolContext) -> Result<bool, PoolError> {
+    let api: Api<WindowsNodePool> = Api::all(cx.cluster.client.clone());
+    let patch = json!({"metadata": {"resourceVersion": pool.resource_version(), "annotations": {key: null}}});
+    let params = PatchParams { field_manager: Some(MANAGER_POOL.into()), ..PatchParams::default() };
+    match api.patch(&pool.name_any(), &params, &Patch::Merge(patch)).await {
+        Ok(_) => Ok(true),
+        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(false),
+        Err(error) => Err(failed("remove an annotation of the pool")(error)),
+    }
+}
+
 /// Removes the annotation with which a person has confirmed a removal, of `hosts` hosts or of none. Returns whether it was unchanged.
 async fn use_approval(
     pool: &WindowsNodePool,
@@ -68,26 +84,18 @@ async fn use_approval(
     hosts: usize,
     cx: &PoolContext,
 ) -> Result<bool, PoolError> {
-    let api: Api<WindowsNodePool> = Api::all(cx.cluster.client.clone());
-    let patch =
-        json!({"metadata": {"resourceVersion": pool.resource_version(), "annotations": {key::APPROVE_REMOVAL: null}}});
-    let params = PatchParams { field_manager: Some(MANAGER_POOL.into()), ..PatchParams::default() };
-    match api.patch(&pool.name_any(), &params, &Patch::Merge(patch)).await {
-        Ok(_) if hosts > 0 => {
-            let note =
-                format!("the removal of {hosts} hosts was confirmed with the annotation {}", key::APPROVE_REMOVAL);
-            cx.events.say(pool, EventReason::RemovalConfirmed, "ReadInventory", &note);
-            Ok(true)
-        }
-        Ok(_) => {
-            let note = format!(
-                "the annotation {}={approved} confirms no removal that waits, and was removed; the condition InventorySynced says what to confirm",
-                key::APPROVE_REMOVAL
-            );
-            cx.events.say(pool, EventReason::ConfirmationUnused, "ReadInventory", &note);
-            Ok(true)
-        }
-        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(false),
-        Err(error) => Err(failed("remove an annotation of the pool")(error)),
+    if !remove_annotation(pool, key::APPROVE_REMOVAL, cx).await? {
+        return Ok(false);
     }
+    if hosts > 0 {
+        let note = format!("the removal of {hosts} hosts was confirmed with the annotation {}", key::APPROVE_REMOVAL);
+        cx.events.say(pool, EventReason::RemovalConfirmed, "ReadInventory", &note);
+    } else {
+        let note = format!(
+            "the annotation {}={approved} confirms no removal that waits, and was removed; the condition InventorySynced says what to confirm",
+            key::APPROVE_REMOVAL
+        );
+        cx.events.say(pool, EventReason::ConfirmationUnused, "ReadInventory", &note);
+    }
+    Ok(true)
 }

@@ -90,10 +90,18 @@ async fn the_operators_container_has_the_arguments_and_ports_that_its_program_kn
             .extend(container["args"].as_array().context("args")?.iter().filter_map(Value::as_str).map(Into::into));
         let cli = <controller::args::Cli as clap::Parser>::try_parse_from(&command_line)?;
         let controller::args::Command::Run(run) = cli.command else { panic!("{folder}: {command_line:?}") };
-        assert_eq!(container["ports"][0]["containerPort"], run.listen.port());
+        for (at, address) in [run.listen, run.metrics_listen, run.webhook_listen].iter().enumerate() {
+            assert_eq!(container["ports"][at]["containerPort"], address.port(), "{folder}");
+        }
+        assert!(run.metrics_tls, "{folder}");
+        let mounts = container["volumeMounts"].as_array().context("mounts")?;
+        assert!(
+            mounts.iter().any(|mount| mount["mountPath"] == run.metrics_tls_directory.to_str().unwrap()),
+            "{folder}"
+        );
         for (probe, path) in [("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")] {
             assert_eq!(container[probe]["httpGet"]["path"], path, "{folder}");
-            assert_eq!(container[probe]["httpGet"]["port"], "metrics", "{folder}");
+            assert_eq!(container[probe]["httpGet"]["port"], "probes", "{folder}");
         }
         // Of this release: a tag that moves would change hosts at any restart.
         let release = format!("windows-node-pools:{}", env!("CARGO_PKG_VERSION"));

@@ -27,6 +27,7 @@ async fn lists_change() -> Result<()> {
     let world = World::new(SimOptions::default(), &[]).await?;
     tokio::try_join!(
         a_host_goes_over_to_another_pool(&world),
+        a_host_of_a_paused_pool_goes_over_in_two_steps(&world),
         many_removals_wait_for_a_person(&world),
         an_entry_that_turns_bad_keeps_its_host(&world),
         what_the_legacy_operator_has_seen_of_host_keys_counts(&world),
@@ -71,6 +72,26 @@ async fn a_host_goes_over_to_another_pool(world: &World) -> Result<()> {
     Ok(())
 }
 
+async fn a_host_of_a_paused_pool_goes_over_in_two_steps(world: &World) -> Result<()> {
+    let (hosts, more) = (world.hosts("stepping", 2).await?, world.hosts("landing", 1).await?);
+    world.join("steps-from", &spec(&hosts)).await?;
+    world.join("steps-to", &spec(&more)).await?;
+    let watcher = Watcher::of(&world.client, "steps-from");
+    let goes = hosts[1].name();
+    let before = world.node(goes).await?.context("no Node")?;
+    world.apply("steps-from", &spec_with(&hosts[..1], json!({"rollout": {"paused": true}}))).await?;
+    world.until("steps-from", "does not list it any more", |p| pool_status(p).hosts == 1).await?;
+    let both: Vec<_> = more.iter().chain(&hosts[1..]).cloned().collect();
+    world.apply("steps-to", &spec(&both)).await?;
+    world.until_instance(goes, "is in the other pool", |i| i.spec.pool_ref.name == "steps-to").await?;
+    world.until("steps-to", "is Ready", |p| is_ready(p) && pool_status(p).ready_nodes == 2).await?;
+    let after = world.node(goes).await?.context("no Node")?;
+    ensure!(after.uid() == before.uid(), "the Node was recreated");
+    let seen = watcher.seen.lock().unwrap();
+    ensure!(!seen.ever_cordoned.contains(goes) && !seen.ever_disrupted.contains(goes), "it was disturbed");
+    Ok(())
+}
+
 async fn many_removals_wait_for_a_person(world: &World) -> Result<()> {
     const POOL: &str = "guarded";
     let hosts = world.hosts(POOL, 5).await?;
@@ -80,8 +101,14 @@ async fn many_removals_wait_for_a_person(world: &World) -> Result<()> {
         spec
     };
     world.join(POOL, &of(5)).await?;
+    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
+    // What is announced to the guard of removals holds for the next change, and for no other.
+    let announced = json!({"metadata": {"annotations": {key::ANNOUNCE_REMOVAL: "1"}}});
+    pools.patch(POOL, &PatchParams::default(), &Patch::Merge(announced)).await?;
     world.apply(POOL, &of(4)).await?;
     world.until_gone(&hosts[4]).await?;
+    let is_used_up = |p: &WindowsNodePool| !p.annotations().contains_key(key::ANNOUNCE_REMOVAL);
+    world.until(POOL, "the announcement is used up", is_used_up).await?;
 
     world.apply(POOL, &of(1)).await?;
     let blocked = |p: &WindowsNodePool| {
@@ -97,7 +124,6 @@ async fn many_removals_wait_for_a_person(world: &World) -> Result<()> {
         ensure!(message.contains(part), "{message} does not say {part:?}");
     }
     let patch = json!({"metadata": {"annotations": {key::APPROVE_REMOVAL: "3"}}});
-    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
     pools.patch(POOL, &PatchParams::default(), &Patch::Merge(patch)).await?;
     for host in &hosts[1..4] {
         world.until_gone(host).await?;

@@ -116,7 +116,7 @@ impl Transcript {
         let mut lines: Vec<&str> = text.lines().filter(is_told).collect();
         lines.sort_unstable();
         let command = format!(
-            "curl -s localhost:9182/metrics | grep 'pool=\"{pool}\"' | grep -E 'failed|refused|blocked|condition|failures' | grep -v ' 0$'"
+            "curl -sk --oauth2-bearer \"$TOKEN\" https://localhost:9185/metrics | grep 'pool=\"{pool}\"' | grep -E 'failed|refused|blocked|condition|failures' | grep -v ' 0$'"
         );
         self.say(&command, &(lines.join("\n") + "\n"));
         Ok(())

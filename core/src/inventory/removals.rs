@@ -3,7 +3,7 @@
 //! A removal needs intent. A list with one entry less says so; a list that is not there, that has become empty, or that has an entry which
 //! may be any host does not: then all stay until a person confirms exactly this removal.
 
-use api::IntOrPercent;
+use api::{IntOrPercent, WindowsNodePool, names::key};
 
 /// A change of the list that takes hosts out.
 #[derive(Clone, Copy, Debug, Default)]
@@ -120,6 +120,14 @@ pub(crate) fn is_spent(change: &Change<'_>) -> bool {
     change.others != Others::Pending && change.approved.is_some_and(fits)
 }
 
+/// Whether the removal that a person has announced to the guard of removals has been made or given up: the spec was changed since the pool was
+/// reconciled last. Otherwise the announcement would let another removal pass, of as many hosts, at another time.
+pub fn is_announcement_spent(pool: &WindowsNodePool) -> bool {
+    let seen = pool.status.as_ref().and_then(|status| status.observed_generation);
+    pool.metadata.annotations.as_ref().is_some_and(|a| a.contains_key(key::ANNOUNCE_REMOVAL))
+        && seen != pool.metadata.generation
+}
+
 fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
 }
@@ -203,6 +211,22 @@ mod tests {
             ("it is not decided yet", Change { others: Others::Pending, ..approved("3") }, false),
         ] {
             assert_eq!(is_spent(&change), expected, "{about}");
+        }
+    }
+
+    #[test]
+    fn an_announcement_lasts_until_the_spec_changes() {
+        for (about, announced, generation, seen, expected) in [
+            ("nothing is announced", false, 2, Some(1), false),
+            ("the change is to come", true, 1, Some(1), false),
+            ("it is made", true, 2, Some(1), true),
+            ("it came with the pool", true, 1, None, true),
+        ] {
+            let mut pool = WindowsNodePool::new("factory", Default::default());
+            pool.metadata.generation = Some(generation);
+            pool.metadata.annotations = announced.then(|| [(key::ANNOUNCE_REMOVAL.into(), "3".into())].into());
+            pool.status = Some(api::WindowsNodePoolStatus { observed_generation: seen, ..Default::default() });
+            assert_eq!(is_announcement_spent(&pool), expected, "{about}");
         }
     }
 

@@ -6,7 +6,11 @@ use api::names::DEFAULT_NAMESPACE;
 use serde_json::{Value, json};
 use testbed::binaries;
 
-use super::{Object, Platform, Site, chart, crds, kustomize_tests::build, manifest, objects};
+use super::{
+    Object, Platform, Site, chart, crds,
+    kustomize_tests::{build, folder},
+    manifest, objects,
+};
 
 /// Objects by kind, namespace and name.
 type Objects = BTreeMap<(String, String, String), Value>;
@@ -128,10 +132,10 @@ fn overlays_chart_and_manifests_of_a_release_are_the_same_objects() {
 
 #[test]
 fn all_that_is_optional_is_the_same_by_kustomize_and_by_helm() {
-    let folder = tempfile::tempdir_in(devenv::workspace_root().join("target")).unwrap();
+    let folder = folder(&[]);
     let kustomization = "\
 resources: [../../deploy/openshift, ../../deploy/cluster-api, ../../deploy/azure]
-components: [../../deploy/components/network-policy, ../../deploy/components/view-roles]
+components: [../../deploy/components/guards, ../../deploy/components/network-policy, ../../deploy/components/view-roles]
 ";
     std::fs::write(folder.path().join("kustomization.yaml"), kustomization).unwrap();
     let by_kustomize = read(&build(folder.path()).unwrap());
@@ -142,7 +146,8 @@ components: [../../deploy/components/network-policy, ../../deploy/components/vie
         }
     }
     assert_same("kustomize", &by_kustomize, &source(&expected, &[]));
-    let enabled = ["clusterApi", "azure", "networkPolicy", "viewRoles"].map(|what| format!("{what}.enabled=true"));
+    let enabled =
+        ["clusterApi", "azure", "guards", "networkPolicy", "viewRoles"].map(|what| format!("{what}.enabled=true"));
     let by_helm = helm(&enabled.each_ref().map(String::as_str)).unwrap();
     assert_same("helm", &read(&by_helm), &source(&expected, OF_HELM));
 }
@@ -173,12 +178,32 @@ fn a_value_reaches_its_field() {
         ("podAnnotations.a=b", "Deployment", "/spec/template/metadata/annotations/a".into(), json!("b")),
         ("extraArgs[0]=--x", "Deployment", format!("{container}/args"), json!(["run", "--x"])),
         ("extraEnv[0].name=A", "Deployment", format!("{container}/env/2"), json!({"name": "A"})),
-        ("extraVolumes[0].name=a", "Deployment", format!("{deployment}/volumes/1"), json!({"name": "a"})),
-        ("extraVolumeMounts[0].name=a", "Deployment", format!("{container}/volumeMounts/1"), json!({"name": "a"})),
+        ("extraVolumes[0].name=a", "Deployment", format!("{deployment}/volumes/2"), json!({"name": "a"})),
+        ("extraVolumeMounts[0].name=a", "Deployment", format!("{container}/volumeMounts/2"), json!({"name": "a"})),
         ("operator.maxConnections=2000000", "Deployment", format!("{container}/env/2/value"), json!("2000000")),
         ("operator.maxDisruptions=0", "Deployment", format!("{container}/env/2/value"), json!("0")),
         ("operator.externalCloudProvider=false", "Deployment", format!("{container}/env/2/value"), json!("false")),
         ("operator.artifactHosts={a,b}", "Deployment", format!("{container}/env/2/value"), json!("a,b")),
+        (
+            "operator.metricsTls=false",
+            "Deployment",
+            format!("{container}/env/2"),
+            json!({"name": "WINDOWS_NODE_POOLS_METRICS_TLS", "value": "false"}),
+        ),
+        ("operator.metricsTls=false", "ServiceMonitor", "/spec/endpoints".into(), json!([{"port": "metrics"}])),
+        (
+            "operator.metricsTls=true",
+            "ServiceMonitor",
+            "/spec/endpoints/0/tlsConfig/ca/configMap/name".into(),
+            json!("openshift-service-ca.crt"),
+        ),
+        ("monitoring.serviceAccount.name=a", "ClusterRoleBinding", "/subjects/0/name".into(), json!("a")),
+        (
+            "guards.enabled=true,guards.action=Warn",
+            "ValidatingAdmissionPolicyBinding",
+            "/spec/validationActions".into(),
+            json!(["Warn", "Audit"]),
+        ),
         ("monitoring.labels.release=a", "ServiceMonitor", "/metadata/labels/release".into(), json!("a")),
     ] {
         let rendered = read(&helm(&[value]).unwrap());
@@ -220,6 +245,7 @@ fn a_wrong_value_is_refused_with_its_name() {
         ("serviceAccount.name=a\"b", "/serviceAccount/name"),
         ("platform=kubernetes", "operator.apiServer is missing"),
         ("platform=vanilla", "/platform"),
+        ("guards.action=Ignore", "/guards/action"),
     ] {
         let error = helm(&[value]).unwrap_err();
         assert!(error.contains(part), "{value}: {error}");

@@ -51,10 +51,19 @@ const FOLDERS: &[(&str, &str)] = &[
 /// Components of kustomize, and what they are for.
 const COMPONENTS: &[(&str, &str)] = &[
     (
-        "components/monitoring",
-        "A ServiceMonitor, for clusters with the Prometheus operator, and the right of OpenShift's Prometheus to find the operator.",
+        "components/guards",
+        "Refuses changes of pools that are mistakes more often than not: a host in two pools, the removal of many hosts at once. With \
+         validationActions [Warn, Audit] in the bindings, they pass with a warning.",
     ),
-    ("components/network-policy", "Lets the operator's pod be reached at the ports of metrics and of webhooks only."),
+    (
+        "components/monitoring",
+        "A ServiceMonitor, for clusters with the Prometheus operator, and the right of OpenShift's Prometheus to find the operator and to read \
+         its metrics.",
+    ),
+    (
+        "components/network-policy",
+        "Lets the operator's pod be reached at the ports of probes, of metrics and of webhooks only.",
+    ),
     ("components/view-roles", "The kinds of the operator in the roles of people."),
 ];
 

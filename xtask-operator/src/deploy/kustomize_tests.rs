@@ -15,8 +15,10 @@ pub(super) fn build(folder: &Path) -> Result<String, String> {
 }
 
 /// A folder beside `deploy/` with these files.
-fn folder(files: &[(&str, &str)]) -> TempDir {
+pub(super) fn folder(files: &[(&str, &str)]) -> TempDir {
     let root = devenv::workspace_root();
+    // It is not there where cargo builds elsewhere.
+    fs::create_dir_all(root.join("target")).unwrap();
     let folder = tempfile::tempdir_in(root.join("target")).unwrap();
     for name in ["openapi.json", "name-references.yaml"] {
         fs::copy(root.join("deploy/kustomize").join(name), folder.path().join(name)).unwrap();
@@ -117,4 +119,48 @@ fn another_namespace_is_refused() {
         let error = build(folder.path()).unwrap_err();
         assert!(error.contains("conflict"), "{error}");
     }
+}
+
+/// Objects of the overlay for Kubernetes with a component, and with the patches that a page of the guide shows.
+fn patched_as_the_guide_shows(component: &str, page: &str, patches: &str) -> Vec<Value> {
+    let guide = devenv::workspace_root().join("docs/guide").join(page);
+    assert!(fs::read_to_string(guide).unwrap().contains(patches), "{page} shows something else");
+    let kustomization =
+        format!("resources: [../../deploy/kubernetes]\ncomponents: [../../deploy/components/{component}]\n{patches}");
+    let folder = folder(&[("kustomization.yaml", &kustomization)]);
+    let rendered = build(folder.path()).unwrap();
+    serde_yaml::Deserializer::from_str(&rendered).map(|one| serde::Deserialize::deserialize(one).unwrap()).collect()
+}
+
+#[test]
+fn guards_can_be_made_to_warn() {
+    let patches = "\
+patches:
+- target: {kind: ValidatingAdmissionPolicyBinding, name: windows-node-pools-guard-.*}
+  patch: \"[{op: replace, path: /spec/validationActions, value: [Warn, Audit]}]\"
+";
+    let objects = patched_as_the_guide_shows("guards", "removal.md", patches);
+    let of_kind = objects.iter().filter(|object| object["kind"] == "ValidatingAdmissionPolicyBinding");
+    let is_guard =
+        |object: &&Value| object["metadata"]["name"].as_str().unwrap().starts_with("windows-node-pools-guard-");
+    let (guards, others): (Vec<_>, Vec<_>) = of_kind.partition(is_guard);
+    let actions =
+        |objects: &[&Value]| objects.iter().map(|o| o["spec"]["validationActions"].clone()).collect::<Vec<_>>();
+    assert_eq!(actions(&guards), [json!(["Warn", "Audit"]), json!(["Warn", "Audit"])]);
+    assert!(!others.is_empty() && actions(&others).iter().all(|actions| *actions == json!(["Deny"])));
+}
+
+#[test]
+fn another_prometheus_can_be_named() {
+    let patches = "\
+patches:
+- target: {kind: (Cluster)?RoleBinding, name: windows-node-pools-(prometheus|metrics-reader)}
+  patch: |-
+    - {op: replace, path: /subjects/0/name, value: prometheus}
+    - {op: replace, path: /subjects/0/namespace, value: monitoring}
+";
+    let objects = patched_as_the_guide_shows("monitoring", "metrics.md", patches);
+    let theirs = json!([{"kind": "ServiceAccount", "name": "prometheus", "namespace": "monitoring"}]);
+    let named: Vec<_> = objects.iter().filter(|object| object["subjects"] == theirs).map(|o| &o["kind"]).collect();
+    assert_eq!(named.len(), 2, "{named:?}");
 }

@@ -1,12 +1,13 @@
 //! What is optional: monitoring by Prometheus, a network policy, roles for people.
 
+use api::names::{METRICS_CA, METRICS_CA_KEY, METRICS_SERVICE};
 use k8s_openapi::{
     api::networking::v1::{
         NetworkPolicy, NetworkPolicyEgressRule, NetworkPolicyIngressRule, NetworkPolicyPort, NetworkPolicySpec,
     },
     apimachinery::pkg::{apis::meta::v1::LabelSelector, util::intstr::IntOrString},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{
     object::{NAME, Object, Site},
@@ -19,6 +20,7 @@ pub(super) fn objects(site: &Site) -> Vec<Object> {
     let file = "components/monitoring/monitoring.yaml";
     let mut objects = vec![service_monitor(site, file)];
     objects.extend(rights::prometheus(site, file));
+    objects.push(rights::of_prometheus_to_read(site, file));
     objects.push(network_policy(site));
     objects.extend(rights::for_people(site, "components/view-roles/roles.yaml"));
     objects
@@ -26,13 +28,30 @@ pub(super) fn objects(site: &Site) -> Vec<Object> {
 
 /// A kind of the Prometheus operator.
 fn service_monitor(site: &Site, file: &'static str) -> Object {
+    let endpoint = json!({
+        "port": "metrics",
+        "scheme": "https",
+        "bearerTokenFile": "/var/run/secrets/kubernetes.io/serviceaccount/token",
+        "tlsConfig": {
+            "serverName": format!("{METRICS_SERVICE}.{}.svc", site.namespace),
+            "ca": {"configMap": {"name": METRICS_CA, "key": METRICS_CA_KEY}},
+        },
+    });
     let monitor = json!({
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "ServiceMonitor",
         "metadata": site.namespaced(NAME, "monitoring"),
-        "spec": {"selector": {"matchLabels": selector()}, "endpoints": [{"port": "metrics"}]},
+        "spec": {"selector": {"matchLabels": selector()}, "endpoints": [endpoint]},
     });
-    Object::new(file, "", &monitor)
+    Object::new(file, "", &monitor).why(
+        "/spec/endpoints/0/tlsConfig/ca",
+        "The operator keeps it, as long as no other program makes its certificate.",
+    )
+}
+
+/// The authority of the certificates that service-ca makes: OpenShift keeps it in each namespace.
+pub(super) fn service_ca() -> Value {
+    json!({"configMap": {"name": "openshift-service-ca.crt", "key": "service-ca.crt"}})
 }
 
 fn network_policy(site: &Site) -> Object {
@@ -41,7 +60,8 @@ fn network_policy(site: &Site) -> Object {
         protocol: Some("TCP".into()),
         end_port: None,
     };
-    let ingress = NetworkPolicyIngressRule { ports: Some(vec![port("metrics"), port("webhook")]), from: None };
+    let ingress =
+        NetworkPolicyIngressRule { ports: Some(vec![port("probes"), port("metrics"), port("webhook")]), from: None };
     let policy = NetworkPolicy {
         metadata: site.namespaced(NAME, "operator"),
         spec: Some(NetworkPolicySpec {

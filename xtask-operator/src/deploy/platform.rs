@@ -48,6 +48,11 @@ impl Platform {
                     json!([tolerated("master"), tolerated("control-plane")]),
                 ),
                 of_deployment("/spec/template/spec/nodeSelector/node-role.kubernetes.io~1control-plane", json!("")),
+                Patch {
+                    kind: "ServiceMonitor",
+                    path: "/spec/endpoints/0/tlsConfig/ca",
+                    value: super::monitoring::service_ca(),
+                },
             ],
             Self::Kubernetes => vec![
                 of_namespace(json!({"pod-security.kubernetes.io/enforce": "restricted"})),
@@ -56,6 +61,7 @@ impl Platform {
                     "/spec/template/metadata/annotations/prometheus.io~1port",
                     json!(super::workload::METRICS.to_string()),
                 ),
+                of_deployment("/spec/template/metadata/annotations/prometheus.io~1scheme", json!("https")),
             ],
         }
     }

@@ -2,7 +2,7 @@
 
 use std::iter;
 
-use api::names::{GROUP, USER_DATA_SECRET};
+use api::names::{GROUP, METRICS_CA, USER_DATA_SECRET};
 use k8s_openapi::api::{
     core::v1::ServiceAccount,
     rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject},
@@ -15,6 +15,7 @@ type Words = &'static [&'static str];
 const WICD: &str = "windows-node-pools-wicd";
 const WICD_SERVICES: &str = "windows-node-pools-wicd-services";
 const NODE_MANAGER: &str = "windows-node-pools-node-manager";
+const METRICS_READER: &str = "windows-node-pools-metrics-reader";
 const RBAC: &str = "rbac.authorization.k8s.io";
 
 /// A rule, and why it is there.
@@ -84,12 +85,17 @@ const CLUSTER: &[Rule] = &[
           held by windows-node-pools-operator-rbac. By name something can only be created with server-side apply, and so it is."),
     rule(&["rbac.authorization.k8s.io"], &["clusterrolebindings"], &["create", "delete", "list", "patch", "watch"]).named(&["windows-node-pools-wicd"]),
     rule(&["admissionregistration.k8s.io"], &["validatingadmissionpolicies", "validatingadmissionpolicybindings"], &["list", "watch"]).named(&["windows-node-pools-wicd-nodes", "windows-node-pools-wicd-requests", "windows-node-pools-wicd-tokens", "windows-node-pools-node-manager-nodes"]),
+    rule(&["authentication.k8s.io"], &["tokenreviews"], &["create"]).why("Whose token a request for metrics has, and whether that one may get them."),
+    rule(&["authorization.k8s.io"], &["subjectaccessreviews"], &["create"]),
     rule(&["events.k8s.io"], &["events"], &["create"]).why("Events of objects without a namespace go to \"default\"."),
 ];
 
 const OWN_NAMESPACE: &[Rule] = &[
     rule(&[""], &["secrets"], &["get"]),
     rule(&[""], &["configmaps"], &["create", "delete", "get", "list", "watch"]),
+    rule(&[""], &["configmaps"], &["update"])
+        .named(&[METRICS_CA])
+        .why("The authorities of the certificates for metrics: each process adds its own."),
     rule(&[""], &["pods"], &["get"])
         .why("Whether the Pod of the Windows Machine Config Operator, which may be here, still works."),
     rule(&["coordination.k8s.io"], &["leases"], &["create", "get", "update"]),
@@ -191,7 +197,8 @@ fn account(name: &str, namespace: &str) -> Subject {
 
 /// The identities and rights of the operator and of its hosts' daemons.
 pub(super) fn objects(site: &Site) -> Vec<Object> {
-    operator(site).into_iter().chain(wicd(site)).chain(node_manager(site)).chain(other_namespaces(site)).collect()
+    let operator = operator(site).into_iter().chain([metrics_reader(site)]);
+    operator.chain(wicd(site)).chain(node_manager(site)).chain(other_namespaces(site)).collect()
 }
 
 fn operator(site: &Site) -> Vec<Object> {
@@ -287,6 +294,32 @@ pub(super) fn prometheus(site: &Site, file: &'static str) -> Vec<Object> {
         to: account("prometheus-k8s", "openshift-monitoring"),
     }
     .objects(site)
+}
+
+/// The right to read the operator's metrics.
+fn metrics_reader(site: &Site) -> Object {
+    let get = PolicyRule {
+        non_resource_urls: Some(vec!["/metrics".into()]),
+        verbs: vec!["get".into()],
+        ..PolicyRule::default()
+    };
+    let role = ClusterRole {
+        metadata: site.meta(METRICS_READER, "monitoring"),
+        rules: Some(vec![get]),
+        ..ClusterRole::default()
+    };
+    let about = "Who is bound to this may read the operator's metrics: bind the ServiceAccount of your Prometheus.";
+    Object::new("base/metrics-reader.yaml", about, &role)
+}
+
+/// The right of a Prometheus to read the operator's metrics.
+pub(super) fn of_prometheus_to_read(site: &Site, file: &'static str) -> Object {
+    let binding = ClusterRoleBinding {
+        metadata: site.meta(METRICS_READER, "monitoring"),
+        role_ref: RoleRef { api_group: Some(RBAC.into()), kind: "ClusterRole".into(), name: METRICS_READER.into() },
+        subjects: Some(vec![account("prometheus-k8s", "openshift-monitoring")]),
+    };
+    Object::new(file, "", &binding)
 }
 
 /// Roles for people.

@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use api::names::METRICS_TLS_SECRET;
 use k8s_openapi::{
     api::{
         apps::v1::{Deployment, DeploymentSpec, DeploymentStrategy},
         core::v1::{
             Capabilities, Container, ContainerPort, EmptyDirVolumeSource, EnvVar, EnvVarSource, HTTPGetAction,
             Namespace, ObjectFieldSelector, PodSecurityContext, PodSpec, PodTemplateSpec, Probe, ResourceRequirements,
-            SeccompProfile, SecurityContext, Service, ServicePort, ServiceSpec, Volume, VolumeMount,
+            SeccompProfile, SecretVolumeSource, SecurityContext, Service, ServicePort, ServiceSpec, Volume,
+            VolumeMount,
         },
     },
     apimachinery::pkg::{
@@ -20,8 +22,10 @@ use k8s_openapi::{
 
 use super::object::{NAME, Object, Site, VERSION};
 
-/// Where metrics and probes are.
-pub(super) const METRICS: i32 = 9182;
+/// Where kubelet probes.
+pub(super) const PROBES: i32 = 9182;
+/// Where metrics are.
+pub(super) const METRICS: i32 = 9185;
 /// Where Git servers report pushes.
 pub(super) const WEBHOOK: i32 = 9184;
 
@@ -44,6 +48,23 @@ fn namespace(site: &Site) -> Object {
 
 fn deployment(site: &Site) -> Object {
     let annotations = [("kubectl.kubernetes.io/default-container".into(), "operator".into())];
+    let cache = Volume {
+        name: "cache".into(),
+        empty_dir: Some(EmptyDirVolumeSource {
+            size_limit: Some(Quantity("2Gi".into())),
+            ..EmptyDirVolumeSource::default()
+        }),
+        ..Volume::default()
+    };
+    let metrics_tls = Volume {
+        name: "metrics-tls".into(),
+        secret: Some(SecretVolumeSource {
+            secret_name: Some(METRICS_TLS_SECRET.into()),
+            optional: Some(true),
+            ..SecretVolumeSource::default()
+        }),
+        ..Volume::default()
+    };
     let pod = PodSpec {
         service_account_name: Some(site.service_account.clone()),
         termination_grace_period_seconds: Some(60),
@@ -54,14 +75,7 @@ fn deployment(site: &Site) -> Object {
             ..PodSecurityContext::default()
         }),
         containers: vec![container()],
-        volumes: Some(vec![Volume {
-            name: "cache".into(),
-            empty_dir: Some(EmptyDirVolumeSource {
-                size_limit: Some(Quantity("2Gi".into())),
-                ..EmptyDirVolumeSource::default()
-            }),
-            ..Volume::default()
-        }]),
+        volumes: Some(vec![cache, metrics_tls]),
         ..PodSpec::default()
     };
     let deployment = Deployment {
@@ -86,10 +100,14 @@ fn deployment(site: &Site) -> Object {
                  update two pods run for a moment; the Lease allows one of them to work, and hosts refuse the older one by its epoch.";
     Object::new("base/deployment.yaml", about, &deployment)
         .why(
-            "/spec/template/spec/containers/0/ports/1",
+            "/spec/template/spec/containers/0/ports/2",
             "Open only while the Secret windows-node-pools-webhook has a token.",
         )
         .why("/spec/template/spec/volumes/0", "Git repositories that pools name; fetched again when they are lost.")
+        .why(
+            "/spec/template/spec/volumes/1",
+            "A certificate that another program makes: service-ca of OpenShift, or cert-manager. Without it the operator makes its own.",
+        )
 }
 
 fn container() -> Container {
@@ -106,7 +124,7 @@ fn container() -> Container {
         image: Some(format!("{NAME}:{VERSION}")),
         args: Some(vec!["run".into()]),
         env: Some(vec![of_pod("WATCH_NAMESPACE", "metadata.namespace"), of_pod("POD_NAME", "metadata.name")]),
-        ports: Some(vec![port("metrics", METRICS), port("webhook", WEBHOOK)]),
+        ports: Some(vec![port("probes", PROBES), port("metrics", METRICS), port("webhook", WEBHOOK)]),
         liveness_probe: Some(probe("/healthz")),
         readiness_probe: Some(probe("/readyz")),
         resources: Some(ResourceRequirements {
@@ -120,11 +138,19 @@ fn container() -> Container {
             capabilities: Some(Capabilities { drop: Some(vec!["ALL".into()]), add: None }),
             ..SecurityContext::default()
         }),
-        volume_mounts: Some(vec![VolumeMount {
-            name: "cache".into(),
-            mount_path: "/var/cache/windows-node-pools".into(),
-            ..VolumeMount::default()
-        }]),
+        volume_mounts: Some(vec![
+            VolumeMount {
+                name: "cache".into(),
+                mount_path: "/var/cache/windows-node-pools".into(),
+                ..VolumeMount::default()
+            },
+            VolumeMount {
+                name: "metrics-tls".into(),
+                mount_path: "/etc/windows-node-pools/metrics-tls".into(),
+                read_only: Some(true),
+                ..VolumeMount::default()
+            },
+        ]),
         ..Container::default()
     }
 }
@@ -137,7 +163,7 @@ fn of_pod(name: &str, path: &str) -> EnvVar {
 }
 
 fn probe(path: &str) -> Probe {
-    let port = IntOrString::String("metrics".into());
+    let port = IntOrString::String("probes".into());
     let get = HTTPGetAction { path: Some(path.into()), port, ..HTTPGetAction::default() };
     Probe { http_get: Some(get), ..Probe::default() }
 }
@@ -157,7 +183,13 @@ fn service(site: &Site, port: &str, number: i32) -> Service {
 }
 
 fn metrics_service(site: &Site) -> Object {
-    Object::new("base/service.yaml", "", &service(site, "metrics", METRICS))
+    let mut service = service(site, "metrics", METRICS);
+    let key = "service.beta.openshift.io/serving-cert-secret-name";
+    service.metadata.annotations = Some([(key.into(), METRICS_TLS_SECRET.into())].into());
+    Object::new("base/service.yaml", "", &service).why(
+        "/metadata/annotations",
+        "service-ca of OpenShift makes a certificate for it; elsewhere this has no effect.",
+    )
 }
 
 fn webhook_service(site: &Site) -> Object {

@@ -106,8 +106,8 @@ fn events() -> String {
 }
 
 fn metrics() -> String {
-    let about = "The operator serves its metrics in the OpenMetrics format at `/metrics` of `--listen`. A counter is a sum since the start of the \
-                 process. A histogram has `_bucket`, `_sum` and `_count`.";
+    let about = "The operator serves its metrics in the OpenMetrics format at `/metrics` of `--metrics-listen` ([how to read them](../guide/metrics.md)). A counter is a \
+                 sum since the start of the process. A histogram has `_bucket`, `_sum` and `_count`.";
     let mut page = page("Metrics", about);
     let metrics = Metrics::default();
     let all = metrics.descriptions();

@@ -40,6 +40,10 @@ nodeSelector:
 - name: WICD_EXE
   value: {{ .Values.operator.wicd | quote }}
 {{- end }}
+{{- if not (kindIs "invalid" .Values.operator.metricsTls) }}
+- name: WINDOWS_NODE_POOLS_METRICS_TLS
+  value: {{ .Values.operator.metricsTls | quote }}
+{{- end }}
 {{- if .Values.operator.adminListen }}
 - name: WINDOWS_NODE_POOLS_ADMIN_LISTEN
   value: {{ .Values.operator.adminListen | quote }}

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::{
     super::{
@@ -17,6 +17,9 @@ use super::{
 
 /// Fields of the pod that a value sets, and otherwise the platform.
 const POD_FIELDS: [&str; 5] = ["affinity", "imagePullSecrets", "nodeSelector", "priorityClassName", "tolerations"];
+
+/// Whether metrics are served without TLS.
+const PLAIN_METRICS: &str = "eq (toString .Values.operator.metricsTls) \"false\"";
 
 /// A template of objects as they are installed by Helm.
 pub(super) fn site() -> Site {
@@ -84,6 +87,7 @@ fn condition(object: &Object) -> Option<String> {
         "cluster-api" => Some(".Values.clusterApi.enabled".to_owned()),
         "machine-api" => Some(on_openshift("machineApi")),
         "openshift-config" => Some(on_openshift("openshiftConfig")),
+        "components/guards" => Some(".Values.guards.enabled".to_owned()),
         "components/monitoring" => Some(on_openshift("monitoring")),
         "components/network-policy" => Some(".Values.networkPolicy.enabled".to_owned()),
         "components/view-roles" => Some(".Values.viewRoles.enabled".to_owned()),
@@ -121,8 +125,16 @@ fn holes(object: &Object) -> Notes {
             );
             [append("/metadata", &[annotations])].into()
         }
-        ("ServiceMonitor", _) => [append("/metadata/labels", &[with("monitoring.labels")])].into(),
-        ("RoleBinding", "components/monitoring") => ["name", "namespace"]
+        ("ValidatingAdmissionPolicyBinding", "components/guards") => {
+            let actions =
+                "validationActions: {{ eq .Values.guards.action \"Warn\" | ternary \"[Warn, Audit]\" \"[Deny]\" }}";
+            [instead("/spec/validationActions", actions)].into()
+        }
+        ("ServiceMonitor", _) => {
+            [append("/metadata/labels", &[with("monitoring.labels")]), instead("/spec/endpoints", &endpoints(object))]
+                .into()
+        }
+        ("RoleBinding" | "ClusterRoleBinding", "components/monitoring") => ["name", "namespace"]
             .map(|field| {
                 let value = format!("{field}: {{{{ .Values.monitoring.serviceAccount.{field} | quote }}}}");
                 instead(&format!("/subjects/0/{field}"), &value)
@@ -193,6 +205,18 @@ fn pod_fields() -> String {
     )
 }
 
+/// What a ServiceMonitor reads, by the platform and by whether there is TLS.
+fn endpoints(object: &Object) -> String {
+    let of = |monitor: &Value| emit(&json!({"endpoints": monitor["spec"]["endpoints"]}), &Notes::new());
+    let plain = json!({"spec": {"endpoints": [{"port": object.value["spec"]["endpoints"][0]["port"]}]}});
+    format!(
+        "{{{{- if {PLAIN_METRICS} }}}}\n{}{{{{- else if eq .Values.platform \"openshift\" }}}}\n{}{{{{- else }}}}\n{}{{{{- end }}}}",
+        of(&plain),
+        of(&patched(object, Platform::OpenShift)),
+        of(&object.value),
+    )
+}
+
 /// The annotations by which a Prometheus finds the pod.
 fn announcement(object: &Object) -> String {
     let on_kubernetes = patched(object, Platform::Kubernetes);
@@ -200,6 +224,9 @@ fn announcement(object: &Object) -> String {
     let mut annotations = on_kubernetes.pointer(pointer).and_then(Value::as_object).cloned().unwrap_or_default();
     let always = object.value.pointer(pointer).and_then(Value::as_object).cloned().unwrap_or_default();
     annotations.retain(|key, _| !always.contains_key(key));
+    if let Some(scheme) = annotations.get_mut("prometheus.io/scheme") {
+        *scheme = mark(&format!("{{{{ {PLAIN_METRICS} | ternary \"http\" \"https\" }}}}")).into();
+    }
     let value = ".Values.metrics.podAnnotations";
     format!(
         "{{{{- if or {value} (and (kindIs \"invalid\" {value}) (ne .Values.platform \"openshift\")) }}}}\n{}{{{{- end }}}}",

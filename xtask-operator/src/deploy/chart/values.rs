@@ -16,7 +16,9 @@ use super::super::{
 const FIXED: &[(&str, &str)] = &[
     ("namespace", "the namespace of the release"),
     ("identity", "the name of the pod"),
-    ("listen", "the port of probes and metrics"),
+    ("listen", "the port of probes"),
+    ("metrics_listen", "the port of metrics"),
+    ("metrics_tls_directory", "the volume of the certificate"),
     ("webhook_listen", "the port of the Service for webhooks"),
     ("cache", "the volume of the cache"),
 ];
@@ -265,7 +267,7 @@ fn of_options(objects: &[Object]) -> Vec<Setting> {
             "metrics.podAnnotations",
             Value::Null,
             maybe(),
-            "Whether the pod has the annotations `prometheus.io/scrape` and `prometheus.io/port`. If not set: not on OpenShift.",
+            "Whether the pod has the annotations `prometheus.io/scrape`, `prometheus.io/port` and `prometheus.io/scheme`. If not set: not on OpenShift.",
         ),
         setting("metrics.service", json!(true), bool(), "Whether there is a Service for metrics."),
         setting(
@@ -288,10 +290,22 @@ fn of_options(objects: &[Object]) -> Vec<Setting> {
         ),
         setting("monitoring.serviceAccount.namespace", of_prometheus(objects, "namespace"), name(), "Its namespace."),
         setting(
+            "guards.enabled",
+            json!(false),
+            bool(),
+            "Whether changes of pools that are mistakes more often than not are guarded: a host in two pools, the removal of many hosts at once.",
+        ),
+        setting(
+            "guards.action",
+            json!("Deny"),
+            json!({"enum": ["Deny", "Warn"]}),
+            "Whether such a change is refused, or passes with a warning and an entry in the audit log.",
+        ),
+        setting(
             "networkPolicy.enabled",
             json!(false),
             bool(),
-            "Whether a NetworkPolicy lets the pod be reached at the ports of metrics and of webhooks only.",
+            "Whether a NetworkPolicy lets the pod be reached at the ports of probes, of metrics and of webhooks only.",
         ),
         setting(
             "viewRoles.enabled",

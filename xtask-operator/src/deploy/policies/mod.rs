@@ -3,6 +3,7 @@
 //! The operator compares those that hold wicd with `deploy/base/admission-wicd.yaml`, which is compiled into it.
 
 mod clients;
+mod guards;
 mod hosts;
 mod operator;
 mod policy;
@@ -24,5 +25,6 @@ pub(super) fn objects(site: &Site) -> Vec<Object> {
     ]
     .iter()
     .flat_map(|policy| policy.objects(site))
+    .chain(guards::objects(site))
     .collect()
 }

@@ -46,23 +46,35 @@ impl Named {
 impl Policy {
     /// The policy and its binding.
     pub(super) fn objects(&self, site: &Site) -> [Object; 2] {
+        self.written(self.typed(site))
+    }
+
+    /// The policy and its binding as objects with the comments of this one.
+    pub(super) fn written(
+        &self,
+        (policy, binding): (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding),
+    ) -> [Object; 2] {
+        let mut policy = Object::new(self.file, self.about, &policy);
+        for (at, variable) in self.variables.iter().enumerate().filter(|(_, variable)| !variable.why.is_empty()) {
+            policy = policy.why(format!("/spec/variables/{at}"), variable.why);
+        }
+        [policy, Object::new(self.file, "", &binding)]
+    }
+
+    /// The policy and its binding.
+    pub(super) fn typed(&self, site: &Site) -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding) {
         let metadata = site.meta(self.name, "admission");
         let policy = ValidatingAdmissionPolicy {
             metadata: metadata.clone(),
             spec: Some(self.spec(site)),
             ..ValidatingAdmissionPolicy::default()
         };
-        let mut policy = Object::new(self.file, self.about, &policy);
-        for (at, variable) in self.variables.iter().enumerate().filter(|(_, variable)| !variable.why.is_empty()) {
-            policy = policy.why(format!("/spec/variables/{at}"), variable.why);
-        }
         let spec = ValidatingAdmissionPolicyBindingSpec {
             policy_name: self.name.into(),
             validation_actions: vec!["Deny".into()],
             ..ValidatingAdmissionPolicyBindingSpec::default()
         };
-        let binding = ValidatingAdmissionPolicyBinding { metadata, spec };
-        [policy, Object::new(self.file, "", &binding)]
+        (policy, ValidatingAdmissionPolicyBinding { metadata, spec })
     }
 
     fn spec(&self, site: &Site) -> ValidatingAdmissionPolicySpec {
@@ -101,7 +113,7 @@ fn owned(words: Words) -> Vec<String> {
 }
 
 /// A text without the empty lines around it and the indentation that all its lines have.
-fn dedent(text: &str) -> String {
+pub(super) fn dedent(text: &str) -> String {
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
     let indent = lines.iter().map(|line| line.len() - line.trim_start().len()).min().unwrap_or_default();
     lines.iter().map(|line| line[indent..].trim_end()).collect::<Vec<_>>().join("\n")
