@@ -32,6 +32,7 @@ mod gitops_tools;
 mod gmsa;
 mod helm;
 mod host_identity;
+mod image;
 mod image_pull;
 mod inventory;
 mod jump_host;
