@@ -132,7 +132,7 @@ pub struct Run {
     #[arg(long, env = "PAYLOAD_DIR", default_value = "/payload")]
     pub payload: PathBuf,
     /// The `wicd.exe` that is sent to hosts first.
-    #[arg(long, env = "WICD_EXE", default_value = "/payload/wicd.exe")]
+    #[arg(long, env = "WICD_EXE", default_value = "/usr/local/share/windows-node-pools/wicd.exe")]
     pub wicd: PathBuf,
     /// Address of `/healthz` and `/readyz`, without TLS.
     #[arg(long, env = "WINDOWS_NODE_POOLS_LISTEN", default_value = "0.0.0.0:9182")]
@@ -345,7 +345,7 @@ pub struct CheckHost {
     #[arg(long, value_name = "ACCOUNT")]
     pub gmsa: Vec<String>,
     /// The `wicd.exe` that asks the host.
-    #[arg(long, env = "WICD_EXE", default_value = "/payload/wicd.exe", value_name = "FILE")]
+    #[arg(long, env = "WICD_EXE", default_value = "/usr/local/share/windows-node-pools/wicd.exe", value_name = "FILE")]
     pub wicd: PathBuf,
     /// Output format.
     #[arg(short, long, value_enum, default_value_t = Output::Table)]

@@ -16,6 +16,9 @@ use anyhow::{Context as _, Result, ensure};
 /// The target for which `wicd.exe` is built.
 pub const WINDOWS_TARGET: &str = "x86_64-pc-windows-gnu";
 
+/// The target for which the operator in its image is built: a static program.
+pub const STATIC_TARGET: &str = "x86_64-unknown-linux-musl";
+
 /// The environment variable that names the folder to which API servers in tests write audit logs.
 pub const AUDIT_DIR: &str = "TESTBED_AUDIT_DIR";
 
@@ -55,9 +58,25 @@ pub fn find(name: &str) -> Option<PathBuf> {
 
 /// Whether the Rust toolchain in use has the standard library for [`WINDOWS_TARGET`].
 pub fn has_windows_target() -> bool {
+    has_target(WINDOWS_TARGET)
+}
+
+/// Whether the Rust toolchain in use has the standard library for a target.
+pub fn has_target(target: &str) -> bool {
     let rustc = Command::new("rustc").current_dir(workspace_root()).args(["--print", "sysroot"]).output();
     let sysroot = rustc.ok().filter(|output| output.status.success()).and_then(|o| String::from_utf8(o.stdout).ok());
-    sysroot.is_some_and(|sysroot| Path::new(sysroot.trim()).join("lib/rustlib").join(WINDOWS_TARGET).is_dir())
+    sysroot.is_some_and(|sysroot| Path::new(sysroot.trim()).join("lib/rustlib").join(target).is_dir())
+}
+
+/// The folder of cargo: `$CARGO_HOME` or `~/.cargo`.
+///
+/// # Errors
+/// When neither `CARGO_HOME` nor `HOME` is set.
+pub fn cargo_home() -> Result<PathBuf> {
+    if let Some(home) = std::env::var_os("CARGO_HOME") {
+        return Ok(home.into());
+    }
+    Ok(PathBuf::from(std::env::var_os("HOME").context("neither CARGO_HOME nor HOME is set")?).join(".cargo"))
 }
 
 /// Removes the variables that cargo sets for this program from the environment of a cargo that it starts. Build scripts (ring's) read these

@@ -6,6 +6,7 @@ pub mod control_plane;
 pub mod deployment;
 pub mod git;
 mod host_network;
+pub mod image;
 mod lock;
 pub mod openssh;
 pub mod operator;

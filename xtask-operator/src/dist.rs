@@ -1,18 +1,33 @@
-//! `cargo xtask dist`: the manifests of a release, each in one file, and the list of its images.
+//! `cargo xtask dist`: the manifests of a release, each in one file, and the lists of images that a cluster without a way out needs.
 
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context as _, Result, ensure};
 use devenv::workspace_root;
+use serde::Deserialize;
+use serde_json::json;
+use wnp_core::operation::windows_versions::VERSIONS;
 
 use crate::deploy::{Platform, manifest};
 
-/// Writes `install-openshift.yaml`, `install-kubernetes.yaml` and `images.txt` for an image of the operator.
+/// containerd's configuration on hosts.
+const CONTAINERD: &str = include_str!("../../xtask/payload/static/containerd_conf.toml");
+/// Base images of containers, whose layers hosts may have to pull from where they are.
+const BASES: [&str; 2] = ["mcr.microsoft.com/windows/nanoserver", "mcr.microsoft.com/windows/servercore"];
+
+/// Writes the manifests of a release and the lists of its images: `install-openshift.yaml`, `install-kubernetes.yaml`, `images.txt`,
+/// `images-of-hosts.txt`, `imageset-config.yaml`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The operator's image by digest, as `registry.example.com/you/windows-node-pools@sha256:…`.
     #[arg(long)]
     pub image: String,
+    /// The payload's image by digest, to mount as a volume. The operator's image is then the one without a payload.
+    #[arg(long)]
+    pub payload_image: Option<String>,
     /// Folder to write to.
     #[arg(long, default_value = "target/dist")]
     pub out: PathBuf,
@@ -20,19 +35,27 @@ pub(crate) struct Args {
 
 /// Writes the files.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    ensure!(is_digest(&args.image), "{} does not end with @sha256: and 64 hexadecimal digits: a tag moves", args.image);
+    let images: Vec<&str> = [&args.image].into_iter().chain(&args.payload_image).map(String::as_str).collect();
+    for image in &images {
+        ensure!(is_digest(image), "{image} does not end with @sha256: and 64 hexadecimal digits: a tag moves");
+    }
     let out = workspace_root().join(&args.out);
     fs::create_dir_all(&out).with_context(|| format!("make {}", out.display()))?;
-    let write = |name: &str, text: &str| {
-        let path = out.join(name);
-        fs::write(&path, text).with_context(|| format!("write {}", path.display()))
-    };
     for platform in Platform::ALL {
-        write(&format!("install-{}.yaml", platform.name()), &manifest(platform, &args.image)?)?;
+        let text = manifest(platform, &args.image, args.payload_image.as_deref())?;
+        write(&out, &format!("install-{}.yaml", platform.name()), &text)?;
     }
-    write("images.txt", &format!("{}\n", args.image))?;
+    let sandbox = sandbox()?;
+    write(&out, "images.txt", &images.iter().map(|image| format!("{image}\n")).collect::<String>())?;
+    write(&out, "images-of-hosts.txt", &of_hosts(&sandbox))?;
+    write(&out, "imageset-config.yaml", &image_set(&images, &sandbox)?)?;
     println!("wrote {}", out.display());
     Ok(())
+}
+
+fn write(out: &Path, name: &str, text: &str) -> Result<()> {
+    let path = out.join(name);
+    fs::write(&path, text).with_context(|| format!("write {}", path.display()))
 }
 
 /// Whether an image is named by its digest.
@@ -41,8 +64,67 @@ fn is_digest(image: &str) -> bool {
     image.split_once("@sha256:").is_some_and(|(name, digest)| !name.is_empty() && is_hex(digest))
 }
 
+/// The image of sandbox containers, which the payload's containerd pulls for the first pod.
+fn sandbox() -> Result<String> {
+    #[derive(Deserialize)]
+    struct Configuration {
+        plugins: Plugins,
+    }
+    #[derive(Deserialize)]
+    struct Plugins {
+        #[serde(rename = "io.containerd.cri.v1.images")]
+        images: Images,
+    }
+    #[derive(Deserialize)]
+    struct Images {
+        pinned_images: Pinned,
+    }
+    #[derive(Deserialize)]
+    struct Pinned {
+        sandbox: String,
+    }
+    let configuration: Configuration = toml::from_str(CONTAINERD).context("read the payload's containerd_conf.toml")?;
+    Ok(configuration.plugins.images.pinned_images.sandbox)
+}
+
+/// What hosts pull, by version of Windows. By tag, as they do.
+fn of_hosts(sandbox: &str) -> String {
+    let mut text = "# What Windows hosts pull, besides the images of your pods. Base images: only if the images of your pods leave their layers there.\n".to_owned();
+    for version in VERSIONS {
+        text += &format!("\n# {} (build {})\n{sandbox}\n", version.name, version.build);
+        for base in BASES {
+            text += &format!("{base}:{}\n", version.image);
+        }
+    }
+    text
+}
+
+/// A configuration for version 2 of oc-mirror.
+fn image_set(images: &[&str], sandbox: &str) -> Result<String> {
+    let names: Vec<_> = images.iter().copied().chain([sandbox]).map(|name| json!({"name": name})).collect();
+    let set = json!({
+        "apiVersion": "mirror.openshift.io/v2alpha1",
+        "kind": "ImageSetConfiguration",
+        "mirror": {"additionalImages": names},
+    });
+    Ok(format!("# For oc-mirror --v2. Generated by `cargo xtask dist`.\n{}", serde_yaml::to_string(&set)?))
+}
+
 #[cfg(test)]
 mod tests {
+    use std::{
+        collections::BTreeSet,
+        io::{BufRead as _, BufReader},
+        process::{Child, Command, Stdio},
+    };
+
+    use serde_json::Value;
+    use testbed::{
+        binaries,
+        image::{self, Built, Files, Store},
+        payload::{self, Entry},
+    };
+
     use super::*;
 
     #[test]
@@ -57,6 +139,125 @@ mod tests {
             (format!("@sha256:{digest}"), false),
         ] {
             assert_eq!(is_digest(&image), expected, "{image}");
+        }
+    }
+
+    #[test]
+    fn hosts_of_each_build_have_their_images() {
+        let text = of_hosts(&sandbox().unwrap());
+        for (heading, image) in [
+            ("# Windows Server 2019 (build 17763)", "mcr.microsoft.com/windows/servercore:ltsc2019"),
+            ("# Windows Server 2022 (build 20348)", "mcr.microsoft.com/windows/nanoserver:ltsc2022"),
+            ("# Windows Server 2025 (build 26100)", "registry.k8s.io/pause:3.10.2"),
+        ] {
+            let part = text.split("\n\n").find(|part| part.starts_with(heading)).unwrap();
+            assert!(part.lines().any(|line| line == image), "{part}");
+        }
+    }
+
+    /// A registry in memory, ended on drop.
+    struct Registry {
+        crane: Child,
+        address: String,
+    }
+
+    impl Registry {
+        fn start() -> Self {
+            let mut command = Command::new(binaries::crane().unwrap());
+            command.args(["registry", "serve", "--address", "127.0.0.1:0"]).env_remove("PORT").stderr(Stdio::piped());
+            let mut crane = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+            // `serving on port 12345`
+            let mut lines = BufReader::new(crane.stderr.take().unwrap()).lines().map(Result::unwrap);
+            let port = lines.find_map(|line| Some(line.split_once("serving on port ")?.1.trim().to_owned())).unwrap();
+            // Nothing must block while it writes its log.
+            std::thread::spawn(move || lines.for_each(drop));
+            Self { crane, address: format!("127.0.0.1:{port}") }
+        }
+    }
+
+    impl Drop for Registry {
+        fn drop(&mut self) {
+            let _ = self.crane.kill();
+            let _ = self.crane.wait();
+        }
+    }
+
+    fn crane(args: &[&str]) -> String {
+        let output = Command::new(binaries::crane().unwrap()).args(args).output().unwrap();
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+
+    /// Every image that the manifests of a release name.
+    fn named(out: &Path) -> BTreeSet<String> {
+        let mut images = BTreeSet::new();
+        for platform in Platform::ALL {
+            let text = fs::read_to_string(out.join(format!("install-{}.yaml", platform.name()))).unwrap();
+            let documents = serde_yaml::Deserializer::from_str(&text).map(|one| Value::deserialize(one).unwrap());
+            for pod in documents.filter_map(|object| object.pointer("/spec/template/spec").cloned()) {
+                let of = |list: &str, pointer: &str| {
+                    let items = pod[list].as_array().cloned().unwrap_or_default();
+                    items
+                        .iter()
+                        .filter_map(|item| Some(item.pointer(pointer)?.as_str()?.to_owned()))
+                        .collect::<Vec<_>>()
+                };
+                images.extend(of("containers", "/image"));
+                images.extend(of("initContainers", "/image"));
+                images.extend(of("volumes", "/image/reference"));
+            }
+        }
+        images
+    }
+
+    #[test]
+    fn all_that_a_release_names_is_in_its_list_and_the_same_in_a_mirror() {
+        if !image::missing(&["buildah"]).is_empty() {
+            eprintln!("skipped: no buildah; `cargo xtask setup` installs what is missing");
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let files = Files { operator: path("o"), wicd: path("w"), payload: path("p"), revision: None };
+        fs::write(&files.operator, "a program").unwrap();
+        fs::write(&files.wicd, "wicd").unwrap();
+        payload::write(&files.payload, &[Entry::new(r"C:\k\kubelet.exe", "kubelet")], payload::LEVEL_FAST).unwrap();
+        let images = image::build(&Store::new(&path("store")).unwrap(), &files, &path("out")).unwrap();
+
+        let (source, mirror) = (Registry::start(), Registry::start());
+        let push = |built: &Built, name: &str| {
+            crane(&["push", built.layout.to_str().unwrap(), &format!("{}/you/{name}:test", source.address)]);
+            format!("{}/you/{name}@{}", source.address, built.digest)
+        };
+        let args = Args {
+            image: push(&images.slim, image::SLIM),
+            payload_image: Some(push(&images.payload, image::PAYLOAD)),
+            out: path("dist"),
+        };
+        run(&args).unwrap();
+
+        let list = fs::read_to_string(path("dist/images.txt")).unwrap();
+        let listed: BTreeSet<String> = list.lines().map(Into::into).collect();
+        assert_eq!(named(&args.out), listed);
+        let set = fs::read_to_string(path("dist/imageset-config.yaml")).unwrap();
+        let set: Value = serde_yaml::from_str(&set).unwrap();
+        let of_set =
+            set["mirror"]["additionalImages"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap());
+        let of_set: BTreeSet<String> = of_set.map(Into::into).collect();
+        let of_hosts = [sandbox().unwrap()];
+        assert_eq!(of_set, listed.iter().chain(&of_hosts).cloned().collect());
+
+        for image in &listed {
+            let (name, digest) = image.split_once('@').unwrap();
+            let copy = format!("{}:mirrored", name.replace(&source.address, &mirror.address));
+            crane(&["copy", image, &copy]);
+            assert_eq!(crane(&["digest", &copy]), digest, "{copy}");
+        }
+        // Without the first registry.
+        drop(source);
+        for image in &listed {
+            let (name, digest) = image.split_once("/you/").unwrap().1.split_once('@').unwrap();
+            crane(&["validate", "--remote", &format!("{}/you/{name}@{digest}", mirror.address)]);
         }
     }
 }

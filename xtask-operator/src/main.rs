@@ -5,6 +5,7 @@ mod demo;
 mod deploy;
 mod dist;
 mod r#gen;
+mod image;
 mod payload;
 mod rights;
 
@@ -23,6 +24,7 @@ enum Task {
     Demo(demo::Args),
     Dist(dist::Args),
     Gen(r#gen::Args),
+    Image(image::Args),
     Payload(payload::Args),
     Rights(rights::Args),
 }
@@ -33,6 +35,7 @@ fn main() -> anyhow::Result<()> {
         Task::Demo(args) => demo::run(&args),
         Task::Dist(args) => dist::run(&args),
         Task::Gen(args) => r#gen::run(&args),
+        Task::Image(args) => image::run(&args),
         Task::Payload(args) => payload::run(args),
         Task::Rights(args) => rights::run(&args),
     }

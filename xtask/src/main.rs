@@ -43,6 +43,9 @@ enum Task {
     #[command(disable_help_flag = true)]
     Dist(Forwarded),
     Fuzz(fuzz::Args),
+    /// Builds the operator's images and their SBOM.
+    #[command(disable_help_flag = true)]
+    Image(Forwarded),
     Links(links::Args),
     /// Writes crds/, examples/, deploy/, the reference pages and the schema of host lists from the code of api/, controller/ and xtask-operator/src/deploy.
     #[command(disable_help_flag = true)]
@@ -78,6 +81,7 @@ fn main() -> anyhow::Result<()> {
         Task::Deny(args) => deny::run(&args),
         Task::Dist(task) => become_operator_task("dist", &task),
         Task::Fuzz(args) => fuzz::run(&args),
+        Task::Image(task) => become_operator_task("image", &task),
         Task::Links(args) => links::run(&args),
         Task::Gen(task) => become_operator_task("gen", &task),
         Task::Modules(args) => modules::run(&args),

@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use devenv::{WINDOWS_TARGET, find, has_windows_target, workspace_root};
+use devenv::{STATIC_TARGET, WINDOWS_TARGET, find, has_target, workspace_root};
 
 /// Programs and the Debian packages that they come from.
 const PACKAGES: &[(&str, &str)] = &[
@@ -22,6 +22,12 @@ const PACKAGES: &[(&str, &str)] = &[
     // Test of images that are pulled ahead.
     ("containerd", "containerd"),
     ("make", "make"),
+    // The operator's image, and a run of it.
+    ("musl-gcc", "musl-tools"),
+    ("buildah", "buildah"),
+    ("podman", "podman"),
+    ("runc", "runc"),
+    ("/usr/share/ca-certificates/mozilla", "ca-certificates"),
 ];
 
 /// Debian's Rust with the source of its standard library: what cross-builds where rustup has no Windows target.
@@ -38,8 +44,13 @@ pub(crate) fn setup() -> Result<()> {
         if place.starts_with('/') { Path::new(place).exists() } else { find(place).is_some() }
     };
     let mut packages = missing(PACKAGES, present);
-    if !ensure_target() {
+    if !ensure_target(WINDOWS_TARGET) {
         packages.extend(missing(DEBIAN_RUST, present));
+    }
+    if !ensure_target(STATIC_TARGET) {
+        eprintln!(
+            "setup: no image can be built, and the test of the image is skipped: there is no rustup that adds {STATIC_TARGET}"
+        );
     }
     install(&packages)?;
     if find("go").is_none() {
@@ -54,14 +65,14 @@ fn missing<'a>(wanted: &[(&str, &'a str)], present: impl Fn(&str) -> bool) -> Ve
     wanted.iter().filter(|(place, _)| !present(place)).map(|(_, package)| *package).collect()
 }
 
-/// Whether the pinned toolchain has the Windows target, after an attempt to add it.
-fn ensure_target() -> bool {
-    if has_windows_target() {
+/// Whether the pinned toolchain has a target, after an attempt to add it.
+fn ensure_target(target: &str) -> bool {
+    if has_target(target) {
         return true;
     }
-    eprintln!("setup: rustup target add {WINDOWS_TARGET}");
-    let added = Command::new("rustup").current_dir(workspace_root()).args(["target", "add", WINDOWS_TARGET]).status();
-    added.is_ok_and(|status| status.success()) && has_windows_target()
+    eprintln!("setup: rustup target add {target}");
+    let added = Command::new("rustup").current_dir(workspace_root()).args(["target", "add", target]).status();
+    added.is_ok_and(|status| status.success()) && has_target(target)
 }
 
 fn install(packages: &[&str]) -> Result<()> {

@@ -33,6 +33,7 @@ mod gmsa;
 mod guards;
 mod helm;
 mod host_identity;
+mod image;
 mod image_pull;
 mod inventory;
 mod jump_host;

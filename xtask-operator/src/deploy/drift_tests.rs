@@ -9,7 +9,7 @@ use testbed::binaries;
 use super::{
     Object, Platform, Site, chart, crds,
     kustomize_tests::{build, folder},
-    manifest, objects,
+    manifest, objects, payload,
 };
 
 /// Objects by kind, namespace and name.
@@ -18,6 +18,8 @@ type Objects = BTreeMap<(String, String, String), Value>;
 /// What a form has otherwise than the source, and how.
 type Difference = (&'static str, fn(&mut Objects));
 
+const NAME: &str = "registry.example.com/a";
+const DIGEST_ALONE: &str = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 const DIGEST: &str = "registry.example.com/a@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 const API_SERVER: &str = "https://api.example.com:6443";
 
@@ -116,7 +118,7 @@ fn overlays_chart_and_manifests_of_a_release_are_the_same_objects() {
         let expected = platform.objects(&all);
         let folder = devenv::workspace_root().join("deploy").join(name);
         assert_same("kustomize", &read(&build(&folder).unwrap()), &source(&expected, &[]));
-        assert_same("dist", &read(&manifest(platform, DIGEST).unwrap()), &source(&expected, OF_DIST));
+        assert_same("dist", &read(&manifest(platform, DIGEST, None).unwrap()), &source(&expected, OF_DIST));
         let mut of_helm = source(&expected, OF_HELM);
         let (set, api_server) = (format!("platform={name}"), format!("operator.apiServer={API_SERVER}"));
         let mut values = vec![set.as_str()];
@@ -150,6 +152,27 @@ components: [../../deploy/components/guards, ../../deploy/components/network-pol
         ["clusterApi", "azure", "guards", "networkPolicy", "viewRoles"].map(|what| format!("{what}.enabled=true"));
     let by_helm = helm(&enabled.each_ref().map(String::as_str)).unwrap();
     assert_same("helm", &read(&by_helm), &source(&expected, OF_HELM));
+}
+
+#[test]
+fn the_payload_as_a_volume_is_the_same_in_each_form() {
+    let folder = tempfile::tempdir_in(devenv::workspace_root().join("target")).unwrap();
+    let kustomization = json!({
+        "resources": ["../../deploy/openshift"], "components": ["../../deploy/components/payload-volume"],
+        "images": [{"name": payload::IMAGE, "newName": NAME, "digest": DIGEST_ALONE}],
+    });
+    std::fs::write(folder.path().join("kustomization.yaml"), kustomization.to_string()).unwrap();
+    let mut expected = Platform::OpenShift.objects(&objects(&Site::default()));
+    for object in &mut expected {
+        payload::patches(DIGEST).iter().for_each(|patch| patch.apply(object));
+    }
+    assert_same("kustomize", &read(&build(folder.path()).unwrap()), &source(&expected, &[]));
+    let by_helm = helm(&[&format!("payload.image={DIGEST}")]).unwrap();
+    assert_same("helm", &read(&by_helm), &source(&expected, OF_HELM));
+    let by_dist = manifest(Platform::OpenShift, DIGEST, Some(DIGEST)).unwrap();
+    assert_same("dist", &read(&by_dist), &source(&expected, OF_DIST));
+    let mut volumes = of_deployment(&mut source(&expected, &[]))["volumes"].clone();
+    assert_eq!(volumes.as_array_mut().unwrap().pop().unwrap()["image"]["reference"], DIGEST);
 }
 
 #[test]

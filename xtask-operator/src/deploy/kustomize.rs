@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::{
     object::{NAME, Object, Patch, Site, VERSION},
+    payload,
     platform::Platform,
     yaml::{self, Note, Notes, emit},
 };
@@ -64,6 +65,11 @@ const COMPONENTS: &[(&str, &str)] = &[
         "components/network-policy",
         "Lets the operator's pod be reached at the ports of probes, of metrics and of webhooks only.",
     ),
+    (
+        payload::COMPONENT,
+        "The payload as an image of its own, mounted as a volume. For clusters whose nodes can mount images (Kubernetes 1.35 or newer). The operator's \
+         image is then the one without a payload: set both under `images`.",
+    ),
     ("components/view-roles", "The kinds of the operator in the roles of people."),
 ];
 
@@ -114,7 +120,27 @@ fn of_folder(objects: &[Object], folder: &str, kind: &str) -> Value {
     if folder == "base" {
         value["images"] = images();
     }
+    if folder == payload::COMPONENT {
+        value = json!({"apiVersion": value["apiVersion"], "kind": kind, "patches": patches(&payload::patches(&payload::default_image()), |_, _| {})});
+    }
     value
+}
+
+/// Patches of kustomize, one for each kind, whose texts `complete` may change.
+fn patches(all: &[Patch], complete: impl Fn(&str, &mut String)) -> Vec<Value> {
+    let mut kinds: Vec<&str> = Vec::new();
+    for Patch { kind, .. } in all {
+        if !kinds.contains(kind) {
+            kinds.push(kind);
+        }
+    }
+    let patch = |kind: &str| {
+        let operations: Vec<_> = all.iter().filter(|patch| patch.kind == kind).map(Patch::operation).collect();
+        let mut text = emit(&operations.into(), &Notes::new());
+        complete(kind, &mut text);
+        json!({"target": {"kind": kind}, "patch": text.trim_end()})
+    };
+    kinds.into_iter().map(patch).collect()
 }
 
 fn images() -> Value {
@@ -127,25 +153,16 @@ fn overlay(platform: Platform) -> String {
         .iter()
         .map(|folder| format!("../{folder}"))
         .partition(|folder| folder.starts_with("../components/"));
-    let mut patches: Vec<(&str, Vec<Value>)> = Vec::new();
-    for Patch { kind, .. } in platform.patches() {
-        if patches.iter().all(|(there, _)| *there != kind) {
-            let of_kind = platform.patches().into_iter().filter(|patch| patch.kind == kind);
-            patches.push((kind, of_kind.map(|patch| patch.operation()).collect()));
-        }
-    }
-    let patch = |(kind, operations): (&str, Vec<Value>)| {
-        let mut text = emit(&operations.into(), &Notes::new());
+    let patches = patches(&platform.patches(), |kind, text| {
         if (platform, kind) == (Platform::Kubernetes, "Deployment") {
             text.push_str(API_SERVER);
         }
-        json!({"target": {"kind": kind}, "patch": text.trim_end()})
-    };
+    });
     let mut value = json!({
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
         "resources": resources,
-        "patches": patches.into_iter().map(patch).collect::<Vec<_>>(),
+        "patches": patches,
         "images": images(),
     });
     if !components.is_empty() {

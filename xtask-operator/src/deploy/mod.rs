@@ -5,6 +5,7 @@ mod kustomize;
 mod marks;
 mod monitoring;
 mod object;
+mod payload;
 mod platform;
 mod policies;
 mod rights;

@@ -51,8 +51,8 @@ impl Object {
 pub(crate) struct Patch {
     /// Kind of the object, of which there is one.
     pub kind: &'static str,
-    /// JSON pointer.
-    pub path: &'static str,
+    /// JSON pointer; it ends with `/-` for a further item of a list.
+    pub path: String,
     /// What is added.
     pub value: Value,
 }
@@ -66,8 +66,12 @@ impl Patch {
     /// Changes the object, if it is of the kind.
     pub(crate) fn apply(&self, object: &mut Object) {
         let Some((parent, key)) = self.path.rsplit_once('/').filter(|_| object.kind() == self.kind) else { return };
-        if let Some(Value::Object(parent)) = object.value.pointer_mut(parent) {
-            parent.insert(key.replace("~1", "/"), self.value.clone());
+        match object.value.pointer_mut(parent) {
+            Some(Value::Object(parent)) => {
+                parent.insert(key.replace("~1", "/"), self.value.clone());
+            }
+            Some(Value::Array(items)) if key == "-" => items.push(self.value.clone()),
+            _ => {}
         }
     }
 }

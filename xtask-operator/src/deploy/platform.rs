@@ -36,8 +36,8 @@ impl Platform {
 
     /// What is changed in them.
     pub(crate) fn patches(self) -> Vec<Patch> {
-        let of_namespace = |labels| Patch { kind: "Namespace", path: "/metadata/labels", value: labels };
-        let of_deployment = |path, value| Patch { kind: "Deployment", path, value };
+        let of_namespace = |labels| Patch { kind: "Namespace", path: "/metadata/labels".into(), value: labels };
+        let of_deployment = |path: &str, value| Patch { kind: "Deployment", path: path.into(), value };
         let tolerated = |role: &str| json!({"key": format!("node-role.kubernetes.io/{role}"), "operator": "Exists", "effect": "NoSchedule"});
         match self {
             Self::OpenShift => vec![

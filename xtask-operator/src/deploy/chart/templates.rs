@@ -9,6 +9,7 @@ use super::{
         kustomize::HEADER,
         marks::{mark, template},
         object::{NAME, Object, Site},
+        payload,
         platform::Platform,
         yaml::{self, INSIDE, Note, Notes, emit},
     },
@@ -150,6 +151,10 @@ fn deployment_holes(object: &Object) -> Notes {
     let with = |value: &str| {
         format!("{{{{- with .Values.{value} }}}}\n{{{{- toYaml . | nindent {INSIDE} }}}}\n{{{{- end }}}}")
     };
+    let [volume, mount, variable] = payload::additions("{{ .Values.payload.image }}").map(|(_, value)| value);
+    let of_payload = |item: &Value| {
+        format!("{{{{- if .Values.payload.image }}}}\n{}{{{{- end }}}}", emit(&json!([item]), &Notes::new()))
+    };
     let mut notes = Notes::new();
     for (pointer, text) in [
         (format!("{of_pod}/nodeSelector"), String::new()),
@@ -170,8 +175,8 @@ fn deployment_holes(object: &Object) -> Notes {
         ("/spec/template/metadata/labels".to_owned(), vec![with("podLabels")]),
         ("/spec/template/metadata/annotations".to_owned(), vec![announcement(object), with("podAnnotations")]),
         (of_pod.to_owned(), vec![pod_fields()]),
-        (format!("{of_pod}/volumes"), vec![with("extraVolumes")]),
-        (format!("{of_container}/volumeMounts"), vec![with("extraVolumeMounts")]),
+        (format!("{of_pod}/volumes"), vec![of_payload(&volume), with("extraVolumes")]),
+        (format!("{of_container}/volumeMounts"), vec![of_payload(&mount), with("extraVolumeMounts")]),
         (
             format!("{of_container}/args"),
             vec!["{{- range .Values.extraArgs }}\n- {{ . | quote }}\n{{- end }}".to_owned()],
@@ -179,6 +184,7 @@ fn deployment_holes(object: &Object) -> Notes {
         (
             format!("{of_container}/env"),
             vec![
+                of_payload(&variable),
                 format!("{{{{- include \"windows-node-pools.env\" . | trim | nindent {INSIDE} }}}}"),
                 with("extraEnv"),
             ],

@@ -203,6 +203,12 @@ fn of_program(objects: &[Object]) -> Vec<Setting> {
             json!({"enum": ["", "Always", "IfNotPresent", "Never"]}),
             "When the image is pulled. Kubernetes decides if empty.",
         ),
+        setting(
+            "payload.image",
+            json!(""),
+            json!({"type": "string", "pattern": "^[^ \"'{}]*$"}),
+            "Image of the payload by tag or digest, with its registry, to mount as a volume (Kubernetes 1.35 or newer). If empty, the payload is in the operator's image.",
+        ),
         setting("imagePullSecrets", json!([]), list(), "Secrets with logins of the registry, as `[{name: mine}]`."),
         setting("serviceAccount.create", json!(true), bool(), "Whether the chart makes the operator's ServiceAccount."),
         setting(

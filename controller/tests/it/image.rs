@@ -1,0 +1,261 @@
+//! The image, built and run as a cluster runs it: by another user, without capabilities, on a root that is read-only, with the token of its ServiceAccount.
+
+use std::{
+    fs::{self, File},
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::Api;
+use serde_json::{Value, json};
+use testbed::{
+    ControlPlane, ControlPlaneOptions,
+    deployment::{self, NAMESPACE, within},
+    image::{self, Compiler, Files, Images, Profile, Store},
+    payload,
+    sim::{HostOptions, Sim, SimOptions},
+};
+
+use crate::fleet::{LIMIT, entries, is_ready, spec};
+
+/// As OpenShift gives it to a namespace.
+const USER: u32 = 1_000_730_000;
+
+/// Whether a test runs, with its reason if not.
+fn can(programs: &[&'static str]) -> bool {
+    let missing = image::missing(programs);
+    if !missing.is_empty() {
+        eprintln!("skipped: no {}; `cargo xtask setup` installs what is missing", missing.join(", "));
+    }
+    missing.is_empty()
+}
+
+fn files(folder: &Path, operator: PathBuf) -> Result<Files> {
+    let files = Files {
+        operator,
+        wicd: folder.join("wicd.exe"),
+        payload: folder.join("payload"),
+        revision: Some("0123456789abcdef".into()),
+    };
+    payload::write(&files.payload, &entries(b"kubelet"), payload::LEVEL_FAST)?;
+    fs::write(&files.wicd, b"wicd, for hosts that only compare its hash")?;
+    Ok(files)
+}
+
+/// Blobs of the layers of an image, the lowest first.
+fn layers(built: &image::Built) -> Result<Vec<String>> {
+    let blob = built.layout.join("blobs").join(built.digest.replace(':', "/"));
+    let manifest: Value = serde_json::from_slice(&fs::read(blob)?)?;
+    let layers = manifest["layers"].as_array().context("an image has layers")?;
+    Ok(layers.iter().map(|layer| layer["digest"].to_string()).collect())
+}
+
+#[test]
+fn the_same_files_are_the_same_images_and_the_payload_is_the_lower_layer() -> Result<()> {
+    if !can(&["buildah"]) {
+        return Ok(());
+    }
+    let build = |umask: &str| -> Result<(tempfile::TempDir, Images)> {
+        let folder = tempfile::tempdir()?;
+        let program = folder.path().join("operator");
+        fs::write(&program, "a program")?;
+        let files = files(folder.path(), program)?;
+        // Not as a process with another umask would write it: as one that has written it already.
+        let status = Command::new("chmod").args(["-R", umask]).arg(&files.payload).status()?;
+        ensure!(status.success(), "chmod: {status}");
+        let images = image::build(&Store::new(&folder.path().join("store"))?, &files, &folder.path().join("out"))?;
+        Ok((folder, images))
+    };
+    let (one_folder, one) = build("u=rwX,go=rX")?;
+    let (_other_folder, other) = build("u=rwX,go=")?;
+    for (one, other) in [(&one.operator, &other.operator), (&one.slim, &other.slim), (&one.payload, &other.payload)] {
+        ensure!(one.digest == other.digest, "{}: {} and {}", one.name, one.digest, other.digest);
+    }
+    let (full, slim, payload) = (layers(&one.operator)?, layers(&one.slim)?, layers(&one.payload)?);
+    ensure!(full.len() == 2 && full[0] == payload[0] && full[1] == slim[0], "{full:?} {slim:?} {payload:?}");
+
+    // Another program is another image above the same payload.
+    let folder = tempfile::tempdir()?;
+    let program = folder.path().join("operator");
+    fs::write(&program, "another program")?;
+    let files = files(folder.path(), program)?;
+    let third = image::build(&Store::new(&folder.path().join("store"))?, &files, &folder.path().join("out"))?;
+    ensure!(third.payload.digest == one.payload.digest);
+    ensure!(third.operator.digest != one.operator.digest && layers(&third.operator)?[0] == full[0]);
+    drop(one_folder);
+    Ok(())
+}
+
+/// The operator in a container, ended on drop.
+struct Container {
+    podman: Child,
+    store: Store,
+    name: String,
+    log: PathBuf,
+}
+
+impl Container {
+    fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// A field of what podman knows of it.
+    fn inspect(&self, format: &str) -> Result<String> {
+        let output = self.store.command("podman").args(["inspect", "--format", format, &self.name]).output()?;
+        ensure!(output.status.success(), "{}\n{}", String::from_utf8_lossy(&output.stderr), self.log());
+        Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+    }
+
+    /// What the kernel says of its process, by the key of a line of `/proc/<pid>/status`.
+    fn status(&self, key: &str) -> Result<String> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.inspect("{{.State.Pid}}")?))?;
+        let line = status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+        Ok(line.context("no such key")?.split_whitespace().collect::<Vec<_>>().join(" "))
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        let _ = self.store.command("podman").args(["rm", "--force", "--time", "0", &self.name]).output();
+        let _ = self.podman.wait();
+    }
+}
+
+/// Runs the pod of a Deployment as a kubelet does, but on the network of this machine.
+fn run(deployment: &Deployment, control_plane: &ControlPlane, store: &Store, account: &Path) -> Result<Container> {
+    let pod = serde_json::to_value(&deployment.spec.template.spec)?;
+    let container = &pod["containers"][0];
+    let name = format!("windows-node-pools-{}", std::process::id());
+    let mut podman = store.command("podman");
+    podman.args(["--runtime", "runc", "--cgroup-manager", "cgroupfs", "run", "--rm", "--name", &name]);
+    // Limits of a machine that lets no one raise them; the end of a container whose test was killed.
+    podman.args(["--ulimit", "nofile=4096:4096", "--ulimit", "nproc=1000:1000", "--timeout", "900"]);
+    podman.args(["--network", "host", "--pull", "never"]);
+    podman.args(["--user", &USER.to_string()]);
+    let security = &container["securityContext"];
+    ensure!(pod["securityContext"]["runAsNonRoot"] == true && security["readOnlyRootFilesystem"] == true, "{pod}");
+    podman.args(["--read-only", "--read-only-tmpfs=false"]);
+    ensure!(
+        security["capabilities"]["drop"] == json!(["ALL"]) && security["allowPrivilegeEscalation"] == false,
+        "{pod}"
+    );
+    podman.args(["--cap-drop", "all", "--security-opt", "no-new-privileges"]);
+    for mount in container["volumeMounts"].as_array().context("mounts")? {
+        let volume = pod["volumes"].as_array().context("volumes")?.iter().find(|one| one["name"] == mount["name"]);
+        ensure!(volume.is_some_and(|volume| volume["emptyDir"].is_object()), "{mount}");
+        let path = mount["mountPath"].as_str().context("a path")?;
+        podman.args(["--mount", &format!("type=tmpfs,destination={path},tmpfs-mode=0777")]);
+    }
+    let account = account.display();
+    podman.args(["--volume", &format!("{account}:/var/run/secrets/kubernetes.io/serviceaccount:ro")]);
+    let (host, port) = (control_plane.address().ip().to_string(), control_plane.address().port().to_string());
+    let mut env = vec![("KUBERNETES_SERVICE_HOST", host), ("KUBERNETES_SERVICE_PORT", port)];
+    for variable in container["env"].as_array().context("env")? {
+        let value = match variable["valueFrom"]["fieldRef"]["fieldPath"].as_str() {
+            Some("metadata.namespace") => NAMESPACE.to_owned(),
+            Some("metadata.name") => name.clone(),
+            _ => variable["value"].as_str().with_context(|| format!("{variable}"))?.to_owned(),
+        };
+        env.push((variable["name"].as_str().context("a name")?, value));
+    }
+    // The network of this machine may have its ports in use.
+    for variable in
+        ["WINDOWS_NODE_POOLS_LISTEN", "WINDOWS_NODE_POOLS_ADMIN_LISTEN", "WINDOWS_NODE_POOLS_WEBHOOK_LISTEN"]
+    {
+        env.push((variable, TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string()));
+    }
+    for (name, value) in env {
+        podman.args(["--env", &format!("{name}={value}")]);
+    }
+    podman.arg(container["image"].as_str().context("an image")?);
+    podman.args(container["args"].as_array().context("args")?.iter().filter_map(Value::as_str));
+    let log = control_plane.dir().join("container.log");
+    let out = File::create(&log)?;
+    let podman = podman.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out).spawn().context("start podman")?;
+    Ok(Container { podman, store: store.clone(), name, log })
+}
+
+/// Applies `deploy/kubernetes` as the guide says: by an overlay with the image and the API server.
+async fn deploy(control_plane: &ControlPlane, image: &str) -> Result<()> {
+    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
+    fs::create_dir_all(&target)?;
+    let overlay = tempfile::tempdir_in(target)?;
+    let (name, tag) = image.rsplit_once(':').context("a tag")?;
+    let api_server = json!([{
+        "op": "add", "path": "/spec/template/spec/containers/0/env/-",
+        "value": {"name": "WINDOWS_NODE_POOLS_API_SERVER", "value": control_plane.server()},
+    }]);
+    let kustomization = json!({
+        "resources": ["../../deploy/kubernetes"],
+        "images": [{"name": "windows-node-pools", "newName": name, "newTag": tag}],
+        "patches": [{"target": {"kind": "Deployment"}, "patch": api_server.to_string()}],
+    });
+    fs::write(overlay.path().join("kustomization.yaml"), kustomization.to_string())?;
+    let overlay = overlay.path().to_str().context("path is not UTF-8")?;
+    let output = control_plane.kubectl(&["apply", "--server-side", "-k", overlay]).await?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
+
+/// The files that a pod has of its ServiceAccount.
+async fn account(control_plane: &ControlPlane, folder: &Path, name: &str) -> Result<()> {
+    let output = control_plane.kubectl(&["-n", NAMESPACE, "create", "token", name]).await?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    fs::create_dir_all(folder)?;
+    fs::write(folder.join("token"), String::from_utf8(output.stdout)?.trim())?;
+    fs::write(folder.join("ca.crt"), control_plane.ca_pem())?;
+    fs::write(folder.join("namespace"), NAMESPACE)?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hosts_join_by_the_image_with_what_is_shipped() -> Result<()> {
+    if !can(&["buildah", "podman", "runc", "musl-gcc"]) {
+        return Ok(());
+    }
+    let folder = tempfile::tempdir()?;
+    let store = Store::new(&folder.path().join("store"))?;
+    let building = {
+        let (store, folder) = (store.clone(), folder.path().to_owned());
+        tokio::task::spawn_blocking(move || {
+            let operator = Compiler::new()?.operator(Profile::Test, None)?;
+            image::build(&store, &files(&folder, operator)?, &folder.join("out"))
+        })
+    };
+    let control_plane = Box::pin(ControlPlane::start(ControlPlaneOptions::default())).await?;
+    let client = control_plane.client().await?;
+    let built = building.await??;
+
+    deploy(&control_plane, &built.operator.name).await?;
+    let key = deployment::new_key()?;
+    deployment::store_key(&control_plane, &key).await?;
+    let deployment: Deployment = Api::namespaced(client.clone(), NAMESPACE).get("windows-node-pools").await?;
+    let pod = deployment.spec.template.spec.as_ref().context("a pod")?;
+    let files = folder.path().join("account");
+    account(&control_plane, &files, pod.service_account_name.as_deref().context("a ServiceAccount")?).await?;
+
+    let options = SimOptions { authorized_keys: vec![key.public_key().clone()], ..SimOptions::default() };
+    let sim = Sim::start(client.clone(), options)?;
+    let hosts = [sim.host(HostOptions::named("image-1")).await?, sim.host(HostOptions::named("image-2")).await?];
+    let container = run(&deployment, &control_plane, &store, &files)?;
+    let pools: Api<api::WindowsNodePool> = Api::all(client.clone());
+    pools.create(&kube::api::PostParams::default(), &api::WindowsNodePool::new("image", spec(&hosts))).await?;
+    within(LIMIT, "all nodes are Ready", || async {
+        pools.get("image").await.is_ok_and(|pool| is_ready(&pool) && pool.status.is_some_and(|s| s.ready_nodes == 2))
+    })
+    .await
+    .with_context(|| container.log())?;
+
+    ensure!(container.status("Uid")?.split(' ').all(|id| id == USER.to_string()), "{}", container.status("Uid")?);
+    for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+        ensure!(container.status(set)? == "0000000000000000", "{set}: {}", container.status(set)?);
+    }
+    ensure!(container.status("NoNewPrivs")? == "1");
+    let mounts = fs::read_to_string(format!("/proc/{}/mountinfo", container.inspect("{{.State.Pid}}")?))?;
+    let root = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>()).find(|fields| fields[4] == "/");
+    ensure!(root.context("a root")?[5].split(',').any(|option| option == "ro"), "{mounts}");
+    Ok(())
+}

@@ -1,0 +1,217 @@
+//! Images of the operator, built by buildah from nothing: no base image, no container that runs, and the same digest for the same files.
+//!
+//! | image | layers |
+//! |---|---|
+//! | `windows-node-pools` | the payload, and above it the program, `wicd.exe`, certificate authorities, the licence |
+//! | `windows-node-pools-payload` | the same payload alone, for an image volume |
+//! | `windows-node-pools-slim` | the first without a payload |
+
+mod programs;
+mod store;
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result};
+use api::payload::{MANIFEST, Manifest};
+use devenv::{STATIC_TARGET, find, has_target, workspace_root};
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
+
+pub use programs::{Compiler, Profile};
+pub use store::{Built, Store};
+
+/// Name of the image of the operator with a payload.
+pub const OPERATOR: &str = "windows-node-pools";
+/// Name of the image of the operator without a payload.
+pub const SLIM: &str = "windows-node-pools-slim";
+/// Name of the image of the payload.
+pub const PAYLOAD: &str = "windows-node-pools-payload";
+
+const ABOUT_OPERATOR: &str = "Operator that turns Windows hosts into nodes, with the files that hosts get";
+const ABOUT_SLIM: &str = "Operator that turns Windows hosts into nodes, without the files that hosts get";
+const ABOUT_PAYLOAD: &str = "Files that Windows hosts get to become nodes";
+
+/// Where programs are in the operator's image.
+const PROGRAM: &str = "usr/local/bin/windows-node-pools";
+const WICD: &str = "usr/local/share/windows-node-pools/wicd.exe";
+/// Debian's copy of Mozilla's list. Not the bundle in `/etc`, to which a machine may have added authorities of its own.
+const AUTHORITIES: &str = "/usr/share/ca-certificates/mozilla";
+/// Where Rust's TLS looks for authorities.
+const BUNDLE: &str = "etc/ssl/certs/ca-certificates.crt";
+
+/// What images are made of.
+#[derive(Clone, Debug)]
+pub struct Files {
+    /// The operator, a static program.
+    pub operator: PathBuf,
+    /// `wicd.exe`.
+    pub wicd: PathBuf,
+    /// A payload directory.
+    pub payload: PathBuf,
+    /// The commit, for a label.
+    pub revision: Option<String>,
+}
+
+/// The images.
+#[derive(Clone, Debug)]
+pub struct Images {
+    /// The operator with a payload.
+    pub operator: Built,
+    /// The operator without one.
+    pub slim: Built,
+    /// The payload.
+    pub payload: Built,
+}
+
+/// What is missing for an image to be built, or for one to be run: programs, and the target of the Rust toolchain.
+pub fn missing(programs: &[&'static str]) -> Vec<&'static str> {
+    let mut missing: Vec<_> = programs.iter().copied().filter(|name| find(name).is_none()).collect();
+    missing.extend((!has_target(STATIC_TARGET)).then_some(STATIC_TARGET));
+    missing.extend((!Path::new(AUTHORITIES).is_dir()).then_some(AUTHORITIES));
+    missing
+}
+
+/// Builds the images in `store`, and writes each to a folder of its own in `out`, in the layout of the Open Container Initiative.
+///
+/// # Errors
+/// When a file cannot be read, or buildah fails.
+pub fn build(store: &Store, files: &Files, out: &Path) -> Result<Images> {
+    let stage = tempfile::tempdir()?;
+    let (of_payload, of_operator) = (stage.path().join("payload"), stage.path().join("operator"));
+    copy_tree(&files.payload, &of_payload.join("payload"))?;
+    let program = |from: &Path, to: &str, mode: u32| place(&of_operator.join(to), &fs::read(from)?, mode);
+    program(&files.operator, PROGRAM, 0o755)?;
+    program(&files.wicd, WICD, 0o644)?;
+    program(&workspace_root().join("LICENSE"), "licenses/LICENSE", 0o644)?;
+    place(&of_operator.join(BUNDLE), &authorities()?, 0o644)?;
+
+    let (version, tag) = (env!("CARGO_PKG_VERSION"), payload_tag(&files.payload)?);
+    // Without the commit: the same payload is the same image.
+    let payload = store.build(None, &of_payload, &labels(PAYLOAD, ABOUT_PAYLOAD, &tag, None))?;
+    let config = |name, about| operator_config(name, about, files.revision.as_deref());
+    let operator = store.build(Some(&payload), &of_operator, &config(OPERATOR, ABOUT_OPERATOR))?;
+    let slim = store.build(None, &of_operator, &config(SLIM, ABOUT_SLIM))?;
+    Ok(Images {
+        operator: store.export(&operator, OPERATOR, version, out)?,
+        slim: store.export(&slim, SLIM, version, out)?,
+        payload: store.export(&payload, PAYLOAD, &tag, out)?,
+    })
+}
+
+/// Flags of `buildah config` for the operator.
+fn operator_config(name: &str, about: &str, revision: Option<&str>) -> Vec<String> {
+    let mut config = labels(name, about, env!("CARGO_PKG_VERSION"), revision);
+    let entrypoint = json!([format!("/{PROGRAM}")]).to_string();
+    for (flag, value) in [
+        ("--entrypoint", entrypoint.as_str()),
+        ("--cmd", "run"),
+        // Any other works, too: all users can read all files, and none is written.
+        ("--user", "65532:65532"),
+        ("--env", "PATH=/usr/local/bin"),
+        ("--port", "9182/tcp"),
+        ("--port", "9184/tcp"),
+    ] {
+        config.extend([flag.into(), value.into()]);
+    }
+    config
+}
+
+fn labels(name: &str, about: &str, version: &str, revision: Option<&str>) -> Vec<String> {
+    let labels = [
+        ("title", Some(name)),
+        ("description", Some(about)),
+        ("version", Some(version)),
+        ("revision", revision),
+        ("licenses", Some("Apache-2.0")),
+    ];
+    let set = labels.into_iter().filter_map(|(key, value)| Some((key, value?)));
+    set.flat_map(|(key, value)| ["--label".into(), format!("org.opencontainers.image.{key}={value}")]).collect()
+}
+
+/// The tag of a payload: `k1.36-0123456789ab`, the minor versions of its kubelets and the begin of a hash of its manifests.
+fn payload_tag(payload: &Path) -> Result<String> {
+    let mut minors: Vec<String> = Vec::new();
+    let mut hash = Sha256::new();
+    for (_, manifest) in manifests(payload)? {
+        hash.update(serde_json::to_vec(&manifest)?);
+        let kubelet = manifest.files.iter().find(|file| file.destination.ends_with(r"\kubelet.exe"));
+        let version = kubelet.and_then(|file| file.version.as_deref());
+        minors.extend(version.and_then(|version| version.rsplit_once('.')).map(|(minor, _)| minor.to_owned()));
+    }
+    let hash = hex::encode(&hash.finalize()[..6]);
+    Ok(if minors.is_empty() { hash } else { format!("k{}-{hash}", minors.join("-k")) })
+}
+
+/// The manifests of a payload with their folders: one, or one for each minor version of Kubernetes.
+///
+/// # Errors
+/// When one cannot be read.
+pub fn manifests(payload: &Path) -> Result<Vec<(PathBuf, Manifest)>> {
+    let read = |folder: PathBuf| -> Result<(PathBuf, Manifest)> {
+        let path = folder.join(MANIFEST);
+        let json = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
+        Ok((folder, Manifest::parse(&json)?))
+    };
+    if payload.join(MANIFEST).is_file() {
+        return Ok(vec![read(payload.to_owned())?]);
+    }
+    let mut folders: Vec<PathBuf> = Vec::new();
+    for entry in fs::read_dir(payload).with_context(|| format!("list {}", payload.display()))? {
+        folders.push(entry?.path());
+    }
+    folders.sort();
+    folders.into_iter().map(read).collect()
+}
+
+/// Certificates of the authorities that Debian trusts.
+fn authorities() -> Result<Vec<u8>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(AUTHORITIES).with_context(|| format!("list {AUTHORITIES}: install ca-certificates"))? {
+        files.push(entry?.path());
+    }
+    files.sort();
+    let mut bundle = Vec::new();
+    for file in files {
+        bundle.extend(fs::read(&file).with_context(|| format!("read {}", file.display()))?);
+    }
+    Ok(bundle)
+}
+
+/// Copies files and folders, readable for all users: modes do not follow from the umask of who builds.
+fn copy_tree(from: &Path, to: &Path) -> Result<()> {
+    make_folder(to)?;
+    for entry in fs::read_dir(from).with_context(|| format!("list {}", from.display()))? {
+        let entry = entry?;
+        let to = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy_tree(&entry.path(), &to)?;
+        } else {
+            fs::copy(entry.path(), &to).with_context(|| format!("copy {}", entry.path().display()))?;
+            fs::set_permissions(&to, fs::Permissions::from_mode(0o644))?;
+        }
+    }
+    Ok(())
+}
+
+fn place(path: &Path, content: &[u8], mode: u32) -> Result<()> {
+    make_folder(path.parent().unwrap_or(path))?;
+    fs::write(path, content).with_context(|| format!("write {}", path.display()))?;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
+    Ok(())
+}
+
+fn make_folder(path: &Path) -> Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    if let Some(parent) = path.parent() {
+        make_folder(parent)?;
+    }
+    fs::create_dir(path).with_context(|| format!("make {}", path.display()))?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755))?;
+    Ok(())
+}

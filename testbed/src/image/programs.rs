@@ -1,0 +1,135 @@
+//! The programs of an image, compiled so that another machine makes the same bytes.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result};
+use devenv::{STATIC_TARGET, WINDOWS_TARGET, cargo_home, forget_caller, workspace_root};
+
+use crate::binaries::{Run as _, say, with_progress};
+
+/// How the operator is compiled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Profile {
+    /// For a release.
+    Release,
+    /// For tests: in minutes.
+    Test,
+}
+
+impl Profile {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Release => "image",
+            Self::Test => "image-test",
+        }
+    }
+}
+
+/// Where programs are compiled, and from what.
+#[derive(Clone, Debug)]
+pub struct Compiler {
+    source: PathBuf,
+    target: PathBuf,
+    cargo_home: PathBuf,
+}
+
+impl Compiler {
+    /// From this workspace, in a folder beside cargo's usual one: a test runs while the cargo that started it may hold the lock of that.
+    ///
+    /// # Errors
+    /// When neither `CARGO_HOME` nor `HOME` is set.
+    pub fn new() -> Result<Self> {
+        let source = workspace_root();
+        let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| source.join("target"), |dir| source.join(dir));
+        Ok(Self { source, target: target.join("musl"), cargo_home: cargo_home()? })
+    }
+
+    /// From a copy of this workspace in `folder`, with a folder of cargo under another name: as on another machine.
+    ///
+    /// # Errors
+    /// When files cannot be copied.
+    pub fn elsewhere(folder: &Path) -> Result<Self> {
+        let (from, source, home) = (workspace_root(), folder.join("source"), folder.join("cargo"));
+        let mut git = Command::new("git");
+        git.current_dir(&from).args(["ls-files", "--cached", "--others", "--exclude-standard"]);
+        for name in git.read()?.lines() {
+            let to = source.join(name);
+            fs::create_dir_all(to.parent().unwrap_or(&source))?;
+            match fs::copy(from.join(name), &to) {
+                // Deleted, and not yet from the index.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                copied => drop(copied.with_context(|| format!("copy {name}"))?),
+            }
+        }
+        fs::create_dir_all(&home)?;
+        // Sources and settings of registries.
+        for entry in fs::read_dir(cargo_home()?)? {
+            let entry = entry?;
+            let link = home.join(entry.file_name());
+            if !link.exists() {
+                std::os::unix::fs::symlink(entry.path(), link)?;
+            }
+        }
+        Ok(Self { source, target: folder.join("target"), cargo_home: home })
+    }
+
+    /// Compiles the operator as one static program, and returns its path. `revision` is the commit that it reports.
+    ///
+    /// # Errors
+    /// When cargo fails.
+    pub fn operator(&self, profile: Profile, revision: Option<&str>) -> Result<PathBuf> {
+        let mut cargo = self.cargo(STATIC_TARGET, profile.name());
+        cargo.args(["-p", "controller", "--bin", "windows-node-pools"]);
+        match revision {
+            Some(revision) => cargo.env("WINDOWS_NODE_POOLS_REVISION", revision),
+            None => cargo.env_remove("WINDOWS_NODE_POOLS_REVISION"),
+        };
+        self.run(&mut cargo, "the operator for its image")?;
+        self.built(STATIC_TARGET, profile.name(), "windows-node-pools")
+    }
+
+    /// Compiles `wicd.exe`, and returns its path.
+    ///
+    /// # Errors
+    /// When cargo fails.
+    pub fn wicd(&self) -> Result<PathBuf> {
+        let mut cargo = self.cargo(WINDOWS_TARGET, "wicd");
+        self.run(cargo.args(["-p", "wicd"]), "wicd.exe for the image")?;
+        self.built(WINDOWS_TARGET, "wicd", "wicd.exe")
+    }
+
+    fn cargo(&self, target: &str, profile: &str) -> Command {
+        let mut cargo = Command::new("cargo");
+        forget_caller(&mut cargo);
+        cargo.current_dir(&self.source).args(["build", "--locked", "--target", target, "--profile", profile]);
+        cargo.env("CARGO_TARGET_DIR", &self.target).env("CARGO_HOME", &self.cargo_home);
+        // Names of folders of this machine stand in messages of panics and in what C compilers leave. The workspace is not among them: cargo compiles
+        // its members by relative paths, and a flag that names it would have each clone compile everything again.
+        let paths = [format!("{}=/cargo", self.cargo_home.display()), format!("{}=/target", self.target.display())];
+        let flags = paths.each_ref().map(|path| format!("--remap-path-prefix={path}"));
+        cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
+        let flags = paths.each_ref().map(|path| format!("-ffile-prefix-map={path}"));
+        cargo.env(format!("CFLAGS_{}", target.replace('-', "_")), flags.join(" "));
+        if target == STATIC_TARGET {
+            cargo.env(format!("CC_{}", target.replace('-', "_")), "musl-gcc");
+        }
+        // The linker for Windows writes a time into the program.
+        cargo.env("SOURCE_DATE_EPOCH", "0");
+        cargo
+    }
+
+    fn run(&self, cargo: &mut Command, what: &str) -> Result<()> {
+        say(&format!("bringing {what} up to date (many minutes the first time)"));
+        with_progress(&format!("building {what}"), || cargo.run())
+    }
+
+    fn built(&self, target: &str, profile: &str, name: &str) -> Result<PathBuf> {
+        let path = self.target.join(target).join(profile).join(name);
+        fs::metadata(&path).with_context(|| format!("cargo built no {}", path.display()))?;
+        Ok(path)
+    }
+}

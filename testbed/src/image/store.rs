@@ -1,0 +1,105 @@
+//! Where buildah and podman keep images.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result};
+
+use crate::binaries::Run as _;
+
+/// Images and containers in a folder of their own. They need no driver of the kernel.
+#[derive(Clone, Debug)]
+pub struct Store {
+    configuration: PathBuf,
+    folder: PathBuf,
+}
+
+/// An image in a folder, in the layout of the Open Container Initiative.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Built {
+    /// Its name in a [`Store`], with a tag.
+    pub name: String,
+    /// The folder.
+    pub layout: PathBuf,
+    /// Digest of its manifest, as `sha256:…`. Registries have it under the same one.
+    pub digest: String,
+}
+
+impl Store {
+    /// A store in `folder`, which is made.
+    ///
+    /// # Errors
+    /// When the folder cannot be written.
+    pub fn new(folder: &Path) -> Result<Self> {
+        fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
+        let folder = folder.canonicalize()?;
+        let configuration = folder.join("storage.conf");
+        let text = format!(
+            "[storage]\ndriver = \"vfs\"\ngraphroot = {:?}\nrunroot = {:?}\n",
+            folder.join("images"),
+            folder.join("run")
+        );
+        fs::write(&configuration, text).with_context(|| format!("write {}", configuration.display()))?;
+        Ok(Self { configuration, folder })
+    }
+
+    /// A `buildah` or `podman` that works with this store.
+    pub fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.env("CONTAINERS_STORAGE_CONF", &self.configuration).env_remove("STORAGE_DRIVER");
+        command
+    }
+
+    /// Builds an image of all that is in `files`, above those of `base`, and returns its id.
+    pub(super) fn build(&self, base: Option<&str>, files: &Path, config: &[String]) -> Result<String> {
+        let buildah = |args: &[&str]| self.command("buildah").args(args).read();
+        let container = buildah(&["from", "--pull-never", base.unwrap_or("scratch")])?;
+        let built = (|| {
+            let files = files.to_str().context("path is not UTF-8")?;
+            buildah(&["copy", "--quiet", "--chown", "0:0", &container, files, "/"])?;
+            let mut args = vec!["config"];
+            args.extend(config.iter().map(String::as_str));
+            args.push(&container);
+            buildah(&args)?;
+            // Files and image are of 1970: a build at another time is the same.
+            let id = self.folder.join("id");
+            let id = id.to_str().context("path is not UTF-8")?;
+            buildah(&[
+                "commit",
+                "--quiet",
+                "--timestamp",
+                "0",
+                "--identity-label=false",
+                "--omit-history",
+                "--iidfile",
+                id,
+                &container,
+            ])?;
+            Ok(fs::read_to_string(id)?.trim().to_owned())
+        })();
+        buildah(&["rm", &container])?;
+        built
+    }
+
+    /// Names an image, and writes it to a folder.
+    pub(super) fn export(&self, id: &str, name: &str, tag: &str, out: &Path) -> Result<Built> {
+        let buildah = |args: &[&str]| self.command("buildah").args(args).read();
+        let tagged = format!("localhost/{name}:{tag}");
+        buildah(&["tag", id, &tagged])?;
+        let layout = out.join(name);
+        // Blobs of earlier builds would stay.
+        match fs::remove_dir_all(&layout) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+            _ => {}
+        }
+        fs::create_dir_all(out).with_context(|| format!("make {}", out.display()))?;
+        let digest = self.folder.join("digest");
+        let target = format!("oci:{}:{tag}", layout.display());
+        buildah(&["push", "--quiet", "--digestfile", digest.to_str().context("path is not UTF-8")?, id, &target])?;
+        let digest = fs::read_to_string(&digest)?.trim().to_owned();
+        Ok(Built { name: tagged, layout, digest })
+    }
+}

@@ -1,0 +1,92 @@
+//! `cargo xtask image`: the operator's images, and the list of what is in them.
+
+mod sbom;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use devenv::workspace_root;
+use testbed::image::{self, Built, Compiler, Files, Images, Profile, Store};
+
+/// Builds the operator's images, without a container engine and without a base image, and a list of what is in them (SBOM).
+///
+/// Needs buildah and musl-gcc, which `cargo xtask setup` installs, and Go for the payload.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Payload for hosts, as `cargo xtask payload` makes it.
+    #[arg(long, value_name = "DIR")]
+    payload: PathBuf,
+    /// Folder for the images, each in the layout of the Open Container Initiative, and for the SBOM.
+    #[arg(long, default_value = "target/image")]
+    out: PathBuf,
+    /// Compile the operator as for tests: in minutes, and slow when it runs.
+    #[arg(long)]
+    quick: bool,
+    /// Build everything a second time, from a copy of the sources in another folder, and fail if a digest differs.
+    #[arg(long)]
+    check_reproducible: bool,
+}
+
+/// Builds the images.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let missing = image::missing(&["buildah", "musl-gcc"]);
+    ensure!(missing.is_empty(), "no {}: `cargo xtask setup` installs what is missing", missing.join(", "));
+    let out = workspace_root().join(&args.out);
+    let revision = revision();
+    if revision.is_none() {
+        println!("There are changes that are in no commit: the images name none.");
+    }
+    let (files, images) = build(args, &Compiler::new()?, revision.as_deref(), &out)?;
+    let sbom = out.join("sbom.cdx.json");
+    fs::write(&sbom, sbom::of(&files)?).with_context(|| format!("write {}", sbom.display()))?;
+    if args.check_reproducible {
+        let folder = tempfile::tempdir_in(&out)?;
+        let elsewhere = Compiler::elsewhere(folder.path())?;
+        let (again, second) = build(args, &elsewhere, revision.as_deref(), &folder.path().join("out"))?;
+        for (one, other) in [(&files.operator, &again.operator), (&files.wicd, &again.wicd)] {
+            ensure!(fs::read(one)? == fs::read(other)?, "{} differs when it is built in another folder", one.display());
+        }
+        ensure!(digests(&images) == digests(&second), "digests differ: {images:?} and {second:?}");
+        println!("A second build, in another folder, has the same digests.");
+    }
+    for Built { name, layout, digest } in [&images.operator, &images.slim, &images.payload] {
+        println!("{name} {digest}\n  {}", layout.display());
+    }
+    println!("SBOM\n  {}", sbom.display());
+    Ok(())
+}
+
+fn build(args: &Args, compiler: &Compiler, revision: Option<&str>, out: &Path) -> Result<(Files, Images)> {
+    let profile = if args.quick { Profile::Test } else { Profile::Release };
+    let files = Files {
+        operator: compiler.operator(profile, revision.map(short))?,
+        wicd: compiler.wicd()?,
+        payload: args.payload.clone(),
+        revision: revision.map(Into::into),
+    };
+    let images = image::build(&Store::new(&out.join("store"))?, &files, out)?;
+    Ok((files, images))
+}
+
+fn digests(images: &Images) -> [&str; 3] {
+    [&images.operator, &images.slim, &images.payload].map(|built| built.digest.as_str())
+}
+
+/// The commit, if all is in it.
+fn revision() -> Option<String> {
+    let git = |args: &[&str]| {
+        let output = Command::new("git").current_dir(workspace_root()).args(args).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let changes = git(&["status", "--porcelain"])?;
+    git(&["rev-parse", "HEAD"]).filter(|_| changes.is_empty())
+}
+
+/// The begin of a commit's name, as long in each clone.
+fn short(revision: &str) -> &str {
+    revision.get(..12).unwrap_or(revision)
+}

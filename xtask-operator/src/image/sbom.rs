@@ -1,0 +1,240 @@
+//! What is in the images, as one document of CycloneDX: the operator and `wicd.exe` with their crates, the payload's programs with their Go modules.
+//!
+//! The crates are those that cargo resolves for the program's target. Go writes the modules of a program into it. Of a payload's program that
+//! Go did not build, and of its other files, the document has the hash alone.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::{self, File},
+    io::Write as _,
+    path::Path,
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use devenv::{STATIC_TARGET, WINDOWS_TARGET, forget_caller, workspace_root};
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use testbed::image::{Files, manifests};
+
+/// A file of the images, and what was compiled into it.
+struct Program {
+    name: String,
+    version: Option<String>,
+    sha256: String,
+    parts: BTreeSet<Part>,
+}
+
+/// A crate or a Go module.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Part {
+    /// `cargo` or `golang`, as in the URL of a package.
+    kind: &'static str,
+    name: String,
+    version: String,
+    licence: Option<String>,
+}
+
+impl Part {
+    fn url(&self) -> String {
+        let Self { kind, name, version, .. } = self;
+        format!("pkg:{kind}/{name}@{}", version.replace('+', "%2B"))
+    }
+}
+
+/// The document.
+pub(super) fn of(files: &Files) -> Result<String> {
+    let mut programs = vec![
+        Program {
+            name: "windows-node-pools".into(),
+            version: Some(env!("CARGO_PKG_VERSION").into()),
+            sha256: sha256(&files.operator)?,
+            parts: crates("controller", STATIC_TARGET)?,
+        },
+        Program {
+            name: "wicd.exe".into(),
+            version: Some(env!("CARGO_PKG_VERSION").into()),
+            sha256: sha256(&files.wicd)?,
+            parts: crates("wicd", WINDOWS_TARGET)?,
+        },
+    ];
+    for (folder, manifest) in manifests(&files.payload)? {
+        for file in manifest.files {
+            let blob = folder.join(format!("{}.zst", file.path));
+            let prefix = folder.strip_prefix(&files.payload).unwrap_or(&folder).join(&file.path);
+            programs.push(Program {
+                name: format!("payload/{}", prefix.display()),
+                parts: if file.path.ends_with(".exe") { modules(&blob)? } else { BTreeSet::new() },
+                version: file.version,
+                sha256: file.sha256,
+            });
+        }
+    }
+    Ok(serde_json::to_string_pretty(&document(&programs))? + "\n")
+}
+
+fn document(programs: &[Program]) -> Value {
+    let whole = "windows-node-pools-images";
+    let part = |part: &Part| {
+        let mut value = json!({
+            "type": "library", "bom-ref": part.url(), "purl": part.url(), "name": part.name, "version": part.version,
+        });
+        if let Some(licence) = &part.licence {
+            value["licenses"] = json!([{"expression": licence}]);
+        }
+        value
+    };
+    let program = |program: &Program| {
+        let mut value = json!({
+            "type": if program.parts.is_empty() { "file" } else { "application" },
+            "bom-ref": program.name, "name": program.name, "hashes": [{"alg": "SHA-256", "content": program.sha256}],
+        });
+        if let Some(version) = &program.version {
+            value["version"] = json!(version);
+        }
+        value
+    };
+    let parts: BTreeMap<String, &Part> =
+        programs.iter().flat_map(|program| &program.parts).map(|part| (part.url(), part)).collect();
+    let names: Vec<_> = programs.iter().map(|program| &program.name).collect();
+    let mut dependencies = vec![json!({"ref": whole, "dependsOn": names})];
+    dependencies.extend(programs.iter().map(
+        |program| json!({"ref": program.name, "dependsOn": program.parts.iter().map(Part::url).collect::<Vec<_>>()}),
+    ));
+    // Without a time and without a number of its own: the same images have the same document.
+    json!({
+        "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {"component": {
+            "type": "application", "bom-ref": whole, "name": "windows-node-pools", "version": env!("CARGO_PKG_VERSION"),
+            "licenses": [{"license": {"id": "Apache-2.0"}}],
+        }},
+        "components": programs.iter().map(program).chain(parts.into_values().map(part)).collect::<Vec<_>>(),
+        "dependencies": dependencies,
+    })
+}
+
+fn sha256(path: &Path) -> Result<String> {
+    let bytes = fs::read(path).with_context(|| format!("read {}", path.display()))?;
+    Ok(Sha256::digest(bytes).iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}")))
+}
+
+/// The crates that are compiled into a package, without those that only run at build time.
+fn crates(package: &str, target: &str) -> Result<BTreeSet<Part>> {
+    let mut cargo = Command::new("cargo");
+    forget_caller(&mut cargo);
+    cargo.current_dir(workspace_root()).args(["tree", "--locked", "--package", package, "--target", target]);
+    cargo.args(["--edges", "normal,no-proc-macro", "--prefix", "none", "--format", "{p}|{l}"]);
+    let output = cargo.output().context("start cargo")?;
+    ensure!(output.status.success(), "cargo tree: {}", String::from_utf8_lossy(&output.stderr).trim());
+    Ok(String::from_utf8(output.stdout)?.lines().filter_map(of_cargo).collect())
+}
+
+/// A crate of a line of `cargo tree`, as `serde v1.0.228|MIT OR Apache-2.0 (*)`.
+fn of_cargo(line: &str) -> Option<Part> {
+    let (package, licence) = line.trim_end_matches(" (*)").split_once('|')?;
+    let mut words = package.split_whitespace();
+    let (name, version) = (words.next()?, words.next()?.strip_prefix('v')?);
+    // Some name alternatives as it was usual before SPDX.
+    let licence = Some(licence.replace(" / ", " OR ").replace('/', " OR ")).filter(|licence| !licence.is_empty());
+    Some(Part { kind: "cargo", name: name.into(), version: version.into(), licence })
+}
+
+/// The modules of a compressed program.
+fn modules(blob: &Path) -> Result<BTreeSet<Part>> {
+    let mut program = tempfile::NamedTempFile::new()?;
+    let compressed = File::open(blob).with_context(|| format!("open {}", blob.display()))?;
+    zstd::stream::copy_decode(compressed, &mut program).with_context(|| format!("read {}", blob.display()))?;
+    program.flush()?;
+    // It fails for a program that Go did not build.
+    let output = Command::new("go").args(["version", "-m"]).arg(program.path()).output().context("start go")?;
+    Ok(of_go(&String::from_utf8_lossy(&output.stdout)))
+}
+
+/// The modules of a record that `go version -m` prints, and Go's own library.
+fn of_go(record: &str) -> BTreeSet<Part> {
+    let mut parts: Vec<Part> = Vec::new();
+    let part =
+        |name: &str, version: &str| Part { kind: "golang", name: name.into(), version: version.into(), licence: None };
+    for (number, line) in record.lines().enumerate() {
+        let words: Vec<&str> = line.split('\t').map(str::trim).collect();
+        match words.as_slice() {
+            [first] if number == 0 => {
+                let version = first.rsplit_once(": go").map(|(_, version)| version);
+                parts.extend(version.map(|version| part("stdlib", version)));
+            }
+            ["", "mod", name, version, ..] if !version.is_empty() && *version != "(devel)" => {
+                parts.push(part(name, version))
+            }
+            ["", "dep", name, version, ..] => parts.push(part(name, version)),
+            // In the place of the one before.
+            ["", "=>", name, version, ..] => {
+                parts.pop();
+                parts.push(part(name, version));
+            }
+            _ => {}
+        }
+    }
+    parts.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn crates_of_cargo_s_lines() {
+        for (line, expected) in [
+            ("serde v1.0.228|MIT OR Apache-2.0", Some(("serde", "1.0.228", Some("MIT OR Apache-2.0")))),
+            ("bytes v1.11.0|MIT (*)", Some(("bytes", "1.11.0", Some("MIT")))),
+            ("memchr v2.7.6|Unlicense/MIT", Some(("memchr", "2.7.6", Some("Unlicense OR MIT")))),
+            ("api v0.1.0 (/src/api)|Apache-2.0", Some(("api", "0.1.0", Some("Apache-2.0")))),
+            ("a v1.0.0|", Some(("a", "1.0.0", None))),
+            ("", None),
+        ] {
+            let part = of_cargo(line);
+            let found = part.as_ref().map(|p| (p.name.as_str(), p.version.as_str(), p.licence.as_deref()));
+            assert_eq!(found, expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn modules_of_go_s_record() {
+        let record = "/tmp/x.exe: go1.26.8\n\tpath\tk8s.io/kubernetes/cmd/kubelet\n\tmod\tpayload\t(devel)\t\n\
+                      \tdep\tgithub.com/a/b\tv1.2.3\th1:x=\n\tdep\tk8s.io/api\tv0.0.0\n\t=>\tk8s.io/api\tv0.36.3\th1:y=\n\
+                      \tbuild\t-ldflags=\"-s -w\"\n";
+        let urls: Vec<_> = of_go(record).iter().map(Part::url).collect();
+        let expected =
+            ["pkg:golang/github.com/a/b@v1.2.3", "pkg:golang/k8s.io/api@v0.36.3", "pkg:golang/stdlib@1.26.8"];
+        assert_eq!(urls, expected);
+        assert!(of_go("").is_empty());
+    }
+
+    #[test]
+    fn what_two_programs_share_is_there_once() {
+        let part = |name: &str| Part { kind: "cargo", name: name.into(), version: "1.0.0+x".into(), licence: None };
+        let program = |name: &str, parts: &[&str]| Program {
+            name: name.into(),
+            version: None,
+            sha256: "0".into(),
+            parts: parts.iter().map(|name| part(name)).collect(),
+        };
+        let document = document(&[program("a", &["x", "y"]), program("b", &["y"]), program("c", &[])]);
+        let refs: Vec<_> = document["components"].as_array().unwrap().iter().map(|c| c["bom-ref"].clone()).collect();
+        assert_eq!(refs, ["a", "b", "c", "pkg:cargo/x@1.0.0%2Bx", "pkg:cargo/y@1.0.0%2Bx"]);
+        assert_eq!(document["dependencies"][0]["dependsOn"], json!(["a", "b", "c"]));
+        assert_eq!(document["dependencies"][2]["dependsOn"], json!(["pkg:cargo/y@1.0.0%2Bx"]));
+        assert_eq!(document["components"][2]["type"], "file");
+    }
+
+    /// Of this very workspace.
+    #[test]
+    fn the_operator_has_its_crates_and_none_of_the_build() {
+        let crates = crates("controller", STATIC_TARGET).unwrap();
+        let has = |name: &str| crates.iter().any(|part| part.name == name);
+        assert!(has("kube") && has("ring") && has("wnp-core"));
+        assert!(!has("serde_derive") && !has("cc") && !has("proptest"), "built with, and not in it");
+    }
+}
