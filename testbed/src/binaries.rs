@@ -8,6 +8,7 @@ mod crane;
 mod helm;
 mod hostkubelet;
 mod kstatus;
+mod promtool;
 mod services;
 mod wicd_exe;
 
@@ -26,6 +27,7 @@ pub(crate) use devenv::{find, with_progress, workspace_root};
 pub use helm::helm;
 pub use hostkubelet::{Platform, host_kubelet};
 pub use kstatus::kstatus;
+pub use promtool::promtool;
 pub use services::{host_containerd, host_node_manager, host_overlay, host_proxy, log_runner};
 pub use wicd_exe::wicd_exe;
 

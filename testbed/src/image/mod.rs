@@ -114,6 +114,7 @@ fn operator_config(name: &str, about: &str, revision: Option<&str>) -> Vec<Strin
         ("--env", "PATH=/usr/local/bin"),
         ("--port", "9182/tcp"),
         ("--port", "9184/tcp"),
+        ("--port", "9185/tcp"),
     ] {
         config.extend([flag.into(), value.into()]);
     }

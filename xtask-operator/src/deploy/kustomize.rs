@@ -8,6 +8,7 @@ use super::{
     object::{NAME, Object, Patch, Site, VERSION},
     payload,
     platform::Platform,
+    windows_exporter,
     yaml::{self, Note, Notes, emit},
 };
 
@@ -69,6 +70,11 @@ const COMPONENTS: &[(&str, &str)] = &[
         payload::COMPONENT,
         "The payload as an image of its own, mounted as a volume. For clusters whose nodes can mount images (Kubernetes 1.35 or newer). The operator's \
          image is then the one without a payload: set both under `images`.",
+    ),
+    (
+        windows_exporter::FOLDER,
+        "OpenShift: the certificate of windows_exporter on hosts, a ServiceMonitor that reads it, and the series that the console's pages of nodes \
+         show. The names are those of the package of the Windows Machine Config Operator.",
     ),
     ("components/view-roles", "The kinds of the operator in the roles of people."),
 ];

@@ -11,6 +11,7 @@ use super::{
         object::{NAME, Object, Site},
         payload,
         platform::Platform,
+        windows_exporter,
         yaml::{self, INSIDE, Note, Notes, emit},
     },
     values::{Form, OperatorSetting},
@@ -90,6 +91,10 @@ fn condition(object: &Object) -> Option<String> {
         "openshift-config" => Some(on_openshift("openshiftConfig")),
         "components/guards" => Some(".Values.guards.enabled".to_owned()),
         "components/monitoring" => Some(on_openshift("monitoring")),
+        windows_exporter::FOLDER if object.kind() == "Service" => Some(on_openshift("windowsExporter")),
+        windows_exporter::FOLDER => {
+            Some(format!("and ({}) ({})", on_openshift("monitoring"), on_openshift("windowsExporter")))
+        }
         "components/network-policy" => Some(".Values.networkPolicy.enabled".to_owned()),
         "components/view-roles" => Some(".Values.viewRoles.enabled".to_owned()),
         _ => None,
@@ -131,10 +136,11 @@ fn holes(object: &Object) -> Notes {
                 "validationActions: {{ eq .Values.guards.action \"Warn\" | ternary \"[Warn, Audit]\" \"[Deny]\" }}";
             [instead("/spec/validationActions", actions)].into()
         }
-        ("ServiceMonitor", _) => {
+        ("ServiceMonitor", "components/monitoring") => {
             [append("/metadata/labels", &[with("monitoring.labels")]), instead("/spec/endpoints", &endpoints(object))]
                 .into()
         }
+        ("ServiceMonitor" | "PrometheusRule", _) => [append("/metadata/labels", &[with("monitoring.labels")])].into(),
         ("RoleBinding" | "ClusterRoleBinding", "components/monitoring") => ["name", "namespace"]
             .map(|field| {
                 let value = format!("{field}: {{{{ .Values.monitoring.serviceAccount.{field} | quote }}}}");

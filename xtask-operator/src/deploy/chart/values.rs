@@ -286,7 +286,14 @@ fn of_options(objects: &[Object]) -> Vec<Setting> {
             "monitoring.labels",
             json!({}),
             texts(),
-            "Further labels of the ServiceMonitor, by which a Prometheus selects it.",
+            "Further labels of ServiceMonitors and PrometheusRules, by which a Prometheus selects them.",
+        ),
+        setting(
+            "windowsExporter.enabled",
+            Value::Null,
+            maybe(),
+            "Whether there is a Service for the certificate of windows_exporter on hosts, and with `monitoring.enabled` what reads it. It needs \
+             the service CA of OpenShift. If not set: on OpenShift.",
         ),
         setting(
             "monitoring.serviceAccount.name",
