@@ -132,21 +132,21 @@ fn of_folder(objects: &[Object], folder: &str, kind: &str) -> Value {
     value
 }
 
-/// Patches of kustomize, one for each kind, whose texts `complete` may change.
+/// Patches of kustomize, one for each object, whose texts `complete` may change.
 fn patches(all: &[Patch], complete: impl Fn(&str, &mut String)) -> Vec<Value> {
-    let mut kinds: Vec<&str> = Vec::new();
-    for Patch { kind, .. } in all {
-        if !kinds.contains(kind) {
-            kinds.push(kind);
+    let mut targets: Vec<Value> = Vec::new();
+    for target in all.iter().map(Patch::target) {
+        if !targets.contains(&target) {
+            targets.push(target);
         }
     }
-    let patch = |kind: &str| {
-        let operations: Vec<_> = all.iter().filter(|patch| patch.kind == kind).map(Patch::operation).collect();
+    let patch = |target: Value| {
+        let operations: Vec<_> = all.iter().filter(|patch| patch.target() == target).map(Patch::operation).collect();
         let mut text = emit(&operations.into(), &Notes::new());
-        complete(kind, &mut text);
-        json!({"target": {"kind": kind}, "patch": text.trim_end()})
+        complete(target["kind"].as_str().unwrap_or_default(), &mut text);
+        json!({"target": target, "patch": text.trim_end()})
     };
-    kinds.into_iter().map(patch).collect()
+    targets.into_iter().map(patch).collect()
 }
 
 fn images() -> Value {

@@ -49,8 +49,10 @@ impl Object {
 /// A change of one field of an object, as an operation `add` of JSON Patch.
 #[derive(Clone, Debug)]
 pub(crate) struct Patch {
-    /// Kind of the object, of which there is one.
+    /// Kind of the object.
     pub kind: &'static str,
+    /// Its name, where there are several of the kind.
+    pub name: Option<&'static str>,
     /// JSON pointer; it ends with `/-` for a further item of a list.
     pub path: String,
     /// What is added.
@@ -63,9 +65,18 @@ impl Patch {
         json!({"op": "add", "path": self.path, "value": self.value})
     }
 
-    /// Changes the object, if it is of the kind.
+    /// The object, as kustomize is given it.
+    pub(crate) fn target(&self) -> Value {
+        match self.name {
+            Some(name) => json!({"kind": self.kind, "name": name}),
+            None => json!({"kind": self.kind}),
+        }
+    }
+
+    /// Changes the object, if it is the one that is meant.
     pub(crate) fn apply(&self, object: &mut Object) {
-        let Some((parent, key)) = self.path.rsplit_once('/').filter(|_| object.kind() == self.kind) else { return };
+        let is_meant = object.kind() == self.kind && self.name.is_none_or(|n| object.value["metadata"]["name"] == n);
+        let Some((parent, key)) = self.path.rsplit_once('/').filter(|_| is_meant) else { return };
         match object.value.pointer_mut(parent) {
             Some(Value::Object(parent)) => {
                 parent.insert(key.replace("~1", "/"), self.value.clone());

@@ -26,7 +26,7 @@ pub(super) fn additions(image: &str) -> [(&'static str, Value); 3] {
 
 /// The same as changes of the Deployment.
 pub(super) fn patches(image: &str) -> Vec<Patch> {
-    let patch = |(path, value)| Patch { kind: "Deployment", path: format!("{path}/-"), value };
+    let patch = |(path, value)| Patch { kind: "Deployment", name: None, path: format!("{path}/-"), value };
     additions(image).into_iter().map(patch).collect()
 }
 

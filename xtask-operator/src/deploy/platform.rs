@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{
-    object::{Object, Patch},
+    object::{NAME, Object, Patch},
     windows_exporter,
 };
 
@@ -41,8 +41,9 @@ impl Platform {
 
     /// What is changed in them.
     pub(crate) fn patches(self) -> Vec<Patch> {
-        let of_namespace = |labels| Patch { kind: "Namespace", path: "/metadata/labels".into(), value: labels };
-        let of_deployment = |path: &str, value| Patch { kind: "Deployment", path: path.into(), value };
+        let of_namespace =
+            |labels| Patch { kind: "Namespace", name: None, path: "/metadata/labels".into(), value: labels };
+        let of_deployment = |path: &str, value| Patch { kind: "Deployment", name: None, path: path.into(), value };
         let tolerated = |role: &str| json!({"key": format!("node-role.kubernetes.io/{role}"), "operator": "Exists", "effect": "NoSchedule"});
         match self {
             Self::OpenShift => vec![
@@ -55,7 +56,8 @@ impl Platform {
                 of_deployment("/spec/template/spec/nodeSelector/node-role.kubernetes.io~1control-plane", json!("")),
                 Patch {
                     kind: "ServiceMonitor",
-                    path: "/spec/endpoints/0/tlsConfig/ca",
+                    name: Some(NAME),
+                    path: "/spec/endpoints/0/tlsConfig/ca".into(),
                     value: super::monitoring::service_ca(),
                 },
             ],
