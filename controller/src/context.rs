@@ -222,8 +222,12 @@ impl Context {
             connections: Arc::new(Semaphore::new(process.args.max_connections)),
             looks: Places::new(LOOKS, LOOKS_OF_ONE_POOL),
         };
-        // A command that looks once issues nothing.
-        let rights = if looks_once { WicdRights::default() } else { WicdRights::unknown() };
+        // A command that looks once issues nothing, and begins nothing.
+        let (rights, other_operator) = if looks_once {
+            (WicdRights::default(), OtherOperator::default())
+        } else {
+            (WicdRights::unknown(), OtherOperator::unknown())
+        };
         Self {
             process,
             events,
@@ -232,7 +236,7 @@ impl Context {
             hosts,
             writes: Writes::default(),
             wicd: Wicd { rights, renewals: Renewals::default(), proven: Arc::new(Notify::new()) },
-            other_operator: OtherOperator::default(),
+            other_operator,
             wake: ReconcileTrigger::default(),
         }
     }

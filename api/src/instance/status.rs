@@ -345,7 +345,12 @@ impl Operation {
     /// Whether it is a change of a node that must be completed. Before that it can be aborted: the host is unchanged,
     /// and only the cordon must be lifted.
     pub fn is_past_return(&self) -> bool {
-        self.type_.is_change() && (self.changed || self.rolling_back)
+        self.type_.is_change() && self.has_changed_the_host()
+    }
+
+    /// Whether anything on the host is no longer as it was.
+    pub fn has_changed_the_host(&self) -> bool {
+        self.changed || self.rolling_back
     }
 
     /// The grant that it has begun with.
