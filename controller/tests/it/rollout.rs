@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use api::{
-    Host, WindowsInstance, WindowsNodePoolSpec,
+    Host, WindowsInstance, WindowsNodePool, WindowsNodePoolSpec,
     conditions::kind,
     host::{launcher_path, path as host_path},
     names::key,
