@@ -97,6 +97,10 @@ pub struct WindowsInstanceStatus {
     /// Name of the last finished operation: its grant has been used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_operation: Option<String>,
+    /// Time when the last maintenance of the node since its last update was over, was withdrawn, or was given up after its drain had begun. What
+    /// the host requests then comes after updates that wait.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_maintenance_time: Option<Time>,
     /// Failures since the last success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failures: Option<Failures>,
