@@ -34,6 +34,8 @@ mod suitability;
 #[cfg(test)]
 pub(crate) mod test_bed;
 mod update;
+#[cfg(test)]
+mod version_tests;
 mod wanted;
 
 use std::{sync::Arc, time::Duration};
