@@ -229,8 +229,12 @@ impl Context {
             looks: Places::new(LOOKS, LOOKS_OF_ONE_POOL),
             pulls: Places::new(PULLS, PULLS_OF_ONE_POOL),
         };
-        // A command that looks once issues nothing.
-        let rights = if looks_once { WicdRights::default() } else { WicdRights::unknown() };
+        // A command that looks once issues nothing, and begins nothing.
+        let (rights, other_operator) = if looks_once {
+            (WicdRights::default(), OtherOperator::default())
+        } else {
+            (WicdRights::unknown(), OtherOperator::unknown())
+        };
         Self {
             process,
             events,
@@ -239,7 +243,7 @@ impl Context {
             hosts,
             writes: Writes::default(),
             wicd: Wicd { rights, renewals: Renewals::default(), proven: Arc::new(Notify::new()) },
-            other_operator: OtherOperator::default(),
+            other_operator,
             wake: ReconcileTrigger::default(),
         }
     }

@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn pools_share_what_there_is() {
-        use GrantType::{Provision, Reboot, Remove, Stage, Update};
+        use GrantType::{Maintenance, Provision, Reboot, Remove, Stage, Update};
         let granted = |type_, disruption| instance("a", Some((type_, disruption)));
         for (name, of_a, expected) in [
             ("nothing granted", instance("a", None), 3),
@@ -98,6 +98,7 @@ mod tests {
             ("a change with a drain", granted(Update, Some(Disruption::Drain)), 2),
             ("a restart", granted(Reboot, None), 2),
             ("a removal", granted(Remove, None), 2),
+            ("a maintenance", granted(Maintenance, None), 2),
         ] {
             let instances = [of_a, instance("b", None)];
             assert_eq!(left(&GlobalDisruptionBudget::default(), "b", &instances, 0), Some(expected), "{name}");

@@ -163,16 +163,10 @@ impl Election {
         seen: &mut Option<(Option<String>, Instant)>,
         patience: Duration,
     ) -> kube::Result<Option<i64>> {
-        let Some(lease) = self.api.get_opt(&self.name).await? else {
-            let fresh =
-                Lease { metadata: ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() }, spec: None };
-            let transitions = newer(1, Timestamp::now());
-            return match self.write(fresh, self.spec(transitions, None)).await {
-                Ok(_) => Ok(Some(i64::from(transitions))),
-                Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(None),
-                Err(error) => Err(error),
-            };
-        };
+        // One that is missing is free, as one without a holder is.
+        let missing =
+            || Lease { metadata: ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() }, spec: None };
+        let lease = self.api.get_opt(&self.name).await?.unwrap_or_else(missing);
         let version = lease.metadata.resource_version.clone();
         let since = match seen {
             Some((v, since)) if *v == version => *since,
@@ -195,7 +189,7 @@ impl Election {
         let transitions = newer(transitions, Timestamp::now());
         match self.write(lease, self.spec(transitions, None)).await {
             Ok(_) => Ok(Some(i64::from(transitions))),
-            Err(kube::Error::Api(status)) if status.is_conflict() => Ok(None),
+            Err(kube::Error::Api(status)) if status.is_conflict() || status.is_already_exists() => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -263,7 +257,13 @@ impl Election {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
+    use crate::fake_api::FakeApi;
+
+    const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/ns/leases";
+    const PATH: &str = "/apis/coordination.k8s.io/v1/namespaces/ns/leases/lease";
 
     fn held_by(holder: &str, transitions: i32) -> LeaseSpec {
         LeaseSpec {
@@ -310,17 +310,40 @@ mod tests {
             (held_by("b", 4), s(75), s(60), Move::Take(5)),
             (held_by("", 4), s(59), s(60), Move::Wait),
             (held_by("", 4), s(60), s(60), Move::Take(5)),
+            // One that is missing.
+            (LeaseSpec::default(), s(59), s(60), Move::Wait),
+            (LeaseSpec::default(), s(60), s(60), Move::Take(1)),
         ] {
             assert_eq!(decide(&spec, "a", unchanged, patience), expected, "{spec:?} {patience:?}");
         }
     }
 
     #[tokio::test]
-    async fn a_lease_that_went_back_is_noticed() {
-        use crate::fake_api::FakeApi;
-        use serde_json::json;
+    async fn a_missing_lease_is_left_to_a_process_that_can_work() {
+        for (about, patience, expected) in [("able", Duration::ZERO, 1), ("unable", Duration::from_hours(1), 0)] {
+            let api = FakeApi::new();
+            let election = Election::new(api.client(), "ns", "lease", "me", Duration::from_secs(15));
+            api.fail("GET", PATH, 404, "NotFound", "there is no such Lease", Value::Null);
+            api.on("POST", LEASES, 201, json!({"metadata": {"name": "lease", "resourceVersion": "1"}}));
+            let mut seen = None;
+            let epoch = election.try_acquire(&mut seen, patience).await.unwrap();
+            assert_eq!((epoch.is_some(), api.calls("POST", LEASES).len()), (expected == 1, expected), "{about}");
+            // Its wait is counted from then.
+            assert!(seen.is_some_and(|(version, _)| version.is_none()), "{about}");
+        }
+    }
 
-        const PATH: &str = "/apis/coordination.k8s.io/v1/namespaces/ns/leases/lease";
+    #[tokio::test]
+    async fn of_two_that_make_a_missing_lease_one_waits() {
+        let api = FakeApi::new();
+        let election = Election::new(api.client(), "ns", "lease", "me", Duration::from_secs(15));
+        api.fail("GET", PATH, 404, "NotFound", "there is no such Lease", Value::Null);
+        api.fail("POST", LEASES, 409, "AlreadyExists", "another process was faster", Value::Null);
+        assert_eq!(election.try_acquire(&mut None, Duration::ZERO).await.unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn a_lease_that_went_back_is_noticed() {
         let lease = |version: &str| json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "lease", "resourceVersion": version}, "spec": held_by("me", 4)});
         let api = FakeApi::new();
         let election = Election::new(api.client(), "ns", "lease", "me", Duration::from_secs(15));

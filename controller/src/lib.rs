@@ -11,6 +11,7 @@
 pub mod acceptance;
 mod api_server;
 pub mod args;
+mod certificate_approval;
 pub mod check_command;
 mod cluster;
 mod cluster_facts;

@@ -12,8 +12,7 @@ use api::{WindowsInstance, WindowsNodePool, names::key};
 use futures::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::{
-    api::{certificates::v1::CertificateSigningRequest, core::v1::Node},
-    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+    api::core::v1::Node, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kube::{
     Api, Client, ResourceExt,
@@ -30,16 +29,15 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     api_server,
     args::Run,
-    cluster, cluster_facts,
+    certificate_approval, cluster, cluster_facts,
     context::{Caches, Cluster, Context, Process, WINDOWS_NODES},
-    csr, errors,
-    events::{EventReason, Events},
+    events::EventReason,
     http::{self, Health, Phase, Readiness},
     instance::{self, StepError},
     inventory::flux,
     lease::Election,
     machines::Machines,
-    metrics::{Metrics, ReasonLabel},
+    metrics::Metrics,
     pool::{self, PoolContext, PoolError},
     release::{Release, ReleaseError},
     scrape,
@@ -148,9 +146,6 @@ impl Leader {
         if let Some((_, message)) = &warning {
             tracing::warn!("{message}");
         }
-        if !self.is_alone().await {
-            return Ok(());
-        }
         let Some((cluster_id, release)) = self.release().await else { return Ok(()) };
         tracing::info!(
             payload = api::payload::digest(&release.manifest().for_platform(release.cluster.platform.as_str())),
@@ -177,6 +172,7 @@ impl Leader {
         watches.spawn("the watch of instances", watch_instances);
         watches.spawn("the watch of Nodes", watch_nodes);
         watches.spawn("the watch of the admission policies", wicd_binding::keep(cx.clone()));
+        watches.spawn("the watch of another operator", keep_alone(cx.clone()));
         // The caches come first: what they do not know yet would look like something that is not there.
         tokio::select! {
             filled = async { tokio::join!(cx.caches.pools.wait_until_ready(), cx.caches.instances.wait_until_ready(), cx.caches.nodes.wait_until_ready()) } => {
@@ -187,7 +183,7 @@ impl Leader {
             () = stop.cancelled() => return Ok(()),
         }
         tokio::select! {
-            () = cx.wicd.rights.known() => {}
+            _ = async { tokio::join!(cx.wicd.rights.known(), cx.other_operator.known()) } => {}
             () = stop.cancelled() => return Ok(()),
         }
         let mut tasks = Tasks::default();
@@ -197,12 +193,11 @@ impl Leader {
         tasks.spawn("the instance controller", instances);
         tasks.spawn("the adapter of legacy sources", wmco_sources::run(cx.clone(), pools_for_sources));
         tasks.spawn("the watch of Flux", flux::run(cx.clone(), pool_cx.sources.flux.clone(), pools_for_flux));
-        tasks.spawn("the certificate approver", approve(cx.clone()));
+        tasks.spawn("the certificate approver", certificate_approval::run(cx.clone(), RELEASE_RETRY));
         tasks.spawn("the facts of the cluster", cluster_facts::follow(cx.clone(), config));
         tasks.spawn("the collector of versions", collect(cx.clone()));
         tasks.spawn("the receiver of pushes", webhook::run(pool_cx.clone()));
         tasks.spawn("the watch of unreadable objects", wake_unreadable(cx.clone()));
-        tasks.spawn("the watch of another operator", keep_alone(cx.clone()));
         tokio::select! {
             biased;
             () = stop.cancelled() => {}
@@ -231,31 +226,6 @@ impl Leader {
             }
         }
         Ok(())
-    }
-
-    /// Waits until the legacy operator does not work any more. Meanwhile every pool reports it. `false` after a stop signal.
-    async fn is_alone(&self) -> bool {
-        let events = Events::new(self.cluster.client.clone(), &self.process.identity);
-        loop {
-            match lock::holder(&self.cluster.client, &self.process.args.namespace).await {
-                Ok(None) => {
-                    self.process.metrics.fault(None);
-                    return true;
-                }
-                Ok(Some(holder)) => {
-                    holder.report(&events);
-                    self.report_fault(lock::REASON, &holder.message()).await;
-                }
-                Err(error) => {
-                    let message = format!("failed to see whether another operator runs: {}", errors::said(&error));
-                    tracing::warn!(reason = "ApiError", "{message}");
-                    self.report_fault("ApiError", &message).await;
-                }
-            }
-            if self.process.stop.run_until_cancelled(tokio::time::sleep(lock::INTERVAL)).await.is_none() {
-                return false;
-            }
-        }
     }
 
     /// Loads and publishes the release. While that is impossible every pool reports it. `None` after a stop signal.
@@ -338,8 +308,8 @@ async fn run_pools(
                     if let Some(message) = cx.caches.unreadable.of_pool(&pool.name_any()) {
                         return refuse_pool(&pool, "InstanceUnreadable", &message, &cx).await;
                     }
-                    if let Some(message) = cx.other_operator.message() {
-                        return refuse_pool(&pool, lock::REASON, &message, &cx).await;
+                    if let Some(problem) = cx.other_operator.problem() {
+                        return refuse_pool(&pool, problem.reason(), &problem.to_string(), &cx).await;
                     }
                     match Box::pin(catch(pool::reconcile(pool.clone(), cx.clone()))).await {
                         Ok(result) => result,
@@ -383,6 +353,9 @@ async fn keep_alone(cx: Arc<Context>) {
     let on_seen = |found| {
         if cx.other_operator.note(found, &cx.process.metrics, &cx.events) {
             cx.caches.pools.state().iter().for_each(|pool| cx.wake.pool(&pool.name_any()));
+            cx.caches.machines.stir();
+            // Requests that were left to the other operator are judged again.
+            cx.wicd.proven.notify_one();
         }
     };
     lock::follow(cx.cluster.client.clone(), &cx.process.args.namespace, on_seen, cx.process.stop.clone()).await;
@@ -464,49 +437,6 @@ async fn collect(cx: Arc<Context>) {
             tracing::warn!(%error, "failed to collect unused versions");
         }
     }
-}
-
-/// Approves and denies certificate requests.
-async fn approve(cx: Arc<Context>) {
-    let operator = loop {
-        match csr::operator_user(&cx.cluster.client).await {
-            Ok(user) => break user,
-            Err(error) => {
-                tracing::warn!(%error, "failed to get the operator's own user name; no certificates are approved until it is known");
-            }
-        }
-        if cx.process.stop.run_until_cancelled(tokio::time::sleep(RELEASE_RETRY)).await.is_none() {
-            return;
-        }
-    };
-    let (held, shared) = (cx.clone(), cx.clone());
-    let hold = move |kind| match kind {
-        csr::Kind::WicdClient => held.wicd.rights.problem().map(|problem| problem.to_string()),
-        csr::Kind::KubeletClient | csr::Kind::KubeletServing => None,
-    };
-    let on_verdict = move |verdict: &csr::Verdict, request: &CertificateSigningRequest| {
-        let reason = match verdict {
-            csr::Verdict::NotOurs => return,
-            csr::Verdict::Wait { message } => {
-                shared.events.say(request, EventReason::Waiting, "Approve", message);
-                "Wait"
-            }
-            csr::Verdict::Approve(kind) => {
-                if *kind == csr::Kind::WicdClient {
-                    shared.wicd.renewals.note(request, Timestamp::now());
-                }
-                "Approve"
-            }
-            csr::Verdict::Deny { reason, message } => {
-                shared.events.say(request, EventReason::Denied(reason), "Deny", message);
-                reason
-            }
-        };
-        shared.process.metrics.csr_verdicts.get_or_create(&ReasonLabel { reason: reason.to_owned() }).inc();
-    };
-    let hosts = instance::claims::Hosts::new(cx.clone());
-    let (client, proven, stop) = (cx.cluster.client.clone(), cx.wicd.proven.clone(), cx.process.stop.clone());
-    csr::run(client, hosts, hold, on_verdict, operator, proven, stop).await;
 }
 
 async fn stop_on_signal(stop: CancellationToken) {

@@ -15,6 +15,8 @@ pub mod backoff;
 pub mod csr;
 pub mod drain;
 mod enumeration;
+#[cfg(test)]
+mod golden_tests;
 pub mod inventory;
 pub mod machines;
 pub mod node;

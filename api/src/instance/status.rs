@@ -97,6 +97,10 @@ pub struct WindowsInstanceStatus {
     /// Name of the last finished operation: its grant has been used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_operation: Option<String>,
+    /// Time when the last maintenance of the node since its last update was over, was withdrawn, or was given up after its drain had begun. What
+    /// the host requests then comes after updates that wait.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_maintenance_time: Option<Time>,
     /// Failures since the last success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failures: Option<Failures>,
@@ -345,7 +349,12 @@ impl Operation {
     /// Whether it is a change of a node that must be completed. Before that it can be aborted: the host is unchanged,
     /// and only the cordon must be lifted.
     pub fn is_past_return(&self) -> bool {
-        self.type_.is_change() && (self.changed || self.rolling_back)
+        self.type_.is_change() && self.has_changed_the_host()
+    }
+
+    /// Whether anything on the host is no longer as it was.
+    pub fn has_changed_the_host(&self) -> bool {
+        self.changed || self.rolling_back
     }
 
     /// The grant that it has begun with.

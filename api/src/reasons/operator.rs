@@ -24,7 +24,7 @@ pub(super) const OPERATOR: Section = Section {
         ),
         row(
             "AnotherOperator",
-            "The Windows Machine Config Operator runs, too. Operations in progress end; no other begins.",
+            "The Windows Machine Config Operator runs, too. Operations in progress end; no other begins. Certificates of nodes are still renewed.",
             "Remove it as in [coming from WMCO](../guide/from-wmco.md); the message names its Pod.",
         ),
         row(

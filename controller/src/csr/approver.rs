@@ -39,7 +39,7 @@ const MAX_WRITES: u16 = 16;
 /// Watches all requests and approves or denies those of the operator's hosts, until `shutdown`.
 ///
 /// - `hosts` returns the known state of the host of a node name. Start this only when the caches behind it are filled.
-/// - `hold` returns why no certificate of a kind may be issued now, if so. Valid requests for it wait.
+/// - `revise` returns what becomes of a verdict under the circumstances, which may forbid an approval or a denial.
 /// - `on_verdict` is called after an approval or a denial has been written, and when a request begins to wait or waits
 ///   for another cause.
 /// - `operator_user` comes from [`super::operator_user`].
@@ -49,7 +49,7 @@ const MAX_WRITES: u16 = 16;
 pub async fn run<H: Hosts>(
     client: Client,
     hosts: H,
-    hold: impl Fn(Kind) -> Option<String> + Send + Sync + 'static,
+    revise: impl Fn(Verdict) -> Verdict + Send + Sync + 'static,
     on_verdict: impl Fn(&Verdict, &CertificateSigningRequest) + Send + Sync + 'static,
     operator_user: String,
     poke: Arc<Notify>,
@@ -62,7 +62,7 @@ pub async fn run<H: Hosts>(
         api: Api::all(client),
         requests: requests.clone(),
         hosts,
-        hold: Box::new(hold),
+        revise: Box::new(revise),
         on_verdict: Box::new(on_verdict),
         index: Mutex::new(Index::new(operator_user.clone(), Instant::now())),
         operator_user,
@@ -85,6 +85,7 @@ pub async fn run<H: Hosts>(
         .await;
 }
 
+type Revise = dyn Fn(Verdict) -> Verdict + Send + Sync;
 type OnVerdict = dyn Fn(&Verdict, &CertificateSigningRequest) + Send + Sync;
 
 struct Approver<H> {
@@ -92,7 +93,7 @@ struct Approver<H> {
     /// The open ones.
     requests: Store<CertificateSigningRequest>,
     hosts: H,
-    hold: Box<dyn Fn(Kind) -> Option<String> + Send + Sync>,
+    revise: Box<Revise>,
     on_verdict: Box<OnVerdict>,
     operator_user: String,
     index: Mutex<Index>,
@@ -139,7 +140,7 @@ impl<H: Hosts> Approver<H> {
     async fn carry_out(&self, csr: &CertificateSigningRequest) -> kube::Result<()> {
         let (verdict, csr) = match self.judge(csr) {
             Verdict::Approve(_) | Verdict::Deny { .. } => {
-                confirm_and_decide(&self.api, &self.hosts, &self.operator_user, csr).await?
+                confirm_and_decide(&self.api, &self.hosts, &self.revise, &self.operator_user, csr).await?
             }
             undecided => (undecided, csr.clone()),
         };
@@ -162,10 +163,7 @@ impl<H: Hosts> Approver<H> {
             }
             index.judge(csr, || self.requests.state(), claims, Instant::now())
         });
-        match verdict {
-            Verdict::Approve(kind) => (self.hold)(kind).map_or(verdict, |message| Verdict::Wait { message }),
-            other => other,
-        }
+        (self.revise)(verdict)
     }
 
     fn with_index<T>(&self, with: impl FnOnce(&mut Index, &dyn Fn(&str) -> Option<Claim>) -> T) -> T {
@@ -183,6 +181,7 @@ impl<H: Hosts> Approver<H> {
 pub(super) async fn confirm_and_decide<H: Hosts>(
     api: &Api<CertificateSigningRequest>,
     hosts: &H,
+    revise: &Revise,
     operator_user: &str,
     csr: &CertificateSigningRequest,
 ) -> kube::Result<(Verdict, CertificateSigningRequest)> {
@@ -194,7 +193,7 @@ pub(super) async fn confirm_and_decide<H: Hosts>(
     }
     let claims = |node: &str| confirmed.get(node).cloned().unwrap_or_else(|| hosts.lookup(node));
     // Which of several is first was decided before.
-    let verdict = verdict(csr, &claims, &Outstanding::default(), operator_user);
+    let verdict = revise(verdict(csr, &claims, &Outstanding::default(), operator_user));
     decide(api, csr, &verdict).await.map(|written| (verdict, written))
 }
 

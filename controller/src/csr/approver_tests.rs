@@ -77,7 +77,7 @@ async fn run_until(api: &FakeApi, poke: Arc<Notify>, condition: impl Fn(&[(Strin
     let on_verdict = move |verdict: &Verdict, csr: &CertificateSigningRequest| {
         noted.lock().push((csr.name_any(), verdict.clone()));
     };
-    let running = tokio::spawn(run(api.client(), Known, |_| None, on_verdict, OPERATOR.into(), poke, on_stop));
+    let running = tokio::spawn(run(api.client(), Known, |verdict| verdict, on_verdict, OPERATOR.into(), poke, on_stop));
     let holds = async {
         while !condition(&reported.lock()) {
             tokio::time::sleep(Duration::from_millis(5)).await;

@@ -95,7 +95,7 @@ async fn nothing_is_approved_or_denied_for_a_name_whose_node_is_somebody_elses()
         csr.spec.username = Some("system:node:win-1".into());
         csr.spec.groups = Some(vec!["system:nodes".into(), "system:authenticated".into()]);
         let requests = kube::Api::all(api.client());
-        let (verdict, _) = confirm_and_decide(&requests, &Taken, OPERATOR, &csr).await.unwrap();
+        let (verdict, _) = confirm_and_decide(&requests, &Taken, &|verdict| verdict, OPERATOR, &csr).await.unwrap();
         assert_eq!(verdict, super::Verdict::NotOurs, "{what}");
     }
     assert_eq!(api.all_calls(), []);

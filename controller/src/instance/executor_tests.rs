@@ -43,7 +43,7 @@ pub(super) fn grant(id: &str, type_: GrantType, more: &Value) -> Value {
 }
 
 impl World {
-    async fn new() -> Self {
+    pub(super) async fn new() -> Self {
         let bed = Bed::with_objects().await;
         let mut instance = serde_json::to_value(bed.instance(&json!({}), &json!({}), &json!({}))).unwrap();
         let metadata = json!({"name": "win-1", "uid": "i-1", "finalizers": [names::FINALIZER_INSTANCE]});
@@ -63,7 +63,7 @@ impl World {
     }
 
     /// Stores a version, and returns its name.
-    fn publish(&self, max_pods: u32) -> String {
+    pub(super) fn publish(&self, max_pods: u32) -> String {
         let template: TemplateSpec = serde_json::from_value(json!({"kubelet": {"maxPods": max_pods}})).unwrap();
         let release = self.bed.cx.hosts.release.get();
         let rendered = release.render(&template).unwrap();

@@ -28,6 +28,11 @@ fn operation(world: &World) -> Value {
     world.instance().unwrap()["status"]["operation"].clone()
 }
 
+/// Whether its node was maintained since its last update.
+fn was_maintained(world: &World) -> bool {
+    world.instance().unwrap()["status"]["lastMaintenanceTime"].is_string()
+}
+
 fn message(world: &World) -> String {
     let instance = world.instance().unwrap();
     let conditions = instance["status"]["conditions"].as_array().unwrap().clone();
@@ -108,6 +113,25 @@ async fn a_request_that_is_withdrawn_before_the_node_is_drained_leaves_it_as_it_
     withdraw(&world, key::MAINTENANCE);
     world.works_until("it is as it was", |w| w.follows(&version) && state(w).is_none()).await;
     assert!(world.has_pods());
+    // A host could otherwise disturb its node as often as it likes, before any update has its turn.
+    assert!(was_maintained(&world));
+}
+
+#[tokio::test]
+async fn a_maintenance_counts_until_the_next_update() {
+    let (mut world, version) = asked().await;
+    drained(&mut world).await;
+    assert!(!was_maintained(&world));
+    withdraw(&world, key::MAINTENANCE);
+    world.works_until("it is a node again", |w| w.follows(&version) && state(w).is_none()).await;
+    assert!(was_maintained(&world));
+    for (id, version, expected) in [("the-same-again", version, true), ("update-1", world.publish(120), false)] {
+        let change = json!({"version": version, "disruption": "None"});
+        world.grant(id, GrantType::Update, &version, &change);
+        let is_over = |w: &World| w.instance().is_some_and(|i| i["status"]["lastOperation"] == id);
+        world.works_until(id, |w| is_over(w) && w.follows(&version)).await;
+        assert_eq!(was_maintained(&world), expected, "{id}");
+    }
 }
 
 #[tokio::test]

@@ -21,6 +21,8 @@ mod maintenance;
 #[cfg(test)]
 mod maintenance_tests;
 mod node_events;
+#[cfg(test)]
+mod other_operator_tests;
 pub(crate) mod own;
 mod poolless;
 mod pull;
@@ -33,6 +35,8 @@ mod suitability;
 #[cfg(test)]
 pub(crate) mod test_bed;
 mod update;
+#[cfg(test)]
+mod version_tests;
 mod wanted;
 
 use std::{sync::Arc, time::Duration};
@@ -184,6 +188,7 @@ fn waiting(scope: &Scope) -> Waiting {
     Waiting {
         is_node: scope.status.current_version.is_some(),
         is_plan: scope.is_plan(),
+        has_other_operator: !scope.cx.other_operator.is_gone(),
         pause: scope.pool.spec.rollout().pause(Timestamp::now()),
         held: is_held(&scope.instance, node.as_deref()),
         ..Waiting::default()
@@ -203,17 +208,18 @@ async fn leave(scope: &mut Scope, grant: Option<Grant>) -> Result<Action, StepEr
         }
         return remove::run(scope, &begun).await;
     }
+    let is_alone = scope.cx.other_operator.is_gone();
     let machine = scope.instance.spec.origin.as_ref().and_then(|o| o.machine.clone());
     let orphan = scope.pool.spec.deletion_policy() == DeletionPolicy::Orphan;
     let set = scope.pool.spec.inventory.machine_set_ref.as_ref();
-    if let (Some(machine), Some(set), false) = (machine.as_deref(), set, orphan)
+    if let (Some(machine), Some(set), false, true) = (machine.as_deref(), set, orphan, is_alone)
         && machines::is_gone(&scope.cx.cluster.client, set.group.unwrap_or_default(), machine).await
     {
         return remove::vanished(scope).await;
     }
     // A released host is neither changed nor contacted.
     let lets_go = orphan || grant.as_ref().is_some_and(|g| g.type_ == GrantType::Orphan);
-    if !lets_go && restored::is_lost(scope) {
+    if is_alone && !lets_go && restored::is_lost(scope) {
         if let Some(wait) = scope.retry_after() {
             return Ok(Action::requeue(wait));
         }
@@ -353,7 +359,7 @@ async fn sync_idle_node(scope: &mut Scope) -> Result<Option<Duration>, StepError
     report_host(scope, &node);
     report_lost_settings(scope).await;
     let (ready, _, mut says) = node::ready(&node);
-    if !scope.is_plan()
+    if !scope.only_watches()
         && let Err(error) = register::sync_node_metadata(scope, &node).await
     {
         return match scope.same_failure(&error) {
@@ -386,7 +392,7 @@ async fn sync_idle_node(scope: &mut Scope) -> Result<Option<Duration>, StepError
     if was_ready && !ready {
         scope.cx.events.say(&scope.instance, EventReason::NodeNotReady, "Keep", &says);
     }
-    if scope.is_plan() {
+    if scope.only_watches() {
         return Ok(None);
     }
     let again = address::verify(scope).await?;

@@ -91,9 +91,16 @@ impl Scope {
         self.pool.spec.is_plan() && self.pool.metadata.deletion_timestamp.is_none()
     }
 
-    /// Whether the operation of this grant may be worked on. What has begun is finished.
+    /// Whether neither the host nor the Node is changed, except to end what has begun.
+    pub(super) fn only_watches(&self) -> bool {
+        self.is_plan() || !self.cx.other_operator.is_gone()
+    }
+
+    /// Whether the operation of this grant may be worked on. What has begun is finished; beside another operator, only what has changed the
+    /// host: a failed attempt is not repeated there, and a drain is given up.
     pub(super) fn may_start(&self, grant: &Grant) -> bool {
-        !self.is_plan() || self.status.operation.as_ref().is_some_and(|o| o.id == grant.id)
+        let begun = self.status.operation.as_ref().filter(|o| o.id == grant.id);
+        begun.map_or(!self.only_watches(), |o| self.cx.other_operator.is_gone() || o.has_changed_the_host())
     }
 
     /// The operation of this grant: the stored one if it is the same, otherwise a new one.

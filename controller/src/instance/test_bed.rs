@@ -30,6 +30,7 @@ use crate::{
     unreadable::Unreadable,
     watch::Event,
     wicd_rights::WicdRights,
+    wmco::lock::OtherOperator,
 };
 
 /// Id of the cluster.
@@ -216,6 +217,7 @@ fn process(api: &FakeApi, files: &Path, epoch: i64) -> (Arc<Context>, Writers) {
     let cluster = Cluster::fake(api.client());
     let mut cx = Context::new(process, cluster, CLUSTER.into(), caches, release);
     cx.wicd.rights = WicdRights::default();
+    cx.other_operator = OtherOperator::default();
     (Arc::new(cx), Writers { instances, nodes })
 }
 

@@ -4,7 +4,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use api::{Disruption, Grant, GrantType, Operation, Step, names::key};
+use api::{Disruption, Grant, GrantType, Operation, Step, Time, names::key};
 use k8s_openapi::api::core::v1::Node;
 use kube::runtime::controller::Action;
 
@@ -296,6 +296,11 @@ async fn done(scope: &mut Scope, node: Option<Arc<Node>>, target: &Target) -> Re
     } else if operation.type_ == GrantType::Update && !is_renewal {
         scope.status.failed_version = None;
     }
+    if operation.type_ == GrantType::Maintenance {
+        scope.status.last_maintenance_time = Some(Time::now());
+    } else if operation.type_ == GrantType::Update && !is_renewal && !operation.rolling_back {
+        scope.status.last_maintenance_time = None;
+    }
     scope.status.staged_version = None;
     scope.status.wicd = Some(scope.cx.hosts.release.get().wicd.sha256.clone());
     if let Some(node) = &node {
@@ -392,6 +397,12 @@ pub(super) async fn abort_operation(scope: &mut Scope) -> Result<(), StepError> 
         && let Some(node) = scope.find_node().await?.node()
     {
         release_cordon(&cordon(scope), &scope.cx.cluster.client, &node).await.map_err(StepError::Drain)?;
+    }
+    let node = scope.cx.node(&scope.name());
+    let is_withdrawn = || maintenance::requested(scope, node.as_deref()).request.is_none();
+    if operation.type_ == GrantType::Maintenance && (operation.drain.is_some() || is_withdrawn()) {
+        // It has had its turn. One that is withdrawn each time before the drain would come first each time.
+        scope.status.last_maintenance_time = Some(Time::now());
     }
     scope.status.operation = None;
     Ok(())

@@ -12,20 +12,19 @@ use kube::{
     Api, Client, Resource as _, ResourceExt as _,
     runtime::{WatchStreamExt as _, watcher},
 };
-use parking_lot::RwLock;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    errors::said,
     events::{EventReason, Events},
     metrics::Metrics,
 };
 
 /// Name of the ConfigMap.
 const LOCK: &str = "windows-machine-config-operator-lock";
-/// Reason of conditions, events and the metric.
-pub(crate) const REASON: &str = "AnotherOperator";
 /// Interval of the checks of the Pod that holds the lock: it is not watched.
-pub(crate) const INTERVAL: Duration = Duration::from_secs(5);
+const INTERVAL: Duration = Duration::from_secs(5);
 /// Interval of checks without a change, in case that a watch has missed one.
 const SLOW: Duration = Duration::from_mins(5);
 /// The Pods of this operator. One of them owns no lock, whatever a ConfigMap says.
@@ -40,7 +39,7 @@ pub(crate) struct Holder {
 
 impl Holder {
     /// What is wrong, and what to do.
-    pub(crate) fn message(&self) -> String {
+    fn message(&self) -> String {
         let (pod, namespace) = (&self.pod, self.lock.namespace().unwrap_or_default());
         format!(
             "the Windows Machine Config Operator runs in the Pod {pod} (ConfigMap {namespace}/{LOCK}), and two operators must not change \
@@ -50,7 +49,7 @@ impl Holder {
     }
 
     /// Reports it once.
-    pub(crate) fn report(&self, events: &Events) {
+    fn report(&self, events: &Events) {
         events.say_of(self.lock.object_ref(&()), EventReason::AnotherOperator, "Wait", &self.message());
     }
 }
@@ -69,7 +68,7 @@ fn may_work(pod: &Pod, uid: &str) -> bool {
 }
 
 /// The other operator, if it lives.
-pub(crate) async fn holder(client: &Client, namespace: &str) -> kube::Result<Option<Holder>> {
+async fn holder(client: &Client, namespace: &str) -> kube::Result<Option<Holder>> {
     let locks: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
     let Some(lock) = locks.get_opt(LOCK).await? else { return Ok(None) };
     let Some((name, uid)) = owner(&lock) else { return Ok(None) };
@@ -77,46 +76,105 @@ pub(crate) async fn holder(client: &Client, namespace: &str) -> kube::Result<Opt
     Ok(pod.filter(|pod| may_work(pod, &uid)).map(|_| Holder { lock, pod: name }))
 }
 
-/// The other operator, as it was seen last.
-#[derive(Default)]
-pub(crate) struct OtherOperator(RwLock<Option<Holder>>);
+/// Why no operation may begin.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub(crate) enum Presence {
+    /// It lives.
+    #[error("{}", .0.message())]
+    Lives(Holder),
+    /// That is not known yet.
+    #[error("failed to see whether another operator runs: {0}")]
+    Unknown(String),
+}
+
+impl Presence {
+    /// Reason of conditions, events and the metric.
+    pub(crate) fn reason(&self) -> &'static str {
+        match self {
+            Self::Lives(_) => "AnotherOperator",
+            Self::Unknown(_) => "ApiError",
+        }
+    }
+}
+
+/// The other operator, as it was seen last. `None` before the API server has answered for the first time.
+#[derive(Debug)]
+pub(crate) struct OtherOperator(watch::Sender<Option<Result<(), Presence>>>);
+
+impl Default for OtherOperator {
+    /// For commands that begin nothing: it is gone.
+    fn default() -> Self {
+        Self(watch::channel(Some(Ok(()))).0)
+    }
+}
 
 impl OtherOperator {
-    /// Why no operation may begin.
-    pub(crate) fn message(&self) -> Option<String> {
-        self.0.read().as_ref().map(Holder::message)
+    /// Nothing is known yet, and so nothing begins.
+    pub(crate) fn unknown() -> Self {
+        Self(watch::channel(None).0)
     }
 
-    /// Notes what was seen. Returns whether it is something else than before.
-    pub(crate) fn note(&self, found: Option<Holder>, metrics: &Metrics, events: &Events) -> bool {
-        metrics.fault(found.as_ref().map(|_| REASON));
-        if let Some(holder) = &found {
+    /// Why no operation may begin.
+    pub(crate) fn problem(&self) -> Option<Presence> {
+        let unasked = || Err(Presence::Unknown("the API server has not answered yet".into()));
+        self.0.borrow().clone().unwrap_or_else(unasked).err()
+    }
+
+    /// Whether it is known to be gone.
+    pub(crate) fn is_gone(&self) -> bool {
+        *self.0.borrow() == Some(Ok(()))
+    }
+
+    /// Waits until the API server was asked once.
+    pub(crate) async fn known(&self) {
+        // The sender lives as long as this.
+        let _ = self.0.subscribe().wait_for(Option::is_some).await;
+    }
+
+    /// Notes what was seen. An API server that does not answer says nothing new. Returns whether it is something else than before.
+    pub(crate) fn note(&self, found: kube::Result<Option<Holder>>, metrics: &Metrics, events: &Events) -> bool {
+        let seen = match found {
+            Ok(found) => found.map_or(Ok(()), |holder| Err(Presence::Lives(holder))),
+            Err(error) => {
+                tracing::warn!(%error, "failed to see whether another operator runs");
+                if matches!(&*self.0.borrow(), Some(Ok(()) | Err(Presence::Lives(_)))) {
+                    return false;
+                }
+                Err(Presence::Unknown(said(&error)))
+            }
+        };
+        metrics.fault(seen.as_ref().err().map(Presence::reason));
+        if let Err(Presence::Lives(holder)) = &seen {
             holder.report(events);
         }
-        let mut known = self.0.write();
-        let is_new = known.is_some() != found.is_some();
-        *known = found;
-        is_new
+        let seen = Some(seen);
+        self.0.send_if_modified(|known| std::mem::replace(known, seen.clone()) != seen)
+    }
+}
+
+#[cfg(test)]
+impl OtherOperator {
+    /// It comes or goes.
+    pub(crate) fn set(&self, lives: bool) {
+        let holder = Holder { lock: ConfigMap::default(), pod: "wmco-1".into() };
+        self.0.send_replace(Some(if lives { Err(Presence::Lives(holder)) } else { Ok(()) }));
     }
 }
 
 /// Follows the lock until `stop`, and reports to `on_seen` at each check.
-pub(crate) async fn follow(client: Client, namespace: &str, on_seen: impl Fn(Option<Holder>), stop: CancellationToken) {
+pub(crate) async fn follow(
+    client: Client,
+    namespace: &str,
+    on_seen: impl Fn(kube::Result<Option<Holder>>),
+    stop: CancellationToken,
+) {
     let locks: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
     let only = watcher::Config::default().fields(&format!("metadata.name={LOCK}"));
     let mut changes = std::pin::pin!(watcher(locks, only).default_backoff());
     loop {
-        let interval = match holder(&client, namespace).await {
-            Ok(found) => {
-                let interval = if found.is_some() { INTERVAL } else { SLOW };
-                on_seen(found);
-                interval
-            }
-            Err(error) => {
-                tracing::warn!(%error, "failed to see whether another operator runs");
-                INTERVAL
-            }
-        };
+        let found = holder(&client, namespace).await;
+        let interval = if matches!(found, Ok(None)) { SLOW } else { INTERVAL };
+        on_seen(found);
         let changed = tokio::time::timeout(interval, changes.next());
         if stop.run_until_cancelled(changed).await.is_none() {
             return;
@@ -181,5 +239,28 @@ mod tests {
         api.on("GET", LOCK_PATH, 200, lock(&owned));
         api.on("GET", POD_PATH, 403, json!({"code": 403, "reason": "Forbidden", "message": "no"}));
         assert!(holder(&api.client(), "ns").await.is_err());
+    }
+
+    #[tokio::test]
+    async fn nothing_begins_before_it_is_known_and_an_outage_changes_nothing() {
+        let api = FakeApi::new();
+        let (other, metrics) = (OtherOperator::unknown(), Metrics::default());
+        let events = Events::new(api.client(), "test");
+        let outage = || Err(kube::Error::Api(Box::new(kube::core::Status::failure("down", "x").with_code(500))));
+        let lives = || Ok(Some(Holder { lock: ConfigMap::default(), pod: "wmco-1".into() }));
+        let reason = || other.problem().map(|problem| problem.reason());
+        assert_eq!((other.is_gone(), reason()), (false, Some("ApiError")));
+        for (about, found, is_new, expected) in [
+            ("it cannot be asked", outage(), true, Some("ApiError")),
+            ("the same", outage(), false, Some("ApiError")),
+            ("it lives", lives(), true, Some("AnotherOperator")),
+            ("an outage", outage(), false, Some("AnotherOperator")),
+            ("it goes", Ok(None), true, None),
+            ("an outage after that", outage(), false, None),
+            ("it comes back", lives(), true, Some("AnotherOperator")),
+        ] {
+            assert_eq!(other.note(found, &metrics, &events), is_new, "{about}");
+            assert_eq!((reason(), other.is_gone()), (expected, expected.is_none()), "{about}");
+        }
     }
 }

@@ -51,7 +51,10 @@ pub(super) async fn run(cx: &Context, mut pools: Changes<WindowsNodePool>) {
             },
             () = tokio::time::sleep(RETRY), if must_retry => true,
         };
-        if is_filled && looks {
+        if is_filled && looks && !cx.other_operator.is_gone() {
+            // It may go without any change of a source.
+            must_retry = true;
+        } else if is_filled && looks {
             let result = keep_pool(cx, &maps).await;
             must_retry = result.is_err();
             if let Err(error) = result {

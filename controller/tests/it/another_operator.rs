@@ -7,7 +7,9 @@ use api::{
     conditions::{self, kind},
     names::DEFAULT_NAMESPACE,
 };
+use controller::csr::Kind;
 use k8s_openapi::api::{
+    certificates::v1::CertificateSigningRequest,
     core::v1::{ConfigMap, Pod, ServiceAccount},
     events::v1::Event,
 };
@@ -21,7 +23,14 @@ use testbed::{
     sim::{HostOptions, SimOptions},
 };
 
-use crate::fleet::{World, entries, is_ready, pool_status, spec};
+use crate::{
+    cluster::kubelet,
+    csr::{
+        self, Post,
+        forge::{Forged, Name},
+    },
+    fleet::{World, entries, is_ready, pool_status, spec},
+};
 
 const LOCK: &str = "windows-machine-config-operator-lock";
 const FAULT: &str = r#"windows_node_pool_fault{reason="AnotherOperator"}"#;
@@ -58,17 +67,36 @@ fn waits(pool: &WindowsNodePool, pod: &str) -> bool {
     ready.is_some_and(|c| c.status == "False" && c.reason == "AnotherOperator" && c.message.contains(pod))
 }
 
+/// Requests with which the kubelet of a node renews its certificates: which are approved is seen soon.
+async fn renew(world: &World, node: &str, address: &str) -> Result<[String; 2]> {
+    let client = kubelet(&world.control_plane, node).await?;
+    let of_node = || Forged::new(&format!("system:node:{node}"), &["system:nodes"]);
+    let serving = of_node().names(&[Name::Ip(address)]).pem();
+    let posts = [
+        Post::of(Kind::KubeletClient, "its identity", &client, of_node().pem()),
+        Post::of(Kind::KubeletServing, "its server", &client, serving),
+    ];
+    Ok([posts[0].send().await?.name_any(), posts[1].send().await?.name_any()])
+}
+
+/// The verdict on a request: the types of its conditions.
+async fn verdict(world: &World, name: &str) -> Vec<String> {
+    let requests: Api<CertificateSigningRequest> = Api::all(world.client.clone());
+    let found = requests.get(name).await;
+    found.map(|r| csr::conditions(&r).into_iter().map(|(type_, _)| type_).collect()).unwrap_or_default()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_begins_while_the_legacy_operator_lives() -> Result<()> {
     let control_plane = ControlPlane::start(ControlPlaneOptions::default()).await?;
     deployment::install(&control_plane).await?;
     legacy_leads(&control_plane, "wmco-1").await?;
-    let world = World::on(control_plane, SimOptions::default(), &entries(b"kubelet"), None, &[]).await?;
+    let mut world = World::on(control_plane, SimOptions::default(), &entries(b"kubelet"), None, &[]).await?;
     world.operator.leads().await?;
     let hosts = world.hosts("win", 2).await?;
     world.apply("factory", &spec(&hosts[..1])).await?;
 
-    // It waits, is ready, and says why. It has begun nothing: not even the finalizer of the pool, or the rights of its daemons.
+    // It waits, is ready, and says why. It has begun nothing: not even the finalizer of the pool.
     world.until("factory", "it waits", |p| waits(p, "wmco-1")).await?;
     ensure!(world.operator.get("/readyz").await?.contains("200 OK"), "it is not ready");
     ensure!(world.operator.metric(FAULT).await? > 0.0, "the metric does not say it");
@@ -96,8 +124,24 @@ async fn nothing_begins_while_the_legacy_operator_lives() -> Result<()> {
     world.until("factory", "the new host waits", is_seen).await?;
     ensure!(world.instance("win-1").await?.is_none(), "there is an instance of the new host");
     ensure!(world.node("win-0").await?.is_some(), "the node is gone");
+
+    // A process that starts beside it begins nothing either, and its nodes live on: their certificates are renewed. What is the other one's is
+    // left to it, whatever it looks like from here.
+    world.restart().await?;
+    world.until("factory", "the next process waits", |p| waits(p, "wmco-2")).await?;
+    let wrong = Forged::new("system:node:win-0", &["system:nodes", "system:masters"]).pem();
+    let as_node = kubelet(&world.control_plane, "win-0").await?;
+    let wrong =
+        Post::of(Kind::KubeletClient, "not as this operator wants it", &as_node, wrong).send().await?.name_any();
+    for name in renew(&world, "win-0", &hosts[0].address().to_string()).await? {
+        world.eventually("a renewal is approved", || async { verdict(&world, &name).await == ["Approved"] }).await?;
+    }
+    ensure!(verdict(&world, &wrong).await.is_empty(), "a request was denied beside the other operator");
+    ensure!(world.instance("win-1").await?.is_none(), "there is an instance of the new host");
+
     legacy_ends(&world, "wmco-2").await?;
     world.until("factory", "both are there", |p| is_ready(p) && pool_status(p).ready_nodes == 2).await?;
+    world.eventually("it is denied", || async { verdict(&world, &wrong).await == ["Denied"] }).await?;
     ensure!(world.operator.metric(FAULT).await? == 0.0, "the metric still says it");
     Ok(())
 }

@@ -68,7 +68,7 @@ fn wicd_node(name: &str) -> Forged {
     Forged::new(&format!("system:wicd-node:{name}"), &["system:wicd-nodes"])
 }
 
-struct Post {
+pub(crate) struct Post {
     what: &'static str,
     client: Client,
     signer: &'static str,
@@ -78,12 +78,12 @@ struct Post {
 }
 
 impl Post {
-    fn of(kind: Kind, what: &'static str, client: &Client, pem: String) -> Self {
+    pub(crate) fn of(kind: Kind, what: &'static str, client: &Client, pem: String) -> Self {
         let usages = vec!["digital signature", kind.purpose()];
         Self { what, client: client.clone(), signer: kind.signer_name(), usages, pem, seconds: Some(3600) }
     }
 
-    async fn send(&self) -> kube::Result<CertificateSigningRequest> {
+    pub(crate) async fn send(&self) -> kube::Result<CertificateSigningRequest> {
         let csr: CertificateSigningRequest = serde_json::from_value(json!({
             "metadata": {"generateName": "it-"},
             "spec": {
@@ -96,7 +96,7 @@ impl Post {
     }
 }
 
-fn conditions(csr: &CertificateSigningRequest) -> Vec<(String, String)> {
+pub(crate) fn conditions(csr: &CertificateSigningRequest) -> Vec<(String, String)> {
     let conditions = csr.status.iter().flat_map(|status| status.conditions.iter().flatten());
     conditions.map(|c| (c.type_.clone(), c.reason.clone().unwrap_or_default())).collect()
 }
@@ -153,7 +153,7 @@ async fn no_attack_is_approved_and_every_right_request_is() -> Result<()> {
     let running = tokio::spawn(run(
         operator.clone(),
         Known,
-        |_| None,
+        |verdict| verdict,
         on_verdict,
         OPERATOR.into(),
         poke.clone(),

@@ -70,6 +70,8 @@ pub struct Candidate {
     pub wants_reboot: bool,
     /// Who requests that the node be drained for maintenance.
     pub maintenance: Option<By>,
+    /// When its last maintenance since its last update was over. The host cannot change it.
+    pub maintained_at: Option<Timestamp>,
     /// Since when its Node is not Ready.
     pub down_since: Option<Timestamp>,
     /// Whether the host did not answer over SSH when it was last tried.
@@ -193,6 +195,16 @@ pub(super) fn is_silent(candidate: &Candidate) -> bool {
 /// Whether it is drained for maintenance, or is about to be.
 pub(super) fn is_maintained(candidate: &Candidate) -> bool {
     candidate.grant == Some(GrantType::Maintenance)
+}
+
+/// Whether it has the grant for that, and has not used it.
+pub(super) fn has_its_maintenance(candidate: &Candidate) -> bool {
+    is_maintained(candidate) && !candidate.grant_used
+}
+
+/// Whether a host requests its maintenance again since its last update. A person may do so as often as they like.
+pub(super) fn is_repeated(candidate: &Candidate) -> bool {
+    candidate.maintained_at.is_some() && candidate.maintenance.is_some_and(|by| by != By::Person)
 }
 
 /// Whether its maintenance has gone so far that people work on the host, and not the operator.

@@ -19,8 +19,8 @@ use sha2::{Digest, Sha256};
 
 use super::{
     candidate::{
-        count, disturbs, has, has_pods, is_busy, is_dead_change, is_disturbed, is_drained, is_granted, is_maintained,
-        is_quiet_change, is_revocable, is_seated, is_silent, later, waits,
+        count, disturbs, has, has_its_maintenance, has_pods, is_busy, is_dead_change, is_disturbed, is_drained,
+        is_granted, is_maintained, is_quiet_change, is_repeated, is_revocable, is_seated, is_silent, later, waits,
     },
     progress::{BlockedBy, UpdateLimit},
 };
@@ -113,6 +113,7 @@ pub fn decide(candidates: &[Candidate], limits: &Limits, now: Timestamp) -> Deci
     plan.renew();
     plan.update();
     plan.reboot();
+    plan.maintain_again();
     plan.repair();
     plan.rotate_key();
     plan.pull_images();
@@ -377,10 +378,30 @@ impl<'a> Plan<'a> {
         if self.limits.paused {
             return;
         }
-        let wants = |s: &&'a Candidate| s.maintenance.is_some() && !s.withheld && self.is_free(s);
-        let mut candidates: Vec<&'a Candidate> = self.candidates.iter().copied().filter(wants).collect();
+        // A place that was used for the last one is given out by the next decision.
+        let mut candidates = self.to_be_maintained(|s| has_its_maintenance(s) || !(is_repeated(s) || is_maintained(s)));
         // What people request goes before what hosts request.
-        candidates.sort_by_key(|s| (!is_maintained(s), s.maintenance, s.available, &s.name));
+        candidates.sort_by_key(|s| (!has_its_maintenance(s), s.maintenance, s.available, &s.name));
+        self.give_maintenance(candidates);
+    }
+
+    /// The same for hosts that request it again since their last update: one that ends its maintenance and begins the next would otherwise take
+    /// a place for ever, and no update its turn.
+    fn maintain_again(&mut self) {
+        if self.limits.paused {
+            return;
+        }
+        let mut candidates = self.to_be_maintained(|s| is_repeated(s) && !is_maintained(s));
+        candidates.sort_by_key(|s| (s.maintained_at, s.available, &s.name));
+        self.give_maintenance(candidates);
+    }
+
+    fn to_be_maintained(&self, which: impl Fn(&Candidate) -> bool) -> Vec<&'a Candidate> {
+        let wants = |s: &&'a Candidate| s.maintenance.is_some() && !s.withheld && self.is_free(s) && which(s);
+        self.candidates.iter().copied().filter(wants).collect()
+    }
+
+    fn give_maintenance(&mut self, candidates: Vec<&'a Candidate>) {
         for candidate in candidates {
             if self.pay(candidate, Disruption::Reboot) {
                 self.give(candidate, GrantType::Maintenance);

@@ -589,6 +589,66 @@ fn maintenance() {
     ]);
 }
 
+/// The host ends its maintenance and requests the next one in the same moment, as often as it likes.
+#[test]
+fn a_host_that_requests_its_maintenance_again_comes_after_updates() {
+    use GrantType::{Maintenance, Update};
+    let again = |second, name: &str| Candidate { maintained_at: at(second), ..asks(node(name)) };
+    let by_person = |candidate| Candidate { maintenance: Some(By::Person), ..candidate };
+    let used = |candidate| Candidate { grant_used: true, ..granted(candidate, Maintenance) };
+    let (free, closed) = (limits(), Limits { open: false, ..limits() });
+    check(vec![
+        ("after an update", vec![again(-9, "a"), ready_to_go("b")], free.clone(), vec![("b", Some(Update))]),
+        ("its own, too", vec![again(-9, "a"), staged(old(again(-9, "b")))], free.clone(), vec![("b", Some(Update))]),
+        ("unless none may begin", vec![again(-9, "a"), ready_to_go("b")], closed, vec![("a", Some(Maintenance))]),
+        (
+            "a person may",
+            vec![by_person(again(-9, "a")), ready_to_go("b")],
+            free.clone(),
+            vec![("a", Some(Maintenance))],
+        ),
+        (
+            "after the first request of another",
+            vec![again(-9, "a"), asks(node("b"))],
+            free.clone(),
+            vec![("b", Some(Maintenance))],
+        ),
+        (
+            "after one whose last is longer ago",
+            vec![again(-5, "a"), again(-9, "b")],
+            free.clone(),
+            vec![("b", Some(Maintenance))],
+        ),
+        ("a grant does not move", vec![granted(again(-9, "a"), Maintenance), ready_to_go("b")], free.clone(), vec![]),
+        ("a used one gives its place back", vec![used(again(0, "a")), ready_to_go("b")], free, vec![("a", None)]),
+    ]);
+}
+
+/// One host does nothing but begin and end its maintenance.
+#[test]
+fn no_host_keeps_the_others_from_their_turn() {
+    let mut pool = vec![asks(node("a")), asks(node("b")), ready_to_go("c"), ready_to_go("d")];
+    let mut turns = Vec::new();
+    for second in 0..16 {
+        for (name, change) in decide(&pool, &limits(), NOW).changes {
+            let candidate = pool.iter_mut().find(|s| s.name == name).unwrap();
+            (candidate.grant, candidate.grant_used) = (change.as_ref().map(|g| g.type_), false);
+            candidate.grant_version = change.as_ref().and_then(|g| g.version.clone());
+            candidate.grant_disruption = change.as_ref().and_then(|g| g.disruption);
+        }
+        for candidate in pool.iter_mut().filter(|s| s.grant.is_some() && !s.grant_used) {
+            turns.push(candidate.name.clone());
+            candidate.grant_used = true;
+            if candidate.grant == Some(GrantType::Maintenance) {
+                candidate.maintained_at = at(second);
+            } else {
+                candidate.change = None;
+            }
+        }
+    }
+    assert_eq!(turns, ["a", "b", "c", "d", "a", "b", "a", "b"]);
+}
+
 #[test]
 fn maintenance_and_repair() {
     use GrantType::{Maintenance, Repair};

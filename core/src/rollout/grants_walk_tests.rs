@@ -19,6 +19,8 @@ struct Host {
     disruption: Disruption,
     /// Whether nothing that is done on it succeeds.
     broken: bool,
+    /// Whether it requests the next maintenance as soon as one is over.
+    asks_again: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -145,7 +147,10 @@ impl Host {
                     self.candidate.wants_reboot = false;
                 }
                 if grant == GrantType::Maintenance {
-                    self.candidate.maintenance = None;
+                    (self.candidate.maintained_at, self.candidate.grant_used) = (Some(time(now)), true);
+                    self.candidate.maintenance = self.candidate.maintenance.filter(|_| self.asks_again);
+                } else if grant == GrantType::Update {
+                    self.candidate.maintained_at = None;
                 }
                 self.is_up();
             }
@@ -202,6 +207,7 @@ fn write(candidate: &mut Candidate, change: Option<&Granting>) {
         (candidate.begun, candidate.past_return) = (false, false);
     }
     candidate.grant = change.map(|g| g.type_);
+    candidate.grant_used = false;
     candidate.grant_version = change.and_then(|g| g.version.clone());
     candidate.grant_disruption = change.and_then(|g| g.disruption);
 }
@@ -492,7 +498,7 @@ prop_compose! {
             images_wait_until: images.2.map(time),
             ..Candidate::default()
         };
-        Host { candidate, follows, has, gave_up, disruption: disruptions.1, broken: false }
+        Host { candidate, follows, has, gave_up, disruption: disruptions.1, broken: false, asks_again: false }
     }
 }
 
@@ -691,6 +697,7 @@ proptest! {
         world in any_world(),
         broken in proptest::collection::vec(proptest::bool::weighted(0.15), 14),
         steps in proptest::collection::vec((1..100u32, 0..300i32), 0..4),
+        cycles in any::<bool>(),
     ) {
         let mut world = world;
         let percent = IntOrPercent::Percent(100);
@@ -707,10 +714,13 @@ proptest! {
             // Only a person uncordons a node that was cordoned before; that is the test's part.
             host.candidate.available |= host.candidate.ready && !host.candidate.begun;
         }
+        if let Some(host) = world.hosts.iter_mut().find(|h| cycles && h.candidate.ready) {
+            (host.asks_again, host.candidate.maintenance) = (true, Some(By::Host));
+        }
         let steps: Vec<RolloutStep> = steps.into_iter().map(|(p, s)| RolloutStep { nodes: IntOrPercent::Percent(p), pause_seconds: Some(s), approval: None }).collect();
         let settings = Settings { steps: &steps, approved: &[], max_failures: percent, action: FailureAction::Pause };
         let mut status: Option<RolloutStatus> = None;
-        let done = |world: &World| world.hosts.iter().all(|h| h.broken || (h.candidate.joined && h.follows == "v2" && h.candidate.available && h.candidate.grant.is_none() && !h.candidate.wants_reboot && !h.candidate.wants_key));
+        let done = |world: &World| world.hosts.iter().all(|h| h.broken || (h.candidate.joined && h.follows == "v2" && (h.asks_again || (h.candidate.available && h.candidate.grant.is_none())) && !h.candidate.wants_reboot && !h.candidate.wants_key));
         for _ in 0..400 {
             let candidates = world.candidates();
             let now = time(world.now);

@@ -110,6 +110,7 @@ pub fn member(
         wants_reboot,
         // What WMCO has made has no version of ours to be verified with: it is updated first.
         maintenance: requests(instance, node).request.map(|r| r.by).filter(|_| joined && status.wicd.is_some()),
+        maintained_at: status.last_maintenance_time.map(|t| t.known().unwrap_or(now)),
         down_since: since.filter(|_| joined && !says_ready),
         unreachable: !wish.looks
             || conditions::find(&status.conditions, kind::REACHABLE).is_some_and(|c| c.status == "False"),

@@ -16,6 +16,8 @@ pub struct Waiting {
     pub has_machine: bool,
     /// Whether its pool is in mode Plan.
     pub is_plan: bool,
+    /// Whether another operator works in the cluster, or it is not known that none does.
+    pub has_other_operator: bool,
     /// The pause of its pool.
     pub pause: Option<Pause>,
     /// Whether a person holds it.
@@ -29,6 +31,9 @@ impl Waiting {
     pub fn message(self) -> Cow<'static, str> {
         let words = match self {
             Self { is_plan: true, .. } => "waits because its pool is in mode Plan: no operation begins",
+            Self { has_other_operator: true, .. } => {
+                "waits until no other operator works in the cluster; see the condition Ready of its pool"
+            }
             Self { lacks_policies: true, .. } => {
                 "waits until the admission policies for wicd are in force again; see the condition PoliciesInForce of its pool"
             }
@@ -68,6 +73,7 @@ mod tests {
             (Waiting { pause: until, ..join }, "its pool is paused until 2027-01-01T08:00:00Z (rollout.pausedUntil)"),
             (Waiting { pause, held: true, ..join }, "hold=true holds it"),
             (Waiting { pause, lacks_policies: true, ..join }, "PoliciesInForce"),
+            (Waiting { pause, lacks_policies: true, has_other_operator: true, ..join }, "no other operator works"),
             (Waiting { pause, is_plan: true, ..join }, "mode Plan"),
         ] {
             assert!(waiting.message().contains(expected), "{waiting:?}: {}", waiting.message());

@@ -59,15 +59,18 @@ pub(in crate::wmco_sources) async fn run(cx: &Arc<Context>) {
                 Err(error) => tracing::warn!(%error, "failed to discover the APIs of Machines, retrying"),
             }
         }
-        if !watches.is_empty() && user_data::keep(cx).await {
+        if !watches.is_empty() && cx.other_operator.is_gone() && user_data::keep(cx).await {
             // The key has changed, which pools would see only later: they do not watch Secrets.
             wake_pools(cx, |_| true);
         }
         let next = tokio::time::sleep(cx.process.args.machine_discovery_interval);
         tokio::pin!(next);
         loop {
-            keep_pools(cx).await;
-            replace(cx, &mut restrictions).await;
+            // Both operators keep the same Secret and Machines.
+            if cx.other_operator.is_gone() {
+                keep_pools(cx).await;
+                replace(cx, &mut restrictions).await;
+            }
             tokio::select! {
                 () = &mut next => break,
                 () = cx.caches.machines.stirred.notified() => tokio::time::sleep(DEBOUNCE).await,

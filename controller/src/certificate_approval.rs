@@ -1,0 +1,86 @@
+//! The certificate approver, as the running operator needs it: what it may approve and deny now, and what it reports.
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+
+use crate::{context::Context, csr, events::EventReason, instance, metrics::ReasonLabel, wicd_rights::RightsProblem};
+
+/// What becomes of a verdict now. Beside the legacy operator the certificates of this operator's own nodes are renewed, and what only looks
+/// wrong from here is left to it: it approves the requests of its nodes.
+fn revise(verdict: csr::Verdict, rights: Option<RightsProblem>, is_alone: bool) -> csr::Verdict {
+    match verdict {
+        csr::Verdict::Approve(csr::Kind::WicdClient) => {
+            rights.map_or(verdict, |problem| csr::Verdict::Wait { message: problem.to_string() })
+        }
+        csr::Verdict::Deny { .. } if !is_alone => csr::Verdict::NotOurs,
+        verdict => verdict,
+    }
+}
+
+/// Approves and denies certificate requests. The operator's own name is asked for again after `retry`.
+pub(crate) async fn run(cx: Arc<Context>, retry: Duration) {
+    let operator = loop {
+        match csr::operator_user(&cx.cluster.client).await {
+            Ok(user) => break user,
+            Err(error) => {
+                tracing::warn!(%error, "failed to get the operator's own user name; no certificates are approved until it is known");
+            }
+        }
+        if cx.process.stop.run_until_cancelled(tokio::time::sleep(retry)).await.is_none() {
+            return;
+        }
+    };
+    let (revised, shared) = (cx.clone(), cx.clone());
+    let revise = move |verdict| revise(verdict, revised.wicd.rights.problem(), revised.other_operator.is_gone());
+    let on_verdict = move |verdict: &csr::Verdict, request: &CertificateSigningRequest| {
+        let reason = match verdict {
+            csr::Verdict::NotOurs => return,
+            csr::Verdict::Wait { message } => {
+                shared.events.say(request, EventReason::Waiting, "Approve", message);
+                "Wait"
+            }
+            csr::Verdict::Approve(kind) => {
+                if *kind == csr::Kind::WicdClient {
+                    shared.wicd.renewals.note(request, Timestamp::now());
+                }
+                "Approve"
+            }
+            csr::Verdict::Deny { reason, message } => {
+                shared.events.say(request, EventReason::Denied(reason), "Deny", message);
+                reason
+            }
+        };
+        shared.process.metrics.csr_verdicts.get_or_create(&ReasonLabel { reason: reason.to_owned() }).inc();
+    };
+    let hosts = instance::claims::Hosts::new(cx.clone());
+    let (client, proven, stop) = (cx.cluster.client.clone(), cx.wicd.proven.clone(), cx.process.stop.clone());
+    csr::run(client, hosts, revise, on_verdict, operator, proven, stop).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        csr::{Kind, Verdict},
+        wicd_policy::PolicyFault,
+    };
+
+    #[test]
+    fn beside_another_operator_only_right_requests_of_own_nodes_are_decided() {
+        let problem = || Some(RightsProblem::policy(&PolicyFault::Missing { kind: "x", name: "x".into() }));
+        let approval = Verdict::Approve;
+        let denial = || Verdict::Deny { reason: "X", message: "x".into() };
+        let waits = |verdict: Verdict| matches!(verdict, Verdict::Wait { .. });
+        for is_alone in [true, false] {
+            for kind in Kind::ALL {
+                assert_eq!(revise(approval(kind), None, is_alone), approval(kind));
+                assert_eq!(waits(revise(approval(kind), problem(), is_alone)), kind == Kind::WicdClient, "{kind:?}");
+            }
+            assert_eq!(revise(Verdict::NotOurs, None, is_alone), Verdict::NotOurs);
+        }
+        assert_eq!(revise(denial(), None, true), denial());
+        assert_eq!(revise(denial(), None, false), Verdict::NotOurs);
+    }
+}

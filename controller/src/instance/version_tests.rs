@@ -1,0 +1,81 @@
+//! Versions that cannot be given to a host, and what a host may have kept from an earlier time.
+
+use api::{GrantType, TemplateSpec, names};
+use serde_json::{Value, json};
+
+use super::{
+    executor_tests::{World, is_cordoned},
+    test_bed::IMAGES,
+};
+
+/// Stores a version as this operator would, changed by another client. Returns its name.
+fn publish_changed(world: &World, change: impl FnOnce(&mut Value)) -> String {
+    let mut rendered = world.bed.cx.hosts.release.get().render(&TemplateSpec::default()).unwrap();
+    rendered.shared.kubelet["maxPods"] = json!(77);
+    let version = rendered.name("1.0.0");
+    let mut stored = serde_json::to_value(rendered.to_config_map(&version, "operator")).unwrap();
+    change(&mut stored);
+    world.bed.api.objects(|o| o.put("configmaps", stored));
+    version
+}
+
+/// One whose files no payload has.
+fn publish_without_payload(world: &World) -> String {
+    let mut rendered = world.bed.cx.hosts.release.get().render(&TemplateSpec::default()).unwrap();
+    rendered.shared.files[0].sha256 = "b".repeat(64);
+    let version = rendered.name("1.0.0");
+    let stored = serde_json::to_value(rendered.to_config_map(&version, "operator")).unwrap();
+    world.bed.api.objects(|o| o.put("configmaps", stored));
+    version
+}
+
+fn failure(world: &World) -> String {
+    let instance = world.instance().unwrap_or_default();
+    instance["status"]["failures"]["lastReason"].as_str().unwrap_or_default().to_owned()
+}
+
+type Publish = fn(&World) -> String;
+
+#[tokio::test]
+async fn a_version_that_cannot_be_had_is_reported_and_changes_nothing() {
+    let cases: [(&str, &str, Publish); 4] = [
+        ("there is no ConfigMap", "VersionMissing", |_| "9.9.9-none".into()),
+        ("another client made it", "VersionMissing", |w| {
+            publish_changed(w, |c| drop(c["metadata"].as_object_mut().unwrap().remove("annotations")))
+        }),
+        ("another client wrote to it", "VersionMissing", |w| {
+            publish_changed(w, |c| {
+                let annotation = &mut c["metadata"]["annotations"][names::key::RENDERED];
+                *annotation = json!(annotation.as_str().unwrap().replace("77", "78"));
+            })
+        }),
+        ("no payload has its files", "PayloadInvalid", publish_without_payload),
+    ];
+    for (about, reason, publish) in cases {
+        let mut world = World::new().await;
+        let version = publish(&world);
+        world.grant("join-1", GrantType::Provision, &version, &json!({}));
+        world.works_until(about, |w| failure(w) == reason).await;
+        assert!(world.bed.host.services().is_empty() && world.node().is_none(), "{about}: {:?}", world.node());
+
+        let (mut world, old) = World::joined().await;
+        let (version, starts) = (publish(&world), world.bed.host.kubelet_starts());
+        world.grant("u-1", GrantType::Update, &version, &json!({"version": version, "disruption": "Drain"}));
+        world.works_until(about, |w| failure(w) == reason).await;
+        let node = world.node().unwrap();
+        assert!(!is_cordoned(&node) && world.bed.host.kubelet_starts() == starts, "{about}: {node}");
+        assert_eq!(world.instance().unwrap()["status"]["currentVersion"], json!(old), "{about}");
+    }
+}
+
+/// It may be another machine by now, or one whose containerd is new.
+#[tokio::test]
+async fn a_host_that_joins_again_has_no_images_of_an_earlier_time() {
+    let mut world = World::new().await;
+    world.edit(|i| i["status"]["prePulled"] = json!({"requested": IMAGES, "images": IMAGES}));
+    let version = world.publish(110);
+    world.grant("join-2", GrantType::Provision, &version, &json!({}));
+    world.works_until("it joins", |w| w.follows(&version)).await;
+    let pulled = world.instance().unwrap()["status"]["prePulled"].clone();
+    assert_eq!((&pulled["requested"], pulled.get("images")), (&json!(IMAGES), None), "{pulled}");
+}
