@@ -1,18 +1,30 @@
-//! `cargo xtask dist`: the manifests of a release, each in one file, and the list of its images.
+//! `cargo xtask dist`: the manifests of a release, each in one file, the list of its images, and what it gives to hosts.
 
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context as _, Result, ensure};
 use devenv::workspace_root;
+use remote::payload::{Payload, Wicd};
+use wnp_core::rollout::release_file::ReleaseFile;
 
-use crate::deploy::{Platform, manifest};
+use crate::deploy::{Platform, VERSION, manifest};
 
-/// Writes `install-openshift.yaml`, `install-kubernetes.yaml` and `images.txt` for an image of the operator.
+/// Writes `install-openshift.yaml`, `install-kubernetes.yaml` and `images.txt` for an image of the operator, and with its payload
+/// `release.json`, from which `windows-node-pools plan --release` says what the release does to nodes.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The operator's image by digest, as `registry.example.com/you/windows-node-pools@sha256:…`.
     #[arg(long)]
     pub image: String,
+    /// Folder with the payload that is in the image.
+    #[arg(long, requires = "wicd")]
+    pub payload: Option<PathBuf>,
+    /// The `wicd.exe` that is in the image.
+    #[arg(long, requires = "payload")]
+    pub wicd: Option<PathBuf>,
     /// Folder to write to.
     #[arg(long, default_value = "target/dist")]
     pub out: PathBuf,
@@ -31,8 +43,22 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         write(&format!("install-{}.yaml", platform.name()), &manifest(platform, &args.image)?)?;
     }
     write("images.txt", &format!("{}\n", args.image))?;
+    if let Some((payload, wicd)) = args.payload.as_deref().zip(args.wicd.as_deref()) {
+        write("release.json", &release(payload, wicd)?)?;
+    }
     println!("wrote {}", out.display());
     Ok(())
+}
+
+/// What the release gives to hosts.
+fn release(payload: &Path, wicd: &Path) -> Result<String> {
+    let manifests = Payload::open(payload).context("open the payload")?.by_minor().clone();
+    let wicd = Wicd::open(wicd).context("open wicd.exe")?;
+    let file = ReleaseFile::new(VERSION, &wicd.sha256, manifests).context("render the services of hosts")?;
+    let text = serde_json::to_string_pretty(&file)? + "\n";
+    // Who reads it refuses what is not fit.
+    ReleaseFile::parse(text.as_bytes()).context("read what was written")?;
+    Ok(text)
 }
 
 /// Whether an image is named by its digest.
