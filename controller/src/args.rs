@@ -281,8 +281,12 @@ pub struct Run {
 #[derive(Parser, Clone, Debug)]
 pub struct Plan {
     /// File with WindowsNodePools in YAML or JSON, or `-` for standard input. May be given several times.
-    #[arg(short, long, required = true, value_name = "FILE")]
+    #[arg(short, long, required_unless_present = "release", value_name = "FILE")]
     pub filename: Vec<PathBuf>,
+    /// File `release.json` of a release of the operator, or `-` for standard input: plan what that release does to each node once it is
+    /// installed. All pools of the cluster without --filename.
+    #[arg(long, value_name = "FILE")]
+    pub release: Option<PathBuf>,
     /// Output format.
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     pub output: Output,

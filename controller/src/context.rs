@@ -13,6 +13,7 @@ use remote::Operator;
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tower::limit::ConcurrencyLimitLayer;
+use wnp_core::rollout::release_file::ReleaseFile;
 
 use crate::{
     args::Run,
@@ -89,6 +90,15 @@ impl Cluster {
     pub(crate) async fn release(&self, args: &Run) -> Result<Release, ReleaseError> {
         let cluster = crate::cluster::discover(&self.client, &self.config, args).await?;
         Release::load(cluster, args)
+    }
+
+    /// What hosts would get in this cluster from another release.
+    ///
+    /// # Errors
+    /// When the release cannot be rendered, or the cluster cannot be made out.
+    pub(crate) async fn announced(&self, args: &Run, file: &ReleaseFile) -> Result<Release, ReleaseError> {
+        let cluster = crate::cluster::discover(&self.client, &self.config, args).await?;
+        Release::announced(cluster, args, file)
     }
 }
 

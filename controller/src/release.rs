@@ -1,6 +1,6 @@
 //! What hosts get from this operator: the payload, wicd, and what the services are rendered from.
 
-use std::sync::Arc;
+use std::{path::PathBuf, sync::Arc};
 
 use api::{
     TemplateSpec,
@@ -10,7 +10,10 @@ use parking_lot::RwLock;
 
 use crate::{args::Run, cluster::ClusterError};
 use remote::payload::{Payload, PayloadError, Wicd};
-use wnp_core::render::{self, Cluster, LogSettings, LogSettingsError, RenderError, Rendered, Settings};
+use wnp_core::{
+    render::{self, Cluster, LogSettings, LogSettingsError, RenderError, Rendered, Settings},
+    rollout::release_file::ReleaseFile,
+};
 
 /// The operator has nothing to give to hosts.
 #[derive(Debug, thiserror::Error)]
@@ -68,6 +71,17 @@ impl Release {
         let payload = Payload::open(&args.payload)?;
         let wicd = Wicd::open(&args.wicd)?;
         let release = Self { cluster, payload, wicd, settings };
+        release.render(&TemplateSpec::default())?;
+        Ok(release)
+    }
+
+    /// What hosts get from another release, of which only the manifests are here.
+    ///
+    /// # Errors
+    /// When the services of hosts cannot be rendered with them.
+    pub(crate) fn announced(cluster: Cluster, args: &Run, file: &ReleaseFile) -> Result<Self, ReleaseError> {
+        let wicd = Wicd { path: PathBuf::new(), sha256: file.wicd.clone(), size: 0 };
+        let release = Self { cluster, payload: Payload::announced(file.payloads()), wicd, settings: settings(args)? };
         release.render(&TemplateSpec::default())?;
         Ok(release)
     }

@@ -8,7 +8,7 @@ use gitops::{
     artifact::{ArtifactError, unpack},
     known_hosts::known_hosts as keys_of,
 };
-use wnp_core::inventory::address::canonical;
+use wnp_core::{inventory::address::canonical, render::Cluster, rollout::release_file::ReleaseFile};
 
 /// Small, so that they are met.
 const LIMITS: Limits = Limits { transfer: 1 << 16, files: 8, file: 1 << 12, total: 1 << 13 };
@@ -88,5 +88,16 @@ pub fn known_hosts(data: &[u8]) {
         let parse = |key: &str| russh::keys::ssh_key::PublicKey::from_openssh(key).ok();
         let _ = keys_of(&text, address, port, parse);
         let _ = keys_of(&text, address, port, |key| remote::ssh::HostKey::parse(key).ok());
+    }
+}
+
+/// The file of a release, which a plan is made from.
+pub fn release(data: &[u8]) {
+    match ReleaseFile::parse(data) {
+        Ok(file) => {
+            assert!(!file.payloads().is_empty());
+            let _ = file.render_change(&Cluster::default());
+        }
+        Err(error) => crate::assert_fit_for_people(&error.to_string(), 2000),
     }
 }

@@ -22,6 +22,7 @@ const TARGETS: &[(&str, Target)] = &[
     ("keys", signatures::keys),
     ("known-hosts", files::known_hosts),
     ("object", signatures::object),
+    ("release", files::release),
     ("signature", signatures::signature),
     ("username", messages::username),
     ("webhook", messages::webhook),

@@ -4,6 +4,7 @@
 //! (`$XDG_CACHE_HOME` or `~/.cache`, then `windows-node-pools/`), and is otherwise built there. A folder of the cache
 //! is named after what goes into it, so that a change of version or source never meets an old build.
 
+mod argocd;
 mod crane;
 mod helm;
 mod hostkubelet;
@@ -21,6 +22,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use sha2::{Digest as _, Sha256};
 
+pub use argocd::run_lua;
 pub use crane::crane;
 pub use devenv::{cache_dir, forget_caller};
 pub(crate) use devenv::{find, with_progress, workspace_root};

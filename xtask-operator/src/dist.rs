@@ -1,4 +1,5 @@
-//! `cargo xtask dist`: the manifests of a release, each in one file, and the lists of images that a cluster without a way out needs.
+//! `cargo xtask dist`: the manifests of a release, each in one file, the lists of images that a cluster without a way out needs, and what the
+//! release gives to hosts.
 
 use std::{
     fs,
@@ -7,11 +8,12 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use devenv::workspace_root;
+use remote::payload::{Payload, Wicd};
 use serde::Deserialize;
 use serde_json::json;
-use wnp_core::operation::windows_versions::VERSIONS;
+use wnp_core::{operation::windows_versions::VERSIONS, rollout::release_file::ReleaseFile};
 
-use crate::deploy::{Platform, manifest};
+use crate::deploy::{Platform, VERSION, manifest};
 
 /// containerd's configuration on hosts.
 const CONTAINERD: &str = include_str!("../../xtask/payload/static/containerd_conf.toml");
@@ -19,7 +21,8 @@ const CONTAINERD: &str = include_str!("../../xtask/payload/static/containerd_con
 const BASES: [&str; 2] = ["mcr.microsoft.com/windows/nanoserver", "mcr.microsoft.com/windows/servercore"];
 
 /// Writes the manifests of a release and the lists of its images: `install-openshift.yaml`, `install-kubernetes.yaml`, `images.txt`,
-/// `images-of-hosts.txt`, `imageset-config.yaml`.
+/// `images-of-hosts.txt`, `imageset-config.yaml`. With the payload also `release.json`, from which `windows-node-pools plan --release` says what the
+/// release does to nodes.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The operator's image by digest, as `registry.example.com/you/windows-node-pools@sha256:…`.
@@ -28,6 +31,12 @@ pub(crate) struct Args {
     /// The payload's image by digest, to mount as a volume. The operator's image is then the one without a payload.
     #[arg(long)]
     pub payload_image: Option<String>,
+    /// Folder with the payload that is in the image.
+    #[arg(long, requires = "wicd")]
+    pub payload: Option<PathBuf>,
+    /// The `wicd.exe` that is in the image.
+    #[arg(long, requires = "payload")]
+    pub wicd: Option<PathBuf>,
     /// Folder to write to.
     #[arg(long, default_value = "target/dist")]
     pub out: PathBuf,
@@ -49,6 +58,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     write(&out, "images.txt", &images.iter().map(|image| format!("{image}\n")).collect::<String>())?;
     write(&out, "images-of-hosts.txt", &of_hosts(&sandbox))?;
     write(&out, "imageset-config.yaml", &image_set(&images, &sandbox)?)?;
+    if let Some((payload, wicd)) = args.payload.as_deref().zip(args.wicd.as_deref()) {
+        write(&out, "release.json", &release(payload, wicd)?)?;
+    }
     println!("wrote {}", out.display());
     Ok(())
 }
@@ -56,6 +68,17 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 fn write(out: &Path, name: &str, text: &str) -> Result<()> {
     let path = out.join(name);
     fs::write(&path, text).with_context(|| format!("write {}", path.display()))
+}
+
+/// What the release gives to hosts.
+fn release(payload: &Path, wicd: &Path) -> Result<String> {
+    let manifests = Payload::open(payload).context("open the payload")?.by_minor().clone();
+    let wicd = Wicd::open(wicd).context("open wicd.exe")?;
+    let file = ReleaseFile::new(VERSION, &wicd.sha256, manifests).context("render the services of hosts")?;
+    let text = serde_json::to_string_pretty(&file)? + "\n";
+    // Who reads it refuses what is not fit.
+    ReleaseFile::parse(text.as_bytes()).context("read what was written")?;
+    Ok(text)
 }
 
 /// Whether an image is named by its digest.

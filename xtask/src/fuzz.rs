@@ -28,7 +28,7 @@ pub(crate) struct Args {
 }
 
 /// Names, and folders of the repository with seeds besides `fuzz/seeds/<name>`.
-const TARGETS: [(&str, &[&str]); 12] = [
+const TARGETS: [(&str, &[&str]); 13] = [
     ("answer", &[]),
     ("artifact", &[]),
     ("artifact-tar", &[]),
@@ -37,6 +37,7 @@ const TARGETS: [(&str, &[&str]); 12] = [
     ("keys", &["gitops/src/verify/fixtures"]),
     ("known-hosts", &[]),
     ("object", &[]),
+    ("release", &[]),
     ("signature", &["gitops/src/verify/fixtures"]),
     ("username", &[]),
     ("webhook", &[]),

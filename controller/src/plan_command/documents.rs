@@ -1,6 +1,6 @@
 //! The pools in a file. Pure.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use api::WindowsNodePool;
 use kube::{Resource, ResourceExt};
@@ -68,6 +68,14 @@ pub(super) fn documents(text: &str) -> Result<Vec<Document>, DocumentError> {
         }
     }
     if found.is_empty() { Err(DocumentError::Empty) } else { Ok(found) }
+}
+
+/// The pools of the cluster, as they are.
+pub(super) fn of_cluster(mut pools: Vec<Arc<WindowsNodePool>>) -> Result<Vec<Document>, serde_json::Error> {
+    pools.sort_by_key(|pool| pool.name_any());
+    let document =
+        |pool: &Arc<WindowsNodePool>| Ok(Document { pool: (**pool).clone(), spec: serde_json::to_value(&pool.spec)? });
+    pools.iter().map(document).collect()
 }
 
 /// Two pools of one name would be two plans for one pool.

@@ -1,7 +1,7 @@
 //! The command `plan`: what would be done for pools in files, as the operator of this cluster would decide it. Nothing is written;
 //! the API server is asked for a dry run only, which applies the rules of the CRD and of admission policies.
 
-use std::{io::Read, path::Path, process::ExitCode, sync::Arc};
+use std::{collections::BTreeSet, io::Read, path::Path, process::ExitCode, sync::Arc};
 
 use anyhow::Context as _;
 use api::{PlannedHost, WindowsNodePool};
@@ -24,10 +24,14 @@ use crate::{
 };
 use wnp_core::{
     inventory::hosts::Known,
-    rollout::preview::{is_idle, summary},
+    rollout::{
+        preview::{is_idle, summary},
+        release_file::{self, ReleaseFile, RenderChange},
+    },
 };
 
 mod documents;
+mod release;
 mod table;
 
 use documents::{Document, documents};
@@ -87,6 +91,7 @@ pub async fn run(args: Plan) -> anyhow::Result<ExitCode> {
         wanted.extend(found);
     }
     documents::distinct(&wanted)?;
+    let release = args.release.as_deref().map(announced).transpose()?;
     // In the operator's pod only the cache can be written.
     let cache = tempfile::tempdir_in(&args.run.cache).or_else(|_| tempfile::tempdir()).with_context(|| {
         format!(
@@ -94,11 +99,19 @@ pub async fn run(args: Plan) -> anyhow::Result<ExitCode> {
             args.run.cache.display()
         )
     })?;
-    let cx = context(Run { cache: cache.path().into(), ..args.run }).await?;
+    let cx = context(Run { cache: cache.path().into(), ..args.run }, release.as_ref()).await?;
+    if args.filename.is_empty() {
+        wanted = documents::of_cluster(cx.caches.pools.state())?;
+    }
+    let change = release.as_ref().map(|file| file.render_change(&cx.hosts.release.get().cluster)).transpose()?;
 
     let (mut answers, mut others) = (Vec::new(), Vec::new());
     for document in wanted {
-        answers.push(answer(&document, &mut others, &cx).await?);
+        let planned = answer(&document, &mut others, change.as_ref(), &cx).await?;
+        answers.push(match &release {
+            Some(file) => of_release(planned, &file.version),
+            None => planned,
+        });
     }
     let text = match args.output {
         Output::Json => serde_json::to_string_pretty(&answers)? + "\n",
@@ -127,8 +140,27 @@ fn read(file: &Path) -> std::io::Result<String> {
     std::fs::read_to_string(file)
 }
 
-/// What the controllers would have, as it is now.
-async fn context(args: Run) -> anyhow::Result<PoolContext> {
+/// The file of a release. More of it than any has is not read.
+fn announced(path: &Path) -> anyhow::Result<ReleaseFile> {
+    let mut bytes = Vec::new();
+    let limit = u64::try_from(release_file::MAX_BYTES).unwrap_or(u64::MAX).saturating_add(1);
+    let read = if path == Path::new("-") {
+        std::io::stdin().lock().take(limit).read_to_end(&mut bytes)
+    } else {
+        std::fs::File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes))
+    };
+    read.with_context(|| format!("{} cannot be read", path.display()))?;
+    ReleaseFile::parse(&bytes).with_context(|| format!("{} cannot be used", path.display()))
+}
+
+/// The plan of a pool, as that of a release. The version that nodes would follow gets its name from the release.
+fn of_release(answer: Answer, version: &str) -> Answer {
+    let summary = format!("release {version}: {}", answer.summary);
+    Answer { version: None, summary, ..answer }
+}
+
+/// What the controllers would have, as it is now, with what hosts get from this release.
+async fn context(args: Run, release: Option<&ReleaseFile>) -> anyhow::Result<PoolContext> {
     let config = api_server::config().await?;
     let cluster = Cluster::new(config, &Arc::default()).context("cannot make a client for the API server")?;
     let client = cluster.client.clone();
@@ -143,7 +175,11 @@ async fn context(args: Run) -> anyhow::Result<PoolContext> {
     let version = client.apiserver_version().await.context("failed to get the version of the API server")?;
     let warning = cluster::version_warning(&version.major, &version.minor);
     let cluster_id = cluster.id().await.context("failed to identify the cluster")?;
-    let release = cluster.release(&args).await.context("failed to render the services of hosts")?;
+    let release = match release {
+        Some(file) => cluster.announced(&args, file).await,
+        None => cluster.release(&args).await,
+    };
+    let release = release.context("failed to render the services of hosts")?;
     let process = Process {
         args,
         identity: "plan".to_owned(),
@@ -158,7 +194,12 @@ async fn context(args: Run) -> anyhow::Result<PoolContext> {
 }
 
 /// Plans one pool. Its hosts are added to `others`.
-async fn answer(document: &Document, others: &mut Vec<Known>, cx: &PoolContext) -> anyhow::Result<Answer> {
+async fn answer(
+    document: &Document,
+    others: &mut Vec<Known>,
+    release: Option<&RenderChange>,
+    cx: &PoolContext,
+) -> anyhow::Result<Answer> {
     let there = cx.caches.pools.get(&ObjectRef::from_obj(&document.pool));
     let mut answer = Answer { pool: document.pool.name_any(), ..Answer::default() };
     let refuse = |mut answer: Answer, reason: &str, message: String| {
@@ -180,10 +221,19 @@ async fn answer(document: &Document, others: &mut Vec<Known>, cx: &PoolContext) 
     let now = Timestamp::now();
     answer.notes.extend(note_of_pause(&pool, now));
     answer.notes.extend(cx.warning().map(|(_, message)| message));
-    let planned = match pool::plan(&pool, others, cx, now).await {
+    let mut planned = match pool::plan(&pool, others, cx, now).await {
         Ok(planned) => planned,
         Err(error) => return refuse(answer, error.reason(), error.to_string()),
     };
+    if let Some(RenderChange { change, unknown }) = release {
+        let nodes = nodes(&planned.hosts, cx);
+        release::with_change(&mut planned.list, &nodes, change);
+        for node in nodes {
+            planned.restarts.entry(node).or_default().extend(change.services.iter().cloned());
+        }
+        release::with_services(&mut planned.list, &planned.restarts);
+        answer.notes.extend(unknown.clone());
+    }
     let touched = |host: &Known| planned.list.iter().any(|p| p.host == host.name && !is_idle(std::slice::from_ref(p)));
     answer.unchanged = planned.hosts.iter().filter(|h| !touched(h)).count();
     answer.summary = summary(&planned.list, planned.hosts.len());
@@ -196,6 +246,15 @@ async fn answer(document: &Document, others: &mut Vec<Known>, cx: &PoolContext) 
         .collect();
     others.extend(planned.hosts);
     Ok(answer)
+}
+
+/// Those of the hosts that have joined.
+fn nodes(hosts: &[Known], cx: &PoolContext) -> BTreeSet<String> {
+    let follows = |name: &str| {
+        let instance = cx.caches.instances.get(&ObjectRef::new(name));
+        instance.is_some_and(|i| i.status.as_ref().is_some_and(|s| s.current_version.is_some()))
+    };
+    hosts.iter().filter(|host| follows(&host.name)).map(|host| host.name.clone()).collect()
 }
 
 /// What a reader of the plan must know of a pool that is paused.

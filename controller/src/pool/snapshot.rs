@@ -1,7 +1,10 @@
 //! What is seen of a pool and what it wants, before anything is done about it: the same for a pool that is carried out, for one in
 //! mode Plan, and for the command `plan`.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use api::{
     GrantType, InstanceHost, Pause, PlannedHost, WindowsInstance, WindowsNodePool,
@@ -178,6 +181,12 @@ fn has_used_its_grant(instance: &WindowsInstance) -> bool {
     grant.is_some_and(|g| matches!(g.type_, GrantType::RotateKey | GrantType::PullImages) && last == Some(&g.id))
 }
 
+/// The services that the change of a node restarts.
+fn restarts(member: &Member) -> Option<(String, BTreeSet<String>)> {
+    let change = member.candidate.change.as_ref()?;
+    Some((member.candidate.name.clone(), change.services.iter().cloned().collect()))
+}
+
 /// What would be done for a pool.
 #[derive(Debug)]
 pub(crate) struct Planned {
@@ -185,6 +194,8 @@ pub(crate) struct Planned {
     pub version: String,
     /// Hosts that something would be done with, or for a reason is not, by name.
     pub list: Vec<PlannedHost>,
+    /// Services that a change restarts on a node, by name of the host.
+    pub restarts: BTreeMap<String, BTreeSet<String>>,
     /// Names and places of the hosts that it would use.
     pub hosts: Vec<Known>,
     /// Entries of the inventory that would not be used.
@@ -217,6 +228,7 @@ pub(crate) async fn plan(
     };
     Ok(Planned {
         list: look.preview(pool, cx),
+        restarts: look.members.iter().filter_map(restarts).collect(),
         version: look.desired.course.target.clone(),
         hosts: look.list.hosts.values().map(of).collect(),
         problems: look.list.problems,

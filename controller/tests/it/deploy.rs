@@ -117,3 +117,41 @@ async fn the_operators_container_has_the_arguments_and_ports_that_its_program_kn
     }
     Ok(())
 }
+
+/// In the order of the guide: the CRDs, and then the operator.
+#[tokio::test]
+async fn argo_cd_applies_the_crds_first() -> Result<()> {
+    let objects = rendered("../examples/gitops/operator").await?;
+    ensure!(objects.iter().filter(|object| object["kind"] == "CustomResourceDefinition").count() == 2, "no CRDs");
+    for object in objects {
+        let annotations = &object["metadata"]["annotations"];
+        let wave = if object["kind"] == "CustomResourceDefinition" { "-2" } else { "-1" };
+        ensure!(annotations["argocd.argoproj.io/sync-wave"] == wave, "{object}");
+    }
+    Ok(())
+}
+
+/// No example removes nodes without a person.
+#[test]
+fn examples_for_gitops_prune_nothing() -> Result<()> {
+    let read = |name: &str| -> Result<Vec<Value>> {
+        let text =
+            std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/gitops").join(name))?;
+        let documents = serde_yaml::Deserializer::from_str(&text);
+        documents.map(|document| Ok(serde::Deserialize::deserialize(document)?)).collect()
+    };
+    let application = &read("argocd.yaml")?[0];
+    let set = &read("argocd-applicationset.yaml")?[0];
+    for spec in [&application["spec"], &set["spec"]["template"]["spec"]] {
+        ensure!(spec["syncPolicy"]["automated"]["prune"] == false, "{spec}");
+    }
+    ensure!(set["spec"]["syncPolicy"]["preserveResourcesOnDeletion"] == true, "{set}");
+    let pool = &read("argocd-pool.yaml")?[0];
+    let options = pool["metadata"]["annotations"]["argocd.argoproj.io/sync-options"].as_str().unwrap_or_default();
+    ensure!(options.contains("Prune=confirm") && options.contains("Delete=confirm"), "{options}");
+    let flux = read("flux.yaml")?;
+    let pools = flux.iter().find(|object| object["metadata"]["name"] == "windows-node-pools").context("no pools")?;
+    ensure!(pools["spec"]["prune"] == false && pools["spec"]["wait"] == true, "{pools}");
+    ensure!(pools["spec"]["timeout"].is_string(), "{pools}");
+    Ok(())
+}

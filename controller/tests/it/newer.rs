@@ -36,6 +36,8 @@ async fn widen_crd<K: Resource<DynamicType = ()>>(world: &World) -> Result<()> {
     let name = format!("{}.{}", K::plural(&()), K::group(&()));
     let mut crd = serde_json::to_value(crds.get(&name).await?)?;
     widen(&mut crd);
+    let spec = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties";
+    crd.pointer_mut(spec).context("no spec")?["newerField"] = json!({"type": "string"});
     let crd: CustomResourceDefinition = serde_json::from_value(crd)?;
     crds.replace(&crd.name_any(), &PostParams::default(), &crd).await?;
     Ok(())
@@ -96,9 +98,12 @@ async fn what_cannot_be_read_is_reported_and_touches_nobody() -> Result<()> {
         ensure!(began.elapsed() < crate::fleet::LIMIT, "{:?}", pools.get("second").await?.data);
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     }
-    write::<WindowsNodePool>(&world, "second", &json!({"spec": {"mode": "Apply"}})).await?;
+    write::<WindowsNodePool>(&world, "second", &json!({"spec": {"mode": "Apply", "newerField": "kept"}})).await?;
     world.until("second", "it is Ready again", is_ready).await?;
     let after: Vec<_> = hosts.iter().map(SimHost::stats).collect();
     ensure!(after == stats, "a host was worked on: {after:?}");
+    // A field that it does not know is nothing that stops it, and stays.
+    let pool = pools.get("second").await?;
+    ensure!(pool.data["spec"]["newerField"] == "kept", "{}", pool.data["spec"]);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What holds of every status that a pool has in any test, and for those who wait for it.
+//! What holds of every status that a pool or an instance has in any test, and for those who wait for it.
 
 use std::{
     collections::BTreeMap,
@@ -9,40 +9,43 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use api::{
-    Kstatus, WindowsNodePool,
+    Kstatus, WindowsInstance, WindowsNodePool,
     conditions::{find, is_true, kind, reason},
 };
 use futures::StreamExt as _;
 use kube::{
-    Api, Client, ResourceExt,
+    Api, Client, Resource, ResourceExt,
     runtime::{WatchStreamExt as _, watcher},
 };
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
 use testbed::binaries::kstatus;
 use tokio::task::JoinHandle;
 
-/// Watches all pools of a cluster until it is dropped, which fails the test if a status was not as it must be.
+use crate::argocd;
+
+/// Watches all pools and instances of a cluster until it is dropped, which fails the test if a status was not as it must be.
 pub(crate) struct Statuses {
     seen: Arc<Mutex<Vec<WindowsNodePool>>>,
+    /// Instances, one for each combination of conditions: a test may have very many of the same.
+    instances: Arc<Mutex<BTreeMap<String, WindowsInstance>>>,
     /// Of each pool, how many were read by [`Statuses::words`].
     read: Mutex<BTreeMap<String, usize>>,
-    task: JoinHandle<()>,
+    tasks: [JoinHandle<()>; 2],
 }
 
 impl Statuses {
     pub(crate) fn watch(client: &Client) -> Self {
         let seen = Arc::<Mutex<Vec<WindowsNodePool>>>::default();
-        let (pools, into) = (Api::<WindowsNodePool>::all(client.clone()), seen.clone());
-        let task = tokio::spawn(async move {
-            let mut pools =
-                std::pin::pin!(watcher(pools, watcher::Config::default()).default_backoff().applied_objects());
-            while let Some(pool) = pools.next().await {
-                // Some tests write what cannot be read.
-                let Ok(mut pool) = pool else { continue };
-                pool.metadata.managed_fields = None;
-                into.lock().unwrap().push(pool);
-            }
-        });
-        Self { seen, read: Mutex::default(), task }
+        let instances = Arc::<Mutex<BTreeMap<String, WindowsInstance>>>::default();
+        let (pools, one_of_each) = (seen.clone(), instances.clone());
+        let tasks = [
+            follow(client, move |pool| pools.lock().unwrap().push(pool)),
+            follow(client, move |instance| {
+                one_of_each.lock().unwrap().insert(kind_of(&instance), instance);
+            }),
+        ];
+        Self { seen, instances, read: Mutex::default(), tasks }
     }
 
     /// What kstatus has made of a pool since the last call, each change once.
@@ -68,13 +71,16 @@ impl Statuses {
                 problems.push(format!("{}: {problem}: {:?}", pool.name_any(), pool.status));
             }
         }
+        problems.extend(disagreements(&seen, &words)?);
+        let instances: Vec<_> = self.instances.lock().unwrap().values().cloned().collect();
+        problems.extend(disagreements(&instances, &real_kstatus(&instances)?)?);
         Ok(problems)
     }
 }
 
 impl Drop for Statuses {
     fn drop(&mut self) {
-        self.task.abort();
+        self.tasks.iter().for_each(JoinHandle::abort);
         if !std::thread::panicking() {
             let wrong = self.problems().unwrap();
             assert!(wrong.is_empty(), "{} statuses were not as they must be, the first: {}", wrong.len(), wrong[0]);
@@ -82,8 +88,46 @@ impl Drop for Statuses {
     }
 }
 
-/// What the library by which Flux and others wait makes of pools.
-fn real_kstatus(pools: &[WindowsNodePool]) -> Result<Vec<String>> {
+/// Hands on every object of a kind as the API server has it, now and after each change.
+fn follow<K>(client: &Client, mut take: impl FnMut(K) + Send + 'static) -> JoinHandle<()>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
+{
+    let objects = Api::<K>::all(client.clone());
+    tokio::spawn(async move {
+        let mut objects =
+            std::pin::pin!(watcher(objects, watcher::Config::default()).default_backoff().applied_objects());
+        while let Some(object) = objects.next().await {
+            // Some tests write what cannot be read.
+            let Ok(mut object) = object else { continue };
+            object.meta_mut().managed_fields = None;
+            take(object);
+        }
+    })
+}
+
+/// What kstatus and Argo CD see of an instance.
+fn kind_of(instance: &WindowsInstance) -> String {
+    let status = instance.status.clone().unwrap_or_default();
+    let conditions: Vec<_> = status.conditions.iter().map(|c| (&c.type_, &c.status, &c.reason)).collect();
+    let is_old = status.observed_generation != instance.metadata.generation;
+    format!("{is_old} {} {:?} {conditions:?}", instance.metadata.deletion_timestamp.is_some(), status.phase)
+}
+
+/// Objects of which Argo CD and kstatus do not say the same.
+fn disagreements<K: Serialize>(objects: &[K], words: &[String]) -> Result<Vec<String>> {
+    let objects: Vec<Value> = objects.iter().map(|object| json!(object)).collect();
+    let health = argocd::health(&objects)?;
+    let said = objects.iter().zip(words).zip(&health);
+    let problem = said.filter_map(|((object, word), health)| {
+        let problem = argocd::disagreement(object, word, &health.status)?;
+        Some(format!("{}: {problem}: {}", object["metadata"]["name"], object["status"]))
+    });
+    Ok(problem.collect())
+}
+
+/// What the library by which Flux and others wait makes of objects.
+fn real_kstatus<K: Serialize>(pools: &[K]) -> Result<Vec<String>> {
     let mut program = Command::new(kstatus()?).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let mut input = program.stdin.take().context("no input")?;
     let texts = pools.iter().map(serde_json::to_vec).collect::<Result<Vec<_>, _>>()?;

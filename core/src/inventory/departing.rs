@@ -81,6 +81,8 @@ impl List {
             Hold::Missing | Hold::Empty | Hold::TooMany | Hold::Machines => false,
         };
         let mut names: Vec<String> = names.into_iter().collect();
+        // What is about to be read may name them.
+        self.to_confirm = if hold == Hold::Pending { 0 } else { names.len() };
         let source = self.status.as_ref().map_or("the list", |s| s.source.as_str());
         let held = Held {
             hosts: &names,

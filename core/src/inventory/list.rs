@@ -76,6 +76,8 @@ pub struct List {
     pub first_keys: BTreeMap<String, String>,
     /// Hosts that are not listed any more, and which pool lists them now.
     pub moves: BTreeMap<String, String>,
+    /// Number of hosts that are not listed any more, and stay until a person confirms it.
+    pub to_confirm: usize,
     /// Hosts that leave together with their Machines: nothing is done with them, and they count for nothing.
     pub vanishing: BTreeSet<String>,
     /// Whether all leave because the pool is being deleted.

@@ -9,5 +9,6 @@ pub mod maintenance_window;
 pub mod member;
 pub mod preview;
 pub mod progress;
+pub mod release_file;
 pub mod version_diff;
 pub mod versions_in_use;

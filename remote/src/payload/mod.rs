@@ -12,7 +12,7 @@ use std::{
     sync::Arc,
 };
 
-use api::payload::{MANIFEST, Manifest, ManifestError};
+use api::payload::{File, MANIFEST, Manifest, ManifestError};
 use sha2::{Digest, Sha256};
 
 pub use archive::Archive;
@@ -115,6 +115,19 @@ impl Payload {
             blobs.extend(more);
         }
         Ok(Self { manifests: Arc::new(manifests), blobs: Arc::new(blobs) })
+    }
+
+    /// A payload of which only the manifests are there, by minor version of Kubernetes: for a plan, which sends nothing.
+    pub fn announced(manifests: BTreeMap<Option<u32>, Manifest>) -> Self {
+        let files = manifests.values().flat_map(|manifest| &manifest.files);
+        let blob = |f: &File| Blob { path: PathBuf::new(), compressed: f.compressed_size, size: f.size };
+        let blobs = files.map(|file| (file.sha256.clone(), blob(file))).collect();
+        Self { manifests: Arc::new(manifests), blobs: Arc::new(blobs) }
+    }
+
+    /// The manifests by minor version of Kubernetes.
+    pub fn by_minor(&self) -> &BTreeMap<Option<u32>, Manifest> {
+        &self.manifests
     }
 
     /// Where manifests are. `dir` itself if there are none, for an error that names it.

@@ -1,5 +1,6 @@
 //! What is installed in a cluster, as typed values: the one source of `deploy/`, of the Helm chart and of the manifests of a release.
 
+mod argocd;
 mod chart;
 mod kustomize;
 mod marks;
@@ -20,7 +21,7 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 
-pub(crate) use object::{Object, Site};
+pub(crate) use object::{Object, Site, VERSION};
 pub(crate) use platform::Platform;
 pub(crate) use single::manifest;
 pub(crate) use yaml::comment;
@@ -56,9 +57,11 @@ pub(crate) fn crds(site: &Site) -> Result<Vec<Object>> {
 
 /// Every file below `deploy/`: path from the root of the repository, and text.
 pub(crate) fn files() -> Result<BTreeMap<String, String>> {
-    Ok(kustomize::files().into_iter().chain(users::files()?).chain(chart::files()?).collect())
+    Ok(kustomize::files().into_iter().chain(users::files()?).chain(chart::files()?).chain(argocd::files()).collect())
 }
 
+#[cfg(test)]
+mod argocd_tests;
 #[cfg(test)]
 mod drift_tests;
 #[cfg(test)]

@@ -87,6 +87,7 @@ pub fn next(
         observed_generation: generation,
         hosts: count(seen.list.hosts.len()),
         refused_hosts: count(refused(&seen.list.problems).count()),
+        removals_to_confirm: count(seen.list.to_confirm),
         refused: refused_entries(&seen.list.problems),
         ready_nodes: size(&groups.ready),
         available_nodes: size(&groups.available),
@@ -178,6 +179,7 @@ pub fn planned(
     status.observed_generation = generation;
     status.hosts = count(hosts);
     status.refused_hosts = count(refused(problems).count());
+    status.removals_to_confirm = 0;
     status.refused = refused_entries(problems);
     // The state of nodes is still reported; operations on them stop.
     let of = |f: &dyn Fn(&Member) -> bool| count(members.iter().filter(|m| f(m)).count());

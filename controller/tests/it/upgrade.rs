@@ -1,0 +1,222 @@
+//! Another release of the operator takes the place of the one that is there: over several releases, and back by one.
+
+use std::{collections::BTreeMap, process::Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use api::{
+    WindowsInstance, WindowsNodePool,
+    conditions::{kind, reason},
+    names::key,
+};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::{
+    Api, Resource, ResourceExt,
+    api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams},
+};
+use remote::payload::{Payload, Wicd};
+use serde_json::{Value, json};
+use testbed::{
+    deployment::install,
+    payload::LEVEL_FAST,
+    sim::{SimHost, SimOptions},
+};
+use wnp_core::rollout::release_file::ReleaseFile;
+
+use crate::{
+    fleet::{World, entries, has, is_cordoned, is_ready, pool_status, spec_with},
+    rollout::until_updated,
+};
+
+/// The CRDs as of the commit 391eb2e, without descriptions and columns.
+const OLDER_CRDS: &str = include_str!("../fixtures/older/crds.jsonl");
+const OLDER_POOL: &str = include_str!("../fixtures/older/pool.yaml");
+
+/// A payload that is disruptive for every node.
+const NEXT: &[u8] = b"kubelet of the next release";
+
+/// What is published with a release that has this payload.
+fn release_file(world: &World, kubelet: &[u8]) -> Result<tempfile::NamedTempFile> {
+    let folder = tempfile::tempdir()?;
+    testbed::payload::write(folder.path(), &entries(kubelet), LEVEL_FAST)?;
+    let manifests = Payload::open(folder.path())?.by_minor().clone();
+    let wicd = Wicd::open(&world.options.wicd)?;
+    let file = tempfile::NamedTempFile::with_suffix(".json")?;
+    let release = ReleaseFile::new("0.9.0", &wicd.sha256, manifests)?;
+    std::fs::write(file.path(), serde_json::to_vec(&release)?)?;
+    Ok(file)
+}
+
+/// Runs `plan --release`, without the payload of an operator.
+async fn plan(world: &World, file: &std::path::Path) -> Result<(Option<i32>, String, String)> {
+    let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_windows-node-pools"))
+        .args(["plan", "--payload", "/nonexistent", "--wicd", "/nonexistent", "--release"])
+        .arg(file)
+        .env("CACHE_DIR", world.control_plane.dir())
+        .env("KUBECONFIG", world.control_plane.kubeconfig_as("a-person", &["system:masters"])?)
+        .stdin(Stdio::null())
+        .output()
+        .await?;
+    Ok((output.status.code(), String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?))
+}
+
+/// What was done with hosts, and what tells them apart as nodes.
+async fn standing(world: &World, hosts: &[SimHost]) -> Result<BTreeMap<String, (Option<String>, Option<String>)>> {
+    let mut all = BTreeMap::new();
+    for host in hosts {
+        let node = world.node(host.name()).await?.context("no Node")?;
+        ensure!(!is_cordoned(&node), "{} is cordoned", host.name());
+        let instance = world.instance(host.name()).await?.context("no instance")?;
+        all.insert(host.name().to_owned(), (node.uid(), instance.uid()));
+    }
+    Ok(all)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_says_what_it_does_and_waits_for_those_who_have_a_say() -> Result<()> {
+    let mut world = World::new(SimOptions::default(), &[]).await?;
+    let far = (jiff::Timestamp::now() + jiff::SignedDuration::from_hours(12)).strftime("%M %H * * *").to_string();
+    let shut = json!({"maintenanceWindows": [{"name": "calm", "schedule": far, "durationSeconds": 3600}]});
+    let steps = json!({"steps": [{"nodes": 1, "approval": true}], "order": "Name"});
+    let pools = [("shut", 1, shut), ("held", 1, json!({})), ("steps", 2, steps)];
+    let mut hosts = BTreeMap::new();
+    for (name, count, rollout) in &pools {
+        let of_pool = world.hosts(name, *count).await?;
+        world.join(name, &spec_with(&of_pool, json!({"rollout": rollout}))).await?;
+        hosts.insert(*name, of_pool);
+    }
+    let stats = |name: &str| hosts[name].iter().map(SimHost::stats).collect::<Vec<_>>();
+    let before = ["shut", "held", "steps"].map(stats);
+
+    // Before it is installed.
+    let same = release_file(&world, b"kubelet")?;
+    let (status, out, err) = plan(&world, same.path()).await?;
+    ensure!(status == Some(0) && out.contains("release 0.9.0: nothing to do with 2 hosts"), "{status:?}\n{out}\n{err}");
+    let next = release_file(&world, NEXT)?;
+    let (status, out, err) = plan(&world, next.path()).await?;
+    ensure!(status == Some(2), "{status:?}\n{out}\n{err}");
+    for name in ["shut-0", "held-0", "steps-0", "steps-1"] {
+        let row = out.lines().find(|line| line.starts_with(name)).with_context(|| out.clone())?;
+        ensure!(row.contains("Update") && row.contains("Drain") && row.contains("kubelet.exe"), "{row}");
+    }
+    std::fs::write(next.path(), "{\"schema\": 1}")?;
+    let (status, _, err) = plan(&world, next.path()).await?;
+    ensure!(status == Some(1) && err.contains("it is not the file release.json of a release"), "{status:?} {err}");
+
+    // The command of the guide, for one pool: all would hold them all.
+    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
+    let pause = |paused: bool| Patch::Merge(json!({"spec": {"rollout": {"paused": paused}}}));
+    pools.patch("held", &PatchParams::default(), &pause(true)).await?;
+    world.give("next", &entries(NEXT))?;
+    world.restart().await?;
+    world
+        .until("shut", "it waits for its window", |p| {
+            has(&pool_status(p).conditions, kind::READY, "Unknown", reason::WAITING_FOR_WINDOW)
+        })
+        .await?;
+    world
+        .until("held", "it is held", |p| {
+            let status = pool_status(p);
+            has(&status.conditions, kind::UPDATED, "False", reason::PAUSED) && is_ready(p)
+        })
+        .await?;
+    world
+        .until("steps", "one is changed and the other waits", |p| {
+            has(&pool_status(p).conditions, kind::READY, "Unknown", reason::WAITING_FOR_APPROVAL)
+        })
+        .await?;
+    ensure!([stats("shut"), stats("held")] == before[..2], "a host was worked on");
+    ensure!(stats("steps")[1] == before[2][1], "the second node was worked on before the approval");
+    for of_pool in hosts.values() {
+        standing(&world, of_pool).await?;
+    }
+
+    let version = pool_status(&world.pool("steps").await?).desired_version.context("no version")?;
+    let approve = Patch::Merge(json!({"metadata": {"annotations": {key::APPROVE: version}}}));
+    pools.patch("steps", &PatchParams::default(), &approve).await?;
+    pools.patch("held", &PatchParams::default(), &pause(false)).await?;
+    until_updated(&world, "steps").await?;
+    until_updated(&world, "held").await?;
+    ensure!(stats("shut") == before[0], "a host was worked on outside of its window");
+    Ok(())
+}
+
+/// Applies CRDs in the place of those that are there, and writes all objects, as the API server does in the course of time.
+async fn older_crds(world: &World) -> Result<()> {
+    let crds: Api<CustomResourceDefinition> = Api::all(world.client.clone());
+    for line in OLDER_CRDS.lines() {
+        let mut older: CustomResourceDefinition = serde_json::from_str(line)?;
+        older.metadata.resource_version = crds.get(&older.name_any()).await?.resource_version();
+        crds.replace(&older.name_any(), &PostParams::default(), &older).await?;
+    }
+    Ok(())
+}
+
+async fn write_again<K: Resource<DynamicType = ()>>(world: &World, release: &str) -> Result<()> {
+    let objects: Api<DynamicObject> = Api::all_with(world.client.clone(), &ApiResource::erase::<K>(&()));
+    let patch = Patch::Merge(json!({"metadata": {"labels": {"example.com/written-by": release}}}));
+    for object in objects.list(&kube::api::ListParams::default()).await? {
+        objects.patch(&object.name_any(), &PatchParams::default(), &patch).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_stay_over_several_releases_and_back_by_one() -> Result<()> {
+    let mut world = World::new(SimOptions::default(), &[]).await?;
+    let hosts = world.hosts("kept", 2).await?;
+    let spec = spec_with(&hosts, json!({"rollout": {"steps": [{"nodes": 1, "approval": true}], "order": "Name"}}));
+    world.join("kept", &spec).await?;
+    let before = standing(&world, &hosts).await?;
+    let kubelet_version = |p: &WindowsNodePool| pool_status(p).desired_version.unwrap_or_default();
+    let first = kubelet_version(&world.pool("kept").await?);
+
+    // The cluster as an older release has it: its CRDs, and objects without all that came later.
+    world.stop().await?;
+    older_crds(&world).await?;
+    let pools: Api<DynamicObject> = Api::all_with(world.client.clone(), &ApiResource::erase::<WindowsNodePool>(&()));
+    let has_gone = || async {
+        let again = write_again::<WindowsInstance>(&world, "older").await;
+        let kept = write_again::<WindowsNodePool>(&world, "older").await.and(again);
+        let pool = pools.get("kept").await;
+        kept.is_ok() && pool.is_ok_and(|p| p.data["status"].get("removalsToConfirm").is_none())
+    };
+    world.eventually("the older CRDs are in force", has_gone).await?;
+    let older: Value = serde_yaml::from_str(OLDER_POOL)?;
+    pools.create(&PostParams::default(), &serde_json::from_value(older.clone())?).await?;
+
+    // All in one step.
+    install(&world.control_plane).await?;
+    world.give("next", &entries(NEXT))?;
+    world.new_operator().await?;
+    world
+        .until("kept", "one is changed and the other waits", |p| {
+            has(&pool_status(p).conditions, kind::READY, "Unknown", reason::WAITING_FOR_APPROVAL)
+        })
+        .await?;
+    ensure!(standing(&world, &hosts).await? == before, "a node or an instance is another one");
+    let version = kubelet_version(&world.pool("kept").await?);
+    ensure!(version != first, "the release is not rolled out");
+    let approve = json!({"metadata": {"annotations": {key::APPROVE: version}}});
+    pools.patch("kept", &PatchParams::default(), &Patch::Merge(approve)).await?;
+    until_updated(&world, "kept").await?;
+    ensure!(standing(&world, &hosts).await? == before, "a node or an instance is another one");
+    world.until("stored", "the older pool is read", |p| pool_status(p).plan.is_some()).await?;
+    let stored = pools.get("stored").await?;
+    ensure!(stored.data["spec"] == older["spec"], "the spec is another one: {}", stored.data["spec"]);
+
+    // Back by one: the CRDs stay, and the payload is the one before. What a node has then is not new to the operator.
+    world.give("first", &entries(b"kubelet"))?;
+    world.restart().await?;
+    world
+        .until("kept", "one is changed and the other waits", |p| {
+            has(&pool_status(p).conditions, kind::READY, "Unknown", reason::WAITING_FOR_APPROVAL)
+        })
+        .await?;
+    let again = kubelet_version(&world.pool("kept").await?);
+    ensure!(again == first, "{again} is not the version of before, {first}");
+    let approve = json!({"metadata": {"annotations": {key::APPROVE: first}}});
+    pools.patch("kept", &PatchParams::default(), &Patch::Merge(approve)).await?;
+    until_updated(&world, "kept").await?;
+    ensure!(standing(&world, &hosts).await? == before, "a node or an instance is another one");
+    Ok(())
+}

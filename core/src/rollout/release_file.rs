@@ -1,0 +1,294 @@
+//! What a release gives to hosts, in a file that is published with it: a plan tells from it what the release does to each node before it is
+//! installed. Pure.
+//!
+//! Two things change hosts. The payload and `wicd.exe`, of which the file has the hashes: the plan renders with them as with its own. And
+//! how the release renders services, which only the release itself can do: the file has what it renders for clusters that every release
+//! knows, and the plan compares that with its own.
+//!
+//! The file is outside input.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Display,
+};
+
+use api::{
+    TemplateSpec,
+    payload::{Manifest, ManifestError, is_sha256},
+    text::line,
+};
+use k8s_openapi::api::core::v1::ConfigMap;
+use serde::{Deserialize, Serialize};
+
+use super::version_diff::{Change, change};
+use crate::render::{Cluster, Network, Platform, RenderError, Rendered, Settings, Stored, StoredError, render};
+
+/// Version of this format.
+const SCHEMA: u32 = 1;
+/// Far more than any release needs, in bytes.
+pub const MAX_BYTES: usize = 8 << 20;
+/// Far more minor versions than are supported at once.
+const MAX_PAYLOADS: usize = 32;
+/// Two for each platform, and room for new ones.
+const MAX_REFERENCES: usize = 64;
+const MAX_VERSION: usize = 64;
+/// Longest report of what is wrong, in characters.
+const MAX_PROBLEM: usize = 300;
+
+const PLATFORMS: [Platform; 6] =
+    [Platform::None, Platform::Aws, Platform::Azure, Platform::Gcp, Platform::Vsphere, Platform::Nutanix];
+
+/// What a release gives to hosts.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct ReleaseFile {
+    /// Version of this format; 1.
+    schema: u32,
+    /// Version of the operator.
+    pub version: String,
+    /// SHA-256 of `wicd.exe`, in lower-case hex.
+    pub wicd: String,
+    /// The payloads.
+    payloads: Vec<MinorPayload>,
+    /// What it renders for clusters that every release knows.
+    references: Vec<Reference>,
+}
+
+/// A payload.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+struct MinorPayload {
+    /// The minor version of Kubernetes that it is for, as 36 of `1.36`. None: any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    kubernetes_minor: Option<u32>,
+    manifest: Manifest,
+}
+
+/// What is rendered for a cluster.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+struct Reference {
+    platform: String,
+    /// Whether the cluster has a hybrid overlay.
+    hybrid_overlay: bool,
+    /// As a cluster stores it, without the files of the payload.
+    config_map: ConfigMap,
+}
+
+/// A file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ReleaseFileError {
+    /// It is larger than any release makes it.
+    #[error("it has more than {MAX_BYTES} bytes: use the file release.json of a release")]
+    TooLarge,
+    /// It is not JSON of the right form.
+    #[error("it is not the file release.json of a release: {0}")]
+    Syntax(String),
+    /// Another version of the format.
+    #[error(
+        "it has schema {0}, and this program reads schema {SCHEMA}: run the program of the release, which reads its own file"
+    )]
+    Schema(u32),
+    /// A payload in it is not acceptable.
+    #[error("the payload for Kubernetes {minor}: {problem}", minor = minor.map_or("of any version".to_owned(), |minor| format!("1.{minor}")))]
+    Payload {
+        /// Which.
+        minor: Option<u32>,
+        /// What is wrong.
+        problem: String,
+    },
+    /// What it renders is not acceptable.
+    #[error("what the release renders for platform {platform:?}: {problem}")]
+    Reference {
+        /// Which.
+        platform: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// Something else is not acceptable.
+    #[error("the {what} {problem}: use the file release.json of a release, as it was published")]
+    Content {
+        /// What.
+        what: &'static str,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+}
+
+/// What a release renders otherwise than this program.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RenderChange {
+    /// The change on a host.
+    pub change: Change,
+    /// What cannot be said, for people.
+    pub unknown: Option<String>,
+}
+
+impl ReleaseFile {
+    /// The file of this program, with this version, `wicd.exe` and payloads.
+    ///
+    /// # Errors
+    /// When the services cannot be rendered from the newest payload for a cluster that needs least of it.
+    pub fn new(version: &str, wicd: &str, payloads: BTreeMap<Option<u32>, Manifest>) -> Result<Self, RenderError> {
+        let newest = payloads.values().next_back().cloned().unwrap_or_default();
+        // Not every payload is fit for every cluster.
+        rendered(Platform::None, Network::External, &newest)?;
+        let reference = |(platform, network)| {
+            let rendered = rendered(platform, network, &newest).ok()?;
+            Some(Reference {
+                platform: platform.as_str().to_owned(),
+                hybrid_overlay: network != Network::External,
+                config_map: rendered.to_config_map("reference", "reference"),
+            })
+        };
+        let references = references().filter_map(reference).collect();
+        let payload = |(kubernetes_minor, manifest)| MinorPayload { kubernetes_minor, manifest };
+        let payloads = payloads.into_iter().map(payload).collect();
+        Ok(Self { schema: SCHEMA, version: version.to_owned(), wicd: wicd.to_owned(), payloads, references })
+    }
+
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// When it is too large, is not JSON of this form, has another schema, or has something that no release has.
+    pub fn parse(json: &[u8]) -> Result<Self, ReleaseFileError> {
+        /// Read first: another schema has other fields.
+        #[derive(Deserialize)]
+        struct Head {
+            schema: u32,
+        }
+        if json.len() > MAX_BYTES {
+            return Err(ReleaseFileError::TooLarge);
+        }
+        let Head { schema } = serde_json::from_slice(json).map_err(|e| syntax(&e))?;
+        if schema != SCHEMA {
+            return Err(ReleaseFileError::Schema(schema));
+        }
+        let file: Self = serde_json::from_slice(json).map_err(|e| syntax(&e))?;
+        file.check()?;
+        Ok(file)
+    }
+
+    fn check(&self) -> Result<(), ReleaseFileError> {
+        let refuse = |what, problem| Err(ReleaseFileError::Content { what, problem });
+        let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '+');
+        if self.version.is_empty() || self.version.len() > MAX_VERSION || !self.version.chars().all(fits) {
+            return refuse("version", "is not that of a release");
+        }
+        if !is_sha256(&self.wicd) {
+            return refuse("hash of wicd.exe", "is not 64 lower-case hex digits");
+        }
+        if self.payloads.is_empty() || self.payloads.len() > MAX_PAYLOADS {
+            return refuse("list of payloads", "is empty or too long");
+        }
+        let minors: BTreeSet<Option<u32>> = self.payloads.iter().map(|p| p.kubernetes_minor).collect();
+        if minors.len() < self.payloads.len() {
+            return refuse("list of payloads", "has two for one version of Kubernetes");
+        }
+        for MinorPayload { kubernetes_minor: minor, manifest } in &self.payloads {
+            let text = serde_json::to_vec(manifest).map_err(|e| syntax(&e))?;
+            let invalid = |e: ManifestError| ReleaseFileError::Payload { minor: *minor, problem: said(&e) };
+            Manifest::parse(&text).map_err(invalid)?;
+        }
+        if self.references.len() > MAX_REFERENCES {
+            return refuse("list of references", "is too long");
+        }
+        for reference in &self.references {
+            reference.rendered()?;
+        }
+        Ok(())
+    }
+
+    /// The payloads by minor version of Kubernetes.
+    pub fn payloads(&self) -> BTreeMap<Option<u32>, Manifest> {
+        self.payloads.iter().map(|p| (p.kubernetes_minor, p.manifest.clone())).collect()
+    }
+
+    /// What the release renders otherwise than this program, for hosts of a cluster like this one.
+    ///
+    /// # Errors
+    /// When this program cannot render with the payload of the release, or the file is not as it was checked.
+    pub fn render_change(&self, cluster: &Cluster) -> Result<RenderChange, ReleaseFileError> {
+        let is_like = |r: &&Reference| {
+            r.platform == cluster.platform.as_str() && r.hybrid_overlay == (cluster.network != Network::External)
+        };
+        let unknown = |text: &str| Ok(RenderChange { change: Change::default(), unknown: Some(text.to_owned()) });
+        let Some(reference) = self.references.iter().find(is_like) else {
+            return unknown("the file does not say how the release renders services on this platform");
+        };
+        let theirs = reference.rendered()?;
+        let newest = self.payloads().into_values().next_back().unwrap_or_default();
+        let Ok(ours) = rendered(cluster.platform, overlay(reference.hybrid_overlay), &newest) else {
+            return unknown("this program cannot render services from the payload of the release");
+        };
+        let change = change(&Stored::Ours(ours), &theirs);
+        let unknown = (!reference.is_known(&theirs)).then(|| {
+            "the release sets something that this program does not know: for the whole plan, run the program of the release".to_owned()
+        });
+        Ok(RenderChange { change, unknown })
+    }
+}
+
+impl Reference {
+    fn rendered(&self) -> Result<Rendered, ReleaseFileError> {
+        let invalid = |e: StoredError| ReleaseFileError::Reference {
+            platform: line(&self.platform, MAX_VERSION),
+            problem: said(&e),
+        };
+        match Rendered::from_config_map(&self.config_map).map_err(invalid)? {
+            Stored::Ours(rendered) => Ok(rendered),
+            Stored::Legacy(_) => {
+                Err(ReleaseFileError::Content { what: "list of references", problem: "lacks the settings of hosts" })
+            }
+        }
+    }
+
+    /// Whether all of it was understood.
+    fn is_known(&self, understood: &Rendered) -> bool {
+        let again = understood.to_config_map("reference", "reference");
+        again.data == self.config_map.data && again.metadata.annotations == self.config_map.metadata.annotations
+    }
+}
+
+fn syntax(error: &serde_json::Error) -> ReleaseFileError {
+    ReleaseFileError::Syntax(said(error))
+}
+
+/// What is wrong, fit for a terminal: it may repeat what the file has.
+fn said(error: &impl Display) -> String {
+    line(&error.to_string(), MAX_PROBLEM)
+}
+
+fn overlay(has: bool) -> Network {
+    if has { Network::OvnHybrid { vxlan_port: None } } else { Network::External }
+}
+
+fn references() -> impl Iterator<Item = (Platform, Network)> {
+    PLATFORMS.into_iter().flat_map(|platform| [false, true].map(|has| (platform, overlay(has))))
+}
+
+/// What this program renders for a cluster that every release knows. The values are examples, and never change.
+fn rendered(platform: Platform, network: Network, payload: &Manifest) -> Result<Rendered, RenderError> {
+    let certificate = "-----BEGIN CERTIFICATE-----\nreference\n-----END CERTIFICATE-----\n";
+    let cluster = Cluster {
+        api_server: "https://api.example.com:6443".into(),
+        api_ca: certificate.into(),
+        kubelet_client_ca: certificate.into(),
+        service_cidr: "10.96.0.0/12".into(),
+        cluster_dns: vec!["10.96.0.10".into()],
+        cluster_domain: "cluster.local".into(),
+        platform,
+        network,
+        external_cloud_provider: platform != Platform::None,
+        ..Cluster::default()
+    };
+    let mut rendered = render(&cluster, payload, &Settings::default(), &TemplateSpec::default())?;
+    // They are compared file by file.
+    rendered.shared.files.clear();
+    rendered.services.files.clear();
+    Ok(rendered)
+}
+
+#[cfg(test)]
+#[path = "release_file_tests.rs"]
+mod tests;

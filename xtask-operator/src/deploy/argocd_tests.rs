@@ -1,0 +1,134 @@
+//! The scripts for Argo CD, by the rules of Argo CD's own tests: on objects of the test bed, stored beside the scripts.
+
+use std::{fs, path::PathBuf};
+
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::Value;
+use testbed::binaries::run_lua;
+
+use super::argocd::{ALL, Customization, FOLDER};
+
+#[derive(Deserialize)]
+struct HealthTests {
+    tests: Vec<HealthTest>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct HealthTest {
+    health_status: Value,
+    input_path: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ActionTests {
+    discovery_tests: Vec<DiscoveryTest>,
+    action_tests: Vec<ActionTest>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct DiscoveryTest {
+    input_path: String,
+    result: Vec<Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ActionTest {
+    action: String,
+    input_path: String,
+    expected_output_path: String,
+}
+
+fn root() -> PathBuf {
+    devenv::workspace_root()
+}
+
+fn read<T: DeserializeOwned>(path: &str) -> T {
+    let text = fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
+    serde_yaml::from_str(&text).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn script(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+#[test]
+fn health_is_what_the_test_says() {
+    for kind in ALL.iter().map(Customization::folder) {
+        let tests: HealthTests = read(&format!("{kind}/health_test.yaml"));
+        let stored = fs::read_dir(root().join(&kind).join("testdata")).unwrap().count();
+        assert_eq!(tests.tests.len(), stored, "{kind}: each stored object has its test");
+        for HealthTest { health_status, input_path } in tests.tests {
+            let object: Value = read(&format!("{kind}/{input_path}"));
+            let health = run_lua(&script(&format!("{kind}/health.lua")), &[object]).unwrap();
+            assert_eq!(health, [health_status], "{kind}/{input_path}");
+        }
+    }
+}
+
+#[test]
+fn actions_do_what_the_test_says_and_nothing_else() {
+    for customization in ALL {
+        let folder = format!("{}/actions", customization.folder());
+        let ActionTests { discovery_tests, action_tests } = read(&format!("{folder}/action_test.yaml"));
+        for DiscoveryTest { input_path, result } in discovery_tests {
+            let object: Value = read(&format!("{folder}/{input_path}"));
+            let found = run_lua(&script(&format!("{folder}/discovery.lua")), &[object]).unwrap().remove(0);
+            let found = found.as_object().unwrap();
+            assert_eq!(found.len(), result.len(), "{input_path}");
+            for mut expected in result {
+                let name = expected.as_object_mut().unwrap().remove("name").unwrap();
+                let name = name.as_str().unwrap();
+                // Argo CD takes an action for possible if it says nothing.
+                expected.as_object_mut().unwrap().entry("disabled").or_insert(Value::Bool(false));
+                assert_eq!(found[name], expected, "{input_path}: {name}");
+            }
+        }
+        for (name, _) in customization.actions {
+            assert!(action_tests.iter().any(|test| test.action == *name), "{folder}: {name} has no test");
+        }
+        for ActionTest { action, input_path, expected_output_path } in action_tests {
+            let object: Value = read(&format!("{folder}/{input_path}"));
+            let expected: Value = read(&format!("{folder}/{expected_output_path}"));
+            let changed = run_lua(&script(&format!("{folder}/{action}/action.lua")), &[object]).unwrap();
+            assert_eq!(changed, [expected], "{folder}: {action}");
+        }
+    }
+}
+
+/// The three forms have the same scripts.
+#[test]
+fn forms_agree() {
+    let config_map: Value = read(&format!("{FOLDER}/argocd-cm.yaml"));
+    let openshift: Value = read(&format!("{FOLDER}/openshift-gitops.yaml"));
+    let without_head = |path: String| {
+        let text = script(&path);
+        let (_, text) = text.split_once('\n').unwrap();
+        text.trim_end().to_owned()
+    };
+    for (at, one) in ALL.iter().enumerate() {
+        let (kind, folder) = (one.kind, one.folder());
+        let key = |what: &str| format!("resource.customizations.{what}.windowsmachineconfig.openshift.io_{kind}");
+        let spec = &openshift["spec"];
+        let health = without_head(format!("{folder}/health.lua"));
+        assert_eq!(config_map["data"][key("health")], health.as_str());
+        assert_eq!(spec["resourceHealthChecks"][at]["check"], health.as_str());
+        let actions = config_map["data"][key("actions")].as_str().unwrap();
+        assert_eq!(spec["resourceActions"][at]["action"], actions);
+        let actions: Value = serde_yaml::from_str(actions).unwrap();
+        assert_eq!(actions["discovery.lua"], without_head(format!("{folder}/actions/discovery.lua")).as_str());
+        let definitions = actions["definitions"].as_array().unwrap();
+        assert_eq!(definitions.len(), one.actions.len());
+        for definition in definitions {
+            let name = definition["name"].as_str().unwrap();
+            let script = without_head(format!("{folder}/actions/{name}/action.lua"));
+            assert_eq!(definition["action.lua"], script.as_str(), "{name}");
+        }
+        for object in [&spec["resourceHealthChecks"][at], &spec["resourceActions"][at]] {
+            assert_eq!((object["group"].as_str(), object["kind"].as_str()), (Some(api::names::GROUP), Some(kind)));
+        }
+    }
+}
