@@ -61,12 +61,13 @@ pub(crate) async fn serve(
             None => Either::Left(speak(stream, router.clone(), limits)),
             Some(tls) => {
                 let router = router.clone();
-                Either::Right(async move {
+                // In a box: it is large.
+                Either::Right(Box::pin(async move {
                     // Who does not speak TLS, or stops in the middle, gets no answer.
                     if let Ok(Ok(stream)) = timeout(limits.head, tls.accept(stream)).await {
                         speak(stream, router, limits).await;
                     }
-                })
+                }))
             }
         };
         let stop = stop.clone();

@@ -43,7 +43,7 @@ fn bundle(before: &str, mine: &[&str], now: Timestamp) -> String {
     all.sort_by_key(|(end, text)| (std::cmp::Reverse(*end), *text));
     all.dedup();
     all.truncate(MOST);
-    all.into_iter().map(|(_, text)| format!("{text}\n")).collect()
+    all.into_iter().flat_map(|(_, text)| [text, "\n"]).collect()
 }
 
 /// Until when a certificate is valid, as Unix time; `None` if this is none.

@@ -37,8 +37,16 @@ pub(super) struct Keeper {
 #[derive(Default)]
 struct Own {
     serving: Option<Pair>,
-    /// The next one, and since when its authority is published.
-    next: Option<(Pair, Option<Timestamp>)>,
+    next: Option<(Pair, Next)>,
+}
+
+/// How far the next pair is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    /// There is one.
+    Made,
+    /// Its authority is published since then.
+    Published(Timestamp),
 }
 
 /// What is to be done with the own pairs.
@@ -55,7 +63,7 @@ enum Due {
 
 /// Decides by the wall clock, which may jump. A pair is published for a third of its life, served for another, and is
 /// valid for a last one: a client that reads the ConfigMap late is not cut off.
-fn due(serving: Option<Timestamp>, next: Option<Option<Timestamp>>, now: Timestamp, lifetime: Duration) -> Due {
+fn due(serving: Option<Timestamp>, next: Option<Next>, now: Timestamp, lifetime: Duration) -> Due {
     let lifetime = SignedDuration::try_from(lifetime).unwrap_or(SignedDuration::MAX);
     let third = lifetime / 3;
     let Some(serving) = serving else { return Due::Replace };
@@ -63,10 +71,9 @@ fn due(serving: Option<Timestamp>, next: Option<Option<Timestamp>>, now: Timesta
     match next {
         // It is over, or was made in a future that a clock has been set back from.
         _ if age >= lifetime || age < -third => Due::Replace,
-        Some(Some(published)) if now.duration_since(published) >= third => Due::Serve,
-        Some(_) => Due::Nothing,
+        Some(Next::Published(since)) if now.duration_since(since) >= third => Due::Serve,
         None if age >= third => Due::Make,
-        None => Due::Nothing,
+        Some(_) | None => Due::Nothing,
     }
 }
 
@@ -135,11 +142,11 @@ impl Keeper {
 
     fn serve_own(&mut self, now: Timestamp) -> Result<(), CertificateError> {
         let serving = self.own.serving.as_ref().map(|pair| pair.made);
-        let next = self.own.next.as_ref().map(|(_, published)| *published);
+        let next = self.own.next.as_ref().map(|(_, next)| *next);
         let pair = match due(serving, next, now, self.lifetime) {
             Due::Nothing => return Ok(()),
             Due::Make => {
-                self.own.next = Some((self.make(now)?, None));
+                self.own.next = Some((self.make(now)?, Next::Made));
                 return Ok(());
             }
             Due::Serve => self.own.next.take().map(|(pair, _)| pair),
@@ -166,8 +173,8 @@ impl Keeper {
         }
         match authority::publish(&self.client, &self.namespace, &mine, now).await {
             Ok(()) => {
-                if let Some((_, published)) = &mut self.own.next {
-                    published.get_or_insert(now);
+                if let Some((_, next @ Next::Made)) = &mut self.own.next {
+                    *next = Next::Published(now);
                 }
             }
             // Another process was faster.
@@ -199,14 +206,13 @@ mod tests {
             ("the first", None, None, 0, Due::Replace),
             ("young", Some(0), None, 7, Due::Nothing),
             ("a third is over", Some(0), None, 8, Due::Make),
-            ("the next is not published yet", Some(0), Some(None), 16, Due::Nothing),
-            ("it was published a moment ago", Some(0), Some(Some(8)), 9, Due::Nothing),
-            ("it was published a third ago", Some(0), Some(Some(8)), 16, Due::Serve),
-            ("the one that is served is over", Some(0), Some(None), 24, Due::Replace),
+            ("the next is not published yet", Some(0), Some(Next::Made), 16, Due::Nothing),
+            ("it was published a moment ago", Some(0), Some(Next::Published(at(8))), 9, Due::Nothing),
+            ("it was published a third ago", Some(0), Some(Next::Published(at(8))), 16, Due::Serve),
+            ("the one that is served is over", Some(0), Some(Next::Made), 24, Due::Replace),
             ("the clock was ahead", Some(9), None, 0, Due::Replace),
             ("the clock was a little ahead", Some(1), None, 0, Due::Nothing),
         ] {
-            let next = next.map(|published: Option<i64>| published.map(at));
             assert_eq!(due(serving.map(at), next, at(now), life), expected, "{about}");
         }
     }

@@ -222,7 +222,7 @@ mod tests {
             ("it is made", true, 2, Some(1), true),
             ("it came with the pool", true, 1, None, true),
         ] {
-            let mut pool = WindowsNodePool::new("factory", Default::default());
+            let mut pool = WindowsNodePool::new("factory", api::WindowsNodePoolSpec::default());
             pool.metadata.generation = Some(generation);
             pool.metadata.annotations = announced.then(|| [(key::ANNOUNCE_REMOVAL.into(), "3".into())].into());
             pool.status = Some(api::WindowsNodePoolStatus { observed_generation: seen, ..Default::default() });

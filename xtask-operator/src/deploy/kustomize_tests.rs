@@ -137,7 +137,8 @@ fn guards_can_be_made_to_warn() {
     let patches = "\
 patches:
 - target: {kind: ValidatingAdmissionPolicyBinding, name: windows-node-pools-guard-.*}
-  patch: \"[{op: replace, path: /spec/validationActions, value: [Warn, Audit]}]\"
+  patch: |-
+    - {op: replace, path: /spec/validationActions, value: [Warn, Audit]}
 ";
     let objects = patched_as_the_guide_shows("guards", "removal.md", patches);
     let of_kind = objects.iter().filter(|object| object["kind"] == "ValidatingAdmissionPolicyBinding");
@@ -154,7 +155,7 @@ patches:
 fn another_prometheus_can_be_named() {
     let patches = "\
 patches:
-- target: {kind: (Cluster)?RoleBinding, name: windows-node-pools-(prometheus|metrics-reader)}
+- target: {kind: .*RoleBinding, name: windows-node-pools-(prometheus|metrics-reader)}
   patch: |-
     - {op: replace, path: /subjects/0/name, value: prometheus}
     - {op: replace, path: /subjects/0/namespace, value: monitoring}
