@@ -289,19 +289,19 @@ fn of_options(objects: &[Object]) -> Vec<Setting> {
             "Further labels of ServiceMonitors and PrometheusRules, by which a Prometheus selects them.",
         ),
         setting(
-            "windowsExporter.enabled",
-            Value::Null,
-            maybe(),
-            "Whether there is a Service for the certificate of windows_exporter on hosts, and with `monitoring.enabled` what reads it. It needs \
-             the service CA of OpenShift. If not set: on OpenShift.",
-        ),
-        setting(
             "monitoring.serviceAccount.name",
             of_prometheus(objects, "name"),
             name(),
             "ServiceAccount of Prometheus.",
         ),
         setting("monitoring.serviceAccount.namespace", of_prometheus(objects, "namespace"), name(), "Its namespace."),
+        setting(
+            "windowsExporter.enabled",
+            Value::Null,
+            maybe(),
+            "Whether there is a Service for the certificate of windows_exporter on hosts, and with `monitoring.enabled` what reads it. It needs \
+             the service CA of OpenShift. If not set: on OpenShift.",
+        ),
         setting(
             "guards.enabled",
             json!(false),
