@@ -230,6 +230,9 @@ event_reasons! {
     MachineDeletionFailed: Warning on Machine WindowsNodePool;
     /// No pool reads this source of hosts, because the pool of its name has another one. Set the source in a pool, or delete it.
     PoolTaken: Warning on ConfigMap MachineSet;
+    /// Nodes of WMCO are in the cluster, and the operator has made this pool in mode Plan. Read `status.plan`, and
+    /// [begin the takeover](../guide/from-wmco.md).
+    TakeoverWaits: Normal on WindowsNodePool;
     /// The content of a services ConfigMap does not match its name, so it is not used. The operator deletes it and stores it again if it is
     /// needed. Find the client that wrote it.
     ServicesReplaced: Warning on ConfigMap;

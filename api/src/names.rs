@@ -22,6 +22,8 @@ pub const WINDOWS_INSTANCES: &str = "windows-instances";
 pub const LEGACY_HOST_KEYS: &str = "windows-ssh-host-keys";
 /// Name of the Secret with the script that Machines run at their first start (WMCO's name).
 pub const USER_DATA_SECRET: &str = "windows-user-data";
+/// Name of the Secret with the certificate of windows_exporter on hosts (WMCO's name).
+pub const EXPORTER_CERTIFICATE: &str = "windows-machine-config-operator-tls";
 /// Prefix of the names of the services ConfigMaps: `windows-services-<version>`.
 pub const SERVICES_CONFIG_MAP_PREFIX: &str = "windows-services-";
 /// The version of an adopted node that does not report which version it follows. No real version has this name.

@@ -9,6 +9,7 @@ mod host;
 mod list;
 mod operator;
 mod single;
+mod takeover;
 mod wicd;
 
 /// A reason.
@@ -43,6 +44,7 @@ pub const SECTIONS: &[Section] = &[
     list::GIT,
     list::FLUX,
     list::LEGACY,
+    takeover::TAKEOVER,
     host::ANY,
     host::CONNECTING,
     host::UNFIT,

@@ -282,6 +282,23 @@ pub enum Check {
     /// Check whether a host can become a node. Needs no cluster, and leaves the host as it is.
     #[command(after_help = "Exit status:\n  0  the host can become a node\n  1  an error, or a host that cannot")]
     Host(CheckHost),
+    /// Check whether the nodes of the Windows Machine Config Operator (WMCO) can be taken over.
+    #[command(
+        after_help = "Exit status:\n  0  nothing stands in the way; warnings do not count\n  1  an error, or something that stands in the way"
+    )]
+    Takeover(Box<CheckTakeover>),
+}
+
+/// Arguments of `check takeover`.
+#[derive(Parser, Clone, Debug)]
+pub struct CheckTakeover {
+    /// Output format.
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+    /// Settings of the operator, so that nodes are compared with what they would get. Settings that only affect a running operator are
+    /// accepted and ignored.
+    #[command(flatten)]
+    pub run: Run,
 }
 
 /// How a command logs in to a host.

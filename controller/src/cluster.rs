@@ -337,7 +337,7 @@ async fn node_manager(client: &Client, namespace: &str) -> Result<Option<String>
 /// What OpenShift's service CA has made for windows_exporter, if it has.
 async fn exporter_tls(client: &Client, namespace: &str) -> Option<TlsPair> {
     let api: Api<k8s_openapi::api::core::v1::Secret> = Api::namespaced(client.clone(), namespace);
-    let data = api.get_opt("windows-machine-config-operator-tls").await.ok()??.data?;
+    let data = api.get_opt(api::names::EXPORTER_CERTIFICATE).await.ok()??.data?;
     let text = |key: &str| data.get(key).and_then(|v| String::from_utf8(v.0.clone()).ok());
     Some(TlsPair { certificate: text("tls.crt")?, key: text("tls.key")? })
 }

@@ -24,6 +24,7 @@ async fn main() -> ExitCode {
         Command::Plan(args) => Box::pin(controller::plan_command::run(*args)).await,
         Command::Explain(args) => controller::explain_command::run(args).await.map(|()| ExitCode::SUCCESS),
         Command::Check { what: Check::Host(args) } => Box::pin(controller::check_command::host(args)).await,
+        Command::Check { what: Check::Takeover(args) } => Box::pin(controller::check_command::takeover(*args)).await,
         Command::Acceptance(args) => Box::pin(controller::acceptance::run(*args)).await,
         Command::Lint(args) => controller::lint_command::run(&args),
         Command::Status(args) => controller::status_command::run(args).await,

@@ -7,6 +7,7 @@
 mod helm;
 mod hostkubelet;
 mod kstatus;
+mod promtool;
 mod services;
 mod wicd_exe;
 
@@ -24,6 +25,7 @@ pub(crate) use devenv::{find, with_progress, workspace_root};
 pub use helm::helm;
 pub use hostkubelet::{Platform, host_kubelet};
 pub use kstatus::kstatus;
+pub use promtool::promtool;
 pub use services::{host_containerd, host_overlay, host_proxy};
 pub use wicd_exe::wicd_exe;
 

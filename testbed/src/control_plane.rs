@@ -201,6 +201,11 @@ impl ControlPlane {
         self.authorities.first.client(user, groups)
     }
 
+    /// The program kubectl.
+    pub fn kubectl_program(&self) -> &Path {
+        &self.binaries.kubectl
+    }
+
     /// Runs kubectl as the administrator. A failing kubectl is not an error: check the output's status.
     ///
     /// # Errors

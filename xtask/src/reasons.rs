@@ -39,6 +39,8 @@ const OTHERS: &[(&str, &[&str])] = &[
     (
         "kinds",
         &[
+            "ClusterServiceVersion",
+            "OperatorCondition",
             "ClusterRole",
             "ClusterVersion",
             "ConfigFile",

@@ -82,8 +82,10 @@ async fn hosts_of_windows_instances_join_and_go_without_a_pool_of_ones_own() -> 
     let hosts = world.hosts("win", 3).await?;
     create(&world, &hosts[..2]).await?;
     let pool = until_pool_is_made(&world).await?;
-    let ours = json!({"f:spec": {"f:inventory": {"f:configMapRef": {"f:name": {}}}}});
+    let ours = json!({"f:spec": {".": {}, "f:inventory": {".": {}, "f:configMapRef": {".": {}, "f:name": {}}}}});
     ensure!(owned(&pool, MANAGER_ADAPTER) == ours, "{}", owned(&pool, MANAGER_ADAPTER));
+
+    ensure!(pool.spec.mode.is_none(), "there is no node of WMCO");
 
     set_port(&world, &hosts[0]).await?;
     until_ready(&world, 2).await?;

@@ -59,6 +59,7 @@ mod rollout_windows;
 mod status_command;
 mod statuses;
 mod takeover;
+mod takeover_guide;
 mod template;
 mod transcripts;
 mod unnamed;

@@ -106,7 +106,7 @@ impl Legacy {
     }
 
     /// How often a service of a host was started since the legacy operator left it.
-    fn starts_of(&self, host: &SimHost, service: &str) -> u32 {
+    pub(crate) fn starts_of(&self, host: &SimHost, service: &str) -> u32 {
         let now = host.windows().state().starts.get(service).copied().unwrap_or(0);
         now - self.starts.get(host.name()).and_then(|s| s.get(service)).copied().unwrap_or(0)
     }
@@ -140,7 +140,7 @@ fn spec(hosts: &[SimHost]) -> WindowsNodePoolSpec {
 }
 
 /// What was let go has all that the legacy operator looks for, and nothing of ours that is in its way.
-fn can_be_taken_by_the_legacy_operator(node: &Node, version: &str) -> Result<()> {
+pub(crate) fn can_be_taken_by_the_legacy_operator(node: &Node, version: &str) -> Result<()> {
     let (name, annotations, labels) = (node.name_any(), node.annotations(), node.labels());
     for k in [key::VERSION, key::DESIRED_VERSION] {
         ensure!(annotations.get(k).map(String::as_str) == Some(version), "{name}: {k}: {annotations:?}");
@@ -330,8 +330,10 @@ async fn what_is_in_windows_instances_is_taken_without_a_pool_of_ones_own(
     config_maps.create(&PostParams::default(), &list).await?;
     world.eventually("the pool is made", || async { world.pool(WINDOWS_INSTANCES).await.is_ok() }).await?;
     let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
-    let port = Patch::Merge(json!({"spec": {"ssh": {"port": legacy.hosts[0].port()}}}));
-    pools.patch(WINDOWS_INSTANCES, &PatchParams::default(), &port).await?;
+    // Nodes of the legacy operator are there: a person has to say go.
+    ensure!(world.pool(WINDOWS_INSTANCES).await?.spec.mode == Some(api::Mode::Plan), "the pool does not wait");
+    let go = Patch::Merge(json!({"spec": {"mode": "Apply", "ssh": {"port": legacy.hosts[0].port()}}}));
+    pools.patch(WINDOWS_INSTANCES, &PatchParams::default(), &go).await?;
     legacy.are_ours(world).await?;
     let pods: Api<Pod> = Api::default_namespaced(world.client.clone());
     for host in &legacy.hosts {

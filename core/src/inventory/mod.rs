@@ -16,6 +16,7 @@ pub mod revision_policy;
 pub mod second_node;
 pub mod source_pool;
 pub mod strays;
+pub mod wmco_nodes;
 
 use std::collections::BTreeSet;
 

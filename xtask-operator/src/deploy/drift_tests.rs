@@ -180,6 +180,7 @@ fn a_value_reaches_its_field() {
         ("operator.externalCloudProvider=false", "Deployment", format!("{container}/env/2/value"), json!("false")),
         ("operator.artifactHosts={a,b}", "Deployment", format!("{container}/env/2/value"), json!("a,b")),
         ("monitoring.labels.release=a", "ServiceMonitor", "/metadata/labels/release".into(), json!("a")),
+        ("monitoring.labels.release=a", "PrometheusRule", "/metadata/labels/release".into(), json!("a")),
     ] {
         let rendered = read(&helm(&[value]).unwrap());
         let of_kind: Vec<_> = rendered.iter().filter(|((one, ..), _)| one == kind).map(|(_, object)| object).collect();
@@ -198,7 +199,8 @@ fn a_value_takes_objects_out() {
         ("rbac.create=false", ["Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"].as_slice()),
         ("serviceAccount.create=false", &["ServiceAccount"]),
         ("crds.enabled=false", &["CustomResourceDefinition"]),
-        ("monitoring.enabled=false", &["ServiceMonitor"]),
+        ("monitoring.enabled=false", &["ServiceMonitor", "PrometheusRule"]),
+        ("windowsExporter.enabled=false", &["PrometheusRule"]),
     ] {
         let rendered = read(&helm(&[value]).unwrap());
         assert!(rendered.len() > 10 && !rendered.keys().any(|(kind, ..)| gone.contains(&kind.as_str())), "{value}");

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::{
     object::{NAME, Object, Patch, Site, VERSION},
     platform::Platform,
+    windows_exporter,
     yaml::{self, Note, Notes, emit},
 };
 
@@ -53,6 +54,11 @@ const COMPONENTS: &[(&str, &str)] = &[
     (
         "components/monitoring",
         "A ServiceMonitor, for clusters with the Prometheus operator, and the right of OpenShift's Prometheus to find the operator.",
+    ),
+    (
+        windows_exporter::FOLDER,
+        "OpenShift: the certificate of windows_exporter on hosts, a ServiceMonitor that reads it, and the series that the console's pages of nodes \
+         show. The names are those of the package of the Windows Machine Config Operator.",
     ),
     ("components/network-policy", "Lets the operator's pod be reached at the ports of metrics and of webhooks only."),
     ("components/view-roles", "The kinds of the operator in the roles of people."),

@@ -10,6 +10,7 @@ mod policies;
 mod rights;
 mod single;
 mod users;
+mod windows_exporter;
 mod workload;
 mod yaml;
 
@@ -27,7 +28,15 @@ pub(crate) use yaml::comment;
 pub(crate) fn objects(site: &Site) -> Vec<Object> {
     let workload = workload::objects(site);
     let (namespace, rest) = workload.split_at(1);
-    [namespace, &rights::objects(site), &policies::objects(site), rest, &monitoring::objects(site)].concat()
+    [
+        namespace,
+        &rights::objects(site),
+        &policies::objects(site),
+        rest,
+        &monitoring::objects(site),
+        &windows_exporter::objects(site),
+    ]
+    .concat()
 }
 
 /// Labels of the CRDs.
@@ -53,3 +62,5 @@ pub(crate) fn files() -> Result<BTreeMap<String, String>> {
 mod drift_tests;
 #[cfg(test)]
 mod kustomize_tests;
+#[cfg(test)]
+mod windows_exporter_tests;

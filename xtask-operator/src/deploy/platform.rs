@@ -2,7 +2,10 @@
 
 use serde_json::json;
 
-use super::object::{Object, Patch};
+use super::{
+    object::{Object, Patch},
+    windows_exporter,
+};
 
 /// Which cluster it is.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +32,9 @@ impl Platform {
     /// The folders of its objects.
     pub(crate) fn folders(self) -> &'static [&'static str] {
         match self {
-            Self::OpenShift => &["base", "machine-api", "openshift-config", "components/monitoring"],
+            Self::OpenShift => {
+                &["base", "machine-api", "openshift-config", "components/monitoring", windows_exporter::FOLDER]
+            }
             Self::Kubernetes => &["base"],
         }
     }

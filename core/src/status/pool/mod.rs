@@ -18,7 +18,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 use crate::{
-    inventory::{EntryError, list::List},
+    inventory::{EntryError, list::List, wmco_nodes::how_to_begin},
     rollout::{
         grants::Decision,
         key_rotation::Standing,
@@ -189,7 +189,8 @@ pub fn planned(
     let mut put = |type_, s: Status, why: &str, message: &str| {
         set(&mut status.conditions, type_, s, why, message, generation, now);
     };
-    let message = format!("mode Plan, no operation begins: {}", plan.summary);
+    let begin = how_to_begin(&pool.name_any());
+    let message = format!("mode Plan, no operation begins: {}; to begin, {begin}", plan.summary);
     match problems.first() {
         None => {
             put(kind::INVENTORY_SYNCED, Status::True, reason::SUCCEEDED, &format!("{hosts} hosts"));

@@ -10,6 +10,7 @@ use super::{
         marks::{mark, template},
         object::{NAME, Object, Site},
         platform::Platform,
+        windows_exporter,
         yaml::{self, INSIDE, Note, Notes, emit},
     },
     values::{Form, OperatorSetting},
@@ -85,6 +86,10 @@ fn condition(object: &Object) -> Option<String> {
         "machine-api" => Some(on_openshift("machineApi")),
         "openshift-config" => Some(on_openshift("openshiftConfig")),
         "components/monitoring" => Some(on_openshift("monitoring")),
+        windows_exporter::FOLDER if object.kind() == "Service" => Some(on_openshift("windowsExporter")),
+        windows_exporter::FOLDER => {
+            Some(format!("and ({}) ({})", on_openshift("monitoring"), on_openshift("windowsExporter")))
+        }
         "components/network-policy" => Some(".Values.networkPolicy.enabled".to_owned()),
         "components/view-roles" => Some(".Values.viewRoles.enabled".to_owned()),
         _ => None,
@@ -121,7 +126,7 @@ fn holes(object: &Object) -> Notes {
             );
             [append("/metadata", &[annotations])].into()
         }
-        ("ServiceMonitor", _) => [append("/metadata/labels", &[with("monitoring.labels")])].into(),
+        ("ServiceMonitor" | "PrometheusRule", _) => [append("/metadata/labels", &[with("monitoring.labels")])].into(),
         ("RoleBinding", "components/monitoring") => ["name", "namespace"]
             .map(|field| {
                 let value = format!("{field}: {{{{ .Values.monitoring.serviceAccount.{field} | quote }}}}");

@@ -278,7 +278,7 @@ fn of_options(objects: &[Object]) -> Vec<Setting> {
             "monitoring.labels",
             json!({}),
             texts(),
-            "Further labels of the ServiceMonitor, by which a Prometheus selects it.",
+            "Further labels of ServiceMonitors and PrometheusRules, by which a Prometheus selects them.",
         ),
         setting(
             "monitoring.serviceAccount.name",
@@ -287,6 +287,13 @@ fn of_options(objects: &[Object]) -> Vec<Setting> {
             "ServiceAccount of Prometheus.",
         ),
         setting("monitoring.serviceAccount.namespace", of_prometheus(objects, "namespace"), name(), "Its namespace."),
+        setting(
+            "windowsExporter.enabled",
+            Value::Null,
+            maybe(),
+            "Whether there is a Service for the certificate of windows_exporter on hosts, and with `monitoring.enabled` what reads it. It needs \
+             the service CA of OpenShift. If not set: on OpenShift.",
+        ),
         setting(
             "networkPolicy.enabled",
             json!(false),

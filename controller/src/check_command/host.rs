@@ -9,43 +9,17 @@ use remote::{
     Operator, RemoteError, Session, Traffic, facts,
     payload::{Payload, Wicd},
 };
-use serde_json::{Value, json};
 use wnp_core::operation::{
     preflight::{self, Preflight},
     preflight_warnings::{self, Warning},
     service_accounts, windows_versions,
 };
 
-use crate::{
-    args::{CheckHost, Output},
-    ssh_target,
-};
+use super::row::{self, Finding, Row};
+use crate::{args::CheckHost, ssh_target};
 
-/// Exit status when the host cannot become a node.
-const UNFIT: u8 = 1;
 /// For log-in and for each answer.
 const LIMIT: Duration = Duration::from_mins(1);
-
-/// A check and its result.
-struct Row {
-    check: &'static str,
-    finding: Option<Finding>,
-    note: String,
-}
-
-/// What is wrong with a host.
-struct Finding {
-    /// Whether the host can become a node all the same.
-    is_warning: bool,
-    reason: String,
-    message: String,
-}
-
-impl Finding {
-    fn result(&self) -> &'static str {
-        if self.is_warning { "warning" } else { "failed" }
-    }
-}
 
 /// Checks a host, prints the results, and returns the exit status.
 ///
@@ -54,13 +28,7 @@ impl Finding {
 /// status reports it.
 pub async fn host(args: CheckHost) -> anyhow::Result<ExitCode> {
     let rows = rows(&args).await?;
-    let fit = rows.iter().all(|row| row.finding.as_ref().is_none_or(|f| f.is_warning));
-    let text = match args.output {
-        Output::Table => table(&rows),
-        Output::Json => serde_json::to_string_pretty(&rows.iter().map(object).collect::<Vec<_>>())? + "\n",
-    };
-    crate::output::print(&text)?;
-    Ok(if fit { ExitCode::SUCCESS } else { UNFIT.into() })
+    row::print(&rows, args.output)
 }
 
 async fn rows(args: &CheckHost) -> anyhow::Result<Vec<Row>> {
@@ -116,7 +84,7 @@ fn login(args: &CheckHost, result: Result<&Session, &RemoteError>) -> Row {
     match result {
         Ok(session) => {
             let key = session.connection().host_key().fingerprint();
-            passed("login", format!("as {}, host key {key}", args.login.user))
+            Row::passed("login", format!("as {}, host key {key}", args.login.user))
         }
         Err(error) => failed("login", error),
     }
@@ -126,13 +94,14 @@ fn failed(check: &'static str, error: &RemoteError) -> Row {
     finding(check, Some((false, error.reason(), error.to_string())), String::new())
 }
 
-fn passed(check: &'static str, note: String) -> Row {
-    Row { check, finding: None, note }
-}
-
 /// A row with a finding (whether it is a warning, reason, message), or with a note if there is none.
 fn finding(check: &'static str, found: Option<(bool, &str, String)>, note: String) -> Row {
-    let finding = found.map(|(is_warning, reason, message)| Finding { is_warning, reason: reason.to_owned(), message });
+    let finding = found.map(|(is_warning, reason, message)| Finding {
+        is_warning,
+        reason: reason.to_owned(),
+        message,
+        remedy: None,
+    });
     Row { check, finding, note }
 }
 
@@ -181,13 +150,13 @@ fn facts_of(machine: &Machine) -> [Row; 4] {
     let language = machine.language.as_deref().and_then(facts::language);
     let domain = service_accounts::domain(machine.domain.as_deref());
     [
-        passed("name", facts::short(&machine.hostname, 63)),
-        passed("features", features.to_owned()),
-        passed(
+        Row::passed("name", facts::short(&machine.hostname, 63)),
+        Row::passed("features", features.to_owned()),
+        Row::passed(
             "language",
             language.map_or_else(|| "not known; any is good".to_owned(), |l| format!("{l}; any is good")),
         ),
-        passed("domain", domain.unwrap_or_else(|| "none".to_owned())),
+        Row::passed("domain", domain.unwrap_or_else(|| "none".to_owned())),
     ]
 }
 
@@ -202,22 +171,5 @@ fn windows(os_name: &str, os_build: &str) -> String {
     match windows_versions::find(os_name, os_build) {
         Some(version) => format!("{name}, base images {}, supported until {}", version.image, version.support_ends),
         None => name,
-    }
-}
-
-fn table(rows: &[Row]) -> String {
-    let row = |Row { check, finding, note }: &Row| match finding {
-        None => [(*check).to_owned(), "passed".to_owned(), note.clone()],
-        Some(f) => [(*check).to_owned(), f.result().to_owned(), format!("{}: {}", f.reason, f.message)],
-    };
-    let head = ["CHECK", "RESULT", "MESSAGE"].map(str::to_owned);
-    crate::output::aligned(&[head].into_iter().chain(rows.iter().map(row)).collect::<Vec<_>>())
-}
-
-fn object(row: &Row) -> Value {
-    let Row { check, finding, note } = row;
-    match finding {
-        None => json!({"check": check, "result": "passed", "message": note}),
-        Some(f) => json!({"check": check, "result": f.result(), "reason": f.reason, "message": f.message}),
     }
 }

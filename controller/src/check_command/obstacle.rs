@@ -1,0 +1,129 @@
+//! What stands in the way of a takeover.
+
+use std::path::Path;
+
+use crate::{release::ReleaseError, wmco::lock};
+
+/// What is wrong. What to do about it is its [`Obstacle::remedy`].
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Obstacle {
+    /// Its lock is held. The message has the remedy.
+    #[error("{0}")]
+    Runs(String),
+    /// Something that starts it is there.
+    #[error("the {kind} {namespace}/{name} of WMCO is there")]
+    Installed { kind: String, namespace: String, name: String },
+    /// A node is being changed.
+    #[error("the Node {0} has the label upgrading=true")]
+    Upgrading(String),
+    /// It says itself that it is busy.
+    #[error("WMCO is not upgradeable: {0}")]
+    NotUpgradeable(String),
+    /// No private key.
+    #[error("{message}")]
+    Key { reason: &'static str, message: String },
+    /// Nothing to take over.
+    #[error("no Node of WMCO is in this cluster")]
+    NoNodes,
+    /// An annotation is missing.
+    #[error("the Node {node} has no annotation {annotation}")]
+    Missing { node: String, annotation: &'static str },
+    /// A host key is damaged.
+    #[error("the host key of the Node {0} cannot be read: {1}")]
+    HostKey(String, String),
+    /// A user cannot be decrypted.
+    #[error("the private key does not read the user in the annotation of the Node {0}")]
+    Username(String),
+    /// Services of a version are missing.
+    #[error("the ConfigMap {name}: {error}")]
+    Services { name: String, error: String },
+    /// The API server is too old.
+    #[error("{message}")]
+    Version { reason: &'static str, message: String },
+    /// There is no payload.
+    #[error("there is no payload in {0}, so that what nodes would lose is not known")]
+    NoPayload(String),
+    /// Nothing can be rendered.
+    #[error("{message}")]
+    Release { reason: &'static str, message: String },
+    /// A node would lose settings. The message has the remedies.
+    #[error("{node}: {message}")]
+    Losses { node: String, message: String },
+    /// No certificate.
+    #[error("the Secret {0}/{name} is missing or empty: hosts would serve their metrics as plain HTTP", name = api::names::EXPORTER_CERTIFICATE)]
+    NoCertificate(String),
+    /// Not allowed, or the API server does not answer.
+    #[error("{what} cannot be read: {error}")]
+    NotReadable { what: String, error: String },
+}
+
+impl Obstacle {
+    pub(super) fn installed(kind: &str, name: &str, namespace: &str) -> Self {
+        Self::Installed { kind: kind.into(), name: name.into(), namespace: namespace.into() }
+    }
+
+    pub(super) fn not_readable(what: &str, error: &kube::Error) -> Self {
+        Self::NotReadable { what: what.into(), error: crate::errors::said(error) }
+    }
+
+    pub(super) fn of_release(error: &ReleaseError, payload: &Path) -> Self {
+        if payload.exists() {
+            Self::Release { reason: error.reason(), message: error.to_string() }
+        } else {
+            Self::NoPayload(payload.display().to_string())
+        }
+    }
+
+    pub(super) fn reason(&self) -> &'static str {
+        match self {
+            Self::Runs(_) => lock::REASON,
+            Self::Installed { .. } => "WmcoInstalled",
+            Self::Upgrading(_) | Self::NotUpgradeable(_) => "WmcoBusy",
+            Self::NoNodes => "WmcoNodesMissing",
+            Self::Missing { .. } => "NodeMetadataMissing",
+            Self::HostKey(..) => "HostKeyInvalid",
+            Self::Username(_) => "UsernameUnreadable",
+            Self::Services { .. } => "ServicesUnreadable",
+            Self::NoPayload(_) => "PayloadMissing",
+            Self::Losses { .. } => api::conditions::reason::SETTINGS_WOULD_BE_LOST,
+            Self::NoCertificate(_) => "ExporterCertificateMissing",
+            Self::NotReadable { .. } => "NotReadable",
+            Self::Key { reason, .. } | Self::Version { reason, .. } | Self::Release { reason, .. } => reason,
+        }
+    }
+
+    /// Whether a takeover may begin all the same: nothing is disturbed by it, or the operator waits by itself.
+    pub(super) fn is_warning(&self) -> bool {
+        !matches!(
+            self,
+            Self::Upgrading(_) | Self::NotUpgradeable(_) | Self::Key { .. } | Self::HostKey(..) | Self::Release { .. }
+        )
+    }
+
+    /// What to do. None if the message ends with it.
+    pub(super) fn remedy(&self) -> Option<String> {
+        let text = match self {
+            Self::Runs(_) | Self::Key { .. } | Self::Version { .. } | Self::Release { .. } | Self::Losses { .. } => return None,
+            Self::Installed { kind, namespace, name } => {
+                format!("before you begin: kubectl delete -n {namespace} {} {name}", kind.to_lowercase())
+            }
+            Self::Upgrading(_) | Self::NotUpgradeable(_) => {
+                "wait until WMCO has ended its change; if it runs no more, remove the label from the Node and uncordon it".into()
+            }
+            Self::NoNodes => "install the operator as on a new cluster".into(),
+            Self::Missing { annotation, .. } if *annotation == api::names::key::VERSION => {
+                "nothing, or let WMCO finish it: the node is drained and changed in its turn".into()
+            }
+            Self::Missing { .. } => {
+                "nothing, or let WMCO finish it: after the takeover, annotate its instance with trust-host-key".into()
+            }
+            Self::HostKey(..) => "correct the annotation ssh-host-key of the Node, or remove it".into(),
+            Self::Username(_) => "check that the Secret cloud-private-key has the key that the hosts accept".into(),
+            Self::Services { .. } => "restore the ConfigMap; without it the nodes stay as they are until the loss is accepted".into(),
+            Self::NoPayload(_) => "run the command in the operator's image, or name a payload with --payload".into(),
+            Self::NoCertificate(_) => "apply deploy/components/windows-exporter; on other clusters than OpenShift there is none".into(),
+            Self::NotReadable { .. } => "run the command with rights of cluster-admin".into(),
+        };
+        Some(text)
+    }
+}

@@ -1,0 +1,274 @@
+use base64::Engine as _;
+use russh::keys::{Algorithm, PrivateKey, PublicKeyBase64 as _, key::safe_rng, ssh_key::LineEnding};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{fake_api::FakeApi, wmco::username::encrypt_username};
+use api::services::Service;
+
+const NODES: &str = "/api/v1/nodes";
+const LOCK: &str = "/api/v1/namespaces/ns/configmaps/windows-machine-config-operator-lock";
+const SERVICES: &str = "/api/v1/namespaces/ns/configmaps/windows-services-11.0.0-1b759bf";
+const KEY: &str = "/api/v1/namespaces/ns/secrets/cloud-private-key";
+const CERTIFICATE: &str = "/api/v1/namespaces/ns/secrets/windows-machine-config-operator-tls";
+const DEPLOYMENT: &str = "/apis/apps/v1/namespaces/ns/deployments/windows-machine-config-operator";
+const SUBSCRIPTIONS: &str = "/apis/operators.coreos.com/v1alpha1/namespaces/ns/subscriptions";
+const CSVS: &str = "/apis/operators.coreos.com/v1alpha1/namespaces/ns/clusterserviceversions";
+const CONDITIONS: &str = "/apis/operators.coreos.com/v2/namespaces/ns/operatorconditions";
+const INSTANCES: &str = "/apis/windowsmachineconfig.openshift.io/v1alpha1/windowsinstances";
+const VERSION: &str = "/version";
+
+fn pem() -> String {
+    let key = PrivateKey::random(&mut safe_rng(), Algorithm::Ed25519).unwrap();
+    key.to_openssh(LineEnding::LF).unwrap().to_string()
+}
+
+fn secret(data: &[(&str, &str)]) -> Value {
+    let encode = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
+    let data: serde_json::Map<_, _> = data.iter().map(|(k, v)| ((*k).to_owned(), json!(encode(v)))).collect();
+    json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "data": data})
+}
+
+fn node(labels: &Value, annotations: &Value) -> Value {
+    let node = json!({"metadata": {"name": "win-1", "labels": labels, "annotations": annotations}});
+    json!({"apiVersion": "v1", "kind": "NodeList", "metadata": {}, "items": [node]})
+}
+
+fn list(kind: &str, api_version: &str, items: &[Value]) -> Value {
+    let item = |v: &Value| {
+        let mut item = v.clone();
+        item["apiVersion"] = api_version.into();
+        item["kind"] = kind.into();
+        item
+    };
+    json!({"apiVersion": api_version, "kind": format!("{kind}List"), "metadata": {}, "items": items.iter().map(item).collect::<Vec<_>>()})
+}
+
+fn services(all: &[Service]) -> Value {
+    let data = json!({"services": json!(all).to_string(), "files": "[]"});
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}, "data": data})
+}
+
+fn version(minor: &str) -> Value {
+    json!({"major": "1", "minor": minor, "gitVersion": format!("v1.{minor}.0"), "gitCommit": "c", "gitTreeState": "clean", "buildDate": "d",
+        "goVersion": "g", "compiler": "gc", "platform": "linux/amd64"})
+}
+
+struct Bed {
+    api: FakeApi,
+    annotations: Value,
+}
+
+impl Bed {
+    /// A cluster in which nothing stands in the way.
+    fn new() -> Self {
+        let (api, pem) = (FakeApi::new(), pem());
+        let host_key = PrivateKey::random(&mut safe_rng(), Algorithm::Ed25519).unwrap().public_key_base64();
+        let annotations = json!({
+            key::VERSION: "11.0.0-1b759bf",
+            key::SSH_HOST_KEY: host_key,
+            key::USERNAME: encrypt_username("Administrator", pem.as_bytes()).unwrap(),
+        });
+        api.on("GET", NODES, 200, node(&json!({key::BYOH: "true"}), &annotations));
+        api.on("GET", KEY, 200, secret(&[("private-key.pem", &pem)]));
+        api.on("GET", CERTIFICATE, 200, secret(&[("tls.crt", "c"), ("tls.key", "k")]));
+        api.on("GET", SERVICES, 200, services(&[kubelet()]));
+        api.on("GET", CONDITIONS, 200, list("OperatorCondition", "operators.coreos.com/v2", &[]));
+        api.on("GET", VERSION, 200, version("36"));
+        for path in [LOCK, DEPLOYMENT, SUBSCRIPTIONS, CSVS, INSTANCES] {
+            api.fail("GET", path, 404, "NotFound", "there is none", Value::Null);
+        }
+        Self { api, annotations }
+    }
+
+    fn instead(&self, path: &str, body: Value) {
+        self.api.forget("GET", path).on("GET", path, 200, body);
+    }
+
+    fn nodes(&self, labels: &Value, change: &[(&str, Value)]) {
+        let mut annotations = self.annotations.clone();
+        for (key, value) in change {
+            match value {
+                Value::Null => drop(annotations.as_object_mut().unwrap().remove(*key)),
+                value => annotations[*key] = value.clone(),
+            }
+        }
+        self.instead(NODES, node(labels, &annotations));
+    }
+
+    fn gone(&self, path: &str) {
+        self.api.forget("GET", path).fail("GET", path, 404, "NotFound", "there is none", Value::Null);
+    }
+
+    async fn rows(&self, target: Result<Services, Obstacle>) -> Vec<Value> {
+        let check = Check { client: self.api.client(), namespace: "ns".into() };
+        check.rows(target).await.iter().map(row::object).collect()
+    }
+}
+
+fn kubelet() -> Service {
+    Service { name: "kubelet".into(), path: r"C:\k\kubelet.exe".into(), ..Service::default() }
+}
+
+fn target() -> Result<Services, Obstacle> {
+    Ok(Services { services: vec![kubelet()], ..Services::default() })
+}
+
+#[tokio::test]
+async fn each_check_finds_what_it_is_for_and_nothing_is_written() {
+    let byoh = json!({key::BYOH: "true"});
+    type Break<'a> = Box<dyn Fn(&Bed) + 'a>;
+    let cases: Vec<(&str, Break<'_>, Option<(&str, &str, &str)>)> = vec![
+        ("nothing", Box::new(|_| {}), None),
+        (
+            "WMCO runs",
+            Box::new(|bed| {
+                let owner = json!([{"apiVersion": "v1", "kind": "Pod", "name": "wmco-1", "uid": "1"}]);
+                bed.instead(LOCK, json!({"apiVersion": "v1", "kind": "ConfigMap",
+                    "metadata": {"name": "windows-machine-config-operator-lock", "namespace": "ns", "ownerReferences": owner}}));
+                bed.instead("/api/v1/namespaces/ns/pods/wmco-1", json!({"metadata": {"name": "wmco-1", "uid": "1"}}));
+            }),
+            Some(("wmco", "warning", "AnotherOperator")),
+        ),
+        (
+            "its Subscription is there",
+            Box::new(|bed| {
+                let subscription =
+                    json!({"metadata": {"name": "mine"}, "spec": {"name": "windows-machine-config-operator"}});
+                bed.instead(SUBSCRIPTIONS, list("Subscription", "operators.coreos.com/v1alpha1", &[subscription]));
+            }),
+            Some(("package", "warning", "WmcoInstalled")),
+        ),
+        (
+            "its ClusterServiceVersion is there",
+            Box::new(|bed| {
+                let csv = json!({"metadata": {"name": "windows-machine-config-operator.v11.0.0"}});
+                bed.instead(CSVS, list("ClusterServiceVersion", "operators.coreos.com/v1alpha1", &[csv]));
+            }),
+            Some(("package", "warning", "WmcoInstalled")),
+        ),
+        (
+            "its Deployment is there",
+            Box::new(|bed| {
+                let deployment = json!({"metadata": {"name": "windows-machine-config-operator"}, "spec": {"selector": {}, "template": {}}});
+                bed.instead(DEPLOYMENT, deployment);
+            }),
+            Some(("package", "warning", "WmcoInstalled")),
+        ),
+        (
+            "a person may not read it",
+            Box::new(|bed| {
+                bed.api.forget("GET", CSVS).fail("GET", CSVS, 403, "Forbidden", "no", Value::Null);
+            }),
+            Some(("package", "warning", "NotReadable")),
+        ),
+        (
+            "a node is being upgraded",
+            Box::new(|bed| bed.nodes(&json!({key::BYOH: "true", key::UPGRADING: "true"}), &[])),
+            Some(("idle", "failed", "WmcoBusy")),
+        ),
+        (
+            "it says that it is busy",
+            Box::new(|bed| {
+                let condition = json!({"type": "Upgradeable", "status": "False", "message": "busy"});
+                let object = json!({"metadata": {"name": "windows-machine-config-operator.v11.0.0"}, "spec": {"conditions": [condition]}});
+                bed.instead(CONDITIONS, list("OperatorCondition", "operators.coreos.com/v2", &[object]));
+            }),
+            Some(("idle", "failed", "WmcoBusy")),
+        ),
+        ("no private key", Box::new(|bed| bed.gone(KEY)), Some(("key", "failed", "CredentialsUnavailable"))),
+        (
+            "the Secret holds no key",
+            Box::new(|bed| bed.instead(KEY, secret(&[("private-key.pem", "x")]))),
+            Some(("key", "failed", "CredentialsUnavailable")),
+        ),
+        (
+            "the key is another one",
+            Box::new(|bed| bed.instead(KEY, secret(&[("private-key.pem", &pem())]))),
+            Some(("users", "warning", "UsernameUnreadable")),
+        ),
+        (
+            "no node",
+            Box::new(|bed| bed.instead(NODES, list("Node", "v1", &[]))),
+            Some(("nodes", "warning", "WmcoNodesMissing")),
+        ),
+        (
+            "nodes cannot be read",
+            Box::new(|bed| {
+                bed.api.forget("GET", NODES).fail("GET", NODES, 403, "Forbidden", "no", Value::Null);
+            }),
+            Some(("nodes", "warning", "NotReadable")),
+        ),
+        (
+            "no version",
+            Box::new(|bed| bed.nodes(&byoh, &[(key::VERSION, Value::Null)])),
+            Some(("nodes", "warning", "NodeMetadataMissing")),
+        ),
+        (
+            "no host key",
+            Box::new(|bed| bed.nodes(&byoh, &[(key::SSH_HOST_KEY, Value::Null)])),
+            Some(("nodes", "warning", "NodeMetadataMissing")),
+        ),
+        (
+            "a damaged host key",
+            Box::new(|bed| bed.nodes(&byoh, &[(key::SSH_HOST_KEY, json!("x"))])),
+            Some(("nodes", "failed", "HostKeyInvalid")),
+        ),
+        ("no services", Box::new(|bed| bed.gone(SERVICES)), Some(("services", "warning", "ServicesUnreadable"))),
+        (
+            "damaged services",
+            Box::new(|bed| bed.instead(SERVICES, json!({"metadata": {"name": "m"}, "data": {"services": "x"}}))),
+            Some(("services", "warning", "ServicesUnreadable")),
+        ),
+        (
+            "an old API server",
+            Box::new(|bed| bed.instead(VERSION, version("30"))),
+            Some(("version", "warning", "ApiServerTooOld")),
+        ),
+        (
+            "a service would be lost",
+            Box::new(|bed| {
+                let csi = Service { name: "csi-proxy".into(), ..kubelet() };
+                bed.instead(SERVICES, services(&[kubelet(), csi]));
+            }),
+            Some(("settings", "warning", "SettingsWouldBeLost")),
+        ),
+        (
+            "no certificate",
+            Box::new(|bed| bed.gone(CERTIFICATE)),
+            Some(("exporter-certificate", "warning", "ExporterCertificateMissing")),
+        ),
+    ];
+    for (about, break_it, expected) in cases {
+        let bed = Bed::new();
+        break_it(&bed);
+        let rows = bed.rows(target()).await;
+        let found: Vec<(&str, &str, &str)> = rows
+            .iter()
+            .filter(|r| r["result"] != "passed")
+            .map(|r| (r["check"].as_str().unwrap(), r["result"].as_str().unwrap(), r["reason"].as_str().unwrap()))
+            .collect();
+        assert_eq!(found, Vec::from_iter(expected), "{about}: {rows:#?}");
+        for row in rows.iter().filter(|r| r["result"] != "passed") {
+            let message = row["message"].as_str().unwrap();
+            assert!(message.len() > 20, "{about}: {message}");
+            let own = ["AnotherOperator", "CredentialsUnavailable", "ApiServerTooOld", "SettingsWouldBeLost"];
+            assert_eq!(row["remedy"].is_string(), !own.contains(&row["reason"].as_str().unwrap()), "{about}: {row}");
+        }
+        assert!(bed.api.all_calls().iter().all(|call| call.method == "GET"), "{about}: something was written");
+        assert_eq!(bed.api.unexpected(), Vec::<String>::new(), "{about}");
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_rendered_is_said_and_a_missing_payload_is_no_failure() {
+    let bed = Bed::new();
+    let broken = Obstacle::Release { reason: "PayloadInvalid", message: "a file is missing".into() };
+    for (obstacle, result, reason) in
+        [(broken, "failed", "PayloadInvalid"), (Obstacle::NoPayload("/payload".into()), "warning", "PayloadMissing")]
+    {
+        let rows = bed.rows(Err(obstacle)).await;
+        let row = rows.iter().find(|r| r["check"] == "settings").unwrap();
+        assert_eq!((row["result"].as_str(), row["reason"].as_str()), (Some(result), Some(reason)));
+    }
+}

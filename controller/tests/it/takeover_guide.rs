@@ -1,0 +1,273 @@
+//! The guide of the way from WMCO and back, step by step: the commands that it shows are run here, on a cluster where WMCO's Deployment,
+//! its lock and the kinds of OLM are.
+
+use std::{os::unix::fs::symlink, path::Path, process::Output};
+
+use anyhow::{Context as _, Result, ensure};
+use api::{
+    WindowsNodePool,
+    conditions::{self, kind},
+    names::{DEFAULT_NAMESPACE, MANAGER_ADAPTER, WINDOWS_INSTANCES, key},
+};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use kube::{
+    Api, ResourceExt as _,
+    api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+use testbed::{ControlPlane, deployment, sim::SimOptions};
+
+use crate::{
+    fleet::{LIMIT, World, has, pool_status},
+    takeover::{Legacy, SAME, can_be_taken_by_the_legacy_operator},
+};
+
+const LOCK: &str = "windows-machine-config-operator-lock";
+const WMCO: &str = "windows-machine-config-operator";
+
+/// The page, and the commands and files that stand in it.
+struct Guide {
+    text: String,
+    /// Has the programs that the commands name.
+    programs: tempfile::TempDir,
+}
+
+impl Guide {
+    fn open(control_plane: &ControlPlane) -> Result<Self> {
+        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/guide/from-wmco.md");
+        let programs = tempfile::tempdir()?;
+        symlink(control_plane.kubectl_program(), programs.path().join("kubectl"))?;
+        symlink(env!("CARGO_BIN_EXE_windows-node-pools"), programs.path().join("windows-node-pools"))?;
+        Ok(Self { text: std::fs::read_to_string(page)?, programs })
+    }
+
+    /// The first block of a language below a heading.
+    fn block(&self, heading: &str, language: &str) -> Result<String> {
+        let (_, below) = self.text.split_once(&format!("{heading}\n")).with_context(|| format!("no {heading}"))?;
+        let level = heading.split(' ').next().unwrap_or_default();
+        let section = below.split(&format!("\n{level} ")).next().unwrap_or_default();
+        let (_, block) =
+            section.split_once(&format!("```{language}\n")).with_context(|| format!("no {language} in {heading}"))?;
+        Ok(block.split("```").next().unwrap_or_default().to_owned())
+    }
+
+    /// Runs the commands below a heading, as a person does who copies them.
+    async fn run(&self, world: &World, heading: &str) -> Result<String> {
+        let output = self.output(world, &self.block(heading, "sh")?).await?;
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        ensure!(output.status.success(), "{heading}: {out}{err}");
+        Ok(out.into_owned())
+    }
+
+    async fn output(&self, world: &World, script: &str) -> Result<Output> {
+        let path = format!("{}:/usr/bin:/bin", self.programs.path().display());
+        let command = tokio::process::Command::new("/bin/sh")
+            .args(["-ec", script])
+            .current_dir(self.programs.path())
+            .env("PATH", path)
+            .env("HOME", self.programs.path())
+            .env("KUBECONFIG", world.control_plane.kubeconfig())
+            // In the image they are where the command expects them.
+            .env("PAYLOAD_DIR", &world.options.payload)
+            .env("WICD_EXE", &world.options.wicd)
+            .output();
+        Ok(tokio::time::timeout(LIMIT, command).await.context("the commands did not end")??)
+    }
+}
+
+/// WMCO is installed by OLM, or without: its Deployment makes a Pod on the host network, to which the lock belongs.
+async fn wmco_starts(world: &World, by_olm: bool) -> Result<()> {
+    let labels = json!({"name": WMCO});
+    let mut metadata = json!({"name": WMCO, "namespace": DEFAULT_NAMESPACE});
+    if by_olm {
+        for kind in ["Subscription", "ClusterServiceVersion"] {
+            let plural = format!("{}s", kind.to_lowercase());
+            let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
+            let crd = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+                "metadata": {"name": format!("{plural}.operators.coreos.com")},
+                "spec": {"group": "operators.coreos.com", "scope": "Namespaced", "names": {"kind": kind, "plural": plural, "singular": kind.to_lowercase()},
+                    "versions": [{"name": "v1alpha1", "served": true, "storage": true, "schema": schema}]}});
+            world.control_plane.apply_yaml(&crd.to_string()).await?;
+        }
+        let csv = format!("{WMCO}.v11.0.0");
+        let olm = |kind: &str, name: &str| {
+            json!({"apiVersion": "operators.coreos.com/v1alpha1", "kind": kind,
+                "metadata": {"name": name, "namespace": DEFAULT_NAMESPACE}, "status": {"installedCSV": csv}})
+        };
+        let objects = [olm("ClusterServiceVersion", &csv), olm("Subscription", WMCO)];
+        for object in &objects {
+            let made = || async { world.control_plane.apply_yaml(&object.to_string()).await.is_ok() };
+            deployment::within(LIMIT, "the kinds of OLM are served", made).await?;
+        }
+        let args = ["get", "-n", DEFAULT_NAMESPACE, "clusterserviceversions.operators.coreos.com", &csv, "-o", "json"];
+        let csv: Value = serde_json::from_slice(&world.control_plane.kubectl(&args).await?.stdout)?;
+        metadata["ownerReferences"] = json!([{"apiVersion": csv["apiVersion"], "kind": csv["kind"],
+            "name": csv["metadata"]["name"], "uid": csv["metadata"]["uid"]}]);
+    }
+    let pod = json!({"metadata": {"labels": labels}, "spec": {"hostNetwork": true, "automountServiceAccountToken": false,
+        "containers": [{"name": "manager", "image": "wmco"}]}});
+    let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata,
+        "spec": {"replicas": 1, "selector": {"matchLabels": labels}, "template": pod}});
+    world.control_plane.apply_yaml(&deployment.to_string()).await?;
+    let pods: Api<Pod> = Api::namespaced(world.client.clone(), DEFAULT_NAMESPACE);
+    let its_own = ListParams::default().labels(&format!("name={WMCO}"));
+    let is_there = || async { pods.list(&its_own).await.is_ok_and(|l| !l.items.is_empty()) };
+    world.eventually("the Pod of WMCO is admitted", is_there).await?;
+    let pod = pods.list(&its_own).await?.items.pop().context("no Pod")?;
+    let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": pod.name_any(), "uid": pod.uid()});
+    let lock = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": LOCK, "ownerReferences": [owner]}});
+    maps(world).create(&PostParams::default(), &serde_json::from_value(lock)?).await?;
+    Ok(())
+}
+
+fn maps(world: &World) -> Api<ConfigMap> {
+    Api::namespaced(world.client.clone(), DEFAULT_NAMESPACE)
+}
+
+fn waits_for_wmco(pool: &WindowsNodePool) -> bool {
+    has(&pool_status(pool).conditions, kind::READY, "False", "AnotherOperator")
+}
+
+/// Names and plans of hosts, in mode Plan.
+fn plans_to_adopt(pool: &WindowsNodePool, count: usize) -> bool {
+    let hosts = pool_status(pool).plan.unwrap_or_default().hosts;
+    hosts.len() == count && hosts.iter().all(|h| h.action == "Adopt")
+}
+
+/// What a person sees in the column STATUS.
+fn shown(pool: &WindowsNodePool) -> String {
+    conditions::find(&pool_status(pool).conditions, kind::READY).map(|c| c.message.clone()).unwrap_or_default()
+}
+
+/// Nothing has happened to hosts and nodes.
+async fn is_untouched(world: &World, legacy: &Legacy, before: &[u64]) -> Result<()> {
+    for host in &legacy.hosts {
+        ensure!(world.instance(host.name()).await?.is_none(), "{} has an instance", host.name());
+    }
+    ensure!(connections(legacy) == before, "a host was logged in to");
+    Ok(())
+}
+
+fn connections(legacy: &Legacy) -> Vec<u64> {
+    legacy.hosts.iter().map(|h| h.stats().connections).collect()
+}
+
+/// The steps with a pool that a person has in Git, from WMCO under OLM and back; then from WMCO without OLM, with the pool that the
+/// operator makes.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_guide_leads_from_wmco_and_back() -> Result<()> {
+    let mut world = World::new(SimOptions::default(), &[]).await?;
+    let guide = Guide::open(&world.control_plane)?;
+    let legacy = Legacy::new(&world, WINDOWS_INSTANCES, SAME, 2).await?;
+    world.stop().await?;
+    let data = legacy.hosts.iter().map(|h| (h.address().to_string(), "username=Administrator\n".to_string())).collect();
+    let metadata = ObjectMeta { name: Some(WINDOWS_INSTANCES.into()), ..ObjectMeta::default() };
+    let list = ConfigMap { metadata, data: Some(data), ..ConfigMap::default() };
+    let before = connections(&legacy);
+
+    // The pool of the page, applied before there is an operator or the ConfigMap. Windows and ports are those of this test.
+    let mut pool: Value = serde_yaml::from_str(&guide.block("### A pool of your own", "yaml")?)?;
+    ensure!(pool["spec"]["mode"] == "Plan" && pool["spec"]["rollout"]["maintenanceWindows"].is_array(), "{pool}");
+    pool["spec"]["ssh"] = json!({"port": legacy.hosts[0].port()});
+    pool["spec"]["rollout"]["maintenanceWindows"][0]["schedule"] = json!("0 0 29 2 *");
+    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
+    let git = PatchParams::apply("argocd-controller");
+    pools.patch(WINDOWS_INSTANCES, &git, &Patch::Apply(&pool)).await?;
+    wmco_starts(&world, true).await?;
+    let blocked = guide.output(&world, &guide.block("## 1. Before you begin", "sh")?).await?;
+    let table = String::from_utf8_lossy(&blocked.stdout);
+    ensure!(blocked.status.code() == Some(1), "{table}");
+    for reason in ["AnotherOperator", "WmcoInstalled", "WmcoBusy", "ExporterCertificateMissing"] {
+        ensure!(table.contains(reason), "{reason}: {table}");
+    }
+    for host in &legacy.hosts {
+        world.edit_node(host.name(), json!({"metadata": {"labels": {key::UPGRADING: null}}})).await?;
+    }
+    guide.run(&world, "## 1. Before you begin").await?;
+
+    // Installed beside WMCO, the operator waits.
+    world.new_operator().await?;
+    world.until(WINDOWS_INSTANCES, "it waits for WMCO", waits_for_wmco).await?;
+    guide.run(&world, "### With OLM").await?;
+    let missing = |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::READY, "False", "ConfigMapMissing");
+    world.until(WINDOWS_INSTANCES, "there is no ConfigMap yet", missing).await?;
+    maps(&world).create(&PostParams::default(), &list).await?;
+    world.until(WINDOWS_INSTANCES, "it says what it would do", |p| plans_to_adopt(p, 2)).await?;
+    let of_person = world.pool(WINDOWS_INSTANCES).await?;
+    let owners: Vec<&str> = of_person.managed_fields().iter().filter_map(|f| f.manager.as_deref()).collect();
+    ensure!(!owners.contains(&MANAGER_ADAPTER), "the operator has written to a person's pool: {owners:?}");
+    let table = guide.run(&world, "## 4. See what happens").await?;
+    for host in &legacy.hosts {
+        ensure!(table.contains(&format!("{}: Adopt: it is a node of another operator", host.name())), "{table}");
+    }
+    is_untouched(&world, &legacy, &before).await?;
+
+    // The person says go in Git. In no window, so that the nodes are adopted and stay as they are.
+    pool["spec"]["mode"] = json!("Apply");
+    pools.patch(WINDOWS_INSTANCES, &git, &Patch::Apply(&pool)).await?;
+    are_adopted(&world, &legacy).await?;
+    guide.run(&world, "## 6. Verify").await?;
+
+    guide.run(&world, "## 7. Go back").await?;
+    world.stop().await?;
+    are_as_wmco_needs_them(&world, &legacy).await?;
+
+    // WMCO is there again, without OLM. The operator makes the pool.
+    wmco_starts(&world, false).await?;
+    let ignored = Patch::Merge(json!({"metadata": {"labels": {key::IGNORE: null}}}));
+    maps(&world).patch(WINDOWS_INSTANCES, &PatchParams::default(), &ignored).await?;
+    world.new_operator().await?;
+    let before = connections(&legacy);
+    guide.run(&world, "### Without OLM").await?;
+    world.until_event(WINDOWS_INSTANCES, "TakeoverWaits").await?;
+    let port = json!({"spec": {"ssh": {"port": legacy.hosts[0].port()}}});
+    pools.patch(WINDOWS_INSTANCES, &PatchParams::default(), &Patch::Merge(port)).await?;
+    world.until(WINDOWS_INSTANCES, "it says what it would do", |p| plans_to_adopt(p, 2)).await?;
+    let waiting = world.pool(WINDOWS_INSTANCES).await?;
+    ensure!(shown(&waiting).contains(r#"kubectl patch wnp windows-instances --type merge"#), "{}", shown(&waiting));
+    // No later operator decides again.
+    world.restart().await?;
+    world.until(WINDOWS_INSTANCES, "it still waits", |p| plans_to_adopt(p, 2)).await?;
+    is_untouched(&world, &legacy, &before).await?;
+
+    // A person's choice meets no conflict and stays, also after a restart.
+    let go = json!({"apiVersion": "windowsmachineconfig.openshift.io/v1alpha1", "kind": "WindowsNodePool",
+        "metadata": {"name": WINDOWS_INSTANCES},
+        "spec": {"mode": "Apply", "rollout": pool["spec"]["rollout"]}});
+    pools.patch(WINDOWS_INSTANCES, &PatchParams::apply("a-person"), &Patch::Apply(go)).await?;
+    are_adopted(&world, &legacy).await?;
+    world.restart().await?;
+    are_adopted(&world, &legacy).await?;
+    ensure!(world.pool(WINDOWS_INSTANCES).await?.spec.mode == Some(api::Mode::Apply), "the mode was written over");
+    let plan = Patch::Merge(json!({"spec": {"mode": "Plan"}}));
+    pools.patch(WINDOWS_INSTANCES, &PatchParams::default(), &plan).await?;
+    guide.run(&world, "## 5. Begin").await?;
+    ensure!(world.pool(WINDOWS_INSTANCES).await?.spec.mode == Some(api::Mode::Apply), "the command sets no mode");
+    Ok(())
+}
+
+/// They have instances, and nothing has changed on a host: no service was started, no host restarted, no node cordoned.
+async fn are_adopted(world: &World, legacy: &Legacy) -> Result<()> {
+    for host in &legacy.hosts {
+        world.until_event(host.name(), "Adopted").await?;
+        world.until_joined(host.name()).await?;
+        let node = world.node(host.name()).await?.context("the Node is gone")?;
+        ensure!(node.annotations().get(key::VERSION).map(String::as_str) == Some(SAME), "{:?}", node.annotations());
+        ensure!(!crate::fleet::is_cordoned(&node), "{} is cordoned", host.name());
+        for service in ["kubelet", "containerd"] {
+            ensure!(legacy.starts_of(host, service) == 0, "{service} of {} was started", host.name());
+        }
+        ensure!(host.boots() == 1, "{} was restarted", host.name());
+    }
+    Ok(())
+}
+
+async fn are_as_wmco_needs_them(world: &World, legacy: &Legacy) -> Result<()> {
+    for host in &legacy.hosts {
+        ensure!(world.instance(host.name()).await?.is_none(), "{} has an instance", host.name());
+        let node = world.node(host.name()).await?.context("the Node is gone")?;
+        can_be_taken_by_the_legacy_operator(&node, SAME)?;
+    }
+    ensure!(maps(world).get_opt(WINDOWS_INSTANCES).await?.is_some(), "the list is gone");
+    Ok(())
+}

@@ -1,0 +1,73 @@
+//! Nodes of WMCO that no pool of this operator has taken over. Pure.
+
+use api::names::key;
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+
+use crate::enumeration::first_names;
+
+/// Annotations that WMCO writes, and this operator keeps.
+const ANNOTATIONS: &[&str] = &[key::VERSION, key::DESIRED_VERSION, key::PUB_KEY_HASH, key::USERNAME];
+
+/// Names of Nodes that WMCO has made, sorted. A Node with an instance is this operator's, and so is one that it has released: `is_ours`
+/// returns whether it has rendered a version.
+pub fn wmco_nodes<'a>(
+    nodes: impl Iterator<Item = &'a Node>,
+    has_instance: &dyn Fn(&str) -> bool,
+    is_ours: &dyn Fn(&str) -> bool,
+) -> Vec<String> {
+    let is_marked = |node: &Node| {
+        node.labels().get(key::BYOH).is_some_and(|v| v == "true")
+            || ANNOTATIONS.iter().any(|k| node.annotations().contains_key(*k))
+    };
+    let of_wmco = |node: &&Node| {
+        is_marked(node)
+            && !has_instance(&node.name_any())
+            && !node.annotations().get(key::VERSION).is_some_and(|version| is_ours(version))
+    };
+    let mut names: Vec<String> = nodes.filter(of_wmco).map(ResourceExt::name_any).collect();
+    names.sort();
+    names
+}
+
+/// How a person leaves mode Plan.
+pub fn how_to_begin(pool: &str) -> String {
+    format!(r#"set its mode to Apply: kubectl patch wnp {pool} --type merge -p '{{"spec":{{"mode":"Apply"}}}}'"#)
+}
+
+/// Why a pool was made in mode Plan, and how its takeover begins.
+pub fn takeover_waits(pool: &str, nodes: &[String]) -> String {
+    format!(
+        "nodes of the Windows Machine Config Operator are in this cluster ({}), so that the pool is made in mode Plan: read its \
+         status.plan; to begin, {}",
+        first_names(nodes),
+        how_to_begin(pool)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn a_node_of_wmco_is_marked_by_it_and_claimed_by_no_instance() {
+        let cases: &[(&str, Value, Value, bool)] = &[
+            ("listed", json!({key::BYOH: "true"}), json!({key::VERSION: "11.0.0-1b759bf"}), true),
+            ("of-a-machine", json!({}), json!({key::VERSION: "11.0.0-1b759bf"}), true),
+            ("half-configured", json!({}), json!({key::USERNAME: "x"}), true),
+            ("without-annotations", json!({key::BYOH: "true"}), json!({}), true),
+            ("not-listed", json!({key::BYOH: "false"}), json!({}), false),
+            ("claimed", json!({key::BYOH: "true"}), json!({key::VERSION: "11.0.0-1b759bf"}), false),
+            ("released", json!({key::BYOH: "true", key::POOL: "p"}), json!({key::VERSION: "ours"}), false),
+            ("given-back", json!({key::BYOH: "true", key::POOL: "p"}), json!({key::VERSION: "11.0.0-1b759bf"}), true),
+            ("of-another", json!({}), json!({}), false),
+        ];
+        for (name, labels, annotations, expected) in cases {
+            let node = json!({"metadata": {"name": name, "labels": labels, "annotations": annotations}});
+            let node: Node = serde_json::from_value(node).unwrap();
+            let found = wmco_nodes([&node].into_iter(), &|n| n == "claimed", &|version| version == "ours");
+            assert_eq!(found == [(*name).to_owned()], *expected, "{name}: {found:?}");
+        }
+    }
+}

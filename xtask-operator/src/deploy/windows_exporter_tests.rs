@@ -1,0 +1,118 @@
+//! The recorded series, by promtool: from the windows_exporter of this operator's payload, and from those that WMCO has installed.
+
+use std::{collections::BTreeSet, fs, process::Command};
+
+use serde_json::{Value, json};
+use testbed::binaries;
+
+use super::{object::Site, windows_exporter};
+
+/// Series of windows_exporter 0.27, in the payload, with the collectors with which hosts run it: those that the rules need.
+const OURS: &[&str] = &[
+    "windows_container_cpu_usage_seconds_total",
+    "windows_container_memory_usage_private_working_set_bytes",
+    "windows_container_network_receive_bytes_total",
+    "windows_container_network_transmit_bytes_total",
+    "windows_cpu_info",
+    "windows_cpu_time_total",
+    "windows_logical_disk_free_bytes",
+    "windows_logical_disk_size_bytes",
+    "windows_memory_available_bytes",
+    "windows_net_bytes_received_total",
+    "windows_net_bytes_sent_total",
+    "windows_os_visible_memory_bytes",
+];
+/// That of WMCO has another name for this one.
+const MEMORY_OF_WMCO: &str = "windows_memory_physical_total_bytes";
+
+/// Labels that a series has on a host, beside `instance`.
+fn labels(series: &str) -> &'static [&'static str] {
+    match series {
+        "windows_cpu_time_total" => &[r#"core="0,0",mode="idle""#, r#"core="0,0",mode="user""#],
+        s if s.starts_with("windows_container_") => &[r#"container_id="containerd://c1""#],
+        _ => &[""],
+    }
+}
+
+fn rule_file() -> Value {
+    let objects = windows_exporter::objects(&Site::default());
+    objects.iter().find(|object| object.kind() == "PrometheusRule").unwrap().value["spec"].clone()
+}
+
+/// Names of windows_exporter in an expression.
+fn series_in(expr: &str) -> BTreeSet<String> {
+    let words = expr.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words.filter(|word| word.starts_with("windows_")).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_rules_need_only_series_that_the_payload_has() {
+    let needed: BTreeSet<String> =
+        windows_exporter::recordings().iter().flat_map(|(_, expr)| series_in(expr)).collect();
+    let known: BTreeSet<String> = OURS.iter().chain([&MEMORY_OF_WMCO]).map(ToString::to_string).collect();
+    assert_eq!(needed, known);
+}
+
+#[test]
+fn every_series_is_recorded_of_hosts_of_both_operators() {
+    let mut input = vec![json!({
+        "series": r#"kube_pod_container_info{container_id="containerd://c1",namespace="shop",pod="cart",container="web"}"#,
+        "values": "1+0x10",
+    })];
+    for host in ["ours", "wmcos"] {
+        for series in OURS.iter().chain([&MEMORY_OF_WMCO]) {
+            let is_of_other =
+                if host == "ours" { *series == MEMORY_OF_WMCO } else { *series == "windows_os_visible_memory_bytes" };
+            // One container is on one host.
+            if is_of_other || (host == "wmcos" && series.starts_with("windows_container_")) {
+                continue;
+            }
+            for more in labels(series) {
+                let values = if *more == r#"core="0,0",mode="idle""# { "0+15x10" } else { "60+30x10" };
+                input.push(json!({"series": format!(r#"{series}{{instance="{host}",job="windows-exporter",{more}}}"#), "values": values}));
+            }
+        }
+    }
+    // After five minutes in which a second of two was idle and the other spent in user mode.
+    let hosts = |of: &str| -> Vec<(String, f64)> {
+        let value = match of {
+            "instance:node_cpu_utilisation:rate1m" => 0.75,
+            "instance:node_cpu:rate:sum" => 0.5,
+            "node_network_receive_bytes_total" | "node_network_transmit_bytes_total" => 0.5,
+            _ => 210.0,
+        };
+        let job = if of == "instance:node_cpu:rate:sum" { "" } else { r#",job="windows-exporter""# };
+        ["ours", "wmcos"].map(|host| (format!(r#"{of}{{instance="{host}"{job}}}"#), value)).into()
+    };
+    let of_pod = |of: &str| vec![(format!(r#"{of}{{namespace="shop",pod="cart"}}"#), 0.5)];
+    let tests: Vec<Value> = windows_exporter::recordings()
+        .iter()
+        .map(|(record, _)| {
+            let expected = match *record {
+                "container_memory_working_set_bytes" => vec![(
+                    format!(r#"{record}{{container_id="containerd://c1",instance="ours",job="windows-exporter",namespace="shop",pod="cart"}}"#),
+                    210.0,
+                )],
+                pods if pods.starts_with("pod") => of_pod(pods),
+                other => hosts(other),
+            };
+            let samples: Vec<Value> = expected.iter().map(|(labels, value)| json!({"labels": labels, "value": value})).collect();
+            json!({"expr": record, "eval_time": "5m", "exp_samples": samples})
+        })
+        .collect();
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, value: &Value| fs::write(folder.path().join(name), value.to_string()).unwrap();
+    write("rules.yaml", &rule_file());
+    write(
+        "tests.yaml",
+        &json!({"rule_files": ["rules.yaml"], "evaluation_interval": "30s",
+            "tests": [{"interval": "1m", "input_series": input, "promql_expr_test": tests}]}),
+    );
+    let output = Command::new(binaries::promtool().unwrap())
+        .args(["test", "rules", "tests.yaml"])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+}
