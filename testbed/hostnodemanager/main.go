@@ -83,13 +83,14 @@ func run(ctx context.Context) error {
 	select {}
 }
 
-// ownAddress is the one by which this host reaches the API server. No packet is sent.
+// ownAddress is the one by which this host reaches the API server.
 func ownAddress(server string) (string, error) {
 	parsed, err := url.Parse(server)
 	if err != nil {
 		return "", err
 	}
-	way, err := net.Dial("udp", net.JoinHostPort(parsed.Hostname(), "9"))
+	// Not UDP, which needs no server: Wine refuses an option that Go sets for it.
+	way, err := net.DialTimeout("tcp", parsed.Host, 10*time.Second)
 	if err != nil {
 		return "", err
 	}

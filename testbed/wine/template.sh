@@ -30,22 +30,32 @@ cd "$DIR/build"
 "$cc" -O2 -shared -o dismapi.dll "$SCRIPTS/dismapi.c" -ladvapi32
 "$cc" -O2 -shared -o vmcompute.dll "$SCRIPTS/vmcompute.c" -lws2_32 -lole32
 
-# Wine's own advapi32 under another name, no longer marked as Wine's (for those the name counts), and one before it.
-LC_ALL=C sed 's/Wine builtin DLL/Wine renamed DLL/' "$system32/advapi32.dll" >advapi32w.dll
-{
-    echo EXPORTS
-    x86_64-w64-mingw32-objdump -p advapi32w.dll |
-        awk '/^\[Ordinal\/Name Pointer\] Table/ { names = 1; next }
-             names && NF == 0 { exit }
-             names && $NF != "InitiateSystemShutdownExW" && $1 ~ /^\[/ { print $NF " = advapi32w." $NF }'
-    echo InitiateSystemShutdownExW
-} >advapi32.def
-"$cc" -O2 -shared -o advapi32.dll "$SCRIPTS/advapi32.c" advapi32.def
-rm -f "$system32/advapi32.dll" "$system32/shutdown.exe"
+# library NAME EXPORT...: NAME.dll for wicd.exe, with these functions of NAME.c before those of Wine. Wine's own gets another name, and is
+# no longer marked as Wine's (for those the name counts).
+library() {
+    name=$1
+    shift
+    LC_ALL=C sed 's/Wine builtin DLL/Wine renamed DLL/' "$system32/$name.dll" >"${name}w.dll"
+    {
+        echo EXPORTS
+        x86_64-w64-mingw32-objdump -p "${name}w.dll" |
+            awk -v ours=" $* " -v theirs="${name}w" '
+                 /^\[Ordinal\/Name Pointer\] Table/ { names = 1; next }
+                 names && NF == 0 { exit }
+                 names && $1 ~ /^\[/ && !index(ours, " " $NF " ") { print $NF " = " theirs "." $NF }'
+        printf '%s\n' "$@"
+    } >"$name.def"
+    "$cc" -O2 -shared -o "$name.dll" "$SCRIPTS/$name.c" "$name.def"
+}
+library advapi32 InitiateSystemShutdownExW
+library iphlpapi InitializeIpInterfaceEntry GetIpInterfaceEntry InitializeIpForwardEntry CreateIpForwardEntry2
+rm -f "$system32/advapi32.dll" "$system32/iphlpapi.dll" "$system32/shutdown.exe"
 cp ./*.dll ./*.exe "$system32/"
 # Where it has a program or library of its own, Wine prefers that.
 "$WINE" reg.exe add 'HKCU\Software\Wine\DllOverrides' /v shutdown.exe /d native /f
-"$WINE" reg.exe add 'HKCU\Software\Wine\AppDefaults\wicd.exe\DllOverrides' /v advapi32 /d native /f
+for name in advapi32 iphlpapi; do
+    "$WINE" reg.exe add 'HKCU\Software\Wine\AppDefaults\wicd.exe\DllOverrides' /v "$name" /d native /f
+done
 
 "$WINESERVER" -k || true
 "$WINESERVER" -w

@@ -302,7 +302,7 @@ async fn services_can_work(world: &World) -> Result<()> {
 
 /// kube-log-runner writes what its service prints.
 fn logs_are_written(world: &World) -> Result<()> {
-    for (service, line) in [("kubelet", "Starting kubelet"), ("kube-proxy", "kube-proxy")] {
+    for (service, line) in [("kubelet", "Starting kubelet"), ("kube-proxy", "has Services and EndpointSlices")] {
         let file = on_drive(world, &format!(r"{}\{service}\{service}.log", host_path::LOGS))?;
         let text = fs::read_to_string(&file).with_context(|| format!("{}", file.display()))?;
         ensure!(text.contains(line), "{service}.log: {}", tail(&text, 5));

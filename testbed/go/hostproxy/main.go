@@ -107,6 +107,7 @@ func run(ctx context.Context, file string) error {
 		return err
 	case <-synced:
 	}
+	log.Print("has Services and EndpointSlices")
 	if err := started(ctx, client, node); err != nil {
 		return fmt.Errorf("write an event: %w", err)
 	}

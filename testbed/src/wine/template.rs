@@ -12,12 +12,13 @@ use super::{NAMESPACES, programs, scripts};
 use crate::binaries::{Run as _, cache_dir, key, lock, say};
 
 /// What the template is made of; another one is made when any of it changes.
-const INPUTS: [&str; 9] = [
+const INPUTS: [&str; 10] = [
     include_str!("../../wine/machine.sh"),
     include_str!("../../wine/template.sh"),
     include_str!("../../wine/advapi32.c"),
     include_str!("../../wine/bcryptprimitives.c"),
     include_str!("../../wine/dismapi.c"),
+    include_str!("../../wine/iphlpapi.c"),
     include_str!("../../wine/vmcompute.c"),
     include_str!("../../wine/shutdown.c"),
     include_str!("../../wine/list-services.c"),

@@ -82,7 +82,8 @@ pub async fn keep(host: Arc<dyn Host>, connect: Arc<dyn Connect>, node: watch::R
                     warn!(reason = e.reason(), "a token was not renewed: {text}");
                     complaint = text;
                 }
-                AGAIN
+                // Until kubelet has registered the Node there is no token for it.
+                if uid.is_none() { LOOK } else { AGAIN }
             }
         };
         tokio::time::sleep(wait).await;
