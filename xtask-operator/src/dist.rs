@@ -11,7 +11,10 @@ use devenv::workspace_root;
 use remote::payload::{Payload, Wicd};
 use serde::Deserialize;
 use serde_json::json;
-use wnp_core::{operation::windows_versions::VERSIONS, rollout::release_file::ReleaseFile};
+use wnp_core::{
+    operation::windows_versions::{VERSIONS, WindowsVersion},
+    rollout::release_file::ReleaseFile,
+};
 
 use crate::deploy::{Platform, VERSION, manifest};
 
@@ -55,7 +58,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         write(&out, &format!("install-{}.yaml", platform.name()), &text)?;
     }
     let sandbox = sandbox()?;
-    write(&out, "images.txt", &images.iter().map(|image| format!("{image}\n")).collect::<String>())?;
+    write(&out, "images.txt", &(images.join("\n") + "\n"))?;
     write(&out, "images-of-hosts.txt", &of_hosts(&sandbox))?;
     write(&out, "imageset-config.yaml", &image_set(&images, &sandbox)?)?;
     if let Some((payload, wicd)) = args.payload.as_deref().zip(args.wicd.as_deref()) {
@@ -112,14 +115,12 @@ fn sandbox() -> Result<String> {
 
 /// What hosts pull, by version of Windows. By tag, as they do.
 fn of_hosts(sandbox: &str) -> String {
-    let mut text = "# What Windows hosts pull, besides the images of your pods. Base images: only if the images of your pods leave their layers there.\n".to_owned();
-    for version in VERSIONS {
-        text += &format!("\n# {} (build {})\n{sandbox}\n", version.name, version.build);
-        for base in BASES {
-            text += &format!("{base}:{}\n", version.image);
-        }
-    }
-    text
+    let about = "# What Windows hosts pull, besides the images of your pods. Base images: only if the images of your pods leave their layers there.";
+    let of_version = |version: WindowsVersion| {
+        let bases = BASES.map(|base| format!("{base}:{}", version.image));
+        format!("\n# {} (build {})\n{sandbox}\n{}", version.name, version.build, bases.join("\n"))
+    };
+    format!("{about}\n{}\n", VERSIONS.map(of_version).join("\n"))
 }
 
 /// A configuration for version 2 of oc-mirror.

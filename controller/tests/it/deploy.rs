@@ -29,7 +29,16 @@ async fn overlays_render_and_the_api_server_takes_what_it_knows_of_them() -> Res
         let error = String::from_utf8_lossy(&made.stderr);
         ensure!(made.status.success() || error.contains("AlreadyExists"), "{error}");
     }
-    for folder in ["base", "kubernetes", "openshift", "azure"] {
+    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
+    std::fs::create_dir_all(&target)?;
+    let with_volume = tempfile::tempdir_in(target)?;
+    let kustomization = "\
+resources: [../../deploy/kubernetes]
+components: [../../deploy/components/payload-volume]
+";
+    std::fs::write(with_volume.path().join("kustomization.yaml"), kustomization)?;
+    let with_volume = with_volume.path().to_str().context("path is not UTF-8")?;
+    for folder in ["base", "kubernetes", "openshift", "azure", with_volume] {
         let objects = rendered(folder).await?;
         // OpenShift's monitoring has a kind of its own.
         let known: Vec<_> = objects

@@ -88,7 +88,7 @@ impl Compiler {
             Some(revision) => cargo.env("WINDOWS_NODE_POOLS_REVISION", revision),
             None => cargo.env_remove("WINDOWS_NODE_POOLS_REVISION"),
         };
-        self.run(&mut cargo, "the operator for its image")?;
+        run(&mut cargo, "the operator for its image")?;
         self.built(STATIC_TARGET, profile.name(), "windows-node-pools")
     }
 
@@ -98,7 +98,7 @@ impl Compiler {
     /// When cargo fails.
     pub fn wicd(&self) -> Result<PathBuf> {
         let mut cargo = self.cargo(WINDOWS_TARGET, "wicd");
-        self.run(cargo.args(["-p", "wicd"]), "wicd.exe for the image")?;
+        run(cargo.args(["-p", "wicd"]), "wicd.exe for the image")?;
         self.built(WINDOWS_TARGET, "wicd", "wicd.exe")
     }
 
@@ -122,14 +122,14 @@ impl Compiler {
         cargo
     }
 
-    fn run(&self, cargo: &mut Command, what: &str) -> Result<()> {
-        say(&format!("bringing {what} up to date (many minutes the first time)"));
-        with_progress(&format!("building {what}"), || cargo.run())
-    }
-
     fn built(&self, target: &str, profile: &str, name: &str) -> Result<PathBuf> {
         let path = self.target.join(target).join(profile).join(name);
         fs::metadata(&path).with_context(|| format!("cargo built no {}", path.display()))?;
         Ok(path)
     }
+}
+
+fn run(cargo: &mut Command, what: &str) -> Result<()> {
+    say(&format!("bringing {what} up to date (many minutes the first time)"));
+    with_progress(&format!("building {what}"), || cargo.run())
 }

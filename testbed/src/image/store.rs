@@ -37,11 +37,9 @@ impl Store {
         fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
         let folder = folder.canonicalize()?;
         let configuration = folder.join("storage.conf");
-        let text = format!(
-            "[storage]\ndriver = \"vfs\"\ngraphroot = {:?}\nrunroot = {:?}\n",
-            folder.join("images"),
-            folder.join("run")
-        );
+        let of = |name: &str| Some(format!("{:?}", folder.join(name).to_str()?));
+        let (images, run) = of("images").zip(of("run")).context("path is not UTF-8")?;
+        let text = format!("[storage]\ndriver = \"vfs\"\ngraphroot = {images}\nrunroot = {run}\n");
         fs::write(&configuration, text).with_context(|| format!("write {}", configuration.display()))?;
         Ok(Self { configuration, folder })
     }

@@ -164,7 +164,9 @@ fn the_payload_as_a_volume_is_the_same_in_each_form() {
     std::fs::write(folder.path().join("kustomization.yaml"), kustomization.to_string()).unwrap();
     let mut expected = Platform::OpenShift.objects(&objects(&Site::default()));
     for object in &mut expected {
-        payload::patches(DIGEST).iter().for_each(|patch| patch.apply(object));
+        for patch in payload::patches(DIGEST) {
+            patch.apply(object);
+        }
     }
     assert_same("kustomize", &read(&build(folder.path()).unwrap()), &source(&expected, &[]));
     let by_helm = helm(&[&format!("payload.image={DIGEST}")]).unwrap();

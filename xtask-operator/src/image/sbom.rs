@@ -64,7 +64,7 @@ pub(super) fn of(files: &Files) -> Result<String> {
             let prefix = folder.strip_prefix(&files.payload).unwrap_or(&folder).join(&file.path);
             programs.push(Program {
                 name: format!("payload/{}", prefix.display()),
-                parts: if file.path.ends_with(".exe") { modules(&blob)? } else { BTreeSet::new() },
+                parts: if is_program(&file.path) { modules(&blob)? } else { BTreeSet::new() },
                 version: file.version,
                 sha256: file.sha256,
             });
@@ -142,6 +142,10 @@ fn of_cargo(line: &str) -> Option<Part> {
     Some(Part { kind: "cargo", name: name.into(), version: version.into(), licence })
 }
 
+fn is_program(path: &str) -> bool {
+    Path::new(path).extension().is_some_and(|extension| extension.eq_ignore_ascii_case("exe"))
+}
+
 /// The modules of a compressed program.
 fn modules(blob: &Path) -> Result<BTreeSet<Part>> {
     let mut program = tempfile::NamedTempFile::new()?;
@@ -166,7 +170,7 @@ fn of_go(record: &str) -> BTreeSet<Part> {
                 parts.extend(version.map(|version| part("stdlib", version)));
             }
             ["", "mod", name, version, ..] if !version.is_empty() && *version != "(devel)" => {
-                parts.push(part(name, version))
+                parts.push(part(name, version));
             }
             ["", "dep", name, version, ..] => parts.push(part(name, version)),
             // In the place of the one before.
