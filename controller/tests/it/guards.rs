@@ -196,8 +196,11 @@ async fn pools_of_the_largest_size_are_compared(guarded: &Guarded) -> Result<()>
     };
     let name = guarded.create("largest", with_last(host("large-999", "10.2.0.1"))).await;
     refused(name, "host large-999 already belongs to pool large");
-    let address = guarded.create("largest", with_last(host("x", "large-999.windows.example.com"))).await;
-    refused(address, "host x: address large-999.windows.example.com port 22 already belongs to a host of pool large");
+    let address = guarded.create("largest", with_last(host("by-address", "large-999.windows.example.com"))).await;
+    refused(
+        address,
+        "host by-address: address large-999.windows.example.com port 22 already belongs to a host of pool large",
+    );
     let all = guarded.create("largest", numbered("large", 0, MOST)).await;
     refused(all, "host large-0 and 999 more of this change already belong to pool large");
     guarded.create("largest", numbered("largest", 0, MOST)).await?;
