@@ -59,7 +59,7 @@ async fn plan(world: &World, file: &std::path::Path) -> Result<(Option<i32>, Str
     Ok((output.status.code(), String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?))
 }
 
-/// What was done with hosts, and what tells them apart as nodes.
+/// UIDs of Nodes and instances, none of which is cordoned.
 async fn standing(world: &World, hosts: &[SimHost]) -> Result<BTreeMap<String, (Option<String>, Option<String>)>> {
     let mut all = BTreeMap::new();
     for host in hosts {

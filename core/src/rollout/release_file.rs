@@ -1,8 +1,8 @@
-//! What a release gives to hosts, in a file that is published with it: a plan tells from it what the release does to each node before it is
+//! What a release gives to hosts, in a file that is published with it: a plan shows from it what the release does to each node before it is
 //! installed. Pure.
 //!
-//! Two things change hosts. The payload and `wicd.exe`, of which the file has the hashes: the plan renders with them as with its own. And
-//! how the release renders services, which only the release itself can do: the file has what it renders for clusters that every release
+//! Hosts get the payload and `wicd.exe`, of which the file has the hashes: the plan renders with them as with its own. They also
+//! get what the release renders, which only the release itself can do: the file has what it renders for clusters that every release
 //! knows, and the plan compares that with its own.
 //!
 //! The file is outside input.
