@@ -1,18 +1,27 @@
-//! `cargo xtask dist`: the manifests of a release, each in one file, and the list of its images.
+//! `cargo xtask dist`: the manifests of a release, each in one file, the bundle and the catalog for OLM, and the list of images.
 
 use std::{fs, path::PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use devenv::workspace_root;
 
-use crate::deploy::{Platform, manifest};
+use crate::{
+    deploy::{self, Platform, manifest},
+    payload,
+};
 
-/// Writes `install-openshift.yaml`, `install-kubernetes.yaml` and `images.txt` for an image of the operator.
+/// Writes `install-openshift.yaml`, `install-kubernetes.yaml`, `images.txt` and the OLM bundle for an image of the operator.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The operator's image by digest, as `registry.example.com/you/windows-node-pools@sha256:…`.
     #[arg(long)]
     pub image: String,
+    /// Minor version of Kubernetes of the payload that is in the image. May be given several times.
+    #[arg(long, value_name = "MINOR", default_value = payload::KUBERNETES[0], value_parser = clap::builder::PossibleValuesParser::new(payload::KUBERNETES))]
+    pub kubernetes: Vec<String>,
+    /// The image of the OLM bundle by digest, once it is in a registry: with it, the catalog is written, too.
+    #[arg(long)]
+    pub bundle_image: Option<String>,
     /// Folder to write to.
     #[arg(long, default_value = "target/dist")]
     pub out: PathBuf,
@@ -20,17 +29,28 @@ pub(crate) struct Args {
 
 /// Writes the files.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    ensure!(is_digest(&args.image), "{} does not end with @sha256: and 64 hexadecimal digits: a tag moves", args.image);
+    for image in std::iter::once(&args.image).chain(&args.bundle_image) {
+        ensure!(is_digest(image), "{image} does not end with @sha256: and 64 hexadecimal digits: a tag moves");
+    }
+    let kubernetes = args.kubernetes.iter().map(|version| payload::minor(version)).collect::<Result<Vec<_>>>()?;
+    let release = deploy::Release { image: &args.image, kubernetes: &kubernetes };
     let out = workspace_root().join(&args.out);
-    fs::create_dir_all(&out).with_context(|| format!("make {}", out.display()))?;
     let write = |name: &str, text: &str| {
         let path = out.join(name);
+        fs::create_dir_all(path.parent().unwrap_or(&out)).with_context(|| format!("make the folder of {name}"))?;
         fs::write(&path, text).with_context(|| format!("write {}", path.display()))
     };
     for platform in Platform::ALL {
         write(&format!("install-{}.yaml", platform.name()), &manifest(platform, &args.image)?)?;
     }
-    write("images.txt", &format!("{}\n", args.image))?;
+    for (path, text) in deploy::bundle(&release)? {
+        write(&format!("olm/bundle/{path}"), &text)?;
+    }
+    if let Some(bundle_image) = &args.bundle_image {
+        write("olm/catalog/catalog.yaml", &deploy::catalog(&release, bundle_image)?)?;
+    }
+    let images: Vec<&str> = std::iter::once(&args.image).chain(&args.bundle_image).map(String::as_str).collect();
+    write("images.txt", &(images.join("\n") + "\n"))?;
     println!("wrote {}", out.display());
     Ok(())
 }

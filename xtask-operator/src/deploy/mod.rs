@@ -5,6 +5,7 @@ mod kustomize;
 mod marks;
 mod monitoring;
 mod object;
+mod olm;
 mod platform;
 mod policies;
 mod rights;
@@ -18,7 +19,9 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 
+use crate::payload;
 pub(crate) use object::{Object, Site};
+pub(crate) use olm::{Release, bundle, catalog};
 pub(crate) use platform::Platform;
 pub(crate) use single::manifest;
 pub(crate) use yaml::comment;
@@ -46,7 +49,8 @@ pub(crate) fn crds(site: &Site) -> Result<Vec<Object>> {
 
 /// Every file below `deploy/`: path from the root of the repository, and text.
 pub(crate) fn files() -> Result<BTreeMap<String, String>> {
-    Ok(kustomize::files().into_iter().chain(users::files()?).chain(chart::files()?).collect())
+    let of_olm = olm::files(&[payload::minor(payload::KUBERNETES[0])?])?;
+    Ok(kustomize::files().into_iter().chain(users::files()?).chain(chart::files()?).chain(of_olm).collect())
 }
 
 #[cfg(test)]
