@@ -1,5 +1,5 @@
-//! `cargo xtask dist`: the manifests of a release, each in one file, the lists of images that a cluster without a way out needs, and what the
-//! release gives to hosts.
+//! `cargo xtask dist`: the manifests of a release, each in one file, the bundle and the catalog for OLM, the lists of images that a cluster
+//! without a way out needs, and what the release gives to hosts.
 
 use std::{
     fs,
@@ -16,15 +16,18 @@ use wnp_core::{
     rollout::release_file::ReleaseFile,
 };
 
-use crate::deploy::{Platform, VERSION, manifest};
+use crate::{
+    deploy::{self, Platform, VERSION, manifest},
+    payload,
+};
 
 /// containerd's configuration on hosts.
 const CONTAINERD: &str = include_str!("../../xtask/payload/static/containerd_conf.toml");
 /// Base images of containers, whose layers hosts may have to pull from where they are.
 const BASES: [&str; 2] = ["mcr.microsoft.com/windows/nanoserver", "mcr.microsoft.com/windows/servercore"];
 
-/// Writes the manifests of a release and the lists of its images: `install-openshift.yaml`, `install-kubernetes.yaml`, `images.txt`,
-/// `images-of-hosts.txt`, `imageset-config.yaml`. With the payload also `release.json`, from which `windows-node-pools plan --release` says what the
+/// Writes the manifests of a release, the OLM bundle, and the lists of its images: `install-openshift.yaml`, `install-kubernetes.yaml`, `olm/`,
+/// `images.txt`, `images-of-hosts.txt`, `imageset-config.yaml`. With the payload also `release.json`, from which `windows-node-pools plan --release` says what the
 /// release does to nodes.
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -40,6 +43,12 @@ pub(crate) struct Args {
     /// The `wicd.exe` that is in the image.
     #[arg(long, requires = "payload")]
     pub wicd: Option<PathBuf>,
+    /// Minor version of Kubernetes of the payload that is in the image. May be given several times.
+    #[arg(long, value_name = "MINOR", default_value = payload::KUBERNETES[0], value_parser = clap::builder::PossibleValuesParser::new(payload::KUBERNETES))]
+    pub kubernetes: Vec<String>,
+    /// The image of the OLM bundle by digest, once it is in a registry: with it, the catalog is written, too.
+    #[arg(long)]
+    pub bundle_image: Option<String>,
     /// Folder to write to.
     #[arg(long, default_value = "target/dist")]
     pub out: PathBuf,
@@ -47,12 +56,14 @@ pub(crate) struct Args {
 
 /// Writes the files.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let images: Vec<&str> = [&args.image].into_iter().chain(&args.payload_image).map(String::as_str).collect();
+    let given = [&args.image].into_iter().chain(&args.payload_image).chain(&args.bundle_image);
+    let images: Vec<&str> = given.map(String::as_str).collect();
     for image in &images {
         ensure!(is_digest(image), "{image} does not end with @sha256: and 64 hexadecimal digits: a tag moves");
     }
+    let kubernetes = args.kubernetes.iter().map(|version| payload::minor(version)).collect::<Result<Vec<_>>>()?;
+    let release = deploy::Release { image: &args.image, kubernetes: &kubernetes };
     let out = workspace_root().join(&args.out);
-    fs::create_dir_all(&out).with_context(|| format!("make {}", out.display()))?;
     for platform in Platform::ALL {
         let text = manifest(platform, &args.image, args.payload_image.as_deref())?;
         write(&out, &format!("install-{}.yaml", platform.name()), &text)?;
@@ -62,7 +73,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     write(&out, "images-of-hosts.txt", &of_hosts(&sandbox))?;
     write(&out, "imageset-config.yaml", &image_set(&images, &sandbox)?)?;
     if let Some((payload, wicd)) = args.payload.as_deref().zip(args.wicd.as_deref()) {
-        write(&out, "release.json", &release(payload, wicd)?)?;
+        write(&out, "release.json", &release_file(payload, wicd)?)?;
+    }
+    for (path, text) in deploy::bundle(&release)? {
+        write(&out, &format!("olm/bundle/{path}"), &text)?;
+    }
+    if let Some(bundle_image) = &args.bundle_image {
+        write(&out, "olm/catalog/catalog.yaml", &deploy::catalog(&release, bundle_image)?)?;
     }
     println!("wrote {}", out.display());
     Ok(())
@@ -70,11 +87,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 fn write(out: &Path, name: &str, text: &str) -> Result<()> {
     let path = out.join(name);
+    fs::create_dir_all(path.parent().unwrap_or(out)).with_context(|| format!("make the folder of {name}"))?;
     fs::write(&path, text).with_context(|| format!("write {}", path.display()))
 }
 
 /// What the release gives to hosts.
-fn release(payload: &Path, wicd: &Path) -> Result<String> {
+fn release_file(payload: &Path, wicd: &Path) -> Result<String> {
     let manifests = Payload::open(payload).context("open the payload")?.by_minor().clone();
     let wicd = Wicd::open(wicd).context("open wicd.exe")?;
     let file = ReleaseFile::new(VERSION, &wicd.sha256, manifests).context("render the services of hosts")?;

@@ -57,6 +57,15 @@ enum Command {
     },
 }
 
+/// Minor versions of Kubernetes that a payload can have, as 1.36; the first is the one that it has unless another is asked for.
+pub(crate) const KUBERNETES: [&str; MINORS.len()] = MINORS;
+
+/// The number in one of them, as 36.
+pub(crate) fn minor(version: &str) -> Result<u32> {
+    let minor = version.strip_prefix("1.").with_context(|| format!("{version} is no minor version of Kubernetes"))?;
+    minor.parse().with_context(|| format!("{version} is no minor version of Kubernetes"))
+}
+
 pub(crate) fn run(args: Args) -> Result<()> {
     match (&args.command, &args.out) {
         (Some(Command::Verify { dir }), _) => verify(dir),

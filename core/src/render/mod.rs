@@ -34,6 +34,7 @@ use facts::METADATA_ADDRESS;
 pub use facts::{Cluster, HostParams, Network, Platform, Proxy, Settings, TlsPair};
 pub use log_settings::{LogSettings, LogSettingsError};
 pub use mirrors::MirrorRule;
+pub use prerequisites::api_servers_of_kubelet;
 pub use pull_secret::{PullSecret, PullSecretError};
 pub use rendered::{HASH_VERSION, Rendered, Shared, render, version_for};
 pub use stored::{Stored, StoredError, collectable, is_ours};

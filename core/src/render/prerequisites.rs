@@ -1,5 +1,7 @@
 //! What the payload must have before a host can become a node of this cluster: programs, and a kubelet that the API server supports.
 
+use std::ops::RangeInclusive;
+
 use api::payload::Manifest;
 
 use super::{Cluster, Network, Platform, RenderError, context::Context, program};
@@ -29,6 +31,11 @@ pub(super) fn check(context: &Context<'_>) -> Result<(), RenderError> {
     skew(context.cluster, context.payload)
 }
 
+/// Minor versions of the API servers that a kubelet of a minor version may follow.
+pub fn api_servers_of_kubelet(minor: u32) -> RangeInclusive<u32> {
+    minor..=minor.saturating_add(OLDEST)
+}
+
 fn skew(cluster: &Cluster, payload: &Manifest) -> Result<(), RenderError> {
     let kubelet = payload.files.iter().find(|f| f.destination.eq_ignore_ascii_case(program::KUBELET));
     let version = kubelet.and_then(|file| file.version.as_deref());
@@ -36,12 +43,13 @@ fn skew(cluster: &Cluster, payload: &Manifest) -> Result<(), RenderError> {
     let Some((version, minor, server)) = version.and_then(|v| Some((v, minor(v)?, cluster.kubernetes_minor?))) else {
         return Ok(());
     };
-    let problem = match server.checked_sub(minor) {
-        None => "it is newer than the API server, which Kubernetes does not support",
-        Some(older) if older > OLDEST => {
-            "it is more than three minor versions older than the API server, which Kubernetes does not support"
-        }
-        Some(_) => return Ok(()),
+    let supported = api_servers_of_kubelet(minor);
+    let problem = if supported.contains(&server) {
+        return Ok(());
+    } else if server < *supported.start() {
+        "it is newer than the API server, which Kubernetes does not support"
+    } else {
+        "it is more than three minor versions older than the API server, which Kubernetes does not support"
     };
     Err(RenderError::Skew { kubelet: version.to_owned(), server, problem })
 }

@@ -13,10 +13,10 @@ use super::{
 };
 
 /// Objects by kind, namespace and name.
-type Objects = BTreeMap<(String, String, String), Value>;
+pub(super) type Objects = BTreeMap<(String, String, String), Value>;
 
 /// What a form has otherwise than the source, and how.
-type Difference = (&'static str, fn(&mut Objects));
+pub(super) type Difference = (&'static str, fn(&mut Objects));
 
 const NAME: &str = "registry.example.com/a";
 const DIGEST_ALONE: &str = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
@@ -41,12 +41,12 @@ const OF_HELM: &[Difference] = &[
     }),
 ];
 
-fn of_deployment(objects: &mut Objects) -> &mut Value {
+pub(super) fn of_deployment(objects: &mut Objects) -> &mut Value {
     let deployment = objects.iter_mut().find(|((kind, ..), _)| kind == "Deployment").unwrap().1;
     &mut deployment["spec"]["template"]["spec"]
 }
 
-fn label(objects: &mut Objects, key: &str, value: &str) {
+pub(super) fn label(objects: &mut Objects, key: &str, value: &str) {
     // The namespace has none: it may be that of another operator.
     for object in objects.iter_mut().filter(|((kind, ..), _)| kind != "Namespace") {
         object.1["metadata"]["labels"][key] = json!(value);
@@ -69,7 +69,7 @@ fn read(yaml: &str) -> Objects {
     by_name(documents.filter(|value: &Value| !value.is_null()))
 }
 
-fn by_name(values: impl Iterator<Item = Value>) -> Objects {
+pub(super) fn by_name(values: impl Iterator<Item = Value>) -> Objects {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let mut objects = Objects::new();
     for mut value in values {
@@ -91,7 +91,7 @@ fn normalise(value: &mut Value) {
     }
 }
 
-fn assert_same(form: &str, rendered: &Objects, expected: &Objects) {
+pub(super) fn assert_same(form: &str, rendered: &Objects, expected: &Objects) {
     assert_eq!(rendered.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>(), "{form}");
     for (name, object) in expected {
         assert_eq!(&rendered[name], object, "{form}: {name:?}");

@@ -6,6 +6,7 @@ mod kustomize;
 mod marks;
 mod monitoring;
 mod object;
+mod olm;
 mod payload;
 mod platform;
 mod policies;
@@ -22,6 +23,7 @@ use anyhow::Result;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 
 pub(crate) use object::{Object, Site, VERSION};
+pub(crate) use olm::{Release, bundle, catalog};
 pub(crate) use platform::Platform;
 pub(crate) use single::manifest;
 pub(crate) use yaml::comment;
@@ -57,7 +59,9 @@ pub(crate) fn crds(site: &Site) -> Result<Vec<Object>> {
 
 /// Every file below `deploy/`: path from the root of the repository, and text.
 pub(crate) fn files() -> Result<BTreeMap<String, String>> {
-    Ok(kustomize::files().into_iter().chain(users::files()?).chain(chart::files()?).chain(argocd::files()).collect())
+    let of_olm = olm::files(&[crate::payload::minor(crate::payload::KUBERNETES[0])?])?;
+    let of_others = chart::files()?.into_iter().chain(argocd::files()).chain(of_olm);
+    Ok(kustomize::files().into_iter().chain(users::files()?).chain(of_others).collect())
 }
 
 #[cfg(test)]

@@ -282,6 +282,12 @@ fn other_namespaces(site: &Site) -> Vec<Object> {
     .collect()
 }
 
+/// What the operator may do in addition where OLM installs it.
+pub(super) fn under_olm(site: &Site) -> Vec<Object> {
+    let _ = site;
+    Vec::new()
+}
+
 /// The right of a Prometheus to find the operator.
 pub(super) fn prometheus(site: &Site, file: &'static str) -> Vec<Object> {
     Grant {

@@ -1,0 +1,153 @@
+//! The bundle for the Operator Lifecycle Manager (format registry+v1) and its file-based catalog, from the objects of all other forms.
+
+mod catalog;
+mod csv;
+mod metadata;
+mod openshift_version;
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, Result};
+use serde_json::Value;
+
+use super::{
+    kustomize::{HEADER, document},
+    object::{NAME, Object, Site, VERSION},
+    platform::Platform,
+    rights,
+    yaml::{Notes, emit},
+};
+
+/// Name of the package in catalogs.
+const PACKAGE: &str = NAME;
+/// The channel of the bundle. One that promises more comes with an API that is no alpha version.
+const CHANNEL: &str = "candidate";
+
+/// What a bundle is made for.
+#[derive(Clone, Debug)]
+pub(crate) struct Release<'a> {
+    /// The operator's image; by digest, except in the form that stands in the repository.
+    pub image: &'a str,
+    /// Minor versions of Kubernetes whose programs are in the image, for example 36.
+    pub kubernetes: &'a [u32],
+}
+
+/// Name of the ClusterServiceVersion.
+fn csv_name() -> String {
+    format!("{PACKAGE}.v{VERSION}")
+}
+
+/// What becomes of an object in a bundle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// A file of its own.
+    Manifest,
+    /// The Deployment in the ClusterServiceVersion.
+    Deployment,
+    /// Rules for the whole cluster in the ClusterServiceVersion.
+    ClusterPermissions,
+    /// Nothing: OLM makes it from the ClusterServiceVersion, or it is not OLM's.
+    Left,
+}
+
+/// The rights in the operator's own namespace are a file. In the ClusterServiceVersion they would be `permissions`, which OLM grants for
+/// the whole cluster where the operator watches all namespaces: it could read every Secret.
+fn place(object: &Object, site: &Site) -> Place {
+    let metadata = &object.value["metadata"];
+    let is_operators = metadata["name"] == NAME;
+    let is_here = metadata["namespace"] == site.namespace.as_str();
+    match object.kind() {
+        "Deployment" => Place::Deployment,
+        // A registry+v1 bundle cannot hold the policies: the operator creates them.
+        "Namespace" | "ValidatingAdmissionPolicy" | "ValidatingAdmissionPolicyBinding" => Place::Left,
+        "ServiceAccount" | "ClusterRoleBinding" if is_operators => Place::Left,
+        "ClusterRole" if is_operators => Place::ClusterPermissions,
+        // OLM puts what a bundle holds into one namespace.
+        "Role" if is_operators && !is_here => Place::ClusterPermissions,
+        "RoleBinding" if is_operators && !is_here => Place::Left,
+        _ => Place::Manifest,
+    }
+}
+
+/// A cluster's objects, sorted by what becomes of them.
+struct Sorted {
+    manifests: Vec<Object>,
+    deployment: Value,
+    cluster_rules: Vec<Value>,
+}
+
+fn sorted(site: &Site) -> Result<Sorted> {
+    let mut objects = Platform::OpenShift.objects(&super::objects(site));
+    objects.extend(rights::under_olm(site));
+    let of = |place_of: Place| objects.iter().filter(move |object| place(object, site) == place_of);
+    let deployment = of(Place::Deployment).next().context("no Deployment")?.value.clone();
+    let rules = of(Place::ClusterPermissions).filter_map(|object| object.value["rules"].as_array()).flatten();
+    Ok(Sorted {
+        manifests: of(Place::Manifest).cloned().collect(),
+        deployment,
+        cluster_rules: rules.cloned().collect(),
+    })
+}
+
+/// Where and for whom the bundle installs.
+fn site() -> Site {
+    Site { managed_by: "olm".into(), ..Site::default() }
+}
+
+/// Path below the bundle's folder, and text. Without the CRDs, which stand in `crds/`.
+fn without_crds(release: &Release<'_>) -> Result<BTreeMap<String, String>> {
+    let sorted = sorted(&site())?;
+    let csv = csv::csv(release, &sorted)?;
+    let mut files: BTreeMap<String, String> = sorted
+        .manifests
+        .iter()
+        .map(|object| (format!("manifests/{}", file_name(&object.value)), HEADER.to_owned() + &document(object)))
+        .collect();
+    files.insert(format!("manifests/{}", file_name(&csv)), plain(&csv));
+    files.insert("metadata/annotations.yaml".into(), plain(&metadata::annotations()));
+    files.insert("tests/scorecard/config.yaml".into(), plain(&metadata::scorecard()));
+    Ok(files)
+}
+
+/// A bundle: path below its folder, and text.
+pub(crate) fn bundle(release: &Release<'_>) -> Result<BTreeMap<String, String>> {
+    let mut files = without_crds(release)?;
+    files.insert("bundle.Containerfile".into(), metadata::containerfile());
+    for crd in super::crds(&site())? {
+        files.insert(format!("manifests/{}", file_name(&crd.value)), plain(&crd.value));
+    }
+    Ok(files)
+}
+
+/// A catalog with this one bundle, whose image is in a registry.
+pub(crate) fn catalog(release: &Release<'_>, bundle_image: &str) -> Result<String> {
+    let csv = csv::csv(release, &sorted(&site())?)?;
+    Ok(HEADER.to_owned() + &catalog::documents(release, &csv, bundle_image)?)
+}
+
+/// Path from the root of the repository, and text: what reviewers read and tests install. The image has a tag, and the CRDs are in `crds/`.
+pub(super) fn files(kubernetes: &[u32]) -> Result<BTreeMap<String, String>> {
+    let release = Release { image: &format!("{NAME}:{VERSION}"), kubernetes };
+    Ok(without_crds(&release)?.into_iter().map(|(path, text)| (format!("deploy/olm/{path}"), text)).collect())
+}
+
+fn plain(value: &Value) -> String {
+    HEADER.to_owned() + &emit(value, &Notes::new())
+}
+
+fn file_name(object: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let (kind, name) = (text(&object["kind"]).to_lowercase(), text(&object["metadata"]["name"]));
+    match kind.as_str() {
+        "clusterserviceversion" => format!("{PACKAGE}.clusterserviceversion.yaml"),
+        "customresourcedefinition" => format!("{name}.crd.yaml"),
+        _ => format!("{name}.{kind}.yaml"),
+    }
+}
+
+#[cfg(test)]
+mod crd_upgrade;
+#[cfg(test)]
+mod expansion;
+#[cfg(test)]
+mod tests;

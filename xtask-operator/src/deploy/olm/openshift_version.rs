@@ -1,0 +1,53 @@
+//! The newest OpenShift that the kubelets of a payload work with.
+
+use wnp_core::render::api_servers_of_kubelet;
+
+/// The first minor of Kubernetes that is in OpenShift 5: that of 5.0, which is also called 4.23.
+const OF_OPENSHIFT_5: u32 = 36;
+/// OpenShift 4.N has the minor N + 13 of Kubernetes.
+const BEHIND: u32 = 13;
+
+/// OpenShift with a minor version of Kubernetes.
+fn openshift(kubernetes: u32) -> String {
+    match kubernetes.checked_sub(OF_OPENSHIFT_5) {
+        Some(minor) => format!("5.{minor}"),
+        None => format!("4.{}", kubernetes.saturating_sub(BEHIND)),
+    }
+}
+
+/// The property `olm.maxOpenShiftVersion`: OLM lets the cluster upgrade to it and not beyond. `None` without a kubelet.
+pub(super) fn newest_openshift(kubelets: &[u32]) -> Option<String> {
+    kubelets.iter().max().map(|newest| openshift(*api_servers_of_kubelet(*newest).end()))
+}
+
+/// The oldest Kubernetes, for `minKubeVersion`: with an older one every kubelet is too new. `None` without a kubelet.
+pub(super) fn oldest_kubernetes(kubelets: &[u32]) -> Option<String> {
+    kubelets.iter().min().map(|oldest| format!("1.{}.0", api_servers_of_kubelet(*oldest).start()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn openshift_has_a_minor_of_kubernetes() {
+        for (kubernetes, expected) in [(32, "4.19"), (33, "4.20"), (34, "4.21"), (35, "4.22"), (36, "5.0"), (39, "5.3")]
+        {
+            assert_eq!(openshift(kubernetes), expected);
+        }
+    }
+
+    #[test]
+    fn a_payload_bounds_the_versions_of_the_cluster() {
+        for (kubelets, oldest, newest) in [
+            (&[36][..], Some("1.36.0"), Some("5.3")),
+            (&[32], Some("1.32.0"), Some("4.22")),
+            (&[33], Some("1.33.0"), Some("5.0")),
+            (&[36, 33, 35], Some("1.33.0"), Some("5.3")),
+            (&[], None, None),
+        ] {
+            assert_eq!(oldest_kubernetes(kubelets).as_deref(), oldest, "{kubelets:?}");
+            assert_eq!(newest_openshift(kubelets).as_deref(), newest, "{kubelets:?}");
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! What OLM asks of a bundle, and that a bundle holds the objects of the other forms. OLM itself does not run here.
+
+use std::{collections::BTreeMap, fs};
+
+use api::{WindowsInstance, WindowsNodePool};
+use serde_json::{Value, json};
+
+use super::{
+    super::{
+        Platform, Site,
+        drift_tests::{Difference, assert_same, by_name, label, of_deployment},
+        objects,
+    },
+    *,
+};
+
+const IMAGE: &str = "registry.example.com/a@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+const BUNDLE_IMAGE: &str =
+    "registry.example.com/b@sha256:fedcba9876543210fedcba9876543210fedcba9876543210fedcba9876543210";
+const RELEASE: Release<'_> = Release { image: IMAGE, kubernetes: &[36] };
+
+/// The kinds that a bundle of format registry+v1 may hold, and whether they are in a namespace: `supportedResources` of operator-registry,
+/// by which OLM v1 goes, too.
+const SUPPORTED: [(&str, bool); 22] = [
+    ("ClusterServiceVersion", true),
+    ("CustomResourceDefinition", false),
+    ("ClusterRole", false),
+    ("ClusterRoleBinding", false),
+    ("Service", true),
+    ("ServiceAccount", true),
+    ("Role", true),
+    ("RoleBinding", true),
+    ("PrometheusRule", true),
+    ("ServiceMonitor", true),
+    ("Secret", true),
+    ("ConfigMap", true),
+    ("PodDisruptionBudget", true),
+    ("PriorityClass", false),
+    ("VerticalPodAutoscaler", false),
+    ("ConsoleYAMLSample", false),
+    ("ConsoleQuickStart", false),
+    ("ConsoleCLIDownload", false),
+    ("ConsoleLink", false),
+    ("ConsolePlugin", false),
+    ("NetworkPolicy", true),
+    ("PodMonitor", true),
+];
+
+fn manifests() -> Vec<(String, Value)> {
+    let files = bundle(&RELEASE).unwrap().into_iter().filter(|(path, _)| path.starts_with("manifests/"));
+    files.map(|(path, text)| (path, serde_yaml::from_str(&text).unwrap())).collect()
+}
+
+fn the_csv() -> Value {
+    manifests().into_iter().find(|(_, object)| object["kind"] == "ClusterServiceVersion").unwrap().1
+}
+
+#[test]
+fn olm_takes_every_kind_of_the_bundle_and_puts_it_where_it_belongs() {
+    let manifests = manifests();
+    assert!(manifests.len() > 8, "{}", manifests.len());
+    for (path, object) in &manifests {
+        let kind = object["kind"].as_str().unwrap();
+        let supported = SUPPORTED.iter().find(|(name, _)| *name == kind);
+        let (_, namespaced) = supported.unwrap_or_else(|| panic!("{path}: OLM does not take a {kind}"));
+        if *namespaced && kind != "ClusterServiceVersion" {
+            // It puts all of them there, whatever they say.
+            assert_eq!(object["metadata"]["namespace"], api::names::DEFAULT_NAMESPACE, "{path}");
+        }
+    }
+}
+
+/// How the bundle's objects differ from those of `deploy/openshift`.
+const DIFFERENCES: &[Difference] = &[
+    ("OLM installs into a namespace that there is", |objects| objects.retain(|(kind, ..), _| kind != "Namespace")),
+    ("the operator creates the policies, because a bundle cannot hold them", |objects| {
+        objects.retain(|(kind, ..), _| !kind.starts_with("ValidatingAdmissionPolicy"));
+    }),
+    ("OLM keeps the objects", |objects| label(objects, "app.kubernetes.io/managed-by", "olm")),
+    ("OLM writes no labels of ours where it makes an object from the ClusterServiceVersion", |objects| {
+        for ((kind, _, name), object) in objects.iter_mut() {
+            let from_csv = ["ServiceAccount", "ClusterRole", "ClusterRoleBinding"].contains(&kind.as_str());
+            if from_csv && name == "windows-node-pools" {
+                object["metadata"].as_object_mut().unwrap().remove("labels");
+            }
+        }
+    }),
+    ("what the operator may do in other namespaces, it may do in all: a bundle has one", |objects| {
+        let is_elsewhere = |(kind, namespace, name): &(String, String, String)| {
+            kind.starts_with("Role") && namespace != api::names::DEFAULT_NAMESPACE && name == "windows-node-pools"
+        };
+        let rules: Vec<Value> = objects
+            .iter()
+            .filter(|(key, _)| is_elsewhere(key))
+            .filter_map(|(_, object)| object["rules"].as_array())
+            .flatten()
+            .cloned()
+            .collect();
+        // Each is for objects that it names.
+        assert!(rules.len() == 4 && rules.iter().all(|rule| rule["resourceNames"].is_array()), "{rules:?}");
+        objects.retain(|key, _| !is_elsewhere(key));
+        let role =
+            objects.iter_mut().find(|((kind, _, name), _)| kind == "ClusterRole" && name == "windows-node-pools");
+        role.unwrap().1["rules"].as_array_mut().unwrap().extend(rules);
+    }),
+    ("OLM adds to the Deployment", |objects| {
+        let csv = the_csv();
+        let deployment = objects.iter_mut().find(|((kind, ..), _)| kind == "Deployment").unwrap().1;
+        deployment["spec"]["revisionHistoryLimit"] = json!(1.0);
+        let annotations = &mut deployment["spec"]["template"]["metadata"]["annotations"];
+        for (key, value) in csv["metadata"]["annotations"].as_object().unwrap() {
+            annotations[key] = value.clone();
+        }
+        let condition = json!({"name": "OPERATOR_CONDITION_NAME", "value": csv["metadata"]["name"]});
+        let container = &mut of_deployment(objects)["containers"][0];
+        container["env"].as_array_mut().unwrap().push(condition);
+        container["image"] = json!(IMAGE);
+    }),
+];
+
+#[test]
+fn a_bundle_has_the_objects_of_openshift_but_for_what_is_named() {
+    let site = Site::default();
+    let expected = super::super::crds(&site).unwrap().into_iter().chain(Platform::OpenShift.objects(&objects(&site)));
+    let mut expected = by_name(expected.map(|object| object.value));
+    for (_, apply) in DIFFERENCES {
+        apply(&mut expected);
+    }
+    let mut found = by_name(expansion::expand(&bundle(&RELEASE).unwrap()).into_iter());
+    // Rules have no order.
+    for object in found.values_mut().chain(expected.values_mut()) {
+        if let Some(rules) = object.get_mut("rules").and_then(Value::as_array_mut) {
+            rules.sort_by_key(Value::to_string);
+        }
+    }
+    assert_same("olm", &found, &expected);
+}
+
+#[test]
+fn every_image_of_a_release_has_a_digest_and_is_listed() {
+    let csv = the_csv();
+    let related: Vec<_> =
+        csv["spec"]["relatedImages"].as_array().unwrap().iter().map(|image| image["image"].as_str().unwrap()).collect();
+    let pod = &csv["spec"]["install"]["spec"]["deployments"][0]["spec"]["template"]["spec"];
+    let containers = ["containers", "initContainers"].iter().filter_map(|key| pod[*key].as_array()).flatten();
+    for container in containers {
+        let image = container["image"].as_str().unwrap();
+        assert!(image.contains("@sha256:") && related.contains(&image), "{image}");
+    }
+    assert_eq!(csv["metadata"]["annotations"]["containerImage"], IMAGE);
+}
+
+#[test]
+fn the_examples_are_objects_of_the_owned_kinds() {
+    let csv = the_csv();
+    let annotations = &csv["metadata"]["annotations"];
+    let text = |key: &str| annotations[key].as_str().unwrap();
+    let examples: Vec<Value> = serde_json::from_str(text("alm-examples")).unwrap();
+    let owned = csv["spec"]["customresourcedefinitions"]["owned"].as_array().unwrap();
+    assert_eq!(owned.len(), 2);
+    for crd in owned {
+        let of_kind: Vec<_> = examples.iter().filter(|example| example["kind"] == crd["kind"]).collect();
+        assert!(!of_kind.is_empty() && crd["description"].as_str().is_some_and(|text| text.len() > 20), "{crd}");
+        for example in of_kind {
+            match crd["kind"].as_str().unwrap() {
+                "WindowsNodePool" => drop(serde_json::from_value::<WindowsNodePool>(example.clone()).unwrap()),
+                _ => drop(serde_json::from_value::<WindowsInstance>(example.clone()).unwrap()),
+            }
+        }
+        for part in ["specDescriptors", "statusDescriptors"] {
+            let described = crd[part].as_array().unwrap();
+            assert!(
+                !described.is_empty() && described.iter().all(|field| field["description"].is_string()),
+                "{part}: {described:?}"
+            );
+        }
+    }
+    let first: WindowsNodePool = serde_json::from_str(text("operatorframework.io/initialization-resource")).unwrap();
+    assert!(first.spec.inventory.hosts.is_some());
+    let internal: Vec<String> = serde_json::from_str(text("operators.operatorframework.io/internal-objects")).unwrap();
+    assert_eq!(internal, ["windowsinstances.windowsmachineconfig.openshift.io"]);
+}
+
+#[test]
+fn the_version_says_where_it_installs_and_claims_nothing_that_is_not_so() {
+    let csv = the_csv();
+    let annotations = csv["metadata"]["annotations"].as_object().unwrap();
+    let claims: Vec<_> =
+        annotations.iter().filter(|(key, _)| key.starts_with("features.operators.openshift.io/")).collect();
+    assert_eq!(claims.len(), 10);
+    assert!(claims.iter().all(|(_, value)| *value == "true" || *value == "false"));
+    assert_eq!(annotations["features.operators.openshift.io/fips-compliant"], "false");
+    assert_eq!(annotations["operatorframework.io/suggested-namespace"], api::names::DEFAULT_NAMESPACE);
+    let properties: Value = serde_json::from_str(annotations["olm.properties"].as_str().unwrap()).unwrap();
+    assert_eq!(properties, json!([{"type": "olm.maxOpenShiftVersion", "value": "5.3"}]));
+    assert_eq!(csv["spec"]["minKubeVersion"], "1.36.0");
+    let modes: BTreeMap<_, _> = csv["spec"]["installModes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|mode| (mode["type"].as_str().unwrap(), mode["supported"].as_bool().unwrap()))
+        .collect();
+    assert_eq!(
+        modes.into_iter().filter(|(_, supported)| *supported).map(|(mode, _)| mode).collect::<Vec<_>>(),
+        ["AllNamespaces", "OwnNamespace"]
+    );
+    // Names of objects that OLM makes from it end with more, and have 63 characters at most.
+    assert!(csv["metadata"]["name"].as_str().unwrap().len() <= 40);
+}
+
+#[test]
+fn the_catalog_leads_to_the_bundle() {
+    let text = catalog(&RELEASE, BUNDLE_IMAGE).unwrap();
+    let documents: Vec<Value> = serde_yaml::Deserializer::from_str(&text)
+        .map(|one| serde::Deserialize::deserialize(one).unwrap())
+        .filter(|document: &Value| !document.is_null())
+        .collect();
+    let [package, channel, bundle] = documents.as_slice() else { panic!("{text}") };
+    assert_eq!((&package["schema"], &package["defaultChannel"]), (&json!("olm.package"), &channel["name"]));
+    assert_eq!((&channel["package"], &channel["entries"][0]["name"]), (&package["name"], &bundle["name"]));
+    assert_eq!(bundle["image"], BUNDLE_IMAGE);
+    let types: Vec<_> =
+        bundle["properties"].as_array().unwrap().iter().map(|property| property["type"].as_str().unwrap()).collect();
+    assert_eq!(types, ["olm.gvk", "olm.gvk", "olm.package", "olm.maxOpenShiftVersion", "olm.csv.metadata"]);
+    let images: Vec<_> =
+        bundle["relatedImages"].as_array().unwrap().iter().map(|image| image["image"].as_str().unwrap()).collect();
+    assert_eq!(images, [IMAGE, BUNDLE_IMAGE]);
+    let annotations: Value =
+        serde_yaml::from_str(&without_crds(&RELEASE).unwrap()["metadata/annotations.yaml"]).unwrap();
+    assert_eq!(annotations["annotations"]["operators.operatorframework.io.bundle.package.v1"], package["name"]);
+    assert_eq!(annotations["annotations"]["operators.operatorframework.io.bundle.channels.v1"], channel["name"]);
+}
+
+/// Changes since the last release that OLM v1 refuses, each with its reason. A user of OLM v1 must allow them by
+/// `spec.install.preflight.crdUpgradeSafety.enforcement: None`, and the changelog says so.
+const ACCEPTED: &[(&str, &str)] = &[];
+
+/// The CRDs of the last release, without descriptions. `UPDATE_RELEASED_CRDS=1` makes today's that of the last release.
+#[test]
+fn olm_takes_the_crds_over_those_of_the_last_release() {
+    let folder = devenv::workspace_root().join("xtask-operator/released-crds");
+    for crd in super::super::crds(&site()).unwrap() {
+        let plural = crd.value["spec"]["names"]["plural"].as_str().unwrap();
+        let path = folder.join(format!("{plural}.json"));
+        if std::env::var_os("UPDATE_RELEASED_CRDS").is_some() {
+            let mut today =
+                json!({"spec": {"scope": crd.value["spec"]["scope"], "versions": crd.value["spec"]["versions"]}});
+            without_descriptions(&mut today);
+            fs::write(&path, today.to_string() + "\n").unwrap();
+        }
+        let released: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+        let mut today = crd.value.clone();
+        without_descriptions(&mut today);
+        let refused: Vec<_> = crd_upgrade::refused(&released, &today)
+            .into_iter()
+            .filter(|change| !ACCEPTED.iter().any(|(accepted, _)| change == accepted))
+            .collect();
+        assert!(refused.is_empty(), "OLM v1 refuses to update the CRD of {plural}:\n{}", refused.join("\n"));
+    }
+}
+
+fn without_descriptions(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            map.retain(|key, value| key != "description" || !value.is_string());
+            map.values_mut().for_each(without_descriptions);
+        }
+        Value::Array(items) => items.iter_mut().for_each(without_descriptions),
+        _ => {}
+    }
+}
