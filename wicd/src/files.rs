@@ -271,11 +271,26 @@ pub fn remove_tree(host: &dyn Host, path: &str) -> Result<(), HostError> {
     let _held = parents(host, path)?;
     let real = host.path(path)?;
     let remove = || match fs::symlink_metadata(&real) {
-        Ok(meta) if meta.is_dir() => fs::remove_dir_all(&real),
+        Ok(meta) if meta.is_dir() => remove_dir_all(&real),
         Ok(_) => fs::remove_file(&real),
         Err(e) => Err(e),
     };
     while_held(remove, &mut patience()).or_else(ignore_missing).map_err(HostError::system("remove", path))
+}
+
+#[cfg(not(test))]
+use std::fs::remove_dir_all;
+#[cfg(test)]
+use tests::remove_dir_all;
+
+/// Moves a directory with all that is in it, as one: all of it is at `to`, or nothing. What another program holds is waited for, for a while.
+///
+/// # Errors
+/// When a path is refused, a directory above one of them is a link, nothing is at `from`, or Windows does not let it be moved.
+pub fn move_tree(host: &dyn Host, from: &str, to: &str) -> Result<(), HostError> {
+    let _held = parents(host, from)?;
+    let (real, aside) = (host.path(from)?, host.path(to)?);
+    while_held(|| fs::rename(&real, &aside), &mut patience()).map_err(HostError::system("move", from))
 }
 
 /// Removes a directory if nothing is in it. Returns whether it is gone.

@@ -35,6 +35,34 @@ pub(super) fn held_by_others(path: &Path) -> io::Result<()> {
     })
 }
 
+thread_local! {
+    /// Names of files that cannot be removed.
+    static STUCK: std::cell::RefCell<Vec<&'static str>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
+/// From now on, on this thread, Windows does not remove files of these names with their directory.
+pub(crate) fn stuck(names: &[&'static str]) {
+    STUCK.set(names.to_vec());
+}
+
+/// In the place of the operating system: what can be removed is gone, also if the rest cannot.
+pub(super) fn remove_dir_all(path: &Path) -> io::Result<()> {
+    fn remove_but(path: &Path, stuck: &[&str]) -> io::Result<()> {
+        let mut result = Ok(());
+        for entry in fs::read_dir(path)? {
+            let entry = entry?;
+            let removed = match entry.file_type()?.is_dir() {
+                true => remove_but(&entry.path(), stuck),
+                false if stuck.iter().any(|name| entry.file_name() == *name) => Err(io::Error::other("it is mounted")),
+                false => fs::remove_file(entry.path()),
+            };
+            result = result.and(removed);
+        }
+        result.and_then(|()| fs::remove_dir(path))
+    }
+    remove_but(path, &STUCK.with_borrow(Clone::clone))
+}
+
 #[test]
 fn a_file_that_another_program_holds_is_read_when_it_lets_go() {
     let (_dir, host) = host();

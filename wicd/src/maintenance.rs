@@ -112,8 +112,8 @@ impl Shown<'_> {
         self.annotation(key::MAINTENANCE_STATE).and_then(MaintenanceState::parse)
     }
 
-    fn is_requested(&self) -> bool {
-        self.annotation(key::MAINTENANCE_REQUEST).is_some()
+    fn request(&self) -> Option<&str> {
+        self.annotation(key::MAINTENANCE_REQUEST)
     }
 
     fn is_ready(&self) -> bool {
@@ -136,31 +136,34 @@ enum Next {
 /// The node is drained only if it shows so beside our request: what it shows without one is of another request, which may end at any moment.
 fn begin(shown: &Shown<'_>, reason: &str) -> Next {
     let held = |what: &str| Next::End(Outcome::Refused(format!("{what}: ask a person who administers the cluster")));
-    if shown.annotation(key::HOLD) == Some("true") {
-        return held("the node is on hold (annotation hold=true)");
-    }
+    let (is_requested, state) = (shown.request().is_some(), shown.state());
     if shown.annotation(key::MAINTENANCE) == Some("false") {
         return held("maintenance of this node is refused (annotation maintenance=false)");
     }
-    if !shown.is_requested() {
+    // Before the hold, which keeps a maintenance from beginning and does not end one: the host may be in the middle of its patches.
+    if is_requested && state == Some(MaintenanceState::Drained) {
+        let message = "the node is drained: patch and restart the host, then run `maintenance end`";
+        return Next::End(Outcome::Done(message.into()));
+    }
+    if shown.annotation(key::HOLD) == Some("true") {
+        return held("the node is on hold (annotation hold=true)");
+    }
+    if !is_requested {
         return Next::Write(Some(reason.to_owned()));
     }
-    match shown.state() {
-        Some(MaintenanceState::Drained) => Next::End(Outcome::Done(
-            "the node is drained: patch and restart the host, then run `maintenance end`".into(),
-        )),
+    match state {
         Some(MaintenanceState::Held) => held("the node is on hold, or its maintenance is refused"),
         Some(MaintenanceState::Draining) => Next::Wait("the node is being drained"),
         Some(MaintenanceState::Waiting) => {
             Next::Wait("the node waits for its turn (rollout.maxUnavailable, or its pool is paused)")
         }
         Some(MaintenanceState::Returning) => Next::Wait("an earlier maintenance of the node is being ended"),
-        None => Next::Wait("the operator has not answered yet"),
+        Some(MaintenanceState::Drained) | None => Next::Wait("the operator has not answered yet"),
     }
 }
 
 fn end(shown: &Shown<'_>, waits: bool) -> Next {
-    if shown.is_requested() {
+    if shown.request().is_some() {
         return Next::Write(None);
     }
     if !waits {
@@ -177,7 +180,7 @@ fn end(shown: &Shown<'_>, waits: bool) -> Next {
 }
 
 fn status(shown: &Shown<'_>) -> Next {
-    let (request, state) = (shown.annotation(key::MAINTENANCE_REQUEST), shown.state());
+    let (request, state) = (shown.request(), shown.state());
     let state = state.map_or("None", MaintenanceState::as_str);
     let request = text::line(request.unwrap_or("none"), MOST_REASON);
     Next::End(Outcome::Done(format!("state: {state}\nrequest: {request}")))
@@ -214,7 +217,8 @@ pub async fn run(means: &Means<'_>, action: &Action) -> Outcome {
         Action::End { wait } => wait.unwrap_or(SHORT),
         Action::Status => SHORT,
     };
-    let mut task = Task { means, name, action, is_requested: false, last: Err("no answer from the API server".into()) };
+    let mut task =
+        Task { means, name, action, written: None, request: None, last: Err("no answer from the API server".into()) };
     let ended = timeout(means.second.saturating_mul(waits), task.wait()).await;
     let outcome = ended.unwrap_or_else(|_| match &task.last {
         Ok(for_what) => Outcome::TimedOut(format!("the time is up: {for_what}")),
@@ -227,8 +231,10 @@ struct Task<'a> {
     means: &'a Means<'a>,
     name: String,
     action: &'a Action,
-    /// Whether the Node may have a request of this host.
-    is_requested: bool,
+    /// The request that this run has written, or has tried to.
+    written: Option<String>,
+    /// The request that the Node had last.
+    request: Option<String>,
     /// What was waited for last, or why the API server did not answer.
     last: Result<&'static str, String>,
 }
@@ -251,11 +257,11 @@ impl Task<'_> {
         loop {
             let node = nodes.next().await.ok_or("the watch of the Node ended")?.map_err(|e| chain(&e))?;
             let Some(node) = node else {
-                self.is_requested = false;
+                (self.written, self.request) = (None, None);
                 return Ok(Outcome::Refused(format!("there is no Node {}", self.name)));
             };
             let shown = Shown { node: &node };
-            self.is_requested |= shown.is_requested();
+            self.request = shown.request().map(String::from);
             let next = match self.action {
                 Action::Begin { reason, .. } => begin(&shown, reason),
                 Action::End { wait } => end(&shown, wait.is_some()),
@@ -265,7 +271,7 @@ impl Task<'_> {
                 Next::End(outcome) => return Ok(outcome),
                 // The Node with it is the next one that is seen.
                 Next::Write(value) => {
-                    self.is_requested = true;
+                    self.written.clone_from(&value);
                     self.write(&*cluster, value).await?;
                 }
                 Next::Wait(for_what) => {
@@ -283,10 +289,16 @@ impl Task<'_> {
         cluster.annotate(&self.name, annotations).await.map_err(|e| chain(&e))
     }
 
+    /// Whether the Node may have the request of this run. One that was there before, or that replaced it, is another program's, which
+    /// may be at its patches; so may be one that this program has made before the host restarted.
+    fn has_ours(&self) -> bool {
+        self.written.is_some() && (self.request.is_none() || self.request == self.written)
+    }
+
     /// A request that is no longer waited for would drain the node when no program patches it.
     async fn withdraw(&self, outcome: Outcome) -> Outcome {
         let Action::Begin { keep, .. } = self.action else { return outcome };
-        if *keep || !self.is_requested || matches!(outcome, Outcome::Done(_)) {
+        if *keep || !self.has_ours() || matches!(outcome, Outcome::Done(_)) {
             return outcome;
         }
         let withdrawn = timeout(self.means.second * WITHDRAWING, async {

@@ -38,6 +38,11 @@ fn what_follows_from_the_node() {
         (vec![ASKED, is("Drained")], false, "0", "withdraw"),
         (vec![ASKED, is("Held")], true, "4", "withdraw"),
         (vec![(key::HOLD, "true")], true, "4", "0"),
+        (vec![ASKED, (key::HOLD, "true")], true, "4", "withdraw"),
+        // A hold that comes later changes nothing: the host may be in the middle of its patches.
+        (vec![ASKED, is("Drained"), (key::HOLD, "true")], true, "0", "withdraw"),
+        // A refusal hands the node back.
+        (vec![ASKED, is("Drained"), (key::MAINTENANCE, "false")], true, "4", "withdraw"),
         (vec![(key::MAINTENANCE, "false"), ASKED], true, "4", "withdraw"),
     ] {
         let node = node(&annotations, ready);
@@ -100,7 +105,7 @@ impl Bed {
     /// As the operator does when it sees the request.
     async fn answer(&self, states: &[&str]) {
         let mut nodes = self.cluster.node.subscribe();
-        let is_requested = |n: &Option<Value>| n.as_ref().is_some_and(|n| Shown { node: n }.is_requested());
+        let is_requested = |n: &Option<Value>| n.as_ref().is_some_and(|n| Shown { node: n }.request().is_some());
         nodes.wait_for(is_requested).await.unwrap();
         for state in states {
             self.cluster.annotate("win-1", [(key::MAINTENANCE_STATE, Some((*state).to_owned()))].into()).await.unwrap();
@@ -138,6 +143,30 @@ async fn what_is_not_waited_for_is_withdrawn() {
     let bed = Bed::new();
     let (outcome, ()) = tokio::join!(bed.run(begins(6000, false)), bed.answer(&["Held"]));
     assert_eq!((outcome.code(), bed.request()), (4, None), "{outcome:?}");
+}
+
+/// It is another program's, which may be at its patches, or this one's of before a restart of the host.
+#[tokio::test]
+async fn a_request_that_was_there_before_stays() {
+    for (reason, annotation) in [
+        ("another tool", (key::MAINTENANCE_STATE, "Waiting")),
+        ("patches", (key::MAINTENANCE_STATE, "Waiting")),
+        ("another tool", (key::HOLD, "true")),
+    ] {
+        let bed = Bed::new();
+        bed.cluster.set_node(&[(key::MAINTENANCE_REQUEST, reason), annotation]);
+        let outcome = bed.run(begins(60, false)).await;
+        assert!([3, 4].contains(&outcome.code()), "{outcome:?}");
+        assert_eq!(bed.request().as_deref(), Some(reason), "{outcome:?}");
+    }
+    // One that takes the place of ours is as little ours.
+    let bed = Bed::new();
+    let (outcome, ()) = tokio::join!(bed.run(begins(60, false)), async {
+        bed.answer(&["Waiting"]).await;
+        let other = [(key::MAINTENANCE_REQUEST, Some("another tool".to_owned()))];
+        bed.cluster.annotate("win-1", other.into()).await.unwrap();
+    });
+    assert_eq!((outcome.code(), bed.request().as_deref()), (3, Some("another tool")), "{outcome:?}");
 }
 
 #[tokio::test]

@@ -111,16 +111,31 @@ impl Ownership {
         [COPY, path::OWNED].into_iter().try_for_each(|file| files::remove(host, file))
     }
 
-    /// As recorded; on a host of WMCO's, which has no record, the known content of WMCO; otherwise empty.
+    /// As recorded; on a host of WMCO's, which has no record, the known content of WMCO; otherwise empty. What a cleanup could not
+    /// remove is not a record of what is ours now: WMCO may have had the host since.
     ///
     /// # Errors
     /// [`HostError::RecordLost`] on a host that we have configured, and whose record is gone: it must not be taken for one of
     /// WMCO's, from which more would be taken away than we have put there.
     pub fn load_or_adopt(host: &dyn Host) -> Result<Self, HostError> {
-        if let Some(owned) = Self::load(host)? {
-            return Ok(owned);
+        match Self::load(host)? {
+            Some(left) if left.is_only_left() => {
+                let mut owned = Self::adopt(host)?;
+                owned.trees.extend(left.trees);
+                Ok(owned)
+            }
+            Some(owned) => Ok(owned),
+            None => Self::adopt(host),
         }
-        Self::adopt(host)
+    }
+
+    /// What is on record when all has been removed but these directories.
+    pub fn only_left(trees: BTreeSet<String>) -> Self {
+        Self { trees, ..Self::default() }
+    }
+
+    fn is_only_left(&self) -> bool {
+        *self == Self::only_left(self.trees.clone())
     }
 
     /// Changes the record. For the service: the caller holds the [`crate::lock`].
@@ -273,6 +288,18 @@ mod tests {
         // A host of WMCO's has nothing of ours.
         files::remove(&host, path::STATE).unwrap();
         assert!(Ownership::load_or_adopt(&host).unwrap().env_vars.contains_key("NO_PROXY"));
+    }
+
+    #[test]
+    fn what_a_cleanup_has_left_is_no_record_of_what_came_since() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = FakeHost::new(dir.path());
+        let left = Ownership::only_left([r"C:\x".to_owned()].into());
+        left.save(&host).unwrap();
+        assert_eq!(Ownership::load_or_adopt(&host).unwrap(), left);
+        host.state().services.insert("kubelet".into(), service("kubelet", "OpenShift managed kubelet"));
+        let owned = Ownership::load_or_adopt(&host).unwrap();
+        assert!(owned.env_vars.contains_key("NO_PROXY") && owned.trees.contains(r"C:\x"));
     }
 
     #[test]

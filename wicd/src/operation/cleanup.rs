@@ -14,6 +14,13 @@ use crate::ownership::Ownership;
 /// containerd's images and state. Layers of images can only be removed completely by containerd itself, so what is left of it
 /// keeps no host from being given back.
 pub(super) const CONTAINERD_STATE: &str = r"C:\ProgramData\containerd";
+/// How many leftovers of it there can be.
+const LEFTOVERS: u32 = 8;
+
+/// Where it is moved before it is removed.
+fn leftover(n: u32) -> String {
+    format!("{CONTAINERD_STATE}.old-{n}")
+}
 
 /// What could not be done.
 #[derive(Default)]
@@ -37,7 +44,8 @@ impl Failures {
 }
 
 pub(super) fn cleanup(host: &dyn Host, report: &mut Report) -> Result<Outcome, Failure> {
-    let owned = Ownership::load_or_adopt(host)?;
+    let mut owned = Ownership::load_or_adopt(host)?;
+    let mut left = BTreeSet::new();
     let mut failures = Failures::default();
     withdraw(host)?;
     if owned != Ownership::default() {
@@ -48,6 +56,7 @@ pub(super) fn cleanup(host: &dyn Host, report: &mut Report) -> Result<Outcome, F
         remove_services(host, &owned, report, &mut failures);
         failures.note(host.kill_leftovers());
         restore(host, &owned, &mut failures);
+        left = remove_containerd_state(host, &mut owned, report)?;
         remove_files(host, &owned, report, &mut failures);
     }
     failures.note(files::remove_tree(host, path::BLOBS));
@@ -66,7 +75,11 @@ pub(super) fn cleanup(host: &dyn Host, report: &mut Report) -> Result<Outcome, F
         );
         return Err(Failure::new("CleanupIncomplete", message));
     }
-    Ownership::forget(host)?;
+    if left.is_empty() {
+        Ownership::forget(host)?;
+    } else {
+        Ownership::only_left(left).save(host)?;
+    }
     files::remove(host, path::STATE)?;
     Ok(Outcome::Done)
 }
@@ -126,6 +139,59 @@ fn restore(host: &dyn Host, owned: &Ownership, failures: &mut Failures) {
     }
 }
 
+/// Moves containerd's state aside as one, and removes it there: what stays of it must not be taken for a store by the next containerd, whose
+/// records would be gone, and whose layers would be there. Where it cannot be moved it stays whole. Returns what is left, which stays on
+/// record for the next cleanup.
+fn remove_containerd_state(
+    host: &dyn Host,
+    owned: &mut Ownership,
+    report: &mut Report,
+) -> Result<BTreeSet<String>, HostError> {
+    let mut left = BTreeSet::new();
+    if owned.trees.remove(CONTAINERD_STATE)
+        && let Err(e) = move_aside(host, owned)
+    {
+        report.warn(format!("images of containerd stay in {CONTAINERD_STATE}, which cannot be moved: {}", chain(&e)));
+        if !matches!(e, HostError::Link { .. }) {
+            left.insert(CONTAINERD_STATE.to_owned());
+        }
+    }
+    for aside in (0..LEFTOVERS).map(leftover).filter(|aside| owned.trees.remove(aside)).collect::<Vec<_>>() {
+        if let Err(e) = files::remove_tree(host, &aside) {
+            report.warn(format!(
+                "images of containerd are left in {aside}; remove it by hand, or with the next removal of the host: {}",
+                chain(&e)
+            ));
+            left.insert(aside);
+        }
+    }
+    Ok(left)
+}
+
+fn move_aside(host: &dyn Host, owned: &mut Ownership) -> Result<(), HostError> {
+    if !files::exists(host, CONTAINERD_STATE)? {
+        return Ok(());
+    }
+    let mut free = None;
+    for aside in (0..LEFTOVERS).map(leftover) {
+        if !files::exists(host, &aside)? {
+            free = Some(aside);
+            break;
+        }
+    }
+    let aside = free.ok_or_else(|| {
+        let problem = format!("{LEFTOVERS} of its predecessors are left; remove {CONTAINERD_STATE}.old-* by hand");
+        HostError::Refused { path: CONTAINERD_STATE.to_owned(), problem }
+    })?;
+    // Both are on record before one becomes the other.
+    let mut both = owned.clone();
+    both.trees.extend([CONTAINERD_STATE.to_owned(), aside.clone()]);
+    both.save(host)?;
+    files::move_tree(host, CONTAINERD_STATE, &aside)?;
+    owned.trees.insert(aside);
+    Ok(())
+}
+
 fn remove_files(host: &dyn Host, owned: &Ownership, report: &mut Report, failures: &mut Failures) {
     for file in owned.placed.union(&owned.files) {
         if failures.unless_link(files::remove(host, file), report).is_none() {
@@ -136,12 +202,7 @@ fn remove_files(host: &dyn Host, owned: &Ownership, report: &mut Report, failure
         }
     }
     for tree in &owned.trees {
-        match files::remove_tree(host, tree) {
-            Err(e) if tree == CONTAINERD_STATE => {
-                report.warn(format!("images of containerd are left in {tree}; remove it by hand: {}", chain(&e)));
-            }
-            result => drop(failures.unless_link(result, report)),
-        }
+        failures.unless_link(files::remove_tree(host, tree), report);
     }
     // The longer path first: it may be in the shorter one.
     let mut directories: Vec<&String> = owned.directories.iter().collect();

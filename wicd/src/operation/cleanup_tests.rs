@@ -91,6 +91,60 @@ fn what_was_made_for_kube_proxy_goes_too() {
     assert!(!bed.exists(network::KUBE_PROXY_CONF) && !bed.exists(r"C:\k\cni"));
 }
 
+/// Layers of images can be in use, or protected from all but containerd: what is left of a store is no store.
+#[test]
+fn a_layer_that_cannot_be_removed_is_in_the_way_of_no_later_join() {
+    let old = r"C:\ProgramData\containerd.old-0\root\layer";
+    let bed = Bed::new();
+    bed.write(r"C:\ProgramData\theirs.txt", b"");
+    let fill = || {
+        bed.write(r"C:\ProgramData\containerd\root\layer", b"");
+        bed.write(r"C:\ProgramData\containerd\root\meta.db", b"");
+    };
+    bed.join("1");
+    fill();
+    files::tests::stuck(&["layer"]);
+    let answer = bed.run(BODY);
+    assert_eq!(answer.outcome, Outcome::Done);
+    assert!(
+        matches!(&answer.warnings[..], [w] if w.contains(r"left in C:\ProgramData\containerd.old-0")),
+        "{answer:?}"
+    );
+    assert!(!bed.exists(super::CONTAINERD_STATE) && bed.exists(old) && answer.state.unwrap().marker.is_none());
+
+    bed.join("1");
+    assert_eq!(files::list(&bed.host, super::CONTAINERD_STATE).unwrap(), Vec::<String>::new());
+    fill();
+    let answer = bed.run(BODY);
+    assert_eq!((answer.outcome, answer.warnings.len()), (Outcome::Done, 2));
+    assert!(!bed.exists(super::CONTAINERD_STATE) && bed.exists(&old.replace("old-0", "old-1")));
+
+    files::tests::stuck(&[]);
+    for _twice in 0..2 {
+        let answer = bed.run(BODY);
+        assert_eq!((answer.outcome, answer.warnings), (Outcome::Done, Vec::new()));
+        assert_eq!(files::list(&bed.host, r"C:\ProgramData").unwrap(), ["theirs.txt"]);
+        assert!(!bed.exists(path::OWNED));
+    }
+}
+
+/// A store that cannot be moved is not touched, and is still known as ours.
+#[test]
+fn a_store_that_stays_is_whole() {
+    let bed = joined();
+    bed.write(r"C:\ProgramData\containerd\root\meta.db", b"");
+    for n in 0..LEFTOVERS {
+        bed.write(&format!(r"{}\theirs", leftover(n)), b"");
+    }
+    let answer = bed.run(BODY);
+    assert_eq!(answer.outcome, Outcome::Done);
+    assert!(answer.warnings.iter().any(|w| w.contains("cannot be moved") && w.contains("by hand")), "{answer:?}");
+    assert!(bed.exists(r"C:\ProgramData\containerd\root\meta.db") && bed.exists(&leftover(0)));
+    files::remove_tree(&bed.host, &leftover(3)).unwrap();
+    assert_eq!(bed.run(BODY).outcome, Outcome::Done);
+    assert!(!bed.exists(super::CONTAINERD_STATE) && !bed.exists(&leftover(3)) && bed.exists(&leftover(0)));
+}
+
 /// Any owner of the link: an administrator who has moved the logs to another disk, or a user who wants files to be
 /// deleted that are not his.
 #[cfg(unix)]
