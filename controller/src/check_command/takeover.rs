@@ -168,13 +168,7 @@ impl Check {
         let mut found: Vec<Obstacle> =
             nodes.iter().filter(is_upgraded).map(|node| Obstacle::Upgrading(node.name_any())).collect();
         match self.of_olm("OperatorCondition", "operatorconditions", "v2").await {
-            Ok(conditions) => {
-                found.extend(conditions.iter().filter(|c| c.name_any().starts_with(WMCO)).filter_map(|c| {
-                    let all = c.data["spec"]["conditions"].as_array()?;
-                    let upgradeable = all.iter().find(|c| c["type"] == "Upgradeable" && c["status"] == "False")?;
-                    Some(Obstacle::NotUpgradeable(upgradeable["message"].as_str().unwrap_or_default().into()))
-                }))
-            }
+            Ok(conditions) => found.extend(conditions.iter().filter_map(busy)),
             Err(error) => found.push(Obstacle::not_readable("OperatorCondition", &error)),
         }
         Row::of("idle", found, "no node is being changed")
@@ -226,6 +220,13 @@ impl Check {
         };
         Row::of("exporter-certificate", found.into_iter().collect(), "it is there")
     }
+}
+
+/// What WMCO says in its OperatorCondition while it changes a node.
+fn busy(condition: &DynamicObject) -> Option<Obstacle> {
+    let all = condition.data["spec"]["conditions"].as_array().filter(|_| condition.name_any().starts_with(WMCO))?;
+    let upgradeable = all.iter().find(|c| c["type"] == "Upgradeable" && c["status"] == "False")?;
+    Some(Obstacle::NotUpgradeable(upgradeable["message"].as_str().unwrap_or_default().into()))
 }
 
 fn of_key(key: &Result<Arc<Key>, SecretError>) -> Row {

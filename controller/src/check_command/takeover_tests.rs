@@ -110,15 +110,16 @@ fn kubelet() -> Service {
     Service { name: "kubelet".into(), path: r"C:\k\kubelet.exe".into(), ..Service::default() }
 }
 
-fn target() -> Result<Services, Obstacle> {
-    Ok(Services { services: vec![kubelet()], ..Services::default() })
+fn target() -> Services {
+    Services { services: vec![kubelet()], ..Services::default() }
 }
 
-#[tokio::test]
-async fn each_check_finds_what_it_is_for_and_nothing_is_written() {
-    let byoh = json!({key::BYOH: "true"});
-    type Break<'a> = Box<dyn Fn(&Bed) + 'a>;
-    let cases: Vec<(&str, Break<'_>, Option<(&str, &str, &str)>)> = vec![
+/// What is broken, how, and the check, the result and the reason that say so.
+type Case = (&'static str, Box<dyn Fn(&Bed)>, Option<(&'static str, &'static str, &'static str)>);
+
+/// WMCO, and what starts it.
+fn cases_of_wmco() -> Vec<Case> {
+    vec![
         ("nothing", Box::new(|_| {}), None),
         (
             "WMCO runs",
@@ -176,6 +177,13 @@ async fn each_check_finds_what_it_is_for_and_nothing_is_written() {
             }),
             Some(("idle", "failed", "WmcoBusy")),
         ),
+    ]
+}
+
+/// What the operator needs.
+fn cases_of_nodes() -> Vec<Case> {
+    let byoh = || json!({key::BYOH: "true"});
+    vec![
         ("no private key", Box::new(|bed| bed.gone(KEY)), Some(("key", "failed", "CredentialsUnavailable"))),
         (
             "the Secret holds no key",
@@ -201,17 +209,17 @@ async fn each_check_finds_what_it_is_for_and_nothing_is_written() {
         ),
         (
             "no version",
-            Box::new(|bed| bed.nodes(&byoh, &[(key::VERSION, Value::Null)])),
+            Box::new(move |bed| bed.nodes(&byoh(), &[(key::VERSION, Value::Null)])),
             Some(("nodes", "warning", "NodeMetadataMissing")),
         ),
         (
             "no host key",
-            Box::new(|bed| bed.nodes(&byoh, &[(key::SSH_HOST_KEY, Value::Null)])),
+            Box::new(move |bed| bed.nodes(&byoh(), &[(key::SSH_HOST_KEY, Value::Null)])),
             Some(("nodes", "warning", "NodeMetadataMissing")),
         ),
         (
             "a damaged host key",
-            Box::new(|bed| bed.nodes(&byoh, &[(key::SSH_HOST_KEY, json!("x"))])),
+            Box::new(move |bed| bed.nodes(&byoh(), &[(key::SSH_HOST_KEY, json!("x"))])),
             Some(("nodes", "failed", "HostKeyInvalid")),
         ),
         ("no services", Box::new(|bed| bed.gone(SERVICES)), Some(("services", "warning", "ServicesUnreadable"))),
@@ -238,11 +246,15 @@ async fn each_check_finds_what_it_is_for_and_nothing_is_written() {
             Box::new(|bed| bed.gone(CERTIFICATE)),
             Some(("exporter-certificate", "warning", "ExporterCertificateMissing")),
         ),
-    ];
-    for (about, break_it, expected) in cases {
+    ]
+}
+
+#[tokio::test]
+async fn each_check_finds_what_it_is_for_and_nothing_is_written() {
+    for (about, break_it, expected) in cases_of_wmco().into_iter().chain(cases_of_nodes()) {
         let bed = Bed::new();
         break_it(&bed);
-        let rows = bed.rows(target()).await;
+        let rows = bed.rows(Ok(target())).await;
         let found: Vec<(&str, &str, &str)> = rows
             .iter()
             .filter(|r| r["result"] != "passed")

@@ -112,7 +112,7 @@ async fn keep_pool(cx: &Context, maps: &Store<Meta>) -> kube::Result<()> {
     match (decide(&seen), map) {
         (PoolChange::Make, _) => {
             let config_map_ref = Some(ConfigMapRef { name: WINDOWS_INSTANCES.into() });
-            make(cx, WINDOWS_INSTANCES, Inventory { config_map_ref, ..Inventory::default() }).await
+            Box::pin(make(cx, WINDOWS_INSTANCES, Inventory { config_map_ref, ..Inventory::default() })).await
         }
         (PoolChange::Drop, _) => drop_pool(cx, WINDOWS_INSTANCES).await,
         (PoolChange::Taken, Some(map)) => {

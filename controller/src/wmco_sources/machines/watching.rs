@@ -166,7 +166,7 @@ async fn keep_pools(cx: &Context) {
         let result = match &act {
             Act::Make(name, source) => {
                 let inventory = Inventory { machine_set_ref: Some(source.reference()), ..Inventory::default() };
-                make(cx, name, inventory).await
+                Box::pin(make(cx, name, inventory)).await
             }
             Act::Drop(name) => drop_pool(cx, name).await,
             Act::Taken(name, source) => {
