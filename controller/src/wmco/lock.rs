@@ -23,6 +23,8 @@ use crate::{
 
 /// Name of the ConfigMap.
 const LOCK: &str = "windows-machine-config-operator-lock";
+/// Reason of conditions, events and the metric.
+pub(crate) const REASON: &str = "AnotherOperator";
 /// Interval of the checks of the Pod that holds the lock: it is not watched.
 const INTERVAL: Duration = Duration::from_secs(5);
 /// Interval of checks without a change, in case that a watch has missed one.
@@ -39,7 +41,7 @@ pub(crate) struct Holder {
 
 impl Holder {
     /// What is wrong, and what to do.
-    fn message(&self) -> String {
+    pub(crate) fn message(&self) -> String {
         let (pod, namespace) = (&self.pod, self.lock.namespace().unwrap_or_default());
         format!(
             "the Windows Machine Config Operator runs in the Pod {pod} (ConfigMap {namespace}/{LOCK}), and two operators must not change \
@@ -68,7 +70,7 @@ fn may_work(pod: &Pod, uid: &str) -> bool {
 }
 
 /// The other operator, if it lives.
-async fn holder(client: &Client, namespace: &str) -> kube::Result<Option<Holder>> {
+pub(crate) async fn holder(client: &Client, namespace: &str) -> kube::Result<Option<Holder>> {
     let locks: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
     let Some(lock) = locks.get_opt(LOCK).await? else { return Ok(None) };
     let Some((name, uid)) = owner(&lock) else { return Ok(None) };
@@ -91,7 +93,7 @@ impl Presence {
     /// Reason of conditions, events and the metric.
     pub(crate) fn reason(&self) -> &'static str {
         match self {
-            Self::Lives(_) => "AnotherOperator",
+            Self::Lives(_) => REASON,
             Self::Unknown(_) => "ApiError",
         }
     }
