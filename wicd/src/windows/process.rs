@@ -1,19 +1,26 @@
 //! Processes.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
-use windows_sys::Win32::Foundation::{CloseHandle, HANDLE, INVALID_HANDLE_VALUE, WAIT_OBJECT_0, WAIT_TIMEOUT};
+use windows_sys::Win32::Foundation::{
+    CloseHandle, FILETIME, HANDLE, INVALID_HANDLE_VALUE, WAIT_OBJECT_0, WAIT_TIMEOUT,
+};
 use windows_sys::Win32::System::Diagnostics::ToolHelp::{
     CreateToolhelp32Snapshot, PROCESSENTRY32W, Process32FirstW, Process32NextW, TH32CS_SNAPPROCESS,
 };
 use windows_sys::Win32::System::Threading::{
-    OpenProcess, PROCESS_NAME_WIN32, PROCESS_QUERY_LIMITED_INFORMATION, PROCESS_SYNCHRONIZE, PROCESS_TERMINATE,
-    QueryFullProcessImageNameW, TerminateProcess, WaitForSingleObject,
+    GetProcessId, GetProcessTimes, OpenProcess, PROCESS_NAME_WIN32, PROCESS_QUERY_LIMITED_INFORMATION,
+    PROCESS_SYNCHRONIZE, PROCESS_TERMINATE, QueryFullProcessImageNameW, TerminateProcess, WaitForSingleObject,
 };
 
 use super::wide::{check, text_in};
 use crate::host::HostError;
+use crate::processes;
+
+/// How often processes are looked for that a family has started before its last one was ended.
+const GENERATIONS: u32 = 10;
 
 /// A process that may be waited for and ended. Its id cannot be given to another one while this is held.
 pub(super) struct Process(HANDLE);
@@ -61,14 +68,61 @@ impl Process {
         // A process that has ended meanwhile may refuse to be ended.
         if self.wait(Duration::from_secs(10))? { Ok(()) } else { done }
     }
+
+    /// Ends it, and all that it has started, directly or not: a child would keep its port and its program. The ids of those that are ended
+    /// are given to no other process meanwhile.
+    pub(super) fn end_with_descendants(&self) -> io::Result<()> {
+        // SAFETY: the handle is open.
+        let id = unsafe { GetProcessId(self.0) };
+        let mut family = vec![processes::Process { id, parent: 0, started: self.started()?, program: String::new() }];
+        // Before it ends, so that those are known whose parent has ended then.
+        let mut held = descend(&mut family)?;
+        self.end()?;
+        for _ in 0..GENERATIONS {
+            held.iter().try_for_each(Self::end)?;
+            let new = descend(&mut family)?;
+            if new.is_empty() {
+                break;
+            }
+            held.extend(new);
+        }
+        Ok(())
+    }
+
+    /// When it was started, in units of 100 ns.
+    fn started(&self) -> io::Result<u64> {
+        let mut times = [FILETIME::default(); 4];
+        let [started, ended, kernel, user] = &mut times;
+        // SAFETY: the handle is open and has the right to query; the structs are ours.
+        check(unsafe { GetProcessTimes(self.0, started, ended, kernel, user) })?;
+        Ok((u64::from(times[0].dwHighDateTime) << 32) | u64::from(times[0].dwLowDateTime))
+    }
+}
+
+/// Opens what a family has started, and adds it to the family.
+fn descend(family: &mut Vec<processes::Process>) -> io::Result<Vec<Process>> {
+    // One that cannot be opened has ended meanwhile, or is Windows' own.
+    let mut handles: BTreeMap<u32, Process> =
+        list()?.into_iter().filter_map(|p| Some((p.id, Process::open(p.id).ok()?))).collect();
+    // Listed again: from now on the ids are those of the processes that are held.
+    let held = list()?.into_iter().filter_map(|p| {
+        let started = handles.get(&p.id)?.started().ok()?;
+        Some(processes::Process { started, ..p })
+    });
+    let all: Vec<_> = held.collect();
+    let found: Vec<_> = processes::descendants(&all, family).into_iter().cloned().collect();
+    handles.retain(|id, _| found.iter().any(|p| p.id == *id));
+    family.extend(found);
+    Ok(handles.into_values().collect())
 }
 
 /// Ends all processes whose program has this path.
 pub(super) fn end_all(program: &str) -> Result<(), HostError> {
     let name = program.rsplit('\\').next().unwrap_or(program);
-    for id in ids(name).map_err(HostError::system("list", "the processes"))? {
+    let all = list().map_err(HostError::system("list", "the processes"))?;
+    for listed in all.iter().filter(|p| p.program.eq_ignore_ascii_case(name)) {
         // One that cannot be opened or has no program has ended meanwhile.
-        if let Ok(process) = Process::open(id)
+        if let Ok(process) = Process::open(listed.id)
             && process.program().is_ok_and(|path| path.eq_ignore_ascii_case(program))
         {
             process.end().map_err(HostError::system("end process", program))?;
@@ -77,7 +131,8 @@ pub(super) fn end_all(program: &str) -> Result<(), HostError> {
     Ok(())
 }
 
-fn ids(name: &str) -> io::Result<Vec<u32>> {
+/// All processes, without the time of their start.
+fn list() -> io::Result<Vec<processes::Process>> {
     // SAFETY: no pointers.
     let snapshot = unsafe { CreateToolhelp32Snapshot(TH32CS_SNAPPROCESS, 0) };
     if snapshot == INVALID_HANDLE_VALUE {
@@ -88,15 +143,18 @@ fn ids(name: &str) -> io::Result<Vec<u32>> {
         dwSize: u32::try_from(size_of::<PROCESSENTRY32W>()).unwrap_or(0),
         ..PROCESSENTRY32W::default()
     };
-    let mut ids = Vec::new();
+    let mut all = Vec::new();
     // SAFETY: the handle is open and the struct says its size.
     let mut more = unsafe { Process32FirstW(snapshot.0, &raw mut entry) };
     while more != 0 {
-        if text_in(&entry.szExeFile).eq_ignore_ascii_case(name) {
-            ids.push(entry.th32ProcessID);
-        }
+        all.push(processes::Process {
+            id: entry.th32ProcessID,
+            parent: entry.th32ParentProcessID,
+            started: 0,
+            program: text_in(&entry.szExeFile),
+        });
         // SAFETY: as above.
         more = unsafe { Process32NextW(snapshot.0, &raw mut entry) };
     }
-    Ok(ids)
+    Ok(all)
 }
