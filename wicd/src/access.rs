@@ -17,6 +17,9 @@ pub enum Guard {
 pub const SYSTEM: &str = "S-1-5-18";
 /// The group Administrators.
 pub const ADMINISTRATORS: &str = "S-1-5-32-544";
+/// Users who are administrators on each host: SYSTEM, the group Administrators, TrustedInstaller.
+pub const TRUSTED: [&str; 3] =
+    [SYSTEM, ADMINISTRATORS, "S-1-5-80-956008885-3418522649-1831038044-1853292631-2271478464"];
 /// The SID of all users.
 pub const EVERYONE: &str = "S-1-1-0";
 const USERS: &str = "S-1-5-32-545";
@@ -43,6 +46,14 @@ pub const TO_ALL: u8 = TO_FILES | TO_DIRECTORIES;
 const ONLY_BELOW: u8 = 0x8;
 /// The entry came from the directory above.
 const INHERITED: u8 = 0x10;
+
+/// Whether an owner (a SID) is an administrator in any case: one of [`TRUSTED`], or the built-in Administrator, whatever its
+/// name is.
+pub fn is_trusted(sid: &str) -> bool {
+    let built_in = sid.strip_prefix("S-1-5-21-").and_then(|rest| rest.strip_suffix("-500"));
+    TRUSTED.contains(&sid)
+        || built_in.is_some_and(|machine| machine.split('-').filter(|n| n.parse::<u32>().is_ok()).count() == 3)
+}
 
 /// Who may use a file or directory.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]

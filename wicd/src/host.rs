@@ -78,9 +78,9 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// When the service does not exist, or cannot be opened or started.
     fn start_service(&self, name: &str) -> Result<(), HostError>;
-    /// Stops a service and waits until its process has ended, ending it by force after two minutes. Services that depend on
-    /// it are stopped first; their names are returned in the order in which they were stopped, so that who asked can
-    /// start them again. A service that does not exist or does not run is success.
+    /// Stops a service and waits until its process has ended, ending it by force after two minutes, with all that it has started but
+    /// containers. Services that depend on it are stopped first; their names are returned in the order in which they were
+    /// stopped, so that who asked can start them again. A service that does not exist or does not run is success.
     ///
     /// # Errors
     /// When the service, or one that depends on it, cannot be queried, stopped or ended by force. [`HostError::Timeout`] if the

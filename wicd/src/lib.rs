@@ -10,6 +10,7 @@
 //! * [`lock`]: one at a time.
 //! * [`maintenance`]: what an administrator of the host requests: to have the node drained, and to hand it back.
 //! * [`network`]: what kube-proxy needs of the host's network, made before it starts.
+//! * [`processes`]: which processes belong together.
 //! * [`daemon`]: the Windows service that keeps the host so.
 //! * [`process_tree`]: which processes a process has started.
 //! * [`files`]: reading, writing and placing files such that a crash leaves the old file or the new one.
@@ -31,7 +32,7 @@ pub mod maintenance;
 pub mod network;
 pub mod operation;
 pub mod ownership;
-pub mod process_tree;
+pub mod processes;
 pub mod reach;
 pub mod secure;
 #[cfg(windows)]

@@ -37,7 +37,7 @@ enum Command {
     Run,
     /// Have the node of this host drained for maintenance, and hand it back
     ///
-    /// Exit codes: 0 as requested, 2 wrong arguments, 3 the time is up, 4 refused, 5 the API server cannot be used.
+    /// Exit codes: 0 as requested, 2 wrong arguments, 3 the time is up, 4 refused, 5 the API server cannot be used, 6 interrupted.
     #[command(subcommand)]
     Maintenance(maintenance::Action),
     /// Print the version
@@ -106,13 +106,29 @@ fn request_maintenance(action: &maintenance::Action) -> anyhow::Result<ExitCode>
     let say = |text: &str| eprintln!("wicd: {text}");
     let second = std::time::Duration::from_secs(1);
     let means = maintenance::Means { host: &WindowsHost, connect: &connect, say: &say, second };
-    let outcome = runtime.block_on(maintenance::run(&means, action));
+    let outcome = runtime.block_on(maintenance::run(&means, action, interrupted()));
     if outcome.code() == 0 {
         println!("{}", outcome.message());
     } else {
         eprintln!("wicd: {}", outcome.message());
     }
     Ok(ExitCode::from(outcome.code()))
+}
+
+/// Ends when a person interrupts the command, or closes its window. Windows then leaves it a few seconds.
+#[cfg(windows)]
+async fn interrupted() {
+    use tokio::signal::windows::{ctrl_break, ctrl_c, ctrl_close};
+
+    let (Ok(mut c), Ok(mut pause), Ok(mut close)) = (ctrl_c(), ctrl_break(), ctrl_close()) else {
+        // Without a console there is none to interrupt it.
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = c.recv() => {}
+        _ = pause.recv() => {}
+        _ = close.recv() => {}
+    }
 }
 
 #[cfg(not(windows))]

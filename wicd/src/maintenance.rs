@@ -65,6 +65,8 @@ pub enum Outcome {
     Refused(String),
     /// The API server cannot be reached with the credentials of this host.
     Unreachable(String),
+    /// It is no longer waited for.
+    Interrupted(String),
 }
 
 impl Outcome {
@@ -75,13 +77,14 @@ impl Outcome {
             Self::TimedOut(_) => 3,
             Self::Refused(_) => 4,
             Self::Unreachable(_) => 5,
+            Self::Interrupted(_) => 6,
         }
     }
 
     /// What to print.
     pub fn message(&self) -> &str {
         match self {
-            Self::Done(m) | Self::TimedOut(m) | Self::Refused(m) | Self::Unreachable(m) => m,
+            Self::Done(m) | Self::TimedOut(m) | Self::Refused(m) | Self::Unreachable(m) | Self::Interrupted(m) => m,
         }
     }
 }
@@ -175,7 +178,11 @@ fn end(shown: &Shown<'_>, waits: bool) -> Next {
         }
         None if shown.is_ready() => Next::End(Outcome::Done("the node is Ready, and its maintenance is over".into())),
         None => Next::Wait("the node is not Ready"),
-        Some(_) => Next::Wait("the operator verifies the node"),
+        Some(MaintenanceState::Returning) => Next::Wait("the operator verifies the node"),
+        // A request on the WindowsInstance is not shown here.
+        Some(_) => Next::Wait(
+            "the operator has not answered yet, or the cluster's administrators have requested a maintenance themselves: ask them",
+        ),
     }
 }
 
@@ -198,8 +205,8 @@ pub struct Means<'a> {
     pub second: Duration,
 }
 
-/// Carries the request out.
-pub async fn run(means: &Means<'_>, action: &Action) -> Outcome {
+/// Carries the request out, until it ends or is interrupted.
+pub async fn run(means: &Means<'_>, action: &Action, interrupted: impl Future<Output = ()>) -> Outcome {
     let host = means.host;
     match host.is_admin() {
         Ok(true) => {}
@@ -219,8 +226,11 @@ pub async fn run(means: &Means<'_>, action: &Action) -> Outcome {
     };
     let mut task =
         Task { means, name, action, written: None, request: None, last: Err("no answer from the API server".into()) };
-    let ended = timeout(means.second.saturating_mul(waits), task.wait()).await;
-    let outcome = ended.unwrap_or_else(|_| match &task.last {
+    let ended = tokio::select! {
+        ended = timeout(means.second.saturating_mul(waits), task.wait()) => ended.ok(),
+        () = interrupted => Some(Outcome::Interrupted("interrupted".into())),
+    };
+    let outcome = ended.unwrap_or_else(|| match &task.last {
         Ok(for_what) => Outcome::TimedOut(format!("the time is up: {for_what}")),
         Err(why) => Outcome::Unreachable(format!("cannot use the API server: {why}")),
     });
@@ -314,6 +324,7 @@ impl Task<'_> {
         match outcome {
             Outcome::TimedOut(m) => Outcome::TimedOut(add(m)),
             Outcome::Unreachable(m) => Outcome::Unreachable(add(m)),
+            Outcome::Interrupted(m) => Outcome::Interrupted(add(m)),
             // Without a Node there is nothing to withdraw.
             done => done,
         }

@@ -94,8 +94,12 @@ impl Bed {
     }
 
     async fn run(&self, action: Action) -> Outcome {
+        self.run_until(action, std::future::pending()).await
+    }
+
+    async fn run_until(&self, action: Action, interrupted: impl Future<Output = ()>) -> Outcome {
         let say = |text: &str| self.said.lock().unwrap().push(text.to_owned());
-        run(&Means { host: &self.host, connect: &self.cluster, say: &say, second: SECOND }, &action).await
+        run(&Means { host: &self.host, connect: &self.cluster, say: &say, second: SECOND }, &action, interrupted).await
     }
 
     fn request(&self) -> Option<String> {
@@ -127,7 +131,11 @@ async fn it_waits_until_the_node_is_drained_and_hands_it_back() {
     assert_eq!(bed.run(begins(6000, false)).await.code(), 0);
     assert!(bed.run(Action::Status).await.message().contains("state: Drained\nrequest: patches"));
     assert_eq!((bed.run(Action::End { wait: None }).await.code(), bed.request()), (0, None));
-    assert_eq!(bed.run(Action::End { wait: Some(30) }).await.code(), 3, "nothing has verified it yet");
+    let outcome = bed.run(Action::End { wait: Some(30) }).await;
+    assert_eq!(outcome.code(), 3, "nothing has verified it yet");
+    assert!(outcome.message().contains("administrators have requested"), "{outcome:?}");
+    bed.cluster.set_node(&[(key::MAINTENANCE_STATE, "Returning")]);
+    assert!(bed.run(Action::End { wait: Some(30) }).await.message().contains("verifies"));
     bed.cluster.set_node(&[]);
     assert_eq!(bed.run(Action::End { wait: Some(6000) }).await.code(), 0);
 }
@@ -143,6 +151,21 @@ async fn what_is_not_waited_for_is_withdrawn() {
     let bed = Bed::new();
     let (outcome, ()) = tokio::join!(bed.run(begins(6000, false)), bed.answer(&["Held"]));
     assert_eq!((outcome.code(), bed.request()), (4, None), "{outcome:?}");
+}
+
+/// By Ctrl-C, or because the window of the shell is closed.
+#[tokio::test]
+async fn what_is_interrupted_is_withdrawn() {
+    for (keep, left) in [(false, None), (true, Some("patches"))] {
+        let bed = Bed::new();
+        let outcome = bed.run_until(begins(6000, keep), bed.answer(&["Waiting", "Draining"])).await;
+        assert_eq!((outcome.code(), bed.request().as_deref()), (6, left), "{outcome:?}");
+    }
+    // It withdraws nothing that was there before.
+    let bed = Bed::new();
+    bed.cluster.set_node(&[(key::MAINTENANCE_REQUEST, "patches")]);
+    let outcome = bed.run_until(begins(6000, false), bed.answer(&["Waiting"])).await;
+    assert_eq!((outcome.code(), bed.request().as_deref()), (6, Some("patches")), "{outcome:?}");
 }
 
 /// It is another program's, which may be at its patches, or this one's of before a restart of the host.
@@ -186,6 +209,6 @@ async fn each_refusal_has_its_code() {
     let dir = tempfile::tempdir().unwrap();
     let stranger = FakeHost::new(dir.path());
     let means = Means { host: &stranger, connect: &bed.cluster, say: &|_| {}, second: SECOND };
-    assert_eq!(run(&means, &Action::Status).await.code(), 4, "it is no node");
+    assert_eq!(run(&means, &Action::Status, std::future::pending()).await.code(), 4, "it is no node");
     assert!(bed.cluster.patches.lock().unwrap().is_empty());
 }

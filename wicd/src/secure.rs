@@ -11,7 +11,7 @@
 
 use api::host::path;
 
-use crate::access::{self, Guard};
+use crate::access::{self, Guard, is_trusted};
 use crate::files;
 use crate::host::{Host, HostError, Kind, Place};
 
@@ -24,10 +24,6 @@ const SHARED: [&str; 3] = [r"C:\var", r"C:\var\lib", path::LOGS];
 /// State of services, whose programs take a directory that is there for their own. They keep its access list themselves.
 const STATE: [&str; 4] =
     [r"C:\var\lib\cni", r"C:\var\log\pods", r"C:\var\log\containers", r"C:\ProgramData\containerd"];
-
-/// Users whose directories are taken over: SYSTEM, the group Administrators, TrustedInstaller.
-const TRUSTED: [&str; 3] =
-    [access::SYSTEM, access::ADMINISTRATORS, "S-1-5-80-956008885-3418522649-1831038044-1853292631-2271478464"];
 
 /// Makes sure of `C:\k` and `C:\k\wicd`: what lies there runs as SYSTEM.
 ///
@@ -170,14 +166,6 @@ fn objection(place: &Place, directory: &str) -> Option<String> {
             place.owner
         )
     })
-}
-
-/// Whether an owner (a SID) is an administrator in any case: one of [`TRUSTED`], or the built-in Administrator, whatever its
-/// name is.
-fn is_trusted(sid: &str) -> bool {
-    let built_in = sid.strip_prefix("S-1-5-21-").and_then(|rest| rest.strip_suffix("-500"));
-    TRUSTED.contains(&sid)
-        || built_in.is_some_and(|machine| machine.split('-').filter(|n| n.parse::<u32>().is_ok()).count() == 3)
 }
 
 #[cfg(test)]

@@ -39,7 +39,7 @@ fn who_is_an_administrator_in_any_case() {
     for (sid, trusted) in [
         ("S-1-5-18", true),
         ("S-1-5-32-544", true),
-        (TRUSTED[2], true),
+        (access::TRUSTED[2], true),
         ("S-1-5-21-1111-2222-3333-500", true),
         ("S-1-5-21-1111-2222-3333-1500", false),
         ("S-1-5-21-1111-2222-3333-501", false),
@@ -55,7 +55,7 @@ fn who_is_an_administrator_in_any_case() {
 
 #[test]
 fn what_may_be_a_directory_of_ours() {
-    let good = Place { owner: TRUSTED[1].into(), ..Place::default() };
+    let good = Place { owner: access::TRUSTED[1].into(), ..Place::default() };
     for (about, place, directory, part) in [
         ("an administrator's", good.clone(), path::ROOT, None),
         ("a link", Place { kind: Kind::Link, ..good.clone() }, path::ROOT, Some("link")),
@@ -127,7 +127,7 @@ fn what_is_ours_but_belongs_to_another_administrator_is_gone_through() {
     has_access(&host, path::ROOT, AccessList::of(Guard::Private));
     owned_by(&host, path::ROOT, "S-1-5-21-1-2-3-500");
     root(&host).unwrap();
-    assert_eq!((owner(&host, path::ROOT), host.state().resets.len()), (TRUSTED[1].to_string(), 1));
+    assert_eq!((owner(&host, path::ROOT), host.state().resets.len()), (access::TRUSTED[1].to_string(), 1));
 }
 
 /// A file that cannot be taken over must not keep the others from being taken, the next time either.
@@ -142,7 +142,10 @@ fn a_takeover_that_was_interrupted_is_done_again() {
     }
     host.state().refused.clear();
     root(&host).unwrap();
-    assert_eq!((guard(&host, path::ROOT), owner(&host, r"C:\k\theirs").as_str()), (Some(Guard::Private), TRUSTED[1]));
+    assert_eq!(
+        (guard(&host, path::ROOT), owner(&host, r"C:\k\theirs").as_str()),
+        (Some(Guard::Private), access::TRUSTED[1])
+    );
 }
 
 /// Who owns a directory may change its access list at any time.
@@ -260,6 +263,6 @@ fn what_users_have_made_in_the_state_of_kubelet_is_taken_and_volumes_are_not() {
     owned_by(&host, theirs, USER);
     owned_by(&host, volume, USER);
     state(&host, &[]).unwrap();
-    assert_eq!((owner(&host, theirs).as_str(), owner(&host, volume).as_str()), (TRUSTED[1], USER));
+    assert_eq!((owner(&host, theirs).as_str(), owner(&host, volume).as_str()), (access::TRUSTED[1], USER));
     assert_eq!((guard(&host, KUBELET), guard(&host, VOLUMES)), (Some(Guard::Private), Some(Guard::Volumes)));
 }

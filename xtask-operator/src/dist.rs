@@ -274,6 +274,10 @@ mod tests {
         let args = Args {
             image: push(&images.slim, image::SLIM),
             payload_image: Some(push(&images.payload, image::PAYLOAD)),
+            payload: None,
+            wicd: None,
+            kubernetes: vec![crate::payload::KUBERNETES[0].into()],
+            bundle_image: None,
             out: path("dist"),
         };
         run(&args).unwrap();

@@ -136,7 +136,7 @@ fn of_state(args: &CheckHost, state: &HostState) -> Vec<Row> {
         finding(check, warning.map(|w| (true, w.reason(), w.to_string())), note.to_owned())
     };
     let faults = preflight::results(&asked, state).into_iter().map(fault);
-    let warnings = preflight_warnings::results(state).into_iter().map(warning);
+    let warnings = preflight_warnings::results(state, false).into_iter().map(warning);
     faults.chain(warnings).chain(facts_of(machine)).chain(accounts(args, state)).collect()
 }
 

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use api::{
-    Step,
+    Operation, Step,
     host::{self, Body, CertificateKind, HostState, Outcome, ServiceState, Verb},
     payload,
 };
@@ -27,6 +27,8 @@ use wnp_core::{
     operation::{
         join::HostSeen,
         preflight::{self, Preflight},
+        preflight_warnings::restart_causes,
+        update::owes_restart,
     },
     render::HostParams,
 };
@@ -86,11 +88,11 @@ pub(super) async fn connect(scope: &mut Scope, target: &Target, step: Step) -> R
     };
     let state = session.facts(asked).await?;
     check(scope, &mut session, &state)?;
+    note_boot(scope, &state);
     preflight(scope, target, &api_server, &state)?;
     suitability::report_accounts(scope, &target.rendered.shared.service_accounts, &state);
     scope.record_identity(session.connection());
     note_wicd_certificate(scope, &state);
-    note_boot(scope, &state);
     if let Some(before) = scope.status.operation.as_ref().and_then(|o| o.boot_id_before.clone()) {
         if before == state.machine.boot_id {
             // An operator that died may have stored that it asks for the restart, and not have asked. Asking twice does no
@@ -116,14 +118,19 @@ fn note_wicd_certificate(scope: &mut Scope, state: &HostState) {
     }
 }
 
-/// An operation that is to restart the host stores, before it does, which run of the host is to end.
+/// An operation that is to restart the host stores, before it does, which run of the host is to end. So it restarts the host once, even if
+/// what it does that for is there afterwards.
 fn note_boot(scope: &mut Scope, state: &HostState) {
     let boot_id = scope.status.facts.as_ref().map(|f| f.boot_id.clone());
     if let Some(operation) =
-        scope.status.operation.as_mut().filter(|o| o.must_restart() && o.boot_id_to_leave.is_none())
+        scope.status.operation.as_mut().filter(|o| must_restart(o, state) && o.boot_id_to_leave.is_none())
     {
         operation.boot_id_to_leave = boot_id.or_else(|| Some(state.machine.boot_id.clone()));
     }
+}
+
+fn must_restart(operation: &Operation, state: &HostState) -> bool {
+    operation.must_restart() || owes_restart(operation.type_, &state.restart_causes)
 }
 
 /// Checks the facts that the host reports before the operator trusts them, and before the first change of the host.
@@ -267,7 +274,12 @@ pub(super) async fn reboot(scope: &mut Scope, session: &Session, state: &HostSta
     if let Some(operation) = &mut scope.status.operation {
         operation.boot_id_before = Some(boot_id.clone());
     }
-    let why = facts::message(state.reboot_required.as_deref().unwrap_or("a restart was requested"));
+    let of_windows = scope.operation_type().filter(|&t| owes_restart(t, &state.restart_causes));
+    let causes = of_windows
+        .and_then(|_| restart_causes(state))
+        .map(|causes| format!("Windows waits for it because of {causes}"));
+    let why = state.reboot_required.clone().or(causes).unwrap_or_else(|| "a restart was requested".to_owned());
+    let why = facts::message(&why);
     scope.enter_step(Step::Reboot, &format!("restarting the host: {why}")).await?;
     node_events::say(scope, EventReason::Rebooting, Step::Reboot.as_str(), &format!("restarting the host: {why}"));
     match session.ask(Body::Reboot(host::Reboot { boot_id })).await {

@@ -107,6 +107,8 @@ pub(super) async fn keep(scope: &mut Scope, node: Option<&Node>) -> Result<(), S
         operation.applied = true;
         // When another client lifts the cordon, the next drain has its own clock.
         operation.drain = None;
+        // What is patched now may need another restart than what was patched before.
+        operation.boot_id_to_leave = None;
     }
     // What was in the way before is over.
     scope.status.failures = None;

@@ -134,6 +134,59 @@ async fn a_maintenance_counts_until_the_next_update() {
     }
 }
 
+/// As many patching programs leave it: the operator restarts the host while the node is empty. A cause that a restart does not remove is
+/// reported, and the node is used.
+#[tokio::test]
+async fn a_host_that_was_patched_and_not_restarted_is_restarted_once_before_it_is_used() {
+    use api::host::RestartCause::{NameOrDomain, Servicing, WindowsUpdate};
+    for (causes, stays, expected) in [
+        (vec![WindowsUpdate], false, 1),
+        (vec![Servicing], false, 1),
+        (vec![WindowsUpdate, Servicing], true, 1),
+        (vec![NameOrDomain], false, 0),
+        (vec![], false, 0),
+    ] {
+        let (mut world, version) = asked().await;
+        drained(&mut world).await;
+        let set = |w: &World| w.bed.host.windows().state().restart_causes.extend(causes.iter().copied());
+        set(&world);
+        let boots = world.bed.host.boots();
+        withdraw(&world, key::MAINTENANCE);
+        let restarts = |w: &World| w.bed.host.boots() - boots;
+        world
+            .works_until("it is a node again", |w| {
+                if stays {
+                    set(w);
+                }
+                let is_used = !is_cordoned(&w.node().unwrap());
+                assert!(!is_used || restarts(w) == expected, "{causes:?}: it was used after {} restarts", restarts(w));
+                is_used && w.follows(&version) && state(w).is_none()
+            })
+            .await;
+        assert_eq!(restarts(&world), expected, "{causes:?}");
+        let condition = world.instance().unwrap()["status"]["conditions"].to_string();
+        let is_reported = condition.contains("Windows waits for a restart");
+        assert_eq!(is_reported, stays || causes == [NameOrDomain], "{causes:?}: {condition}");
+    }
+}
+
+/// Each maintenance has its own patches.
+#[tokio::test]
+async fn a_maintenance_that_is_requested_again_may_need_another_restart() {
+    let (mut world, version) = asked().await;
+    let boots = world.bed.host.boots();
+    for expected in 1..=2 {
+        drained(&mut world).await;
+        world.bed.host.windows().state().restart_causes.insert(api::host::RestartCause::WindowsUpdate);
+        withdraw(&world, key::MAINTENANCE);
+        world.works_until("it is restarted", |w| w.bed.host.boots() - boots == expected).await;
+        if expected == 1 {
+            annotate(&world, key::MAINTENANCE, json!("more patches"));
+        }
+    }
+    world.works_until("it is a node again", |w| w.follows(&version) && state(w).is_none()).await;
+}
+
 #[tokio::test]
 async fn a_node_that_is_requested_again_on_its_way_back_is_drained_again() {
     let (mut world, version) = asked().await;

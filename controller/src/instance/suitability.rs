@@ -11,9 +11,11 @@ use wnp_core::operation::{preflight::Faults, preflight_warnings, service_account
 use super::scope::Scope;
 use crate::events::EventReason;
 
-/// Reports what the check before the first change has found. Warnings that are new get an event.
+/// Reports what the check before the first change has found. Warnings that are new get an event. A restart that the operation is about to
+/// make is none.
 pub(super) fn report(scope: &mut Scope, found: Result<(), &Faults>, state: &HostState) {
-    let warnings = preflight_warnings::in_words(state);
+    let leaves = scope.status.operation.as_ref().and_then(|o| o.boot_id_to_leave.as_ref());
+    let warnings = preflight_warnings::in_words(state, leaves == Some(&state.machine.boot_id));
     let (status, why, message) = match found {
         Ok(()) if warnings.is_empty() => (Status::True, reason::SUCCEEDED, String::new()),
         Ok(()) => (Status::True, reason::PASSED_WITH_WARNINGS, format!("warning: {warnings}")),

@@ -56,27 +56,33 @@ impl Warning {
     }
 }
 
-/// Each check with its warning, if there is one.
-pub fn results(state: &HostState) -> [(&'static str, Option<Warning>); 3] {
-    [("restart", restart(state)), ("antivirus", antivirus(state)), ("runtimes", runtimes(state))]
+/// Each check with its warning, if there is one. `restarts`: the operator is about to restart the host.
+pub fn results(state: &HostState, restarts: bool) -> [(&'static str, Option<Warning>); 3] {
+    [("restart", restart(state, restarts)), ("antivirus", antivirus(state)), ("runtimes", runtimes(state))]
 }
 
 /// All warnings in a sentence. Empty if there are none.
-pub fn in_words(state: &HostState) -> String {
-    let all: Vec<String> = results(state).into_iter().filter_map(|(_, w)| w).map(|w| w.to_string()).collect();
+pub fn in_words(state: &HostState, restarts: bool) -> String {
+    let all: Vec<String> = results(state, restarts).into_iter().filter_map(|(_, w)| w).map(|w| w.to_string()).collect();
     all.join("; ")
 }
 
-/// A restart that the operator makes anyway needs no person.
-fn restart(state: &HostState) -> Option<Warning> {
-    let is_restarted = state.reboot_required.is_some() || state.machine.containers_feature == Feature::Disabled;
+/// Why Windows waits for a restart, in words. `None`: it does not.
+pub fn restart_causes(state: &HostState) -> Option<String> {
     let word = |cause: &RestartCause| match cause {
         RestartCause::Servicing => "changed features or packages",
         RestartCause::WindowsUpdate => "Windows Update",
         RestartCause::NameOrDomain => "a changed name or domain of the computer",
     };
     let causes: Vec<&str> = state.restart_causes.iter().map(word).collect();
-    (!causes.is_empty() && !is_restarted).then(|| Warning::WindowsRestartPending { causes: causes.join(" and ") })
+    (!causes.is_empty()).then(|| causes.join(" and "))
+}
+
+/// A restart that the operator makes anyway needs no person.
+fn restart(state: &HostState, restarts: bool) -> Option<Warning> {
+    let is_restarted =
+        restarts || state.reboot_required.is_some() || state.machine.containers_feature == Feature::Disabled;
+    restart_causes(state).filter(|_| !is_restarted).map(|causes| Warning::WindowsRestartPending { causes })
 }
 
 /// Defender is excluded by the operator when it configures the host: before that there is nothing to do.
@@ -157,9 +163,11 @@ mod tests {
         for (about, change, expected, part) in cases {
             let mut state = HostState::default();
             change(&mut state);
-            let found: Vec<Warning> = results(&state).into_iter().filter_map(|(_, w)| w).collect();
+            let found: Vec<Warning> = results(&state, false).into_iter().filter_map(|(_, w)| w).collect();
             assert_eq!(found.iter().map(Warning::reason).collect::<Vec<_>>(), Vec::from_iter(expected), "{about}");
-            assert!(in_words(&state).contains(part) && in_words(&state).is_empty() == expected.is_none(), "{about}");
+            let text = in_words(&state, false);
+            assert!(text.contains(part) && text.is_empty() == expected.is_none(), "{about}");
+            assert!(!in_words(&state, true).contains("Windows waits"), "{about}");
         }
     }
 
@@ -169,7 +177,7 @@ mod tests {
         let mut state = HostState::default();
         state.antivirus.filters.clone_from(&bad);
         state.container_runtimes = bad;
-        let text = in_words(&state);
+        let text = in_words(&state, false);
         assert!(text.len() < 1500 && text.chars().all(|c| c == ' ' || c.is_ascii_graphic()), "{text}");
         assert!(text.contains("and 9992 more"), "{text}");
     }

@@ -3,7 +3,9 @@
 //! What is done on the host is the same as when it joined, and chosen by [`super::join`]. Around it the pods are moved away if
 //! that is needed, and the node is watched for a while before it takes pods again.
 
-use api::{Disruption, GrantType, MaintenanceState, Step};
+use std::collections::BTreeSet;
+
+use api::{Disruption, GrantType, MaintenanceState, Step, host::RestartCause};
 
 /// A phase of a change, in order. What is done on the host has several steps in the status, and is one phase here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,6 +56,14 @@ pub fn drains(type_: GrantType, disruption: Disruption) -> bool {
         GrantType::Reboot | GrantType::Maintenance => true,
         _ => false,
     }
+}
+
+/// Whether an operation restarts the host because Windows waits for it. At the end of a maintenance it does: the node is empty, its patches
+/// may have no effect before, and once it has pods it would have to be drained again. A new name or domain is for the person to complete who
+/// has given it.
+pub fn owes_restart(type_: GrantType, causes: &BTreeSet<RestartCause>) -> bool {
+    let is_patched = |cause: &RestartCause| matches!(cause, RestartCause::Servicing | RestartCause::WindowsUpdate);
+    type_ == GrantType::Maintenance && causes.iter().any(is_patched)
 }
 
 /// What is requested of a node whose operation is a maintenance.
@@ -356,6 +366,21 @@ mod tests {
             (GrantType::Stage, Disruption::Drain, false),
         ] {
             assert_eq!(drains(type_, disruption), expected, "{type_:?} {disruption:?}");
+        }
+    }
+
+    #[test]
+    fn what_windows_waits_for_is_done_at_the_end_of_a_maintenance() {
+        use RestartCause::{NameOrDomain, Servicing, WindowsUpdate};
+        for (type_, causes, expected) in [
+            (GrantType::Maintenance, &[][..], false),
+            (GrantType::Maintenance, &[Servicing], true),
+            (GrantType::Maintenance, &[WindowsUpdate, NameOrDomain], true),
+            (GrantType::Maintenance, &[NameOrDomain], false),
+            (GrantType::Update, &[WindowsUpdate], false),
+            (GrantType::Provision, &[Servicing], false),
+        ] {
+            assert_eq!(owes_restart(type_, &causes.iter().copied().collect()), expected, "{type_:?} {causes:?}");
         }
     }
 

@@ -345,7 +345,7 @@ impl SimHost {
     pub async fn maintenance(&self, action: &Action) -> Outcome {
         let connect = Kube::new(Arc::new(self.windows().clone()));
         let means = Means { host: self.windows(), connect: &connect, say: &|_| {}, second: Duration::from_millis(100) };
-        wicd::maintenance::run(&means, action).await
+        wicd::maintenance::run(&means, action, std::future::pending()).await
     }
 
     /// State of its Windows services.

@@ -48,12 +48,14 @@ pub struct Containerd {
 }
 
 impl Containerd {
-    /// Connects over a stream. `endpoint` is its name, for messages.
+    /// Connects over a stream. `endpoint` is its name, for messages. Each stream is checked before a byte is sent: it may lead to another
+    /// program.
     ///
     /// # Errors
-    /// [`ImageError::Unavailable`] when there is no stream.
-    pub fn connect<C, F, S>(endpoint: &str, connector: C) -> Result<Self, ImageError>
+    /// [`ImageError::Unavailable`] when there is no stream, or the check refuses it.
+    pub fn connect<C, F, S, P>(endpoint: &str, connector: C, check: P) -> Result<Self, ImageError>
     where
+        P: Fn(&S) -> io::Result<()> + Clone + Send + 'static,
         C: Fn() -> F + Send + 'static,
         F: Future<Output = io::Result<S>> + Send + 'static,
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -62,8 +64,12 @@ impl Containerd {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|e| unavailable(e.to_string()))?;
         let service = tower::service_fn(move |_: Uri| {
-            let stream = connector();
-            async move { stream.await.map(TokioIo::new) }
+            let (stream, check) = (connector(), check.clone());
+            async move {
+                let stream = stream.await?;
+                check(&stream)?;
+                Ok::<_, io::Error>(TokioIo::new(stream))
+            }
         });
         // The authority is not looked up: the connector knows where to go.
         let endpoint_of_stream = Endpoint::from_static("http://containerd");

@@ -1,7 +1,8 @@
-//! Against the real containerd and a registry in this process. They report it, and prove nothing, where containerd is missing.
+//! Against the real containerd and a registry in this process. They report it, and prove nothing, where containerd is missing. Where it is
+//! installed and does not work, they fail.
 #![cfg(unix)]
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -117,11 +118,11 @@ fn connect(dir: &Path) -> Result<Containerd, String> {
     let deadline = Instant::now() + Duration::from_mins(1);
     loop {
         let socket = dir.join("c.sock");
-        let connected = Containerd::connect("c.sock", move || UnixStream::connect(socket.clone()));
+        let connected = Containerd::connect("c.sock", move || UnixStream::connect(socket.clone()), |_| Ok(()));
         let found = connected.and_then(|c| c.find("r.example/none:1").map(|_| c));
         match found {
             Ok(containerd) => return Ok(containerd),
-            // As root in a container it may lack what CRI needs.
+            // CRI has not loaded, and will not.
             Err(ImageError::Refused { problem, .. }) if problem.contains("unknown service") => return Err(problem),
             Err(error) if Instant::now() > deadline => return Err(error.to_string()),
             Err(_) => std::thread::yield_now(),
@@ -138,7 +139,10 @@ fn the_real_containerd_pulls_with_a_login_and_pins() {
     };
     let containerd = match connect(dir.path()) {
         Ok(containerd) => containerd,
-        Err(reason) => return eprintln!("skipped: containerd does not work here: {reason}"),
+        Err(reason) => {
+            let log = std::fs::read_to_string(dir.path().join("log")).unwrap_or_default();
+            panic!("containerd is there, and does not work: {reason}\n{log}");
+        }
     };
     let limit = Duration::from_mins(1);
     let registry = registry("user", "pass:word");
@@ -169,9 +173,23 @@ fn the_real_containerd_pulls_with_a_login_and_pins() {
 }
 
 #[test]
+fn a_program_that_is_refused_gets_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("c.sock");
+    let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let check = |_: &UnixStream| super::super::check_owner("S-1-5-21-1-2-3-1001");
+    let error = Containerd::connect("c.sock", move || UnixStream::connect(socket.clone()), check).err().unwrap();
+    assert_eq!(error.reason(), "ContainerdUnavailable");
+    assert!(error.to_string().contains("S-1-5-21-1-2-3-1001"), "{error}");
+    let mut received = Vec::new();
+    listener.accept().unwrap().0.read_to_end(&mut received).unwrap();
+    assert_eq!(received, b"");
+}
+
+#[test]
 fn a_socket_that_is_not_there_is_reported() {
     let connect = || UnixStream::connect("/nonexistent/containerd.sock");
-    let error = Containerd::connect("/nonexistent/containerd.sock", connect).err().unwrap();
+    let error = Containerd::connect("/nonexistent/containerd.sock", connect, |_| Ok(())).err().unwrap();
     assert_eq!(error.reason(), "ContainerdUnavailable");
     assert!(error.to_string().contains("/nonexistent/containerd.sock"), "{error}");
 }

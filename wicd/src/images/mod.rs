@@ -4,10 +4,13 @@ mod containerd;
 mod login;
 mod messages;
 
+use std::io;
 use std::time::Duration;
 
 pub use containerd::Containerd;
 pub use login::{Login, logins};
+
+use crate::access::is_trusted;
 
 /// containerd's images, as kubelet sees them.
 pub trait ImageStore {
@@ -31,6 +34,21 @@ pub trait ImageStore {
     /// # Errors
     /// When containerd does not answer, or an image to pin is gone.
     fn set_pinned(&self, id: &str, pinned: bool) -> Result<(), ImageError>;
+}
+
+/// Refuses to use a pipe that another user may have made: while containerd does not run, its name is free for every user of the host, and what
+/// answers there gets logins of registries. Only an administrator can make a pipe that belongs to one.
+///
+/// # Errors
+/// When `owner` (a SID) may not be an administrator.
+pub fn check_owner(owner: &str) -> io::Result<()> {
+    if is_trusted(owner) {
+        return Ok(());
+    }
+    let problem = format!(
+        "the pipe belongs to {owner}, who may not be an administrator and gets no login of a registry; end the program of that user"
+    );
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, problem))
 }
 
 /// Why containerd did not do what was requested.
@@ -69,6 +87,28 @@ impl ImageError {
             Self::Unavailable { .. } => "ContainerdUnavailable",
             Self::Timeout { .. } => "ImagePullTimeout",
             Self::Refused { .. } => "ImagePullFailed",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whose_pipe_gets_logins() {
+        for (owner, is_good) in [
+            ("S-1-5-18", true),
+            ("S-1-5-32-544", true),
+            ("S-1-5-21-1-2-3-500", true),
+            ("S-1-5-21-1-2-3-1001", false),
+            ("S-1-5-32-545", false),
+            ("S-1-5-19", false),
+            ("", false),
+        ] {
+            let checked = check_owner(owner);
+            assert_eq!(checked.is_ok(), is_good, "{owner}");
+            assert!(is_good || checked.unwrap_err().to_string().contains(owner));
         }
     }
 }

@@ -14,7 +14,7 @@ use std::ptr::{null, null_mut};
 use windows_sys::Win32::Foundation::{CloseHandle, ERROR_ALREADY_EXISTS, HANDLE, LocalFree};
 use windows_sys::Win32::Security::Authorization::{
     ConvertSidToStringSidW, ConvertStringSecurityDescriptorToSecurityDescriptorW, GetSecurityInfo, SDDL_REVISION_1,
-    SE_FILE_OBJECT, SetSecurityInfo,
+    SE_FILE_OBJECT, SE_KERNEL_OBJECT, SetSecurityInfo,
 };
 use windows_sys::Win32::Security::{
     ACCESS_ALLOWED_ACE, ACL, DACL_SECURITY_INFORMATION, GetAce, GetSecurityDescriptorControl,
@@ -131,6 +131,27 @@ fn place_of(file: &File) -> io::Result<Place> {
         owner,
         access: AccessList { is_protected: control & SE_DACL_PROTECTED != 0, entries },
     })
+}
+
+/// SID of the owner of a pipe: the user who has made it.
+pub(super) fn pipe_owner(pipe: &impl AsRawHandle) -> io::Result<String> {
+    let (mut owner, mut descriptor): (PSID, PSECURITY_DESCRIPTOR) = (null_mut(), null_mut());
+    // SAFETY: the handle is open; null stands for what is not asked for. The owner lies in the descriptor.
+    check_code(unsafe {
+        GetSecurityInfo(
+            pipe.as_raw_handle(),
+            SE_KERNEL_OBJECT,
+            OWNER_SECURITY_INFORMATION,
+            &raw mut owner,
+            null_mut(),
+            null_mut(),
+            null_mut(),
+            &raw mut descriptor,
+        )
+    })?;
+    let _descriptor = Descriptor(descriptor);
+    // SAFETY: the owner lies in the descriptor, which lives.
+    unsafe { sid_text(owner) }
 }
 
 /// The entries of an access list.

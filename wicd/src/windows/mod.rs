@@ -35,11 +35,11 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use api::host::{AccountState, Antivirus, Machine, RestartCause, ServiceState};
-use tokio::net::windows::named_pipe::ClientOptions;
+use tokio::net::windows::named_pipe::{ClientOptions, NamedPipeClient};
 
 use crate::access::{AccessList, Guard};
 use crate::host::{Adapter, HnsRequest, Host, HostError, Place, Route, ServiceInfo, ServiceSpec, path_parts};
-use crate::images::{Containerd, ImageError, ImageStore};
+use crate::images::{self, Containerd, ImageError, ImageStore};
 
 /// containerd's shims go on when containerd stops. Those of another containerd on the host are not ours.
 const LEFTOVER: &str = r"C:\k\containerd\containerd-shim-runhcs-v1.exe";
@@ -201,7 +201,8 @@ impl Host for WindowsHost {
 
     fn images(&self) -> Result<Box<dyn ImageStore>, ImageError> {
         let open = || std::future::ready(ClientOptions::new().open(CONTAINERD_PIPE));
-        Ok(Box::new(Containerd::connect(CONTAINERD_PIPE, open)?))
+        let check = |pipe: &NamedPipeClient| images::check_owner(&acl::pipe_owner(pipe)?);
+        Ok(Box::new(Containerd::connect(CONTAINERD_PIPE, open, check)?))
     }
 
     fn kill_leftovers(&self) -> Result<(), HostError> {

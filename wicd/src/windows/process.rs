@@ -1,5 +1,6 @@
 //! Processes.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
@@ -16,7 +17,10 @@ use windows_sys::Win32::System::Threading::{
 
 use super::wide::{check, text_in};
 use crate::host::HostError;
-use crate::process_tree::{Parentage, descendants};
+use crate::processes;
+
+/// How often processes are looked for that a family has started before its last one was ended.
+const GENERATIONS: u32 = 10;
 
 /// A process that may be waited for and ended. Its id cannot be given to another one while this is held.
 pub(super) struct Process(HANDLE);
@@ -65,36 +69,60 @@ impl Process {
         if self.wait(Duration::from_secs(10))? { Ok(()) } else { done }
     }
 
-    /// When it began, in the unit of Windows.
-    fn started(&self) -> io::Result<u64> {
-        let mut times = [FILETIME::default(); 4];
-        let [created, exited, kernel, user] = &mut times;
-        // SAFETY: the handle is open and has the right to query; the structs are ours.
-        check(unsafe { GetProcessTimes(self.0, created, exited, kernel, user) })?;
-        Ok(u64::from(created.dwHighDateTime) << 32 | u64::from(created.dwLowDateTime))
+    /// Ends it, and all that it has started, directly or not: a child would keep its port and its program. The ids of those that are ended
+    /// are given to no other process meanwhile.
+    pub(super) fn end_with_descendants(&self) -> io::Result<()> {
+        // SAFETY: the handle is open.
+        let id = unsafe { GetProcessId(self.0) };
+        let mut family = vec![processes::Process { id, parent: 0, started: self.started()?, program: String::new() }];
+        // Before it ends, so that those are known whose parent has ended then.
+        let mut held = descend(&mut family)?;
+        self.end()?;
+        for _ in 0..GENERATIONS {
+            held.iter().try_for_each(Self::end)?;
+            let new = descend(&mut family)?;
+            if new.is_empty() {
+                break;
+            }
+            held.extend(new);
+        }
+        Ok(())
     }
 
-    /// Ends it by force with all that it has started, and waits until they are gone.
-    pub(super) fn end_tree(&self) -> io::Result<()> {
-        // SAFETY: the handle is open and has the right to query.
-        let root = unsafe { GetProcessId(self.0) };
-        let started = |id| if id == root { self.started().ok() } else { Self::open(id).ok()?.started().ok() };
-        let all: Vec<Parentage> = list()?.into_iter().map(|entry| entry.parentage).collect();
-        // Opened before the first one ends, so that no id is that of another one by then. One that cannot be opened has ended meanwhile.
-        let children: Vec<Self> =
-            descendants(&all, root, started).into_iter().filter_map(|id| Self::open(id).ok()).collect();
-        // The parent first: it could start a child again.
-        self.end()?;
-        children.iter().try_for_each(Self::end)
+    /// When it was started, in units of 100 ns.
+    fn started(&self) -> io::Result<u64> {
+        let mut times = [FILETIME::default(); 4];
+        let [started, ended, kernel, user] = &mut times;
+        // SAFETY: the handle is open and has the right to query; the structs are ours.
+        check(unsafe { GetProcessTimes(self.0, started, ended, kernel, user) })?;
+        Ok((u64::from(times[0].dwHighDateTime) << 32) | u64::from(times[0].dwLowDateTime))
     }
+}
+
+/// Opens what a family has started, and adds it to the family.
+fn descend(family: &mut Vec<processes::Process>) -> io::Result<Vec<Process>> {
+    // One that cannot be opened has ended meanwhile, or is Windows' own.
+    let mut handles: BTreeMap<u32, Process> =
+        list()?.into_iter().filter_map(|p| Some((p.id, Process::open(p.id).ok()?))).collect();
+    // Listed again: from now on the ids are those of the processes that are held.
+    let held = list()?.into_iter().filter_map(|p| {
+        let started = handles.get(&p.id)?.started().ok()?;
+        Some(processes::Process { started, ..p })
+    });
+    let all: Vec<_> = held.collect();
+    let found: Vec<_> = processes::descendants(&all, family).into_iter().cloned().collect();
+    handles.retain(|id, _| found.iter().any(|p| p.id == *id));
+    family.extend(found);
+    Ok(handles.into_values().collect())
 }
 
 /// Ends all processes whose program has this path.
 pub(super) fn end_all(program: &str) -> Result<(), HostError> {
     let name = program.rsplit('\\').next().unwrap_or(program);
-    for id in ids(name).map_err(HostError::system("list", "the processes"))? {
+    let all = list().map_err(HostError::system("list", "the processes"))?;
+    for listed in all.iter().filter(|p| p.program.eq_ignore_ascii_case(name)) {
         // One that cannot be opened or has no program has ended meanwhile.
-        if let Ok(process) = Process::open(id)
+        if let Ok(process) = Process::open(listed.id)
             && process.program().is_ok_and(|path| path.eq_ignore_ascii_case(program))
         {
             process.end().map_err(HostError::system("end process", program))?;
@@ -103,18 +131,8 @@ pub(super) fn end_all(program: &str) -> Result<(), HostError> {
     Ok(())
 }
 
-fn ids(name: &str) -> io::Result<Vec<u32>> {
-    Ok(list()?.into_iter().filter(|p| p.program.eq_ignore_ascii_case(name)).map(|p| p.parentage.id).collect())
-}
-
-/// A process of the host.
-struct Listed {
-    parentage: Parentage,
-    /// Name of its program, without a path.
-    program: String,
-}
-
-fn list() -> io::Result<Vec<Listed>> {
+/// All processes, without the time of their start.
+fn list() -> io::Result<Vec<processes::Process>> {
     // SAFETY: no pointers.
     let snapshot = unsafe { CreateToolhelp32Snapshot(TH32CS_SNAPPROCESS, 0) };
     if snapshot == INVALID_HANDLE_VALUE {
@@ -129,32 +147,14 @@ fn list() -> io::Result<Vec<Listed>> {
     // SAFETY: the handle is open and the struct says its size.
     let mut more = unsafe { Process32FirstW(snapshot.0, &raw mut entry) };
     while more != 0 {
-        let parentage = Parentage { id: entry.th32ProcessID, parent: entry.th32ParentProcessID };
-        all.push(Listed { parentage, program: text_in(&entry.szExeFile) });
+        all.push(processes::Process {
+            id: entry.th32ProcessID,
+            parent: entry.th32ParentProcessID,
+            started: 0,
+            program: text_in(&entry.szExeFile),
+        });
         // SAFETY: as above.
         more = unsafe { Process32NextW(snapshot.0, &raw mut entry) };
     }
     Ok(all)
-}
-
-/// Not in CI: the tests of this crate run on Linux there. With Wine: `cargo test -p wicd --target x86_64-pc-windows-gnu --lib process::`.
-#[cfg(test)]
-mod tests {
-    use std::process::{Command, Stdio};
-
-    use super::*;
-
-    #[test]
-    fn a_process_is_ended_with_what_it_has_started() {
-        let mut root = Command::new("cmd.exe").args(["/c", "cmd.exe /c pause"]).stdin(Stdio::piped()).spawn().unwrap();
-        let child = loop {
-            if let Some(child) = list().unwrap().iter().find(|p| p.parentage.parent == root.id()) {
-                break Process::open(child.parentage.id).unwrap();
-            }
-        };
-        assert!(!child.wait(Duration::ZERO).unwrap());
-        Process::open(root.id()).unwrap().end_tree().unwrap();
-        assert!(child.wait(Duration::ZERO).unwrap(), "the child lives on");
-        assert_eq!(root.wait().unwrap().code(), Some(1));
-    }
 }

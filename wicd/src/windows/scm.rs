@@ -396,7 +396,7 @@ pub(super) fn stop_service(name: &str) -> Result<(), HostError> {
             if config(&service).map_err(failed())?.own_process
                 && let Some(process) = &process
             {
-                process.end_tree().map_err(failed())?;
+                process.end_with_descendants().map_err(failed())?;
             }
             break;
         }
@@ -420,7 +420,7 @@ pub(super) fn stop_service(name: &str) -> Result<(), HostError> {
         && config(&service).map_err(failed())?.own_process
         && !process.wait(STOP_LIMIT.saturating_sub(begin.elapsed()).max(POLL)).map_err(failed())?
     {
-        process.end_tree().map_err(failed())?;
+        process.end_with_descendants().map_err(failed())?;
     }
     let settled = Instant::now() + SETTLE_LIMIT;
     while status(&service).map_err(failed())?.dwCurrentState != win::SERVICE_STOPPED {

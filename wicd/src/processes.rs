@@ -1,0 +1,105 @@
+//! Which processes belong together. Windows keeps the id of the process that has started another one, but not whether that one is still the
+//! same: ids are given again.
+
+/// A process, as a list of all processes has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// Its id.
+    pub id: u32,
+    /// Id of the process that has started it.
+    pub parent: u32,
+    /// When it was started, in a unit of Windows'.
+    pub started: u64,
+    /// File name of its program.
+    pub program: String,
+}
+
+/// Programs that outlive who has started them, with what they start: containers go on when containerd ends.
+const INDEPENDENT: [&str; 1] = ["containerd-shim-runhcs-v1.exe"];
+
+/// What a family has started, directly or not, and is not in it yet. A process that was started before its parent has the id of another
+/// parent, which has ended.
+pub fn descendants<'a>(all: &'a [Process], family: &[Process]) -> Vec<&'a Process> {
+    let is_independent = |p: &Process| INDEPENDENT.iter().any(|name| p.program.eq_ignore_ascii_case(name));
+    let is_child = |p: &Process, of: &Process| p.parent == of.id && p.started >= of.started && p.id != of.id;
+    let mut found: Vec<&Process> = Vec::new();
+    loop {
+        let is_new = |p: &&Process| {
+            let is_known = family.iter().chain(found.iter().copied()).any(|other| other.id == p.id);
+            let has_parent = family.iter().chain(found.iter().copied()).any(|of| is_child(p, of));
+            !is_known && has_parent && !is_independent(p)
+        };
+        let new: Vec<&Process> = all.iter().filter(is_new).collect();
+        if new.is_empty() {
+            return found;
+        }
+        found.extend(new);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn process(id: u32, parent: u32, started: u64) -> Process {
+        Process { id, parent, started, program: "x.exe".into() }
+    }
+
+    fn ids(all: &[Process], family: &[Process]) -> Vec<u32> {
+        descendants(all, family).into_iter().map(|p| p.id).collect()
+    }
+
+    #[test]
+    fn what_a_service_has_started() {
+        let shim = Process { program: "Containerd-Shim-runhcs-v1.exe".into(), ..process(3, 2, 20) };
+        for (about, others, expected) in [
+            ("no process", vec![], vec![]),
+            ("a child", vec![process(2, 1, 20)], vec![2]),
+            ("in the same moment", vec![process(2, 1, 10)], vec![2]),
+            ("a child of a child, listed first", vec![process(3, 2, 30), process(2, 1, 20)], vec![2, 3]),
+            ("another's", vec![process(2, 9, 20)], vec![]),
+            ("of a process that had this id before", vec![process(2, 1, 9)], vec![]),
+            ("nor are its children", vec![process(2, 1, 9), process(3, 2, 20)], vec![]),
+            ("of a child that has its id from another parent", vec![process(2, 1, 20), process(3, 2, 19)], vec![2]),
+            ("containers", vec![process(2, 1, 20), shim.clone(), process(4, 3, 30)], vec![2]),
+            ("a process that is its own parent", vec![process(5, 5, 20)], vec![]),
+            ("a circle of ids", vec![process(2, 3, 20), process(3, 2, 20)], vec![]),
+        ] {
+            let service = process(1, 0, 10);
+            let all: Vec<Process> = std::iter::once(service.clone()).chain(others).collect();
+            assert_eq!(ids(&all, &[service]), expected, "{about}");
+        }
+    }
+
+    #[test]
+    fn what_is_known_is_not_found_again() {
+        let (service, child, late) = (process(1, 0, 10), process(2, 1, 20), process(3, 2, 30));
+        // The child has ended, and is no longer listed.
+        let all = [service.clone(), late];
+        assert_eq!(ids(&all, &[service, child]), [3]);
+    }
+
+    proptest! {
+        #[test]
+        fn only_younger_ones_that_lead_back_to_the_family(
+            all in proptest::collection::vec((0..8u32, 0..8u32, 0..8u64), 0..12),
+        ) {
+            let mut all: Vec<Process> = all.into_iter().map(|(id, parent, started)| process(id, parent, started)).collect();
+            all.sort_by_key(|p| p.id);
+            all.dedup_by_key(|p| p.id);
+            let Some(root) = all.first().cloned() else { return Ok(()) };
+            let found = descendants(&all, std::slice::from_ref(&root));
+            for p in &found {
+                prop_assert!(p.id != root.id && p.started >= root.started, "{:?} of {:?}", p, root);
+                prop_assert!(p.parent == root.id || found.iter().any(|f| f.id == p.parent), "{:?} of {:?}", p, root);
+            }
+            // What is left has no parent among them, or is older than it.
+            for p in all.iter().filter(|p| p.id != root.id && !found.iter().any(|f| f.id == p.id)) {
+                let parents = found.iter().copied().chain([&root]);
+                prop_assert!(parents.into_iter().all(|of| of.id != p.parent || p.started < of.started), "{:?}", p);
+            }
+        }
+    }
+}
