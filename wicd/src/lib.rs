@@ -12,7 +12,6 @@
 //! * [`network`]: what kube-proxy needs of the host's network, made before it starts.
 //! * [`processes`]: which processes belong together.
 //! * [`daemon`]: the Windows service that keeps the host so.
-//! * [`process_tree`]: which processes a process has started.
 //! * [`files`]: reading, writing and placing files such that a crash leaves the old file or the new one.
 
 pub mod access;

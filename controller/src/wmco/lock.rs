@@ -83,7 +83,7 @@ pub(crate) async fn holder(client: &Client, namespace: &str) -> kube::Result<Opt
 pub(crate) enum Presence {
     /// It lives.
     #[error("{}", .0.message())]
-    Lives(Holder),
+    Lives(Box<Holder>),
     /// That is not known yet.
     #[error("failed to see whether another operator runs: {0}")]
     Unknown(String),
@@ -136,7 +136,7 @@ impl OtherOperator {
     /// Notes what was seen. An API server that does not answer says nothing new. Returns whether it is something else than before.
     pub(crate) fn note(&self, found: kube::Result<Option<Holder>>, metrics: &Metrics, events: &Events) -> bool {
         let seen = match found {
-            Ok(found) => found.map_or(Ok(()), |holder| Err(Presence::Lives(holder))),
+            Ok(found) => found.map_or(Ok(()), |holder| Err(Presence::Lives(Box::new(holder)))),
             Err(error) => {
                 tracing::warn!(%error, "failed to see whether another operator runs");
                 if matches!(&*self.0.borrow(), Some(Ok(()) | Err(Presence::Lives(_)))) {
@@ -159,7 +159,7 @@ impl OtherOperator {
     /// It comes or goes.
     pub(crate) fn set(&self, lives: bool) {
         let holder = Holder { lock: ConfigMap::default(), pod: "wmco-1".into() };
-        self.0.send_replace(Some(if lives { Err(Presence::Lives(holder)) } else { Ok(()) }));
+        self.0.send_replace(Some(if lives { Err(Presence::Lives(Box::new(holder))) } else { Ok(()) }));
     }
 }
 

@@ -55,10 +55,10 @@ pub(crate) fn disagreement(object: &Value, kstatus: &str, health: &str) -> Optio
     };
     let agree = match (kstatus, health) {
         // Argo CD reports what is being deleted by itself.
-        ("Terminating", _) => true,
-        ("Failed", "Degraded") | ("InProgress", "Progressing" | "Suspended") | ("Current", "Healthy" | "Suspended") => {
-            true
-        }
+        ("Terminating", _)
+        | ("Failed", "Degraded")
+        | ("InProgress", "Progressing" | "Suspended")
+        | ("Current", "Healthy" | "Suspended") => true,
         // Nothing is done about it, and kstatus has no word for that.
         ("InProgress", "Degraded") => is(kind::READY, "False") && !is(kind::RECONCILING, "True"),
         ("Current", "Progressing") => is(kind::READY, "Unknown"),

@@ -224,7 +224,7 @@ async fn the_guide_leads_from_wmco_and_back() -> Result<()> {
     pools.patch(WINDOWS_INSTANCES, &PatchParams::default(), &Patch::Merge(port)).await?;
     world.until(WINDOWS_INSTANCES, "it says what it would do", |p| plans_to_adopt(p, 2)).await?;
     let waiting = world.pool(WINDOWS_INSTANCES).await?;
-    ensure!(shown(&waiting).contains(r#"kubectl patch wnp windows-instances --type merge"#), "{}", shown(&waiting));
+    ensure!(shown(&waiting).contains("kubectl patch wnp windows-instances --type merge"), "{}", shown(&waiting));
     // No later operator decides again.
     world.restart().await?;
     world.until(WINDOWS_INSTANCES, "it still waits", |p| plans_to_adopt(p, 2)).await?;

@@ -56,7 +56,7 @@ pub(super) fn cleanup(host: &dyn Host, report: &mut Report) -> Result<Outcome, F
         remove_services(host, &owned, report, &mut failures);
         failures.note(host.kill_leftovers());
         restore(host, &owned, &mut failures);
-        left = remove_containerd_state(host, &mut owned, report)?;
+        left = remove_containerd_state(host, &mut owned, report);
         remove_files(host, &owned, report, &mut failures);
     }
     failures.note(files::remove_tree(host, path::BLOBS));
@@ -142,11 +142,7 @@ fn restore(host: &dyn Host, owned: &Ownership, failures: &mut Failures) {
 /// Moves containerd's state aside as one, and removes it there: what stays of it must not be taken for a store by the next containerd, whose
 /// records would be gone, and whose layers would be there. Where it cannot be moved it stays whole. Returns what is left, which stays on
 /// record for the next cleanup.
-fn remove_containerd_state(
-    host: &dyn Host,
-    owned: &mut Ownership,
-    report: &mut Report,
-) -> Result<BTreeSet<String>, HostError> {
+fn remove_containerd_state(host: &dyn Host, owned: &mut Ownership, report: &mut Report) -> BTreeSet<String> {
     let mut left = BTreeSet::new();
     if owned.trees.remove(CONTAINERD_STATE)
         && let Err(e) = move_aside(host, owned)
@@ -165,7 +161,7 @@ fn remove_containerd_state(
             left.insert(aside);
         }
     }
-    Ok(left)
+    left
 }
 
 fn move_aside(host: &dyn Host, owned: &mut Ownership) -> Result<(), HostError> {

@@ -77,8 +77,9 @@ fn every_series_is_recorded_of_hosts_of_both_operators() {
     let hosts = |of: &str| -> Vec<(String, f64)> {
         let value = match of {
             "instance:node_cpu_utilisation:rate1m" => 0.75,
-            "instance:node_cpu:rate:sum" => 0.5,
-            "node_network_receive_bytes_total" | "node_network_transmit_bytes_total" => 0.5,
+            "instance:node_cpu:rate:sum" | "node_network_receive_bytes_total" | "node_network_transmit_bytes_total" => {
+                0.5
+            }
             _ => 210.0,
         };
         let job = if of == "instance:node_cpu:rate:sum" { "" } else { r#",job="windows-exporter""# };
