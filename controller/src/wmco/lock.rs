@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference, Pod};
 use kube::{
     Api, Client, Resource as _, ResourceExt as _,
     runtime::{WatchStreamExt as _, watcher},
@@ -35,14 +35,14 @@ const OURS: (&str, &str) = ("app.kubernetes.io/name", api::names::COMPONENT);
 /// The other operator, while it lives.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Holder {
-    lock: ConfigMap,
+    lock: ObjectReference,
     pod: String,
 }
 
 impl Holder {
     /// What is wrong, and what to do.
     pub(crate) fn message(&self) -> String {
-        let (pod, namespace) = (&self.pod, self.lock.namespace().unwrap_or_default());
+        let (pod, namespace) = (&self.pod, self.lock.namespace.as_deref().unwrap_or_default());
         format!(
             "the Windows Machine Config Operator runs in the Pod {pod} (ConfigMap {namespace}/{LOCK}), and two operators must not change \
              the same nodes. No operation begins until that Pod is gone: delete its Subscription and its ClusterServiceVersion, or its \
@@ -52,7 +52,7 @@ impl Holder {
 
     /// Reports it once.
     fn report(&self, events: &Events) {
-        events.say_of(self.lock.object_ref(&()), EventReason::AnotherOperator, "Wait", &self.message());
+        events.say_of(self.lock.clone(), EventReason::AnotherOperator, "Wait", &self.message());
     }
 }
 
@@ -75,7 +75,7 @@ pub(crate) async fn holder(client: &Client, namespace: &str) -> kube::Result<Opt
     let Some(lock) = locks.get_opt(LOCK).await? else { return Ok(None) };
     let Some((name, uid)) = owner(&lock) else { return Ok(None) };
     let pod = Api::<Pod>::namespaced(client.clone(), namespace).get_opt(&name).await?;
-    Ok(pod.filter(|pod| may_work(pod, &uid)).map(|_| Holder { lock, pod: name }))
+    Ok(pod.filter(|pod| may_work(pod, &uid)).map(|_| Holder { lock: lock.object_ref(&()), pod: name }))
 }
 
 /// Why no operation may begin.
@@ -158,7 +158,7 @@ impl OtherOperator {
 impl OtherOperator {
     /// It comes or goes.
     pub(crate) fn set(&self, lives: bool) {
-        let holder = Holder { lock: ConfigMap::default(), pod: "wmco-1".into() };
+        let holder = Holder { lock: ObjectReference::default(), pod: "wmco-1".into() };
         self.0.send_replace(Some(if lives { Err(Presence::Lives(holder)) } else { Ok(()) }));
     }
 }
@@ -249,7 +249,7 @@ mod tests {
         let (other, metrics) = (OtherOperator::unknown(), Metrics::default());
         let events = Events::new(api.client(), "test");
         let outage = || Err(kube::Error::Api(Box::new(kube::core::Status::failure("down", "x").with_code(500))));
-        let lives = || Ok(Some(Holder { lock: ConfigMap::default(), pod: "wmco-1".into() }));
+        let lives = || Ok(Some(Holder { lock: ObjectReference::default(), pod: "wmco-1".into() }));
         let reason = || other.problem().map(|problem| problem.reason());
         assert_eq!((other.is_gone(), reason()), (false, Some("ApiError")));
         for (about, found, is_new, expected) in [
