@@ -379,7 +379,8 @@ impl<'a> Plan<'a> {
             return;
         }
         // A place that was used for the last one is given out by the next decision.
-        let mut candidates = self.to_be_maintained(|s| has_its_maintenance(s) || !(is_repeated(s) || is_maintained(s)));
+        let is_next = |s: &Candidate| has_its_maintenance(s) || !(is_repeated(s) || is_maintained(s));
+        let mut candidates = self.to_be_maintained(|s| is_next(s) && self.is_free(s));
         // What people request goes before what hosts request.
         candidates.sort_by_key(|s| (!has_its_maintenance(s), s.maintenance, s.available, &s.name));
         self.give_maintenance(candidates);
@@ -391,13 +392,13 @@ impl<'a> Plan<'a> {
         if self.limits.paused {
             return;
         }
-        let mut candidates = self.to_be_maintained(|s| is_repeated(s) && !is_maintained(s));
+        let mut candidates = self.to_be_maintained(|s| is_repeated(s) && !is_maintained(s) && self.is_idle(s));
         candidates.sort_by_key(|s| (s.maintained_at, s.available, &s.name));
         self.give_maintenance(candidates);
     }
 
     fn to_be_maintained(&self, which: impl Fn(&Candidate) -> bool) -> Vec<&'a Candidate> {
-        let wants = |s: &&'a Candidate| s.maintenance.is_some() && !s.withheld && self.is_free(s) && which(s);
+        let wants = |s: &&'a Candidate| s.maintenance.is_some() && !s.withheld && which(s);
         self.candidates.iter().copied().filter(wants).collect()
     }
 
@@ -721,9 +722,10 @@ fn takes_hand(candidate: &Candidate) -> bool {
     has_pods(candidate) && (!is_disturbed(candidate) || is_seated(candidate) || is_quiet_change(candidate))
 }
 
-/// Whether a node pulls its images before it is disturbed. One attempt is enough: a registry that fails does not block a rollout.
+/// Whether a node pulls its images before it is disturbed. One attempt is enough: a registry that fails does not block a rollout. A node whose
+/// maintenance is requested pulls none.
 fn pulls_first(candidate: &Candidate, wanted: &PendingChange) -> bool {
-    let is_tried = candidate.images_wait_until.is_some();
+    let is_tried = candidate.images_wait_until.is_some() || candidate.maintenance.is_some();
     wanted.disruption >= Disruption::Restart && candidate.ready && candidate.wants_images && !is_tried
 }
 

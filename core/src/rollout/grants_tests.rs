@@ -592,7 +592,7 @@ fn maintenance() {
 /// The host ends its maintenance and requests the next one in the same moment, as often as it likes.
 #[test]
 fn a_host_that_requests_its_maintenance_again_comes_after_updates() {
-    use GrantType::{Maintenance, Update};
+    use GrantType::{Maintenance, Stage, Update};
     let again = |second, name: &str| Candidate { maintained_at: at(second), ..asks(node(name)) };
     let by_person = |candidate| Candidate { maintenance: Some(By::Person), ..candidate };
     let used = |candidate| Candidate { grant_used: true, ..granted(candidate, Maintenance) };
@@ -600,6 +600,18 @@ fn a_host_that_requests_its_maintenance_again_comes_after_updates() {
     check(vec![
         ("after an update", vec![again(-9, "a"), ready_to_go("b")], free.clone(), vec![("b", Some(Update))]),
         ("its own, too", vec![again(-9, "a"), staged(old(again(-9, "b")))], free.clone(), vec![("b", Some(Update))]),
+        (
+            "which waits for no images",
+            vec![Candidate { wants_images: true, ..staged(old(again(-9, "a"))) }],
+            free.clone(),
+            vec![("a", Some(Update))],
+        ),
+        (
+            "it is sent ahead, and none may begin",
+            vec![to(V2, Stage, staged(old(again(-9, "a"))))],
+            closed.clone(),
+            vec![("a", Some(Maintenance))],
+        ),
         ("unless none may begin", vec![again(-9, "a"), ready_to_go("b")], closed, vec![("a", Some(Maintenance))]),
         (
             "a person may",
