@@ -145,7 +145,9 @@ fn run(deployment: &Deployment, control_plane: &ControlPlane, store: &Store, acc
     podman.args(["--cap-drop", "all", "--security-opt", "no-new-privileges"]);
     for mount in container["volumeMounts"].as_array().context("mounts")? {
         let volume = pod["volumes"].as_array().context("volumes")?.iter().find(|one| one["name"] == mount["name"]);
-        ensure!(volume.is_some_and(|volume| volume["emptyDir"].is_object()), "{mount}");
+        // An optional Secret that is not there is an empty folder.
+        let is_empty = |one: &Value| one["emptyDir"].is_object() || one["secret"]["optional"] == true;
+        ensure!(volume.is_some_and(is_empty), "{mount}");
         let path = mount["mountPath"].as_str().context("a path")?;
         podman.args(["--mount", &format!("type=tmpfs,destination={path},tmpfs-mode=0777")]);
     }
@@ -162,9 +164,12 @@ fn run(deployment: &Deployment, control_plane: &ControlPlane, store: &Store, acc
         env.push((variable["name"].as_str().context("a name")?, value));
     }
     // The network of this machine may have its ports in use.
-    for variable in
-        ["WINDOWS_NODE_POOLS_LISTEN", "WINDOWS_NODE_POOLS_ADMIN_LISTEN", "WINDOWS_NODE_POOLS_WEBHOOK_LISTEN"]
-    {
+    for variable in [
+        "WINDOWS_NODE_POOLS_LISTEN",
+        "WINDOWS_NODE_POOLS_METRICS_LISTEN",
+        "WINDOWS_NODE_POOLS_ADMIN_LISTEN",
+        "WINDOWS_NODE_POOLS_WEBHOOK_LISTEN",
+    ] {
         env.push((variable, TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string()));
     }
     for (name, value) in env {
