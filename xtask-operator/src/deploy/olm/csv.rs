@@ -23,7 +23,8 @@ disruption budget, approves the certificates of proven hosts alone, and deconfig
   begins nothing.
 - Store the SSH key of your hosts in the Secret `cloud-private-key`, key `private-key.pem`.
 
-The operator creates its admission policies when it starts, because a bundle cannot hold them, and never changes or deletes one.
+A bundle cannot hold admission policies. Apply those of the same version (deploy/base/admission-*.yaml): until then no host joins, and every
+pool says so in the condition PoliciesInForce.
 
 Not proven on real Windows: the tests run under Wine and on simulated hosts.";
 
