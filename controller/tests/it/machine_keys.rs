@@ -267,8 +267,11 @@ async fn what_the_legacy_operator_meant_to_replace_ends_right() -> Result<()> {
         maker.machine(host.name(), Some(&set), provisioned(host)).await?;
         maker.runs(host.name()).await?;
     }
-    until_made(&world, POOL).await?;
+    // Nodes of the legacy operator are there: a person has to say go.
+    ensure!(until_made(&world, POOL).await?.spec.mode == Some(api::Mode::Plan), "the pool does not wait");
     set_port(&world, POOL, takes).await?;
+    let go = Patch::Merge(json!({"spec": {"mode": "Apply"}}));
+    Api::<WindowsNodePool>::all(world.client.clone()).patch(POOL, &PatchParams::default(), &go).await?;
 
     // One that takes the key is taken over as it is.
     world.until_event(takes.name(), "Adopted").await?;
