@@ -153,6 +153,11 @@ async fn an_administrator_of_a_host_requests_its_maintenance_with_wicd() -> Resu
     // Another host takes no second place: its request is withdrawn when its time is up, or waits.
     expect(&hosts[1].maintenance(&begin(20, true)).await, 3)?;
     ensure!(state(&world, hosts[1].name()).await?.as_deref() == Some("Waiting"), "a second place was taken");
+    // A run withdraws only its own request.
+    expect(&hosts[1].maintenance(&begin(20, false)).await, 3)?;
+    ensure!(state(&world, hosts[1].name()).await?.as_deref() == Some("Waiting"), "another's request was withdrawn");
+    expect(&hosts[1].maintenance(&Action::End { wait: None }).await, 0)?;
+    until_back(&world, hosts[1].name()).await?;
     expect(&hosts[1].maintenance(&begin(20, false)).await, 3)?;
     until_back(&world, hosts[1].name()).await?;
 
