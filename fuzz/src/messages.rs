@@ -52,6 +52,7 @@ pub fn answer(data: &[u8]) {
         configs: "c".into(),
         wicd: "w".into(),
         restarts: false,
+        moves: false,
         leaves_boot: None,
     };
     let _ = is_placed(&wanted, &state);
