@@ -68,8 +68,8 @@ pub mod kind {
         KEYS_CURRENT = "KeysCurrent";
         /// Pool: all hosts have the images of `provisioning.prePull`. Absent where that is not set.
         IMAGES_PULLED = "ImagesPulled";
-        /// Pool: the admission policies that hold the hosts' daemons are in force. While they are not, the daemons have no rights and get no
-        /// certificates, and no host is joined or changed.
+        /// Pool: the admission policies are in force as they ship. While one is not that holds the hosts' daemons, the daemons have no rights
+        /// and get no certificates, and no host is joined or changed. While another one is not, nothing stops.
         POLICIES_IN_FORCE = "PoliciesInForce";
         /// Pool: a limit or a compatibility note that stops no operation, for example an unsupported version of the API
         /// server.

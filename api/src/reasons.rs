@@ -59,6 +59,7 @@ pub const SECTIONS: &[Section] = &[
     operator::POLICIES,
     operator::NOTES,
     operator::METRICS,
+    operator::UPGRADEABLE,
     certificates::DENIED,
     wicd::LOG,
 ];

@@ -38,6 +38,7 @@ use crate::{
     lease::Election,
     machines::Machines,
     metrics::Metrics,
+    operator_condition,
     pool::{self, PoolContext, PoolError},
     release::{Release, ReleaseError},
     scrape,
@@ -198,6 +199,7 @@ impl Leader {
         tasks.spawn("the collector of versions", collect(cx.clone()));
         tasks.spawn("the receiver of pushes", webhook::run(pool_cx.clone()));
         tasks.spawn("the watch of unreadable objects", wake_unreadable(cx.clone()));
+        tasks.spawn("the OperatorCondition", operator_condition::keep(cx.clone()));
         tokio::select! {
             biased;
             () = stop.cancelled() => {}

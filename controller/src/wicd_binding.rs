@@ -22,8 +22,11 @@ use tokio::time::Instant;
 
 use crate::{
     context::Context,
+    csr,
+    metrics::PolicyLabel,
+    release_policies,
     watch::{self, WatchError},
-    wicd_policy::{self, Guard, Observed, Seen, Shipped},
+    wicd_policy::{self, Guard, Observed, PolicyFault, Seen, Shipped},
     wicd_rbac,
     wicd_rights::{RightsProblem, Standing},
 };
@@ -32,29 +35,47 @@ use crate::{
 const SETTLE: Duration = Duration::from_secs(5);
 /// Delay after a write that failed.
 const RETRY: Duration = Duration::from_secs(5);
+/// Interval at which policies are read that the operator creates: it may not watch them.
+const INTERVAL: Duration = Duration::from_secs(30);
 
 /// What has changed.
 enum Change {
     Policy(String, Observed<ValidatingAdmissionPolicy>),
     Binding(String, Observed<ValidatingAdmissionPolicyBinding>),
     Grant(Observed<ClusterRoleBinding>),
+    /// Of policies that the operator creates.
+    Created(Vec<Seen>, Result<Option<String>, RightsProblem>),
 }
 
 /// All that is watched.
 struct Watched {
+    /// The policies on which the rights depend.
     shipped: Vec<Shipped>,
+    /// All others.
+    others: Vec<Shipped>,
     seen: BTreeMap<String, Seen>,
     grant: Observed<ClusterRoleBinding>,
+    /// The release that must be in force, where the operator creates the policies.
+    release: Option<String>,
+    /// The one that is.
+    in_force: Result<Option<String>, RightsProblem>,
 }
 
 impl Watched {
-    /// As they ship for an operator in this namespace.
-    fn new(namespace: &str) -> Self {
-        let shipped = wicd_policy::shipped(namespace);
+    /// As they ship for an operator in this namespace, which is this user.
+    fn new(namespace: &str, user: &str, creates: bool) -> Self {
+        let (mut shipped, mut others) = (wicd_policy::shipped(namespace), wicd_policy::others(namespace, user));
+        let release = creates.then(release_policies::release);
+        if let Some(release) = &release {
+            shipped = release_policies::of_release(shipped, release, namespace);
+            others = release_policies::of_release(others, release, namespace);
+            // Without these, another release could be put in force.
+            shipped.extend(release_policies::lasting(namespace, user));
+        }
         let unread =
             |name: &String| Guard { name: name.clone(), policy: Observed::NotRead, binding: Observed::NotRead };
-        let seen = shipped.iter().map(|g| (g.name.clone(), unread(&g.name))).collect();
-        Self { shipped, seen, grant: Observed::NotRead }
+        let seen = shipped.iter().chain(&others).map(|g| (g.name.clone(), unread(&g.name))).collect();
+        Self { shipped, others, seen, grant: Observed::NotRead, release, in_force: Ok(None) }
     }
 
     fn note(&mut self, change: Change) {
@@ -70,6 +91,10 @@ impl Watched {
                 }
             }
             Change::Grant(grant) => self.grant = grant,
+            Change::Created(seen, in_force) => {
+                self.seen = seen.into_iter().map(|guard| (guard.name.clone(), guard)).collect();
+                self.in_force = in_force;
+            }
         }
     }
 
@@ -78,9 +103,37 @@ impl Watched {
             && self.seen.values().all(|s| s.policy != Observed::NotRead && s.binding != Observed::NotRead)
     }
 
-    fn fault(&self) -> Option<wicd_policy::PolicyFault> {
+    /// Why the hosts' daemons must have no rights.
+    fn fault(&self) -> Option<RightsProblem> {
         let seen: Vec<Seen> = self.seen.values().cloned().collect();
-        wicd_policy::fault(&self.shipped, &seen)
+        if let Some(fault) = wicd_policy::fault(&self.shipped, &seen) {
+            return Some(RightsProblem::policy(&fault));
+        }
+        let release = self.release.as_ref()?;
+        match &self.in_force {
+            Ok(found) if found.as_ref() == Some(release) => None,
+            Ok(found) => Some(RightsProblem::policy(&PolicyFault::OtherRelease {
+                marker: release_policies::MARKER,
+                found: found.clone().unwrap_or_else(|| "none".into()),
+                release: release.clone(),
+            })),
+            Err(problem) => Some(problem.clone()),
+        }
+    }
+
+    /// Each policy, and what is wrong with it.
+    fn faults(&self) -> Vec<(&str, Option<PolicyFault>)> {
+        let seen: Vec<Seen> = self.seen.values().cloned().collect();
+        let all = self.shipped.iter().chain(&self.others);
+        all.map(|guard| (guard.name.as_str(), wicd_policy::fault_of(guard, &seen))).collect()
+    }
+
+    /// What is wrong with the policies on which no rights depend.
+    fn others_fault(&self) -> Option<String> {
+        let seen: Vec<Seen> = self.seen.values().cloned().collect();
+        let faults = self.others.iter().filter_map(|guard| wicd_policy::fault_of(guard, &seen));
+        let faults: Vec<String> = faults.map(|fault| fault.to_string()).collect();
+        (!faults.is_empty()).then(|| format!("{}. Apply deploy/base of this release again", faults.join("; ")))
     }
 
     /// The binding whose end ends the rights, with or without a running operator.
@@ -88,12 +141,22 @@ impl Watched {
         self.seen.get(wicd_rbac::OWNER_POLICY)?.binding.object()
     }
 
-    /// When the last of the policies was written.
-    fn written(&self) -> Option<jiff::Timestamp> {
-        let policies = self.seen.values().filter_map(|s| s.policy.object()).map(last_write);
-        let bindings = self.seen.values().filter_map(|s| s.binding.object()).map(last_write);
-        policies.chain(bindings).flatten().max()
+    /// All policies.
+    fn all(&self) -> Vec<Shipped> {
+        self.shipped.iter().chain(&self.others).cloned().collect()
     }
+
+    /// When the last of the policies on which the rights depend was written.
+    fn written(&self) -> Option<jiff::Timestamp> {
+        let seen: Vec<Seen> = self.shipped.iter().filter_map(|guard| self.seen.get(&guard.name)).cloned().collect();
+        written(&seen)
+    }
+}
+
+fn written(seen: &[Seen]) -> Option<jiff::Timestamp> {
+    let policies = seen.iter().filter_map(|s| s.policy.object()).map(last_write);
+    let bindings = seen.iter().filter_map(|s| s.binding.object()).map(last_write);
+    policies.chain(bindings).flatten().max()
 }
 
 fn last_write<K: Resource>(object: &K) -> Option<jiff::Timestamp> {
@@ -145,8 +208,21 @@ fn act(in_force: bool, owner: Option<&ValidatingAdmissionPolicyBinding>, grant: 
 
 /// Keeps the rights, and what is said of them, true to the policies, until the operator stops.
 pub(crate) async fn keep(cx: Arc<Context>) {
-    let mut watched = Watched::new(&cx.process.args.namespace);
-    let mut changes = changes(&cx.cluster.client, &watched.shipped);
+    let args = &cx.process.args;
+    let user = match csr::operator_user(&cx.cluster.client).await {
+        Ok(user) => user,
+        Err(error) => {
+            tracing::warn!(%error, "the operator's user is taken for that of its manifests");
+            wicd_policy::default_user(&args.namespace)
+        }
+    };
+    let mut watched = Watched::new(&args.namespace, &user, args.create_policies);
+    let grants = object(&cx.cluster.client, wicd_rbac::BINDING).map(Change::Grant).boxed();
+    let policies = match &watched.release {
+        Some(release) => created(cx.clone(), watched.all(), release.clone()),
+        None => changes(&cx.cluster.client, &watched.all()),
+    };
+    let mut changes = stream::select(grants, policies);
     let mut again: Option<Instant> = None;
     loop {
         tokio::select! {
@@ -166,11 +242,22 @@ pub(crate) async fn keep(cx: Arc<Context>) {
 
 /// Does what follows from what is seen. Returns when to come again though nothing has changed.
 async fn settle(cx: &Context, watched: &Watched) -> Option<Duration> {
+    for (policy, fault) in watched.faults() {
+        let label = PolicyLabel { policy: policy.to_owned() };
+        cx.process.metrics.policies.get_or_create(&label).set(i64::from(fault.is_none()));
+    }
+    let others = watched.others_fault();
+    if let Some(message) = &others {
+        tracing::warn!(reason = "PoliciesMissing", "{message}");
+    }
+    if cx.wicd.rights.set_others(others) {
+        wake_pools(cx);
+    }
     let fault = watched.fault();
     let in_force = fault.is_none();
     if let Some(fault) = fault {
         // From here on nothing is issued, whatever becomes of the binding.
-        stand(cx, Standing::Withheld(RightsProblem::policy(&fault)));
+        stand(cx, Standing::Withheld(fault));
     }
     let wait = settles_in(watched.written(), jiff::Timestamp::now());
     let result = match act(in_force, watched.owner(), watched.grant.object()) {
@@ -206,11 +293,15 @@ fn stand(cx: &Context, standing: Standing) {
     } else {
         tracing::info!("the admission policies are in force: the hosts' daemons have their rights");
     }
+    wake_pools(cx);
+    // Requests that wait are judged again.
+    cx.wicd.proven.notify_one();
+}
+
+fn wake_pools(cx: &Context) {
     for pool in cx.caches.pools.state() {
         cx.wake.pool(&pool.name_any());
     }
-    // Requests that wait are judged again.
-    cx.wicd.proven.notify_one();
 }
 
 async fn delete(cx: &Context, grant: Option<&ClusterRoleBinding>) -> Result<(), RightsProblem> {
@@ -239,8 +330,44 @@ fn changes(client: &Client, shipped: &[Shipped]) -> BoxStream<'static, Change> {
         all.push(object(client, name).map(move |seen| Change::Policy(of_policy.clone(), seen)).boxed());
         all.push(object(client, name).map(move |seen| Change::Binding(of_binding.clone(), seen)).boxed());
     }
-    all.push(object(client, wicd_rbac::BINDING).map(Change::Grant).boxed());
     stream::select_all(all).boxed()
+}
+
+/// Creates the policies that are missing, puts the release in force once all are there, and reads them again and again.
+fn created(cx: Arc<Context>, guards: Vec<Shipped>, release: String) -> BoxStream<'static, Change> {
+    stream::unfold((cx, guards, release, Duration::ZERO), |(cx, guards, release, wait)| async move {
+        tokio::time::sleep(wait).await;
+        let client = &cx.cluster.client;
+        let seen = release_policies::create(client, &guards).await;
+        let is_complete = wicd_policy::fault(&guards, &seen).is_none();
+        let in_force = put_in_force(&cx, &seen, &release, is_complete).await;
+        let is_done = is_complete && in_force.as_ref().is_ok_and(|found| found.as_ref() == Some(&release));
+        let wait = if is_done { INTERVAL } else { RETRY };
+        Some((Change::Created(seen, in_force), (cx, guards, release, wait)))
+    })
+    .boxed()
+}
+
+/// The release in force, after this one was put in force if all of its policies are there and every API server has taken them up.
+async fn put_in_force(
+    cx: &Context,
+    seen: &[Seen],
+    release: &str,
+    is_complete: bool,
+) -> Result<Option<String>, RightsProblem> {
+    let (client, namespace) = (&cx.cluster.client, cx.process.args.namespace.as_str());
+    let found = release_policies::in_force(client, namespace).await;
+    let found = found.map_err(|error| RightsProblem::not_in_force(&error))?;
+    if !is_complete || found.as_deref() == Some(release) {
+        return Ok(found);
+    }
+    tokio::time::sleep(settles_in(written(seen), jiff::Timestamp::now())).await;
+    let put = release_policies::put_in_force(client, namespace, release).await;
+    put.map_err(|error| RightsProblem::not_in_force(&error))?;
+    tracing::info!(release, "the admission policies of this release are in force");
+    // Each API server sees that a moment later.
+    tokio::time::sleep(SETTLE).await;
+    Ok(Some(release.to_owned()))
 }
 
 /// One object of the cluster, now and whenever it changes.

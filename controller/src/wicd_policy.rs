@@ -1,9 +1,9 @@
-//! Whether the admission policies that hold wicd are in force as they ship with this binary.
+//! Whether the admission policies are in force as they ship with this binary.
 //!
-//! One role for all hosts lets every wicd patch every Node. What keeps each to its own Node are the `ValidatingAdmissionPolicies` of
+//! Those that hold wicd decide over its rights. One role for all hosts lets every wicd patch every Node. What keeps each to its own Node are the `ValidatingAdmissionPolicies` of
 //! `deploy/base/admission-wicd.yaml`, so that role is bound only while the API server has exactly these, with bindings that deny.
 
-use api::names::DEFAULT_NAMESPACE;
+use api::names::{COMPONENT, DEFAULT_NAMESPACE};
 use k8s_openapi::{
     Resource,
     api::admissionregistration::v1::{
@@ -15,7 +15,18 @@ use kube::ResourceExt as _;
 use serde::{Deserialize as _, de::DeserializeOwned};
 use serde_json::Value;
 
-const SHIPPED: &str = include_str!("../../deploy/base/admission-wicd.yaml");
+/// Those that hold wicd.
+const OF_WICD: &str = include_str!("../../deploy/base/admission-wicd.yaml");
+/// Those that limit the operator and other clients.
+const OTHERS: [&str; 5] = [
+    include_str!("../../deploy/base/admission-instances.yaml"),
+    include_str!("../../deploy/base/admission-services.yaml"),
+    include_str!("../../deploy/base/admission-operator.yaml"),
+    include_str!("../../deploy/base/admission-operator-nodes.yaml"),
+    include_str!("../../deploy/base/admission-operator-approvals.yaml"),
+];
+/// Those of an operator that creates its policies itself, which hold in all releases.
+const LASTING: &str = include_str!("../../deploy/olm/lasting-policies.yaml");
 
 /// What the API server shows of an object.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -44,7 +55,7 @@ impl<K> Observed<K> {
 /// A policy and its binding, which have one name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Guard<P, B> {
-    /// Name of both.
+    /// Name of both; without the hash that it ends in where the operator creates them.
     pub name: String,
     /// The policy.
     pub policy: P,
@@ -86,6 +97,16 @@ pub enum PolicyFault {
         /// The field.
         what: &'static str,
     },
+    /// The policies of another release are in force.
+    #[error("the ConfigMap {marker} names {found}, and not {release}, as the release whose policies are in force")]
+    OtherRelease {
+        /// The ConfigMap.
+        marker: &'static str,
+        /// What it names.
+        found: String,
+        /// This release.
+        release: String,
+    },
     /// The API server does not show it.
     #[error("the {kind} {name} cannot be read: {why}")]
     Unreadable {
@@ -98,10 +119,38 @@ pub enum PolicyFault {
     },
 }
 
+/// The texts of all policies.
+pub(crate) fn texts() -> impl Iterator<Item = &'static str> {
+    [OF_WICD].into_iter().chain(OTHERS).chain([LASTING])
+}
+
+/// The user of an operator in a namespace, unless its ServiceAccount has another name.
+pub fn default_user(namespace: &str) -> String {
+    format!("system:serviceaccount:{namespace}:{COMPONENT}")
+}
+
 /// The policies that hold wicd, as they ship with this binary for an operator in this namespace, sorted by name.
 pub fn shipped(namespace: &str) -> Vec<Shipped> {
-    // As the Helm chart does: the manifests name the default namespace.
-    let text = SHIPPED.replace(DEFAULT_NAMESPACE, namespace);
+    // They do not know the operator.
+    parse(OF_WICD, namespace, "")
+}
+
+/// The policies that limit the operator, which is this user, and other clients, sorted by name.
+pub fn others(namespace: &str, user: &str) -> Vec<Shipped> {
+    let mut guards: Vec<Shipped> = OTHERS.iter().flat_map(|text| parse(text, namespace, user)).collect();
+    guards.sort_by(|a, b| a.name.cmp(&b.name));
+    guards
+}
+
+/// The policies that hold in all releases of an operator that creates its policies itself.
+pub(crate) fn lasting(namespace: &str, user: &str) -> Vec<Shipped> {
+    parse(LASTING, namespace, user)
+}
+
+fn parse(text: &str, namespace: &str, user: &str) -> Vec<Shipped> {
+    // As the Helm chart does: the manifests name the default namespace and ServiceAccount.
+    let text = text.replace(DEFAULT_NAMESPACE, namespace);
+    let text = text.replace(&format!("\"{}\"", default_user(namespace)), &format!("\"{user}\""));
     let documents: Vec<Value> =
         serde_yaml::Deserializer::from_str(&text).filter_map(|d| Value::deserialize(d).ok()).collect();
     let bindings: Vec<ValidatingAdmissionPolicyBinding> = of_kind(&documents);
@@ -129,14 +178,18 @@ pub fn fault(shipped: &[Shipped], seen: &[Seen]) -> Option<PolicyFault> {
     if shipped.is_empty() {
         return Some(missing::<ValidatingAdmissionPolicy>("windows-node-pools-wicd-nodes"));
     }
-    shipped.iter().find_map(|guard| {
-        let Some(seen) = seen.iter().find(|s| s.name == guard.name) else {
-            return Some(missing::<ValidatingAdmissionPolicy>(&guard.name));
-        };
-        let policy = object(&guard.name, &seen.policy).and_then(|policy| same_policy(&guard.policy, policy));
-        let binding = || object(&guard.name, &seen.binding).and_then(|binding| same_binding(&guard.binding, binding));
-        policy.and_then(|()| binding()).err()
-    })
+    shipped.iter().find_map(|guard| fault_of(guard, seen))
+}
+
+/// The first difference of one policy, or of its binding, from the release.
+pub fn fault_of(guard: &Shipped, seen: &[Seen]) -> Option<PolicyFault> {
+    let name = guard.policy.name_any();
+    let Some(seen) = seen.iter().find(|s| s.name == guard.name) else {
+        return Some(missing::<ValidatingAdmissionPolicy>(&name));
+    };
+    let policy = object(&name, &seen.policy).and_then(|policy| same_policy(&guard.policy, policy));
+    let binding = || object(&name, &seen.binding).and_then(|binding| same_binding(&guard.binding, binding));
+    policy.and_then(|()| binding()).err()
 }
 
 fn missing<K: Resource>(name: &str) -> PolicyFault {

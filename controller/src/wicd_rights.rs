@@ -1,6 +1,8 @@
 //! Whether the daemons of hosts (wicd) may have rights and certificates now. [`wicd_binding`](crate::wicd_binding) finds it out.
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
+use wnp_core::status::policies::Policies;
 
 use crate::{errors::said, wicd_policy, wicd_rbac};
 
@@ -26,6 +28,15 @@ impl RightsProblem {
         Self { reason: "PolicyMissing", message }
     }
 
+    pub(crate) fn not_in_force(error: &kube::Error) -> Self {
+        let message = format!(
+            "failed to put the admission policies of this release in force: {}. Only the release that the Deployment of the operator names \
+             can be: install the release again",
+            said(error)
+        );
+        Self { reason: "PolicyMissing", message }
+    }
+
     pub(crate) fn write(doing: &str, error: &kube::Error) -> Self {
         let message = format!("failed to {doing} the ClusterRoleBinding {}: {}", wicd_rbac::BINDING, said(error));
         Self { reason: "RightsNotStored", message }
@@ -42,24 +53,46 @@ pub(crate) enum Standing {
 
 /// Whether the hosts' daemons may have rights.
 #[derive(Debug)]
-pub(crate) struct WicdRights(watch::Sender<Standing>);
+pub(crate) struct WicdRights {
+    standing: watch::Sender<Standing>,
+    /// What is wrong with policies that do not hold wicd.
+    others: Mutex<Option<String>>,
+}
 
 impl Default for WicdRights {
     /// For commands that issue nothing: nothing is known to be wrong.
     fn default() -> Self {
-        Self(watch::channel(Standing::Given).0)
+        Self::new(Standing::Given)
     }
 }
 
 impl WicdRights {
+    fn new(standing: Standing) -> Self {
+        Self { standing: watch::channel(standing).0, others: Mutex::default() }
+    }
+
     /// Nothing is known yet, and so nothing is issued.
     pub(crate) fn unknown() -> Self {
-        Self(watch::channel(Standing::NotRead).0)
+        Self::new(Standing::NotRead)
+    }
+
+    /// How it stands with all policies, for the pools.
+    pub(crate) fn policies(&self) -> Policies {
+        match (self.problem(), self.others.lock().clone()) {
+            (Some(problem), _) => Policies::Withheld(problem.reason, problem.message),
+            (None, Some(others)) => Policies::Missing(others),
+            (None, None) => Policies::InForce,
+        }
+    }
+
+    /// Notes what is wrong with policies that do not hold wicd. Returns whether that is new.
+    pub(crate) fn set_others(&self, others: Option<String>) -> bool {
+        std::mem::replace(&mut *self.others.lock(), others.clone()) != others
     }
 
     /// Why no certificate of a wicd is to be issued now; `None` if it may be.
     pub(crate) fn problem(&self) -> Option<RightsProblem> {
-        match &*self.0.borrow() {
+        match &*self.standing.borrow() {
             Standing::Given => None,
             Standing::Withheld(problem) => Some(problem.clone()),
             Standing::NotRead => Some(RightsProblem {
@@ -72,10 +105,10 @@ impl WicdRights {
     /// Waits until the API server has answered once.
     pub(crate) async fn known(&self) {
         // The sender lives as long as this.
-        let _ = self.0.subscribe().wait_for(|standing| *standing != Standing::NotRead).await;
+        let _ = self.standing.subscribe().wait_for(|standing| *standing != Standing::NotRead).await;
     }
 
     pub(crate) fn set(&self, standing: Standing) -> bool {
-        self.0.send_if_modified(|before| std::mem::replace(before, standing.clone()) != standing)
+        self.standing.send_if_modified(|before| std::mem::replace(before, standing.clone()) != standing)
     }
 }

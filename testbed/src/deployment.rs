@@ -12,7 +12,7 @@ use kube::{
     runtime::{conditions, wait::await_condition},
 };
 use russh::keys::{Algorithm, PrivateKey, ssh_key::LineEnding};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::ControlPlane;
 pub use crate::control_plane::OPERATOR;
@@ -47,6 +47,59 @@ pub async fn apply(control_plane: &ControlPlane, folder: &str) -> Result<()> {
     let output = control_plane.kubectl(&["apply", "--server-side", "--force-conflicts", "-k", path]).await?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     Ok(())
+}
+
+/// Installs the CRDs and what the bundle for the Operator Lifecycle Manager holds, as that does. The operator creates its policies.
+///
+/// # Errors
+/// When the API server refuses something.
+pub async fn install_by_olm(control_plane: &ControlPlane) -> Result<()> {
+    let client = control_plane.client().await?;
+    for crd in api::crds() {
+        control_plane.apply_yaml(&serde_yaml::to_string(&crd)?).await?;
+        served(&client, &crd.metadata.name.context("a CRD has a name")?).await?;
+    }
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
+    control_plane.apply_yaml(&namespace.to_string()).await?;
+    for entry in std::fs::read_dir(crate::source_dir().join("../deploy/olm/manifests"))? {
+        let object: Value = serde_yaml::from_str(&std::fs::read_to_string(entry?.path())?)?;
+        let objects = match object["kind"].as_str() {
+            // Kinds of the Prometheus operator, which no test bed has.
+            Some("ServiceMonitor" | "PrometheusRule") => Vec::new(),
+            Some("ClusterServiceVersion") => of_version(&object),
+            _ => vec![object],
+        };
+        for object in objects {
+            control_plane.apply_yaml(&object.to_string()).await?;
+        }
+    }
+    Ok(())
+}
+
+/// What OLM makes of a ClusterServiceVersion.
+fn of_version(version: &Value) -> Vec<Value> {
+    let install = &version["spec"]["install"]["spec"];
+    let rights = &install["clusterPermissions"][0];
+    let (name, group) = (&rights["serviceAccountName"], "rbac.authorization.k8s.io");
+    let deployment = &install["deployments"][0];
+    vec![
+        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": NAMESPACE}}),
+        json!({"apiVersion": format!("{group}/v1"), "kind": "ClusterRole", "metadata": {"name": name}, "rules": rights["rules"]}),
+        json!({"apiVersion": format!("{group}/v1"), "kind": "ClusterRoleBinding", "metadata": {"name": name},
+            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": name},
+            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": NAMESPACE}]}),
+        json!({"apiVersion": "apps/v1", "kind": "Deployment", "spec": deployment["spec"],
+            "metadata": {"name": deployment["name"], "namespace": NAMESPACE, "labels": deployment["label"]}}),
+    ]
+}
+
+/// Installs the kind with which operators report to the Operator Lifecycle Manager whether it may upgrade them.
+///
+/// # Errors
+/// When the API server refuses something, or it is not in force within a minute.
+pub async fn install_operator_conditions(control_plane: &ControlPlane) -> Result<()> {
+    control_plane.apply_file(&crate::source_dir().join("crds").join("olm.yaml")).await?;
+    served(&control_plane.client().await?, "operatorconditions.operators.coreos.com").await
 }
 
 /// An API that makes machines.

@@ -53,6 +53,7 @@ const OTHERS: &[(&str, &[&str])] = &[
             "ImageTagMirrorSet",
             "IntOrPercent",
             "MachineSet",
+            "OperatorCondition",
             "WindowsHostInventory",
             "WindowsInstance",
             "WindowsNodePool",

@@ -92,7 +92,13 @@ pub(super) const POLICIES: Section = Section {
         row(
             "PolicyMissing",
             "An admission policy that holds the hosts' daemons is missing, or differs from the one of this release.",
-            "Apply `deploy/base` of this release again.",
+            "Apply `deploy/base` of this release again. Where OLM installs the operator, delete a changed policy: the operator creates it again.",
+        ),
+        row(
+            "PoliciesMissing",
+            "An admission policy that limits the operator or other clients is missing, or differs from the one of this release. Nothing \
+             stops. The metric `windows_node_pool_policy_in_force` names each.",
+            "Apply `deploy/base` of this release again. Where OLM installs the operator, delete a changed policy: the operator creates it again.",
         ),
         row(
             "PolicyUnknown",
@@ -133,6 +139,24 @@ pub(super) const METRICS: Section = Section {
             "ReviewSlow",
             "The API server did not review the sender of a request for `/metrics` in time. The request got 503.",
             "Check the API server. If it is well, look for a client that sends wrong tokens without end.",
+        ),
+    ],
+};
+
+pub(super) const UPGRADEABLE: Section = Section {
+    title: "OperatorCondition",
+    place: "They appear in the condition `Upgradeable` of the `OperatorCondition` that the Operator Lifecycle Manager makes for the operator \
+            ([install with OLM](../guide/install-olm.md)).",
+    reasons: &[
+        row(
+            "NoOperation",
+            "No host joins, is updated or is removed: the operator may be upgraded.",
+            "No action is needed.",
+        ),
+        row(
+            "HostsChange",
+            "Hosts join, are updated or are removed. The message has the pools and the numbers of hosts.",
+            "Wait until they are Ready, or pause the pools.",
         ),
     ],
 };

@@ -43,6 +43,13 @@ labels! {
 }
 
 labels! {
+    /// Label set with an admission policy.
+    PolicyLabel {
+        policy: String = "Name of the ValidatingAdmissionPolicy, for example `windows-node-pools-wicd-nodes`.",
+    }
+}
+
+labels! {
     /// Label set of the program.
     Build {
         version: &'static str = "Version of the operator.",

@@ -25,7 +25,7 @@ use remote::Traffic;
 
 use labels::OfPool;
 pub use labels::{
-    Build, FaultLabel, KindLabel, Labels, PoolOperation, PoolReason, ReasonLabel, ResourceLabel, StepLabel,
+    Build, FaultLabel, KindLabel, Labels, PolicyLabel, PoolOperation, PoolReason, ReasonLabel, ResourceLabel, StepLabel,
 };
 use pools::{GAUGES, PoolCollector};
 use process::ThisProcess;
@@ -178,6 +178,8 @@ pub struct Metrics {
     pub leader: Gauge,
     /// Why it begins nothing.
     faults: Family<FaultLabel, Gauge>,
+    /// Whether each admission policy is in force.
+    pub policies: Family<PolicyLabel, Gauge>,
     /// Reconcile errors.
     pub reconcile_errors: Family<KindLabel, Counter>,
 }
@@ -210,6 +212,8 @@ impl Default for Metrics {
         let csr_verdicts = all.add("csr_verdicts", None, "Certificate requests by verdict", Family::default());
         let leader = all.add("leader", None, "1 while this process leads", Gauge::default());
         let faults = all.add("fault", None, "1 for the reason why the operator begins no operation", Family::default());
+        let help = "1 if the admission policy is in force as it ships, 0 if it is missing or differs";
+        let policies = all.add("policy_in_force", None, help, Family::default());
         let mut process = Registry::default();
         #[expect(clippy::cast_precision_loss, reason = "seconds of the Unix epoch fit")]
         let start = jiff::Timestamp::now().as_millisecond() as f64 / 1000.0;
@@ -231,6 +235,7 @@ impl Default for Metrics {
             csr_verdicts,
             leader,
             faults,
+            policies,
             reconcile_errors,
         }
     }
@@ -424,6 +429,7 @@ mod tests {
         metrics.wrote(("x", None));
         metrics.fault(Some("x"));
         metrics.reconcile_errors.get_or_create(&KindLabel { kind: "x" }).inc();
+        metrics.policies.get_or_create(&PolicyLabel { policy: "x".into() }).set(1);
         metrics
     }
 

@@ -168,8 +168,7 @@ async fn report_plan(
     cx.sources.names.ask(pool, &[], &cx.shared);
     let list = seen.preview(pool, cx);
     let mut next = status::planned(pool, &list, seen.list.hosts.len(), &seen.members, &seen.list.problems, now);
-    let missing = cx.wicd.rights.problem().map(|p| (p.reason(), p.to_string()));
-    policies::describe(&mut next, missing.as_ref(), true, now);
+    policies::describe(&mut next, &cx.wicd.rights.policies(), true, now);
     store(pool, next, cx).await?;
     Ok(seen.timers(pool, cx, now).action(now))
 }
@@ -195,8 +194,7 @@ fn report(
         keys: seen.keys.standing(&seen.members),
     };
     let mut next = status::next(pool, &observed, cx.warning().as_ref(), now);
-    let missing = cx.wicd.rights.problem().map(|p| (p.reason(), p.to_string()));
-    policies::describe(&mut next, missing.as_ref(), deleting, now);
+    policies::describe(&mut next, &cx.wicd.rights.policies(), deleting, now);
     record_rollout_events(pool, &next, cx);
     next
 }

@@ -64,6 +64,17 @@ impl World {
         args: &[&str],
     ) -> Result<Self> {
         deployment::install(&control_plane).await?;
+        Self::installed(control_plane, sim, payload, wicd, args).await
+    }
+
+    /// As [`World::on`], on a control plane on which the operator is installed.
+    pub(crate) async fn installed(
+        control_plane: ControlPlane,
+        sim: SimOptions,
+        payload: &[Entry],
+        wicd: Option<PathBuf>,
+        args: &[&str],
+    ) -> Result<Self> {
         let key = deployment::new_key()?;
         deployment::store_key(&control_plane, &key).await?;
         let client = control_plane.client().await?;

@@ -48,6 +48,7 @@ mod moved_host;
 mod newer;
 mod node_identity;
 mod off_host;
+mod olm;
 mod plan_mode;
 mod readiness;
 mod removal;

@@ -22,6 +22,7 @@ use crate::{
     fleet::{World, has, is_ready, pool_status, spec, spec_with, status},
 };
 
+const NODES_POLICY: &str = "windows-node-pools-operator-nodes";
 const REQUESTS_POLICY: &str = "windows-node-pools-wicd-requests";
 
 async fn binding(world: &World) -> Result<Option<ClusterRoleBinding>> {
@@ -110,6 +111,34 @@ async fn no_daemon_has_rights_or_gets_a_certificate_while_a_policy_is_not_in_for
     until_withheld(&world, "held").await?;
     deployment::apply(&world.control_plane, "base").await?;
     until_given(&world, "held").await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_policy_that_holds_no_daemon_is_said_and_stops_nothing() -> Result<()> {
+    let world = World::new(SimOptions::default(), &[]).await?;
+    let hosts = world.hosts("limit", 2).await?;
+    world.join("limit", &spec(&hosts[..1])).await?;
+    let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(world.client.clone());
+    let metric = async |value: u8| -> Result<bool> {
+        let line = format!("windows_node_pool_policy_in_force{{policy=\"{NODES_POLICY}\"}} {value}");
+        Ok(world.operator.get("/metrics").await?.contains(&line))
+    };
+    ensure!(metric(1).await?, "{}", world.operator.get("/metrics").await?);
+    bindings.delete(NODES_POLICY, &DeleteParams::default()).await?;
+    world
+        .until("limit", "it says that a policy is missing", |p| {
+            let conditions = &pool_status(p).conditions;
+            let said = conditions.iter().find(|c| c.type_ == kind::POLICIES_IN_FORCE).map(|c| c.message.clone());
+            has(conditions, kind::POLICIES_IN_FORCE, "False", "PoliciesMissing")
+                && said.is_some_and(|message| message.contains(NODES_POLICY))
+        })
+        .await?;
+    ensure!(metric(0).await?, "{}", world.operator.get("/metrics").await?);
+    world.join("limit", &spec(&hosts)).await?;
+    deployment::apply(&world.control_plane, "base").await?;
+    until_given(&world, "limit").await?;
+    ensure!(metric(1).await?, "{}", world.operator.get("/metrics").await?);
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! The condition of a pool for the rights of its hosts' daemons. Pure.
+//! The condition of a pool for the admission policies that ship with the operator. Pure.
 
 use api::{
     WindowsNodePoolStatus,
@@ -6,18 +6,31 @@ use api::{
 };
 use jiff::Timestamp;
 
-/// Adds it to a status. `problem` is a reason and a message. A pool that is `idle` (in mode Plan, or being deleted) needs no rights: nothing of it stalls.
-pub fn describe(
-    status: &mut WindowsNodePoolStatus,
-    problem: Option<&(&'static str, String)>,
-    idle: bool,
-    now: Timestamp,
-) {
+/// How it stands with the policies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Policies {
+    /// All are in force as they ship.
+    InForce,
+    /// Some that limit the operator or other clients are not: nothing stops. With a message.
+    Missing(String),
+    /// Hosts' daemons have no rights. With a reason and a message.
+    Withheld(&'static str, String),
+}
+
+/// Adds it to a status. A pool that is `idle` (in mode Plan, or being deleted) needs no rights: nothing of it stalls.
+pub fn describe(status: &mut WindowsNodePoolStatus, policies: &Policies, idle: bool, now: Timestamp) {
     let generation = status.observed_generation;
     let conditions = &mut status.conditions;
-    let Some((why, message)) = problem else {
-        set(conditions, kind::POLICIES_IN_FORCE, Status::True, reason::AS_EXPECTED, "", generation, now);
-        return;
+    let (why, message) = match policies {
+        Policies::InForce => {
+            set(conditions, kind::POLICIES_IN_FORCE, Status::True, reason::AS_EXPECTED, "", generation, now);
+            return;
+        }
+        Policies::Missing(message) => {
+            set(conditions, kind::POLICIES_IN_FORCE, Status::False, "PoliciesMissing", message, generation, now);
+            return;
+        }
+        Policies::Withheld(why, message) => (*why, message),
     };
     set(conditions, kind::POLICIES_IN_FORCE, Status::False, why, message, generation, now);
     if idle {
@@ -39,22 +52,31 @@ mod tests {
     #[test]
     fn a_missing_policy_is_said_by_every_pool_and_taken_back() {
         let now = Timestamp::UNIX_EPOCH;
-        let problem = ("PolicyMissing", "there is none".to_owned());
+        let withheld = Policies::Withheld("PolicyMissing", "there is none".into());
         let mut status = WindowsNodePoolStatus::default();
         set(&mut status.conditions, kind::RECONCILING, Status::True, reason::PROGRESSING, "", None, now);
         let ready = |status: &WindowsNodePoolStatus| find(&status.conditions, kind::READY).map(|c| c.reason.clone());
+        let in_force = |status: &WindowsNodePoolStatus| {
+            find(&status.conditions, kind::POLICIES_IN_FORCE).map(|c| (c.status.clone(), c.reason.clone())).unwrap()
+        };
 
         let mut idle = status.clone();
-        describe(&mut idle, Some(&problem), true, now);
+        describe(&mut idle, &withheld, true, now);
         assert_eq!(ready(&idle), None);
-        assert_eq!(find(&idle.conditions, kind::POLICIES_IN_FORCE).unwrap().reason, "PolicyMissing");
+        assert_eq!(in_force(&idle), ("False".into(), "PolicyMissing".into()));
 
-        describe(&mut status, Some(&problem), false, now);
+        let mut limited = status.clone();
+        describe(&mut limited, &Policies::Missing("one is gone".into()), false, now);
+        assert_eq!(in_force(&limited), ("False".into(), "PoliciesMissing".into()));
+        assert_eq!(ready(&limited), None);
+        assert!(is_true(&limited.conditions, kind::RECONCILING), "nothing stops");
+
+        describe(&mut status, &withheld, false, now);
         assert_eq!(ready(&status).as_deref(), Some("PolicyMissing"));
         assert!(is_true(&status.conditions, kind::STALLED) && is_true(&status.conditions, kind::DEGRADED));
         assert_eq!(find(&status.conditions, kind::RECONCILING), None);
 
-        describe(&mut status, None, false, now);
+        describe(&mut status, &Policies::InForce, false, now);
         assert!(is_true(&status.conditions, kind::POLICIES_IN_FORCE));
     }
 }

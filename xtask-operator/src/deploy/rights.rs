@@ -53,6 +53,19 @@ impl Rule {
     }
 }
 
+/// The policies that the operator watches: all that ship.
+const POLICIES: Words = &[
+    "windows-node-pools-wicd-nodes",
+    "windows-node-pools-wicd-requests",
+    "windows-node-pools-wicd-tokens",
+    "windows-node-pools-node-manager-nodes",
+    "windows-node-pools-instances",
+    "windows-node-pools-services",
+    "windows-node-pools-operator-rbac",
+    "windows-node-pools-operator-nodes",
+    "windows-node-pools-operator-approvals",
+];
+
 const CLUSTER: &[Rule] = &[
     rule(&[GROUP], &["windowsnodepools"], &["create", "delete", "get", "list", "watch", "patch"]).why("Its kinds. A pool is a person's: only its status and finalizers are written. Those for the ConfigMap windows-instances and for \
           MachineSets are made here, and deleted while no person has written to them. Finalizers are in the metadata."),
@@ -84,7 +97,7 @@ const CLUSTER: &[Rule] = &[
     rule(&["rbac.authorization.k8s.io"], &["clusterroles"], &["bind"]).named(&["windows-node-pools-wicd"]).why("The rights of the hosts' daemons: the operator binds their role, as long as the policies that hold them are there. To whom is \
           held by windows-node-pools-operator-rbac. By name something can only be created with server-side apply, and so it is."),
     rule(&["rbac.authorization.k8s.io"], &["clusterrolebindings"], &["create", "delete", "list", "patch", "watch"]).named(&["windows-node-pools-wicd"]),
-    rule(&["admissionregistration.k8s.io"], &["validatingadmissionpolicies", "validatingadmissionpolicybindings"], &["list", "watch"]).named(&["windows-node-pools-wicd-nodes", "windows-node-pools-wicd-requests", "windows-node-pools-wicd-tokens", "windows-node-pools-node-manager-nodes"]),
+    rule(&["admissionregistration.k8s.io"], &["validatingadmissionpolicies", "validatingadmissionpolicybindings"], &["list", "watch"]).named(POLICIES).why("Whether the policies are in force as they ship."),
     rule(&["authentication.k8s.io"], &["tokenreviews"], &["create"]).why("Whose token a request for metrics has, and whether that one may get them."),
     rule(&["authorization.k8s.io"], &["subjectaccessreviews"], &["create"]),
     rule(&["events.k8s.io"], &["events"], &["create"]).why("Events of objects without a namespace go to \"default\"."),
@@ -105,6 +118,24 @@ const OWN_NAMESPACE: &[Rule] = &[
     rule(&["rbac.authorization.k8s.io"], &["roles"], &["create", "patch"])
         .named(&["windows-node-pools-wicd-services"])
         .why("Which services ConfigMaps wicd may read: the operator keeps that Role true."),
+];
+
+const OLM_CLUSTER: &[Rule] = &[
+    rule(
+        &["admissionregistration.k8s.io"],
+        &["validatingadmissionpolicies", "validatingadmissionpolicybindings"],
+        &["create", "get"],
+    ),
+    // No object can have this name: the API server asks for the right to it of who creates a policy with parameters.
+    rule(&[""], &["configmaps"], &["get"]).named(&["*"]),
+    rule(&["apps"], &["deployments"], &["get"]).named(&["*"]),
+];
+
+const OLM_NAMESPACE: &[Rule] = &[
+    rule(&[""], &["configmaps"], &["patch"]).named(&["windows-node-pools-release"]),
+    rule(&["apps"], &["deployments"], &["get"])
+        .named(&[NAME])
+        .why("The API server asks for it of who creates a policy whose parameter it is."),
 ];
 
 const ENDPOINTS: &[Rule] = &[rule(&["discovery.k8s.io"], &["endpointslices"], &["get"]).named(&["kubernetes"])];
@@ -282,10 +313,24 @@ fn other_namespaces(site: &Site) -> Vec<Object> {
     .collect()
 }
 
-/// What the operator may do in addition where OLM installs it.
+/// What the operator may do in addition where OLM installs it: create its policies, and not change them. Its `OperatorCondition` is OLM's
+/// to grant.
 pub(super) fn under_olm(site: &Site) -> Vec<Object> {
-    let _ = site;
-    Vec::new()
+    let file = "olm/rights.yaml";
+    let to = account(&site.service_account, &site.namespace);
+    let about = "Where OLM installs the operator: the ConfigMap that names the release whose policies are in force.";
+    let own = Grant {
+        file,
+        about,
+        namespace: Some(&site.namespace),
+        name: "windows-node-pools-olm",
+        component: "operator",
+        rules: OLM_NAMESPACE,
+        to,
+    };
+    let mut objects = own.objects(site);
+    objects.push(cluster_role(site, file, "", NAME, "operator", OLM_CLUSTER));
+    objects
 }
 
 /// The right of a Prometheus to find the operator.

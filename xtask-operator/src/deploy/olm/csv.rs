@@ -1,10 +1,10 @@
 //! The ClusterServiceVersion.
 
 use anyhow::{Context as _, Result};
-use api::names::{DEFAULT_KEY_SECRET, DEFAULT_KEY_SECRET_KEY, DEFAULT_NAMESPACE};
+use api::names::{DEFAULT_KEY_SECRET, DEFAULT_KEY_SECRET_KEY, DEFAULT_NAMESPACE, key};
 use serde_json::{Map, Value, json};
 
-use super::{Release, Sorted, VERSION, csv_name, openshift_version, site};
+use super::{Release, Sorted, VERSION, csv_name, openshift_version, release_of_policies, site};
 
 /// The property of the newest OpenShift.
 pub(super) const MAX_OPENSHIFT: &str = "olm.maxOpenShiftVersion";
@@ -23,8 +23,7 @@ disruption budget, approves the certificates of proven hosts alone, and deconfig
   begins nothing.
 - Store the SSH key of your hosts in the Secret `cloud-private-key`, key `private-key.pem`.
 
-A bundle cannot hold admission policies. Apply those of the same version (deploy/base/admission-*.yaml): until then no host joins, and every
-pool says so in the condition PoliciesInForce.
+The operator creates its admission policies when it starts, because a bundle cannot hold them, and never changes or deletes one.
 
 Not proven on real Windows: the tests run under Wine and on simulated hosts.";
 
@@ -196,6 +195,10 @@ fn deployment(release: &Release<'_>, deployment: &Value) -> Value {
     let mut spec = deployment["spec"].clone();
     let container = &mut spec["template"]["spec"]["containers"][0];
     container["image"] = release.image.into();
+    if let Some(env) = container["env"].as_array_mut() {
+        env.push(json!({"name": "WINDOWS_NODE_POOLS_CREATE_POLICIES", "value": "true"}));
+    }
+    spec["template"]["metadata"]["annotations"][key::POLICIES] = release_of_policies().into();
     json!({"name": deployment["metadata"]["name"], "label": deployment["metadata"]["labels"], "spec": spec})
 }
 

@@ -14,7 +14,7 @@ use super::{
     kustomize::{HEADER, document},
     object::{NAME, Object, Site, VERSION},
     platform::Platform,
-    rights,
+    policies, rights,
     yaml::{Notes, emit},
 };
 
@@ -82,11 +82,35 @@ fn sorted(site: &Site) -> Result<Sorted> {
     let of = |place_of: Place| objects.iter().filter(move |object| place(object, site) == place_of);
     let deployment = of(Place::Deployment).next().context("no Deployment")?.value.clone();
     let rules = of(Place::ClusterPermissions).filter_map(|object| object.value["rules"].as_array()).flatten();
+    let rules = rules.filter(|rule| !is_watch_of_policies(rule));
     Ok(Sorted {
         manifests: of(Place::Manifest).cloned().collect(),
         deployment,
         cluster_rules: rules.cloned().collect(),
     })
+}
+
+/// Of policies with the names that they have elsewhere: here each has a hash in its name.
+fn is_watch_of_policies(rule: &Value) -> bool {
+    let has = |key: &str, word: &str| rule[key].as_array().is_some_and(|words| words.iter().any(|one| one == word));
+    has("apiGroups", "admissionregistration.k8s.io") && has("verbs", "watch")
+}
+
+/// The release whose policies the operator creates: by the texts that are compiled into it, also where they are generated only now.
+fn release_of_policies() -> String {
+    let files = super::kustomize::files();
+    let admission = controller::release_policies::FILES.iter().map(|path| match *path {
+        policies::release::FILE => lasting_policies(),
+        path => files.get(&format!("deploy/{path}")).cloned().unwrap_or_default(),
+    });
+    let texts: Vec<String> = admission.collect();
+    controller::release_policies::release_of(VERSION, texts.iter().map(String::as_str))
+}
+
+/// The file of the policies that hold in all releases.
+fn lasting_policies() -> String {
+    let documents: Vec<_> = policies::release::objects(&Site::default()).iter().map(document).collect();
+    HEADER.to_owned() + &documents.join("---\n")
 }
 
 /// Where and for whom the bundle installs.
@@ -128,7 +152,10 @@ pub(crate) fn catalog(release: &Release<'_>, bundle_image: &str) -> Result<Strin
 /// Path from the root of the repository, and text: what reviewers read and tests install. The image has a tag, and the CRDs are in `crds/`.
 pub(super) fn files(kubernetes: &[u32]) -> Result<BTreeMap<String, String>> {
     let release = Release { image: &format!("{NAME}:{VERSION}"), kubernetes };
-    Ok(without_crds(&release)?.into_iter().map(|(path, text)| (format!("deploy/olm/{path}"), text)).collect())
+    let mut files: BTreeMap<_, _> =
+        without_crds(&release)?.into_iter().map(|(path, text)| (format!("deploy/olm/{path}"), text)).collect();
+    files.insert(format!("deploy/{}", policies::release::FILE), lasting_policies());
+    Ok(files)
 }
 
 fn plain(value: &Value) -> String {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{
     super::{
         Platform, Site,
-        drift_tests::{Difference, assert_same, by_name, label, of_deployment},
+        drift_tests::{Difference, Objects, assert_same, by_name, label, of_deployment},
         objects,
     },
     *,
@@ -99,9 +99,21 @@ const DIFFERENCES: &[Difference] = &[
         // Each is for objects that it names.
         assert!(rules.len() == 4 && rules.iter().all(|rule| rule["resourceNames"].is_array()), "{rules:?}");
         objects.retain(|key, _| !is_elsewhere(key));
-        let role =
-            objects.iter_mut().find(|((kind, _, name), _)| kind == "ClusterRole" && name == "windows-node-pools");
-        role.unwrap().1["rules"].as_array_mut().unwrap().extend(rules);
+        cluster_rules(objects).extend(rules);
+    }),
+    ("the operator creates policies, and does not watch those of other installers", |objects| {
+        cluster_rules(objects).retain(|rule| !is_watch_of_policies(rule));
+        for object in rights::under_olm(&site()) {
+            match object.kind() {
+                "ClusterRole" => cluster_rules(objects).extend(object.value["rules"].as_array().unwrap().clone()),
+                _ => objects.extend(by_name([object.value].into_iter())),
+            }
+        }
+        let variable = json!({"name": "WINDOWS_NODE_POOLS_CREATE_POLICIES", "value": "true"});
+        of_deployment(objects)["containers"][0]["env"].as_array_mut().unwrap().push(variable);
+        let deployment = objects.iter_mut().find(|((kind, ..), _)| kind == "Deployment").unwrap().1;
+        let annotations = &mut deployment["spec"]["template"]["metadata"]["annotations"];
+        annotations[api::names::key::POLICIES] = json!(release_of_policies());
     }),
     ("OLM adds to the Deployment", |objects| {
         let csv = the_csv();
@@ -117,6 +129,31 @@ const DIFFERENCES: &[Difference] = &[
         container["image"] = json!(IMAGE);
     }),
 ];
+
+fn cluster_rules(objects: &mut Objects) -> &mut Vec<Value> {
+    let role = objects.iter_mut().find(|((kind, _, name), _)| kind == "ClusterRole" && name == "windows-node-pools");
+    role.unwrap().1["rules"].as_array_mut().unwrap()
+}
+
+/// Otherwise the operator creates policies that its Deployment does not name, and puts none in force.
+#[test]
+fn the_deployment_names_the_release_of_the_policies_that_are_compiled_into_the_operator() {
+    assert_eq!(release_of_policies(), controller::release_policies::release());
+    let csv = the_csv();
+    let pod = &csv["spec"]["install"]["spec"]["deployments"][0]["spec"]["template"];
+    assert_eq!(pod["metadata"]["annotations"][api::names::key::POLICIES], json!(release_of_policies()));
+}
+
+/// The operator may create policies, and neither change nor delete one.
+#[test]
+fn the_rights_on_policies_are_to_create_and_to_read() {
+    let csv = the_csv();
+    let rules = csv["spec"]["install"]["spec"]["clusterPermissions"][0]["rules"].as_array().unwrap();
+    let of_policies: Vec<_> =
+        rules.iter().filter(|rule| rule["apiGroups"] == json!(["admissionregistration.k8s.io"])).collect();
+    assert_eq!(of_policies.len(), 1);
+    assert_eq!(of_policies[0]["verbs"], json!(["create", "get"]));
+}
 
 #[test]
 fn a_bundle_has_the_objects_of_openshift_but_for_what_is_named() {

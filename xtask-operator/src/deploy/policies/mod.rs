@@ -1,12 +1,13 @@
 //! Admission policies: what RBAC cannot express.
 //!
-//! The operator compares those that hold wicd with `deploy/base/admission-wicd.yaml`, which is compiled into it.
+//! The operator compares them with the files in `deploy/`, which are compiled into it.
 
 mod clients;
 mod guards;
 mod hosts;
 mod operator;
 mod policy;
+pub(super) mod release;
 
 use super::object::{Object, Site};
 

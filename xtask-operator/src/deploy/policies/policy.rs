@@ -100,7 +100,7 @@ impl Policy {
                 resource_rules: Some(self.resources.iter().map(rule).collect()),
                 ..MatchResources::default()
             }),
-            match_conditions: Some(self.conditions.iter().map(condition).collect()),
+            match_conditions: (!self.conditions.is_empty()).then(|| self.conditions.iter().map(condition).collect()),
             variables: (!variables.is_empty()).then_some(variables),
             validations: Some(self.validations.iter().map(validation).collect()),
             ..ValidatingAdmissionPolicySpec::default()
