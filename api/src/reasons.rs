@@ -5,11 +5,11 @@
 //! `cargo xtask reasons` fails if the code has a word without a row, or a row has a word that the code does not have.
 
 mod certificates;
+mod check;
 mod host;
 mod list;
 mod operator;
 mod single;
-mod takeover;
 mod wicd;
 
 /// A reason.
@@ -44,7 +44,8 @@ pub const SECTIONS: &[Section] = &[
     list::GIT,
     list::FLUX,
     list::LEGACY,
-    takeover::TAKEOVER,
+    check::CHECK,
+    check::TAKEOVER,
     host::ANY,
     host::CONNECTING,
     host::UNFIT,

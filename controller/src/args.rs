@@ -37,11 +37,18 @@ pub enum Command {
     /// and line. Needs no cluster.
     #[command(after_help = "Exit status:\n  0  no error\n  1  an error in a file, or a file that cannot be read")]
     Lint(Lint),
-    /// Check what the operator needs, without a change.
+    /// Check whether the operator that is installed can work, or something else that it needs, without a change.
+    #[command(
+        args_conflicts_with_subcommands = true,
+        after_help = "Exit status:\n  0  nothing has failed; warnings do not count\n  1  an error, or a check that has failed"
+    )]
     Check {
-        /// What is checked.
+        /// What is checked instead.
         #[command(subcommand)]
-        what: Check,
+        what: Option<Check>,
+        /// Settings.
+        #[command(flatten)]
+        installation: Box<CheckInstallation>,
     },
     /// Run the whole life of a node on a real Windows host, from the join to the removal, and report what works. Restarts the host.
     #[command(
@@ -324,6 +331,21 @@ pub enum Check {
         after_help = "Exit status:\n  0  nothing stands in the way; warnings do not count\n  1  an error, or something that stands in the way"
     )]
     Takeover(Box<CheckTakeover>),
+}
+
+/// Arguments of `check`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct CheckInstallation {
+    /// Check whether the operator can be installed: with your rights, before anything of it is there.
+    #[arg(long)]
+    pub pre: bool,
+    /// Output format.
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+    /// Settings of the operator, so that what hosts would get is checked. Settings that only affect a running operator are accepted and
+    /// ignored.
+    #[command(flatten)]
+    pub run: Run,
 }
 
 /// Arguments of `check takeover`.

@@ -65,6 +65,8 @@ fn failed(what: &'static str) -> impl FnOnce(kube::Error) -> ClusterError {
     move |source| ClusterError::Api { what, source: Box::new(source) }
 }
 
+/// Where the `Network` of the network operator has the hybrid overlay.
+const HYBRID_OVERLAY: &str = "/spec/defaultNetwork/ovnKubernetesConfig/hybridOverlayConfig";
 /// ConfigMap with certificates to trust. The name is WMCO's.
 const TRUSTED_CA: &str = "trusted-ca";
 
@@ -107,6 +109,34 @@ fn has_overlay(network_type: Option<&str>, is_hybrid: bool) -> Result<bool, Clus
     }
 }
 
+/// The same from the `Network` of the cluster and that of its network operator, unless it is chosen.
+fn overlay(
+    choice: Option<NetworkArg>,
+    network: Option<&DynamicObject>,
+    operator: Option<&DynamicObject>,
+) -> Result<bool, ClusterError> {
+    if let Some(choice) = choice {
+        return Ok(choice == NetworkArg::OvnHybrid);
+    }
+    let network_type = network.and_then(|n| n.data.pointer("/status/networkType")).and_then(Value::as_str);
+    has_overlay(network_type, operator.is_some_and(|o| o.data.pointer(HYBRID_OVERLAY).is_some()))
+}
+
+/// What is wrong with the pod network, before anything is installed.
+pub(crate) async fn network_fault(client: &Client, choice: Option<NetworkArg>) -> Option<ClusterError> {
+    let (network, operator) = match networks(client).await {
+        Ok(both) => both,
+        Err(error) => return Some(error),
+    };
+    overlay(choice, network.as_ref(), operator.as_ref()).err()
+}
+
+/// The `Network` of the cluster, and that of its network operator.
+async fn networks(client: &Client) -> Result<(Option<DynamicObject>, Option<DynamicObject>), ClusterError> {
+    let network = openshift(client, "config.openshift.io", "v1", "Network", "networks").await?;
+    Ok((network, openshift(client, "operator.openshift.io", "v1", "Network", "networks").await?))
+}
+
 /// Id of the cluster: UID of the Namespace `kube-system`.
 pub(crate) async fn id(client: &Client) -> Result<String, ClusterError> {
     const WHAT: &str = "the id of the cluster (UID of the Namespace kube-system)";
@@ -118,8 +148,7 @@ pub(crate) async fn id(client: &Client) -> Result<String, ClusterError> {
 /// Finds out what is needed.
 pub(crate) async fn discover(client: &Client, config: &Config, args: &Run) -> Result<Cluster, ClusterError> {
     let infrastructure = openshift(client, "config.openshift.io", "v1", "Infrastructure", "infrastructures").await?;
-    let network = openshift(client, "config.openshift.io", "v1", "Network", "networks").await?;
-    let operator = openshift(client, "operator.openshift.io", "v1", "Network", "networks").await?;
+    let (network, operator) = networks(client).await?;
     let proxies = openshift(client, "config.openshift.io", "v1", "Proxy", "proxies").await?;
     let server = openshift(client, "config.openshift.io", "v1", "APIServer", "apiservers").await?;
     let text = |object: &Option<DynamicObject>, path: &str| {
@@ -135,16 +164,12 @@ pub(crate) async fn discover(client: &Client, config: &Config, args: &Run) -> Re
         None => service_cidr(client).await?,
     };
     let cluster_dns = tenth_address(&service_cidr).map(|ip| vec![ip.to_string()])?;
-    let hybrid =
-        operator.as_ref().and_then(|o| o.data.pointer("/spec/defaultNetwork/ovnKubernetesConfig/hybridOverlayConfig"));
+    let hybrid = operator.as_ref().and_then(|o| o.data.pointer(HYBRID_OVERLAY));
     let vxlan_port = hybrid
         .and_then(|h| h.get("hybridOverlayVXLANPort"))
         .and_then(Value::as_u64)
         .and_then(|p| u16::try_from(p).ok());
-    let ovn = match args.network {
-        Some(choice) => choice == NetworkArg::OvnHybrid,
-        None => has_overlay(text(&network, "/status/networkType").as_deref(), hybrid.is_some())?,
-    };
+    let ovn = overlay(args.network, network.as_ref(), operator.as_ref())?;
     let minors = Box::pin(api_servers::minors(client, config)).await?;
     let platform =
         text(&infrastructure, "/status/platformStatus/type").map_or(Platform::None, |p| Platform::from_name(&p));

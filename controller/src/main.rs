@@ -23,8 +23,13 @@ async fn main() -> ExitCode {
         Command::Run(args) => Box::pin(controller::run::run(*args)).await.map(|()| ExitCode::SUCCESS),
         Command::Plan(args) => Box::pin(controller::plan_command::run(*args)).await,
         Command::Explain(args) => controller::explain_command::run(args).await.map(|()| ExitCode::SUCCESS),
-        Command::Check { what: Check::Host(args) } => Box::pin(controller::check_command::host(args)).await,
-        Command::Check { what: Check::Takeover(args) } => Box::pin(controller::check_command::takeover(*args)).await,
+        Command::Check { what: None, installation } => {
+            Box::pin(controller::check_command::installation(*installation)).await
+        }
+        Command::Check { what: Some(Check::Host(args)), .. } => Box::pin(controller::check_command::host(args)).await,
+        Command::Check { what: Some(Check::Takeover(args)), .. } => {
+            Box::pin(controller::check_command::takeover(*args)).await
+        }
         Command::Acceptance(args) => Box::pin(controller::acceptance::run(*args)).await,
         Command::Lint(args) => controller::lint_command::run(&args),
         Command::Status(args) => controller::status_command::run(args).await,

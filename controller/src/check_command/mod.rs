@@ -1,9 +1,32 @@
 //! The command `check`: what stands in the way of something, found without a change.
 
+mod before;
+mod fault;
 mod host;
+mod installation;
 mod obstacle;
 mod row;
 mod takeover;
 
+use std::{process::ExitCode, sync::Arc};
+
 pub use host::host;
 pub use takeover::takeover;
+
+use crate::{api_server, args::CheckInstallation, context::Cluster};
+
+/// Checks an installation, or what is in the way of one, prints the results, and returns the exit status.
+///
+/// # Errors
+/// When there is no configuration for the API server, it does not answer, or the results cannot be printed. What is wrong is no error: the
+/// exit status reports it.
+pub async fn installation(args: CheckInstallation) -> anyhow::Result<ExitCode> {
+    let cluster = Cluster::new(api_server::config().await?, &Arc::default())?;
+    cluster.client.apiserver_version().await?;
+    let rows = if args.pre {
+        before::rows(&cluster.client, &args.run).await
+    } else {
+        installation::rows(cluster, &args.run).await
+    };
+    row::print(&rows, args.output)
+}

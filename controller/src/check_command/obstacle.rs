@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::row::Problem;
 use crate::{release::ReleaseError, wmco::lock};
 
 /// What is wrong. What to do about it is its [`Obstacle::remedy`].
@@ -73,8 +74,10 @@ impl Obstacle {
             Self::NoPayload(payload.display().to_string())
         }
     }
+}
 
-    pub(super) fn reason(&self) -> &'static str {
+impl Problem for Obstacle {
+    fn reason(&self) -> &str {
         match self {
             Self::Runs(_) => lock::REASON,
             Self::Installed { .. } => "WmcoInstalled",
@@ -92,16 +95,15 @@ impl Obstacle {
         }
     }
 
-    /// Whether a takeover may begin all the same: nothing is disturbed by it, or the operator waits by itself.
-    pub(super) fn is_warning(&self) -> bool {
+    /// A takeover may begin all the same where nothing is disturbed by it, or the operator waits by itself.
+    fn is_warning(&self) -> bool {
         !matches!(
             self,
             Self::Upgrading(_) | Self::NotUpgradeable(_) | Self::Key { .. } | Self::HostKey(..) | Self::Release { .. }
         )
     }
 
-    /// What to do. None if the message ends with it.
-    pub(super) fn remedy(&self) -> Option<String> {
+    fn remedy(&self) -> Option<String> {
         let text = match self {
             Self::Runs(_) | Self::Key { .. } | Self::Version { .. } | Self::Release { .. } | Self::Losses { .. } => return None,
             Self::Installed { kind, namespace, name } => {

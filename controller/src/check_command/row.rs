@@ -4,11 +4,20 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
-use super::obstacle::Obstacle;
 use crate::args::Output;
 
 /// Exit status when a check has failed.
 const FAILED: u8 = 1;
+
+/// What can be wrong. Its text is the message.
+pub(super) trait Problem: std::fmt::Display {
+    /// Reason, as in conditions.
+    fn reason(&self) -> &str;
+    /// Whether it does not matter for the exit status.
+    fn is_warning(&self) -> bool;
+    /// What to do. None if the message ends with it.
+    fn remedy(&self) -> Option<String>;
+}
 
 /// A check and its result.
 pub(super) struct Row {
@@ -38,16 +47,15 @@ impl Row {
         Self { check, finding: None, note: note.into() }
     }
 
-    /// What stands in the way, the worst with its reason and remedy and all with their messages; or a note.
-    pub(super) fn of(check: &'static str, obstacles: Vec<Obstacle>, note: &str) -> Self {
-        let Some(worst) = obstacles.iter().min_by_key(|o| o.is_warning()) else { return Self::passed(check, note) };
-        let remedies: Vec<String> = obstacles.iter().filter_map(Obstacle::remedy).collect();
-        let mut remedies = remedies;
+    /// What is wrong, the worst with its reason and all with their messages and remedies; or a note.
+    pub(super) fn of<P: Problem>(check: &'static str, problems: &[P], note: &str) -> Self {
+        let Some(worst) = problems.iter().min_by_key(|p| p.is_warning()) else { return Self::passed(check, note) };
+        let mut remedies: Vec<String> = problems.iter().filter_map(P::remedy).collect();
         remedies.dedup();
         let finding = Finding {
             is_warning: worst.is_warning(),
             reason: worst.reason().into(),
-            message: obstacles.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "),
+            message: problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "),
             remedy: (!remedies.is_empty()).then(|| remedies.join("; ")),
         };
         Self { check, finding: Some(finding), note: String::new() }

@@ -75,7 +75,7 @@ impl Check {
         let nodes = self.nodes().await;
         let (nodes, unread) = match nodes {
             Ok(nodes) => (nodes, None),
-            Err(error) => (Vec::new(), Some(Row::of("nodes", vec![Obstacle::not_readable("the Nodes", &error)], ""))),
+            Err(error) => (Vec::new(), Some(Row::of("nodes", &[Obstacle::not_readable("the Nodes", &error)], ""))),
         };
         let services = self.services(&nodes).await;
         let ours: BTreeSet<&String> = services
@@ -113,8 +113,8 @@ impl Check {
     async fn lock(&self) -> Row {
         match lock::holder(&self.client, &self.namespace).await {
             Ok(None) => Row::passed("wmco", "its lock is not held"),
-            Ok(Some(holder)) => Row::of("wmco", vec![Obstacle::Runs(holder.message())], ""),
-            Err(error) => Row::of("wmco", vec![Obstacle::not_readable("the lock of WMCO", &error)], ""),
+            Ok(Some(holder)) => Row::of("wmco", &[Obstacle::Runs(holder.message())], ""),
+            Err(error) => Row::of("wmco", &[Obstacle::not_readable("the lock of WMCO", &error)], ""),
         }
     }
 
@@ -143,7 +143,7 @@ impl Check {
             Ok(Some(_)) => found.push(Obstacle::installed("Deployment", WMCO, &self.namespace)),
             Err(error) => found.push(Obstacle::not_readable("the Deployment of WMCO", &error)),
         }
-        Row::of("package", found, "nothing of it is installed")
+        Row::of("package", &found, "nothing of it is installed")
     }
 
     /// Objects of OLM in the operator's namespace; none where there is no OLM.
@@ -171,7 +171,7 @@ impl Check {
             Ok(conditions) => found.extend(conditions.iter().filter_map(busy)),
             Err(error) => found.push(Obstacle::not_readable("OperatorCondition", &error)),
         }
-        Row::of("idle", found, "no node is being changed")
+        Row::of("idle", &found, "no node is being changed")
     }
 
     async fn key(&self) -> Result<Arc<Key>, SecretError> {
@@ -204,7 +204,7 @@ impl Check {
                 .map(|(reason, message)| Obstacle::Version { reason, message }),
             Err(error) => Some(Obstacle::not_readable("the version of the API server", &error)),
         };
-        Row::of("version", found.into_iter().collect(), "the API server is of a version that is tested")
+        Row::of("version", found.as_slice(), "the API server is of a version that is tested")
     }
 
     async fn certificate(&self) -> Row {
@@ -218,7 +218,7 @@ impl Check {
             Ok(None) => Some(Obstacle::NoCertificate(self.namespace.clone())),
             Err(error) => Some(Obstacle::not_readable("the certificate of windows_exporter", &error)),
         };
-        Row::of("exporter-certificate", found.into_iter().collect(), "it is there")
+        Row::of("exporter-certificate", found.as_slice(), "it is there")
     }
 }
 
@@ -231,12 +231,12 @@ fn busy(condition: &DynamicObject) -> Option<Obstacle> {
 
 fn of_key(key: &Result<Arc<Key>, SecretError>) -> Row {
     let found = key.as_ref().err().map(|error| Obstacle::Key { reason: error.reason(), message: error.to_string() });
-    Row::of("key", found.into_iter().collect(), &format!("the Secret {DEFAULT_KEY_SECRET} has a private key"))
+    Row::of("key", found.as_slice(), &format!("the Secret {DEFAULT_KEY_SECRET} has a private key"))
 }
 
 fn of_nodes(nodes: &[&Node]) -> Row {
     if nodes.is_empty() {
-        return Row::of("nodes", vec![Obstacle::NoNodes], "");
+        return Row::of("nodes", &[Obstacle::NoNodes], "");
     }
     let mut found = Vec::new();
     for node in nodes {
@@ -249,7 +249,7 @@ fn of_nodes(nodes: &[&Node]) -> Row {
             Some(text) => found.extend(HostKey::parse(text).err().map(|e| Obstacle::HostKey(name, e.to_string()))),
         }
     }
-    Row::of("nodes", found, &format!("{} of WMCO, with version and host key", nodes.len()))
+    Row::of("nodes", &found, &format!("{} of WMCO, with version and host key", nodes.len()))
 }
 
 fn of_usernames(nodes: &[&Node], key: Option<&Key>) -> Row {
@@ -258,8 +258,8 @@ fn of_usernames(nodes: &[&Node], key: Option<&Key>) -> Row {
         let annotation = node.annotations().get(key::USERNAME);
         annotation.is_some_and(|text| decrypt_username(text, &private.pem).is_err())
     };
-    let found = nodes.iter().filter(unreadable).map(|node| Obstacle::Username(node.name_any())).collect();
-    Row::of("users", found, "the private key reads the users in the annotations of nodes")
+    let found: Vec<_> = nodes.iter().filter(unreadable).map(|node| Obstacle::Username(node.name_any())).collect();
+    Row::of("users", &found, "the private key reads the users in the annotations of nodes")
 }
 
 fn of_services(nodes: &[&Node], services: &BTreeMap<String, Result<Option<Stored>, String>>) -> Row {
@@ -272,7 +272,7 @@ fn of_services(nodes: &[&Node], services: &BTreeMap<String, Result<Option<Stored
         };
         Some(Obstacle::Services { name: format!("{SERVICES_CONFIG_MAP_PREFIX}{version}"), error })
     });
-    Row::of("services", found.collect(), "the services of each version of a node can be read")
+    Row::of("services", &found.collect::<Vec<_>>(), "the services of each version of a node can be read")
 }
 
 /// What the first change of each node would lose.
@@ -283,7 +283,7 @@ fn of_settings(
 ) -> Row {
     let target = match target {
         Ok(target) => target,
-        Err(obstacle) => return Row::of("settings", vec![obstacle], ""),
+        Err(obstacle) => return Row::of("settings", &[obstacle], ""),
     };
     let found = nodes.iter().filter_map(|node| {
         let Some(Ok(Some(Stored::Legacy(from)))) = services.get(node.annotations().get(key::VERSION)?) else {
@@ -292,7 +292,7 @@ fn of_settings(
         let message = lost_settings::message(&lost_settings::losses(from, &target))?;
         Some(Obstacle::Losses { node: node.name_any(), message })
     });
-    Row::of("settings", found.collect(), "no node would lose a setting")
+    Row::of("settings", &found.collect::<Vec<_>>(), "no node would lose a setting")
 }
 
 #[cfg(test)]

@@ -296,6 +296,8 @@ async fn record(request: Request<Body>) -> Call {
 fn response(code: u16, body: &Value) -> Response<Body> {
     let mut response = Response::new(Body::from(serde_json::to_vec(body).unwrap()));
     *response.status_mut() = StatusCode::from_u16(code).unwrap();
+    let date = jiff::fmt::rfc2822::DateTimePrinter::new().timestamp_to_rfc9110_string(&jiff::Timestamp::now()).unwrap();
+    response.headers_mut().insert(http::header::DATE, date.parse().unwrap());
     response
 }
 

@@ -1,12 +1,17 @@
-//! The command `check host`: what it prints, its exit status, and that the host is as before.
+//! The commands `check` and `check host`: what it prints, its exit status, and that the host is as before.
 
-use std::{path::Path, time::Duration};
+use std::{collections::BTreeMap, path::Path, time::Duration};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use api::host::{AccountState, Antivirus, Defender, RestartCause};
+use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
+use kube::{Api, api::DeleteParams};
 use russh::keys::{HashAlg, ssh_key::LineEnding};
 use serde_json::Value;
-use testbed::sim::{Fault, SimHost, SimOptions};
+use testbed::{
+    deployment::OPERATOR,
+    sim::{Fault, SimHost, SimOptions},
+};
 
 use crate::fleet::{World, is_ready, spec};
 
@@ -98,5 +103,55 @@ async fn a_host_is_checked_and_left_as_it_is() -> Result<()> {
     let (code, table) = check(&world, host, &key, &[]).await?;
     ensure!(code == Some(0), "{table}");
     ensure!(left(host) && host.kubelet_starts() == starts, "the node was disturbed");
+    Ok(())
+}
+
+/// The rows of `check`, by the name of the check, and its exit status.
+async fn installation(world: &World, user: &str, args: &[&str]) -> Result<(Option<i32>, BTreeMap<String, Value>)> {
+    let groups: &[&str] = if user == "a-person" { &["system:masters"] } else { &[] };
+    let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_windows-node-pools"))
+        .args(["check", "-o", "json", "--payload"])
+        .arg(&world.options.payload)
+        .arg("--wicd")
+        .arg(&world.options.wicd)
+        .args(args)
+        .env("KUBECONFIG", world.control_plane.kubeconfig_as(user, groups)?)
+        .output()
+        .await?;
+    let rows: Vec<Value> = serde_json::from_slice(&output.stdout)
+        .with_context(|| format!("{} {}", output.status, String::from_utf8_lossy(&output.stderr)))?;
+    let by_name = rows.into_iter().map(|row| (row["check"].as_str().unwrap_or_default().to_owned(), row));
+    Ok((output.status.code(), by_name.collect()))
+}
+
+fn wrong(rows: &BTreeMap<String, Value>) -> BTreeMap<&str, &str> {
+    let wrong = rows.iter().filter(|(_, row)| row["result"] != "passed");
+    wrong.map(|(check, row)| (check.as_str(), row["reason"].as_str().unwrap_or_default())).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_installation_is_checked_with_the_operators_own_rights() -> Result<()> {
+    let mut world = World::new(SimOptions::default(), &[]).await?;
+    world.operator.leads().await?;
+    let (code, rows) = installation(&world, OPERATOR, &[]).await?;
+    ensure!(code == Some(0) && wrong(&rows).is_empty() && rows.len() == 10, "{code:?} {rows:#?}");
+
+    // A URL at which nothing answers here may be one that hosts reach.
+    let (code, rows) = installation(&world, OPERATOR, &["--api-server", "https://127.0.0.1:9"]).await?;
+    ensure!(code == Some(0) && wrong(&rows) == [("certificate", "ApiServerUnreachable")].into(), "{code:?} {rows:#?}");
+
+    // What a person sees after a fault: no process leads, and policies are gone.
+    world.stop().await?;
+    let name = "windows-node-pools-services";
+    Api::<ValidatingAdmissionPolicy>::all(world.client.clone()).delete(name, &DeleteParams::default()).await?;
+    let (code, rows) = installation(&world, "a-person", &[]).await?;
+    let expected = [("leader", "NoLeader"), ("policies", "PoliciesMissing")].into();
+    ensure!(code == Some(1) && wrong(&rows) == expected, "{code:?} {rows:#?}");
+
+    // Before an installation: who may install, and who may not.
+    let (code, rows) = installation(&world, "a-person", &["--pre"]).await?;
+    ensure!(code == Some(0) && wrong(&rows).is_empty() && rows.len() == 5, "{code:?} {rows:#?}");
+    let (code, rows) = installation(&world, "alice", &["--pre"]).await?;
+    ensure!(code == Some(1) && wrong(&rows).get("rights") == Some(&"RightsMissing"), "{code:?} {rows:#?}");
     Ok(())
 }

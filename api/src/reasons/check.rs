@@ -1,4 +1,4 @@
-//! Reasons that the command `check takeover` prints.
+//! Reasons that the command `check` prints.
 
 use super::{Section, row};
 
@@ -50,6 +50,45 @@ pub(super) const TAKEOVER: Section = Section {
             "NotReadable",
             "Something could not be read, so that it is not checked.",
             "Run the command with rights of cluster-admin.",
+        ),
+    ],
+};
+
+pub(super) const CHECK: Section = Section {
+    title: "The command check",
+    place: "They appear in what the [command](../guide/troubleshooting.md#check-the-installation) prints. Reasons of other sections appear there, too.",
+    reasons: &[
+        row("CrdMissing", "A CRD of the operator is not there.", "Install the operator again."),
+        row(
+            "CrdConflict",
+            "A CRD of this name is not that of this release: it has another kind or scope, or a version that this release does not know.",
+            "Install the release that stores objects in that version, or a newer one.",
+        ),
+        row(
+            "NoLeader",
+            "No process of the operator holds the Lease, or the one that held it renews it no more. Nothing is done for hosts.",
+            "See the operator's Pods and their logs.",
+        ),
+        row(
+            "ClockDiffers",
+            "The clock where the command runs and that of the API server differ. Certificates and the Lease depend on clocks.",
+            "Correct the clock that is wrong.",
+        ),
+        row(
+            "CertificateInvalid",
+            "Hosts do not trust the certificate of the URL at which they reach the API server, or it is for other names.",
+            "Name a URL of the certificate with `--api-server`, or correct the ConfigMap `kube-root-ca.crt`.",
+        ),
+        row(
+            "ApiServerUnreachable",
+            "The URL at which hosts reach the API server does not answer where the command runs. Hosts may reach it all the same.",
+            "Run the command in the operator's Pod.",
+        ),
+        row("PoolsNotReady", "Pools are not Ready.", "`windows-node-pools status` shows their hosts."),
+        row(
+            "RightsMissing",
+            "You lack rights that the operator gets. The API server lets no user grant more than they have.",
+            "Install as cluster-admin.",
         ),
     ],
 };

@@ -1,0 +1,134 @@
+//! What is wrong with an installation, or in its way.
+
+use super::row::Problem;
+use crate::{cluster::ClusterError, release::ReleaseError, secrets::SecretError, wmco::lock};
+
+/// What is wrong. What to do about it is its remedy.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Fault {
+    /// The API server is too old.
+    #[error("{message}")]
+    Version { reason: &'static str, message: String },
+    /// A CRD is missing.
+    #[error("the CustomResourceDefinition {0} is missing")]
+    CrdMissing(String),
+    /// A CRD is there and is not ours, or of another release.
+    #[error("the CustomResourceDefinition {name}: {problem}")]
+    CrdConflict { name: String, problem: String },
+    /// No process leads.
+    #[error("no operator leads: the Lease {namespace}/{name} {problem}", name = api::names::LEASE)]
+    NoLeader { namespace: String, problem: String },
+    /// Clocks differ.
+    #[error("the clock here and that of the API server differ by {0} s")]
+    Clock(i64),
+    /// WMCO works. The message has the remedy.
+    #[error("{0}")]
+    AnotherOperator(String),
+    /// Policies on which the rights of hosts depend.
+    #[error("{0}")]
+    PolicyMissing(String),
+    /// Other policies.
+    #[error("{0}")]
+    PoliciesMissing(String),
+    /// There is no payload.
+    #[error("there is no payload in {0}, so that what hosts get is not checked")]
+    NoPayload(String),
+    /// Nothing can be rendered. The message has the remedy.
+    #[error("{message}")]
+    Release { reason: &'static str, message: String },
+    /// The certificate of the API server is not for the URL that hosts use.
+    #[error("hosts cannot check the certificate of {url}: {problem}")]
+    Certificate { url: String, problem: String },
+    /// The URL that hosts use does not answer here.
+    #[error("{url} does not answer here: {problem}")]
+    NoAnswer { url: String, problem: String },
+    /// A private key. The message has the remedy.
+    #[error("{message}")]
+    Key { reason: &'static str, message: String },
+    /// Pools that are not Ready.
+    #[error("{0}")]
+    Pools(String),
+    /// Rights that are missing.
+    #[error("you lack {count} of the rights that the operator gets: {some}")]
+    Rights { count: usize, some: String },
+    /// Not allowed, or the API server does not answer.
+    #[error("{what} cannot be read: {error}")]
+    NotReadable { what: String, error: String },
+}
+
+impl Fault {
+    pub(super) fn not_readable(what: &str, error: &kube::Error) -> Self {
+        Self::NotReadable { what: what.into(), error: crate::errors::said(error) }
+    }
+
+    pub(super) fn of_release(error: &ReleaseError, payload: &std::path::Path) -> Self {
+        if matches!(error, ReleaseError::Payload(_)) && !payload.exists() {
+            return Self::NoPayload(payload.display().to_string());
+        }
+        Self::Release { reason: error.reason(), message: error.to_string() }
+    }
+
+    pub(super) fn of_cluster(error: &ClusterError) -> Self {
+        Self::Release { reason: error.reason(), message: error.to_string() }
+    }
+
+    pub(super) fn of_secret(error: &SecretError) -> Self {
+        Self::Key { reason: error.reason(), message: error.to_string() }
+    }
+}
+
+impl Problem for Fault {
+    fn reason(&self) -> &str {
+        match self {
+            Self::CrdMissing(_) => "CrdMissing",
+            Self::CrdConflict { .. } => "CrdConflict",
+            Self::NoLeader { .. } => "NoLeader",
+            Self::Clock(_) => "ClockDiffers",
+            Self::AnotherOperator(_) => lock::REASON,
+            Self::PolicyMissing(_) => "PolicyMissing",
+            Self::PoliciesMissing(_) => "PoliciesMissing",
+            Self::NoPayload(_) => "PayloadMissing",
+            Self::Certificate { .. } => "CertificateInvalid",
+            Self::NoAnswer { .. } => "ApiServerUnreachable",
+            Self::Pools(_) => "PoolsNotReady",
+            Self::Rights { .. } => "RightsMissing",
+            Self::NotReadable { .. } => "NotReadable",
+            Self::Version { reason, .. } | Self::Release { reason, .. } | Self::Key { reason, .. } => reason,
+        }
+    }
+
+    /// Where the operator works all the same, or it cannot be said from here.
+    fn is_warning(&self) -> bool {
+        matches!(
+            self,
+            Self::Version { .. }
+                | Self::PoliciesMissing(_)
+                | Self::NoPayload(_)
+                | Self::NoAnswer { .. }
+                | Self::Pools(_)
+                | Self::NotReadable { .. }
+        )
+    }
+
+    fn remedy(&self) -> Option<String> {
+        let text = match self {
+            Self::Version { .. } | Self::AnotherOperator(_) | Self::Release { .. } | Self::Key { .. } => return None,
+            Self::CrdMissing(_) => "install the operator again; its CRDs are in crds/".into(),
+            Self::CrdConflict { .. } => "see which release stores objects in that version, and install that one or a newer one".into(),
+            Self::NoLeader { namespace, .. } => {
+                format!("kubectl -n {namespace} get pods -l app.kubernetes.io/name=windows-node-pools, and read the log of one")
+            }
+            Self::Clock(_) => "set the clock; certificates and the Lease depend on it".into(),
+            Self::PolicyMissing(_) | Self::PoliciesMissing(_) => "install this release again".into(),
+            Self::NoPayload(_) => "run the command in the operator's image, or name a payload with --payload".into(),
+            Self::Certificate { .. } => {
+                "name with --api-server a URL whose host is in the certificate, or correct the ConfigMap kube-root-ca.crt".into()
+            }
+            Self::NoAnswer { .. } => "run the command in the operator's pod; hosts must reach this URL".into(),
+            Self::Pools(_) => "windows-node-pools status shows the hosts, the worst first".into(),
+            Self::Rights { .. } => "install as cluster-admin: the API server lets no user grant rights that they lack".into(),
+            Self::NotReadable { .. } => "run the command in the operator's pod, or with rights of cluster-admin".into(),
+        };
+        Some(text)
+    }
+}
