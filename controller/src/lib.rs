@@ -33,6 +33,7 @@ pub mod lint_command;
 mod machines;
 pub mod metrics;
 mod output;
+pub mod payload_command;
 mod places;
 pub mod plan_command;
 mod pool;

@@ -20,6 +20,9 @@ use super::{
 /// Fields of the pod that a value sets, and otherwise the platform.
 const POD_FIELDS: [&str; 5] = ["affinity", "imagePullSecrets", "nodeSelector", "priorityClassName", "tolerations"];
 
+/// The image of the payload.
+const PAYLOAD_IMAGE: &str = "{{ .Values.payload.image }}";
+
 /// Whether metrics are served without TLS.
 const PLAIN_METRICS: &str = "eq (toString .Values.operator.metricsTls) \"false\"";
 
@@ -157,8 +160,7 @@ fn deployment_holes(object: &Object) -> Notes {
     let with = |value: &str| {
         format!("{{{{- with .Values.{value} }}}}\n{{{{- toYaml . | nindent {INSIDE} }}}}\n{{{{- end }}}}")
     };
-    let [volume, mount, variable] = payload::additions("{{ .Values.payload.image }}").map(|(_, value)| value);
-    let of_payload = |item: &Value| {
+    let of_payload = |item: Value| {
         format!("{{{{- if .Values.payload.image }}}}\n{}{{{{- end }}}}", emit(&json!([item]), &Notes::new()))
     };
     let mut notes = Notes::new();
@@ -180,9 +182,16 @@ fn deployment_holes(object: &Object) -> Notes {
     for (pointer, texts) in [
         ("/spec/template/metadata/labels".to_owned(), vec![with("podLabels")]),
         ("/spec/template/metadata/annotations".to_owned(), vec![announcement(object), with("podAnnotations")]),
-        (of_pod.to_owned(), vec![pod_fields()]),
-        (format!("{of_pod}/volumes"), vec![of_payload(&volume), with("extraVolumes")]),
-        (format!("{of_container}/volumeMounts"), vec![of_payload(&mount), with("extraVolumeMounts")]),
+        (of_pod.to_owned(), vec![of_form(payload::Form::InitContainers, &init_containers()), pod_fields()]),
+        (
+            format!("{of_pod}/volumes"),
+            payload::Form::ALL
+                .map(|form| of_form(form, &json!(form.volumes(PAYLOAD_IMAGE))))
+                .into_iter()
+                .chain([with("extraVolumes")])
+                .collect(),
+        ),
+        (format!("{of_container}/volumeMounts"), vec![of_payload(payload::volume_mount()), with("extraVolumeMounts")]),
         (
             format!("{of_container}/args"),
             vec!["{{- range .Values.extraArgs }}\n- {{ . | quote }}\n{{- end }}".to_owned()],
@@ -190,7 +199,7 @@ fn deployment_holes(object: &Object) -> Notes {
         (
             format!("{of_container}/env"),
             vec![
-                of_payload(&variable),
+                of_payload(payload::variable()),
                 format!("{{{{- include \"windows-node-pools.env\" . | trim | nindent {INSIDE} }}}}"),
                 with("extraEnv"),
             ],
@@ -199,6 +208,21 @@ fn deployment_holes(object: &Object) -> Notes {
         notes.insert(pointer, Note { append: texts.iter().map(|text| mark(text)).collect(), ..Note::default() });
     }
     notes
+}
+
+/// What is there if the payload comes in this form.
+fn of_form(form: payload::Form, value: &Value) -> String {
+    format!(
+        "{{{{- if and .Values.payload.image (eq .Values.payload.by {:?}) }}}}\n{}{{{{- end }}}}",
+        form.value(),
+        emit(value, &Notes::new())
+    )
+}
+
+fn init_containers() -> Value {
+    // Quoted so that no quotation mark has to be escaped in YAML.
+    let operator = format!("{{{{ include `{NAME}.image` . }}}}");
+    json!({"initContainers": payload::Form::InitContainers.init_containers(&operator, PAYLOAD_IMAGE)})
 }
 
 /// The fields of the pod that the values and the platform set.
