@@ -29,6 +29,10 @@ const OF_DIST: &[Difference] = &[
 ];
 
 const OF_HELM: &[Difference] = &[
+    ("Helm has a test", |objects| {
+        let test = chart::test_pod(&Site::default(), of_deployment(objects));
+        objects.extend(by_name([test.value].into_iter()));
+    }),
     ("Helm makes the namespace", |objects| objects.retain(|(kind, ..), _| kind != "Namespace")),
     ("Helm keeps the objects", |objects| label(objects, "app.kubernetes.io/managed-by", "Helm")),
     ("they belong to a release", |objects| label(objects, "app.kubernetes.io/instance", "a-release")),
@@ -119,16 +123,18 @@ fn overlays_chart_and_manifests_of_a_release_are_the_same_objects() {
         let folder = devenv::workspace_root().join("deploy").join(name);
         assert_same("kustomize", &read(&build(&folder).unwrap()), &source(&expected, &[]));
         assert_same("dist", &read(&manifest(platform, DIGEST, None).unwrap()), &source(&expected, OF_DIST));
-        let mut of_helm = source(&expected, OF_HELM);
+        let mut of_helm = expected.clone();
         let (set, api_server) = (format!("platform={name}"), format!("operator.apiServer={API_SERVER}"));
         let mut values = vec![set.as_str()];
         if platform == Platform::Kubernetes {
             // The overlay has it as a comment.
             values.push(&api_server);
             let variable = json!({"name": "WINDOWS_NODE_POOLS_API_SERVER", "value": API_SERVER});
-            of_deployment(&mut of_helm)["containers"][0]["env"].as_array_mut().unwrap().push(variable);
+            let deployment = of_helm.iter_mut().find(|object| object.kind() == "Deployment").unwrap();
+            let container = deployment.value.pointer_mut("/spec/template/spec/containers/0").unwrap();
+            container["env"].as_array_mut().unwrap().push(variable);
         }
-        assert_same("helm", &read(&helm(&values).unwrap()), &of_helm);
+        assert_same("helm", &read(&helm(&values).unwrap()), &source(&of_helm, OF_HELM));
     }
 }
 
