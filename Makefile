@@ -1,10 +1,18 @@
 # The commands of README.md and of the guide, and what they need.
 
-.PHONY: test demo setup image
+.PHONY: test quick nightly demo setup image
 
-# All that CI runs: format, generated files, dependencies, words, clippy for both targets, tests, fuzz targets.
+# All that CI runs for each change: format, generated files, dependencies, words, clippy for both targets, tests, fuzz targets.
 test:
 	cargo xtask check
+
+# The part of it that takes minutes, while you work: without an API server, Wine hosts and fuzz targets.
+quick:
+	cargo xtask check --quick
+
+# What takes hours, besides: property tests with many cases, long walks, long fuzzing, the images of a release built twice.
+nightly:
+	cargo xtask check --nightly
 
 # From a fresh clone to Windows nodes: control plane, hosts, operator, a pool. ONCE=1 ends when every node is Ready.
 demo:

@@ -8,6 +8,8 @@ use clap::{
 };
 use clap_complete::Shell;
 
+use crate::payload_command::Copy;
+
 /// Operator that turns Windows hosts into nodes.
 #[derive(Parser, Debug)]
 #[command(name = "windows-node-pools", version = VERSION_TEXT.as_str())]
@@ -60,6 +62,12 @@ pub enum Command {
         after_help = "Exit status:\n  0  every pool is Ready\n  1  an error, or a pool that is Degraded or not Ready\n  2  work is in progress"
     )]
     Status(Status),
+    /// Copy the payload and this program between volumes, for the init containers of a pod that cannot mount the image of the payload.
+    Payload {
+        /// What is copied.
+        #[command(subcommand)]
+        copy: Copy,
+    },
     /// Print the CRDs as YAML.
     #[command(after_help = "Exit status:\n  0  always")]
     Crds,

@@ -34,6 +34,7 @@ mod machines;
 pub mod metrics;
 mod operator_condition;
 mod output;
+pub mod payload_command;
 mod places;
 pub mod plan_command;
 mod pool;

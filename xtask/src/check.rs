@@ -1,10 +1,12 @@
 //! `cargo xtask check`: all that CI checks, in the order in which it fails soonest.
 
 use std::{
-    fs,
+    env, fs,
     io::{self, BufRead as _, BufReader},
+    num::NonZero,
     path::PathBuf,
     process::{Command, Stdio},
+    thread,
     time::Instant,
 };
 
@@ -13,14 +15,24 @@ use devenv::{AUDIT_DIR, WINDOWS_TARGET, execute, forget_caller, has_windows_targ
 
 use crate::{boundaries, deny, fuzz, links, modules, operator_task, reasons, unused, words};
 
-/// Runs all that CI checks: format, words, links, modules, reasons, dependencies, clippy for both targets, generated files, tests, the operator's rights, fuzz targets
-/// for half a minute each.
+/// Runs all that CI checks of each change: format, words, links, modules, reasons, dependencies, clippy for both targets, generated files, tests, the operator's
+/// rights, fuzz targets for a few seconds each.
 #[derive(clap::Args)]
+#[group(multiple = false)]
 pub(crate) struct Args {
     /// Run only the steps that build nothing of the operator: format, words, links, modules, reasons, boundaries and unused dependencies.
     #[arg(long)]
     fast: bool,
+    /// Run the steps of minutes: those of --fast, dependencies, clippy, generated files and the tests beside the code, which start no API server.
+    #[arg(long)]
+    quick: bool,
+    /// Run what takes hours instead: property tests with many cases, long walks, fuzz targets for ten minutes each, and the images of a release, built twice.
+    #[arg(long)]
+    nightly: bool,
 }
+
+/// How many tests of a program run at once.
+const THREADS: &str = "RUST_TEST_THREADS";
 
 type Step = (&'static str, fn() -> Result<()>);
 
@@ -36,24 +48,49 @@ const FAST: &[Step] = &[
     ("boundaries", || boundaries::run(&boundaries::Args {})),
 ];
 
-const THOROUGH: &[Step] = &[
+/// Steps of minutes.
+const OF_MINUTES: &[Step] = &[
     ("generated files", || execute(operator_task("gen").arg("--check"))),
     ("dependencies", || deny::run(&deny::Args {})),
     ("clippy", || cargo(&["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"])),
     ("clippy for Windows", clippy_for_windows),
-    ("tests", tests),
+];
+
+/// Tests without an API server.
+const QUICK: &[Step] = &[("tests beside the code", || tests(&["--lib", "--bins"], &[]))];
+
+/// What each change must pass.
+const THOROUGH: &[Step] = &[
+    ("tests", all_tests),
     ("the operator's rights", || execute(operator_task("rights").arg("--logs").arg(audit_logs()))),
-    ("fuzz targets", || fuzz::run(&fuzz::Args { seconds: 30, input: None, targets: Vec::new() })),
+    ("fuzz targets", || fuzz_targets(10)),
+];
+
+/// Steps of hours. Each repeats for longer what a change must pass, but the last: a test compares images of the same programs, and this one of the same sources.
+const NIGHTLY: &[Step] = &[
+    ("property tests with many cases", || tests(&["--lib", "--bins"], &[("PROPTEST_CASES", "10000")])),
+    ("long walks", || tests(&["--test", "it", "--", "walk::"], &[("WALK_STEPS", "500")])),
+    ("fuzz targets", || fuzz_targets(600)),
+    ("payload", || execute(operator_task("payload").args(["--out", "target/payload"]))),
+    ("images of a release, twice", || {
+        execute(operator_task("image").args(["--payload", "target/payload", "--check-reproducible"]))
+    }),
 ];
 
 /// Runs every step; the first that fails ends it.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let begin = Instant::now();
-    let thorough = if args.fast { &[] } else { THOROUGH };
-    for (name, step) in FAST.iter().chain(thorough) {
+    let steps: &[&[Step]] = match args {
+        Args { fast: true, .. } => &[FAST],
+        Args { quick: true, .. } => &[FAST, OF_MINUTES, QUICK],
+        Args { nightly: true, .. } => &[NIGHTLY],
+        _ => &[FAST, OF_MINUTES, THOROUGH],
+    };
+    for (name, step) in steps.iter().copied().flatten() {
         println!("\n== {name} (after {} s)", begin.elapsed().as_secs());
         step().with_context(|| format!("check failed: {name}"))?;
     }
+    println!("\nall good after {} s", begin.elapsed().as_secs());
     Ok(())
 }
 
@@ -73,12 +110,27 @@ fn clippy_for_windows() -> Result<()> {
     cargo(&["clippy", "--locked", "-p", "wicd", "-p", "api", "--target", WINDOWS_TARGET, "--", "-D", "warnings"])
 }
 
-/// All tests. The last line sums up what the many test binaries say.
-fn tests() -> Result<()> {
+fn fuzz_targets(seconds: u64) -> Result<()> {
+    fuzz::run(&fuzz::Args { seconds, input: None, targets: Vec::new() })
+}
+
+/// All tests, with the audit logs of their API servers.
+fn all_tests() -> Result<()> {
+    let logs = empty_audit_logs()?;
+    tests(&[], &[(AUDIT_DIR, logs.to_str().context("the folder's name is not UTF-8")?)])
+}
+
+/// Tests, chosen by arguments of cargo. The last line sums up what the many test binaries say.
+fn tests(chosen: &[&str], variables: &[(&str, &str)]) -> Result<()> {
     let mut command = Command::new("cargo");
     forget_caller(&mut command);
-    command.args(["test", "--locked", "--workspace", "--no-fail-fast"]).current_dir(workspace_root());
-    command.env(AUDIT_DIR, empty_audit_logs()?);
+    command.args(["test", "--locked", "--workspace", "--no-fail-fast"]).args(chosen).current_dir(workspace_root());
+    command.envs(variables.iter().copied());
+    if env::var_os(THREADS).is_none() {
+        // A test with an API server waits for more than half of its time.
+        let cores = thread::available_parallelism().map_or(1, NonZero::get);
+        command.env(THREADS, (2 * cores).to_string());
+    }
     let mut child = command.stdout(Stdio::piped()).spawn().context("start cargo test")?;
     let mut sum = Tally::default();
     for line in BufReader::new(child.stdout.take().context("cargo test has no output")?).lines() {

@@ -82,13 +82,15 @@ fn kind(path: &str) -> Option<Kind> {
 fn findings(text: &str, kind: Kind) -> Vec<(usize, &'static str, &'static str)> {
     let prose = if kind == Kind::Rust { prose_of_rust(text) } else { text.chars().collect() };
     let words = words(&without_code(prose));
+    let all = WORDS.iter().flat_map(|(all, instead)| all.iter().map(move |one| (*one, *instead)));
+    let phrases: Vec<_> =
+        all.map(|(phrase, instead)| (phrase.split(' ').collect::<Vec<_>>(), phrase, instead)).collect();
     let mut findings = Vec::new();
     for start in 0..words.len() {
-        for (phrase, instead) in WORDS.iter().flat_map(|(all, instead)| all.iter().map(move |one| (*one, *instead))) {
-            let parts: Vec<&str> = phrase.split(' ').collect();
+        for (parts, phrase, instead) in &phrases {
             let here = words[start..].iter().map(|(_, word)| word.as_str()).take(parts.len());
-            if here.eq(parts) {
-                findings.push((words[start].0, phrase, instead));
+            if here.eq(parts.iter().copied()) {
+                findings.push((words[start].0, *phrase, *instead));
             }
         }
     }

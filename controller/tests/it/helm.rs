@@ -6,10 +6,13 @@ use anyhow::{Context as _, Result, ensure};
 use api::WindowsNodePool;
 use controller::wicd_rbac::BINDING;
 use k8s_openapi::{
-    api::{apps::v1::Deployment, rbac::v1::ClusterRoleBinding},
+    api::{apps::v1::Deployment, core::v1::Pod, rbac::v1::ClusterRoleBinding},
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
-use kube::{Api, Client, api::PostParams};
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams, PostParams},
+};
 use serde_json::json;
 use testbed::{
     ControlPlane, ControlPlaneOptions, Operator, OperatorOptions, binaries,
@@ -74,6 +77,8 @@ async fn a_release_in_another_namespace_works_is_upgraded_and_leaves_pools_behin
 
     operates(&control_plane, &client).await?;
 
+    test(&control_plane, &client).await?;
+
     release(&control_plane, "upgrade", &["operator.logLevel=debug"]).await?.map_err(anyhow::Error::msg)?;
     ensure!(log_level(&client).await?.as_deref() == Some("debug"));
 
@@ -91,6 +96,44 @@ async fn a_release_in_another_namespace_works_is_upgraded_and_leaves_pools_behin
     let pool = Api::<WindowsNodePool>::all(client).get("kept").await?;
     ensure!(pool.metadata.deletion_timestamp.is_none(), "the pool is being deleted");
     Ok(())
+}
+
+/// `helm test` makes its pod, and succeeds when the pod has. There is no kubelet: the test reports the pod's end.
+async fn test(control_plane: &ControlPlane, client: &Client) -> Result<()> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
+    let ends = async {
+        within(LIMIT, "the pod is there", || async {
+            matches!(pods.get_opt("windows-node-pools-test").await, Ok(Some(_)))
+        })
+        .await?;
+        let pod = pods.get("windows-node-pools-test").await?.spec.context("a pod")?;
+        ensure!(
+            pod.containers[0].args == Some(vec!["check".into(), "takeover".into()]),
+            "{:?}",
+            pod.containers[0].args
+        );
+        let succeeded = Patch::Merge(json!({"status": {"phase": "Succeeded"}}));
+        pods.patch_status("windows-node-pools-test", &PatchParams::default(), &succeeded).await?;
+        Ok(())
+    };
+    let (tested, ended) = tokio::join!(helm(control_plane, &["test", RELEASE]), ends);
+    ended?;
+    tested?.map_err(anyhow::Error::msg)
+}
+
+/// Reasons of what fails in `check takeover`, with the rights of the operator.
+fn takeover_fails(control_plane: &ControlPlane, options: &OperatorOptions) -> Result<Vec<String>> {
+    let user = format!("system:serviceaccount:{NAMESPACE}:windows-node-pools");
+    let groups = ["system:serviceaccounts", &format!("system:serviceaccounts:{NAMESPACE}")];
+    let mut command = Command::new(&options.program);
+    command.args(["check", "takeover", "--output", "json", "--namespace", NAMESPACE]);
+    command.arg("--payload").arg(&options.payload).arg("--wicd").arg(&options.wicd);
+    command.env("KUBECONFIG", control_plane.kubeconfig_as(&user, &groups)?);
+    let output = command.env_remove("HTTPS_PROXY").env_remove("HTTP_PROXY").output()?;
+    let rows: Vec<serde_json::Value> =
+        serde_json::from_slice(&output.stdout).with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())?;
+    let failed = rows.iter().filter(|row| row["result"] == "failed");
+    Ok(failed.map(|row| row["reason"].as_str().unwrap_or_default().to_owned()).collect())
 }
 
 /// The operator leads with the rights of its own account, knows the policies as its own, writes a pool's status and binds the rights of hosts.
@@ -123,6 +166,9 @@ async fn operates(control_plane: &ControlPlane, client: &Client) -> Result<()> {
     })
     .await
     .with_context(|| operator.log())?;
+    // What the pod of `helm test` runs: the key is all that this installation lacks.
+    let failed = takeover_fails(control_plane, &options)?;
+    ensure!(failed == [api::conditions::reason::CREDENTIALS_UNAVAILABLE], "{failed:?}");
     operator.kill();
     Ok(())
 }

@@ -3,6 +3,7 @@
 use std::{
     fs::{self, File},
     net::TcpListener,
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
@@ -10,6 +11,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::Api;
+use remote::payload::Payload;
 use serde_json::{Value, json};
 use testbed::{
     ControlPlane, ControlPlaneOptions,
@@ -124,13 +126,10 @@ impl Drop for Container {
     }
 }
 
-/// Runs the pod of a Deployment as a kubelet does, but on the network of this machine.
-fn run(deployment: &Deployment, control_plane: &ControlPlane, store: &Store, account: &Path) -> Result<Container> {
-    let pod = serde_json::to_value(&deployment.spec.template.spec)?;
-    let container = &pod["containers"][0];
-    let name = format!("windows-node-pools-{}", std::process::id());
+/// A podman that runs a container of a pod as a kubelet of OpenShift does, but on the network of this machine.
+fn podman_run(store: &Store, pod: &Value, container: &Value, name: &str) -> Result<Command> {
     let mut podman = store.command("podman");
-    podman.args(["--runtime", "runc", "--cgroup-manager", "cgroupfs", "run", "--rm", "--name", &name]);
+    podman.args(["--runtime", "runc", "--cgroup-manager", "cgroupfs", "run", "--rm", "--name", name]);
     // Limits of a machine that lets no one raise them; the end of a container whose test was killed.
     podman.args(["--ulimit", "nofile=4096:4096", "--ulimit", "nproc=1000:1000", "--timeout", "900"]);
     podman.args(["--network", "host", "--pull", "never"]);
@@ -143,6 +142,15 @@ fn run(deployment: &Deployment, control_plane: &ControlPlane, store: &Store, acc
         "{pod}"
     );
     podman.args(["--cap-drop", "all", "--security-opt", "no-new-privileges"]);
+    Ok(podman)
+}
+
+/// Runs the pod of a Deployment.
+fn run(deployment: &Deployment, control_plane: &ControlPlane, store: &Store, account: &Path) -> Result<Container> {
+    let pod = serde_json::to_value(&deployment.spec.template.spec)?;
+    let container = &pod["containers"][0];
+    let name = format!("windows-node-pools-{}", std::process::id());
+    let mut podman = podman_run(store, &pod, container, &name)?;
     for mount in container["volumeMounts"].as_array().context("mounts")? {
         let volume = pod["volumes"].as_array().context("volumes")?.iter().find(|one| one["name"] == mount["name"]);
         // An optional Secret that is not there is an empty folder.
@@ -183,11 +191,73 @@ fn run(deployment: &Deployment, control_plane: &ControlPlane, store: &Store, acc
     Ok(Container { podman, store: store.clone(), name, log })
 }
 
-/// Applies `deploy/kubernetes` as the guide says: by an overlay with the image and the API server.
-async fn deploy(control_plane: &ControlPlane, image: &str) -> Result<()> {
+/// A folder for an overlay, from which `../../deploy` is that of the repository.
+fn overlay() -> Result<tempfile::TempDir> {
     let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
     fs::create_dir_all(&target)?;
-    let overlay = tempfile::tempdir_in(target)?;
+    Ok(tempfile::tempdir_in(target)?)
+}
+
+/// Runs the init containers of the component for clusters that cannot mount images, and checks what the operator would find.
+async fn init_containers_copy(control_plane: &ControlPlane, store: &Store, built: &Images) -> Result<()> {
+    let overlay = overlay()?;
+    let image = |name: &str, built: &image::Built| {
+        let (repository, tag) = built.name.rsplit_once(':').context("a tag")?;
+        Ok::<_, anyhow::Error>(json!({"name": name, "newName": repository, "newTag": tag}))
+    };
+    let kustomization = json!({
+        "resources": ["../../deploy/kubernetes"], "components": ["../../deploy/components/payload-init"],
+        "images": [image(image::OPERATOR, &built.slim)?, image(image::PAYLOAD, &built.payload)?],
+    });
+    fs::write(overlay.path().join("kustomization.yaml"), kustomization.to_string())?;
+    let output = control_plane.kubectl(&["kustomize", overlay.path().to_str().context("path is not UTF-8")?]).await?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let objects = serde_yaml::Deserializer::from_slice(&output.stdout)
+        .map(<Value as serde::Deserialize>::deserialize)
+        .collect::<Result<Vec<_>, _>>()?;
+    let deployment = objects.iter().find(|object| object["kind"] == "Deployment").context("a Deployment")?;
+    let pod = &deployment["spec"]["template"]["spec"];
+
+    let volumes = tempfile::tempdir()?;
+    let volume = |mount: &Value| -> Result<PathBuf> {
+        let path = volumes.path().join(mount["name"].as_str().context("a volume")?);
+        fs::create_dir_all(&path)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o777))?;
+        Ok(path)
+    };
+    let texts = |list: &Value| -> Vec<String> {
+        list.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+    };
+    for container in pod["initContainers"].as_array().context("init containers")? {
+        let name = format!("windows-node-pools-init-{}", std::process::id());
+        let mut podman = podman_run(store, pod, container, &name)?;
+        for mount in container["volumeMounts"].as_array().context("mounts")? {
+            let mode = if mount["readOnly"] == true { "ro" } else { "rw" };
+            let to = mount["mountPath"].as_str().context("a path")?;
+            podman.args(["--volume", &format!("{}:{to}:{mode}", volume(mount)?.display())]);
+        }
+        if container["command"].is_array() {
+            podman.args(["--entrypoint", &container["command"].to_string()]);
+        }
+        podman.arg(container["image"].as_str().context("an image")?).args(texts(&container["args"]));
+        let output = podman.output().context("start podman")?;
+        ensure!(output.status.success(), "{container}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    let variables = pod["containers"][0]["env"].as_array().context("env")?;
+    let directory = variables.iter().find(|one| one["name"] == "PAYLOAD_DIR").context("PAYLOAD_DIR")?["value"].as_str();
+    let mounts = pod["containers"][0]["volumeMounts"].as_array().context("mounts")?;
+    let mount = mounts.iter().find(|mount| mount["name"] == "payload").context("the payload")?;
+    let inside =
+        directory.zip(mount["mountPath"].as_str()).and_then(|(directory, mount)| directory.strip_prefix(mount));
+    let copy = Payload::open(&volume(mount)?.join(inside.context("outside")?.trim_start_matches('/')))?;
+    copy.verify_all()?;
+    ensure!(copy.manifests().count() == 1);
+    Ok(())
+}
+
+/// Applies `deploy/kubernetes` as the guide says: by an overlay with the image and the API server.
+async fn deploy(control_plane: &ControlPlane, image: &str) -> Result<()> {
+    let overlay = overlay()?;
     let (name, tag) = image.rsplit_once(':').context("a tag")?;
     let api_server = json!([{
         "op": "add", "path": "/spec/template/spec/containers/0/env/-",
@@ -234,6 +304,7 @@ async fn hosts_join_by_the_image_with_what_is_shipped() -> Result<()> {
     let client = control_plane.client().await?;
     let built = building.await??;
 
+    init_containers_copy(&control_plane, &store, &built).await?;
     deploy(&control_plane, &built.operator.name).await?;
     let key = deployment::new_key()?;
     deployment::store_key(&control_plane, &key).await?;

@@ -74,6 +74,12 @@ pub(crate) async fn say_not_ready(world: &World, name: &str) -> Result<()> {
     Ok(())
 }
 
+/// The instance may say Ready a moment before the services of its host run again.
+async fn until_services_run(world: &World, host: &SimHost) -> Result<()> {
+    let run = || async { host.services().values().all(|state| *state == ServiceState::Running) };
+    world.eventually("its services run", run).await
+}
+
 async fn one_is_repaired_and_many_are_not(world: &World) -> Result<()> {
     let (few, many) = (world.hosts("few", 5).await?, world.hosts("many", 5).await?);
     let one = world.hosts("one", 1).await?;
@@ -94,13 +100,13 @@ async fn one_is_repaired_and_many_are_not(world: &World) -> Result<()> {
     let took = Timestamp::now().duration_since(down);
     ensure!(took >= SignedDuration::from_secs(PATIENCE - 1), "it was repaired after {took:?} already");
     world.until_joined(few[0].name()).await?;
-    ensure!(few[0].services().values().all(|s| *s == ServiceState::Running), "{:?}", few[0].services());
+    until_services_run(world, &few[0]).await?;
     ensure!(few[0].boots() == 1, "the host was restarted");
 
     // Where the pool says so the host is restarted, once.
     world.until_event(one[0].name(), "Repaired").await?;
     world.until_joined(one[0].name()).await?;
-    ensure!(one[0].services().values().all(|s| *s == ServiceState::Running), "{:?}", one[0].services());
+    until_services_run(world, &one[0]).await?;
     ensure!(one[0].boots() == 2, "the host has booted {} times", one[0].boots());
 
     let message = |p: &api::WindowsNodePool, type_: &str| {

@@ -2,6 +2,7 @@
 //! which a host gets what it lacks. The format of the directory is in [`api::payload`].
 
 mod archive;
+mod copy;
 mod wicd;
 
 use std::{
@@ -24,6 +25,15 @@ pub enum PayloadError {
     /// A file cannot be read.
     #[error("cannot read {path}; check that the payload is complete and readable, or make it again with `cargo xtask payload`", path = path.display())]
     Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A file of a copy cannot be written.
+    #[error("cannot write {path}; check that the volume has space and that its user may write to it", path = path.display())]
+    Unwritable {
         /// The file.
         path: PathBuf,
         /// Why.

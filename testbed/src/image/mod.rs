@@ -3,7 +3,7 @@
 //! | image | layers |
 //! |---|---|
 //! | `windows-node-pools` | the payload, and above it the program, `wicd.exe`, certificate authorities, the licence |
-//! | `windows-node-pools-payload` | the same payload alone, for an image volume |
+//! | `windows-node-pools-payload` | the same payload alone, for an image volume or an init container |
 //! | `windows-node-pools-slim` | the first without a payload |
 
 mod programs;
@@ -35,6 +35,8 @@ const ABOUT_OPERATOR: &str = "Operator that turns Windows hosts into nodes, with
 const ABOUT_SLIM: &str = "Operator that turns Windows hosts into nodes, without the files that hosts get";
 const ABOUT_PAYLOAD: &str = "Files that Windows hosts get to become nodes";
 
+/// Any other works, too: all users can read all files, and none is written.
+const USER: &str = "65532:65532";
 /// Where programs are in the operator's image.
 const PROGRAM: &str = "usr/local/bin/windows-node-pools";
 const WICD: &str = "usr/local/share/windows-node-pools/wicd.exe";
@@ -91,7 +93,10 @@ pub fn build(store: &Store, files: &Files, out: &Path) -> Result<Images> {
 
     let (version, tag) = (env!("CARGO_PKG_VERSION"), payload_tag(&files.payload)?);
     // Without the commit: the same payload is the same image.
-    let payload = store.build(None, &of_payload, &labels(PAYLOAD, ABOUT_PAYLOAD, &tag, None))?;
+    let mut config = labels(PAYLOAD, ABOUT_PAYLOAD, &tag, None);
+    // An init container of a pod that may not run as root.
+    config.extend(["--user".into(), USER.into()]);
+    let payload = store.build(None, &of_payload, &config)?;
     let config = |name, about| operator_config(name, about, files.revision.as_deref());
     let operator = store.build(Some(&payload), &of_operator, &config(OPERATOR, ABOUT_OPERATOR))?;
     let slim = store.build(None, &of_operator, &config(SLIM, ABOUT_SLIM))?;
@@ -109,8 +114,7 @@ fn operator_config(name: &str, about: &str, revision: Option<&str>) -> Vec<Strin
     for (flag, value) in [
         ("--entrypoint", entrypoint.as_str()),
         ("--cmd", "run"),
-        // Any other works, too: all users can read all files, and none is written.
-        ("--user", "65532:65532"),
+        ("--user", USER),
         ("--env", "PATH=/usr/local/bin"),
         ("--port", "9182/tcp"),
         ("--port", "9184/tcp"),

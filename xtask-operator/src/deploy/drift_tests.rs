@@ -29,6 +29,10 @@ const OF_DIST: &[Difference] = &[
 ];
 
 const OF_HELM: &[Difference] = &[
+    ("Helm has a test", |objects| {
+        let test = chart::test_pod(&Site::default(), of_deployment(objects));
+        objects.extend(by_name([test.value].into_iter()));
+    }),
     ("Helm makes the namespace", |objects| objects.retain(|(kind, ..), _| kind != "Namespace")),
     ("Helm keeps the objects", |objects| label(objects, "app.kubernetes.io/managed-by", "Helm")),
     ("they belong to a release", |objects| label(objects, "app.kubernetes.io/instance", "a-release")),
@@ -119,16 +123,18 @@ fn overlays_chart_and_manifests_of_a_release_are_the_same_objects() {
         let folder = devenv::workspace_root().join("deploy").join(name);
         assert_same("kustomize", &read(&build(&folder).unwrap()), &source(&expected, &[]));
         assert_same("dist", &read(&manifest(platform, DIGEST, None).unwrap()), &source(&expected, OF_DIST));
-        let mut of_helm = source(&expected, OF_HELM);
+        let mut of_helm = expected.clone();
         let (set, api_server) = (format!("platform={name}"), format!("operator.apiServer={API_SERVER}"));
         let mut values = vec![set.as_str()];
         if platform == Platform::Kubernetes {
             // The overlay has it as a comment.
             values.push(&api_server);
             let variable = json!({"name": "WINDOWS_NODE_POOLS_API_SERVER", "value": API_SERVER});
-            of_deployment(&mut of_helm)["containers"][0]["env"].as_array_mut().unwrap().push(variable);
+            let deployment = of_helm.iter_mut().find(|object| object.kind() == "Deployment").unwrap();
+            let container = deployment.value.pointer_mut("/spec/template/spec/containers/0").unwrap();
+            container["env"].as_array_mut().unwrap().push(variable);
         }
-        assert_same("helm", &read(&helm(&values).unwrap()), &of_helm);
+        assert_same("helm", &read(&helm(&values).unwrap()), &source(&of_helm, OF_HELM));
     }
 }
 
@@ -154,27 +160,52 @@ components: [../../deploy/components/guards, ../../deploy/components/network-pol
     assert_same("helm", &read(&by_helm), &source(&expected, OF_HELM));
 }
 
-#[test]
-fn the_payload_as_a_volume_is_the_same_in_each_form() {
-    let folder = tempfile::tempdir_in(devenv::workspace_root().join("target")).unwrap();
+/// The objects for OpenShift with the payload in an image of its own, rendered by kustomize and by Helm.
+fn assert_same_with_payload(form: payload::Form) -> Vec<Object> {
+    let folder = folder(&[]);
     let kustomization = json!({
-        "resources": ["../../deploy/openshift"], "components": ["../../deploy/components/payload-volume"],
+        "resources": ["../../deploy/openshift"], "components": [format!("../../deploy/{}", form.component())],
         "images": [{"name": payload::IMAGE, "newName": NAME, "digest": DIGEST_ALONE}],
     });
     std::fs::write(folder.path().join("kustomization.yaml"), kustomization.to_string()).unwrap();
     let mut expected = Platform::OpenShift.objects(&objects(&Site::default()));
     for object in &mut expected {
-        for patch in payload::patches(DIGEST) {
+        for patch in form.patches(DIGEST) {
             patch.apply(object);
         }
     }
     assert_same("kustomize", &read(&build(folder.path()).unwrap()), &source(&expected, &[]));
-    let by_helm = helm(&[&format!("payload.image={DIGEST}")]).unwrap();
+    let by_helm = helm(&[&format!("payload.image={DIGEST}"), &format!("payload.by={}", form.value())]).unwrap();
     assert_same("helm", &read(&by_helm), &source(&expected, OF_HELM));
+    expected
+}
+
+#[test]
+fn the_payload_as_a_volume_is_the_same_in_each_form() {
+    let expected = assert_same_with_payload(payload::Form::Volume);
     let by_dist = manifest(Platform::OpenShift, DIGEST, Some(DIGEST)).unwrap();
     assert_same("dist", &read(&by_dist), &source(&expected, OF_DIST));
     let mut volumes = of_deployment(&mut source(&expected, &[]))["volumes"].clone();
     assert_eq!(volumes.as_array_mut().unwrap().pop().unwrap()["image"]["reference"], DIGEST);
+}
+
+#[test]
+fn init_containers_that_copy_the_payload_are_the_same_by_kustomize_and_by_helm() {
+    let mut expected = source(&assert_same_with_payload(payload::Form::InitContainers), &[]);
+    let pod = of_deployment(&mut expected);
+    let (program, files) = (&pod["initContainers"][0], &pod["initContainers"][1]);
+    assert_eq!((&program["image"], &files["image"]), (&pod["containers"][0]["image"], &json!(DIGEST)));
+    assert_eq!(program["securityContext"], pod["containers"][0]["securityContext"]);
+    assert_eq!(program["securityContext"], files["securityContext"]);
+    // What one writes, the next one reads.
+    assert_eq!(program["args"][3], program["volumeMounts"][0]["mountPath"]);
+    let to = files["args"][3].as_str().unwrap();
+    assert!(pod["containers"][0]["env"].as_array().unwrap().contains(&json!({"name": "PAYLOAD_DIR", "value": to})));
+    assert!(to.starts_with(files["volumeMounts"][1]["mountPath"].as_str().unwrap()));
+    // The operator's image, set by a value, is that of the program, too.
+    let values = ["payload.by=initContainers".to_owned(), format!("payload.image={DIGEST}"), "image.tag=x".to_owned()];
+    let mut by_helm = read(&helm(&values.each_ref().map(String::as_str)).unwrap());
+    assert_eq!(of_deployment(&mut by_helm)["initContainers"][0]["image"], "windows-node-pools:x");
 }
 
 #[test]

@@ -67,7 +67,12 @@ const COMPONENTS: &[(&str, &str)] = &[
         "Lets the operator's pod be reached at the ports of probes, of metrics and of webhooks only.",
     ),
     (
-        payload::COMPONENT,
+        "components/payload-init",
+        "The payload as an image of its own, whose files init containers copy into a volume of the pod. For clusters whose nodes cannot mount images. The \
+         operator's image is then the one without a payload: set both under `images`.",
+    ),
+    (
+        "components/payload-volume",
         "The payload as an image of its own, mounted as a volume. For clusters whose nodes can mount images (Kubernetes 1.35 or newer). The operator's \
          image is then the one without a payload: set both under `images`.",
     ),
@@ -126,8 +131,9 @@ fn of_folder(objects: &[Object], folder: &str, kind: &str) -> Value {
     if folder == "base" {
         value["images"] = images();
     }
-    if folder == payload::COMPONENT {
-        value = json!({"apiVersion": value["apiVersion"], "kind": kind, "patches": patches(&payload::patches(&payload::default_image()), |_, _| {})});
+    if let Some(form) = payload::Form::ALL.into_iter().find(|form| form.component() == folder) {
+        let patches = patches(&form.patches(&payload::default_image()), |_, _| {});
+        value = json!({"apiVersion": value["apiVersion"], "kind": kind, "patches": patches});
     }
     value
 }

@@ -116,9 +116,6 @@ fn container() -> Container {
         container_port: number,
         ..ContainerPort::default()
     };
-    let amounts = |amounts: &[(&str, &str)]| {
-        Some(amounts.iter().map(|(name, amount)| ((*name).into(), Quantity((*amount).into()))).collect())
-    };
     Container {
         name: "operator".into(),
         image: Some(format!("{NAME}:{VERSION}")),
@@ -127,17 +124,8 @@ fn container() -> Container {
         ports: Some(vec![port("probes", PROBES), port("metrics", METRICS), port("webhook", WEBHOOK)]),
         liveness_probe: Some(probe("/healthz")),
         readiness_probe: Some(probe("/readyz")),
-        resources: Some(ResourceRequirements {
-            requests: amounts(&[("cpu", "50m"), ("memory", "128Mi")]),
-            limits: amounts(&[("memory", "1Gi")]),
-            ..ResourceRequirements::default()
-        }),
-        security_context: Some(SecurityContext {
-            allow_privilege_escalation: Some(false),
-            read_only_root_filesystem: Some(true),
-            capabilities: Some(Capabilities { drop: Some(vec!["ALL".into()]), add: None }),
-            ..SecurityContext::default()
-        }),
+        resources: Some(resources(&[("cpu", "50m"), ("memory", "128Mi")], &[("memory", "1Gi")])),
+        security_context: Some(security_context()),
         volume_mounts: Some(vec![
             VolumeMount {
                 name: "cache".into(),
@@ -152,6 +140,24 @@ fn container() -> Container {
             },
         ]),
         ..Container::default()
+    }
+}
+
+/// What a container asks for, and what it may use.
+pub(super) fn resources(requests: &[(&str, &str)], limits: &[(&str, &str)]) -> ResourceRequirements {
+    let amounts = |amounts: &[(&str, &str)]| {
+        Some(amounts.iter().map(|(name, amount)| ((*name).into(), Quantity((*amount).into()))).collect())
+    };
+    ResourceRequirements { requests: amounts(requests), limits: amounts(limits), ..ResourceRequirements::default() }
+}
+
+/// A container may change nothing but its volumes.
+pub(super) fn security_context() -> SecurityContext {
+    SecurityContext {
+        allow_privilege_escalation: Some(false),
+        read_only_root_filesystem: Some(true),
+        capabilities: Some(Capabilities { drop: Some(vec!["ALL".into()]), add: None }),
+        ..SecurityContext::default()
     }
 }
 

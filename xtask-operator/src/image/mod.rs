@@ -1,5 +1,6 @@
 //! `cargo xtask image`: the operator's images, and the list of what is in them.
 
+mod audit;
 mod sbom;
 
 use std::{
@@ -9,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use devenv::workspace_root;
+use devenv::{STATIC_TARGET, workspace_root};
 use testbed::image::{self, Built, Compiler, Files, Images, Profile, Store};
 
 /// Builds the operator's images, without a container engine and without a base image, and a list of what is in them (SBOM).
@@ -33,7 +34,7 @@ pub(crate) struct Args {
 
 /// Builds the images.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let missing = image::missing(&["buildah", "musl-gcc"]);
+    let missing = image::missing(&["buildah", "musl-gcc", "objcopy"]);
     ensure!(missing.is_empty(), "no {}: `cargo xtask setup` installs what is missing", missing.join(", "));
     let out = workspace_root().join(&args.out);
     let revision = revision();
@@ -62,8 +63,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 fn build(args: &Args, compiler: &Compiler, revision: Option<&str>, out: &Path) -> Result<(Files, Images)> {
     let profile = if args.quick { Profile::Test } else { Profile::Release };
+    let operator = compiler.operator(profile, revision.map(short))?;
+    let crates = sbom::crates("controller", STATIC_TARGET)?;
     let files = Files {
-        operator: compiler.operator(profile, revision.map(short))?,
+        operator: audit::with_crates(&operator, "controller", &crates, out)?,
         wicd: compiler.wicd()?,
         payload: args.payload.clone(),
         revision: revision.map(Into::into),

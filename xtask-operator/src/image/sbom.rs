@@ -27,12 +27,14 @@ struct Program {
 
 /// A crate or a Go module.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Part {
+pub(super) struct Part {
     /// `cargo` or `golang`, as in the URL of a package.
     kind: &'static str,
-    name: String,
-    version: String,
+    pub name: String,
+    pub version: String,
     licence: Option<String>,
+    /// Whether it is a member of this workspace.
+    pub is_ours: bool,
 }
 
 impl Part {
@@ -122,7 +124,7 @@ fn sha256(path: &Path) -> Result<String> {
 }
 
 /// The crates that are compiled into a package, without those that only run at build time.
-fn crates(package: &str, target: &str) -> Result<BTreeSet<Part>> {
+pub(super) fn crates(package: &str, target: &str) -> Result<BTreeSet<Part>> {
     let mut cargo = Command::new("cargo");
     forget_caller(&mut cargo);
     cargo.current_dir(workspace_root()).args(["tree", "--locked", "--package", package, "--target", target]);
@@ -137,9 +139,11 @@ fn of_cargo(line: &str) -> Option<Part> {
     let (package, licence) = line.trim_end_matches(" (*)").split_once('|')?;
     let mut words = package.split_whitespace();
     let (name, version) = (words.next()?, words.next()?.strip_prefix('v')?);
+    // A member has its folder.
+    let is_ours = words.any(|word| word.starts_with("(/"));
     // Some name alternatives as it was usual before SPDX.
     let licence = Some(licence.replace(" / ", " OR ").replace('/', " OR ")).filter(|licence| !licence.is_empty());
-    Some(Part { kind: "cargo", name: name.into(), version: version.into(), licence })
+    Some(Part { kind: "cargo", name: name.into(), version: version.into(), licence, is_ours })
 }
 
 fn is_program(path: &str) -> bool {
@@ -160,8 +164,13 @@ fn modules(blob: &Path) -> Result<BTreeSet<Part>> {
 /// The modules of a record that `go version -m` prints, and Go's own library.
 fn of_go(record: &str) -> BTreeSet<Part> {
     let mut parts: Vec<Part> = Vec::new();
-    let part =
-        |name: &str, version: &str| Part { kind: "golang", name: name.into(), version: version.into(), licence: None };
+    let part = |name: &str, version: &str| Part {
+        kind: "golang",
+        name: name.into(),
+        version: version.into(),
+        licence: None,
+        is_ours: false,
+    };
     for (number, line) in record.lines().enumerate() {
         let words: Vec<&str> = line.split('\t').map(str::trim).collect();
         match words.as_slice() {
@@ -218,7 +227,13 @@ mod tests {
 
     #[test]
     fn what_two_programs_share_is_there_once() {
-        let part = |name: &str| Part { kind: "cargo", name: name.into(), version: "1.0.0+x".into(), licence: None };
+        let part = |name: &str| Part {
+            kind: "cargo",
+            name: name.into(),
+            version: "1.0.0+x".into(),
+            licence: None,
+            is_ours: false,
+        };
         let program = |name: &str, parts: &[&str]| Program {
             name: name.into(),
             version: None,
@@ -239,6 +254,10 @@ mod tests {
         let crates = crates("controller", STATIC_TARGET).unwrap();
         let has = |name: &str| crates.iter().any(|part| part.name == name);
         assert!(has("kube") && has("ring") && has("wnp-core"));
+        assert!(
+            crates.iter().all(|part| part.is_ours
+                == ["api", "controller", "gitops", "remote", "wnp-core"].contains(&part.name.as_str()))
+        );
         assert!(!has("serde_derive") && !has("cc") && !has("proptest"), "built with, and not in it");
     }
 }

@@ -1,11 +1,12 @@
 //! The Helm chart, `deploy/chart/windows-node-pools`.
 
 mod templates;
+mod test;
 mod values;
 
 use std::collections::BTreeMap;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use serde_json::json;
 
 use super::{
@@ -13,6 +14,9 @@ use super::{
     object::{NAME, Site, VERSION},
     yaml::{Notes, emit},
 };
+
+#[cfg(test)]
+pub(super) use test::pod as test_pod;
 
 /// Its folder, from the root of the repository.
 pub(crate) const FOLDER: &str = "deploy/chart/windows-node-pools";
@@ -28,7 +32,10 @@ pub(crate) fn files() -> Result<BTreeMap<String, String>> {
     let plain = super::objects(&Site::default());
     let settings = values::all(&plain);
     let site = templates::site();
-    let mut files = templates::files(&super::objects(&site));
+    let mut objects = super::objects(&site);
+    let deployment = objects.iter().find(|object| object.kind() == "Deployment").context("no Deployment")?;
+    objects.push(test::pod(&site, &deployment.value["spec"]["template"]["spec"]));
+    let mut files = templates::files(&objects);
     for crd in super::crds(&site)? {
         let name = crd.value["spec"]["names"]["plural"].as_str().unwrap_or_default().to_owned();
         files.insert(format!("crd-{name}.yaml"), format!("{HEADER}{}", templates::crd(&crd.value)));
@@ -71,6 +78,8 @@ The operator starts in namespace {{ .Release.Namespace }}. Next:
    kubectl -n {{ .Release.Namespace }} create secret generic cloud-private-key --from-file=private-key.pem=KEY
 2. Apply a WindowsNodePool with your hosts, and watch them join:
    kubectl get wnp,wi
+
+Whether the operator has what it needs: helm test {{ .Release.Name }} --namespace {{ .Release.Namespace }} --logs
 {{- if eq .Values.platform \"openshift\" }}
 
 For OpenShift's monitoring the namespace needs a label:

@@ -20,6 +20,9 @@ use super::{
 /// Fields of the pod that a value sets, and otherwise the platform.
 const POD_FIELDS: [&str; 5] = ["affinity", "imagePullSecrets", "nodeSelector", "priorityClassName", "tolerations"];
 
+/// The image of the payload.
+const PAYLOAD_IMAGE: &str = "{{ .Values.payload.image }}";
+
 /// Whether metrics are served without TLS.
 const PLAIN_METRICS: &str = "eq (toString .Values.operator.metricsTls) \"false\"";
 
@@ -117,14 +120,10 @@ fn condition(object: &Object) -> Option<String> {
 fn holes(object: &Object) -> Notes {
     let instead =
         |pointer: &str, text: &str| (pointer.to_owned(), Note { instead: Some(mark(text)), ..Note::default() });
-    let append = |pointer: &str, texts: &[String]| {
-        (pointer.to_owned(), Note { append: texts.iter().map(|text| mark(text)).collect(), ..Note::default() })
-    };
-    let with = |value: &str| {
-        format!("{{{{- with .Values.{value} }}}}\n{{{{- toYaml . | nindent {INSIDE} }}}}\n{{{{- end }}}}")
-    };
+    let append = |pointer: &str, texts: &[String]| (pointer.to_owned(), append(texts));
     match (object.kind(), object.folder()) {
         ("Deployment", _) => deployment_holes(object),
+        ("Pod", _) => pod_holes("/spec"),
         ("ServiceAccount", "base") => {
             let annotations = format!(
                 "{{{{- with .Values.serviceAccount.annotations }}}}\n{{{{- dict \"annotations\" . | toYaml | nindent {INSIDE} }}}}\n{{{{- end }}}}"
@@ -152,13 +151,25 @@ fn holes(object: &Object) -> Notes {
 }
 
 fn deployment_holes(object: &Object) -> Notes {
-    let of_pod = "/spec/template/spec";
-    let of_container = "/spec/template/spec/containers/0";
-    let with = |value: &str| {
-        format!("{{{{- with .Values.{value} }}}}\n{{{{- toYaml . | nindent {INSIDE} }}}}\n{{{{- end }}}}")
-    };
-    let [volume, mount, variable] = payload::additions("{{ .Values.payload.image }}").map(|(_, value)| value);
-    let of_payload = |item: &Value| {
+    let of_template = "/spec/template";
+    let mut notes = pod_holes(&format!("{of_template}/spec"));
+    for (pointer, texts) in [
+        (format!("{of_template}/metadata/labels"), vec![with("podLabels")]),
+        (format!("{of_template}/metadata/annotations"), vec![announcement(object), with("podAnnotations")]),
+        (
+            format!("{of_template}/spec/containers/0/args"),
+            vec!["{{- range .Values.extraArgs }}\n- {{ . | quote }}\n{{- end }}".to_owned()],
+        ),
+    ] {
+        notes.insert(pointer, append(&texts));
+    }
+    notes
+}
+
+/// Of a pod with the operator's program.
+fn pod_holes(of_pod: &str) -> Notes {
+    let of_container = format!("{of_pod}/containers/0");
+    let of_payload = |item: Value| {
         format!("{{{{- if .Values.payload.image }}}}\n{}{{{{- end }}}}", emit(&json!([item]), &Notes::new()))
     };
     let mut notes = Notes::new();
@@ -177,28 +188,47 @@ fn deployment_holes(object: &Object) -> Notes {
     ] {
         notes.insert(pointer, Note { instead: Some(mark(&text)), ..Note::default() });
     }
+    let volumes = payload::Form::ALL.map(|form| of_form(form, &json!(form.volumes(PAYLOAD_IMAGE))));
     for (pointer, texts) in [
-        ("/spec/template/metadata/labels".to_owned(), vec![with("podLabels")]),
-        ("/spec/template/metadata/annotations".to_owned(), vec![announcement(object), with("podAnnotations")]),
-        (of_pod.to_owned(), vec![pod_fields()]),
-        (format!("{of_pod}/volumes"), vec![of_payload(&volume), with("extraVolumes")]),
-        (format!("{of_container}/volumeMounts"), vec![of_payload(&mount), with("extraVolumeMounts")]),
-        (
-            format!("{of_container}/args"),
-            vec!["{{- range .Values.extraArgs }}\n- {{ . | quote }}\n{{- end }}".to_owned()],
-        ),
+        (of_pod.to_owned(), vec![of_form(payload::Form::InitContainers, &init_containers()), pod_fields()]),
+        (format!("{of_pod}/volumes"), volumes.into_iter().chain([with("extraVolumes")]).collect()),
+        (format!("{of_container}/volumeMounts"), vec![of_payload(payload::volume_mount()), with("extraVolumeMounts")]),
         (
             format!("{of_container}/env"),
             vec![
-                of_payload(&variable),
+                of_payload(payload::variable()),
                 format!("{{{{- include \"windows-node-pools.env\" . | trim | nindent {INSIDE} }}}}"),
                 with("extraEnv"),
             ],
         ),
     ] {
-        notes.insert(pointer, Note { append: texts.iter().map(|text| mark(text)).collect(), ..Note::default() });
+        notes.insert(pointer, append(&texts));
     }
     notes
+}
+
+fn append(texts: &[String]) -> Note {
+    Note { append: texts.iter().map(|text| mark(text)).collect(), ..Note::default() }
+}
+
+/// What a value holds, if it is set.
+fn with(value: &str) -> String {
+    format!("{{{{- with .Values.{value} }}}}\n{{{{- toYaml . | nindent {INSIDE} }}}}\n{{{{- end }}}}")
+}
+
+/// What is there if the payload comes in this form.
+fn of_form(form: payload::Form, value: &Value) -> String {
+    format!(
+        "{{{{- if and .Values.payload.image (eq .Values.payload.by {:?}) }}}}\n{}{{{{- end }}}}",
+        form.value(),
+        emit(value, &Notes::new())
+    )
+}
+
+fn init_containers() -> Value {
+    // Quoted so that no quotation mark has to be escaped in YAML.
+    let operator = format!("{{{{ include `{NAME}.image` . }}}}");
+    json!({"initContainers": payload::Form::InitContainers.init_containers(&operator, PAYLOAD_IMAGE)})
 }
 
 /// The fields of the pod that the values and the platform set.

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use super::super::{
     kustomize::HEADER,
     object::{NAME, Object},
+    payload,
     yaml::{self, Notes, emit},
 };
 
@@ -209,7 +210,13 @@ fn of_program(objects: &[Object]) -> Vec<Setting> {
             "payload.image",
             json!(""),
             json!({"type": "string", "pattern": "^[^ \"'{}]*$"}),
-            "Image of the payload by tag or digest, with its registry, to mount as a volume (Kubernetes 1.35 or newer). If empty, the payload is in the operator's image.",
+            "Image of the payload by tag or digest, with its registry. If empty, the payload is in the operator's image.",
+        ),
+        setting(
+            "payload.by",
+            json!(payload::Form::Volume.value()),
+            json!({"enum": payload::Form::ALL.map(payload::Form::value)}),
+            "How the operator gets the files of `payload.image`: `volume` mounts it (Kubernetes 1.35 or newer), `initContainers` copy the files.",
         ),
         setting("imagePullSecrets", json!([]), list(), "Secrets with logins of the registry, as `[{name: mine}]`."),
         setting("serviceAccount.create", json!(true), bool(), "Whether the chart makes the operator's ServiceAccount."),
