@@ -15,7 +15,7 @@ use tokio::{
 
 use crate::{binaries, children::Daemon};
 
-/// A running Prometheus, which looks at its target and its rules each second.
+/// A running Prometheus, which reads its target and evaluates its rules each second.
 pub struct Prometheus {
     /// Dropped before its files.
     _daemon: Daemon,

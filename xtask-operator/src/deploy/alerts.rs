@@ -14,7 +14,7 @@ const RUNBOOKS: &str = "https://github.com/windows-node-pools/windows-node-pools
 pub(crate) enum Severity {
     /// A person must act in the next hours.
     Warning,
-    /// Nobody needs to act.
+    /// No person needs to act.
     Info,
 }
 
