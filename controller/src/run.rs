@@ -104,6 +104,7 @@ pub async fn run(args: Run) -> anyhow::Result<()> {
     };
     tracing::info!(epoch, "leading");
     metrics.leader.set(1);
+    metrics.host_certificate_lifetime.set(i64::try_from(args.wicd_certificate_lifetime.as_secs()).unwrap_or(i64::MAX));
     readiness.enter(Phase::Leading);
     let process = Process { args, identity, epoch, metrics, stop: stop.clone(), looks_once: false };
     let leader = Leader { process, cluster };
@@ -163,7 +164,7 @@ impl Leader {
         let (nodes, [nodes_for_pools, nodes_for_instances], watch_nodes) =
             watch(client, Some(WINDOWS_NODES), &unreadable);
         let caches = Caches { pools, instances, nodes, machines: Machines::default(), unreadable };
-        self.process.metrics.show(caches.pools.clone(), caches.instances.clone());
+        self.process.metrics.show(caches.pools.clone(), caches.instances.clone(), caches.nodes.clone());
         let stop = self.process.stop.clone();
         let config = self.cluster.config.clone();
         let cx = Arc::new(Context::new(self.process, self.cluster, cluster_id, caches, release));

@@ -29,7 +29,7 @@ pub(crate) use devenv::{find, with_progress, workspace_root};
 pub use helm::helm;
 pub use hostkubelet::{Platform, host_kubelet};
 pub use kstatus::kstatus;
-pub use promtool::promtool;
+pub use promtool::{prometheus, promtool};
 pub use services::{host_containerd, host_node_manager, host_overlay, host_proxy, log_runner};
 pub use wicd_exe::wicd_exe;
 

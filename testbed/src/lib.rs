@@ -12,6 +12,7 @@ pub mod openssh;
 pub mod operator;
 pub mod payload;
 pub mod pki;
+pub mod prometheus;
 mod run_dir;
 pub mod sim;
 pub mod wine;

@@ -18,6 +18,7 @@ use crate::{
     args::Run,
     cluster,
     context::Cluster,
+    csr,
     release::{Release, ReleaseError},
     release_policies,
     secrets::Secrets,
@@ -157,7 +158,7 @@ impl Check {
 
     async fn policies(&self) -> Row {
         let namespace = &self.run.namespace;
-        let user = wicd_policy::default_user(namespace);
+        let user = self.operator().await;
         let (mut shipped, mut others) = (wicd_policy::shipped(namespace), wicd_policy::others(namespace, &user));
         let (mut faults, mut reads) = (Vec::new(), Read::List);
         match release_policies::in_force(&self.client, namespace).await {
@@ -190,6 +191,14 @@ impl Check {
             }
         }
         Row::of("policies", &faults, &format!("{count} are in force as they ship"))
+    }
+
+    /// The user of the operator, which policies name: a command that runs with an account of its namespace has its account.
+    async fn operator(&self) -> String {
+        let namespace = &self.run.namespace;
+        let me = csr::operator_user(&self.client).await.ok();
+        let is_account = |user: &String| user.starts_with(&format!("system:serviceaccount:{namespace}:"));
+        me.filter(is_account).unwrap_or_else(|| wicd_policy::default_user(namespace))
     }
 
     async fn seen(&self, guard: &Shipped, reads: Read) -> Seen {

@@ -1,5 +1,6 @@
 //! Metrics, all but those of the process with the prefix `windows_node_pool_`. Labels are pools, steps and reasons: never addresses, users or keys.
 
+mod hosts;
 mod labels;
 mod pools;
 mod process;
@@ -8,6 +9,7 @@ mod sources;
 use std::collections::HashSet;
 
 use api::{GrantType, WindowsInstance, WindowsNodePool};
+use k8s_openapi::api::core::v1::Node;
 use kube::{ResourceExt, runtime::reflector::Store};
 use parking_lot::Mutex;
 use prometheus_client::{
@@ -180,6 +182,8 @@ pub struct Metrics {
     faults: Family<FaultLabel, Gauge>,
     /// Whether each admission policy is in force.
     pub policies: Family<PolicyLabel, Gauge>,
+    /// Lifetime of the certificates of hosts' daemons, in seconds.
+    pub host_certificate_lifetime: Gauge,
     /// Reconcile errors.
     pub reconcile_errors: Family<KindLabel, Counter>,
 }
@@ -218,6 +222,12 @@ impl Default for Metrics {
         #[expect(clippy::cast_precision_loss, reason = "seconds of the Unix epoch fit")]
         let start = jiff::Timestamp::now().as_millisecond() as f64 / 1000.0;
         process.register_collector(Box::new(ThisProcess { start }));
+        let host_certificate_lifetime = all.add(
+            "host_certificate_lifetime",
+            Some(Unit::Seconds),
+            "Lifetime of the certificates of hosts' daemons, as the operator requests it",
+            Gauge::default(),
+        );
         let reconcile_errors = all.add("reconcile_errors", None, "Reconcile errors by kind", Family::default());
         Self {
             registry: Mutex::new(all.registry),
@@ -236,6 +246,7 @@ impl Default for Metrics {
             leader,
             faults,
             policies,
+            host_certificate_lifetime,
             reconcile_errors,
         }
     }
@@ -272,12 +283,18 @@ impl Metrics {
         self.sources.succeeded(pool, source, at);
     }
 
+    /// Notes that the source of a pool's hosts cannot be read, or what it has cannot be used.
+    pub fn source_failed(&self, pool: &str, source: &'static str) {
+        self.sources.failed(pool, source);
+    }
+
     /// Shows the pools of these caches from now on.
-    pub fn show(&self, pools: Store<WindowsNodePool>, instances: Store<WindowsInstance>) {
+    pub fn show(&self, pools: Store<WindowsNodePool>, instances: Store<WindowsInstance>, nodes: Store<Node>) {
         *self.known.lock() = Some(pools.clone());
         self.registry.lock().register_collector(Box::new(PoolCollector {
             pools,
             instances,
+            nodes,
             sources: self.sources.clone(),
         }));
     }
@@ -367,7 +384,7 @@ mod tests {
         let hosts =
             [instance("a", &everything()), instance("b", &json!({"phase": "Ready"})), instance("c", &json!({}))];
         let (pools, instances) = caches(&[pool()], &hosts);
-        metrics.show(pools, instances);
+        metrics.show(pools, instances, Writer::default().as_reader());
         let text = metrics.render();
         for sample in [
             "windows_node_pool_hosts{pool=\"p\",phase=\"Ready\"} 1",
@@ -380,6 +397,7 @@ mod tests {
             "windows_node_pool_drain_blocked_nodes{pool=\"p\"} 1",
             "windows_node_pool_condition{pool=\"p\",type=\"Degraded\",status=\"true\"} 1",
             "windows_node_pool_condition{pool=\"p\",type=\"Degraded\",status=\"unknown\"} 0",
+            "windows_node_pool_status_reason{pool=\"p\",type=\"Degraded\",status=\"true\",reason=\"NodesFailed\"} 1",
             "windows_node_pool_oldest_operation_start_timestamp_seconds{pool=\"p\",type=\"Update\"} 1798761600",
         ] {
             assert!(text.contains(sample), "{sample}: {text}");
@@ -402,7 +420,7 @@ mod tests {
         let metrics = Metrics::default();
         let mut pools = Writer::default();
         pools.apply_watcher_event(&Event::Apply(pool()));
-        metrics.show(pools.as_reader(), caches(&[], &[]).1);
+        metrics.show(pools.as_reader(), caches(&[], &[]).1, Writer::default().as_reader());
         metrics.failed("p", "ConnectTimeout");
         metrics.ended("p", GrantType::Update, true);
         metrics.source_succeeded("p", "git", TIME.parse().unwrap());
@@ -420,7 +438,7 @@ mod tests {
     fn full() -> Metrics {
         let metrics = Metrics::default();
         let (pools, instances) = caches(&[pool()], &[instance("a", &everything())]);
-        metrics.show(pools, instances);
+        metrics.show(pools, instances, Writer::default().as_reader());
         metrics.failed("p", "x");
         metrics.ended("p", GrantType::Update, false);
         metrics.source_succeeded("p", "git", TIME.parse().unwrap());

@@ -4,8 +4,11 @@ use std::{fmt, sync::Arc};
 
 use api::{Phase, Time, WindowsInstance, WindowsInstanceStatus, WindowsNodePool, WindowsNodePoolStatus};
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::{ResourceExt, runtime::reflector::Store};
+use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::Condition};
+use kube::{
+    ResourceExt,
+    runtime::reflector::{ObjectRef, Store},
+};
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeMetric},
@@ -14,7 +17,10 @@ use prometheus_client::{
 };
 use wnp_core::rollout::maintenance_window;
 
-use super::sources::Sources;
+use super::{
+    hosts::Host,
+    sources::{SourceState, Sources},
+};
 
 /// A label, with its meaning in Markdown.
 type Label = (&'static str, &'static str);
@@ -31,6 +37,8 @@ const SOURCE: Label = (
 );
 const STATUS: Label =
     ("status", "`true`, `false` or `unknown`: the sample of the current status is 1, the others are 0.");
+const STATUS_NOW: Label = ("status", "`true`, `false` or `unknown`: the status of the condition.");
+const REASON: Label = ("reason", "[Reason](conditions.md#reasons-of-conditions) of the condition.");
 
 /// A family of gauges.
 pub(super) struct PoolGauge {
@@ -65,6 +73,41 @@ pub(super) static GAUGES: &[PoolGauge] = &[
         Pool::window,
     ),
     gauge("condition", &[POOL, CONDITION, STATUS], "Conditions of pools", Pool::conditions),
+    gauge("status_reason", &[POOL, CONDITION, STATUS_NOW, REASON], "1 for the reason of each condition", Pool::reasons),
+    gauge(
+        "idle",
+        &[POOL],
+        "1 while the pool is paused or in mode Plan, so that the operator begins no operation",
+        |pool| {
+            let is_idle = pool.object.spec.is_plan() || pool.object.spec.rollout().pause(pool.now).is_some();
+            vec![(Vec::new(), is_idle.into())]
+        },
+    ),
+    gauge(
+        "nodes_unavailable",
+        &[POOL],
+        "Nodes that are not Ready or that an operation has cordoned, without those that a person holds, keeps in maintenance or has cordoned",
+        |pool| vec![(Vec::new(), count(pool.hosts.iter().filter(|h| h.is_unavailable()).count()))],
+    ),
+    gauge("max_unavailable", &[POOL], "Nodes that operations may make unavailable at once", Pool::max_unavailable),
+    gauge(
+        "removals_to_confirm",
+        &[POOL],
+        "Hosts that are no longer listed and stay until a person confirms their removal",
+        |pool| pool.number(|s| s.removals_to_confirm),
+    ),
+    gauge(
+        "hosts_key_changed",
+        &[POOL],
+        "Hosts that show, or whose jump host shows, another host key than the known one, and that no person holds or trusts",
+        |pool| vec![(Vec::new(), count(pool.hosts.iter().filter(|h| h.shows_another_key()).count()))],
+    ),
+    gauge(
+        "source_up",
+        &[POOL, SOURCE],
+        "1 if the source of the pool's hosts was read and used at the last attempt, 0 if not",
+        Pool::source_up,
+    ),
     seconds(
         "oldest_operation_start_timestamp",
         &[POOL, CONDITION],
@@ -86,8 +129,11 @@ pub(super) static GAUGES: &[PoolGauge] = &[
     seconds(
         "host_certificate_earliest_expiry_timestamp",
         &[POOL],
-        "Unix time at which the first certificate of a host's daemon expires",
-        |pool| earliest(pool.statuses().filter_map(|s| s.wicd_certificate_expires)),
+        "Unix time at which the first certificate of a host's daemon expires, without hosts that leave, or that a person holds or keeps in maintenance",
+        |pool| {
+            let awaited = pool.hosts.iter().filter(|host| !host.is_set_aside());
+            earliest(awaited.filter_map(|host| host.status()?.wicd_certificate_expires))
+        },
     ),
 ];
 
@@ -112,9 +158,9 @@ const fn seconds(
 /// A pool, its instances, and what its samples depend on beside them.
 struct Pool {
     object: Arc<WindowsNodePool>,
-    instances: Vec<Arc<WindowsInstance>>,
-    /// When its source last succeeded.
-    source_success: Option<Timestamp>,
+    hosts: Vec<Host>,
+    /// What is known of its source.
+    source: Option<SourceState>,
     /// The present time.
     now: Timestamp,
 }
@@ -131,12 +177,25 @@ impl Pool {
     }
 
     fn source_success(&self) -> Vec<Sample> {
-        let source = self.object.spec.inventory.source().zip(self.source_success);
+        let at = self.source.and_then(|source| source.last_success);
+        let source = self.object.spec.inventory.source().zip(at);
         source.map(|(source, at)| (vec![source.to_owned()], at.as_second())).into_iter().collect()
     }
 
+    fn source_up(&self) -> Vec<Sample> {
+        let source = self.object.spec.inventory.source().zip(self.source);
+        source.map(|(source, state)| (vec![source.to_owned()], state.is_up.into())).into_iter().collect()
+    }
+
+    /// A percentage is one of the nodes that may be changed.
+    fn max_unavailable(&self) -> Vec<Sample> {
+        let nodes = self.hosts.iter().filter(|host| host.is_node() && !host.is_held()).count();
+        let most = self.object.spec.rollout().max_unavailable().of(u32::try_from(nodes).unwrap_or(u32::MAX));
+        vec![(Vec::new(), most.into())]
+    }
+
     fn statuses(&self) -> impl Iterator<Item = &WindowsInstanceStatus> {
-        self.instances.iter().filter_map(|i| i.status.as_ref())
+        self.hosts.iter().filter_map(Host::status)
     }
 
     fn number(&self, of: fn(&WindowsNodePoolStatus) -> i32) -> Vec<Sample> {
@@ -144,8 +203,8 @@ impl Pool {
     }
 
     fn phases(&self) -> Vec<Sample> {
-        let of = |i: &Arc<WindowsInstance>| i.status.as_ref().and_then(|s| s.phase).unwrap_or(Phase::Pending);
-        let number = |phase| count(self.instances.iter().filter(|i| of(i) == phase).count());
+        let of = |host: &Host| host.status().and_then(|s| s.phase).unwrap_or(Phase::Pending);
+        let number = |phase| count(self.hosts.iter().filter(|host| of(host) == phase).count());
         Phase::ALL.iter().map(|phase| (vec![format!("{phase:?}")], number(*phase))).collect()
     }
 
@@ -155,6 +214,11 @@ impl Pool {
             ["True", "False", "Unknown"].map(|s| (vec![c.type_.clone(), s.to_lowercase()], i64::from(c.status == s)))
         };
         conditions.flat_map(samples).collect()
+    }
+
+    fn reasons(&self) -> Vec<Sample> {
+        let conditions = self.object.status.iter().flat_map(|s| &s.conditions);
+        conditions.map(|c| (vec![c.type_.clone(), c.status.to_lowercase(), c.reason.clone()], 1)).collect()
     }
 
     fn oldest_operations(&self) -> Vec<Sample> {
@@ -186,25 +250,31 @@ fn earliest(times: impl Iterator<Item = Time>) -> Vec<Sample> {
 pub(super) struct PoolCollector {
     pub(super) pools: Store<WindowsNodePool>,
     pub(super) instances: Store<WindowsInstance>,
+    pub(super) nodes: Store<Node>,
     pub(super) sources: Sources,
 }
 
 impl PoolCollector {
     fn read(&self, now: Timestamp) -> Vec<Pool> {
-        let mut of_pools = std::collections::HashMap::<String, Vec<Arc<WindowsInstance>>>::new();
+        let mut of_pools = std::collections::HashMap::<String, Vec<Host>>::new();
         for instance in self.instances.state() {
-            of_pools.entry(instance.spec.pool_ref.name.clone()).or_default().push(instance);
+            let node = self.nodes.get(&ObjectRef::new(&instance.name_any()));
+            of_pools.entry(instance.spec.pool_ref.name.clone()).or_default().push(Host { instance, node });
         }
         let mut pools = self.pools.state();
         pools.sort_by_key(|pool| pool.name_any());
-        let instances = |pool: &WindowsNodePool| of_pools.get(&pool.name_any()).cloned().unwrap_or_default();
-        let source_success = |pool: &WindowsNodePool| {
+        let source = |pool: &WindowsNodePool| {
             let source = pool.spec.inventory.source()?;
-            self.sources.last_success(&pool.name_any(), source)
+            self.sources.of(&pool.name_any(), source)
         };
         pools
             .into_iter()
-            .map(|pool| Pool { instances: instances(&pool), source_success: source_success(&pool), object: pool, now })
+            .map(|pool| Pool {
+                hosts: of_pools.remove(&pool.name_any()).unwrap_or_default(),
+                source: source(&pool),
+                object: pool,
+                now,
+            })
             .collect()
     }
 }
@@ -238,10 +308,10 @@ mod tests {
 
     use super::*;
 
-    fn pool(spec: serde_json::Value, source_success: Option<Timestamp>) -> Pool {
+    fn pool(spec: serde_json::Value) -> Pool {
         let pool = WindowsNodePool::new("p", serde_json::from_value(spec).unwrap());
         let now = "2027-01-01T12:00:00Z".parse().unwrap();
-        Pool { object: Arc::new(pool), instances: Vec::new(), source_success, now }
+        Pool { object: Arc::new(pool), hosts: Vec::new(), source: None, now }
     }
 
     #[test]
@@ -255,30 +325,54 @@ mod tests {
             ("not to be read", window("0 3 * *"), vec![0]),
         ] {
             let spec = json!({"inventory": {}, "rollout": {"maintenanceWindows": windows}});
-            let values: Vec<i64> = pool(spec, None).window().into_iter().map(|(_, value)| value).collect();
+            let values: Vec<i64> = pool(spec).window().into_iter().map(|(_, value)| value).collect();
             assert_eq!(values, expected, "{about}");
         }
     }
 
     #[test]
-    fn a_source_has_the_time_of_its_own_last_success() {
+    fn a_pool_is_idle_while_it_is_paused_or_only_plans() {
+        let idle = GAUGES.iter().find(|gauge| gauge.name == "idle").unwrap();
+        for (about, fields, expected) in [
+            ("at work", json!({}), 0),
+            ("paused", json!({"rollout": {"paused": true}}), 1),
+            ("paused for a while", json!({"rollout": {"pausedUntil": "2027-01-01T13:00:00Z"}}), 1),
+            ("a pause that is over", json!({"rollout": {"pausedUntil": "2027-01-01T11:00:00Z"}}), 0),
+            ("plans", json!({"mode": "Plan"}), 1),
+        ] {
+            let mut spec = json!({"inventory": {}});
+            spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+            assert_eq!((idle.samples)(&pool(spec)), [(vec![], expected)], "{about}");
+        }
+    }
+
+    #[test]
+    fn a_source_has_what_is_known_of_it_and_not_of_another() {
         let at = Timestamp::from_second(1_798_761_600).unwrap();
         let sources = Sources::default();
         sources.succeeded("p", "git", at);
         let git = json!({"inventory": {"git": {"url": "https://git.example.com/hosts"}}});
         let map = json!({"inventory": {"configMapRef": {"name": "hosts"}}});
         let own = json!({"inventory": {"hosts": []}});
-        for (about, spec, expected) in [
-            ("the source that succeeded", git, vec![(vec!["git".to_owned()], 1_798_761_600)]),
-            ("another source since then", map, vec![]),
-            ("no source", own, vec![]),
-        ] {
-            let mut pool = pool(spec, None);
+        let samples = |spec: &serde_json::Value| {
+            let mut pool = pool(spec.clone());
             let source = pool.object.spec.inventory.source();
-            pool.source_success = source.and_then(|source| sources.last_success("p", source));
-            assert_eq!(pool.source_success(), expected, "{about}");
+            pool.source = source.and_then(|source| sources.of("p", source));
+            (pool.source_success(), pool.source_up())
+        };
+        let of_git = |value| vec![(vec!["git".to_owned()], value)];
+        for (about, spec, expected) in [
+            ("the source that succeeded", &git, (of_git(1_798_761_600), of_git(1))),
+            ("another source since then", &map, (vec![], vec![])),
+            ("no source", &own, (vec![], vec![])),
+        ] {
+            assert_eq!(samples(spec), expected, "{about}");
         }
+        sources.failed("p", "git");
+        assert_eq!(samples(&git), (of_git(1_798_761_600), of_git(0)), "it fails");
+        sources.failed("p", "configMapRef");
+        assert_eq!(samples(&map).0, [], "the success was that of another source");
         sources.keep(&std::collections::HashSet::new());
-        assert_eq!(sources.last_success("p", "git"), None, "a deleted pool");
+        assert_eq!(sources.of("p", "configMapRef"), None, "a deleted pool");
     }
 }

@@ -1,4 +1,4 @@
-//! When the source of each pool's hosts last succeeded, as this process knows it.
+//! Whether the source of each pool's hosts succeeds, and when it last did, as this process knows it.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -8,18 +8,34 @@ use std::{
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
-/// Successes by pool: the kind of its source, and when.
+/// What is known of the source of one pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SourceState {
+    /// Field of `spec.inventory` that names it.
+    kind: &'static str,
+    /// The last success.
+    pub(super) last_success: Option<Timestamp>,
+    /// Whether the last attempt succeeded.
+    pub(super) is_up: bool,
+}
+
+/// By pool.
 #[derive(Clone, Default)]
-pub(super) struct Sources(Arc<Mutex<HashMap<String, (&'static str, Timestamp)>>>);
+pub(super) struct Sources(Arc<Mutex<HashMap<String, SourceState>>>);
 
 impl Sources {
-    pub(super) fn succeeded(&self, pool: &str, source: &'static str, at: Timestamp) {
-        self.0.lock().insert(pool.to_owned(), (source, at));
+    pub(super) fn succeeded(&self, pool: &str, kind: &'static str, at: Timestamp) {
+        self.0.lock().insert(pool.to_owned(), SourceState { kind, last_success: Some(at), is_up: true });
     }
 
-    /// The last success with the source that the pool names now.
-    pub(super) fn last_success(&self, pool: &str, source: &str) -> Option<Timestamp> {
-        self.0.lock().get(pool).filter(|(known, _)| *known == source).map(|(_, at)| *at)
+    pub(super) fn failed(&self, pool: &str, kind: &'static str) {
+        let last_success = self.of(pool, kind).and_then(|state| state.last_success);
+        self.0.lock().insert(pool.to_owned(), SourceState { kind, last_success, is_up: false });
+    }
+
+    /// What is known of the source that the pool names now.
+    pub(super) fn of(&self, pool: &str, kind: &str) -> Option<SourceState> {
+        self.0.lock().get(pool).filter(|known| known.kind == kind).copied()
     }
 
     /// Drops pools that are not among these.

@@ -35,8 +35,12 @@ pub(super) async fn list(
     }
     let mut begun = cx.sources.owners().begin(&name);
     let outcome = source::ask(pool, begun, cx).await;
-    if let (Some(source), Some(at)) = (pool.spec.inventory.source(), outcome.success()) {
-        cx.process.metrics.source_succeeded(&name, source, at);
+    if let Some(source) = pool.spec.inventory.source() {
+        match outcome.success() {
+            Some(at) => cx.process.metrics.source_succeeded(&name, source, at),
+            None if outcome.is_failure() => cx.process.metrics.source_failed(&name, source),
+            None => {}
+        }
     }
     let (list, reading) = match outcome {
         SourceOutcome::Unknown(trouble, next) => {

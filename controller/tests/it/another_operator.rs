@@ -36,7 +36,7 @@ const LOCK: &str = "windows-machine-config-operator-lock";
 const FAULT: &str = r#"windows_node_pool_fault{reason="AnotherOperator"}"#;
 
 /// The Windows Machine Config Operator leads: its Pod, and the lock that belongs to it.
-async fn legacy_leads(control_plane: &ControlPlane, pod: &str) -> Result<()> {
+pub(crate) async fn legacy_leads(control_plane: &ControlPlane, pod: &str) -> Result<()> {
     let client = control_plane.client().await?;
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), DEFAULT_NAMESPACE);
     let is_there = || async { matches!(accounts.get_opt("default").await, Ok(Some(_))) };
@@ -55,7 +55,7 @@ async fn legacy_leads(control_plane: &ControlPlane, pod: &str) -> Result<()> {
 }
 
 /// Its Pod is deleted, and the lock with it.
-async fn legacy_ends(world: &World, pod: &str) -> Result<()> {
+pub(crate) async fn legacy_ends(world: &World, pod: &str) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(world.client.clone(), DEFAULT_NAMESPACE);
     pods.delete(pod, &DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() }).await?;
     let locks: Api<ConfigMap> = Api::namespaced(world.client.clone(), DEFAULT_NAMESPACE);

@@ -97,8 +97,14 @@ impl World {
 
     /// Starts another operator in the place of the one that is there, which is ended if it still runs.
     pub(crate) async fn new_operator(&mut self) -> Result<()> {
-        self.operator = Operator::start(&self.control_plane, &self.options)?;
+        self.start_operator()?;
         self.operator.leads().await
+    }
+
+    /// As [`World::new_operator`], and does not wait until it leads.
+    pub(crate) fn start_operator(&mut self) -> Result<()> {
+        self.operator = Operator::start(&self.control_plane, &self.options)?;
+        Ok(())
     }
 
     /// Ends the operator as Kubernetes does, and starts another one.

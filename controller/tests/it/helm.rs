@@ -107,11 +107,7 @@ async fn test(control_plane: &ControlPlane, client: &Client) -> Result<()> {
         })
         .await?;
         let pod = pods.get("windows-node-pools-test").await?.spec.context("a pod")?;
-        ensure!(
-            pod.containers[0].args == Some(vec!["check".into(), "takeover".into()]),
-            "{:?}",
-            pod.containers[0].args
-        );
+        ensure!(pod.containers[0].args == Some(vec!["check".into()]), "{:?}", pod.containers[0].args);
         let succeeded = Patch::Merge(json!({"status": {"phase": "Succeeded"}}));
         pods.patch_status("windows-node-pools-test", &PatchParams::default(), &succeeded).await?;
         Ok(())
@@ -121,12 +117,12 @@ async fn test(control_plane: &ControlPlane, client: &Client) -> Result<()> {
     tested?.map_err(anyhow::Error::msg)
 }
 
-/// Reasons of what fails in `check takeover`, with the rights of the operator.
-fn takeover_fails(control_plane: &ControlPlane, options: &OperatorOptions) -> Result<Vec<String>> {
+/// Reasons of what fails in `check`, with the rights of the operator.
+fn check_fails(control_plane: &ControlPlane, options: &OperatorOptions) -> Result<Vec<String>> {
     let user = format!("system:serviceaccount:{NAMESPACE}:windows-node-pools");
     let groups = ["system:serviceaccounts", &format!("system:serviceaccounts:{NAMESPACE}")];
     let mut command = Command::new(&options.program);
-    command.args(["check", "takeover", "--output", "json", "--namespace", NAMESPACE]);
+    command.args(["check", "--output", "json", "--namespace", NAMESPACE]);
     command.arg("--payload").arg(&options.payload).arg("--wicd").arg(&options.wicd);
     command.env("KUBECONFIG", control_plane.kubeconfig_as(&user, &groups)?);
     let output = command.env_remove("HTTPS_PROXY").env_remove("HTTP_PROXY").output()?;
@@ -167,7 +163,7 @@ async fn operates(control_plane: &ControlPlane, client: &Client) -> Result<()> {
     .await
     .with_context(|| operator.log())?;
     // What the pod of `helm test` runs: the key is all that this installation lacks.
-    let failed = takeover_fails(control_plane, &options)?;
+    let failed = check_fails(control_plane, &options)?;
     ensure!(failed == [api::conditions::reason::CREDENTIALS_UNAVAILABLE], "{failed:?}");
     operator.kill();
     Ok(())

@@ -5,6 +5,7 @@
 mod acceptance;
 mod access;
 mod access_operator;
+mod alerts;
 mod another_operator;
 mod argocd;
 mod azure;

@@ -46,7 +46,7 @@ fn operator(control_plane: &ControlPlane, args: &[&str]) -> Result<Operator> {
 }
 
 /// A token of a new ServiceAccount in the operator's namespace.
-async fn token(client: &Client, account: &str) -> Result<String> {
+pub(crate) async fn token(client: &Client, account: &str) -> Result<String> {
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), NAMESPACE);
     accounts.create(&PostParams::default(), &object(json!({"metadata": {"name": account}}))).await?;
     let request = object(json!({"spec": {"audiences": [], "expirationSeconds": 600}}));
@@ -54,7 +54,7 @@ async fn token(client: &Client, account: &str) -> Result<String> {
     response.status.and_then(|status| status.token).context("no token")
 }
 
-async fn bind(client: &Client, account: &str) -> Result<()> {
+pub(crate) async fn bind(client: &Client, account: &str) -> Result<()> {
     let role = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "windows-node-pools-metrics-reader"});
     let subject = json!({"kind": "ServiceAccount", "name": account, "namespace": NAMESPACE});
     let binding =
@@ -64,7 +64,7 @@ async fn bind(client: &Client, account: &str) -> Result<()> {
 }
 
 /// What the operator publishes, as a scraper has it mounted.
-async fn published(client: &Client) -> Result<String> {
+pub(crate) async fn published(client: &Client) -> Result<String> {
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
     let map = maps.get(METRICS_CA).await?;
     map.data.and_then(|mut data| data.remove(METRICS_CA_KEY)).context("no authority")

@@ -45,7 +45,7 @@ const PRINTS: [&str; 2] =
 /// In the place of any time.
 const TIME: &str = "2027-01-15T02:00:00Z";
 
-fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into()))
         .join("..")
 }

@@ -96,7 +96,7 @@ pub struct List {
 
 /// Whether nothing is wrong with a list that was in force before: who has suspended the source knows, and an operator that has just
 /// started has not looked yet.
-fn is_no_news(trouble: &SourceError) -> bool {
+pub(super) fn is_no_news(trouble: &SourceError) -> bool {
     [reason::SUSPENDED, reason::FETCHING].contains(&trouble.reason)
 }
 

@@ -99,6 +99,16 @@ impl SourceOutcome {
             _ => None,
         }
     }
+
+    /// Whether the source cannot be read, or what it has cannot be used. A source that is suspended, or is being read for the first
+    /// time, fails in nothing.
+    pub fn is_failure(&self) -> bool {
+        match self {
+            Self::Listed(list) => list.trouble.is_some(),
+            Self::Missing(_) => true,
+            Self::Unknown(trouble, _) => !list::is_no_news(trouble),
+        }
+    }
 }
 
 /// An entry that is not used, and why.
@@ -122,14 +132,16 @@ mod tests {
         let error = SourceError { reason: "GitUnreachable", message: String::new(), stalls: false };
         let listed =
             |read_at, trouble| SourceOutcome::Listed(Box::new(HostList { trouble, read_at, ..HostList::default() }));
-        for (about, outcome, expected) in [
-            ("read", listed(Some(at), None), Some(at)),
-            ("the pool's own list, or one kept from before", listed(None, None), None),
-            ("an old list, because the source fails", listed(Some(at), Some(error.clone())), None),
-            ("no list", SourceOutcome::Missing(error.clone()), None),
-            ("nothing is known", SourceOutcome::Unknown(error, None), None),
+        let suspended = SourceError { reason: api::conditions::reason::SUSPENDED, ..error.clone() };
+        for (about, outcome, success, is_failure) in [
+            ("read", listed(Some(at), None), Some(at), false),
+            ("the pool's own list, or one kept from before", listed(None, None), None, false),
+            ("an old list, because the source fails", listed(Some(at), Some(error.clone())), None, true),
+            ("no list", SourceOutcome::Missing(error.clone()), None, true),
+            ("nothing is known", SourceOutcome::Unknown(error, None), None, true),
+            ("its owner has suspended it", SourceOutcome::Unknown(suspended, None), None, false),
         ] {
-            assert_eq!(outcome.success(), expected, "{about}");
+            assert_eq!((outcome.success(), outcome.is_failure()), (success, is_failure), "{about}");
         }
     }
 }

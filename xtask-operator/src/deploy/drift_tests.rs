@@ -143,7 +143,12 @@ fn all_that_is_optional_is_the_same_by_kustomize_and_by_helm() {
     let folder = folder(&[]);
     let kustomization = "\
 resources: [../../deploy/openshift, ../../deploy/cluster-api, ../../deploy/azure]
-components: [../../deploy/components/guards, ../../deploy/components/network-policy, ../../deploy/components/view-roles]
+components:
+- ../../deploy/components/dashboard-grafana
+- ../../deploy/components/dashboard-openshift
+- ../../deploy/components/guards
+- ../../deploy/components/network-policy
+- ../../deploy/components/view-roles
 ";
     std::fs::write(folder.path().join("kustomization.yaml"), kustomization).unwrap();
     let by_kustomize = read(&build(folder.path()).unwrap());
@@ -156,7 +161,9 @@ components: [../../deploy/components/guards, ../../deploy/components/network-pol
     assert_same("kustomize", &by_kustomize, &source(&expected, &[]));
     let enabled =
         ["clusterApi", "azure", "guards", "networkPolicy", "viewRoles"].map(|what| format!("{what}.enabled=true"));
-    let by_helm = helm(&enabled.each_ref().map(String::as_str)).unwrap();
+    let dashboards = ["dashboards.grafana=true", "dashboards.openshift=true"];
+    let values: Vec<&str> = enabled.iter().map(String::as_str).chain(dashboards).collect();
+    let by_helm = helm(&values).unwrap();
     assert_same("helm", &read(&by_helm), &source(&expected, OF_HELM));
 }
 
@@ -281,11 +288,16 @@ fn a_value_takes_objects_out() {
         ("serviceAccount.create=false", &["ServiceAccount"]),
         ("crds.enabled=false", &["CustomResourceDefinition"]),
         ("monitoring.enabled=false", &["ServiceMonitor", "PrometheusRule"]),
-        ("windowsExporter.enabled=false", &["PrometheusRule"]),
     ] {
         let rendered = read(&helm(&[value]).unwrap());
         assert!(rendered.len() > 10 && !rendered.keys().any(|(kind, ..)| gone.contains(&kind.as_str())), "{value}");
     }
+    let rendered = read(&helm(&["windowsExporter.enabled=false"]).unwrap());
+    let names: Vec<&str> = rendered.keys().map(|(.., name)| name.as_str()).collect();
+    assert!(
+        names.len() > 10
+            && !["windows-exporter", "windows-prometheus-k8s-rules"].iter().any(|gone| names.contains(gone))
+    );
     let rendered = read(&helm(&["crds.keep=false"]).unwrap());
     let crds = rendered.iter().filter(|((kind, ..), _)| kind == "CustomResourceDefinition");
     assert!(crds.clone().count() == 2 && crds.into_iter().all(|(_, crd)| crd["metadata"]["annotations"].is_null()));

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::{
+    dashboards,
     object::{NAME, Object, Patch, Site, VERSION},
     payload,
     platform::Platform,
@@ -53,14 +54,19 @@ const FOLDERS: &[(&str, &str)] = &[
 /// Components of kustomize, and what they are for.
 const COMPONENTS: &[(&str, &str)] = &[
     (
+        dashboards::GRAFANA,
+        "The dashboard of pools as a ConfigMap, for a Grafana whose sidecar collects those with the label `grafana_dashboard`.",
+    ),
+    (dashboards::CONSOLE, "The dashboard of pools in the console of OpenShift."),
+    (
         "components/guards",
         "Refuses changes of pools that are mistakes more often than not: a host in two pools, the removal of many hosts at once. With \
          validationActions [Warn, Audit] in the bindings, they pass with a warning.",
     ),
     (
         "components/monitoring",
-        "A ServiceMonitor, for clusters with the Prometheus operator, and the right of OpenShift's Prometheus to find the operator and to read \
-         its metrics.",
+        "A ServiceMonitor and alerts, for clusters with the Prometheus operator, and the right of OpenShift's Prometheus to find the operator and to \
+         read its metrics.",
     ),
     (
         "components/network-policy",

@@ -1,7 +1,9 @@
 //! What is installed in a cluster, as typed values: the one source of `deploy/`, of the Helm chart and of the manifests of a release.
 
+mod alerts;
 mod argocd;
 mod chart;
+mod dashboards;
 mod kustomize;
 mod marks;
 mod monitoring;
@@ -22,6 +24,7 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 
+pub(crate) use alerts::{Alert, alerts};
 pub(crate) use object::{Object, Site, VERSION};
 pub(crate) use olm::{Release, bundle, catalog};
 pub(crate) use platform::Platform;
@@ -38,6 +41,7 @@ pub(crate) fn objects(site: &Site) -> Vec<Object> {
         &policies::objects(site),
         rest,
         &monitoring::objects(site),
+        &dashboards::objects(site),
         &windows_exporter::objects(site),
     ]
     .concat()
@@ -61,11 +65,16 @@ pub(crate) fn crds(site: &Site) -> Result<Vec<Object>> {
 pub(crate) fn files() -> Result<BTreeMap<String, String>> {
     let of_olm = olm::files(&[crate::payload::minor(crate::payload::KUBERNETES[0])?])?;
     let of_others = chart::files()?.into_iter().chain(argocd::files()).chain(of_olm);
-    Ok(kustomize::files().into_iter().chain(users::files()?).chain(of_others).collect())
+    let dashboard = std::iter::once(dashboards::file());
+    Ok(kustomize::files().into_iter().chain(dashboard).chain(users::files()?).chain(of_others).collect())
 }
 
 #[cfg(test)]
+mod alerts_tests;
+#[cfg(test)]
 mod argocd_tests;
+#[cfg(test)]
+mod dashboards_tests;
 #[cfg(test)]
 mod drift_tests;
 #[cfg(test)]

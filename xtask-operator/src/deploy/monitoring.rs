@@ -10,6 +10,7 @@ use k8s_openapi::{
 use serde_json::{Value, json};
 
 use super::{
+    alerts,
     object::{NAME, Object, Site},
     rights,
     workload::selector,
@@ -21,6 +22,7 @@ pub(super) fn objects(site: &Site) -> Vec<Object> {
     let mut objects = vec![service_monitor(site, file)];
     objects.extend(rights::prometheus(site, file));
     objects.push(rights::of_prometheus_to_read(site, file));
+    objects.push(alerts::object(site, "components/monitoring/alerts.yaml"));
     objects.push(network_policy(site));
     objects.extend(rights::for_people(site, "components/view-roles/roles.yaml"));
     objects

@@ -8,7 +8,7 @@ use testbed::binaries;
 use super::{object::Site, windows_exporter};
 
 /// Series of windows_exporter 0.27, in the payload, with the collectors with which hosts run it: those that the rules need.
-const OURS: &[&str] = &[
+pub(super) const OURS: &[&str] = &[
     "windows_container_cpu_usage_seconds_total",
     "windows_container_memory_usage_private_working_set_bytes",
     "windows_container_network_receive_bytes_total",

@@ -1,4 +1,4 @@
-//! The reference pages that are tables in code: conditions, events, metrics and settings.
+//! The reference pages that are tables in code: alerts, conditions, events, metrics and settings.
 
 use std::fmt::Write as _;
 
@@ -11,11 +11,19 @@ use api::{
 use clap::{Arg, Command};
 use controller::{args, metrics::Metrics};
 
+use crate::deploy::{self, Alert};
+
 use super::reference::{capital, cell};
 
 /// Name and text of each page.
-pub(super) fn pages() -> [(&'static str, String); 4] {
-    [("conditions", conditions()), ("events", events()), ("metrics", metrics()), ("settings", settings())]
+pub(super) fn pages() -> [(&'static str, String); 5] {
+    [
+        ("alerts", alerts()),
+        ("conditions", conditions()),
+        ("events", events()),
+        ("metrics", metrics()),
+        ("settings", settings()),
+    ]
 }
 
 fn page(title: &str, about: &str) -> String {
@@ -127,6 +135,22 @@ fn metrics() -> String {
     labels.dedup();
     let rows = labels.into_iter().map(|(label, meaning)| vec![code(label), (*meaning).to_owned()]);
     section(&mut page, "Labels", "No label has an address, a user or a key.", &["label", "value"], rows);
+    page
+}
+
+fn alerts() -> String {
+    let about = "The alerts of the component `deploy/components/monitoring` and of the chart's value `monitoring.enabled`. None is critical: nodes work on without \
+                 the operator. None fires while its cause is intended: see [metrics](../guide/metrics.md#alerts).";
+    let mut page = page("Alerts", about);
+    let rows = deploy::alerts().into_iter().map(|Alert { name, lasts, severity, summary, .. }| {
+        vec![
+            format!("[{name}](../runbooks/{name}.md)"),
+            severity.as_str().to_owned(),
+            lasts.unwrap_or("at once").to_owned(),
+            summary.to_owned(),
+        ]
+    });
+    section(&mut page, "All alerts", "", &["alert", "severity", "after", "meaning"], rows);
     page
 }
 

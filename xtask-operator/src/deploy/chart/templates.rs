@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     super::{
+        dashboards,
         kustomize::HEADER,
         marks::{mark, template},
         object::{NAME, Object, Site},
@@ -54,6 +55,7 @@ fn file_name(object: &Object) -> String {
     let (folder, file) = object.file.rsplit_once('/').unwrap_or(("", object.file));
     match folder {
         "machine-api" | "cluster-api" => format!("{folder}.yaml"),
+        dashboards::GRAFANA | dashboards::CONSOLE => folder.trim_start_matches("components/").to_owned() + ".yaml",
         _ => file.to_owned(),
     }
 }
@@ -92,6 +94,8 @@ fn condition(object: &Object) -> Option<String> {
         "cluster-api" => Some(".Values.clusterApi.enabled".to_owned()),
         "machine-api" => Some(on_openshift("machineApi")),
         "openshift-config" => Some(on_openshift("openshiftConfig")),
+        dashboards::GRAFANA => Some(".Values.dashboards.grafana".to_owned()),
+        dashboards::CONSOLE => Some(".Values.dashboards.openshift".to_owned()),
         "components/guards" => Some(".Values.guards.enabled".to_owned()),
         "components/monitoring" => Some(on_openshift("monitoring")),
         windows_exporter::FOLDER if object.kind() == "Service" => Some(on_openshift("windowsExporter")),

@@ -16,7 +16,7 @@ pub(crate) fn pod(site: &Site, of_operator: &Value) -> Object {
     spec["restartPolicy"] = json!("Never");
     let container = &mut spec["containers"][0];
     container["name"] = json!("check");
-    container["args"] = json!(["check", "takeover"]);
+    container["args"] = json!(["check"]);
     for field in ["livenessProbe", "ports", "readinessProbe"] {
         container.as_object_mut().map(|container| container.remove(field));
     }

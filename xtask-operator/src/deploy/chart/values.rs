@@ -289,7 +289,7 @@ fn of_options(objects: &[Object]) -> Vec<Setting> {
             "monitoring.enabled",
             Value::Null,
             maybe(),
-            "Whether there is a ServiceMonitor, with the rights of the Prometheus that reads it. If not set: on OpenShift.",
+            "Whether there are a ServiceMonitor and alerts, with the rights of the Prometheus that reads them. If not set: on OpenShift.",
         ),
         setting(
             "monitoring.labels",
@@ -304,6 +304,18 @@ fn of_options(objects: &[Object]) -> Vec<Setting> {
             "ServiceAccount of Prometheus.",
         ),
         setting("monitoring.serviceAccount.namespace", of_prometheus(objects, "namespace"), name(), "Its namespace."),
+        setting(
+            "dashboards.grafana",
+            json!(false),
+            bool(),
+            "Whether there is a ConfigMap with the dashboard of pools, for a Grafana whose sidecar collects those with the label `grafana_dashboard`.",
+        ),
+        setting(
+            "dashboards.openshift",
+            json!(false),
+            bool(),
+            "Whether the console of OpenShift has the dashboard of pools: a ConfigMap in `openshift-config-managed`.",
+        ),
         setting(
             "windowsExporter.enabled",
             Value::Null,

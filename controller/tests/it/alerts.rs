@@ -1,0 +1,249 @@
+//! The alerts that are installed, in a real Prometheus that scrapes the operator: faults that are caused fire them, and people who intend the
+//! cause silence them. Only the tests of the rules have `WindowsNodePoolOperationSlow`, whose shortest deadline is a minute, and
+//! `WindowsNodePoolCertificateExpiring`, for which a daemon would have to fail to renew its certificate for hours.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use api::{
+    Host, WindowsNodePool,
+    names::{METRICS_SERVICE, key},
+};
+use k8s_openapi::api::{admissionregistration::v1::ValidatingAdmissionPolicy, core::v1::ConfigMap};
+use kube::{
+    Api,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+use testbed::{
+    deployment::within,
+    prometheus::Prometheus,
+    sim::{Fault, HostOptions, SimOptions},
+};
+
+use crate::{
+    another_operator::{legacy_ends, legacy_leads},
+    cluster::NAMESPACE,
+    fleet::{LIMIT, World, entry, is_ready, pool_status, spec, spec_with},
+    metrics_tls::{bind, published, token},
+    removal::{budget, pod},
+    repair::{fell, say_not_ready},
+    transcripts::root,
+};
+
+/// The rules as they are installed.
+fn installed() -> Result<Value> {
+    let file = root().join("deploy/components/monitoring/alerts.yaml");
+    let object: Value = serde_yaml::from_str(&std::fs::read_to_string(file)?)?;
+    Ok(object["spec"].clone())
+}
+
+/// The same rules, which fire as soon as their expression has held for a second.
+fn hasty(mut rules: Value) -> Value {
+    for group in rules["groups"].as_array_mut().into_iter().flatten() {
+        for rule in group["rules"].as_array_mut().into_iter().flatten() {
+            if rule.get("for").is_some() {
+                rule["for"] = "1s".into();
+            }
+        }
+    }
+    rules
+}
+
+#[test]
+fn hasty_rules_differ_in_nothing_but_their_time() {
+    let rule = |lasts: Value| json!({"groups": [{"name": "g", "rules": [{"alert": "A", "expr": "up == 0", "for": lasts}, {"alert": "B", "expr": "1"}]}]});
+    assert_eq!(hasty(rule(json!("15m"))), rule(json!("1s")));
+}
+
+/// The world, and the Prometheus that watches it.
+struct Watched {
+    world: World,
+    prometheus: Prometheus,
+}
+
+impl Watched {
+    async fn start() -> Result<Self> {
+        let args = ["--metrics-tls", "true", "--backoff-base", "1h", "--backoff-max", "1h"];
+        let world = World::without_leader(SimOptions::default(), &args).await?;
+        let token = token(&world.client, "prometheus").await?;
+        bind(&world.client, "prometheus").await?;
+        let server = format!("{METRICS_SERVICE}.{NAMESPACE}.svc");
+        let prometheus = Prometheus::start(&hasty(installed()?), &server, &token)?;
+        Ok(Self { world, prometheus })
+    }
+
+    /// Has the present operator scraped.
+    async fn scrape(&self) -> Result<()> {
+        let target = self.world.operator.metrics_address();
+        within(LIMIT, "Prometheus reads the operator's metrics", || async {
+            let Ok(authorities) = published(&self.world.client).await else { return false };
+            let is_set = self.prometheus.target(target, &authorities, NAMESPACE).is_ok();
+            is_set
+                && self.prometheus.query("windows_node_pool_build_info").await.is_ok_and(|samples| !samples.is_empty())
+        })
+        .await
+        .with_context(|| format!("{}\n{}", self.prometheus.log(), self.world.operator.log()))
+    }
+
+    /// Alerts that fire, with their pools or reasons.
+    async fn firing(&self) -> BTreeSet<(String, String)> {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let firing = self.prometheus.firing().await.unwrap_or_default();
+        let labels = |alert: &Value| {
+            let labels = &alert["labels"];
+            let which = if labels["pool"].is_null() { &labels["reason"] } else { &labels["pool"] };
+            (text(&labels["alertname"]).trim_start_matches("WindowsNodePool").to_owned(), text(which))
+        };
+        firing.iter().map(labels).collect()
+    }
+
+    async fn until(&self, what: &str, is_so: impl Fn(&BTreeSet<(String, String)>) -> bool) -> Result<()> {
+        let Err(error) = within(LIMIT, what, || async { is_so(&self.firing().await) }).await else { return Ok(()) };
+        bail!("{error}: {:?}\n{}", self.firing().await, self.world.show().await)
+    }
+
+    async fn until_fires(&self, alert: &str, which: &str) -> Result<()> {
+        let expected = (alert.to_owned(), which.to_owned());
+        self.until(&format!("{alert} of {which:?} fires"), |firing| firing.contains(&expected)).await
+    }
+
+    async fn until_silent(&self, alert: &str, which: &str) -> Result<()> {
+        let expected = (alert.to_owned(), which.to_owned());
+        self.until(&format!("{alert} of {which:?} ends"), |firing| !firing.contains(&expected)).await
+    }
+
+    async fn patch(&self, pool: &str, patch: Value) -> Result<()> {
+        let pools: Api<WindowsNodePool> = Api::all(self.world.client.clone());
+        pools.patch(pool, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        Ok(())
+    }
+
+    async fn pause(&self, pool: &str) -> Result<()> {
+        self.patch(pool, json!({"spec": {"rollout": {"paused": true}}})).await
+    }
+}
+
+/// A change that takes a drain.
+fn change() -> Value {
+    json!({"spec": {"template": {"spec": {"containerd": {"maxConcurrentDownloads": 6}}}}})
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn faults_fire_alerts_and_people_who_intend_them_silence_them() -> Result<()> {
+    let mut watched = Box::pin(Watched::start()).await?;
+    the_faults_of_pools(&watched).await?;
+    what_people_intend(&watched).await?;
+    the_faults_of_the_operator(&mut watched).await
+}
+
+async fn the_faults_of_pools(watched: &Watched) -> Result<()> {
+    let world = &watched.world;
+    let refuses = HostOptions { faults: vec![Fault::Refuse], ..HostOptions::named("refused-0") };
+    let refused = vec![world.sim.host(refuses).await?];
+    world.apply("refused", &spec(&refused)).await?;
+    let [twice, blocked, key, emptied] =
+        futures::future::try_join_all(["twice", "blocked", "key", "emptied"].map(|name| world.hosts(name, 1)))
+            .await?
+            .try_into()
+            .map_err(|_| anyhow::anyhow!("not four"))?;
+    let down = world.hosts("down", 4).await?;
+    let mut doubled = spec(&twice);
+    doubled.inventory.hosts = Some(vec![entry(&twice[0]), Host { name: "twice-copy".into(), ..entry(&twice[0]) }]);
+    world.apply("twice", &doubled).await?;
+    for (pool, hosts) in [("blocked", &blocked), ("key", &key), ("emptied", &emptied), ("down", &down)] {
+        let fields = json!({"rollout": {"maxUnavailable": 1}, "remediation": {"type": "None"}});
+        world.apply(pool, &spec_with(hosts, fields)).await?;
+    }
+    for pool in ["blocked", "key", "emptied", "down"] {
+        world.until(pool, "it has joined", is_ready).await?;
+    }
+    watched.scrape().await?;
+    for host in &down[..2] {
+        fell(host);
+        say_not_ready(world, host.name()).await?;
+    }
+    key[0].fault(Fault::ChangedHostKey);
+    watched.patch("key", change()).await?;
+    watched.patch("emptied", json!({"spec": {"inventory": {"hosts": []}}})).await?;
+    pod(world, "cart", "blocked-0", &[("app", "cart")]).await?;
+    budget(world, "cart", "cart").await?;
+    watched.patch("blocked", change()).await?;
+    for (alert, pool) in [
+        ("Degraded", "refused"),
+        ("Stalled", "twice"),
+        ("NodesUnavailable", "down"),
+        ("HostKeyChanged", "key"),
+        ("RemovalHeld", "emptied"),
+        ("DrainBlocked", "blocked"),
+    ] {
+        watched.until_fires(alert, pool).await?;
+    }
+    // The last: as long as a list is unknown, no other pool removes hosts.
+    let missing = json!({"inventory": {"configMapRef": {"name": "missing"}}});
+    world.apply("source", &serde_json::from_value(missing)?).await?;
+    watched.until_fires("SourceStale", "source").await?;
+    let maps: Api<ConfigMap> = Api::namespaced(world.client.clone(), NAMESPACE);
+    maps.create(&PostParams::default(), &serde_json::from_value(json!({"metadata": {"name": "missing"}}))?).await?;
+    watched.until_silent("SourceStale", "source").await?;
+    the_dashboard_shows_something(watched).await
+}
+
+async fn what_people_intend(watched: &Watched) -> Result<()> {
+    let world = &watched.world;
+    for host in ["down-0", "down-1"] {
+        world.edit_node(host, json!({"metadata": {"annotations": {key::HOLD: "true"}}})).await?;
+    }
+    watched.until_silent("NodesUnavailable", "down").await?;
+    world.annotate("key-0", key::HOLD, "true").await?;
+    watched.until_silent("HostKeyChanged", "key").await?;
+    for pool in ["refused", "twice", "blocked", "key", "emptied", "down"] {
+        watched.pause(pool).await?;
+    }
+    watched.until("nothing fires", BTreeSet::is_empty).await?;
+    let failed = pool_status(&world.pool("refused").await?).failed_nodes;
+    let held = pool_status(&world.pool("emptied").await?).removals_to_confirm;
+    ensure!(failed == 1 && held == 1, "the faults are gone: nothing is silenced");
+    Ok(())
+}
+
+/// Each query is one that Prometheus understands, and those about the operator find series.
+async fn the_dashboard_shows_something(watched: &Watched) -> Result<()> {
+    let file = "deploy/components/dashboard-grafana/windows-node-pools.json";
+    let dashboard: Value = serde_json::from_str(&std::fs::read_to_string(root().join(file))?)?;
+    let mut queries = 0;
+    for target in
+        dashboard["panels"].as_array().into_iter().flatten().filter_map(|panel| panel["targets"].as_array()).flatten()
+    {
+        let query = target["expr"].as_str().context("a target without a query")?.replace("$pool", ".*");
+        let samples = watched.prometheus.query(&query).await?;
+        // There is no windows_exporter, and nothing is wrong with the operator.
+        let may_be_empty =
+            !query.contains("windows_node_pool_") || query.contains("_fault") || query.contains("_reconcile_errors");
+        ensure!(may_be_empty || !samples.is_empty(), "{query} finds nothing");
+        queries += 1;
+    }
+    ensure!(queries > 20, "{queries} queries");
+    Ok(())
+}
+
+async fn the_faults_of_the_operator(watched: &mut Watched) -> Result<()> {
+    legacy_leads(&watched.world.control_plane, "wmco-1").await?;
+    watched.until_fires("sOtherOperator", "").await?;
+    legacy_ends(&watched.world, "wmco-1").await?;
+    watched.until_silent("sOtherOperator", "").await?;
+
+    let policies: Api<ValidatingAdmissionPolicy> = Api::all(watched.world.client.clone());
+    policies.delete("windows-node-pools-wicd-requests", &DeleteParams::default()).await?;
+    watched.until_fires("sPoliciesMissing", "").await?;
+
+    watched.world.stop().await?;
+    watched.until_fires("sDown", "").await?;
+    // One that cannot work does not take the Lease.
+    watched.world.options.payload = "/nowhere".into();
+    watched.world.start_operator()?;
+    watched.scrape().await?;
+    watched.until_fires("sNoLeader", "").await?;
+    watched.until_fires("sErrors", "PayloadInvalid").await?;
+    watched.until_silent("sDown", "").await
+}

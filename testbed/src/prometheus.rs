@@ -1,0 +1,109 @@
+//! A Prometheus that scrapes one target over TLS with a token, as in a cluster.
+
+use std::{
+    net::{SocketAddr, TcpListener},
+    path::PathBuf,
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
+
+use crate::{binaries, children::Daemon};
+
+/// A running Prometheus, which reads its target and evaluates its rules each second.
+pub struct Prometheus {
+    /// Dropped before its files.
+    _daemon: Daemon,
+    address: SocketAddr,
+    files: tempfile::TempDir,
+}
+
+impl Prometheus {
+    /// Starts it, with the groups of a rule file. `server_name` is the name in the target's certificate. It has no target yet.
+    ///
+    /// # Errors
+    /// When it cannot be had or started.
+    pub fn start(rules: &Value, server_name: &str, token: &str) -> Result<Self> {
+        let files = tempfile::tempdir()?;
+        let path = |name: &str| -> PathBuf { files.path().join(name) };
+        let scrape = json!({
+            "job_name": "operator",
+            "scheme": "https",
+            "authorization": {"credentials_file": path("token")},
+            "tls_config": {"ca_file": path("ca.crt"), "server_name": server_name},
+            "file_sd_configs": [{"files": [path("targets.json")]}],
+        });
+        let config = json!({
+            "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+            "rule_files": [path("rules.yaml")],
+            "scrape_configs": [scrape],
+        });
+        std::fs::write(path("token"), token)?;
+        std::fs::write(path("ca.crt"), "")?;
+        std::fs::write(path("targets.json"), "[]")?;
+        std::fs::write(path("rules.yaml"), rules.to_string())?;
+        std::fs::write(path("prometheus.yaml"), config.to_string())?;
+        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let mut command = Command::new(binaries::prometheus()?);
+        command
+            .arg(format!("--config.file={}", path("prometheus.yaml").display()))
+            .arg(format!("--storage.tsdb.path={}", path("data").display()))
+            .arg(format!("--web.listen-address={address}"));
+        let daemon = Daemon::start("Prometheus", path("log"), &command)?;
+        Ok(Self { _daemon: daemon, address, files })
+    }
+
+    /// Scrapes this target from now on, trusting these authorities.
+    ///
+    /// # Errors
+    /// When its files cannot be written.
+    pub fn target(&self, target: SocketAddr, authorities: &str, namespace: &str) -> Result<()> {
+        std::fs::write(self.files.path().join("ca.crt"), authorities)?;
+        let targets = json!([{"targets": [target.to_string()], "labels": {"namespace": namespace}}]);
+        // Prometheus must not read half a file.
+        std::fs::write(self.files.path().join("targets.new"), targets.to_string())?;
+        std::fs::rename(self.files.path().join("targets.new"), self.files.path().join("targets.json"))?;
+        Ok(())
+    }
+
+    /// Its log so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.files.path().join("log")).unwrap_or_default()
+    }
+
+    /// All alerts that fire.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub async fn firing(&self) -> Result<Vec<Value>> {
+        let alerts = self.get("/api/v1/alerts").await?["data"]["alerts"].take();
+        let alerts = alerts.as_array().cloned().unwrap_or_default();
+        Ok(alerts.into_iter().filter(|alert| alert["state"] == "firing").collect())
+    }
+
+    /// The samples of a query now.
+    ///
+    /// # Errors
+    /// When it does not answer, or the query is none.
+    pub async fn query(&self, query: &str) -> Result<Vec<Value>> {
+        let encoded: String = query.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        let answer = self.get(&format!("/api/v1/query?query={encoded}")).await?;
+        ensure!(answer["status"] == "success", "{query}: {answer}");
+        Ok(answer["data"]["result"].as_array().cloned().unwrap_or_default())
+    }
+
+    async fn get(&self, path: &str) -> Result<Value> {
+        let mut stream = TcpStream::connect(self.address).await?;
+        // Without chunks.
+        stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).await?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await?;
+        let (_, body) = text.split_once("\r\n\r\n").context("an answer without a body")?;
+        serde_json::from_str(body).with_context(|| text.clone())
+    }
+}
