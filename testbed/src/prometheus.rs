@@ -1,6 +1,7 @@
 //! A Prometheus that scrapes one target over TLS with a token, as in a cluster.
 
 use std::{
+    fmt::Write as _,
     net::{SocketAddr, TcpListener},
     path::PathBuf,
     process::Command,
@@ -91,7 +92,11 @@ impl Prometheus {
     /// # Errors
     /// When it does not answer, or the query is none.
     pub async fn query(&self, query: &str) -> Result<Vec<Value>> {
-        let encoded: String = query.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        let mut encoded = String::new();
+        for byte in query.bytes() {
+            // Writing to a String cannot fail.
+            let _ = write!(encoded, "%{byte:02X}");
+        }
         let answer = self.get(&format!("/api/v1/query?query={encoded}")).await?;
         ensure!(answer["status"] == "success", "{query}: {answer}");
         Ok(answer["data"]["result"].as_array().cloned().unwrap_or_default())

@@ -64,20 +64,23 @@ mod tests {
 
     use super::*;
 
-    fn host(annotations: &Value, spec: &Value, status: &Value, node: Option<Value>) -> Host {
+    fn host(annotations: &Value, spec: &Value, status: &Value, node: &Value) -> Host {
         let mut instance = WindowsInstance::new("w", api::WindowsInstanceSpec::default());
         instance.metadata.annotations = serde_json::from_value(annotations.clone()).unwrap();
         instance.spec.grant = serde_json::from_value(spec.clone()).unwrap();
         instance.status = Some(serde_json::from_value(status.clone()).unwrap());
-        Host { instance: Arc::new(instance), node: node.map(|node| Arc::new(serde_json::from_value(node).unwrap())) }
+        Host {
+            instance: Arc::new(instance),
+            node: serde_json::from_value::<Option<Node>>(node.clone()).unwrap().map(Arc::new),
+        }
     }
 
-    fn node(annotations: &Value, cordoned: bool, ready: &str) -> Option<Value> {
-        Some(json!({
+    fn node(annotations: &Value, cordoned: bool, ready: &str) -> Value {
+        json!({
             "metadata": {"name": "w", "annotations": annotations},
             "spec": {"unschedulable": cordoned},
             "status": {"conditions": [{"type": "Ready", "status": ready}]},
-        }))
+        })
     }
 
     #[test]
@@ -88,15 +91,15 @@ mod tests {
         let ours = json!({(key::CORDONED_BY): "1"});
         let maintenance = json!({"id": "1", "type": "Maintenance", "grantedTime": "2027-01-01T00:00:00Z"});
         for (about, host, expected) in [
-            ("it works", host(&none, &none, &joined, node(&none, false, "True")), false),
-            ("it is not Ready", host(&none, &none, &joined, node(&none, false, "Unknown")), true),
-            ("it is gone", host(&none, &none, &joined, None), true),
-            ("it has not joined", host(&none, &none, &json!({}), None), false),
-            ("an operation has cordoned it", host(&none, &none, &joined, node(&ours, true, "True")), true),
-            ("a person has cordoned it", host(&none, &none, &joined, node(&none, true, "False")), false),
-            ("the instance is on hold", host(&hold, &none, &joined, node(&none, false, "False")), false),
-            ("the Node is on hold", host(&none, &none, &joined, node(&hold, false, "False")), false),
-            ("in maintenance", host(&none, &maintenance, &joined, node(&ours, true, "False")), false),
+            ("it works", host(&none, &none, &joined, &node(&none, false, "True")), false),
+            ("it is not Ready", host(&none, &none, &joined, &node(&none, false, "Unknown")), true),
+            ("it is gone", host(&none, &none, &joined, &none), true),
+            ("it has not joined", host(&none, &none, &json!({}), &none), false),
+            ("an operation has cordoned it", host(&none, &none, &joined, &node(&ours, true, "True")), true),
+            ("a person has cordoned it", host(&none, &none, &joined, &node(&none, true, "False")), false),
+            ("the instance is on hold", host(&hold, &none, &joined, &node(&none, false, "False")), false),
+            ("the Node is on hold", host(&none, &none, &joined, &node(&hold, false, "False")), false),
+            ("in maintenance", host(&none, &maintenance, &joined, &node(&ours, true, "False")), false),
         ] {
             assert_eq!(host.is_unavailable(), expected, "{about}");
         }
@@ -112,13 +115,13 @@ mod tests {
         let (changed, trust) = (failed("HostKeyMismatch"), json!({(key::TRUST_HOST_KEY): "SHA256:x"}));
         let hold = json!({(key::HOLD): "true"});
         for (about, host, expected) in [
-            ("another key", host(&none, &none, &changed, None), true),
-            ("of the jump host", host(&none, &none, &failed("JumpHostKeyMismatch"), None), true),
-            ("another failure", host(&none, &none, &failed("ConnectTimeout"), None), false),
-            ("no failure", host(&none, &none, &json!({}), None), false),
-            ("trusted", host(&trust, &none, &changed, None), false),
-            ("held", host(&hold, &none, &changed, None), false),
-            ("held by what the host can write itself", host(&none, &none, &changed, node(&hold, false, "True")), true),
+            ("another key", host(&none, &none, &changed, &none), true),
+            ("of the jump host", host(&none, &none, &failed("JumpHostKeyMismatch"), &none), true),
+            ("another failure", host(&none, &none, &failed("ConnectTimeout"), &none), false),
+            ("no failure", host(&none, &none, &json!({}), &none), false),
+            ("trusted", host(&trust, &none, &changed, &none), false),
+            ("held", host(&hold, &none, &changed, &none), false),
+            ("held by what the host can write itself", host(&none, &none, &changed, &node(&hold, false, "True")), true),
         ] {
             assert_eq!(host.shows_another_key(), expected, "{about}");
         }

@@ -92,18 +92,25 @@ fn unless_source_is_down() -> String {
     format!("unless on (namespace, pool) ({} == 0)", of_pool("source_up"))
 }
 
+fn warning(
+    name: &'static str,
+    expr: String,
+    lasts: Option<&'static str>,
+    summary: &'static str,
+    description: &'static str,
+) -> Alert {
+    Alert { name, expr, lasts, severity: Severity::Warning, summary, description }
+}
+
 /// All of them.
 pub(crate) fn alerts() -> Vec<Alert> {
-    let of_pools = |name, expr, lasts, summary, description| Alert {
-        name,
-        expr,
-        lasts,
-        severity: Severity::Warning,
-        summary,
-        description,
-    };
+    of_conditions().into_iter().chain(of_hosts()).chain(of_operator()).collect()
+}
+
+/// What the conditions of pools say.
+fn of_conditions() -> Vec<Alert> {
     vec![
-        of_pools(
+        warning(
             "WindowsNodePoolDegraded",
             format!(
                 "{} unless on (namespace, pool, reason) {} {} {} unless on (namespace, pool, reason) ({} and on (namespace, pool) ({} == 0))",
@@ -119,7 +126,7 @@ pub(crate) fn alerts() -> Vec<Alert> {
             "Pool {{ $labels.pool }} is Degraded, reason {{ $labels.reason }}. The operator retries. `kubectl describe wnp {{ $labels.pool }}` names the \
              hosts and the cause, `kubectl get wi` shows the state of each host.",
         ),
-        of_pools(
+        warning(
             "WindowsNodePoolStalled",
             format!(
                 "{} {} {}",
@@ -132,7 +139,7 @@ pub(crate) fn alerts() -> Vec<Alert> {
             "The operator cannot proceed with pool {{ $labels.pool }}, reason {{ $labels.reason }}. It does not recover by itself: \
              `kubectl describe wnp {{ $labels.pool }}` has the condition Stalled, whose message says what to correct.",
         ),
-        of_pools(
+        warning(
             "WindowsNodePoolOperationSlow",
             format!(
                 "{} unless on (namespace, pool) ({} > 0) {}",
@@ -145,7 +152,7 @@ pub(crate) fn alerts() -> Vec<Alert> {
             "An operation in pool {{ $labels.pool }} takes longer than `rollout.progressDeadlineSeconds` of the pool. The operator continues with \
              it. `kubectl describe wnp {{ $labels.pool }}` names the host, `kubectl describe wi HOST` the step and the last failure.",
         ),
-        of_pools(
+        warning(
             "WindowsNodePoolDrainBlocked",
             format!("{} > 0 {}", of_pool("drain_blocked_nodes"), unless_idle()),
             Some("1h"),
@@ -153,7 +160,7 @@ pub(crate) fn alerts() -> Vec<Alert> {
             "{{ $value }} drains in pool {{ $labels.pool }} have been blocked for an hour. `kubectl describe wnp {{ $labels.pool }}` names the \
              node and the pods, most often held by a PodDisruptionBudget. The node takes no new pods until the drain ends.",
         ),
-        of_pools(
+        warning(
             "WindowsNodePoolRemovalHeld",
             format!("{} > 0 {}", of_pool("removals_to_confirm"), unless_idle()),
             Some("15m"),
@@ -161,7 +168,7 @@ pub(crate) fn alerts() -> Vec<Alert> {
             "The list of pool {{ $labels.pool }} lacks {{ $value }} hosts, and the operator removes none of them before a person confirms it. \
              Restore the list if this is a mistake. If it is meant, confirm it with the annotation that `kubectl describe wnp {{ $labels.pool }}` names.",
         ),
-        of_pools(
+        warning(
             "WindowsNodePoolSourceStale",
             "max by (namespace, pool, source) (windows_node_pool_source_up) == 0".into(),
             Some("15m"),
@@ -169,7 +176,13 @@ pub(crate) fn alerts() -> Vec<Alert> {
             "The source of pool {{ $labels.pool }} ({{ $labels.source }}) cannot be read, or what it has cannot be used. The last good list stays in \
              force, and changes of the list reach no host. The condition InventorySynced of `kubectl describe wnp {{ $labels.pool }}` names the cause.",
         ),
-        of_pools(
+    ]
+}
+
+/// What hosts and nodes of pools are like.
+fn of_hosts() -> Vec<Alert> {
+    vec![
+        warning(
             "WindowsNodePoolHostKeyChanged",
             format!("{} > 0", of_pool("hosts_key_changed")),
             None,
@@ -177,7 +190,7 @@ pub(crate) fn alerts() -> Vec<Alert> {
             "{{ $value }} hosts of pool {{ $labels.pool }} show another host key: they were reinstalled, or another machine intercepts the connection. \
              The operator does not log in to them. `kubectl get wi` shows HostKeyMismatch; verify the key on the console of the host before you trust it.",
         ),
-        of_pools(
+        warning(
             "WindowsNodePoolNodesUnavailable",
             format!(
                 "{} > on (namespace, pool) {} unless on (namespace, pool) ({} == 1) {}",
@@ -191,7 +204,7 @@ pub(crate) fn alerts() -> Vec<Alert> {
             "{{ $value }} nodes of pool {{ $labels.pool }} are unavailable, more than `rollout.maxUnavailable` allows, and no maintenance window is \
              open. The operator begins no disruptive change meanwhile. `kubectl get wi` and `kubectl get nodes -l kubernetes.io/os=windows` name them.",
         ),
-        of_pools(
+        warning(
             "WindowsNodePoolCertificateExpiring",
             format!(
                 "{} - time() < on (namespace) group_left () (max by (namespace) (windows_node_pool_host_certificate_lifetime_seconds) / 4)",
@@ -203,7 +216,13 @@ pub(crate) fn alerts() -> Vec<Alert> {
              long before. After that, it can neither follow a new version nor report drift. \
              `kubectl get wi -o custom-columns=NAME:.metadata.name,EXPIRES:.status.wicdCertificateExpires` names the host.",
         ),
-        of_pools(
+    ]
+}
+
+/// What concerns the operator as a whole.
+fn of_operator() -> Vec<Alert> {
+    vec![
+        warning(
             "WindowsNodePoolsDown",
             format!(
                 r#"absent(windows_node_pool_build_info) unless on () (kube_deployment_spec_replicas{{namespace="$NAMESPACE",deployment="{NAME}"}} == 0)"#
@@ -213,7 +232,7 @@ pub(crate) fn alerts() -> Vec<Alert> {
             "Prometheus reads no metrics of the operator in namespace $NAMESPACE: it does not run, or Prometheus may not read them. Nodes work on, \
              and nothing joins, changes or repairs them. `kubectl -n $NAMESPACE get pods` shows whether it runs.",
         ),
-        of_pools(
+        warning(
             "WindowsNodePoolsNoLeader",
             "sum by (namespace) (windows_node_pool_leader) == 0".into(),
             Some("10m"),
@@ -221,7 +240,7 @@ pub(crate) fn alerts() -> Vec<Alert> {
             "The operator runs in namespace $NAMESPACE, and no process of it holds the Lease. Nodes work on, and nothing joins, changes or repairs them. \
              `kubectl -n $NAMESPACE logs deployment/windows-node-pools` has the cause.",
         ),
-        of_pools(
+        warning(
             "WindowsNodePoolsErrors",
             r#"max by (namespace, reason) (windows_node_pool_fault{reason!~"AnotherOperator|ControlPlaneUpgrading"}) == 1 or sum by (namespace, kind) (increase(windows_node_pool_reconcile_errors_total[5m])) > 0"#.into(),
             Some("30m"),
@@ -229,7 +248,7 @@ pub(crate) fn alerts() -> Vec<Alert> {
             "The operator in namespace $NAMESPACE {{ if $labels.reason }}begins no operation, reason {{ $labels.reason }}{{ else }}fails to reconcile objects of kind \
              {{ $labels.kind }}{{ end }}. `kubectl -n $NAMESPACE logs deployment/windows-node-pools` has the cause.",
         ),
-        of_pools(
+        warning(
             "WindowsNodePoolsPoliciesMissing",
             r#"max by (namespace) (windows_node_pool_condition{type="PoliciesInForce",status="false"}) == 1"#.into(),
             Some("15m"),
@@ -239,7 +258,7 @@ pub(crate) fn alerts() -> Vec<Alert> {
         ),
         Alert {
             severity: Severity::Info,
-            ..of_pools(
+            ..warning(
                 "WindowsNodePoolsOtherOperator",
                 r#"max by (namespace) (windows_node_pool_fault{reason="AnotherOperator"}) == 1"#.into(),
                 Some("15m"),

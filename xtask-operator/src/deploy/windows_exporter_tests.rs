@@ -25,11 +25,14 @@ pub(super) const OURS: &[&str] = &[
 /// That of WMCO has another name for this one.
 const MEMORY_OF_WMCO: &str = "windows_memory_physical_total_bytes";
 
-/// Labels that a series has on a host, beside `instance`.
-fn labels(series: &str) -> &'static [&'static str] {
+/// Labels that a series has on a host, beside `instance`. Newer exporters, as those of WMCO, say of which pod a container is.
+fn labels(series: &str, host: &str) -> &'static [&'static str] {
     match series {
         "windows_cpu_time_total" => &[r#"core="0,0",mode="idle""#, r#"core="0,0",mode="user""#],
-        s if s.starts_with("windows_container_") => &[r#"container_id="containerd://c1""#],
+        s if s.starts_with("windows_container_") && host == "ours" => &[r#"container_id="containerd://c1""#],
+        s if s.starts_with("windows_container_") => {
+            &[r#"container_id="containerd://c2",namespace="shop",pod="shelf",container="web""#]
+        }
         _ => &[""],
     }
 }
@@ -55,19 +58,20 @@ fn the_rules_need_only_series_that_the_payload_has() {
 
 #[test]
 fn every_series_is_recorded_of_hosts_of_both_operators() {
-    let mut input = vec![json!({
-        "series": r#"kube_pod_container_info{container_id="containerd://c1",namespace="shop",pod="cart",container="web"}"#,
-        "values": "1+0x10",
-    })];
+    const PODS: [(&str, &str, &str); 2] = [("ours", "c1", "cart"), ("wmcos", "c2", "shelf")];
+    let of_container = |(_, container, pod): &(&str, &str, &str)| {
+        let labels = format!(r#"container_id="containerd://{container}",namespace="shop",pod="{pod}",container="web""#);
+        json!({"series": format!("kube_pod_container_info{{{labels}}}"), "values": "1+0x10"})
+    };
+    let mut input: Vec<Value> = PODS.iter().map(of_container).collect();
     for host in ["ours", "wmcos"] {
         for series in OURS.iter().chain([&MEMORY_OF_WMCO]) {
             let is_of_other =
                 if host == "ours" { *series == MEMORY_OF_WMCO } else { *series == "windows_os_visible_memory_bytes" };
-            // One container is on one host.
-            if is_of_other || (host == "wmcos" && series.starts_with("windows_container_")) {
+            if is_of_other {
                 continue;
             }
-            for more in labels(series) {
+            for more in labels(series, host) {
                 let values = if *more == r#"core="0,0",mode="idle""# { "0+15x10" } else { "60+30x10" };
                 input.push(json!({"series": format!(r#"{series}{{instance="{host}",job="windows-exporter",{more}}}"#), "values": values}));
             }
@@ -85,19 +89,25 @@ fn every_series_is_recorded_of_hosts_of_both_operators() {
         let job = if of == "instance:node_cpu:rate:sum" { "" } else { r#",job="windows-exporter""# };
         ["ours", "wmcos"].map(|host| (format!(r#"{of}{{instance="{host}"{job}}}"#), value)).into()
     };
-    let of_pod = |of: &str| vec![(format!(r#"{of}{{namespace="shop",pod="cart"}}"#), 0.5)];
+    let of_pods = |of: &str| PODS.map(|(_, _, pod)| (format!(r#"{of}{{namespace="shop",pod="{pod}"}}"#), 0.5)).into();
+    let of_containers = |of: &str| {
+        let labels = |(host, container, pod)| {
+            format!(
+                r#"{of}{{container_id="containerd://{container}",instance="{host}",job="windows-exporter",namespace="shop",pod="{pod}"}}"#
+            )
+        };
+        PODS.map(|pod| (labels(pod), 210.0)).into()
+    };
     let tests: Vec<Value> = windows_exporter::recordings()
         .iter()
         .map(|(record, _)| {
-            let expected = match *record {
-                "container_memory_working_set_bytes" => vec![(
-                    format!(r#"{record}{{container_id="containerd://c1",instance="ours",job="windows-exporter",namespace="shop",pod="cart"}}"#),
-                    210.0,
-                )],
-                pods if pods.starts_with("pod") => of_pod(pods),
+            let expected: Vec<(String, f64)> = match *record {
+                "container_memory_working_set_bytes" => of_containers(record),
+                pods if pods.starts_with("pod") => of_pods(pods),
                 other => hosts(other),
             };
-            let samples: Vec<Value> = expected.iter().map(|(labels, value)| json!({"labels": labels, "value": value})).collect();
+            let samples: Vec<Value> =
+                expected.iter().map(|(labels, value)| json!({"labels": labels, "value": value})).collect();
             json!({"expr": record, "eval_time": "5m", "exp_samples": samples})
         })
         .collect();

@@ -276,6 +276,7 @@ fn of_pod(objects: &[Object]) -> Vec<Setting> {
 }
 
 /// What is a part of the release.
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn of_options(objects: &[Object]) -> Vec<Setting> {
     vec![
         setting(
