@@ -50,7 +50,7 @@ pub mod kind {
         /// [warnings](../guide/hosts.md#warnings), which stop nothing.
         PREFLIGHT_PASSED = "PreflightPassed";
         /// Instance: the host can use the [group Managed Service Accounts](../guide/gmsa.md) that its pool lists, as the host last reported. Present
-        /// only if the pool lists any. The host is a node in any case.
+        /// only if the pool lists any. With a plugin in the pool, a host in no domain is not checked. The host is a node in any case.
         GMSA_READY = "GMSAReady";
         /// Instance: its Node is Ready.
         NODE_HEALTHY = "NodeHealthy";

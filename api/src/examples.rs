@@ -1,13 +1,13 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    CloudProvider, ClusterPullSecret, ContainerdSettings, DeletionPolicy, Drain, Drift, EvictionThresholds,
-    FailureAction, FailurePolicy, GitRef, GitSource, GitVerify, GmsaSettings, Host, HostKeyPolicy, ImageMirror,
-    ImageMirrors, IntOrPercent, Inventory, JumpHost, KubeletDuration, KubeletExtraConfig, KubeletSettings, LogRotation,
-    MaintenanceWindow, MirrorSourcePolicy, Mode, NodeTemplate, OnTimeout, Order, PodBehavior, PodRule, PrePull,
-    Provisioning, ProxySettings, Remediation, RemediationType, Removal, Reserved, Rollout, RolloutStep, SecretKeyRef,
-    SecretRef, SourceKind, SourceRef, Ssh, Taint, TaintEffect, TemplateMetadata, TemplateSpec, WindowsNodePool,
-    WindowsNodePoolSpec,
+    CloudProvider, ClusterPullSecret, ContainerdSettings, CredentialPlugin, DeletionPolicy, Drain, Drift,
+    EvictionThresholds, FailureAction, FailurePolicy, GitRef, GitSource, GitVerify, GmsaSettings, Host, HostKeyPolicy,
+    ImageMirror, ImageMirrors, IntOrPercent, Inventory, JumpHost, KubeletDuration, KubeletExtraConfig, KubeletSettings,
+    LogRotation, MaintenanceWindow, MirrorSourcePolicy, Mode, NodeTemplate, OnTimeout, Order, PodBehavior, PodRule,
+    PrePull, Provisioning, ProxySettings, Remediation, RemediationType, Removal, Reserved, Rollout, RolloutStep,
+    SecretKeyRef, SecretRef, SourceKind, SourceRef, Ssh, Taint, TaintEffect, TemplateMetadata, TemplateSpec,
+    WindowsNodePool, WindowsNodePoolSpec,
 };
 
 /// A pool for people to start from, as `examples/<name>.yaml`.
@@ -206,7 +206,13 @@ pub fn examples() -> Vec<Example> {
                                     mirror_source_policy: Some(MirrorSourcePolicy::AllowContactingSource),
                                 }]),
                             }),
-                            gmsa: Some(GmsaSettings { accounts: Some(vec!["web-frontend".into()]) }),
+                            gmsa: Some(GmsaSettings {
+                                accounts: Some(vec!["web-frontend".into()]),
+                                plugin: Some(CredentialPlugin {
+                                    file: "CCGAKVPlugin.dll".into(),
+                                    clsid: "{CCC2A336-D7F3-4818-A213-272B7924213E}".into(),
+                                }),
+                            }),
                         }),
                     }),
                     provisioning: Some(Provisioning {

@@ -79,6 +79,8 @@ pub mod path {
     pub const KUBELET_PKI: &str = r"C:\var\lib\kubelet\pki";
     /// kubelet's newest certificate and key: a link that kubelet makes at its start, and moves whenever it renews them.
     pub const KUBELET_CURRENT_CERT: &str = r"C:\var\lib\kubelet\pki\kubelet-client-current.pem";
+    /// Libraries of plugins of Container Credential Guard.
+    pub const CREDENTIAL_PLUGINS: &str = r"C:\k\ccg";
     /// Logs. Legacy.
     pub const LOGS: &str = r"C:\var\log";
 }
@@ -319,6 +321,19 @@ pub struct Desired {
     /// Reaction to changes on the host that the operator did not make.
     #[serde(default)]
     pub drift: crate::Drift,
+    /// Plugin of Container Credential Guard. Absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credential_plugin: Option<CredentialPlugin>,
+}
+
+/// A plugin of Container Credential Guard, a payload file.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct CredentialPlugin {
+    /// Its class, in braces and upper case.
+    pub clsid: String,
+    /// Path of its library.
+    pub library: String,
 }
 
 /// When logs are rotated.

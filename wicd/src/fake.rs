@@ -14,7 +14,9 @@ use serde_json::Value;
 
 use crate::access::{AccessList, Guard};
 use crate::fake_images::{FakeImages, Images};
-use crate::host::{Adapter, HnsRequest, Host, HostError, Place, Route, ServiceInfo, ServiceSpec, path_parts};
+use crate::host::{
+    Adapter, HnsRequest, Host, HostError, Place, RegistryValues, Route, ServiceInfo, ServiceSpec, path_parts,
+};
 use crate::images::{ImageError, ImageStore};
 
 /// What happened to a service.
@@ -54,6 +56,8 @@ pub struct State {
     pub reboots: u32,
     /// How often networks were removed and left-over processes were ended.
     pub sweeps: (u32, u32),
+    /// Keys of the registry below `HKLM` that wicd makes or looks for.
+    pub registry: BTreeMap<String, RegistryValues>,
     /// What HNS answers to `GET`, by path. Only tests change it.
     pub hns: BTreeMap<String, Value>,
     /// Other requests to HNS.
@@ -450,6 +454,25 @@ impl Host for FakeHost {
 
     fn exclude_from_antivirus(&self, windows_path: &str) -> Result<(), HostError> {
         self.call("exclude_from_antivirus", windows_path)?.excluded.insert(windows_path.into());
+        Ok(())
+    }
+
+    fn registry_key(&self, key: &str) -> Result<Option<RegistryValues>, HostError> {
+        Ok(self.call("registry_key", key)?.registry.get(key).cloned())
+    }
+
+    fn put_registry_key(&self, key: &str, values: &RegistryValues) -> Result<(), HostError> {
+        let mut state = self.call("put_registry_key", key)?;
+        state.registry.entry(key.into()).or_default().extend(values.clone());
+        Ok(())
+    }
+
+    fn remove_registry_key(&self, key: &str) -> Result<(), HostError> {
+        let mut state = self.call("remove_registry_key", key)?;
+        if state.registry.keys().any(|other| other.strip_prefix(key).is_some_and(|rest| rest.starts_with('\\'))) {
+            return Err(HostError::system("remove the registry key", key)(io::Error::other("it has keys")));
+        }
+        state.registry.remove(key);
         Ok(())
     }
 

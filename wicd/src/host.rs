@@ -196,6 +196,21 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// When the antivirus cannot be queried, or the exclusion cannot be written.
     fn exclude_from_antivirus(&self, windows_path: &str) -> Result<(), HostError>;
+    /// The values of a key below `HKLM`; `None` if it does not exist. Values of other kinds are left out.
+    ///
+    /// # Errors
+    /// When the registry cannot be read.
+    fn registry_key(&self, key: &str) -> Result<Option<RegistryValues>, HostError>;
+    /// Makes a key below `HKLM`, unless it exists, and sets these values in it. Others stay.
+    ///
+    /// # Errors
+    /// When the registry cannot be written.
+    fn put_registry_key(&self, key: &str, values: &RegistryValues) -> Result<(), HostError>;
+    /// Removes a key below `HKLM`. Missing is success.
+    ///
+    /// # Errors
+    /// When the key has keys of its own, or the registry cannot be written.
+    fn remove_registry_key(&self, key: &str) -> Result<(), HostError>;
     /// Why Windows itself waits for a restart. What cannot be found out counts as no cause.
     fn restart_causes(&self) -> BTreeSet<RestartCause>;
     /// What checks files for malware, and whether Defender leaves this program (Windows path) alone. What cannot be found out counts as
@@ -214,6 +229,18 @@ pub trait Host: Send + Sync {
     /// When the processes cannot be listed, or one of them does not end.
     fn kill_leftovers(&self) -> Result<(), HostError>;
 }
+
+/// A value in the registry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RegistryValue {
+    /// `REG_SZ`.
+    Text(String),
+    /// `REG_BINARY`.
+    Bytes(Vec<u8>),
+}
+
+/// Values of a key by name; the empty name is that of the default value.
+pub type RegistryValues = BTreeMap<String, RegistryValue>;
 
 /// Kind of the entry at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

@@ -6,6 +6,7 @@
 //! * [`owned`]: what wicd has put on the host, so that a cleanup removes exactly that.
 //! * [`secure`]: verifies that the operator's directories are real directories, and that only administrators can change
 //!   their content.
+//! * [`credential_plugin`]: the registration of a plugin of Container Credential Guard.
 //! * [`certificates`]: keys, requests and certificates of kubelet and of wicd.
 //! * [`lock`]: one at a time.
 //! * [`maintenance`]: what an administrator of the host requests: to have the node drained, and to hand it back.
@@ -16,6 +17,7 @@
 
 pub mod access;
 pub mod certificates;
+pub mod credential_plugin;
 pub mod daemon;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;

@@ -75,6 +75,9 @@ pub struct Ownership {
     /// Certificates that WMCO has made trusted. They stay as long as the host is a node: the operator does not know
     /// which of them the cluster still needs.
     pub adopted_trust: BTreeSet<String>,
+    /// Keys of the registry, below `HKLM`, that were not there before.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub keys: BTreeSet<String>,
     /// Images that were not pinned before, as they are listed, and their ids.
     pub pinned: BTreeMap<String, String>,
 }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use api::payload::File;
+use api::{host, payload::File};
 use remote::payload::Payload;
 use testbed::payload::{Content, Entry, LEVEL_RELEASE};
 
@@ -28,7 +28,8 @@ pub(crate) struct Args {
     /// Directory to write; made if it does not exist.
     #[arg(long, value_name = "DIR", required = true)]
     out: Option<PathBuf>,
-    /// Folder with programs to take as they are, as csi-proxy.exe. They win over those that could be built.
+    /// Folder with programs to take as they are, as csi-proxy.exe. They win over those that could be built. Its directory ccg has plugins of
+    /// Container Credential Guard.
     #[arg(long, value_name = "FOLDER")]
     from: Option<PathBuf>,
     /// Minor version of Kubernetes whose programs are built.
@@ -100,6 +101,7 @@ fn make(args: &Args, out: &Path) -> Result<()> {
         let entry = Entry::with(part.destination, content).services(part.services).platforms(part.platforms);
         entries.push(entry.version(version.as_deref()));
     }
+    entries.extend(plugins(args)?);
 
     println!("compressing {} files at level {}", entries.len(), args.level);
     let manifest = testbed::payload::write_with(out, &entries, args.level, &|file| println!("  {}", sizes(file)))?;
@@ -111,6 +113,30 @@ fn make(args: &Args, out: &Path) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Plugins of Container Credential Guard, from the directory `ccg` of the user's folder.
+fn plugins(args: &Args) -> Result<Vec<Entry>> {
+    let Some(folder) = args.from.as_ref().map(|from| from.join("ccg")).filter(|ccg| ccg.is_dir()) else {
+        return Ok(Vec::new());
+    };
+    let mut entries = Vec::new();
+    for file in std::fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))? {
+        let path = file?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        ensure!(path.is_file() && is_library(name), "{} is no library that a pool can name", path.display());
+        println!("taking the plugin {}", path.display());
+        entries.push(Entry::with(&format!(r"{}\{name}", host::path::CREDENTIAL_PLUGINS), Content::File(path)));
+    }
+    Ok(entries)
+}
+
+/// Whether `template.spec.gmsa.plugin.file` takes this name.
+fn is_library(name: &str) -> bool {
+    (5..=64).contains(&name.len())
+        && name.ends_with(".dll")
+        && name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
 }
 
 /// The parts with these names, or all.
@@ -202,6 +228,8 @@ mod tests {
         let (from, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         std::fs::write(from.path().join("csi-proxy.exe"), "csi").unwrap();
         std::fs::write(from.path().join("other-kubelet"), "kubelet").unwrap();
+        std::fs::create_dir(from.path().join("ccg")).unwrap();
+        std::fs::write(from.path().join("ccg/plugin.dll"), "plugin").unwrap();
         let args = Args {
             command: None,
             out: None,
@@ -219,11 +247,18 @@ mod tests {
             payload.manifest(None).unwrap().files.iter().map(|f| f.destination.as_str()).collect();
         assert_eq!(
             destinations,
-            [r"C:\k\containerd\containerd_conf.toml", r"C:\k\csi-proxy.exe", r"C:\k\kubelet.exe"],
+            [
+                r"C:\k\ccg\plugin.dll",
+                r"C:\k\containerd\containerd_conf.toml",
+                r"C:\k\csi-proxy.exe",
+                r"C:\k\kubelet.exe"
+            ],
             "hybrid-overlay-node is left out"
         );
         let versions: Vec<_> = payload.manifest(None).unwrap().files.iter().map(|f| f.version.as_deref()).collect();
-        assert_eq!(versions, [None, None, Some("1.35.2")]);
+        assert_eq!(versions, [None, None, None, Some("1.35.2")]);
+        std::fs::write(from.path().join("ccg/readme.txt"), "no plugin").unwrap();
+        assert!(make(&args, out.path()).unwrap_err().to_string().contains("readme.txt is no library"));
         std::fs::write(out.path().join("csi-proxy.exe.zst"), "spoilt").unwrap();
         assert!(verify(out.path()).is_err());
     }

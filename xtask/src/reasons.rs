@@ -30,11 +30,13 @@ const TABLES: &str = "api/src/reasons";
 const EXEMPT: &[(&str, &str)] = &[
     ("wicd/src/network.rs", "fields of the host network service"),
     ("wicd/src/windows/", "names of Windows"),
+    ("wicd/src/credential_plugin.rs", "names of Windows"),
     ("core/src/render/kubelet.rs", "fields of kubelet's configuration"),
 ];
 
 /// Words that are no reasons of conditions, and what they are.
 const OTHERS: &[(&str, &[&str])] = &[
+    ("names of values in the registry of Windows", &["ImagePath", "WindowsNodePoolsAcceptance"]),
     ("versions of TLS", &["VersionTLS10", "VersionTLS11", "VersionTLS12", "VersionTLS13"]),
     (
         "kinds",

@@ -104,7 +104,7 @@ pub struct TemplateSpec {
     pub gmsa: Option<GmsaSettings>,
 }
 
-/// Group Managed Service Accounts (gMSA) that pods use. Nothing is changed on a host for them.
+/// Group Managed Service Accounts (gMSA) that pods use. Accounts change nothing on a host; a plugin is installed.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct GmsaSettings {
@@ -119,6 +119,30 @@ pub struct GmsaSettings {
         "must be names of accounts without a domain and without $ at the end: at most 15 letters, digits, -, _ and ."
     ))]
     pub accounts: Option<Vec<String>>,
+    /// Plugin of Container Credential Guard, with which hosts in no domain retrieve passwords. It comes from the payload. No plugin
+    /// if not set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plugin: Option<CredentialPlugin>,
+}
+
+/// A plugin of Container Credential Guard: a COM class in a library. Windows runs it with the rights to credentials of Active Directory.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct CredentialPlugin {
+    /// Name of the library in the directory `ccg` of the payload.
+    #[schemars(length(min = 5, max = 64))]
+    #[x_kube(validation = matches(
+        "^[A-Za-z0-9][A-Za-z0-9._-]*[.]dll$",
+        "must be the name of a file: letters, digits, -, _ and ., with .dll at its end"
+    ))]
+    pub file: String,
+    /// Class of the plugin, in braces, as `PluginGUID` of a credential specification has it.
+    #[schemars(length(min = 38, max = 38))]
+    #[x_kube(validation = matches(
+        "^[{][0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}[}]$",
+        "must be a GUID in braces, for example {CCC2A336-D7F3-4818-A213-272B7924213E}"
+    ))]
+    pub clsid: String,
 }
 
 /// Use of the cluster's pull secret. Every program on a host that runs as an administrator can read what the host gets of it.

@@ -163,6 +163,12 @@ pub(super) const UNFIT: Section = Section {
             "The same, found while the host is configured.",
             "Remove the service that the message names.",
         ),
+        row(
+            "ForeignCredentialPlugin",
+            "The pool names a [plugin of Container Credential Guard](../guide/gmsa.md#a-plugin-for-hosts-in-no-domain) whose class another installer \
+             registered on the host. Nothing of it was changed.",
+            "Uninstall that plugin, or take `template.spec.gmsa.plugin` out of the pool.",
+        ),
         row("DiskFull", "`C:` has not enough room.", "Make room; the message has the size that is needed."),
         row(
             "NoAddress",

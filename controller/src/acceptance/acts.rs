@@ -34,6 +34,8 @@ pub(super) struct Run {
     pub(super) before: Vec<&'static str>,
     /// What `template.spec` has beside the taint.
     pub(super) template: Mutex<Map<String, Value>>,
+    /// Images that the host pulls ahead.
+    pub(super) images: Mutex<Vec<String>>,
     /// The version that the node followed first.
     pub(super) first_version: Mutex<Option<String>>,
 }
@@ -53,13 +55,18 @@ impl Run {
 
     /// Why a row cannot be shown here.
     fn shows_nothing(&self, act: Act) -> Option<&'static str> {
-        let runs_pod = matches!(act, Act::Pod | Act::PodNetwork | Act::Logs | Act::Exec);
+        let needs_image = matches!(
+            act,
+            Act::Pod | Act::PodNetwork | Act::Logs | Act::Exec | Act::Drain | Act::PrePull | Act::ImagesPinned
+        );
         match act {
             Act::NodeLog => self.kind.shows_nothing(),
-            _ if !runs_pod && act != Act::Drain => None,
+            // They need a program and the registry of the host, which Wine has.
+            Act::HostMaintenance | Act::PatchedRestart if self.kind == Kind::Simulated => self.kind.shows_nothing(),
+            _ if !needs_image => None,
             _ if self.args.image.is_none() => Some("needs --image"),
-            // Pods of a simulated host are bound and evicted, and run no image; under Wine there is no containerd.
-            Act::Drain if self.kind == Kind::Simulated => None,
+            // Pods of a simulated host are bound and evicted, and run no image, and it has a list of images; under Wine there is no containerd.
+            Act::Drain | Act::PrePull if self.kind == Kind::Simulated => None,
             _ => self.kind.shows_nothing(),
         }
     }
@@ -70,6 +77,8 @@ impl Run {
             Act::NodeFacts => self.node_facts().await,
             Act::NodeLog => self.node_log().await,
             Act::Reboot => self.reboot().await,
+            Act::PrePull => self.pre_pull().await,
+            Act::ImagesPinned => self.images_pinned().await,
             Act::Pod => self.pod().await,
             Act::PodNetwork => self.pod_network().await,
             Act::Logs => self.logs().await,
@@ -77,6 +86,9 @@ impl Run {
             Act::Update => self.update().await,
             Act::Rollback => self.rollback().await,
             Act::Drain => self.drain().await,
+            Act::Maintenance => self.maintenance().await,
+            Act::HostMaintenance => self.host_maintenance().await,
+            Act::PatchedRestart => self.patched_restart().await,
             Act::Proxy => self.change(change::proxy()).await,
             Act::TrustedCertificates => self.change(change::certificates()).await,
             Act::ImageMirrors => self.change(change::mirrors()).await,
@@ -84,7 +96,7 @@ impl Run {
         }
     }
 
-    async fn apply(&self) -> anyhow::Result<()> {
+    pub(super) async fn apply(&self) -> anyhow::Result<()> {
         let host = spec::Host {
             name: &self.world.names.name(),
             suffix: &self.world.names.suffix,
@@ -93,7 +105,7 @@ impl Run {
             user: &self.args.login.user,
             fingerprint: &self.fingerprint,
         };
-        let pool = spec::pool(&host, &Value::Object(self.template.lock().clone()));
+        let pool = spec::pool(&host, &Value::Object(self.template.lock().clone()), &self.images.lock());
         self.world.apply(&pool).await
     }
 
@@ -148,7 +160,7 @@ impl Run {
         Ok(format!("{} lines", log.lines().count()))
     }
 
-    async fn until_restarted(&self, before: &str) -> anyhow::Result<String> {
+    pub(super) async fn until_restarted(&self, before: &str) -> anyhow::Result<String> {
         let is_wine = self.kind == Kind::Wine;
         let restarted = |seen: &Seen| {
             let node = seen.node.as_ref()?.spec.as_ref()?;
@@ -158,7 +170,7 @@ impl Run {
         self.world.until_seen("the host has restarted and takes pods", restarted).await
     }
 
-    async fn boot_id(&self) -> anyhow::Result<String> {
+    pub(super) async fn boot_id(&self) -> anyhow::Result<String> {
         self.world.see().await?.boot_id(self.kind == Kind::Wine).context("the Node reports no boot id")
     }
 
@@ -169,7 +181,7 @@ impl Run {
         Ok(format!("boot id {before}, then {after}"))
     }
 
-    fn image(&self) -> anyhow::Result<&str> {
+    pub(super) fn image(&self) -> anyhow::Result<&str> {
         self.args.image.as_deref().context("needs --image")
     }
 

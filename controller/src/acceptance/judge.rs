@@ -42,6 +42,12 @@ pub(super) struct Output {
     pub(super) text: String,
 }
 
+/// Key of the registry by which Windows Update waits for a restart, below `HKLM`.
+pub(super) const RESTART_REQUIRED: &str =
+    r"SOFTWARE\Microsoft\Windows\CurrentVersion\WindowsUpdate\Auto Update\RebootRequired";
+/// Value that the key has only if a run made it.
+pub(super) const MARK: &str = "WindowsNodePoolsAcceptance";
+
 /// Judges the outputs of a row's commands, one for each.
 pub(super) type Judge = fn(&[Output]) -> Outcome;
 
@@ -405,6 +411,60 @@ pub(super) fn certificate_store(outputs: &[Output]) -> Outcome {
         }
         _ => unexpected(output),
     }
+}
+
+/// wicd's record of what it has put on the host. It pins an image after containerd has reported its id.
+pub(super) fn images_pinned(image: &str, outputs: &[Output]) -> Outcome {
+    let [output] = outputs else { return Outcome::failed("no output") };
+    let read = |text| serde_json::from_str::<serde_json::Value>(text).ok();
+    let Some(record) = succeeded(output).ok().and_then(read) else {
+        return Outcome::failed(r"C:\k\wicd\owned.json cannot be read");
+    };
+    let id = record["pinned"][image].as_str();
+    match id.and_then(|id| id.strip_prefix("sha256:")).filter(|sha256| api::payload::is_sha256(sha256)) {
+        Some(sha256) => Outcome::passed(format!("{image} is pinned: sha256:{sha256}")),
+        None => Outcome::failed(format!("{image} is not pinned: {}", record["pinned"])),
+    }
+}
+
+/// The `wicd.exe` of the service, by `reg query`: what it names is run, so that it must be in its place.
+pub(super) fn path_of_wicd(outputs: &[Output]) -> Option<String> {
+    let [output] = outputs else { return None };
+    let command = value_of(succeeded(output).ok()?, "ImagePath")?;
+    let path = command.strip_suffix(" service")?.trim_matches('"').to_owned();
+    let sha256 = path.strip_prefix(api::host::path::WICD)?.strip_prefix('\\')?.strip_suffix(r"\wicd.exe")?;
+    api::payload::is_sha256(sha256).then_some(path)
+}
+
+/// `wicd.exe maintenance` with `begin`, `status`, `end` and `status`.
+pub(super) fn host_maintenance(reason: &str, outputs: &[Output]) -> Outcome {
+    let [begun, during, ended, after] = outputs else { return Outcome::failed("no output") };
+    // Before it, they print what they wait for.
+    let ends_with = |output: &Output, line: &str| {
+        succeeded(output)
+            .is_ok_and(|text| text.lines().rev().find(|l| !l.trim().is_empty()).map(str::trim) == Some(line))
+    };
+    let is = |output: &Output, lines: [&str; 2]| {
+        succeeded(output).is_ok_and(|text| text.trim().lines().map(str::trim).eq(lines))
+    };
+    let request = format!("request: {reason}");
+    let drained = "the node is drained: patch and restart the host, then run `maintenance end`";
+    for (output, fits) in [
+        (begun, ends_with(begun, drained)),
+        (during, is(during, ["state: Drained", &request])),
+        (ended, ends_with(ended, "the node is Ready, and its maintenance is over")),
+        (after, is(after, ["state: None", "request: none"])),
+    ] {
+        if !fits {
+            return unexpected(output);
+        }
+    }
+    Outcome::passed("begin: the node is drained; end: the node is Ready, and its maintenance is over")
+}
+
+/// Whether `reg query` shows [`MARK`].
+pub(super) fn has_mark(outputs: &[Output]) -> bool {
+    matches!(outputs, [output] if succeeded(output).is_ok_and(|text| value_of(text, MARK).is_some()))
 }
 
 #[cfg(test)]

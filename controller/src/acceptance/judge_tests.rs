@@ -307,10 +307,101 @@ fn access() -> Vec<Case> {
     ]
 }
 
+const IMAGE: &str = "example.com/windows:ltsc2022";
+
+fn patching() -> Vec<Case> {
+    let id = format!("sha256:{}", "a".repeat(64));
+    let record = |image: &str, id: &str| ok(&serde_json::json!({"pinned": {image: id}}).to_string());
+    let waits = "wicd: the node waits for its turn (rollout.maxUnavailable, or its pool is paused)\nwicd: the node is being drained\n";
+    let begun = "the node is drained: patch and restart the host, then run `maintenance end`";
+    let ended = "the node is Ready, and its maintenance is over";
+    let drained = "state: Drained\nrequest: acceptance";
+    vec![
+        Case {
+            judge: |outputs| images_pinned(IMAGE, outputs),
+            good: vec![record(IMAGE, &id)],
+            bad: vec![
+                (0, record("example.com/windows:other", &id)),
+                (0, record(IMAGE, "sha256:x")),
+                (0, record(IMAGE, "")),
+                (0, ok("{}")),
+                (0, ok(r#"{"pinned": null}"#)),
+                (0, ok(&format!(r#"["{IMAGE}", "{id}"]"#))),
+                (0, status(1, &record(IMAGE, &id).text)),
+            ],
+        },
+        Case {
+            judge: |outputs| host_maintenance("acceptance", outputs),
+            good: vec![
+                ok(&format!("{waits}{begun}\n")),
+                ok(&format!("{drained}\n")),
+                ok(&format!("wicd: the operator verifies the node\n{ended}\n\n")),
+                ok("state: None\nrequest: none"),
+            ],
+            bad: vec![
+                (0, ok(&format!("{begun}\nwicd: the node is on hold"))),
+                (0, status(3, begun)),
+                (0, ok(waits)),
+                (1, ok("state: Draining\nrequest: acceptance")),
+                (1, ok("state: Drained\nrequest: another")),
+                (1, ok(&format!("{drained}\nstate: None"))),
+                (2, ok("the request is withdrawn")),
+                (2, status(3, ended)),
+                (3, ok(drained)),
+                (3, ok("state: None")),
+            ],
+        },
+    ]
+}
+
+#[test]
+fn only_the_services_own_program_is_run() {
+    let sha256 = "b".repeat(64);
+    let key = r"HKEY_LOCAL_MACHINE\SYSTEM\CurrentControlSet\Services\windows-instance-config-daemon";
+    let value = |command: &str| ok(&format!("\n{key}\n    ImagePath    REG_EXPAND_SZ    {command}\n\n"));
+    let wicd = format!(r"C:\k\wicd\{sha256}\wicd.exe");
+    assert_eq!(path_of_wicd(&[value(&format!("{wicd} service"))]).as_deref(), Some(wicd.as_str()));
+    assert_eq!(path_of_wicd(&[value(&format!("\"{wicd}\" service"))]).as_deref(), Some(wicd.as_str()));
+    for hostile in [
+        value(&wicd),
+        value(&format!("{wicd} & shutdown.exe /r service")),
+        value(&format!(r"C:\Users\Public\{sha256}\wicd.exe service")),
+        value(r"C:\k\wicd\..\wicd.exe service"),
+        value(&format!(r"C:\k\wicd\{sha256}\other.exe service")),
+        value(&format!(r"C:\k\wicd\{sha256}&x\wicd.exe service")),
+        value(""),
+        status(1, &value(&format!("{wicd} service")).text),
+        ok(""),
+    ] {
+        assert_eq!(path_of_wicd(std::slice::from_ref(&hostile)), None, "{hostile:?}");
+    }
+    assert_eq!(path_of_wicd(&[]), None);
+}
+
+#[test]
+fn a_key_of_windows_itself_has_no_mark() {
+    let key = format!(r"HKEY_LOCAL_MACHINE\{RESTART_REQUIRED}");
+    let marked = ok(&format!("\n{key}\n    {MARK}    REG_SZ    1\n\n"));
+    assert!(has_mark(std::slice::from_ref(&marked)));
+    for other in [
+        ok(&format!("\n{key}\n    WuMark    REG_SZ    1\n")),
+        ok(&key),
+        status(1, "ERROR: The system was unable to find the specified registry key or value."),
+        status(1, &marked.text),
+        Output { status: None, text: marked.text.clone() },
+        ok(""),
+    ] {
+        assert!(!has_mark(std::slice::from_ref(&other)), "{other:?}");
+    }
+    assert!(!has_mark(&[]) && !has_mark(&[marked.clone(), marked]));
+}
+
 #[test]
 fn a_row_passes_by_what_windows_prints_and_by_no_other_text() {
     let garbage = ["", " \n\n", "passed", "TRUE", "\u{fffd}\u{fffd}[[[::::", ":(", " : \n : ", "Event[", "4  RUNNING"];
-    for (number, case) in [services(), logs_and_registry(), networks(), access()].into_iter().flatten().enumerate() {
+    for (number, case) in
+        [services(), logs_and_registry(), networks(), access(), patching()].into_iter().flatten().enumerate()
+    {
         let judge = |outputs: &[Output]| (case.judge)(outputs);
         assert!(matches!(judge(&case.good), Outcome::Passed(_)), "{number}: {:?}", judge(&case.good));
         assert!(matches!(judge(&[]), Outcome::Failed(_)), "{number}");

@@ -3,6 +3,7 @@
 mod acts;
 mod host;
 mod judge;
+mod patching;
 mod report;
 mod rows;
 mod spec;
@@ -94,6 +95,15 @@ pub async fn run(args: Acceptance) -> anyhow::Result<ExitCode> {
         let left = format!("{name}: {kinds}: {why}; to remove them, run the command again");
         report.left.push(api::text::line(&left, 1_000));
     }
+    let forgotten = timeout(LOGIN, run.forget_restart()).await;
+    if let Err(error) = forgotten.unwrap_or_else(|_| Err(anyhow::anyhow!("the host did not answer in time"))) {
+        let left = format!(
+            "on the host, HKLM\\{}, by which Windows waits for a restart: {}",
+            judge::RESTART_REQUIRED,
+            said(&error)
+        );
+        report.left.push(api::text::line(&left, 1_000));
+    }
     write(&run.args, &report)?;
     Ok(if report.is_good() { ExitCode::SUCCESS } else { FAILED.into() })
 }
@@ -116,7 +126,7 @@ fn interruption() -> anyhow::Result<impl Future<Output = ()>> {
 /// Says what is done, and asks whether it may be.
 fn agree(args: &Acceptance, cluster: &str) -> anyhow::Result<()> {
     eprintln!(
-        "This makes the host {} a node of the cluster {cluster}, restarts it several times, changes its settings, and removes it again. On the \
+        "This makes the host {} a node of the cluster {cluster}, restarts it several times, has it drained for maintenance, changes its settings, and removes it again. On the \
          cluster it makes one WindowsNodePool, one Secret with the key in the namespace {}, a PodDisruptionBudget and pods, and removes them; it changes no other node.\n\
          What cannot be undone: the Windows feature Containers stays enabled, the host restarts, and what runs on it ends.",
         args.host, args.namespace
@@ -156,8 +166,19 @@ async fn prepare(args: Acceptance, world: World) -> anyhow::Result<Run> {
     let target = ssh_target::new(&args.host, &args.login, LOGIN)?;
     let (host, fingerprint, kind) = Host::open(target).await.context("cannot use the host")?;
     let before = host.directories().await.context("cannot use the host")?;
-    let (template, first_version) = (Mutex::default(), Mutex::default());
-    Ok(Run { args, world, host, kind, fingerprint, before, template, first_version })
+    let run = Run {
+        args,
+        world,
+        host,
+        kind,
+        fingerprint,
+        before,
+        template: Mutex::default(),
+        images: Mutex::default(),
+        first_version: Mutex::default(),
+    };
+    run.forget_restart().await.context("cannot remove from the host what an earlier run left")?;
+    Ok(run)
 }
 
 /// The addresses of the host, as far as this machine can resolve its name.

@@ -9,6 +9,8 @@ pub(super) enum Act {
     NodeFacts,
     NodeLog,
     Reboot,
+    PrePull,
+    ImagesPinned,
     Pod,
     PodNetwork,
     Logs,
@@ -16,6 +18,9 @@ pub(super) enum Act {
     Update,
     Rollback,
     Drain,
+    Maintenance,
+    HostMaintenance,
+    PatchedRestart,
     Proxy,
     TrustedCertificates,
     ImageMirrors,
@@ -148,6 +153,8 @@ pub(super) const ROWS: &[Row] = &[
         &[events!("EventID=7043 or EventID=6005")],
         judge::clean_shutdown,
     ),
+    cluster("pre-pull", "the host pulls an image before a pod needs it", Act::PrePull),
+    cluster("images-pinned", "wicd has pinned the image", Act::ImagesPinned),
     cluster("pod", "a pod runs", Act::Pod),
     cluster("pod-network", "the pod reaches the API server by its Service and by DNS", Act::PodNetwork),
     cluster("logs", "its log can be read", Act::Logs),
@@ -155,6 +162,9 @@ pub(super) const ROWS: &[Row] = &[
     cluster("update", "a change of kubelet's settings reaches the node", Act::Update),
     cluster("rollback", "the change is taken back", Act::Rollback),
     cluster("drain", "a restart waits for a PodDisruptionBudget", Act::Drain),
+    cluster("maintenance", "a person has the node drained, and hands it back", Act::Maintenance),
+    cluster("maintenance-on-host", "wicd.exe on the host does the same", Act::HostMaintenance),
+    cluster("patched-restart", "a host that waits for a restart gets it when it is handed back", Act::PatchedRestart),
     cluster("proxy", "the node follows a version with template.spec.proxy", Act::Proxy),
     host(
         "service-variables",
@@ -209,9 +219,17 @@ mod tests {
 
     const PAGE: &str = include_str!("../../../docs/reference/windows-only.md");
 
-    /// What only Windows shows: the rows with commands, and the one that the kubelet of the test bed cannot serve.
+    /// What only Windows shows: the rows with commands, the one that the kubelet of the test bed cannot serve, and those that need containerd or
+    /// what Windows itself does.
     fn only_windows() -> BTreeSet<&'static str> {
-        let of_host = |row: &&Row| matches!(row.how, How::Host(..) | How::Cluster(Act::NodeLog));
+        let is_of_windows = |act| {
+            use Act::{HostMaintenance, ImagesPinned, NodeLog, PatchedRestart, PrePull};
+            matches!(act, NodeLog | PrePull | ImagesPinned | HostMaintenance | PatchedRestart)
+        };
+        let of_host = |row: &&Row| match row.how {
+            How::Host(..) => true,
+            How::Cluster(act) => is_of_windows(act),
+        };
         ROWS.iter().filter(of_host).map(|row| row.id).collect()
     }
 

@@ -29,15 +29,15 @@ pub(super) fn metadata(name: &str, suffix: &str, address: &str) -> Value {
     json!({"name": name, "labels": {names::ACCEPTANCE: suffix}, "annotations": {names::ACCEPTANCE: address}})
 }
 
-/// The pool with this one host, in which `template` is the part that changes. JSON and not a type, so that a field that the cluster's CRD
+/// The pool with this one host, in which `template` and the images that the host pulls ahead are the parts that change. JSON and not a type, so that a field that the cluster's CRD
 /// lacks is sent all the same, and refused.
-pub(super) fn pool(host: &Host<'_>, template: &Value) -> Value {
+pub(super) fn pool(host: &Host<'_>, template: &Value, images: &[String]) -> Value {
     let Host { name, suffix, address, port, user, fingerprint } = host;
     let mut spec = json!({"taints": [{"key": names::ACCEPTANCE, "value": suffix, "effect": "NoSchedule"}]});
     if let (Some(spec), Some(more)) = (spec.as_object_mut(), template.as_object()) {
         spec.extend(more.clone());
     }
-    json!({
+    let mut pool = json!({
         "apiVersion": format!("{}/{}", names::GROUP, names::VERSION),
         "kind": "WindowsNodePool",
         "metadata": metadata(name, suffix, address),
@@ -48,7 +48,11 @@ pub(super) fn pool(host: &Host<'_>, template: &Value) -> Value {
             "ssh": {"privateKeySecretRefs": [{"name": name}]},
             "template": {"metadata": {"labels": {names::ACCEPTANCE: suffix}}, "spec": spec},
         },
-    })
+    });
+    if !images.is_empty() {
+        pool["spec"]["provisioning"] = json!({"prePull": {"images": images}});
+    }
+    pool
 }
 
 /// The changes, one after another: each keeps those before.

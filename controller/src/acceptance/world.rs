@@ -92,6 +92,30 @@ impl Seen {
         self.node.as_ref().is_some_and(|node| node.annotations().contains_key(key::REBOOT_REQUIRED))
     }
 
+    /// How far the maintenance of the node is.
+    pub(super) fn maintenance(&self) -> Option<&str> {
+        self.node.as_ref()?.annotations().get(key::MAINTENANCE_STATE).map(String::as_str)
+    }
+
+    /// Whether new pods are kept away from the node.
+    pub(super) fn is_cordoned(&self) -> bool {
+        self.node.as_ref().and_then(|node| node.spec.as_ref()?.unschedulable) == Some(true)
+    }
+
+    /// Whether the host has pulled and pinned this image ahead.
+    pub(super) fn has_pulled(&self, image: &str) -> bool {
+        let pulled = self.instance.as_ref().and_then(|i| i.status.as_ref()?.pre_pulled.as_ref());
+        let status = self.pool.status.as_ref();
+        pulled.is_some_and(|pulled| pulled.images.iter().any(|found| found == image))
+            && status.is_some_and(|status| is_true(&status.conditions, kind::IMAGES_PULLED))
+    }
+
+    /// Whether kubelet reports this image, which it does for the largest ones of the node.
+    pub(super) fn reports_image(&self, image: &str) -> bool {
+        let images = self.node.iter().filter_map(|node| node.status.as_ref()?.images.as_ref()).flatten();
+        images.flat_map(|found| found.names.iter().flatten()).any(|name| name == image)
+    }
+
     /// What the operator says, for a wait that ends without what was waited for.
     pub(super) fn says(&self) -> String {
         let status = self.pool.status.as_ref();
@@ -292,6 +316,20 @@ impl World {
     pub(super) async fn ask_restart(&self) -> anyhow::Result<()> {
         let patch = json!({"metadata": {"annotations": {key::REBOOT_REQUIRED: ""}}});
         self.nodes().patch(&self.names.name(), &PatchParams::default(), &Patch::Merge(patch)).await?;
+        Ok(())
+    }
+
+    /// Asks that the node be drained for maintenance, as a person does, or takes that back.
+    ///
+    /// # Errors
+    /// When the API server refuses or does not answer.
+    pub(super) async fn ask_maintenance(&self, reason: Option<&str>) -> anyhow::Result<()> {
+        let patch = json!({"metadata": {"annotations": {key::MAINTENANCE: reason}}});
+        let patch = Patch::Merge(patch);
+        self.instances()
+            .patch(&self.names.name(), &PatchParams::default(), &patch)
+            .await
+            .context("cannot annotate the WindowsInstance")?;
         Ok(())
     }
 

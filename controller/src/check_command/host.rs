@@ -162,7 +162,8 @@ fn facts_of(machine: &Machine) -> [Row; 4] {
 
 /// Whether the host can use the accounts that were named. It can become a node in any case.
 fn accounts(args: &CheckHost, state: &HostState) -> Option<Row> {
-    let found = service_accounts::check(&args.gmsa, state).err().map(|fault| (true, fault.reason(), fault.to_string()));
+    let found =
+        service_accounts::check(&args.gmsa, None, state).err().map(|fault| (true, fault.reason(), fault.to_string()));
     (!args.gmsa.is_empty()).then(|| finding("gmsa", found, args.gmsa.join(", ")))
 }
 

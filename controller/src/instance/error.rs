@@ -382,6 +382,7 @@ mod tests {
             (says("ProtocolMismatch"), Host),
             (says("NotAdministrator"), Host),
             (says("ForeignService"), Host),
+            (says("ForeignCredentialPlugin"), Host),
             (says("DiskFull"), Host),
             (says("AccessDenied"), Host),
             (says("HashMismatch"), Host),

@@ -90,7 +90,7 @@ pub(super) async fn connect(scope: &mut Scope, target: &Target, step: Step) -> R
     check(scope, &mut session, &state)?;
     note_boot(scope, &state);
     preflight(scope, target, &api_server, &state)?;
-    suitability::report_accounts(scope, &target.rendered.shared.service_accounts, &state);
+    suitability::report_accounts(scope, &target.rendered.shared, &state);
     scope.record_identity(session.connection());
     note_wicd_certificate(scope, &state);
     if let Some(before) = scope.status.operation.as_ref().and_then(|o| o.boot_id_before.clone()) {
@@ -238,6 +238,7 @@ pub(super) async fn configure(
             metadata_address: rendered.shared.metadata_address,
             logs: rendered.shared.logs,
             drift: scope.pool.spec.remediation().drift.unwrap_or_default(),
+            credential_plugin: rendered.shared.credential_plugin.clone(),
         },
         files: rendered.files().to_vec(),
         configs: configs(scope, target)?,

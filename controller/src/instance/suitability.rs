@@ -6,7 +6,10 @@ use api::{
     host::HostState,
 };
 use jiff::Timestamp;
-use wnp_core::operation::{preflight::Faults, preflight_warnings, service_accounts};
+use wnp_core::{
+    operation::{preflight::Faults, preflight_warnings, service_accounts},
+    render::Shared,
+};
 
 use super::scope::Scope;
 use crate::events::EventReason;
@@ -30,12 +33,14 @@ pub(super) fn report(scope: &mut Scope, found: Result<(), &Faults>, state: &Host
 }
 
 /// Reports whether the host can use the accounts of its pool. Without accounts there is nothing to report.
-pub(super) fn report_accounts(scope: &mut Scope, accounts: &[String], state: &HostState) {
+pub(super) fn report_accounts(scope: &mut Scope, of_pool: &Shared, state: &HostState) {
+    let accounts = &of_pool.service_accounts;
     if accounts.is_empty() {
         return conditions::remove(&mut scope.status.conditions, kind::GMSA_READY);
     }
-    let (status, why, message) = match service_accounts::check(accounts, state) {
-        Ok(()) => (Status::True, reason::SUCCEEDED, accounts.join(", ")),
+    let plugin = of_pool.credential_plugin.as_ref().map(|plugin| plugin.clsid.as_str());
+    let (status, why, message) = match service_accounts::check(accounts, plugin, state) {
+        Ok(message) => (Status::True, reason::SUCCEEDED, message),
         Err(fault) => (fault.status(), fault.reason(), fault.to_string()),
     };
     let before = conditions::find(&scope.status.conditions, kind::GMSA_READY).map(|c| c.message.clone());

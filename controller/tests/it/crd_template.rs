@@ -107,6 +107,7 @@ async fn services_of_the_nodes() -> Result<()> {
     let extra = |extra: Value| kubelet(json!({"extraConfig": extra}));
     let pulls = |pulls: Value| spec(json!({"clusterPullSecret": pulls}));
     let gmsa = |accounts: &[&str]| spec(json!({"gmsa": {"accounts": accounts}}));
+    let plugin = |file: &str, clsid: &str| spec(json!({"gmsa": {"plugin": {"file": file, "clsid": clsid}}}));
     let proxy = |url: &str| spec(json!({"proxy": {"httpsProxy": url}}));
     let mirrors = |policy: &str| {
         let mirror = json!({"source": "a.example.com", "mirrors": ["b.example.com"], "mirrorSourcePolicy": policy});
@@ -141,6 +142,28 @@ async fn services_of_the_nodes() -> Result<()> {
         ("an account that is too long", gmsa(&["abcdefghijklmnop"]), Refused("may not be more than 15")),
         ("no account", gmsa(&[]), Refused("should have at least 1 items")),
         ("an account twice", gmsa(&["web", "web"]), Refused("Duplicate value")),
+        ("a plugin", plugin("CCGAKVPlugin.dll", "{CCC2A336-D7F3-4818-A213-272B7924213E}"), Taken),
+        ("a plugin in lower case", plugin("a.dll", "{ccc2a336-d7f3-4818-a213-272b7924213e}"), Taken),
+        (
+            "a class without braces",
+            plugin("a.dll", "CCC2A336-D7F3-4818-A213-272B7924213E00"),
+            Refused("must be a GUID in braces"),
+        ),
+        (
+            "a class that is a path",
+            plugin("a.dll", r"{CCC2A336-D7F3-4818-A213-..\..\24213E}"),
+            Refused("must be a GUID in braces"),
+        ),
+        (
+            "a plugin elsewhere",
+            plugin(r"..\a.dll", "{CCC2A336-D7F3-4818-A213-272B7924213E}"),
+            Refused("name of a file"),
+        ),
+        (
+            "a plugin that is a program",
+            plugin("a.exe", "{CCC2A336-D7F3-4818-A213-272B7924213E}"),
+            Refused("name of a file"),
+        ),
         ("no logins", pulls(json!({"mode": "Ignore"})), Taken),
         ("some logins", pulls(json!({"registries": ["quay.io/org", "mirror.example.com:5000"]})), Taken),
         (

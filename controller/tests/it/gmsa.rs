@@ -41,5 +41,15 @@ async fn hosts_join_and_report_whether_they_can_use_the_accounts_of_their_pool()
     reports(member.name(), "False", "AccountNotUsable").await?;
     world.until("factory", "it is Ready", is_ready).await?;
     ensure!(member.kubelet_starts() == starts, "the node was disturbed");
+
+    // A plugin that the payload does not have stops the pool, and no node.
+    let plugin = json!({"file": "absent.dll", "clsid": "{CCC2A336-D7F3-4818-A213-272B7924213E}"});
+    let with_plugin = json!({"template": {"spec": {"gmsa": {"accounts": ["web"], "plugin": plugin}}}});
+    world.apply("factory", &spec_with(&hosts, with_plugin)).await?;
+    let is_refused = |p: &api::WindowsNodePool| {
+        pool_status(p).conditions.iter().any(|c| c.reason == "TemplateInvalid" && c.message.contains("absent.dll"))
+    };
+    world.until("factory", "it says that the payload has no such plugin", is_refused).await?;
+    ensure!(member.kubelet_starts() == starts, "the node was disturbed");
     Ok(())
 }

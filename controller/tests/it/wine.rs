@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fs, path::Path, path::PathBuf, sync::Arc, time:
 
 use anyhow::{Context as _, Result, bail, ensure};
 use api::{
-    WindowsNodePool,
+    WindowsInstance, WindowsNodePool,
     conditions::kind,
     host::{WICD_SERVICE, path as host_path},
     names::key,
@@ -237,6 +237,8 @@ async fn story(world: &mut World) -> Result<()> {
     done("services keep");
     changes(world).await.context("both nodes change")?;
     done("both nodes have changed twice");
+    plugin(world).await.context("both nodes get a plugin")?;
+    done("both nodes have a plugin of Container Credential Guard");
     // From here on the test does not intervene.
     if let Some(operator) = world.operator.take() {
         operator.kill();
@@ -366,7 +368,8 @@ async fn changes(world: &mut World) -> Result<()> {
     fs::write(&exe, &bytes)?;
     let kubelet = Entry::with(r"C:\k\kubelet.exe", Content::File(exe)).services(&["kubelet"]);
     world.options.payload = world.files.path().join("payload-2");
-    payload::write(&world.options.payload, &[kubelet], payload::LEVEL_FAST)?;
+    let library = Entry::new(r"C:\k\ccg\plugin.dll", *b"library");
+    payload::write(&world.options.payload, &[kubelet, library], payload::LEVEL_FAST)?;
     if let Some(operator) = world.operator.take() {
         operator.kill();
     }
@@ -375,6 +378,7 @@ async fn changes(world: &mut World) -> Result<()> {
     world.operator = Some(operator);
     world.updated_from(&second).await.context("another kubelet.exe")?;
     for host in &world.hosts {
+        ensure!(!host.drive_c().join("k/ccg").exists(), "a host has a plugin that its pool does not name");
         let placed = fs::metadata(host.drive_c().join("k/kubelet.exe"))?.len();
         ensure!(placed == bytes.len() as u64, "kubelet.exe was not replaced");
         let node = world.node(host).await?;
@@ -384,6 +388,54 @@ async fn changes(world: &mut World) -> Result<()> {
     }
     let log = world.operator.as_ref().map(Operator::log).unwrap_or_default();
     ensure!(log.contains("evicting pods"), "nothing was drained for another kubelet");
+    Ok(())
+}
+
+const PLUGIN: &str = "{0A1B2C3D-0000-4000-8000-00000000000F}";
+/// Keys of the plugin.
+fn plugin_keys() -> [String; 4] {
+    [
+        format!(r"HKLM\Software\Classes\AppID\{PLUGIN}"),
+        format!(r"HKLM\Software\Classes\CLSID\{PLUGIN}"),
+        format!(r"HKLM\Software\Classes\CLSID\{PLUGIN}\InprocServer32"),
+        format!(r"HKLM\System\CurrentControlSet\Control\CCG\COMClasses\{PLUGIN}"),
+    ]
+}
+
+/// A plugin of Container Credential Guard: one host has a registration of another installer first, which stays until a person removes it.
+async fn plugin(world: &mut World) -> Result<()> {
+    let [a, b] = &world.hosts;
+    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
+    let before = pools.get(POOL).await?.status.and_then(|s| s.desired_version).context("no version")?;
+    let kubelets = (process(a, "kubelet.exe").await?, process(b, "kubelet.exe").await?);
+    let [_, _, theirs, _] = plugin_keys();
+    cmd(b, &format!(r"reg add {theirs} /ve /d C:\theirs.dll")).await?;
+    world.template["spec"]["gmsa"] = json!({"plugin": {"file": "plugin.dll", "clsid": PLUGIN.to_ascii_lowercase()}});
+    world.apply(&[a, b]).await?;
+    let instances: Api<WindowsInstance> = Api::all(world.client.clone());
+    let says = async || {
+        let status = instances.get(b.name()).await?.status.unwrap_or_default();
+        Ok(status.conditions.iter().any(|c| c.message.contains("another installer registered the plugin")))
+    };
+    world.wait("the foreign registration is reported", says).await?;
+    let value = cmd(b, &format!("reg query {theirs} /ve")).await?;
+    ensure!(value.contains(r"C:\theirs.dll"), "{value}");
+    let list = b.cmd(&format!("reg query {}", plugin_keys()[3])).await?;
+    ensure!(!list.status.success(), "it was registered beside another registration");
+    cmd(b, &format!(r"reg delete HKLM\Software\Classes\CLSID\{PLUGIN} /f")).await?;
+    world.updated_from(&before).await.context("a plugin")?;
+    for host in [a, b] {
+        ensure!(fs::read(host.drive_c().join("k/ccg/plugin.dll"))? == b"library", "the library is not there");
+        let value = cmd(host, &format!("reg query {theirs} /ve")).await?;
+        ensure!(value.contains(r"C:\k\ccg\plugin.dll"), "{value}");
+        for key in plugin_keys() {
+            cmd(host, &format!("reg query {key}")).await?;
+        }
+        let rights = cmd(host, &format!("reg query {} /v LaunchPermission", plugin_keys()[0])).await?;
+        ensure!(rights.contains("REG_BINARY") && rights.contains("01000480"), "{rights}");
+    }
+    let after = (process(a, "kubelet.exe").await?, process(b, "kubelet.exe").await?);
+    ensure!(after == kubelets, "a plugin restarted kubelet");
     Ok(())
 }
 
@@ -417,6 +469,9 @@ async fn leaves(world: &World, leaver: &WineHost, stays: &WineHost) -> Result<()
     for service in [WICD_SERVICE, "kubelet"] {
         let key = leaver.cmd(&format!(r"reg query HKLM\System\CurrentControlSet\Services\{service}")).await?;
         ensure!(!key.status.success(), "the registry still has {service}");
+    }
+    for key in plugin_keys() {
+        ensure!(!leaver.cmd(&format!("reg query {key}")).await?.status.success(), "the registry still has {key}");
     }
     let variable = cmd(leaver, &format!(r#"reg query "{ENVIRONMENT}" /v {}"#, VARIABLE.0)).await?;
     ensure!(variable.contains(VARIABLE.2) && !variable.contains(VARIABLE.1), "{variable}");

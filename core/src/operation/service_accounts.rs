@@ -14,7 +14,7 @@ const DOMAIN: usize = 63;
 pub enum AccountFault {
     /// The host is a member of no domain.
     #[error(
-        "the host is a member of no Active Directory domain, so that it cannot retrieve the passwords of {accounts}; join it to the domain, or take the accounts out of template.spec.gmsa"
+        "the host is a member of no Active Directory domain, so that it cannot retrieve the passwords of {accounts}; join it to the domain, take the accounts out of template.spec.gmsa, or name a plugin there that retrieves passwords without a domain"
     )]
     NotDomainJoined {
         /// The accounts.
@@ -55,16 +55,21 @@ impl AccountFault {
     }
 }
 
-/// Checks the accounts of a pool on a host. `state` is its answer to a request with these accounts.
+/// Checks the accounts of a pool on a host, and returns what it found, for people. `state` is the host's answer to a request with these
+/// accounts. A host in no domain can be in a pool that has a plugin: which passwords that retrieves is not known before a pod needs one.
 ///
 /// # Errors
 /// The worst fault: no domain before an account that cannot be used, and that before one of which nothing is known.
-pub fn check(accounts: &[String], state: &HostState) -> Result<(), AccountFault> {
+pub fn check(accounts: &[String], plugin: Option<&str>, state: &HostState) -> Result<String, AccountFault> {
     if accounts.is_empty() {
-        return Ok(());
+        return Ok(String::new());
     }
+    let all = accounts.join(", ");
     if domain(state.machine.domain.as_deref()).is_none() {
-        return Err(AccountFault::NotDomainJoined { accounts: accounts.join(", ") });
+        return match plugin {
+            Some(clsid) => Ok(format!("{all} (not checked: the host is in no domain, and has the plugin {clsid})")),
+            None => Err(AccountFault::NotDomainJoined { accounts: all }),
+        };
     }
     let of = |account: &String| state.service_accounts.get(account).copied().unwrap_or_default();
     let problem = |account: &String| {
@@ -83,7 +88,7 @@ pub fn check(accounts: &[String], state: &HostState) -> Result<(), AccountFault>
         return Err(AccountFault::AccountNotUsable { accounts: bad.join(", ") });
     }
     let unknown: Vec<&str> = accounts.iter().filter(|a| of(a) == AccountState::Unknown).map(String::as_str).collect();
-    if unknown.is_empty() { Ok(()) } else { Err(AccountFault::AccountUnknown { accounts: unknown.join(", ") }) }
+    if unknown.is_empty() { Ok(all) } else { Err(AccountFault::AccountUnknown { accounts: unknown.join(", ") }) }
 }
 
 /// The domain that a host reports, in lower case. `None` if it reports none, or a text that is no DNS name or does not fit into the value of a
@@ -157,10 +162,21 @@ mod tests {
             let accounts: Vec<String> = accounts.iter().map(|a| (*a).to_owned()).collect();
             let service_accounts = found.iter().map(|(name, state)| ((*name).to_owned(), *state)).collect();
             let machine = Machine { domain: domain.map(str::to_owned), ..Machine::default() };
-            let result = check(&accounts, &HostState { machine, service_accounts, ..HostState::default() });
+            let state = HostState { machine, service_accounts, ..HostState::default() };
+            let result = check(&accounts, None, &state);
             assert_eq!(result.as_ref().err().map(AccountFault::reason), expected, "{about}");
             assert!(result.err().is_none_or(|e| e.to_string().contains(part)), "{about}");
+            // A plugin is for hosts in no domain, and changes nothing for the others.
+            let with_plugin = check(&accounts, Some("{X}"), &state).err().map(|e| e.reason());
+            assert_eq!(with_plugin, expected.filter(|reason| *reason != "NotDomainJoined"), "{about}, with a plugin");
         }
+    }
+
+    #[test]
+    fn accounts_of_a_plugin_are_listed_as_not_checked() {
+        let accounts = ["web".to_owned(), "db".to_owned()];
+        let message = check(&accounts, Some("{X}"), &HostState::default()).unwrap();
+        assert_eq!(message, "web, db (not checked: the host is in no domain, and has the plugin {X})");
     }
 
     #[test]

@@ -11,6 +11,7 @@
 mod check;
 mod containerd;
 mod context;
+mod credential_plugin;
 mod credential_provider;
 mod error;
 mod facts;

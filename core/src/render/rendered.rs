@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt::Write as _, net::Ipv4Addr};
 
 use api::{
     CloudProvider, ClusterPullSecret, ImageMirrors, TemplateSpec,
-    host::{ConfigFile, LogRotation, path},
+    host::{ConfigFile, CredentialPlugin, LogRotation, path},
     payload::{self, File, Manifest},
     services::ServicesConfig,
     services_version,
@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 use super::{
     Cluster, HostParams, METADATA_ADDRESS, Platform, PullSecret, RenderError, Settings, check, containerd,
     context::Context,
-    credential_provider,
+    credential_plugin, credential_provider,
     files::{self, Programs},
     kubelet, pool_facts, program,
     services::{has_node_manager, services},
@@ -65,6 +65,9 @@ pub struct Shared {
     /// Accounts that hosts are checked for. Hosts get nothing of it; a change makes a version so that hosts are checked again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub service_accounts: Vec<String>,
+    /// Plugin of Container Credential Guard. None if the pool names none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credential_plugin: Option<CredentialPlugin>,
     /// Path and SHA-256 of the files that follow from the cluster and the three above. Never a content, and nothing of a secret.
     pub cluster_files: BTreeMap<String, String>,
 }
@@ -92,9 +95,10 @@ pub fn render(
         credential_providers: credential_provider::config(|file| context.has(file)),
         node_manager: has_node_manager(&services),
     };
+    let plugin = credential_plugin::of_pool(template);
     let shared = Shared {
         hash_version: HASH_VERSION,
-        files: payload.for_platform(cluster.platform.as_str()),
+        files: credential_plugin::files(payload.for_platform(cluster.platform.as_str()), plugin.as_ref())?,
         kubelet: kubelet::config(cluster, settings, &template.kubelet.clone().unwrap_or_default())?,
         containerd: containerd::drop_in(&containerd, has_containerd)?,
         logs: settings.logs.rotation(),
@@ -104,6 +108,7 @@ pub fn render(
         trusted_certificates: template.trusted_certificates.clone(),
         image_mirrors: template.image_mirrors.clone(),
         service_accounts: service_accounts(template),
+        credential_plugin: plugin,
     };
     Ok(Rendered { services, shared })
 }
@@ -144,6 +149,7 @@ impl Rendered {
             trusted_certificates,
             image_mirrors,
             service_accounts,
+            credential_plugin,
             cluster_files,
         } = &self.shared;
         let mut hash = Sha256::new();
@@ -176,6 +182,9 @@ impl Rendered {
         }
         if !service_accounts.is_empty() {
             add("service accounts", &service_accounts.join(" "));
+        }
+        if let Some(CredentialPlugin { clsid, library }) = credential_plugin {
+            add("credential plugin", &format!("{clsid} {library}"));
         }
         for (path, sha256) in cluster_files {
             add(path, sha256);

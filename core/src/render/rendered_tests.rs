@@ -168,7 +168,7 @@ fn the_hash_follows_meaning() {
         assert_ne!(after, before, "{name}");
         assert_eq!(after.hash(), before.hash(), "{name}");
     }
-    let other: [(&str, Alter); 16] = [
+    let other: [(&str, Alter); 18] = [
         ("certificates of the pool", |r| r.shared.trusted_certificates = Some("x".into())),
         ("mirrors of the pool", |r| r.shared.image_mirrors = Some(api::ImageMirrors::default())),
         ("command", |r| r.services.services[0].path.push('x')),
@@ -187,6 +187,11 @@ fn the_hash_follows_meaning() {
         ("logs", |r| r.shared.logs = None),
         ("age of logs", |r| r.shared.logs = Some(LogRotation { max_bytes: 10 << 20, max_age_seconds: 7201 })),
         ("accounts", |r| r.shared.service_accounts.push("web".into())),
+        ("a plugin", |r| r.shared.credential_plugin = Some(CredentialPlugin::default())),
+        ("its library", |r| {
+            let library = "x".into();
+            r.shared.credential_plugin = Some(CredentialPlugin { library, ..CredentialPlugin::default() });
+        }),
         ("file of the cluster", |r| drop(r.shared.cluster_files.insert(path::API_CA.into(), "c".repeat(64)))),
     ];
     let mut hashes = std::collections::BTreeSet::from([before.hash()]);

@@ -8,6 +8,7 @@
 //! | settings of Amazon's credential provider, which kubelet reads when it starts | Restart | kubelet |
 //! | rotation of logs by wicd | None | |
 //! | accounts that hosts are checked for | None | |
+//! | the plugin of Container Credential Guard, which Windows loads for each use, and its library | None | |
 //! | a service's place in the order of starting | None | |
 //! | command, dependencies, variables or preparation of a service | as the service | that one |
 //! | a payload file that services read: other, new or gone | as the services | those |
@@ -249,6 +250,9 @@ impl Differences {
         }
         if from.service_accounts != to.service_accounts {
             self.add(Disruption::None, [], "the accounts that hosts are checked for".to_owned());
+        }
+        if from.credential_plugin != to.credential_plugin {
+            self.add(Disruption::None, [], "the plugin of Container Credential Guard".to_owned());
         }
         let runs = |name: &str| services.iter().any(|s| s.name == name);
         let paths: BTreeSet<&String> = from.cluster_files.keys().chain(to.cluster_files.keys()).collect();

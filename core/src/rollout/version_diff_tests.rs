@@ -154,6 +154,13 @@ const CASES: &[Case] = &[
         &[],
         "the accounts that hosts are checked for",
     ),
+    (
+        "a plugin of a pool",
+        |r| r.shared.credential_plugin = Some(api::host::CredentialPlugin::default()),
+        Nothing,
+        &[],
+        "the plugin of Container Credential Guard",
+    ),
     ("logs", |r| r.shared.logs = None, Nothing, &[], "the rotation of logs"),
     ("order", |r| service(r, "csi-proxy").priority = 9, Nothing, &[], "the start order of csi-proxy"),
     ("kubelet's command", |r| service(r, "kubelet").path.push('x'), Restart, ABOVE_KUBELET, "the command of kubelet"),

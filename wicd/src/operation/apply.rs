@@ -12,7 +12,9 @@ use super::recipient;
 use super::stage::{Payloads, check};
 use super::state::{blob, foreign, missing};
 use super::{Failure, Report, chain};
+use crate::access::{AccessList, Guard};
 use crate::certificates::{self, CertificateError};
+use crate::credential_plugin;
 use crate::files::{self, Access};
 use crate::host::{Host, HostError};
 use crate::network;
@@ -43,6 +45,10 @@ pub(super) fn apply(host: &dyn Host, request: &Request, body: &Apply, report: &m
 
     quiet(host, body, report)?;
     claim(host, body, &placed, &mut owned)?;
+    let plugin = body.desired.credential_plugin.as_ref();
+    if let Some(plugin) = plugin {
+        credential_plugin::claim(plugin, &mut owned);
+    }
     for (name, value) in &variables {
         owned.claim_env_var(host, name, value.as_deref())?;
     }
@@ -65,6 +71,12 @@ pub(super) fn apply(host: &dyn Host, request: &Request, body: &Apply, report: &m
     }
     set_variables(host, &variables, &body.desired.services, &mut owned)?;
     trust(host, &trusted, &mut owned)?;
+    credential_plugin::unregister_others(host, plugin, &mut owned)?;
+    if let Some(plugin) = plugin {
+        // Which account loads it is up to Windows, and there is no secret in it.
+        host.set_access(&host.path(&plugin.library)?, &AccessList::of(Guard::Readable))?;
+        credential_plugin::register(host, plugin)?;
+    }
     for stale in owned.placed.difference(&placed) {
         files::remove(host, stale)?;
     }
@@ -136,6 +148,7 @@ fn preflight(host: &dyn Host, body: &Apply, owned: &Ownership) -> Result<(), Fai
         );
         return Err(Failure::new("ForeignService", message));
     }
+    check_plugin(host, body, owned)?;
     secure::check_state(host, &log_directories(&body.desired))?;
     let missing = missing(host, &body.files)?;
     if let Some(first) = missing.first() {
@@ -143,6 +156,26 @@ fn preflight(host: &dyn Host, body: &Apply, owned: &Ownership) -> Result<(), Fai
         return Err(Failure::new("PayloadMissing", message));
     }
     Ok(())
+}
+
+/// Refuses a plugin that is no payload file, and one whose class another installer has registered.
+fn check_plugin(host: &dyn Host, body: &Apply, owned: &Ownership) -> Result<(), Failure> {
+    let Some(plugin) = &body.desired.credential_plugin else { return Ok(()) };
+    let is_sent = body.files.iter().any(|f| f.destination.eq_ignore_ascii_case(&plugin.library));
+    if !credential_plugin::is_class(&plugin.clsid) || !is_sent {
+        let message = format!("{:?} with {:?} is no plugin of the payload", plugin.clsid, plugin.library);
+        return Err(Failure::new("PathRefused", message));
+    }
+    match credential_plugin::foreign_key(host, plugin, owned)? {
+        None => Ok(()),
+        Some(key) => Err(Failure::new(
+            "ForeignCredentialPlugin",
+            format!(
+                "another installer registered the plugin {}: HKLM\\{key} exists; uninstall that plugin, or take template.spec.gmsa.plugin out of the pool",
+                plugin.clsid
+            ),
+        )),
+    }
 }
 
 /// Records what is about to be made.

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use api::host::{Marker, Outcome, WICD_SERVICE, path};
 
 use super::{Failure, Report, chain, pending, pull};
+use crate::credential_plugin;
 use crate::files::{self, Access};
 use crate::host::{Host, HostError, ServiceInfo};
 use crate::ownership::Ownership;
@@ -56,6 +57,7 @@ pub(super) fn cleanup(host: &dyn Host, report: &mut Report) -> Result<Outcome, F
         remove_services(host, &owned, report, &mut failures);
         failures.note(host.kill_leftovers());
         restore(host, &owned, &mut failures);
+        failures.note(credential_plugin::unregister_others(host, None, &mut owned));
         left = remove_containerd_state(host, &mut owned, report);
         remove_files(host, &owned, report, &mut failures);
     }

@@ -295,7 +295,8 @@ unsafe fn sid_text(sid: PSID) -> io::Result<String> {
     }
 }
 
-struct Descriptor(PSECURITY_DESCRIPTOR);
+/// A security descriptor that Windows allocated.
+pub(super) struct Descriptor(PSECURITY_DESCRIPTOR);
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
@@ -305,7 +306,7 @@ impl Drop for Descriptor {
 }
 
 impl Descriptor {
-    fn parse(text: &str) -> io::Result<Self> {
+    pub(super) fn parse(text: &str) -> io::Result<Self> {
         let text = wide(text)?;
         let mut descriptor = null_mut();
         // SAFETY: the text ends with a zero; null stands for: size not asked for.
@@ -318,6 +319,10 @@ impl Descriptor {
             )
         })?;
         Ok(Self(descriptor))
+    }
+
+    pub(super) fn as_raw(&self) -> PSECURITY_DESCRIPTOR {
+        self.0
     }
 
     fn owner(&self) -> io::Result<PSID> {

@@ -21,6 +21,8 @@ mod privilege;
 mod process;
 mod registry;
 #[expect(unsafe_code, reason = "Windows' own interface")]
+mod registry_key;
+#[expect(unsafe_code, reason = "Windows' own interface")]
 mod routes;
 #[expect(unsafe_code, reason = "Windows' own interface")]
 mod scm;
@@ -38,7 +40,9 @@ use api::host::{AccountState, Antivirus, Machine, RestartCause, ServiceState};
 use tokio::net::windows::named_pipe::{ClientOptions, NamedPipeClient};
 
 use crate::access::{AccessList, Guard};
-use crate::host::{Adapter, HnsRequest, Host, HostError, Place, Route, ServiceInfo, ServiceSpec, path_parts};
+use crate::host::{
+    Adapter, HnsRequest, Host, HostError, Place, RegistryValues, Route, ServiceInfo, ServiceSpec, path_parts,
+};
 use crate::images::{self, Containerd, ImageError, ImageStore};
 
 /// containerd's shims go on when containerd stops. Those of another containerd on the host are not ours.
@@ -178,6 +182,18 @@ impl Host for WindowsHost {
 
     fn remove_networks(&self) -> Result<(), HostError> {
         hns::remove_networks()
+    }
+
+    fn registry_key(&self, key: &str) -> Result<Option<RegistryValues>, HostError> {
+        registry_key::values(key)
+    }
+
+    fn put_registry_key(&self, key: &str, values: &RegistryValues) -> Result<(), HostError> {
+        registry_key::put(key, values)
+    }
+
+    fn remove_registry_key(&self, key: &str) -> Result<(), HostError> {
+        registry_key::remove(key)
     }
 
     fn exclude_from_antivirus(&self, windows_path: &str) -> Result<(), HostError> {

@@ -1,0 +1,166 @@
+//! The rows of images that are pulled ahead, and of maintenance: what people do who patch hosts.
+
+use anyhow::{Context as _, bail};
+
+use super::{
+    acts::Run,
+    host::Kind,
+    judge::{self, Outcome},
+    world::Seen,
+};
+
+/// Reason of the maintenance, which the operator shows.
+const REASON: &str = "acceptance";
+/// Seconds for which a command on the host waits: less than it may take.
+const WAIT: u32 = 150;
+/// The path of wicd, which contains its hash.
+const SERVICE: &str =
+    r"reg.exe query HKLM\SYSTEM\CurrentControlSet\Services\windows-instance-config-daemon /v ImagePath";
+
+impl Run {
+    /// The image of the run with a tag, which a pool requires.
+    fn tagged_image(&self) -> anyhow::Result<String> {
+        self.image().map(tagged)
+    }
+
+    pub(super) async fn pre_pull(&self) -> anyhow::Result<String> {
+        let image = self.tagged_image()?;
+        *self.images.lock() = vec![image.clone()];
+        if let Err(error) = self.apply().await {
+            // The rows that follow change the rest.
+            self.images.lock().clear();
+            return Err(error);
+        }
+        let has_pulled = |seen: &Seen| seen.has_pulled(&image).then_some(());
+        self.world.until_seen("the host has pulled the image", has_pulled).await?;
+        if self.kind != Kind::Windows {
+            return Ok(format!("the host has {image}"));
+        }
+        let is_reported = |seen: &Seen| seen.reports_image(&image).then_some(());
+        self.world.until_seen("kubelet reports the image", is_reported).await?;
+        Ok(format!("kubelet reports {image}, which no pod has used"))
+    }
+
+    pub(super) async fn images_pinned(&self) -> anyhow::Result<String> {
+        let image = self.tagged_image()?;
+        let outputs = self.host.run(&[r"type C:\k\wicd\owned.json"]).await?;
+        shown(judge::images_pinned(&image, &outputs))
+    }
+
+    pub(super) async fn maintenance(&self) -> anyhow::Result<String> {
+        let drained = self.drained().await;
+        self.handed_back().await?;
+        drained?;
+        self.until_back().await?;
+        Ok("Drained and cordoned, then verified and uncordoned".to_owned())
+    }
+
+    /// Has the node drained.
+    async fn drained(&self) -> anyhow::Result<()> {
+        self.world.ask_maintenance(Some(REASON)).await?;
+        let is_drained = |seen: &Seen| (seen.maintenance() == Some("Drained") && seen.is_cordoned()).then_some(());
+        self.world.until_seen("the node is drained for maintenance", is_drained).await
+    }
+
+    /// Called whether or not the node was drained, so that the rows that follow have a node.
+    async fn handed_back(&self) -> anyhow::Result<()> {
+        self.world.ask_maintenance(None).await
+    }
+
+    async fn until_back(&self) -> anyhow::Result<()> {
+        let is_back =
+            |seen: &Seen| seen.follows().filter(|_| seen.maintenance().is_none() && !seen.is_cordoned()).map(drop);
+        self.world.until_seen("the node takes pods again", is_back).await
+    }
+
+    pub(super) async fn host_maintenance(&self) -> anyhow::Result<String> {
+        let found = self.host.run(&[SERVICE]).await?;
+        let Some(wicd) = judge::path_of_wicd(&found) else {
+            bail!("the service names no wicd.exe: {}", found.first().map_or("", |output| &output.text));
+        };
+        let begin = format!("{wicd} maintenance begin --reason {REASON} --timeout {WAIT}");
+        let (status, end) = (format!("{wicd} maintenance status"), format!("{wicd} maintenance end --wait {WAIT}"));
+        // The end follows whatever the others print.
+        let outputs = self.host.run(&[&begin, &status, &end, &status]).await?;
+        let evidence = shown(judge::host_maintenance(REASON, &outputs))?;
+        self.until_back().await?;
+        Ok(evidence)
+    }
+
+    /// Windows Update leaves a key until the next start of Windows. The kit makes it while the node is drained.
+    pub(super) async fn patched_restart(&self) -> anyhow::Result<String> {
+        let before = self.boot_id().await?;
+        let drained = self.drained().await;
+        let waits = match &drained {
+            Ok(()) => self.require_restart().await,
+            Err(_) => Ok(()),
+        };
+        self.handed_back().await?;
+        drained?;
+        waits?;
+        let after = self.until_restarted(&before).await?;
+        self.until_back().await?;
+        self.forget_restart().await?;
+        Ok(format!("boot id {before}, then {after}"))
+    }
+
+    async fn require_restart(&self) -> anyhow::Result<()> {
+        let command = format!(r#"reg.exe add "HKLM\{}" /v {} /d 1 /f"#, judge::RESTART_REQUIRED, judge::MARK);
+        let outputs = self.host.run(&[&command]).await?;
+        match &outputs[..] {
+            [output] if output.status == Some(0) => Ok(()),
+            _ => bail!("the key of Windows Update cannot be made: {outputs:?}"),
+        }
+    }
+
+    /// Removes the key of [`Self::require_restart`], and never one that Windows made.
+    ///
+    /// # Errors
+    /// When the host cannot be reached, or the key stays.
+    pub(super) async fn forget_restart(&self) -> anyhow::Result<()> {
+        if self.kind == Kind::Simulated {
+            return Ok(());
+        }
+        let query = format!(r#"reg.exe query "HKLM\{}" /v {}"#, judge::RESTART_REQUIRED, judge::MARK);
+        if !judge::has_mark(&self.host.run(&[&query]).await?) {
+            return Ok(());
+        }
+        let delete = format!(r#"reg.exe delete "HKLM\{}" /f"#, judge::RESTART_REQUIRED);
+        let outputs = self.host.run(&[&delete, &query]).await?;
+        if judge::has_mark(outputs.get(1..).context("no output")?) {
+            bail!("the key of Windows Update cannot be removed: {outputs:?}");
+        }
+        Ok(())
+    }
+}
+
+/// What an outcome shows. An act says by itself where it shows nothing.
+fn shown(outcome: Outcome) -> anyhow::Result<String> {
+    match outcome {
+        Outcome::Passed(evidence) => Ok(evidence),
+        Outcome::Failed(why) | Outcome::Skipped(why) => bail!(why),
+    }
+}
+
+/// An image with the tag that it has if it names none.
+fn tagged(image: &str) -> String {
+    let name = image.rsplit('/').next().unwrap_or(image);
+    if name.contains([':', '@']) { image.to_owned() } else { format!("{image}:latest") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_have_tags() {
+        for (image, expected) in [
+            ("mcr.microsoft.com/windows/servercore:ltsc2022", "mcr.microsoft.com/windows/servercore:ltsc2022"),
+            ("registry.example.com:5000/windows", "registry.example.com:5000/windows:latest"),
+            ("example.com/windows", "example.com/windows:latest"),
+            ("example.com/windows@sha256:0", "example.com/windows@sha256:0"),
+        ] {
+            assert_eq!(tagged(image), expected);
+        }
+    }
+}
