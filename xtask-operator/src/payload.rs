@@ -134,7 +134,7 @@ fn plugins(args: &Args) -> Result<Vec<Entry>> {
 /// Whether `template.spec.gmsa.plugin.file` takes this name.
 fn is_library(name: &str) -> bool {
     (5..=64).contains(&name.len())
-        && name.ends_with(".dll")
+        && name.strip_suffix(".dll").is_some()
         && name.starts_with(|c: char| c.is_ascii_alphanumeric())
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
 }

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::object::{NAME, Object, Site};
 
-/// Where the runbooks are published. Each has the name of its alert.
-const RUNBOOKS: &str = "https://github.com/windows-node-pools/windows-node-pools/blob/main/docs/runbooks";
+/// The folder of the runbooks. Each has the name of its alert.
+const RUNBOOKS: &str = "docs/runbooks";
 
 /// As OpenShift's guidelines for alerts mean them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub(crate) struct Alert {
 }
 
 impl Alert {
-    /// Address of its runbook.
+    /// Its runbook, as a path in this repository: where a house has its copy is not known.
     pub(crate) fn runbook(&self) -> String {
         format!("{RUNBOOKS}/{}.md", self.name)
     }
