@@ -38,6 +38,7 @@ use wnp_core::{
         member::{Member, soonest_available},
         preview::{Sights, preview},
     },
+    status::pool::next_deadline,
 };
 
 /// What is seen of a pool.
@@ -133,6 +134,7 @@ impl Snapshot {
             window: self.window.as_ref().ok().and_then(timers::of_windows),
             pause: rollout.pause(now).and_then(Pause::end),
             available: soonest_available(&self.members, rollout.min_ready(), now, |name| cx.node(name)),
+            deadline: next_deadline(&self.members, pool, self.desired.course.status.as_ref(), now),
             source: self.list.next,
             handed_over: (is_deleted && !self.list.moves.is_empty()).then(|| now + SignedDuration::from_secs(1)),
             ..Timers::default()

@@ -25,6 +25,8 @@ pub(super) struct Timers {
     pub pause: Option<Timestamp>,
     /// A node has been Ready for long enough to count as available.
     pub available: Option<Timestamp>,
+    /// A host has been on its way for as long as the pool allows.
+    pub deadline: Option<Timestamp>,
     /// The source of hosts is read again.
     pub source: Option<Timestamp>,
     /// Another pool is expected to have taken over a host.
@@ -38,8 +40,20 @@ pub(super) struct Timers {
 impl Timers {
     /// How long to wait for the first time that is to come; `None` without one.
     fn wait(self, now: Timestamp) -> Option<Duration> {
-        let Self { certificate, keys, rollout, window, pause, available, source, handed_over, grant, contact } = self;
-        let all = [certificate, keys, rollout, window, pause, available, source, handed_over, grant, contact];
+        let Self {
+            certificate,
+            keys,
+            rollout,
+            window,
+            pause,
+            available,
+            deadline,
+            source,
+            handed_over,
+            grant,
+            contact,
+        } = self;
+        let all = [certificate, keys, rollout, window, pause, available, deadline, source, handed_over, grant, contact];
         let first = all.into_iter().flatten().filter(|at| *at > now).min()?;
         Some(Duration::try_from(first.duration_since(now)).unwrap_or_default().max(SHORTEST))
     }
@@ -77,6 +91,7 @@ mod tests {
             ("a pause that ends", Timers { pause: at(60), source: at(300), ..Timers::default() }, Some(60)),
             ("a window", Timers { window: at(7200), pause: at(-60), ..Timers::default() }, Some(7200)),
             ("a step", Timers { rollout: at(30), ..Timers::default() }, Some(30)),
+            ("a host that hangs", Timers { deadline: at(60), source: at(300), ..Timers::default() }, Some(60)),
             ("a node", Timers { available: at(20), ..Timers::default() }, Some(20)),
             ("a certificate", Timers { certificate: at(86_400), ..Timers::default() }, Some(86_400)),
             ("a Secret", Timers { keys: at(10), ..Timers::default() }, Some(10)),

@@ -130,9 +130,28 @@ fn is_in_maintenance(operation: &Operation, member: &Member) -> bool {
     operation.type_ == GrantType::Maintenance && member.candidate.maintenance == Some(By::Person)
 }
 
-/// Whether a host has been on its way for longer than the pool allows.
+/// Whether a host has been on its way for as long as the pool allows.
 fn is_overdue(member: &Member, pool: &WindowsNodePool, rollout: Option<&RolloutStatus>, now: Timestamp) -> bool {
-    let limit = pool.spec.rollout().progress_deadline();
+    deadline(member, pool, rollout).is_some_and(|at| at <= now)
+}
+
+/// When the next of these hosts has been on its way for as long as the pool allows. No other event may come with that time: a host that
+/// hangs reports nothing.
+pub fn next_deadline(
+    members: &[Member],
+    pool: &WindowsNodePool,
+    rollout: Option<&RolloutStatus>,
+    now: Timestamp,
+) -> Option<Timestamp> {
+    members.iter().filter_map(|member| deadline(member, pool, rollout)).filter(|at| *at > now).min()
+}
+
+/// When a host will have been on its way for as long as the pool allows. None if it is not on its way.
+fn deadline(member: &Member, pool: &WindowsNodePool, rollout: Option<&RolloutStatus>) -> Option<Timestamp> {
+    on_its_way_since(member, rollout)?.checked_add(pool.spec.rollout().progress_deadline()).ok()
+}
+
+fn on_its_way_since(member: &Member, rollout: Option<&RolloutStatus>) -> Option<Timestamp> {
     let status = member.instance.status.as_ref();
     let failures = status.and_then(|s| s.failures.as_ref());
     let operation = status
@@ -152,6 +171,5 @@ fn is_overdue(member: &Member, pool: &WindowsNodePool, rollout: Option<&RolloutS
         // The same for a host that joins, which has been on its way since it was first wanted.
         failures.and_then(|_| member.instance.creation_timestamp()).map(|t| t.0)
     };
-    let began = [under_way, failing].into_iter().flatten().min();
-    began.is_some_and(|t| std::time::Duration::try_from(now.duration_since(t)).unwrap_or_default() > limit)
+    [under_way, failing].into_iter().flatten().min()
 }

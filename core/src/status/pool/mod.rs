@@ -29,6 +29,7 @@ use crate::{
     },
 };
 use conditions::{Next, View};
+pub use groups::next_deadline;
 use groups::{Groups, current};
 use trouble::minute;
 

@@ -317,7 +317,12 @@ fn what_takes_too_long_is_stalled_but_goes_on() {
         m
     };
     assert!(find(&described(&pool, &[failed(59)], &[]).conditions, kind::STALLED).is_none());
-    let stalled = described(&pool, &[failed(61)], &[]);
+    // No event comes at that time: the pool must wake by itself, and find it.
+    let next = |age: i64| next_deadline(&[failed(59 - 40), failed(age)], &pool, None, now());
+    assert_eq!(next(59), Some(Timestamp::from_second(1_000_001).unwrap()));
+    assert_eq!(next(60), Some(Timestamp::from_second(1_000_041).unwrap()), "what is past is no time to wake at");
+    assert_eq!(next_deadline(&[member("h0", Phase::Ready)], &pool, None, now()), None);
+    let stalled = described(&pool, &[failed(60)], &[]);
     let c = find(&stalled.conditions, kind::STALLED).unwrap();
     assert_eq!(c.reason, "ProgressDeadlineExceeded");
     assert!(c.message.contains("no answer within 15 s"), "{}", c.message);
