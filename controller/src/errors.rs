@@ -9,7 +9,9 @@ pub(crate) fn said(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) if is_missing_right(status) => {
             let message = api::text::line(&status.message, MOST);
-            format!("{message}. The operator lacks this right: apply deploy/base of this release again")
+            format!(
+                "{message}. The operator lacks this right: install this release again with the tool that installed it"
+            )
         }
         kube::Error::Api(status) => api::text::line(&status.message, MOST),
         other => api::text::line(&other.to_string(), MOST),
@@ -39,7 +41,7 @@ mod tests {
         let rbac =
             "namespaces \"default\" is forbidden: User \"x\" cannot get resource \"namespaces\" in API group \"\"";
         assert!(said(rbac).starts_with(rbac));
-        assert!(said(rbac).ends_with("apply deploy/base of this release again"));
+        assert!(said(rbac).ends_with("install this release again with the tool that installed it"));
         let policy = "nodes \"a\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no";
         assert_eq!(said(policy), policy);
     }

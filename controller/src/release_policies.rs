@@ -99,18 +99,26 @@ fn by_hash(mut guard: Shipped) -> Shipped {
 }
 
 /// What the API server has of the policies, after those that are missing were created.
-pub(crate) async fn create(client: &Client, guards: &[Shipped]) -> Vec<Seen> {
+///
+/// # Errors
+/// When it does not answer. That says nothing about the policies, and must not take rights away.
+pub(crate) async fn create(client: &Client, guards: &[Shipped]) -> kube::Result<Vec<Seen>> {
     let (policies, bindings) = (Api::all(client.clone()), Api::all(client.clone()));
     let mut seen = Vec::new();
     for Guard { name, policy, binding } in guards {
-        let policy: Observed<ValidatingAdmissionPolicy> = get_or_create(&policies, policy).await;
-        let binding: Observed<ValidatingAdmissionPolicyBinding> = get_or_create(&bindings, binding).await;
+        let policy: Observed<ValidatingAdmissionPolicy> = get_or_create(&policies, policy).await?;
+        let binding: Observed<ValidatingAdmissionPolicyBinding> = get_or_create(&bindings, binding).await?;
         seen.push(Guard { name: name.clone(), policy, binding });
     }
-    seen
+    Ok(seen)
 }
 
-async fn get_or_create<K>(api: &Api<K>, object: &K) -> Observed<K>
+/// Whether the API server has refused the request, as it will the next time.
+fn is_answer(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if (400..500).contains(&status.code) && status.code != 429)
+}
+
+async fn get_or_create<K>(api: &Api<K>, object: &K) -> kube::Result<Observed<K>>
 where
     K: kube::Resource<DynamicType = ()> + Clone + std::fmt::Debug + Serialize + DeserializeOwned,
 {
@@ -122,10 +130,11 @@ where
         }
         Err(error) => Err(error),
     };
-    found.map_or_else(
-        |error| Observed::Unreadable(crate::errors::said(&error)),
-        |found| Observed::There(Box::new(found)),
-    )
+    match found {
+        Ok(found) => Ok(Observed::There(Box::new(found))),
+        Err(error) if is_answer(&error) => Ok(Observed::Unreadable(crate::errors::said(&error))),
+        Err(error) => Err(error),
+    }
 }
 
 fn marker(client: &Client, namespace: &str) -> Api<ConfigMap> {
@@ -152,6 +161,23 @@ mod tests {
     use api::names::DEFAULT_NAMESPACE;
 
     use super::*;
+    use crate::fake_api::FakeApi;
+
+    #[tokio::test]
+    async fn an_api_server_that_does_not_answer_says_nothing_about_policies() {
+        let guards = lasting("ns", "u");
+        for (code, is_known) in [(403, true), (422, true), (429, false), (500, false), (503, false)] {
+            let api = FakeApi::new();
+            for guard in &guards {
+                for kind in ["validatingadmissionpolicies", "validatingadmissionpolicybindings"] {
+                    let path = format!("/apis/admissionregistration.k8s.io/v1/{kind}/{}", guard.policy.name_any());
+                    api.fail("GET", &path, code, "Because", "no", serde_json::Value::Null);
+                }
+            }
+            assert_eq!(create(&api.client(), &guards).await.is_ok(), is_known, "{code}");
+            assert_eq!(api.unexpected(), Vec::<String>::new());
+        }
+    }
 
     #[test]
     fn a_release_has_policies_of_its_own() {

@@ -133,7 +133,11 @@ impl Watched {
         let seen: Vec<Seen> = self.seen.values().cloned().collect();
         let faults = self.others.iter().filter_map(|guard| wicd_policy::fault_of(guard, &seen));
         let faults: Vec<String> = faults.map(|fault| fault.to_string()).collect();
-        (!faults.is_empty()).then(|| format!("{}. Apply deploy/base of this release again", faults.join("; ")))
+        let remedy = match self.release {
+            Some(_) => "Delete what differs: the operator creates it again",
+            None => "Install this release again with the tool that installed it",
+        };
+        (!faults.is_empty()).then(|| format!("{}. {remedy}", faults.join("; ")))
     }
 
     /// The binding whose end ends the rights, with or without a running operator.
@@ -335,32 +339,38 @@ fn changes(client: &Client, shipped: &[Shipped]) -> BoxStream<'static, Change> {
 
 /// Creates the policies that are missing, puts the release in force once all are there, and reads them again and again.
 fn created(cx: Arc<Context>, guards: Vec<Shipped>, release: String) -> BoxStream<'static, Change> {
-    stream::unfold((cx, guards, release, Duration::ZERO), |(cx, guards, release, wait)| async move {
+    let round = |(cx, guards, release, wait): (Arc<Context>, Vec<Shipped>, String, Duration)| async move {
         tokio::time::sleep(wait).await;
-        let client = &cx.cluster.client;
-        let seen = release_policies::create(client, &guards).await;
-        let is_complete = wicd_policy::fault(&guards, &seen).is_none();
-        let in_force = put_in_force(&cx, &seen, &release, is_complete).await;
-        let is_done = is_complete && in_force.as_ref().is_ok_and(|found| found.as_ref() == Some(&release));
-        let wait = if is_done { INTERVAL } else { RETRY };
-        Some((Change::Created(seen, in_force), (cx, guards, release, wait)))
-    })
-    .boxed()
+        let (change, wait) = match read(&cx, &guards).await {
+            Ok((seen, found)) => {
+                let is_complete = wicd_policy::fault(&guards, &seen).is_none();
+                let in_force = match found {
+                    found if !is_complete || found.as_ref() == Some(&release) => Ok(found),
+                    _ => put_in_force(&cx, &seen, &release).await,
+                };
+                let is_done = is_complete && in_force.as_ref().is_ok_and(|found| found.as_ref() == Some(&release));
+                (Some(Change::Created(seen, in_force)), if is_done { INTERVAL } else { RETRY })
+            }
+            Err(error) => {
+                tracing::warn!("failed to read the admission policies: {}", crate::errors::said(&error));
+                (None, RETRY)
+            }
+        };
+        Some((change, (cx, guards, release, wait)))
+    };
+    stream::unfold((cx, guards, release, Duration::ZERO), round).filter_map(std::future::ready).boxed()
 }
 
-/// The release in force, after this one was put in force if all of its policies are there and every API server has taken them up.
-async fn put_in_force(
-    cx: &Context,
-    seen: &[Seen],
-    release: &str,
-    is_complete: bool,
-) -> Result<Option<String>, RightsProblem> {
+/// The policies, after those that are missing were created, and the release in force.
+async fn read(cx: &Context, guards: &[Shipped]) -> kube::Result<(Vec<Seen>, Option<String>)> {
+    let client = &cx.cluster.client;
+    let seen = release_policies::create(client, guards).await?;
+    Ok((seen, release_policies::in_force(client, &cx.process.args.namespace).await?))
+}
+
+/// Puts this release in force, whose policies are all there, once every API server has taken them up.
+async fn put_in_force(cx: &Context, seen: &[Seen], release: &str) -> Result<Option<String>, RightsProblem> {
     let (client, namespace) = (&cx.cluster.client, cx.process.args.namespace.as_str());
-    let found = release_policies::in_force(client, namespace).await;
-    let found = found.map_err(|error| RightsProblem::not_in_force(&error))?;
-    if !is_complete || found.as_deref() == Some(release) {
-        return Ok(found);
-    }
     tokio::time::sleep(settles_in(written(seen), jiff::Timestamp::now())).await;
     let put = release_policies::put_in_force(client, namespace, release).await;
     put.map_err(|error| RightsProblem::not_in_force(&error))?;

@@ -23,7 +23,8 @@ impl RightsProblem {
     pub(crate) fn policy(fault: &wicd_policy::PolicyFault) -> Self {
         let message = format!(
             "{fault}; until it matches this release, the hosts' daemons (wicd) have no rights and get no certificates, and no host is \
-             joined or changed. Apply deploy/base of this release again"
+             joined or changed. Install this release again with the tool that installed it; under OLM, delete the policy, and the operator \
+             creates it again"
         );
         Self { reason: "PolicyMissing", message }
     }

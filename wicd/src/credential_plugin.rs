@@ -87,21 +87,31 @@ pub fn register(host: &dyn Host, plugin: &CredentialPlugin) -> Result<(), HostEr
     Ok(())
 }
 
-/// Removes the registrations that wicd made, but this one, and forgets them.
+/// Removes the registrations that wicd made, but this one, and forgets them. Returns keys that stay because another program has put one into
+/// them: they are that program's now.
 ///
 /// # Errors
-/// When a key cannot be removed, for example because another program has put one into it.
+/// When a key cannot be removed.
 pub fn unregister_others(
     host: &dyn Host,
     plugin: Option<&CredentialPlugin>,
     owned: &mut Ownership,
-) -> Result<(), HostError> {
+) -> Result<Vec<String>, HostError> {
     let stay: BTreeSet<String> = plugin.into_iter().flat_map(keys).map(|(key, _)| key).collect();
+    let mut left = Vec::new();
     for key in removal_order(&owned.keys).into_iter().filter(|key| !stay.contains(key)) {
-        host.remove_registry_key(&key)?;
+        let is_gone = host.remove_registry_key(&key)?;
         owned.keys.remove(&key);
+        if !is_gone {
+            left.push(key);
+        }
     }
-    Ok(())
+    Ok(left)
+}
+
+/// A key that stays, for a report.
+pub fn left_in_words(key: &str) -> String {
+    format!("the registry key HKLM\\{key} stays, because another program has put keys into it")
 }
 
 /// CCG must not find a class of which a part is missing, and a key that has others is not removed.

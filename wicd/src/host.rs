@@ -206,11 +206,11 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// When the registry cannot be written.
     fn put_registry_key(&self, key: &str, values: &RegistryValues) -> Result<(), HostError>;
-    /// Removes a key below `HKLM`. Missing is success.
+    /// Removes a key below `HKLM`, and returns whether it is gone: one that has keys of its own stays.
     ///
     /// # Errors
-    /// When the key has keys of its own, or the registry cannot be written.
-    fn remove_registry_key(&self, key: &str) -> Result<(), HostError>;
+    /// When the registry cannot be written.
+    fn remove_registry_key(&self, key: &str) -> Result<bool, HostError>;
     /// Why Windows itself waits for a restart. What cannot be found out counts as no cause.
     fn restart_causes(&self) -> BTreeSet<RestartCause>;
     /// What checks files for malware, and whether Defender leaves this program (Windows path) alone. What cannot be found out counts as

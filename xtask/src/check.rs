@@ -1,12 +1,10 @@
 //! `cargo xtask check`: all that CI checks, in the order in which it fails soonest.
 
 use std::{
-    env, fs,
+    fs,
     io::{self, BufRead as _, BufReader},
-    num::NonZero,
     path::PathBuf,
     process::{Command, Stdio},
-    thread,
     time::Instant,
 };
 
@@ -30,9 +28,6 @@ pub(crate) struct Args {
     #[arg(long)]
     nightly: bool,
 }
-
-/// How many tests of a program run at once.
-const THREADS: &str = "RUST_TEST_THREADS";
 
 type Step = (&'static str, fn() -> Result<()>);
 
@@ -126,11 +121,6 @@ fn tests(chosen: &[&str], variables: &[(&str, &str)]) -> Result<()> {
     forget_caller(&mut command);
     command.args(["test", "--locked", "--workspace", "--no-fail-fast"]).args(chosen).current_dir(workspace_root());
     command.envs(variables.iter().copied());
-    if env::var_os(THREADS).is_none() {
-        // A test with an API server waits for more than half of its time.
-        let cores = thread::available_parallelism().map_or(1, NonZero::get);
-        command.env(THREADS, (2 * cores).to_string());
-    }
     let mut child = command.stdout(Stdio::piped()).spawn().context("start cargo test")?;
     let mut sum = Tally::default();
     for line in BufReader::new(child.stdout.take().context("cargo test has no output")?).lines() {

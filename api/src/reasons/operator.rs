@@ -92,13 +92,13 @@ pub(super) const POLICIES: Section = Section {
         row(
             "PolicyMissing",
             "An admission policy that holds the hosts' daemons is missing, or differs from the one of this release.",
-            "Apply `deploy/base` of this release again. Where OLM installs the operator, delete a changed policy: the operator creates it again.",
+            "Install this release again with the tool that installed it. Where OLM installs the operator, delete a changed policy: the operator creates it again.",
         ),
         row(
             "PoliciesMissing",
             "An admission policy that limits the operator or other clients is missing, or differs from the one of this release. Nothing \
              stops. The metric `windows_node_pool_policy_in_force` names each.",
-            "Apply `deploy/base` of this release again. Where OLM installs the operator, delete a changed policy: the operator creates it again.",
+            "Install this release again with the tool that installed it. Where OLM installs the operator, delete a changed policy: the operator creates it again.",
         ),
         row(
             "PolicyUnknown",

@@ -467,6 +467,11 @@ pub(super) fn has_mark(outputs: &[Output]) -> bool {
     matches!(outputs, [output] if succeeded(output).is_ok_and(|text| value_of(text, MARK).is_some()))
 }
 
+/// Whether `reg query` shows a key without values and keys: its name at most.
+pub(super) fn is_empty_key(output: &Output) -> bool {
+    succeeded(output).is_ok_and(|text| text.lines().filter(|line| !line.trim().is_empty()).count() <= 1)
+}
+
 #[cfg(test)]
 #[path = "judge_tests.rs"]
 mod tests;

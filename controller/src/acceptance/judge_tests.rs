@@ -393,6 +393,15 @@ fn a_key_of_windows_itself_has_no_mark() {
     ] {
         assert!(!has_mark(std::slice::from_ref(&other)), "{other:?}");
     }
+    assert!(is_empty_key(&ok(&key)) && is_empty_key(&ok("\n")));
+    for other in [
+        &marked,
+        &ok(&format!("{key}\n{key}\\Sub\n")),
+        &status(1, "ERROR"),
+        &Output { status: None, text: key.clone() },
+    ] {
+        assert!(!is_empty_key(other), "{other:?}");
+    }
     assert!(!has_mark(&[]) && !has_mark(&[marked.clone(), marked]));
 }
 

@@ -105,6 +105,10 @@ impl Run {
     }
 
     async fn require_restart(&self) -> anyhow::Result<()> {
+        let query = format!(r#"reg.exe query "HKLM\{}""#, judge::RESTART_REQUIRED);
+        if self.host.run(&[&query]).await?.iter().any(|output| output.status == Some(0)) {
+            bail!("Windows Update waits for a restart already: restart the host, and run the kit again");
+        }
         let command = format!(r#"reg.exe add "HKLM\{}" /v {} /d 1 /f"#, judge::RESTART_REQUIRED, judge::MARK);
         let outputs = self.host.run(&[&command]).await?;
         match &outputs[..] {
@@ -125,10 +129,16 @@ impl Run {
         if !judge::has_mark(&self.host.run(&[&query]).await?) {
             return Ok(());
         }
-        let delete = format!(r#"reg.exe delete "HKLM\{}" /f"#, judge::RESTART_REQUIRED);
-        let outputs = self.host.run(&[&delete, &query]).await?;
-        if judge::has_mark(outputs.get(1..).context("no output")?) {
-            bail!("the key of Windows Update cannot be removed: {outputs:?}");
+        let unmark = format!(r#"reg.exe delete "HKLM\{}" /v {} /f"#, judge::RESTART_REQUIRED, judge::MARK);
+        let all = format!(r#"reg.exe query "HKLM\{}""#, judge::RESTART_REQUIRED);
+        let outputs = self.host.run(&[&unmark, &query, &all]).await?;
+        if judge::has_mark(outputs.get(1..2).context("no output")?) {
+            bail!("the value in the key of Windows Update cannot be removed: {outputs:?}");
+        }
+        // What Windows has put into it meanwhile stays.
+        if outputs.get(2).is_some_and(judge::is_empty_key) {
+            let delete = format!(r#"reg.exe delete "HKLM\{}" /f"#, judge::RESTART_REQUIRED);
+            self.host.run(&[&delete]).await?;
         }
         Ok(())
     }

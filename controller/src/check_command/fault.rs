@@ -119,7 +119,9 @@ impl Problem for Fault {
                 format!("kubectl -n {namespace} get pods -l app.kubernetes.io/name=windows-node-pools, and read the log of one")
             }
             Self::Clock(_) => "set the clock; certificates and the Lease depend on it".into(),
-            Self::PolicyMissing(_) | Self::PoliciesMissing(_) => "install this release again".into(),
+            Self::PolicyMissing(_) | Self::PoliciesMissing(_) => {
+                "install this release again with the tool that installed it; under OLM, delete what differs, and the operator creates it again".into()
+            }
             Self::NoPayload(_) => "run the command in the operator's image, or name a payload with --payload".into(),
             Self::Certificate { .. } => {
                 "name with --api-server a URL whose host is in the certificate, or correct the ConfigMap kube-root-ca.crt".into()

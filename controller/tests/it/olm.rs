@@ -17,7 +17,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Client, ResourceExt as _,
-    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams},
+    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 use testbed::{
@@ -124,12 +124,26 @@ async fn the_policies_of_one_release_are_in_force_and_the_installer_says_of_whic
         "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "it-config-maps"}});
     create::<ClusterRoleBinding>(&admin, to_alice).await?;
     let alice = control_plane.client_as("alice", &[]).await?;
+    // Neither as one of a collection, whose request has no name, nor by the garbage collector, which deletes what has lost its owner.
+    let by_name = ListParams::default().fields(&format!("metadata.name={MARKER}"));
+    let of_alice: Api<ConfigMap> = Api::namespaced(alice.clone(), NAMESPACE);
+    eventually(|| async {
+        let deleted = of_alice.delete_collection(&DeleteParams::default(), &by_name).await;
+        deleted.is_err_and(|e| e.to_string().contains("and stays"))
+    })
+    .await?;
+    let owner =
+        json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "6ecda518-0000-4000-8000-000000000000"}]);
+    refused(merge(&maps, MARKER, json!({"metadata": {"ownerReferences": owner}})).await, "has no owner");
+    refused(merge(&maps, MARKER, json!({"immutable": true})).await, "can be changed by the next release");
+    let collector = control_plane.client_as("system:serviceaccount:kube-system:generic-garbage-collector", &[]).await?;
+    let of_collector: Api<ConfigMap> = Api::namespaced(collector, NAMESPACE);
+    refused(of_collector.delete(MARKER, &DeleteParams::default()).await, "and stays");
     eventually(|| async {
         put_in_force(&alice, &new).await.is_err_and(|e| e.to_string().contains("the operator alone"))
     })
     .await?;
     let services = |name: &str| object::<ConfigMap>(json!({"metadata": {"name": format!("windows-services-{name}")}}));
-    let of_alice: Api<ConfigMap> = Api::namespaced(alice, NAMESPACE);
     of_alice
         .create(&PostParams::default(), &services("of-alice"))
         .await

@@ -87,6 +87,10 @@ pub fn render(
     let cluster = &pool_facts::of_pool(cluster, template)?;
     let logs = settings.logs.of_pool(template.logs.as_ref())?;
     let settings = &Settings { logs, ..settings.clone() };
+    let plugin = credential_plugin::of_pool(template);
+    // Before anything is made of the payload: what a host must not have, its daemon must not keep either.
+    let files = credential_plugin::files(payload.files.clone(), plugin.as_ref())?;
+    let payload = &Manifest { files, ..payload.clone() };
     let context = Context { cluster, payload, settings };
     let containerd = template.containerd.clone().unwrap_or_default();
     let has_containerd = context.has(program::CONTAINERD) && context.has(program::CONTAINERD_CONFIG);
@@ -95,10 +99,9 @@ pub fn render(
         credential_providers: credential_provider::config(|file| context.has(file)),
         node_manager: has_node_manager(&services),
     };
-    let plugin = credential_plugin::of_pool(template);
     let shared = Shared {
         hash_version: HASH_VERSION,
-        files: credential_plugin::files(payload.for_platform(cluster.platform.as_str()), plugin.as_ref())?,
+        files: payload.for_platform(cluster.platform.as_str()),
         kubelet: kubelet::config(cluster, settings, &template.kubelet.clone().unwrap_or_default())?,
         containerd: containerd::drop_in(&containerd, has_containerd)?,
         logs: settings.logs.rotation(),

@@ -116,7 +116,9 @@ fn a_server_that_says_nothing() {
     drop(silent);
     client.request.timeout = Duration::from_secs(30);
     let error = client.fetch().unwrap_err();
-    assert!(error.to_string().contains("refused"), "{error}");
+    // A program that another test starts just now may still hold the socket: then the connection is reset.
+    let closed = ["refused", "reset"].iter().any(|part| error.to_string().contains(part));
+    assert!(closed, "{error}");
 }
 
 #[test]

@@ -71,7 +71,9 @@ pub(super) fn apply(host: &dyn Host, request: &Request, body: &Apply, report: &m
     }
     set_variables(host, &variables, &body.desired.services, &mut owned)?;
     trust(host, &trusted, &mut owned)?;
-    credential_plugin::unregister_others(host, plugin, &mut owned)?;
+    for key in credential_plugin::unregister_others(host, plugin, &mut owned)? {
+        report.warn(credential_plugin::left_in_words(&key));
+    }
     if let Some(plugin) = plugin {
         // Which account loads it is up to Windows, and there is no secret in it.
         host.set_access(&host.path(&plugin.library)?, &AccessList::of(Guard::Readable))?;

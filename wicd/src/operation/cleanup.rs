@@ -57,7 +57,10 @@ pub(super) fn cleanup(host: &dyn Host, report: &mut Report) -> Result<Outcome, F
         remove_services(host, &owned, report, &mut failures);
         failures.note(host.kill_leftovers());
         restore(host, &owned, &mut failures);
-        failures.note(credential_plugin::unregister_others(host, None, &mut owned));
+        let kept = failures.note(credential_plugin::unregister_others(host, None, &mut owned));
+        for key in kept.into_iter().flatten() {
+            report.warn(credential_plugin::left_in_words(&key));
+        }
         left = remove_containerd_state(host, &mut owned, report);
         remove_files(host, &owned, report, &mut failures);
     }

@@ -192,7 +192,7 @@ impl Host for WindowsHost {
         registry_key::put(key, values)
     }
 
-    fn remove_registry_key(&self, key: &str) -> Result<(), HostError> {
+    fn remove_registry_key(&self, key: &str) -> Result<bool, HostError> {
         registry_key::remove(key)
     }
 

@@ -62,16 +62,29 @@ pub(super) fn put(key: &str, values: &Values) -> Result<(), HostError> {
     done.map_err(HostError::system("write the registry key", key))
 }
 
-/// Removes a key that has no others.
-pub(super) fn remove(key: &str) -> Result<(), HostError> {
-    let done = match delete(key) {
-        // Another user may have made it again.
-        Err(e) if is(&e, ERROR_ACCESS_DENIED) => opened_up(key).and_then(|_| delete(key)),
-        done => done,
-    };
+/// Removes a key that has no others, and returns whether it is gone. Windows answers for one that has others as for one without the right
+/// to, so they are looked for first.
+pub(super) fn remove(key: &str) -> Result<bool, HostError> {
+    let done =
+        has_keys(key).and_then(|has_keys| if has_keys { Ok(false) } else { delete_with_rights(key).map(|()| true) });
     match done {
-        Err(e) if !is(&e, ERROR_FILE_NOT_FOUND) => Err(HostError::system("remove the registry key", key)(e)),
-        _ => Ok(()),
+        Err(e) if is(&e, ERROR_FILE_NOT_FOUND) => Ok(true),
+        done => done.map_err(HostError::system("remove the registry key", key)),
+    }
+}
+
+fn has_keys(key: &str) -> io::Result<bool> {
+    let opened = LOCAL_MACHINE.open(key).map_err(plain)?;
+    Ok(opened.keys().map_err(plain)?.next().is_some())
+}
+
+fn delete_with_rights(key: &str) -> io::Result<()> {
+    match delete(key) {
+        // Another user may have made it again.
+        Err(e) if is(&e, ERROR_ACCESS_DENIED) => {
+            opened_up(key).and_then(|before| delete(key).or_else(|e| before.restore().and(Err(e))))
+        }
+        done => done,
     }
 }
 

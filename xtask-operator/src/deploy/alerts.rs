@@ -207,10 +207,11 @@ fn of_hosts() -> Vec<Alert> {
         warning(
             "WindowsNodePoolCertificateExpiring",
             format!(
-                "{} - time() < on (namespace) group_left () (max by (namespace) (windows_node_pool_host_certificate_lifetime_seconds) / 4)",
+                "{} - time() < on (namespace) group_left () (max by (namespace) (windows_node_pool_host_certificate_lifetime_seconds) / 15)",
                 of_pool("host_certificate_earliest_expiry_timestamp_seconds").replacen("max", "min", 1)
             ),
-            Some("15m"),
+            // wicd renews when a tenth of the life is left at the latest.
+            Some("5m"),
             "The certificate of a Windows host was not renewed.",
             "The certificate of the daemon of a host of pool {{ $labels.pool }} expires in {{ $value | humanizeDuration }}; the daemon should have renewed it \
              long before. After that, it can neither follow a new version nor report drift. \
@@ -250,7 +251,7 @@ fn of_operator() -> Vec<Alert> {
         ),
         warning(
             "WindowsNodePoolsPoliciesMissing",
-            r#"max by (namespace) (windows_node_pool_condition{type="PoliciesInForce",status="false"}) == 1"#.into(),
+            r#"max by (namespace) (windows_node_pool_condition{type="PoliciesInForce",status="false"}) == 1 or min by (namespace) (windows_node_pool_policy_in_force) == 0"#.into(),
             Some("15m"),
             "Admission policies of the operator are missing.",
             "An admission policy of the operator is missing or was changed, and `kubectl describe wnp` names it in the condition PoliciesInForce. While \

@@ -140,10 +140,10 @@ const CASES: &[Case] = &[
     },
     Case {
         alert: "WindowsNodePoolCertificateExpiring",
-        // It expires at 02:00, and a quarter of 6 h is 90 min.
+        // It expires at 02:00, and a fifteenth of 6 h is 24 min.
         fires: &[(EXPIRY, "7200+0x120"), (LIFETIME, "21600+0x120")],
         silent: &[
-            ("it is renewed in time", &[(EXPIRY, "10800+60x120"), (LIFETIME, "21600+0x120")]),
+            ("it is renewed as late as it is renewed", &[(EXPIRY, "3600+0x54 7200+0x66"), (LIFETIME, "3600+0x120")]),
             ("the host is on hold", &[(LIFETIME, "21600+0x120")]),
         ],
     },
@@ -197,6 +197,17 @@ const CASES: &[Case] = &[
         alert: "WindowsNodePoolsErrors",
         fires: &[(r#"windows_node_pool_fault{namespace="n",reason="PayloadInvalid"}"#, ON)],
         silent: &[],
+    },
+    Case {
+        alert: "WindowsNodePoolsPoliciesMissing",
+        fires: &[(
+            r#"windows_node_pool_policy_in_force{namespace="n",policy="windows-node-pools-services"}"#,
+            "0+0x120",
+        )],
+        silent: &[(
+            "all are in force",
+            &[(r#"windows_node_pool_policy_in_force{namespace="n",policy="windows-node-pools-services"}"#, ON)],
+        )],
     },
     Case {
         alert: "WindowsNodePoolsPoliciesMissing",
@@ -261,7 +272,7 @@ fn each_alert_fires_of_its_cause_and_is_silent_when_that_is_intended() {
     for Case { alert, fires, silent } in CASES {
         let lasts = minutes(all.iter().find(|a| a.name == *alert).unwrap());
         // A certificate that is not renewed is only later missed, and a counter counts from its second value.
-        let begins = if alert.ends_with("CertificateExpiring") { 31 } else { 1 };
+        let begins = if alert.ends_with("CertificateExpiring") { 97 } else { 1 };
         let mut expected = vec![(begins + lasts + 3, true)];
         if lasts > 0 {
             expected.push((begins + lasts - 2, false));

@@ -36,6 +36,12 @@ const RELEASE: Policy = Policy {
             "#,
             "the release that the Deployment windows-node-pools names can be put in force, and no other",
         ),
+        (
+            r#"
+                !has(object.metadata.ownerReferences) && !has(object.metadata.finalizers) && !object.?immutable.orValue(false)
+            "#,
+            "the ConfigMap has no owner, with which it would be deleted, no finalizer, and can be changed by the next release",
+        ),
     ],
 };
 
@@ -43,14 +49,16 @@ const RELEASE: Policy = Policy {
 const KEPT: Policy = Policy {
     file: FILE,
     name: "windows-node-pools-release-kept",
-    about: "Without the ConfigMap no policy of a release holds. It goes with its namespace.",
+    about: "Without the ConfigMap no policy of a release holds. It goes with its namespace. The name is compared in a condition: a request that \
+            deletes a collection has none.",
     resources: &[(&[""], &["configmaps"], &["DELETE"])],
-    conditions: &[],
+    conditions: &[named("the-release", r#"oldObject.metadata.name == "windows-node-pools-release""#)],
     variables: &[],
     validations: &[(
         r#"
                 request.userInfo.username == "system:serviceaccount:kube-system:namespace-controller" ||
-                authorizer.group("admissionregistration.k8s.io").resource("validatingadmissionpolicies").check("update").allowed()
+                (!request.userInfo.username.startsWith("system:serviceaccount:kube-system:") &&
+                 authorizer.group("admissionregistration.k8s.io").resource("validatingadmissionpolicies").check("update").allowed())
             "#,
         "the ConfigMap says which release's admission policies are in force, and stays",
     )],
@@ -62,7 +70,9 @@ pub(crate) fn objects(site: &Site) -> Vec<Object> {
     for object in &mut objects {
         let spec = &mut object.value["spec"];
         if let Some(rule) = spec.pointer_mut("/matchConstraints/resourceRules/0") {
-            rule["resourceNames"] = json!([controller::release_policies::MARKER]);
+            if rule["operations"] != json!(["DELETE"]) {
+                rule["resourceNames"] = json!([controller::release_policies::MARKER]);
+            }
             spec["matchConstraints"]["namespaceSelector"] =
                 json!({"matchLabels": {"kubernetes.io/metadata.name": site.namespace}});
         }
