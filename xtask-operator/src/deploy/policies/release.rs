@@ -37,9 +37,7 @@ const RELEASE: Policy = Policy {
             "the release that the Deployment windows-node-pools names can be put in force, and no other",
         ),
         (
-            r#"
-                !has(object.metadata.ownerReferences) && !has(object.metadata.finalizers) && !object.?immutable.orValue(false)
-            "#,
+            "!has(object.metadata.ownerReferences) && !has(object.metadata.finalizers) && !object.?immutable.orValue(false)",
             "the ConfigMap has no owner, with which it would be deleted, no finalizer, and can be changed by the next release",
         ),
     ],
