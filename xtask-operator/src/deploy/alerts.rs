@@ -155,9 +155,10 @@ fn of_conditions() -> Vec<Alert> {
         warning(
             "WindowsNodePoolDrainBlocked",
             format!("{} > 0 {}", of_pool("drain_blocked_nodes"), unless_idle()),
-            Some("1h"),
+            // Less than the default time limit of a drain, which is an hour: a drain that is given up is no longer blocked.
+            Some("45m"),
             "Pods block the drain of a Windows node.",
-            "{{ $value }} drains in pool {{ $labels.pool }} have been blocked for an hour. `kubectl describe wnp {{ $labels.pool }}` names the \
+            "{{ $value }} drains in pool {{ $labels.pool }} have been blocked for 45 minutes. `kubectl describe wnp {{ $labels.pool }}` names the \
              node and the pods, most often held by a PodDisruptionBudget. The node takes no new pods until the drain ends.",
         ),
         warning(
