@@ -45,12 +45,16 @@ use crate::{
     supervision::{Panicked, Tasks, catch},
     telemetry,
     unreadable::Unreadable,
-    watch::{Changes, watch},
+    watch::{Changes, watch, watch_nodes},
     webhook, wicd_binding,
     wmco::lock,
     wmco_sources,
 };
-use wnp_core::{inventory::ownership::Reading, rollout::versions_in_use::versions_in_use, status::pool::refuse};
+use wnp_core::{
+    inventory::{hosts::may_await_hosts, ownership::Reading},
+    rollout::versions_in_use::versions_in_use,
+    status::pool::refuse,
+};
 
 /// Time after which an unusable release is loaded again.
 const RELEASE_RETRY: Duration = Duration::from_secs(30);
@@ -158,11 +162,11 @@ impl Leader {
 
         let unreadable = Unreadable::default();
         let (pools, [pools_for_pools, pools_for_instances, pools_for_sources, pools_for_flux], watch_pools) =
-            watch(client.clone(), None, &unreadable);
+            watch(client.clone(), &unreadable);
         let (instances, [instances_for_pools, instances_for_instances], watch_instances) =
-            watch(client.clone(), None, &unreadable);
+            watch(client.clone(), &unreadable);
         let (nodes, [nodes_for_pools, nodes_for_instances], watch_nodes) =
-            watch(client, Some(WINDOWS_NODES), &unreadable);
+            watch_nodes(client, WINDOWS_NODES, &unreadable);
         let caches = Caches { pools, instances, nodes, machines: Machines::default(), unreadable };
         self.process.metrics.show(caches.pools.clone(), caches.instances.clone(), caches.nodes.clone());
         let stop = self.process.stop.clone();
@@ -280,14 +284,18 @@ async fn run_pools(
     let store = cx.caches.pools.clone();
     let all = cx.caches.pools.clone();
     let pace = Arc::new(pool::Debouncer::default());
-    // A pool may have refused an entry because of a host of another pool: when a host goes, all pools look again.
     let (of_instances, of_nodes) = (pace.clone(), pace.clone());
+    let there = cx.caches.instances.clone();
     let of_instance = move |instance: Arc<WindowsInstance>| -> Vec<ObjectRef<WindowsNodePool>> {
         of_instances.changed(&instance.spec.pool_ref.name, Instant::now());
-        match instance.metadata.deletion_timestamp {
-            Some(_) => all.state().iter().map(|p| ObjectRef::from_obj(&**p)).collect(),
-            None => vec![ObjectRef::new(&instance.spec.pool_ref.name)],
+        let own = ObjectRef::new(&instance.spec.pool_ref.name);
+        if there.get(&ObjectRef::from_obj(&*instance)).is_some() {
+            return vec![own];
         }
+        // A pool that refuses an entry from now on, because it has not seen yet that the host is gone, is reconciled for its own new status.
+        let pools = all.state();
+        let others = pools.iter().filter(|pool| may_await_hosts(pool)).map(|pool| ObjectRef::from_obj(&**pool));
+        others.filter(|pool| *pool != own).chain([own.clone()]).collect()
     };
     let of_node = move |node: Arc<Node>| {
         node.labels().get(key::POOL).map(|pool| {

@@ -3,9 +3,10 @@
 //! kube's own shared streams do not report deletions, on which the pool controller depends: a deleted host frees a
 //! slot. Here every change goes to every listener, after the cache has it.
 
-use std::{fmt::Debug, hash::Hash, sync::Arc};
+use std::{collections::HashMap, fmt::Debug, hash::Hash, sync::Arc};
 
 use futures::{Stream, StreamExt, TryStreamExt, channel::mpsc, future, stream};
+use k8s_openapi::api::core::v1::Node;
 pub(crate) use kube::runtime::watcher::Event;
 use kube::{
     Api, Client, Resource,
@@ -13,11 +14,12 @@ use kube::{
     core::DeserializeGuard,
     runtime::{
         WatchStreamExt,
-        reflector::{self, Store, store::Writer},
+        reflector::{self, ObjectRef, Store, store::Writer},
         watcher,
     },
 };
 use serde::de::DeserializeOwned;
+use wnp_core::node::essentials::{differs, keep_essentials};
 
 use crate::{errors::said, unreadable::Unreadable};
 
@@ -25,23 +27,60 @@ use crate::{errors::said, unreadable::Unreadable};
 pub(crate) type Changes<K> = stream::BoxStream<'static, Arc<K>>;
 
 /// Begins to watch a kind. Returns the cache, as many streams of changes as there are listeners, and the future that drives
-/// it all. `labels` is a selector. For unreadable objects see [`readable`].
+/// it all. For unreadable objects see [`readable`].
 pub(crate) fn watch<K, const LISTENERS: usize>(
     client: Client,
-    labels: Option<&str>,
     unreadable: &Unreadable,
 ) -> (Store<K>, [Changes<K>; LISTENERS], impl Future<Output = ()> + Send + 'static)
 where
     K: Resource<DynamicType = ()> + Clone + Debug + Send + Sync + DeserializeOwned + 'static,
 {
-    let (store, events) = readable(client, labels, unreadable, |_| true);
+    let (store, events) = readable(client, None, unreadable, |_| (), |_| true);
+    listen(store.clone(), changes(store, events))
+}
+
+/// Begins to watch Nodes with these labels, as [`watch`]. Listeners get no change that no decision reads: a heartbeat triggers nothing. The
+/// cache has the newest resource version of each.
+pub(crate) fn watch_nodes<const LISTENERS: usize>(
+    client: Client,
+    labels: &str,
+    unreadable: &Unreadable,
+) -> (Store<Node>, [Changes<Node>; LISTENERS], impl Future<Output = ()> + Send + 'static) {
+    let (store, events) = readable(client, Some(labels), unreadable, keep_essentials, |_| true);
+    let mut seen = HashMap::new();
+    let changes = changes(store.clone(), events).filter({
+        let store = store.clone();
+        move |node| future::ready(is_news(&mut seen, &store, node))
+    });
+    listen(store, changes)
+}
+
+/// Whether listeners have not seen the Node as it is.
+fn is_news(seen: &mut HashMap<String, Arc<Node>>, store: &Store<Node>, node: &Arc<Node>) -> bool {
+    let name = node.metadata.name.clone().unwrap_or_default();
+    if store.get(&ObjectRef::new(&name)).is_none() {
+        seen.remove(&name);
+        return true;
+    }
+    let before = seen.insert(name, node.clone());
+    before.is_none_or(|before| differs(&before, node))
+}
+
+/// As many streams of changes as there are listeners, and the future that drives them.
+fn listen<K, const LISTENERS: usize>(
+    store: Store<K>,
+    changes: impl Stream<Item = Arc<K>> + Send + 'static,
+) -> (Store<K>, [Changes<K>; LISTENERS], impl Future<Output = ()> + Send + 'static)
+where
+    K: Resource<DynamicType = ()> + Clone + Send + Sync + 'static,
+{
     let mut senders = Vec::new();
     let listeners = std::array::from_fn(|_| {
         let (sender, receiver) = mpsc::unbounded();
         senders.push(sender);
         receiver.boxed()
     });
-    let drive = changes(store.clone(), events).for_each(move |object: Arc<K>| {
+    let drive = changes.for_each(move |object: Arc<K>| {
         for sender in &senders {
             // A listener that has ended wants nothing more.
             let _ = sender.unbounded_send(object.clone());
@@ -51,14 +90,16 @@ where
     (store, listeners, drive)
 }
 
-/// Caches the objects of a kind that `is_wanted`. Returns the cache, and the events by which it changes, each after the cache has it.
-/// An object that is not wanted any more is gone for both. Managed fields are not kept, because they are never read.
+/// Caches the objects of a kind that `is_wanted`, each as `adjust` leaves it. Returns the cache, and the events by which it changes, each
+/// after the cache has it. An object that is not wanted any more is gone for both. `labels` is a selector. Managed fields are not kept,
+/// because they are never read.
 ///
 /// An object that cannot be read is logged, noted in `unreadable` and left out: it must not end the watch for all others.
 pub(crate) fn readable<K>(
     client: Client,
     labels: Option<&str>,
     unreadable: &Unreadable,
+    adjust: impl Fn(&mut K) + Send + 'static,
     is_wanted: impl Fn(&K) -> bool + Send + 'static,
 ) -> (Store<K>, impl Stream<Item = Event<K>> + Send + 'static)
 where
@@ -67,7 +108,7 @@ where
     let api: Api<DeserializeGuard<K>> = Api::all(client);
     let config = labels.map_or_else(watcher::Config::default, |labels| watcher::Config::default().labels(labels));
     let unreadable = unreadable.clone();
-    fill(api, config, (), move |event| only(read(event, &unreadable)?, &is_wanted))
+    fill(api, config, (), move |event| only(read(event, &unreadable)?.modify(&adjust), &is_wanted))
 }
 
 /// Caches what `api` shows, each object as `adjust` leaves it, and otherwise like [`readable`]. For kinds of which nothing is read that
@@ -263,6 +304,31 @@ mod tests {
             .await;
         changed[..2].sort();
         assert_eq!(changed, ["a=1", "b=1", "a=2", "b=1"]);
+    }
+
+    #[test]
+    fn listeners_are_not_woken_by_heartbeats() {
+        let node = |uid: &str, version: u8, unschedulable: bool| -> Node {
+            let metadata = json!({"name": "w", "uid": uid, "resourceVersion": version.to_string()});
+            serde_json::from_value(json!({"metadata": metadata, "spec": {"unschedulable": unschedulable}})).unwrap()
+        };
+        let mut writer = Writer::default();
+        let store = writer.as_reader();
+        let mut seen = HashMap::new();
+        for (about, event, expected) in [
+            ("it came", Event::Apply(node("u1", 1, false)), true),
+            ("a heartbeat", Event::Apply(node("u1", 2, false)), false),
+            ("a cordon", Event::Apply(node("u1", 3, true)), true),
+            ("a heartbeat afterwards", Event::Apply(node("u1", 4, true)), false),
+            ("it went", Event::Delete(node("u1", 5, true)), true),
+            ("it came again", Event::Apply(node("u1", 6, true)), true),
+            ("another of that name", Event::Apply(node("u2", 7, true)), true),
+        ] {
+            writer.apply_watcher_event(&event);
+            let (Event::Apply(node) | Event::Delete(node)) = event else { continue };
+            assert_eq!(is_news(&mut seen, &store, &Arc::new(node)), expected, "{about}");
+        }
+        assert_eq!(seen.len(), 1);
     }
 
     #[test]

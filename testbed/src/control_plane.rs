@@ -268,6 +268,14 @@ impl ControlPlane {
         (!values.is_empty()).then(|| values.iter().sum()).with_context(|| format!("etcd has no metric {name}"))
     }
 
+    /// Ids of the processes that run: etcd, API server and controller manager.
+    pub fn processes(&self) -> Vec<u32> {
+        [&self.etcd, &self.apiserver, &self.controller_manager]
+            .iter()
+            .filter_map(|d| Some(lock(d).as_ref()?.pid()))
+            .collect()
+    }
+
     /// Kills the API server; every connection breaks and new ones are refused.
     pub fn stop_apiserver(&self) {
         *lock(&self.apiserver) = None;

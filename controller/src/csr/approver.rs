@@ -56,7 +56,8 @@ pub async fn run<H: Hosts>(
     shutdown: CancellationToken,
 ) {
     // No pool waits for what cannot be read here: those who post a request choose its labels.
-    let (requests, events) = watch::readable(client.clone(), None, &Unreadable::default(), |csr| !is_finished(csr));
+    let (requests, events) =
+        watch::readable(client.clone(), None, &Unreadable::default(), |_| (), |csr| !is_finished(csr));
     let (first, firsts) = mpsc::unbounded();
     let approver = Arc::new(Approver {
         api: Api::all(client),

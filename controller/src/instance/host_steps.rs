@@ -64,11 +64,12 @@ pub(super) async fn connect(scope: &mut Scope, target: &Target, step: Step) -> R
     let rebooting = scope.status.operation.as_ref().is_some_and(|o| o.boot_id_before.is_some());
     if !rebooting {
         let what = format!("logging in to {} port {} as {}", host.address, host.port, host.username);
-        scope.enter_step(step, &what).await?;
+        scope.pass_step(step, &what);
     }
     let operation = scope.status.operation.as_ref().map(|o| o.id.clone()).unwrap_or_default();
     let login = login(&scope.cx, &scope.instance, &scope.pool).await?;
-    let mut session = login::open(&scope.cx, &scope.instance, &operation, &login).await?;
+    let (cx, instance) = (scope.cx.clone(), scope.instance.clone());
+    let mut session = scope.while_shown(login::open(&cx, &instance, &operation, &login)).await??;
     scope.mark_reachable();
     // A host gets nothing as long as its name may be another's.
     scope.claim_name(Some(session.connection().peer_address())).await?;
@@ -78,7 +79,7 @@ pub(super) async fn connect(scope: &mut Scope, target: &Target, step: Step) -> R
         scope.record_identity(session.connection());
         scope.save().await?;
     }
-    session.prepare().await?;
+    scope.while_shown(session.prepare()).await??;
     let api_server = scope.cx.hosts.release.get().cluster.api_server.clone();
     let asked = host::Facts {
         files: target.rendered.files().to_vec(),
@@ -86,7 +87,7 @@ pub(super) async fn connect(scope: &mut Scope, target: &Target, step: Step) -> R
         ports: vec![preflight::KUBELET_PORT],
         service_accounts: target.rendered.shared.service_accounts.clone(),
     };
-    let state = session.facts(asked).await?;
+    let state = scope.while_shown(session.facts(asked)).await??;
     check(scope, &mut session, &state)?;
     note_boot(scope, &state);
     preflight(scope, target, &api_server, &state)?;
@@ -201,8 +202,8 @@ pub(super) async fn upload(
     let missing: Vec<&payload::File> = files.iter().filter(|f| state.missing.contains(&f.sha256)).collect();
     let sent: u64 = missing.iter().map(|f| f.compressed_size).sum();
     let what = format!("sending {} of {} files, {} MiB", missing.len(), files.len(), sent.div_ceil(1 << 20));
-    scope.enter_step(step, &what).await?;
-    Ok(session.upload(files, &state.missing).await?)
+    scope.pass_step(step, &what);
+    Ok(scope.while_shown(session.upload(files, &state.missing)).await??)
 }
 
 /// From here on the host is changed: what has begun is brought to its end. The step that begins next stores it, and is refused if
@@ -291,8 +292,8 @@ pub(super) async fn reboot(scope: &mut Scope, session: &Session, state: &HostSta
 }
 
 pub(super) async fn certify(scope: &mut Scope, seen: &mut HostSeen) -> Result<(), StepError> {
-    scope.enter_step(Step::Certify, "requesting certificates").await?;
     scope.claim_name(None).await?;
+    scope.resume_step(Step::Certify, "requesting certificates").await?;
     let claim = super::claims::claim(&scope.instance, &scope.status, &scope.cx);
     // Without the policies that hold wicd its identity could change every Node.
     if seen.requests.contains_key(&CertificateKind::Wicd)
@@ -300,7 +301,7 @@ pub(super) async fn certify(scope: &mut Scope, seen: &mut HostSeen) -> Result<()
     {
         return Err(StepError::Rights(problem));
     }
-    let cx = &scope.cx;
+    let cx = &scope.cx.clone();
     let issue = |kind: CertificateKind, pem: String| {
         let claim = &claim;
         async move {
@@ -312,7 +313,8 @@ pub(super) async fn certify(scope: &mut Scope, seen: &mut HostSeen) -> Result<()
             chain.map(|chain| (kind, chain)).map_err(StepError::Csr)
         }
     };
-    let issued = try_join_all(seen.requests.clone().into_iter().map(|(kind, pem)| issue(kind, pem))).await?;
+    let requests = seen.requests.clone().into_iter();
+    let issued = scope.while_shown(try_join_all(requests.map(|(kind, pem)| issue(kind, pem)))).await??;
     seen.issued = issued.into_iter().collect();
     Ok(())
 }
@@ -324,7 +326,7 @@ pub(super) async fn start(
     no_node: bool,
 ) -> Result<(), StepError> {
     pass_return(scope);
-    scope.enter_step(Step::Start, "starting the services").await?;
+    scope.resume_step(Step::Start, "starting the services").await?;
     let asked = scope.status.operation.as_ref().map(|o| o.services.clone()).unwrap_or_default();
     let restart = services_to_restart(asked, &seen.state, no_node);
     let body = host::Start {
@@ -334,7 +336,7 @@ pub(super) async fn start(
             .unwrap_or(i32::MAX),
         restart,
     };
-    let answer = session.ask(Body::Start(body)).await?;
+    let answer = scope.while_shown(session.ask(Body::Start(body))).await??;
     seen.state = answer.state.ok_or(RemoteError::BadAnswer { verb: Verb::Start.as_str() })?;
     note_wicd_certificate(scope, &seen.state);
     seen.requests = BTreeMap::new();

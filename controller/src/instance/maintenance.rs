@@ -42,12 +42,11 @@ pub(super) async fn show(scope: &Scope, node: &Node, seen: &ObservedChange) -> R
     write(scope, node, Some(state)).await
 }
 
-/// Shows the state in the Node while nothing goes on.
-pub(super) async fn show_idle(scope: &Scope, node: &Node) -> Result<(), StepError> {
+/// Shows the state in the Node while nothing goes on. Returns whether it was written, or could not be, as [`show`].
+pub(super) async fn show_idle(scope: &Scope, node: &Node) -> Result<bool, StepError> {
     let requests = requested(scope, Some(node));
     let state = idle_state(&requests, is_held(&scope.instance, Some(node)));
-    // A Node that has changed since brings us here again.
-    write(scope, node, state).await.map(drop)
+    write(scope, node, state).await
 }
 
 /// Shows no state, for a node that the operator leaves to itself.

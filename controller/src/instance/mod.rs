@@ -38,6 +38,8 @@ mod update;
 #[cfg(test)]
 mod version_tests;
 mod wanted;
+#[cfg(test)]
+mod writes_tests;
 
 use std::{sync::Arc, time::Duration};
 
@@ -120,7 +122,7 @@ async fn reconcile_instance(cached: &WindowsInstance, cx: &Arc<Context>) -> Resu
     let result = Box::pin(act(&mut scope)).await;
     match result {
         Ok(action) => {
-            scope.save().await?;
+            scope.save_at_end().await?;
             Ok(action)
         }
         Err(StepError::Outdated) => Err(StepError::Outdated),
@@ -359,22 +361,22 @@ async fn sync_idle_node(scope: &mut Scope) -> Result<Option<Duration>, StepError
     report_host(scope, &node);
     report_lost_settings(scope).await;
     let (ready, _, mut says) = node::ready(&node);
-    if !scope.only_watches()
-        && let Err(error) = register::sync_node_metadata(scope, &node).await
-    {
-        return match scope.same_failure(&error) {
-            Some(wait) => {
+    let mut is_outdated = false;
+    if !scope.only_watches() {
+        match register::sync_node_metadata(scope, &node).await {
+            Ok(is_there) => is_outdated = !is_there,
+            Err(error) => {
+                let Some(wait) = scope.same_failure(&error) else { return Err(error) };
                 // That the Node is not Ready says more.
                 if !ready {
                     report_node(scope, &Situation::Node { ready, says: &says, up_to_date: scope.up_to_date() });
                 }
-                Ok(Some(wait))
+                return Ok(Some(wait));
             }
-            None => Err(error),
-        };
+        }
     }
     // In mode Plan, too: a client that waits must not take an old state for the present one.
-    maintenance::show_idle(scope, &node).await?;
+    is_outdated |= maintenance::show_idle(scope, &node).await?;
     if let Some(waits) = maintenance::waits(scope, &node) {
         says = format!("{says}; {waits}");
     }
@@ -392,8 +394,10 @@ async fn sync_idle_node(scope: &mut Scope) -> Result<Option<Duration>, StepError
     if was_ready && !ready {
         scope.cx.events.say(&scope.instance, EventReason::NodeNotReady, "Keep", &says);
     }
+    // What another client wrote meanwhile may be a heartbeat, which triggers nothing.
+    let outdated = is_outdated.then_some(API_RETRY);
     if scope.only_watches() {
-        return Ok(None);
+        return Ok(outdated);
     }
     let again = address::verify(scope).await?;
     if let Some(moved) = scope.moved() {
@@ -402,7 +406,7 @@ async fn sync_idle_node(scope: &mut Scope) -> Result<Option<Duration>, StepError
         );
         report_node(scope, &Situation::Node { ready, says: &says, up_to_date: scope.up_to_date() });
     }
-    Ok(again)
+    Ok(again.into_iter().chain(outdated).min())
 }
 
 /// Reports the health of a node, unless it must leave, which is reported instead.

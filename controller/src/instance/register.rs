@@ -17,7 +17,7 @@ use serde_json::json;
 use super::{
     error::StepError,
     login::{self, login},
-    scope::Scope,
+    scope::{REGISTER_QUIET, Scope},
     wanted::wanted_node,
 };
 use crate::errors::is_refused;
@@ -31,9 +31,6 @@ use wnp_core::{
     operation::join::Wanted,
 };
 
-/// A Node that comes up takes moments for each of its steps. The status reports what it waits for only after this time;
-/// each change before would be a write more for every host that joins.
-const REGISTER_QUIET: Duration = Duration::from_secs(10);
 /// Interval at which an unchanged Node is checked.
 const REGISTER_POLL: Duration = Duration::from_secs(10);
 
@@ -115,8 +112,11 @@ async fn reach(scope: &mut Scope) -> Result<(), StepError> {
     }
 }
 
-/// Applies the desired metadata to the Node. Repeated whenever the Node or the pool changes.
-pub(super) async fn sync_node_metadata(scope: &mut Scope, node: &Node) -> Result<(), StepError> {
+/// Applies the desired metadata to the Node. Repeated whenever the Node or the pool changes. Returns whether the Node has it. Otherwise
+/// another client has written the Node since: it must be observed again.
+pub(super) async fn sync_node_metadata(scope: &mut Scope, node: &Node) -> Result<bool, StepError> {
+    let written = scope.written_node.take().filter(|(over, _)| *over == node.metadata.resource_version);
+    let node = written.as_ref().map_or(node, |(_, written)| written);
     let wanted = wanted_node(scope, node).await;
     let record = scope.status.template_applied.clone();
     let before = Applied::on(node, record.as_ref());
@@ -127,12 +127,12 @@ pub(super) async fn sync_node_metadata(scope: &mut Scope, node: &Node) -> Result
         if !is_recorded {
             scope.save().await?;
         }
+        let over = written.as_ref().map_or_else(|| node.metadata.resource_version.clone(), |(over, _)| over.clone());
         let nodes: Api<Node> = Api::all(scope.cx.cluster.client.clone());
         let params = PatchParams { field_manager: Some(api::names::MANAGER_INSTANCE.into()), ..PatchParams::default() };
         match nodes.patch(&node.name_any(), &params, &Patch::Merge(&patch)).await {
-            Ok(_) => {}
-            // Another client wrote it at the same time: its change brings us here again.
-            Err(kube::Error::Api(status)) if status.is_conflict() || status.is_not_found() => return Ok(()),
+            Ok(new) => scope.written_node = Some((over, new)),
+            Err(kube::Error::Api(status)) if status.is_conflict() || status.is_not_found() => return Ok(false),
             // Neither the same request nor another operator changes what the API server says.
             Err(kube::Error::Api(status)) if is_refused(&status) => {
                 let why = api::text::line(&status.message, 500);
@@ -143,7 +143,10 @@ pub(super) async fn sync_node_metadata(scope: &mut Scope, node: &Node) -> Result
     }
     scope.status.template_applied = Some(after.record(node.uid()));
     scope.status.annotated_username = wanted.username;
-    Ok(())
+    if scope.written_node.is_none() {
+        scope.written_node = written;
+    }
+    Ok(true)
 }
 
 /// Records what kubelet registers its Node with, and what is put there then, before either happens. The caller stores it.

@@ -9,6 +9,7 @@ use api::{
     names::{MANAGER_INSTANCE, UNKNOWN_VERSION, key},
 };
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, ResourceExt,
     api::{Patch, PatchParams},
@@ -37,6 +38,10 @@ use wnp_core::{
 /// A person corrects credentials and then watches the pool: a long wait has no benefit.
 const CREDENTIALS_BACKOFF_MAX: std::time::Duration = std::time::Duration::from_secs(15);
 
+/// A Node that comes up takes moments for each of its steps. The status reports what it waits for only after this time;
+/// each change before would be a write more for every host that joins.
+pub(super) const REGISTER_QUIET: std::time::Duration = std::time::Duration::from_secs(10);
+
 /// One instance that is being worked on.
 pub(super) struct Scope {
     /// What all share.
@@ -51,6 +56,8 @@ pub(super) struct Scope {
     /// Whether the operation is not stored yet: a grant that was revoked in the meantime must not be used.
     begins: bool,
     step_began: Option<std::time::Instant>,
+    /// The Node as this reconcile has written it, and the resource version over which it was written: the cache may not have it yet.
+    pub written_node: Option<(Option<String>, Node)>,
 }
 
 /// What a host is brought to.
@@ -68,7 +75,7 @@ impl Scope {
         let stored = instance.status.clone().unwrap_or_default();
         let mut status = stored.clone();
         times::correct(&mut status, Timestamp::now());
-        Self { cx, instance, pool, stored, status, begins: false, step_began: None }
+        Self { cx, instance, pool, stored, status, begins: false, step_began: None, written_node: None }
     }
 
     /// Its name, which is that of its host and of its Node.
@@ -208,6 +215,43 @@ impl Scope {
 
     /// Stores that a step begins, before its first side effect.
     pub(super) async fn enter_step(&mut self, step: Step, what: &str) -> Result<(), StepError> {
+        self.announce_step(step, what);
+        self.save().await
+    }
+
+    /// Begins a step that leaves nothing to remember: an operator that continues finds out itself how far it has come. The step is stored with
+    /// the next one that does, or by [`while_shown`](Self::while_shown) if it lasts.
+    pub(super) fn pass_step(&mut self, step: Step, what: &str) {
+        self.announce_step(step, what);
+    }
+
+    /// The same, for a step that needs to be remembered what stands before it: which operation it is, that it changes the host, and that the host
+    /// holds its name.
+    pub(super) async fn resume_step(&mut self, step: Step, what: &str) -> Result<(), StepError> {
+        self.announce_step(step, what);
+        let essential = |s: &WindowsInstanceStatus| {
+            let operation = s.operation.as_ref().map(|o| (o.id.clone(), o.type_, o.changed));
+            (s.holds_node_name, s.host_key.clone(), operation)
+        };
+        if essential(&self.status) == essential(&self.stored) {
+            return Ok(());
+        }
+        self.save().await
+    }
+
+    /// Does `work` of the step that is announced. If it lasts, the step is stored meanwhile, so that people see what goes on.
+    pub(super) async fn while_shown<T>(&mut self, work: impl Future<Output = T>) -> Result<T, StepError> {
+        let mut work = std::pin::pin!(work);
+        let quick = tokio::time::timeout(self.cx.process.args.show_step_after, &mut work).await;
+        if let Ok(done) = quick {
+            return Ok(done);
+        }
+        self.save().await?;
+        Ok(work.await)
+    }
+
+    /// Begins a step in memory.
+    fn announce_step(&mut self, step: Step, what: &str) {
         if self.step() != step {
             self.observe_step();
             if let Some(operation) = &mut self.status.operation {
@@ -228,7 +272,6 @@ impl Scope {
         } else {
             tracing::info!(instance = self.name(), step = step.as_str(), "{what}");
         }
-        self.save().await
     }
 
     /// The time of an attempt that is under way is not to come.
@@ -465,6 +508,20 @@ impl Scope {
         if let Some(failures) = &mut self.status.failures {
             failures.next_retry_time = None;
         }
+    }
+
+    /// Stores the status at the end of a reconcile, unless the next one finds out the same. While a host registers, every change of its Node
+    /// brings another one.
+    pub(super) async fn save_at_end(&mut self) -> Result<(), StepError> {
+        let waits = |s: &WindowsInstanceStatus| {
+            let operation = s.operation.as_ref().filter(|o| o.step == Step::Register)?;
+            Some((operation.clone(), s.failures.clone(), s.current_version.clone()))
+        };
+        let is_waiting = waits(&self.status).is_some_and(|w| waits(&self.stored) == Some(w));
+        if is_waiting && self.in_step() < REGISTER_QUIET {
+            return Ok(());
+        }
+        self.save().await
     }
 
     /// Stores the status, if it differs from what is stored. It is stored on what was seen: an operator that was replaced while it

@@ -82,11 +82,13 @@ impl World {
         let sim = Sim::start(client.clone(), SimOptions { authorized_keys: vec![key.public_key().clone()], ..sim })?;
         let is_set = args.contains(&"--backoff-base");
         let backoff = if is_set { &[][..] } else { &["--backoff-base", "1s", "--backoff-max", "4s"] };
+        // Tests see steps that last for milliseconds.
+        let shown = ["--show-step-after", "0s"];
         let options = OperatorOptions {
             program: PathBuf::from(env!("CARGO_BIN_EXE_windows-node-pools")),
             payload: files.path().join("payload"),
             wicd: wicd.unwrap_or_else(|| files.path().join("wicd.exe")),
-            args: backoff.iter().chain(args).map(ToString::to_string).collect(),
+            args: backoff.iter().chain(&shown).chain(args).map(ToString::to_string).collect(),
         };
         payload::write(&options.payload, payload, payload::LEVEL_FAST)?;
         std::fs::write(files.path().join("wicd.exe"), b"wicd, for hosts that only compare its hash")?;

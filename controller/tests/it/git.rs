@@ -31,7 +31,7 @@ pub(crate) const LIST: &str = "halls/a.yaml";
 pub(crate) struct Scene {
     pub world: World,
     pub origin: Origin,
-    server: Server,
+    pub server: Server,
     pub hosts: Vec<SimHost>,
     /// What the server answers in Git's place.
     rule: Arc<Mutex<Option<Trick>>>,

@@ -44,6 +44,7 @@ mod lint;
 mod machine_keys;
 mod machines;
 mod maintenance;
+mod many_clusters;
 mod metrics_tls;
 mod moved_host;
 mod newer;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use api::{HostKeyPolicy, InstanceHost, Origin, WindowsInstance, WindowsNodePoolSpec};
+use api::{HostKeyPolicy, InstanceHost, Origin, WindowsInstance, WindowsNodePool, WindowsNodePoolSpec};
 use kube::ResourceExt;
 
 use super::{
@@ -40,6 +40,11 @@ impl Known {
             is_elsewhere: proven.is_some_and(|p| (&p.address, p.port) != (&host.address, host.port)),
         }
     }
+}
+
+/// Whether an entry of the pool may become usable when a host of another pool goes: it may be refused for that host's name or address.
+pub fn may_await_hosts(pool: &WindowsNodePool) -> bool {
+    pool.status.as_ref().is_some_and(|status| status.refused_hosts > 0)
 }
 
 /// What is known of host keys.

@@ -5,9 +5,11 @@
 //! * [`permitted`]: which labels, annotations and taints people may give to a Node.
 //! * [`maintenance`]: what is requested of a node's maintenance.
 //! * [`applied`]: the record of what may be removed from a Node.
+//! * [`essentials`]: what is kept of a Node, and which changes of it matter.
 
 pub mod applied;
 pub mod desired_metadata;
+pub mod essentials;
 pub mod maintenance;
 pub mod metadata;
 pub mod owner;

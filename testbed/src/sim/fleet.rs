@@ -32,6 +32,9 @@ use tokio_util::sync::CancellationToken;
 use super::{SimOptions, fault::Fault, machine::Machine};
 use crate::lock::lock;
 
+/// Images that a kubelet reports: as many as it does at most (`nodeStatusMaxImages`).
+const IMAGES: usize = 50;
+
 /// What a kubelet does about its serving certificate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ServingCertificate {
@@ -100,6 +103,7 @@ struct Live {
     /// Its own way to the API server, if it has one.
     client: Option<Client>,
     next_heartbeat: Instant,
+    next_report: Instant,
 }
 
 pub(super) struct Fleet {
@@ -207,7 +211,8 @@ impl Fleet {
         client: Option<Client>,
     ) -> LiveGuard {
         // The first one comes at once, the others spread by the moment at which hosts came up.
-        let live = Live { machine, address, client, next_heartbeat: Instant::now() };
+        let now = Instant::now();
+        let live = Live { machine, address, client, next_heartbeat: now, next_report: now };
         lock(&self.live).insert(node.to_string(), live);
         let _ = self.came_up.send(node.to_string());
         LiveGuard { fleet: self.clone(), node: node.to_string() }
@@ -275,21 +280,51 @@ impl Fleet {
         }
     }
 
-    /// Renews Leases, those that are due in each second.
+    /// Renews Leases and reports statuses, those that are due in each second.
     async fn beat(&self) {
-        let Some(period) = self.options.heartbeat else { return };
         loop {
-            let now = Instant::now();
-            let due: Vec<String> = lock(&self.live)
-                .iter_mut()
-                .filter(|(_, live)| live.next_heartbeat <= now)
-                .map(|(node, live)| {
-                    live.next_heartbeat = now + period;
-                    node.clone()
-                })
-                .collect();
-            stream::iter(due).for_each_concurrent(8, |node| self.renew(node)).await;
+            let leases = self.due(self.options.heartbeat, |live| &mut live.next_heartbeat);
+            let reports = self.due(self.options.status_report, |live| &mut live.next_report);
+            stream::iter(leases).for_each_concurrent(8, |node| self.renew(node)).await;
+            stream::iter(reports).for_each_concurrent(8, |node| self.report(node)).await;
             sleep(Duration::from_secs(1)).await;
+        }
+    }
+
+    /// The nodes for which something is due that is repeated after each `period`.
+    fn due(&self, period: Option<Duration>, next: impl Fn(&mut Live) -> &mut Instant) -> Vec<String> {
+        let Some(period) = period else { return Vec::new() };
+        let now = Instant::now();
+        let mut live = lock(&self.live);
+        let due = live.iter_mut().filter_map(|(node, live)| {
+            let next = next(live);
+            let is_due = *next <= now;
+            if is_due {
+                *next = now + period;
+            }
+            is_due.then(|| node.clone())
+        });
+        due.collect()
+    }
+
+    /// Reports the status as kubelet does while nothing changes: with new times, and with the images on the host.
+    async fn report(&self, node: String) {
+        let own = lock(&self.live).get(&node).and_then(|live| live.client.clone());
+        let nodes: Api<Node> = Api::all(own.unwrap_or_else(|| self.client.clone()));
+        let now = Timestamp::now().to_string();
+        let condition = |kind: &str| json!({"type": kind, "lastHeartbeatTime": now});
+        let image =
+            |n: usize| json!({"names": [format!("registry.example.com/images/{n}@sha256:{n:064x}")], "sizeBytes": n});
+        let conditions = ["MemoryPressure", "DiskPressure", "PIDPressure", "Ready"].map(condition);
+        let images: Vec<Value> = (1..=IMAGES).map(image).collect();
+        let status = json!({"conditions": conditions, "images": images});
+        let patch = Patch::Strategic(json!({"status": status}));
+        if let Err(error) = nodes.patch_status(&node, &PatchParams::default(), &patch).await {
+            tracing::warn!(
+                node,
+                error = &error as &dyn std::error::Error,
+                "simulated kubelet cannot report its status"
+            );
         }
     }
 

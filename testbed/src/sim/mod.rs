@@ -73,6 +73,8 @@ pub struct SimOptions {
     pub serving: ServingCertificate,
     /// How often each Node's Lease is renewed. `None`: never, and then the controller manager needs longer timeouts.
     pub heartbeat: Option<Duration>,
+    /// How often each kubelet reports a status that has not changed. `None`: never.
+    pub status_report: Option<Duration>,
     /// The longest that a Pod takes to end; less if its grace period is shorter.
     pub termination: Duration,
     /// What Nodes say as their version.
@@ -95,6 +97,7 @@ impl Default for SimOptions {
             dir: None,
             serving: ServingCertificate::Await,
             heartbeat: Some(Duration::from_secs(20)),
+            status_report: Some(Duration::from_secs(20)),
             termination: Duration::ZERO,
             kubelet_version: "v1.36.3".into(),
             own_credentials: false,

@@ -20,7 +20,6 @@ use serde_json::{Value, json};
 use testbed::{
     deployment::NAMESPACE,
     git::{Origin, Server},
-    sim::SimOptions,
 };
 use tokio::time::timeout;
 
@@ -28,7 +27,7 @@ use super::{
     load,
     process::Usage,
     report::{Report, round},
-    world::World,
+    world::{World, without_heartbeats},
 };
 
 /// The sizes, unless some are named.
@@ -70,7 +69,7 @@ fn list(hosts: u32, changed: Option<u32>) -> String {
 }
 
 async fn measure(hosts: u32) -> Result<Vec<(&'static str, Value)>> {
-    let world = World::start(0, 1, SimOptions::default()).await?;
+    let world = World::start(0, 1, without_heartbeats()).await?;
     let origin = Origin::new();
     origin.git(&["rm", "-q", LIST]);
     origin.commit("halls/README.md", "Hosts, one hall a file.\n", "Begin");

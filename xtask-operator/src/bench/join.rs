@@ -11,7 +11,7 @@ use super::{
     load,
     process::Usage,
     report::{Report, round},
-    world::{API_WRITES, World},
+    world::{API_WRITES, World, without_heartbeats},
 };
 
 /// The profiles, unless some are named.
@@ -40,11 +40,12 @@ struct Profile {
     boot: Duration,
 }
 
-const PROFILES: [Profile; 7] = [
+const PROFILES: [Profile; 8] = [
     many("1", 1),
     many("20", 20),
     many("100", 100),
     many("1000", 1000),
+    many("5000", 5000),
     Profile { payload_mib: 235, boot: Duration::ZERO, ..many("payload", 20) },
     Profile { payload_mib: 235, boot: Duration::ZERO, rtt: Duration::from_millis(20), ..many("latency", 1) },
     Profile { boot: Duration::ZERO, process_start: Duration::from_millis(300), ..many("processes", 5) },
@@ -83,10 +84,11 @@ async fn measure(profile: &Profile, limit: Duration) -> Result<Vec<(&'static str
         link: Link { rtt: profile.rtt, bandwidth: None },
         process_start: profile.process_start,
         boot: profile.boot,
-        ..SimOptions::default()
+        ..without_heartbeats()
     };
     let mut world = World::start(profile.hosts, profile.payload_mib, sim).await?;
     let load = load();
+    let idle = world.control_plane_seconds()?;
     let seconds = world.join(&WindowsNodePoolSpec::default(), limit).await?.as_secs_f64();
     let usage = Usage::of(world.operator.pid())?;
     let writes = world.operator.metric(API_WRITES).await?;
@@ -107,6 +109,7 @@ async fn measure(profile: &Profile, limit: Duration) -> Result<Vec<(&'static str
         ("seconds", round(seconds)),
         ("peak_rss_mib", round(usage.peak_rss_mib)),
         ("cpu_seconds", round(usage.cpu_seconds)),
+        ("control_plane_cpu_seconds", round(world.control_plane_seconds()? - idle)),
         ("api_writes_per_host", round(writes / hosts)),
         ("ssh_connections_per_host", per_host(|s| s.connections)),
         ("processes_per_host", per_host(|s| s.processes)),

@@ -26,7 +26,7 @@ use super::{
     process::Usage,
     report::{Report, round, share},
     tally::Tally,
-    world::{API_WRITES, World},
+    world::{API_WRITES, World, without_heartbeats},
 };
 
 /// The profiles, unless some are named.
@@ -46,7 +46,7 @@ pub(super) struct Args {
     limit: u64,
 }
 
-const PROFILES: [&str; 3] = ["50", "500", "2000"];
+const PROFILES: [&str; 4] = ["50", "500", "2000", "5000"];
 /// `rollout.maxUnavailable`
 const MAX_UNAVAILABLE: IntOrPercent = IntOrPercent::Percent(5);
 /// How long a kubelet takes from its start to its Node, as when hosts join.
@@ -86,7 +86,7 @@ fn spec(max_pods: i32) -> WindowsNodePoolSpec {
 }
 
 async fn measure(hosts: u32, limit: Duration) -> Result<Vec<(&'static str, Value)>> {
-    let mut world = World::start(hosts, 1, SimOptions { boot: BOOT, ..SimOptions::default() }).await?;
+    let mut world = World::start(hosts, 1, SimOptions { boot: BOOT, ..without_heartbeats() }).await?;
     world.join(&spec(110), JOIN).await?;
     let cap = world.pools().map(|hosts| Ok(MAX_UNAVAILABLE.of(u32::try_from(hosts)?))).sum::<Result<u32>>()?;
 
@@ -133,6 +133,7 @@ async fn measure(hosts: u32, limit: Duration) -> Result<Vec<(&'static str, Value
         ("disrupted_seconds_per_host", round(disrupted)),
         ("peak_rss_mib", round(after.usage.peak_rss_mib)),
         ("cpu_seconds", round(after.usage.cpu_seconds - before.usage.cpu_seconds)),
+        ("control_plane_cpu_seconds", round(after.control_plane_seconds - before.control_plane_seconds)),
         ("load", load.into()),
         ("aims_missed", if missed.is_empty() { "none".into() } else { missed.join(",").into() }),
     ])
@@ -143,6 +144,7 @@ struct Figures {
     usage: Usage,
     api_writes: f64,
     etcd_bytes: f64,
+    control_plane_seconds: f64,
 }
 
 impl Figures {
@@ -151,6 +153,7 @@ impl Figures {
             usage: Usage::of(world.operator.pid())?,
             api_writes: world.operator.metric(API_WRITES).await?,
             etcd_bytes: world.control_plane.etcd_metric(ETCD_BYTES).await?,
+            control_plane_seconds: world.control_plane_seconds()?,
         })
     }
 }

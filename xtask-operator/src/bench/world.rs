@@ -19,6 +19,8 @@ use testbed::{
 };
 use tokio::{task::spawn_blocking, time::sleep};
 
+use super::process::Usage;
+
 /// The operator's own count of what it writes to the API server.
 pub(super) const API_WRITES: &str = "windows_node_pool_api_writes_total";
 
@@ -34,6 +36,11 @@ const FILES: [(&str, &str); 4] = [
     (r"C:\k\containerd\containerd-shim-runhcs-v1.exe", "containerd"),
 ];
 
+/// Simulated hosts whose kubelets report nothing on their own: heartbeats would be most of what the API server does.
+pub(super) fn without_heartbeats() -> SimOptions {
+    SimOptions { heartbeat: None, status_report: None, ..SimOptions::default() }
+}
+
 /// All that runs. The order is that of the shutdown.
 pub(super) struct World {
     pub(super) operator: Operator,
@@ -48,7 +55,7 @@ impl World {
     /// Starts everything but the pool.
     pub(super) async fn start(hosts: u32, payload_mib: u64, sim: SimOptions) -> Result<Self> {
         let program = spawn_blocking(operator::build).await??;
-        // Nodes are not to be found dead: they send no heartbeats, which would be most of what the API server does.
+        // Nodes are not to be found dead: they send no heartbeats, or late ones on a busy machine.
         let patient = ["--node-monitor-grace-period=24h", "--node-startup-grace-period=24h"];
         // The signer of certificates may ask as often as on OpenShift. Left alone it asks 20 times a second, and a hundred hosts
         // wait 15 s for their 300 certificates.
@@ -74,7 +81,7 @@ impl World {
         })
         .await??;
 
-        let sim = SimOptions { authorized_keys: vec![key.public_key().clone()], heartbeat: None, ..sim };
+        let sim = SimOptions { authorized_keys: vec![key.public_key().clone()], ..sim };
         let sim = Sim::start(client.clone(), sim)?;
         let names = (0..hosts).map(|n| HostOptions::named(format!("win-{n}")));
         let hosts = stream::iter(names).map(|host| sim.host(host)).buffered(8).try_collect().await?;
@@ -137,6 +144,11 @@ impl World {
             }
             sleep(Duration::from_millis(50)).await;
         }
+    }
+
+    /// Seconds of processor time that the control plane has used.
+    pub(super) fn control_plane_seconds(&self) -> Result<f64> {
+        self.control_plane.processes().into_iter().map(|pid| Ok(Usage::of(pid)?.cpu_seconds)).sum()
     }
 
     /// What some of the instances say of which this condition is not true.

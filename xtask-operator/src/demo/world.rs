@@ -61,7 +61,8 @@ impl World {
             (None, Content::Random { size: 4 << 20, seed: 1 })
         };
         let files = tempfile::tempdir()?;
-        let mut args = vec!["--backoff-base".to_owned(), "2s".to_owned(), "--backoff-max".to_owned(), "30s".to_owned()];
+        let mut args =
+            ["--backoff-base", "2s", "--backoff-max", "30s", "--show-step-after", "0s"].map(str::to_owned).to_vec();
         if with_wine {
             let patch = files.path().join("kubelet.json");
             std::fs::write(&patch, WINE_KUBELET)?;

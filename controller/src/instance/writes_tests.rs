@@ -1,0 +1,63 @@
+//! What an operation costs the API server: the operator's own writes, without those of the pool controller and of the certificate approver.
+
+use api::GrantType;
+use serde_json::json;
+
+use super::executor_tests::World;
+use crate::fake_api::Call;
+
+/// The writes since `before` calls, as "METHOD resource step", where a status has a step.
+fn writes(world: &World, before: usize) -> Vec<String> {
+    let calls = world.bed.api.all_calls().split_off(before);
+    let step = |call: &Call| call.body["status"]["operation"]["step"].as_str().unwrap_or_default().to_owned();
+    let resource = |path: &str| path.split('/').filter(|part| PLURALS.contains(part)).collect::<Vec<_>>().join("/");
+    let written = calls.iter().filter(|c| c.method != "GET");
+    written.map(|c| format!("{} {} {}", c.method, resource(&c.path), step(c)).trim_end().to_owned()).collect()
+}
+
+const PLURALS: [&str; 6] = ["windowsinstances", "status", "nodes", "certificatesigningrequests", "approval", "events"];
+
+#[tokio::test]
+async fn a_join_and_a_change_write_what_must_be_remembered() {
+    let mut world = World::new().await;
+    let version = world.publish(110);
+    world.grant("join-1", GrantType::Provision, &version, &json!({}));
+    world.works_until("it joins", |w| w.follows(&version)).await;
+    let request = ["POST certificatesigningrequests", "PATCH certificatesigningrequests/approval"];
+    let mut expected = vec![
+        // With the host's key, before anything is done to the host.
+        "PATCH windowsinstances/status Connect",
+        "PATCH windowsinstances/status Configure",
+        request[0],
+        request[0],
+        request[1],
+        request[1],
+        "PATCH windowsinstances/status Register",
+        "PATCH nodes",
+        "PATCH windowsinstances/status",
+        "POST events",
+    ];
+    assert_eq!(sorted(writes(&world, 0)), sorted(expected.drain(..).map(str::to_owned).collect()));
+
+    let before = world.bed.api.all_calls().len();
+    let version = world.publish(120);
+    let grant = json!({"version": version, "disruption": "Restart"});
+    world.grant("update-1", GrantType::Update, &version, &grant);
+    world.works_until("it is updated", |w| w.follows(&version)).await;
+    let expected = [
+        "PATCH windowsinstances/status Configure",
+        // The version that wicd is to follow.
+        "PATCH nodes",
+        "PATCH windowsinstances/status Register",
+        "PATCH windowsinstances/status",
+        "POST events",
+        "POST events",
+    ];
+    assert_eq!(sorted(writes(&world, before)), sorted(expected.map(str::to_owned).to_vec()));
+}
+
+/// Requests that are made at the same time have no order.
+fn sorted(mut list: Vec<String>) -> Vec<String> {
+    list.sort();
+    list
+}

@@ -1,0 +1,112 @@
+//! What the operator keeps of a Node, and which changes of it matter.
+//!
+//! kubelet reports a Node's status every few minutes, with new times and with the images on the host, and CSI drivers report volumes. No
+//! decision reads any of that, and in a large fleet it is most of what the API server sends.
+
+use k8s_openapi::api::core::v1::Node;
+use kube::Resource as _;
+
+/// Removes from a Node what no decision reads: managed fields, images, volumes, resources, features, and the times of heartbeats.
+pub fn keep_essentials(node: &mut Node) {
+    node.metadata.managed_fields = None;
+    let Some(status) = &mut node.status else { return };
+    status.allocatable = None;
+    status.capacity = None;
+    status.config = None;
+    status.features = None;
+    status.images = None;
+    status.runtime_handlers = None;
+    status.volumes_attached = None;
+    status.volumes_in_use = None;
+    for condition in status.conditions.iter_mut().flatten() {
+        condition.last_heartbeat_time = None;
+    }
+}
+
+/// Whether a controller must see `after`, where `before` is what it has seen last. Both are as [`keep_essentials`] leaves them.
+pub fn differs(before: &Node, after: &Node) -> bool {
+    let (was, is) = (before.meta(), after.meta());
+    // Any write changes the resource version.
+    let same_metadata = was.uid == is.uid
+        && was.labels == is.labels
+        && was.annotations == is.annotations
+        && was.deletion_timestamp == is.deletion_timestamp
+        && was.finalizers == is.finalizers
+        && was.owner_references == is.owner_references;
+    !same_metadata || before.spec != after.spec || before.status != after.status
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn node(change: impl FnOnce(&mut Value)) -> Node {
+        let mut node = json!({
+            "metadata": {"name": "w", "uid": "u1", "resourceVersion": "7", "labels": {"a": "1"}, "managedFields": [{"manager": "kubelet"}]},
+            "spec": {"taints": [{"key": "os", "effect": "NoSchedule"}]},
+            "status": {
+                "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}],
+                "allocatable": {"cpu": "4"},
+                "capacity": {"cpu": "4"},
+                "conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": "2027-01-15T02:00:00Z",
+                    "lastTransitionTime": "2027-01-15T01:00:00Z", "message": "kubelet is posting ready status"}],
+                "images": [{"names": ["mcr.example.com/nanoserver"], "sizeBytes": 100}],
+                "nodeInfo": {"architecture": "amd64", "bootID": "1", "containerRuntimeVersion": "containerd://2.1.0", "kernelVersion": "10.0",
+                    "kubeProxyVersion": "", "kubeletVersion": "v1.36.0", "machineID": "m", "operatingSystem": "windows",
+                    "osImage": "Windows Server 2022", "systemUUID": "s"},
+                "volumesInUse": ["v"],
+            },
+        });
+        change(&mut node);
+        let mut node: Node = serde_json::from_value(node).unwrap();
+        keep_essentials(&mut node);
+        node
+    }
+
+    #[test]
+    fn a_heartbeat_is_no_change() {
+        let before = node(|_| ());
+        for (about, after, expected) in [
+            ("nothing", node(|_| ()), false),
+            (
+                "a heartbeat",
+                node(|n| n["status"]["conditions"][0]["lastHeartbeatTime"] = json!("2027-01-15T02:05:00Z")),
+                false,
+            ),
+            ("its resource version", node(|n| n["metadata"]["resourceVersion"] = json!("8")), false),
+            ("images", node(|n| n["status"]["images"] = json!([])), false),
+            ("volumes", node(|n| n["status"]["volumesInUse"] = json!(["v", "w"])), false),
+            ("free resources", node(|n| n["status"]["allocatable"]["cpu"] = json!("3")), false),
+            ("another Node of that name", node(|n| n["metadata"]["uid"] = json!("u2")), true),
+            ("a label", node(|n| n["metadata"]["labels"]["a"] = json!("2")), true),
+            ("an annotation", node(|n| n["metadata"]["annotations"] = json!({"a": "1"})), true),
+            ("a deletion", node(|n| n["metadata"]["deletionTimestamp"] = json!("2027-01-15T02:00:00Z")), true),
+            ("a cordon", node(|n| n["spec"]["unschedulable"] = json!(true)), true),
+            ("a taint", node(|n| n["spec"]["taints"] = json!([])), true),
+            ("its address", node(|n| n["status"]["addresses"][0]["address"] = json!("10.0.0.2")), true),
+            ("its condition", node(|n| n["status"]["conditions"][0]["status"] = json!("Unknown")), true),
+            ("what kubelet says", node(|n| n["status"]["conditions"][0]["message"] = json!("no network")), true),
+            ("a restart of the host", node(|n| n["status"]["nodeInfo"]["bootID"] = json!("2")), true),
+            ("another kubelet", node(|n| n["status"]["nodeInfo"]["kubeletVersion"] = json!("v1.36.1")), true),
+        ] {
+            assert_eq!(differs(&before, &after), expected, "{about}");
+        }
+    }
+
+    #[test]
+    fn what_is_large_is_not_kept() {
+        let kept = serde_json::to_value(node(|_| ())).unwrap();
+        for path in [
+            "/metadata/managedFields",
+            "/status/images",
+            "/status/volumesInUse",
+            "/status/capacity",
+            "/status/allocatable",
+        ] {
+            assert!(kept.pointer(path).is_none(), "{path}");
+        }
+        assert_eq!(kept.pointer("/status/nodeInfo/bootID"), Some(&json!("1")));
+    }
+}
