@@ -46,6 +46,9 @@ pub const ACCEPTANCE: &str = "windows-node-pools-acceptance";
 /// Name under which events are reported, and the operator's user agent.
 pub const COMPONENT: &str = "windows-node-pools";
 
+/// Label of what the operator creates, with [`COMPONENT`] as its value.
+pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+
 /// Label and annotation keys.
 pub mod key {
     crate::documented::documented! {

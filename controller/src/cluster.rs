@@ -72,12 +72,27 @@ const TRUSTED_CA: &str = "trusted-ca";
 
 /// Oldest minor version of Kubernetes that is tested.
 const OLDEST_MINOR: u32 = 33;
+/// The oldest minor version that has `ValidatingAdmissionPolicy` in version v1.
+const FIRST_WITH_POLICIES: u32 = 30;
+/// Reason for an API server that is too old.
+pub(crate) const TOO_OLD: &str = "ApiServerTooOld";
+
+/// Why the operator cannot be installed on an API server of this version.
+pub(crate) fn lacks_policies(major: &str, minor: &str) -> Option<String> {
+    let (Some(1), Some(minor)) = (number(major), number(minor)) else { return None };
+    (minor < FIRST_WITH_POLICIES).then(|| {
+        format!(
+            "the API server is version 1.{minor}, and versions before 1.{FIRST_WITH_POLICIES} have no ValidatingAdmissionPolicy v1, without which \
+             hosts get no rights. Upgrade the cluster"
+        )
+    })
+}
 
 /// A warning if the API server is older than what is tested. The operator works on.
 pub(crate) fn version_warning(major: &str, minor: &str) -> Option<(&'static str, String)> {
     match (number(major), number(minor)) {
         (Some(1), Some(minor)) if minor < OLDEST_MINOR => Some((
-            "ApiServerTooOld",
+            TOO_OLD,
             format!(
                 "the API server is version 1.{minor}; versions before 1.{OLDEST_MINOR} are not tested. Upgrade the cluster"
             ),
@@ -129,6 +144,12 @@ pub(crate) async fn network_fault(client: &Client, choice: Option<NetworkArg>) -
         Err(error) => return Some(error),
     };
     overlay(choice, network.as_ref(), operator.as_ref()).err()
+}
+
+/// Whether this is OpenShift, as far as it can be read.
+pub(crate) async fn is_openshift(client: &Client) -> bool {
+    let found = openshift(client, "config.openshift.io", "v1", "Infrastructure", "infrastructures").await;
+    found.is_ok_and(|found| found.is_some())
 }
 
 /// The `Network` of the cluster, and that of its network operator.
@@ -480,6 +501,9 @@ mod tests {
         assert_eq!(version_warning("1", "33+"), None);
         assert_eq!(version_warning("1", "32").unwrap().0, "ApiServerTooOld");
         assert_eq!(version_warning("1", "27+").unwrap().0, "ApiServerTooOld");
+        for (minor, lacks) in [("29", true), ("29+", true), ("30", false), ("36", false), ("", false)] {
+            assert_eq!(lacks_policies("1", minor).is_some(), lacks, "{minor}");
+        }
         assert_eq!(version_warning("", "").unwrap().0, "ApiServerVersionUnknown");
     }
 }

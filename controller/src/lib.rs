@@ -33,6 +33,7 @@ pub mod lint_command;
 mod machines;
 pub mod metrics;
 mod operator_condition;
+mod operator_namespace;
 mod output;
 pub mod payload_command;
 mod places;

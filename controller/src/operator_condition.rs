@@ -2,7 +2,9 @@
 //! `OperatorCondition` that it makes for the operator. Where it does not run, there is none, and nothing happens.
 //!
 //! An upgrade in the middle of an operation does no harm: the next operator resumes it. The condition keeps an automatic upgrade from
-//! making a change last longer.
+//! making a change last longer. So a leader that cannot work takes its own `False` back, also while operations are out: it ends none of them,
+//! and the upgrade may be what repairs it. Where no process leads, the condition stays as it is. Its message has the time of the last write, by
+//! which a person sees that.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -15,13 +17,14 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crate::{context::Context, errors::said};
+use crate::{args::Run, context::Context, errors::said};
 
 /// The type of the condition.
 const UPGRADEABLE: &str = "Upgradeable";
 /// Interval of the checks.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// Interval after which the condition is read though nothing has changed: another client may have taken it out.
+/// Interval after which the condition is read though nothing has changed: another client may have taken it out. One that is `False` is written
+/// again, with the time.
 const REREAD: Duration = Duration::from_mins(5);
 
 /// What the condition is to say.
@@ -30,6 +33,23 @@ struct Verdict {
     status: &'static str,
     reason: &'static str,
     message: String,
+}
+
+/// Reason of a condition that is `False`.
+const HOSTS_CHANGE: &str = "HostsChange";
+
+/// What a leader that cannot work makes of the condition: what it, or a process before it, has said of operations is not true any more. `None`:
+/// it stays.
+fn of_unable(conditions: Option<&Value>, cause: &str) -> Option<Verdict> {
+    let ours = conditions.and_then(Value::as_array)?.iter().find(|condition| condition["type"] == UPGRADEABLE)?;
+    let is_stale = ours["status"] == "False" && ours["reason"] == HOSTS_CHANGE;
+    is_stale.then(|| Verdict {
+        status: "True",
+        reason: "CannotWork",
+        message: format!(
+            "this operator cannot work ({cause}): it changes no host, and the next one resumes what has begun"
+        ),
+    })
 }
 
 /// What follows from the instances. One that waits for its next attempt holds nothing up: the next operator makes that attempt as well.
@@ -54,7 +74,7 @@ fn verdict<'a>(instances: impl Iterator<Item = &'a WindowsInstance>) -> Verdict 
     let pools: Vec<String> = busy.iter().map(of_pool).collect();
     let message =
         format!("hosts are being changed. {}. Wait until they are Ready, or pause the pools", pools.join("; "));
-    Verdict { status: "False", reason: "HostsChange", message }
+    Verdict { status: "False", reason: HOSTS_CHANGE, message }
 }
 
 /// The operation that is granted to a host and not over, if it is one that an upgrade is to wait for.
@@ -73,14 +93,34 @@ fn operation(instance: &WindowsInstance) -> Option<&'static str> {
     (!is_over && !waits).then_some(what)
 }
 
+/// Stands before the time in the message of a condition that is `False`.
+const WRITTEN: &str = " (written at ";
+
+/// The message as it is written: one that holds an upgrade up has a time, by which a person sees that no operator renews it any more.
+fn dated(verdict: &Verdict, now: Timestamp) -> String {
+    match verdict.status {
+        "False" => format!("{}{WRITTEN}{now:.0}, and again every 5 minutes)", verdict.message),
+        _ => verdict.message.clone(),
+    }
+}
+
+/// Whether a message says the same, and not too long ago.
+fn is_said(message: &str, verdict: &Verdict, now: Timestamp) -> bool {
+    let (text, time) = message.rsplit_once(WRITTEN).unwrap_or((message, ""));
+    let time = time.split(',').next().and_then(|time| time.parse::<Timestamp>().ok());
+    let is_fresh = time.is_some_and(|time| now.duration_since(time).unsigned_abs() < REREAD);
+    text == verdict.message && (verdict.status != "False" || is_fresh)
+}
+
 /// The conditions with ours, the others as they are; `None` if it is there already.
 fn merged(conditions: Option<&Value>, verdict: &Verdict, now: Timestamp) -> Option<Vec<Value>> {
-    let Verdict { status, reason, message } = verdict;
+    let Verdict { status, reason, .. } = verdict;
     let mut all = conditions.and_then(Value::as_array).cloned().unwrap_or_default();
     let ours = all.iter().position(|condition| condition["type"] == UPGRADEABLE);
     let before = ours.map(|at| all[at].clone()).unwrap_or_default();
     let same = |key: &str, value: &str| before[key] == value;
-    if same("status", status) && same("reason", reason) && same("message", message) {
+    let is_there = before["message"].as_str().is_some_and(|message| is_said(message, verdict, now));
+    if same("status", status) && same("reason", reason) && is_there {
         return None;
     }
     let changed = before["lastTransitionTime"].as_str().filter(|_| same("status", status));
@@ -89,7 +129,7 @@ fn merged(conditions: Option<&Value>, verdict: &Verdict, now: Timestamp) -> Opti
         type_: UPGRADEABLE.into(),
         status: (*status).into(),
         reason: (*reason).into(),
-        message: message.clone(),
+        message: dated(verdict, now),
         last_transition_time: Time(changed),
         observed_generation: None,
     };
@@ -106,16 +146,29 @@ fn api(client: &Client, namespace: &str) -> Api<DynamicObject> {
     Api::namespaced_with(client.clone(), namespace, &ApiResource::from_gvk(&kind))
 }
 
-/// Writes the condition, if it is not there. The list has no keys, so that server-side apply would take it whole: it is replaced only as it
-/// was read.
-async fn write(api: &Api<DynamicObject>, name: &str, verdict: &Verdict) -> kube::Result<()> {
+/// Writes the condition that follows from those that are there, if it is not one of them. The list has no keys, so that server-side apply would
+/// take it whole: it is replaced only as it was read.
+async fn write(
+    api: &Api<DynamicObject>,
+    name: &str,
+    verdict: impl FnOnce(Option<&Value>) -> Option<Verdict>,
+) -> kube::Result<()> {
     let object = api.get(name).await?;
-    let Some(conditions) = merged(object.data.pointer("/spec/conditions"), verdict, Timestamp::now()) else {
+    let before = object.data.pointer("/spec/conditions");
+    let Some(conditions) = verdict(before).and_then(|verdict| merged(before, &verdict, Timestamp::now())) else {
         return Ok(());
     };
     let version = object.metadata.resource_version;
     let patch = json!({"metadata": {"resourceVersion": version}, "spec": {"conditions": conditions}});
     api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
+}
+
+/// Takes back what holds an upgrade up, for a leader that cannot work.
+pub(crate) async fn cannot_work(client: &Client, args: &Run, cause: &str) {
+    let Some(name) = &args.operator_condition else { return };
+    if let Err(error) = write(&api(client, &args.namespace), name, |before| of_unable(before, cause)).await {
+        tracing::warn!(name, "failed to write the OperatorCondition: {}", said(&error));
+    }
 }
 
 /// Keeps the condition true to the instances, until the operator stops.
@@ -130,7 +183,7 @@ pub(crate) async fn keep(cx: Arc<Context>) {
         let now = verdict(instances.iter().map(|instance| &**instance));
         let is_written = written.as_ref().is_some_and(|(before, at)| *before == now && at.elapsed() < REREAD);
         if !is_written {
-            match write(&api, &name, &now).await {
+            match write(&api, &name, |_| Some(now.clone())).await {
                 Ok(()) => written = Some((now, tokio::time::Instant::now())),
                 // The next round tries again.
                 Err(error) => {
@@ -196,12 +249,48 @@ mod tests {
         let all = merged(Some(&json!([other])), &busy, now).unwrap();
         assert_eq!((all.len(), &all[0], &all[1]["type"]), (2, &other, &json!("Upgradeable")));
         assert_eq!(merged(Some(&json!(all)), &busy, now), None);
+        // The time of the message is renewed, and that is no transition.
+        let text = all[1]["message"].as_str().unwrap();
+        assert_eq!(text, "a (written at 2027-01-01T00:00:00Z, and again every 5 minutes)");
+        let soon = "2027-01-01T00:05:00Z".parse().unwrap();
+        let renewed = merged(Some(&json!(all)), &busy, soon).unwrap();
+        assert_eq!(renewed[1]["message"], text.replace("00:00Z", "05:00Z"));
+        assert_eq!(renewed[1]["lastTransitionTime"], all[1]["lastTransitionTime"]);
+        assert_eq!(merged(Some(&json!(all)), &busy, "2027-01-01T00:04:59Z".parse().unwrap()), None);
         // Another message is no transition.
         let later = "2027-01-02T00:00:00Z".parse().unwrap();
         let more = merged(Some(&json!(all)), &Verdict { message: "b".into(), ..busy.clone() }, later).unwrap();
-        assert_eq!((&more[1]["message"], &more[1]["lastTransitionTime"]), (&json!("b"), &all[1]["lastTransitionTime"]));
+        assert!(more[1]["message"].as_str().unwrap().starts_with("b (written at 2027-01-02"), "{more:?}");
+        assert_eq!(more[1]["lastTransitionTime"], all[1]["lastTransitionTime"]);
         let free = merged(Some(&json!(more)), &Verdict { status: "True", ..busy }, later).unwrap();
         assert_eq!((free.len(), &free[1]["lastTransitionTime"]), (2, &json!("2027-01-02T00:00:00Z")));
+        assert_eq!(free[1]["message"], "a");
+        assert_eq!(
+            merged(Some(&json!(free)), &Verdict { status: "True", reason: HOSTS_CHANGE, message: "a".into() }, now),
+            None
+        );
+    }
+
+    #[test]
+    fn a_leader_that_cannot_work_takes_back_what_it_said_and_nothing_else() {
+        let upgradeable =
+            |status: &str, reason: &str| json!({"type": "Upgradeable", "status": status, "reason": reason});
+        let other = json!({"type": "Other", "status": "False", "reason": "HostsChange"});
+        for (about, conditions, takes_back) in [
+            ("there are none", None, false),
+            ("an empty list", Some(json!([])), false),
+            ("no list", Some(json!({"type": "Upgradeable"})), false),
+            ("that of another client", Some(json!([other])), false),
+            ("it allows the upgrade", Some(json!([upgradeable("True", "NoOperation")])), false),
+            ("a person holds the upgrade up", Some(json!([upgradeable("False", "Freeze")])), false),
+            ("operations were out, or still are", Some(json!([other, upgradeable("False", "HostsChange")])), true),
+        ] {
+            let found = of_unable(conditions.as_ref(), "PayloadInvalid");
+            assert_eq!(found.is_some(), takes_back, "{about}");
+            if let Some(found) = found {
+                assert!(found.status == "True" && found.message.contains("(PayloadInvalid)"), "{found:?}");
+            }
+        }
     }
 
     #[tokio::test]
@@ -213,7 +302,7 @@ mod tests {
         api_server.on("GET", path, 200, object.clone());
         api_server.on("PATCH", path, 200, object);
         let free = Verdict { status: "True", reason: "NoOperation", message: String::new() };
-        write(&api(&api_server.client(), "ns"), "op.v1", &free).await.unwrap();
+        write(&api(&api_server.client(), "ns"), "op.v1", |_| Some(free)).await.unwrap();
         let sent = &api_server.calls("PATCH", path)[0];
         assert_eq!(sent.body["metadata"]["resourceVersion"], "7");
         assert_eq!(sent.body["spec"]["conditions"][0]["type"], "Upgradeable");

@@ -23,7 +23,7 @@ pub enum Copy {
         #[arg(long, value_name = "DIRECTORY")]
         to: PathBuf,
     },
-    /// Copy a payload to a directory, and check every file of the copy against the manifest.
+    /// Copy a payload to a directory, remove what another payload has left there, and check every file of the copy against the manifest.
     #[command(
         after_help = "Exit status:\n  0  all is copied\n  1  an error, or a file that does not match the manifest"
     )]

@@ -87,7 +87,7 @@ pub fn lasting(namespace: &str, user: &str) -> Vec<Shipped> {
     wicd_policy::lasting(namespace, user).into_iter().map(by_hash).collect()
 }
 
-/// Under a name that ends in the hash of both.
+/// Under a name that ends in the hash of both, and with the label of what the operator creates: by it a person deletes them who uninstalls it.
 fn by_hash(mut guard: Shipped) -> Shipped {
     guard.binding.spec.policy_name = String::new();
     let content = json!([guard.policy.spec, guard.binding.spec]).to_string();
@@ -95,6 +95,9 @@ fn by_hash(mut guard: Shipped) -> Shipped {
     guard.binding.spec.policy_name.clone_from(&name);
     guard.policy.metadata.name = Some(name.clone());
     guard.binding.metadata.name = Some(name);
+    for metadata in [&mut guard.policy.metadata, &mut guard.binding.metadata] {
+        metadata.labels.get_or_insert_default().insert(api::names::MANAGED_BY.into(), api::names::COMPONENT.into());
+    }
     guard
 }
 
@@ -190,6 +193,9 @@ mod tests {
             assert!(one.policy.name_any().starts_with(&format!("{}-", one.name)));
             assert_eq!(one.policy.name_any(), one.binding.name_any());
             assert_eq!(one.policy.name_any(), one.binding.spec.policy_name);
+            for labels in [one.policy.labels(), one.binding.labels()] {
+                assert_eq!(labels[api::names::MANAGED_BY], "windows-node-pools");
+            }
             let first = &one.policy.spec.as_ref().unwrap().match_conditions.as_ref().unwrap()[0];
             assert!(first.expression.ends_with(r#"== "0.1.0-a""#), "{}", first.expression);
         }

@@ -145,7 +145,10 @@ struct Leader {
 
 impl Leader {
     async fn lead(self) -> anyhow::Result<()> {
-        self.check_crds().await?;
+        if let Err(error) = self.check_crds().await {
+            operator_condition::cannot_work(&self.cluster.client, &self.process.args, &error.to_string()).await;
+            return Err(error);
+        }
         let client = self.cluster.client.clone();
         let version = client.apiserver_version().await.context("failed to get the version of the API server")?;
         let warning = cluster::version_warning(&version.major, &version.minor);
@@ -226,7 +229,7 @@ impl Leader {
             let found = crds.get_opt(&name).await;
             match found {
                 Ok(Some(_)) => {}
-                Ok(None) => bail!("the CRD {name} is not installed: kubectl apply -f crds/"),
+                Ok(None) => bail!("the CRD {name} is not installed: kubectl apply --server-side -k crds"),
                 // Without the right to read it, the watch reports the error.
                 Err(kube::Error::Api(status)) if status.is_forbidden() => {}
                 Err(error) => return Err(error).context("failed to get the CRDs"),
@@ -248,6 +251,7 @@ impl Leader {
             };
             tracing::error!(reason = error.reason(), %error, "release unavailable, no host is reconciled");
             self.report_fault(error.reason(), &error.to_string()).await;
+            operator_condition::cannot_work(&self.cluster.client, &self.process.args, error.reason()).await;
             tokio::select! {
                 () = tokio::time::sleep(RELEASE_RETRY) => {}
                 () = self.process.stop.cancelled() => return None,

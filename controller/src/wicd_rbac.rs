@@ -70,7 +70,7 @@ pub fn services_role(namespace: &str, live: &BTreeSet<String>) -> Role {
 }
 
 fn labels() -> BTreeMap<String, String> {
-    BTreeMap::from([("app.kubernetes.io/managed-by".into(), api::names::COMPONENT.into())])
+    BTreeMap::from([(api::names::MANAGED_BY.into(), api::names::COMPONENT.into())])
 }
 
 #[cfg(test)]

@@ -19,6 +19,9 @@ pub const WINDOWS_TARGET: &str = "x86_64-pc-windows-gnu";
 /// The target for which the operator in its image is built: a static program.
 pub const STATIC_TARGET: &str = "x86_64-unknown-linux-musl";
 
+/// The same for nodes with ARM processors.
+pub const ARM64_STATIC_TARGET: &str = "aarch64-unknown-linux-musl";
+
 /// The environment variable that names the folder to which API servers in tests write audit logs.
 pub const AUDIT_DIR: &str = "TESTBED_AUDIT_DIR";
 

@@ -254,13 +254,19 @@ mod tests {
 
     #[test]
     fn all_that_a_release_names_is_in_its_list_and_the_same_in_a_mirror() {
-        if !image::missing(&["buildah"]).is_empty() {
+        if !image::missing(image::Arch::Amd64, &["buildah"]).is_empty() {
             eprintln!("skipped: no buildah; `cargo xtask setup` installs what is missing");
             return;
         }
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
-        let files = Files { operator: path("o"), wicd: path("w"), payload: path("p"), revision: None };
+        let files = Files {
+            operator: path("o"),
+            wicd: path("w"),
+            payload: path("p"),
+            revision: None,
+            arch: image::Arch::Amd64,
+        };
         fs::write(&files.operator, "a program").unwrap();
         fs::write(&files.wicd, "wicd").unwrap();
         payload::write(&files.payload, &[Entry::new(r"C:\k\kubelet.exe", "kubelet")], payload::LEVEL_FAST).unwrap();

@@ -12,6 +12,7 @@ mod modules;
 mod reasons;
 mod setup;
 mod source;
+mod tracked;
 mod unused;
 mod words;
 
@@ -60,6 +61,7 @@ enum Task {
     Rights(Forwarded),
     /// Installs what the test bed needs on a Debian machine, as root; does nothing if all is there.
     Setup,
+    Tracked(tracked::Args),
     Unused(unused::Args),
     Words(words::Args),
 }
@@ -89,6 +91,7 @@ fn main() -> anyhow::Result<()> {
         Task::Reasons(args) => reasons::run(&args),
         Task::Rights(task) => become_operator_task("rights", &task),
         Task::Setup => setup::setup(),
+        Task::Tracked(args) => tracked::run(&args),
         Task::Unused(args) => unused::run(&args),
         Task::Words(args) => words::run(&args),
     }

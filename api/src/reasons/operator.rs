@@ -154,6 +154,11 @@ pub(super) const UPGRADEABLE: Section = Section {
             "No action is needed.",
         ),
         row(
+            "CannotWork",
+            "The operator cannot use its payload or a fact of the cluster, so that it changes no host: it may be upgraded.",
+            "Upgrade it, or see the conditions of the pools.",
+        ),
+        row(
             "HostsChange",
             "Hosts join, are updated or are removed. The message has the pools and the numbers of hosts.",
             "Wait until they are Ready, or pause the pools.",

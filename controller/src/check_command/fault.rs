@@ -1,12 +1,20 @@
 //! What is wrong with an installation, or in its way.
 
 use super::row::Problem;
-use crate::{cluster::ClusterError, release::ReleaseError, secrets::SecretError, wmco::lock};
+use crate::{
+    cluster::{self, ClusterError},
+    release::ReleaseError,
+    secrets::SecretError,
+    wmco::lock,
+};
 
 /// What is wrong. What to do about it is its remedy.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Fault {
-    /// The API server is too old.
+    /// The API server is older than what the operator needs. The message has the remedy.
+    #[error("{0}")]
+    VersionRefused(String),
+    /// The API server is older than what is tested.
     #[error("{message}")]
     Version { reason: &'static str, message: String },
     /// A CRD is missing.
@@ -17,13 +25,16 @@ pub(super) enum Fault {
     CrdConflict { name: String, problem: String },
     /// No process leads.
     #[error("no operator leads: the Lease {namespace}/{name} {problem}", name = api::names::LEASE)]
-    NoLeader { namespace: String, problem: String },
+    NoLeader { namespace: String, problem: String, remedy: String },
     /// Clocks differ.
     #[error("the clock here and that of the API server differ by {0} s")]
     Clock(i64),
     /// WMCO works. The message has the remedy.
     #[error("{0}")]
     AnotherOperator(String),
+    /// WMCO works, which does not keep this operator from being installed.
+    #[error("the Windows Machine Config Operator runs in the Pod {0}")]
+    WmcoRuns(String),
     /// Policies on which the rights of hosts depend.
     #[error("{0}")]
     PolicyMissing(String),
@@ -84,7 +95,8 @@ impl Problem for Fault {
             Self::CrdConflict { .. } => "CrdConflict",
             Self::NoLeader { .. } => "NoLeader",
             Self::Clock(_) => "ClockDiffers",
-            Self::AnotherOperator(_) => lock::REASON,
+            Self::VersionRefused(_) => cluster::TOO_OLD,
+            Self::AnotherOperator(_) | Self::WmcoRuns(_) => lock::REASON,
             Self::PolicyMissing(_) => "PolicyMissing",
             Self::PoliciesMissing(_) => "PoliciesMissing",
             Self::NoPayload(_) => "PayloadMissing",
@@ -102,6 +114,7 @@ impl Problem for Fault {
         matches!(
             self,
             Self::Version { .. }
+                | Self::WmcoRuns(_)
                 | Self::PoliciesMissing(_)
                 | Self::NoPayload(_)
                 | Self::NoAnswer { .. }
@@ -112,12 +125,16 @@ impl Problem for Fault {
 
     fn remedy(&self) -> Option<String> {
         let text = match self {
-            Self::Version { .. } | Self::AnotherOperator(_) | Self::Release { .. } | Self::Key { .. } => return None,
+            Self::Version { .. }
+            | Self::VersionRefused(_)
+            | Self::AnotherOperator(_)
+            | Self::Release { .. }
+            | Self::Key { .. } => return None,
             Self::CrdMissing(_) => "install the operator again; its CRDs are in crds/".into(),
             Self::CrdConflict { .. } => "see which release stores objects in that version, and install that one or a newer one".into(),
-            Self::NoLeader { namespace, .. } => {
-                format!("kubectl -n {namespace} get pods -l app.kubernetes.io/name=windows-node-pools, and read the log of one")
-            }
+            Self::NoLeader { remedy, .. } => remedy.clone(),
+            Self::WmcoRuns(_) => "install all the same: the operator begins nothing while that Pod lives, and continues by itself when you have deleted the \
+                                  Subscription and the ClusterServiceVersion of WMCO, or its Deployment (docs/guide/from-wmco.md, step 2)".into(),
             Self::Clock(_) => "set the clock; certificates and the Lease depend on it".into(),
             Self::PolicyMissing(_) | Self::PoliciesMissing(_) => {
                 "install this release again with the tool that installed it; under OLM, delete what differs, and the operator creates it again".into()

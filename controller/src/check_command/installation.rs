@@ -19,6 +19,7 @@ use crate::{
     cluster,
     context::Cluster,
     csr,
+    operator_namespace::OperatorNamespace,
     release::{Release, ReleaseError},
     release_policies,
     secrets::Secrets,
@@ -32,9 +33,9 @@ const SKEW: i64 = 10;
 const SHOWN: usize = 5;
 
 /// All results.
-pub(super) async fn rows(cluster: Cluster, run: &Run) -> Vec<Row> {
+pub(super) async fn rows(cluster: Cluster, run: &Run, home: OperatorNamespace) -> Vec<Row> {
     let release = Box::pin(cluster.release(run)).await;
-    let mut rows = Check { client: cluster.client, run: run.clone() }.rows().await;
+    let mut rows = Check { client: cluster.client, run: run.clone(), home }.rows().await;
     rows.extend(of_release(release.as_ref(), run).await);
     rows
 }
@@ -110,6 +111,7 @@ fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
 pub(super) struct Check {
     pub(super) client: Client,
     pub(super) run: Run,
+    pub(super) home: OperatorNamespace,
 }
 
 impl Check {
@@ -119,6 +121,7 @@ impl Check {
         // What the operator has written has the time of its own clock, which is compared with the server's, not with that of a laptop.
         let now = server.unwrap_or(here);
         vec![
+            Row::passed("namespace", self.home.note()),
             version(&self.client).await,
             clock(server, here),
             self.crds().await,
@@ -152,7 +155,10 @@ impl Check {
         };
         match found {
             Ok(holder) => Row::passed("leader", format!("{holder} holds the Lease")),
-            Err(problem) => Row::of("leader", &[Fault::NoLeader { namespace: namespace.clone(), problem }], ""),
+            Err(problem) => {
+                let fault = Fault::NoLeader { namespace: namespace.clone(), problem, remedy: self.home.remedy() };
+                Row::of("leader", &[fault], "")
+            }
         }
     }
 
@@ -271,9 +277,12 @@ impl Check {
 /// Whether the API server is of a version that is tested.
 pub(super) async fn version(client: &Client) -> Row {
     let found = match client.apiserver_version().await {
-        Ok(v) => {
-            cluster::version_warning(&v.major, &v.minor).map(|(reason, message)| Fault::Version { reason, message })
-        }
+        Ok(v) => match cluster::lacks_policies(&v.major, &v.minor) {
+            Some(message) => Some(Fault::VersionRefused(message)),
+            None => {
+                cluster::version_warning(&v.major, &v.minor).map(|(reason, message)| Fault::Version { reason, message })
+            }
+        },
         Err(error) => Some(Fault::not_readable("the version of the API server", &error)),
     };
     Row::of("version", found.as_slice(), "the API server is of a version that is tested")

@@ -8,6 +8,7 @@ use super::*;
 use crate::{
     check_command::{before, row},
     fake_api::FakeApi,
+    operator_namespace,
 };
 
 const VERSION: &str = "/version";
@@ -23,6 +24,7 @@ const BINDINGS: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissio
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 const WHO: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 const NETWORK: &str = "/apis/config.openshift.io/v1/networks/cluster";
+const INFRASTRUCTURE: &str = "/apis/config.openshift.io/v1/infrastructures/cluster";
 const NETWORK_OPERATOR: &str = "/apis/operator.openshift.io/v1/networks/cluster";
 
 fn version(minor: &str) -> Value {
@@ -76,7 +78,7 @@ impl Bed {
         api.on("POST", REVIEWS, 201, json!({"spec": {}, "status": {"allowed": true}}));
         let me = json!({"userInfo": {"username": "system:serviceaccount:ns:windows-node-pools"}});
         api.on("POST", WHO, 201, json!({"metadata": {}, "status": me}));
-        for path in [LOCK, MARKER, NETWORK, NETWORK_OPERATOR] {
+        for path in [LOCK, MARKER, NETWORK, NETWORK_OPERATOR, INFRASTRUCTURE] {
             bed.gone(path);
         }
         bed
@@ -115,7 +117,8 @@ impl Bed {
     }
 
     async fn rows(&self) -> Vec<Value> {
-        Check { client: self.0.client(), run: Self::run() }.rows().await.iter().map(row::object).collect()
+        let home = operator_namespace::find(&self.0.client(), "ns").await;
+        Check { client: self.0.client(), run: Self::run(), home }.rows().await.iter().map(row::object).collect()
     }
 
     async fn before(&self) -> Vec<Value> {
@@ -261,7 +264,33 @@ async fn what_is_in_the_way_of_an_installation_is_found_by_its_check() {
             }),
             Some(("rights", "failed", "RightsMissing")),
         ),
-        ("WMCO", Box::new(wmco_runs), Some(("other-operator", "failed", "AnotherOperator"))),
+        (
+            "no right in a namespace",
+            Box::new(|bed| {
+                let answer = |allowed: bool| json!({"spec": {}, "status": {"allowed": allowed}});
+                bed.0.forget("POST", REVIEWS);
+                for _ in 0..5 {
+                    bed.0.on("POST", REVIEWS, 201, answer(true));
+                }
+                bed.0.on("POST", REVIEWS, 201, answer(false)).on("POST", REVIEWS, 201, answer(true));
+            }),
+            Some(("rights", "failed", "RightsMissing")),
+        ),
+        (
+            "an untested API server",
+            Box::new(|bed| bed.instead(VERSION, version("30"))),
+            Some(("version", "warning", "ApiServerTooOld")),
+        ),
+        (
+            "an API server without policies",
+            Box::new(|bed| bed.instead(VERSION, version("29"))),
+            Some(("version", "failed", "ApiServerTooOld")),
+        ),
+        (
+            "WMCO, beside which the operator waits",
+            Box::new(wmco_runs),
+            Some(("other-operator", "warning", "AnotherOperator")),
+        ),
         (
             "OVN without a hybrid overlay",
             Box::new(|bed| {

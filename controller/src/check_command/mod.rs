@@ -13,20 +13,22 @@ use std::{process::ExitCode, sync::Arc};
 pub use host::host;
 pub use takeover::takeover;
 
-use crate::{api_server, args::CheckInstallation, context::Cluster};
+use crate::{api_server, args::CheckInstallation, context::Cluster, operator_namespace};
 
 /// Checks an installation, or what is in the way of one, prints the results, and returns the exit status.
 ///
 /// # Errors
 /// When there is no configuration for the API server, it does not answer, or the results cannot be printed. What is wrong is no error: the
 /// exit status reports it.
-pub async fn installation(args: CheckInstallation) -> anyhow::Result<ExitCode> {
+pub async fn installation(mut args: CheckInstallation) -> anyhow::Result<ExitCode> {
     let cluster = Cluster::new(api_server::config().await?, &Arc::default())?;
     cluster.client.apiserver_version().await?;
     let rows = if args.pre {
         before::rows(&cluster.client, &args.run).await
     } else {
-        installation::rows(cluster, &args.run).await
+        let home = operator_namespace::find(&cluster.client, &args.run.namespace).await;
+        args.run.namespace.clone_from(&home.name);
+        installation::rows(cluster, &args.run, home).await
     };
     row::print(&rows, args.output)
 }

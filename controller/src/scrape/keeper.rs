@@ -171,7 +171,7 @@ impl Keeper {
         if mine.is_empty() {
             return;
         }
-        match authority::publish(&self.client, &self.namespace, &mine, now).await {
+        match authority::publish(&self.client, &self.namespace, &mine, now, self.lifetime).await {
             Ok(()) => {
                 if let Some((_, next @ Next::Made)) = &mut self.own.next {
                     *next = Next::Published(now);

@@ -40,6 +40,11 @@ pub(crate) struct Holder {
 }
 
 impl Holder {
+    /// The Pod that holds the lock.
+    pub(crate) fn pod(&self) -> &str {
+        &self.pod
+    }
+
     /// What is wrong, and what to do.
     pub(crate) fn message(&self) -> String {
         let (pod, namespace) = (&self.pod, self.lock.namespace().unwrap_or_default());

@@ -1,6 +1,9 @@
 //! The chart, installed by Helm on a real API server in a namespace of another name.
 
-use std::{path::PathBuf, process::Command};
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use anyhow::{Context as _, Result, ensure};
 use api::WindowsNodePool;
@@ -117,14 +120,12 @@ async fn test(control_plane: &ControlPlane, client: &Client) -> Result<()> {
     tested?.map_err(anyhow::Error::msg)
 }
 
-/// Reasons of what fails in `check`, with the rights of the operator.
-fn check_fails(control_plane: &ControlPlane, options: &OperatorOptions) -> Result<Vec<String>> {
-    let user = format!("system:serviceaccount:{NAMESPACE}:windows-node-pools");
-    let groups = ["system:serviceaccounts", &format!("system:serviceaccounts:{NAMESPACE}")];
+/// Reasons of what fails in `check`, with the rights of a user.
+fn check_fails(kubeconfig: &Path, options: &OperatorOptions, args: &[&str]) -> Result<Vec<String>> {
     let mut command = Command::new(&options.program);
-    command.args(["check", "--output", "json", "--namespace", NAMESPACE]);
+    command.args(["check", "--output", "json"]).args(args);
     command.arg("--payload").arg(&options.payload).arg("--wicd").arg(&options.wicd);
-    command.env("KUBECONFIG", control_plane.kubeconfig_as(&user, &groups)?);
+    command.env("KUBECONFIG", kubeconfig);
     let output = command.env_remove("HTTPS_PROXY").env_remove("HTTP_PROXY").output()?;
     let rows: Vec<serde_json::Value> =
         serde_json::from_slice(&output.stdout).with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())?;
@@ -163,7 +164,13 @@ async fn operates(control_plane: &ControlPlane, client: &Client) -> Result<()> {
     .await
     .with_context(|| operator.log())?;
     // What the pod of `helm test` runs: the key is all that this installation lacks.
-    let failed = check_fails(control_plane, &options)?;
+    let user = format!("system:serviceaccount:{NAMESPACE}:windows-node-pools");
+    let groups = ["system:serviceaccounts", &format!("system:serviceaccounts:{NAMESPACE}")];
+    let as_operator = control_plane.kubeconfig_as(&user, &groups)?;
+    let failed = check_fails(&as_operator, &options, &["--namespace", NAMESPACE])?;
+    ensure!(failed == [api::conditions::reason::CREDENTIALS_UNAVAILABLE], "{failed:?}");
+    // A person with a kubeconfig names no namespace.
+    let failed = check_fails(&control_plane.kubeconfig(), &options, &[])?;
     ensure!(failed == [api::conditions::reason::CREDENTIALS_UNAVAILABLE], "{failed:?}");
     operator.kill();
     Ok(())

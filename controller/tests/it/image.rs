@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use testbed::{
     ControlPlane, ControlPlaneOptions,
     deployment::{self, NAMESPACE, within},
-    image::{self, Compiler, Files, Images, Profile, Store},
+    image::{self, Arch, Compiler, Files, Images, Profile, Store},
     payload,
     sim::{HostOptions, Sim, SimOptions},
 };
@@ -28,7 +28,7 @@ const USER: u32 = 1_000_730_000;
 
 /// Whether a test runs, with its reason if not.
 fn can(programs: &[&'static str]) -> bool {
-    let missing = image::missing(programs);
+    let missing = image::missing(Arch::Amd64, programs);
     if !missing.is_empty() {
         eprintln!("skipped: no {}; `cargo xtask setup` installs what is missing", missing.join(", "));
     }
@@ -41,16 +41,27 @@ fn files(folder: &Path, operator: PathBuf) -> Result<Files> {
         wicd: folder.join("wicd.exe"),
         payload: folder.join("payload"),
         revision: Some("0123456789abcdef".into()),
+        arch: Arch::Amd64,
     };
     payload::write(&files.payload, &entries(b"kubelet"), payload::LEVEL_FAST)?;
     fs::write(&files.wicd, b"wicd, for hosts that only compare its hash")?;
     Ok(files)
 }
 
+/// A blob of an image that is JSON.
+fn blob(built: &image::Built, digest: &str) -> Result<Value> {
+    Ok(serde_json::from_slice(&fs::read(built.layout.join("blobs").join(digest.replace(':', "/")))?)?)
+}
+
+/// The configuration of an image.
+fn config(built: &image::Built) -> Result<Value> {
+    let manifest = blob(built, &built.digest)?;
+    blob(built, manifest["config"]["digest"].as_str().context("an image has a configuration")?)
+}
+
 /// Blobs of the layers of an image, the lowest first.
 fn layers(built: &image::Built) -> Result<Vec<String>> {
-    let blob = built.layout.join("blobs").join(built.digest.replace(':', "/"));
-    let manifest: Value = serde_json::from_slice(&fs::read(blob)?)?;
+    let manifest = blob(built, &built.digest)?;
     let layers = manifest["layers"].as_array().context("an image has layers")?;
     Ok(layers.iter().map(|layer| layer["digest"].to_string()).collect())
 }
@@ -87,6 +98,21 @@ fn the_same_files_are_the_same_images_and_the_payload_is_the_lower_layer() -> Re
     let third = image::build(&Store::new(&folder.path().join("store"))?, &files, &folder.path().join("out"))?;
     ensure!(third.payload.digest == one.payload.digest);
     ensure!(third.operator.digest != one.operator.digest && layers(&third.operator)?[0] == full[0]);
+
+    // For other nodes it says so, and the payload's layer is the same.
+    let other = image::build(
+        &Store::new(&folder.path().join("store"))?,
+        &Files { arch: Arch::Arm64, ..files },
+        &folder.path().join("arm64"),
+    )?;
+    for (built, arch) in
+        [(&one.operator, "amd64"), (&other.operator, "arm64"), (&other.slim, "arm64"), (&other.payload, "arm64")]
+    {
+        ensure!(config(built)?["architecture"] == arch, "{}: {}", built.name, config(built)?);
+    }
+    let config = config(&other.operator)?;
+    ensure!(config["config"]["Labels"]["org.opencontainers.image.title"] == image::OPERATOR, "{config}");
+    ensure!(other.operator.name.ends_with("-arm64") && layers(&other.operator)?[0] == full[0]);
     drop(one_folder);
     Ok(())
 }
@@ -296,7 +322,7 @@ async fn hosts_join_by_the_image_with_what_is_shipped() -> Result<()> {
     let building = {
         let (store, folder) = (store.clone(), folder.path().to_owned());
         tokio::task::spawn_blocking(move || {
-            let operator = Compiler::new()?.operator(Profile::Test, None)?;
+            let operator = Compiler::new()?.operator(Arch::Amd64, Profile::Test, None)?;
             image::build(&store, &files(&folder, operator)?, &folder.join("out"))
         })
     };

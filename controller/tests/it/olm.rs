@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use api::{conditions::kind, names::key};
+use api::{WindowsNodePool, conditions::kind, names::key};
 use controller::{
     release_policies::{self, MARKER},
     wicd_policy::{self, Guard, Shipped},
@@ -12,11 +12,11 @@ use controller::{
 use k8s_openapi::api::{
     admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding, Validation},
     apps::v1::Deployment,
-    core::v1::{ConfigMap, Node},
+    core::v1::{ConfigMap, Namespace, Node, Service, ServiceAccount},
     rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding},
 };
 use kube::{
-    Api, Client, ResourceExt as _,
+    Api, Client, ResourceExt,
     api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
@@ -30,6 +30,7 @@ use crate::{
     access::{FORBIDDEN, create, merge, object, refused},
     cluster::{eventually, operator},
     fleet::{World, entries, has, is_ready, pool_status, spec},
+    takeover_guide::Guide,
 };
 
 const OLD: &str = "0.0.1-old";
@@ -187,6 +188,81 @@ async fn the_policies_of_one_release_are_in_force_and_the_installer_says_of_whic
     world.new_operator().await?;
     world.eventually("the new release is in force", || async { in_force(&admin).await == Some(new.clone()) }).await?;
     world.until("olm", "is Ready", is_ready).await?;
+    the_guide_leads_from_olm_to_kustomize_and_away(&mut world, hosts[0].name()).await
+}
+
+/// What of an installation is there, but for the versions and the Lease.
+async fn left(client: &Client) -> Result<Vec<String>> {
+    async fn of<K>(api: Api<K>) -> Result<Vec<String>>
+    where
+        K: kube::Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+    {
+        let names = api.list_metadata(&ListParams::default()).await?.items.into_iter().map(|one| one.name_any());
+        let ours = names.filter(|name| name.starts_with("windows-node-pools"));
+        Ok(ours.map(|name| format!("{} {name}", K::kind(&()))).collect())
+    }
+    let here = || client.clone();
+    Ok([
+        of(Api::<ValidatingAdmissionPolicy>::all(here())).await?,
+        of(Api::<ValidatingAdmissionPolicyBinding>::all(here())).await?,
+        of(Api::<ClusterRole>::all(here())).await?,
+        of(Api::<ClusterRoleBinding>::all(here())).await?,
+        of(Api::<Role>::all(here())).await?,
+        of(Api::<RoleBinding>::all(here())).await?,
+        of(Api::<ConfigMap>::all(here())).await?,
+        of(Api::<Service>::all(here())).await?,
+        of(Api::<ServiceAccount>::all(here())).await?,
+        of(Api::<Deployment>::all(here())).await?,
+    ]
+    .concat())
+}
+
+/// Runs the commands of the guide to uninstalling. `node` is a node all the while, until its pool is deleted.
+async fn the_guide_leads_from_olm_to_kustomize_and_away(world: &mut World, node: &str) -> Result<()> {
+    let guide = Guide::open(&world.control_plane, "uninstall.md")?;
+    let admin = world.client.clone();
+    let nodes: Api<Node> = Api::all(admin.clone());
+    let before = nodes.get(node).await?.uid();
+
+    // What OLM deletes with the ClusterServiceVersion is what it has made of it.
+    world.stop().await?;
+    for kind in ["deployment", "serviceaccount", "clusterrole", "clusterrolebinding"] {
+        let args = ["delete", "-n", NAMESPACE, kind, "windows-node-pools"];
+        let output = world.control_plane.kubectl(&args).await?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    ensure!(left(&admin).await?.len() > 10, "the bundle and the operator have left something");
+    guide.run(world, "### What OLM may leave").await?;
+    guide.run(world, "### What the operator created").await?;
+    ensure!(left(&admin).await? == ["Role windows-node-pools-wicd-services"], "{:?}", left(&admin).await?);
+
+    deployment::install(&world.control_plane).await?;
+    world.options.args.retain(|arg| arg != "--create-policies");
+    world.new_operator().await?;
+    world
+        .until("olm", "is Ready, with the policies of kustomize", |pool| {
+            is_ready(pool) && has(&pool_status(pool).conditions, kind::POLICIES_IN_FORCE, "True", "AsExpected")
+        })
+        .await?;
+    ensure!(nodes.get(node).await?.uid() == before, "the node is another one");
+
+    // And away, in the order of the guide. The namespace stays.
+    let pools: Api<WindowsNodePool> = Api::all(admin.clone());
+    pools.delete("olm", &DeleteParams::default()).await?;
+    world.eventually("the pool is gone", || async { matches!(pools.get_opt("olm").await, Ok(None)) }).await?;
+    world.stop().await?;
+    let base = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/base");
+    let args = ["delete", "-k", base, "-l", "app.kubernetes.io/part-of=windows-node-pools"];
+    let output = world.control_plane.kubectl(&args).await?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    guide.run(world, "### What the operator created").await?;
+    guide.run(world, "### What stays in the namespace").await?;
+    ensure!(left(&admin).await?.is_empty(), "{:?}", left(&admin).await?);
+    let maps = Api::<ConfigMap>::namespaced(admin.clone(), NAMESPACE).list_metadata(&ListParams::default()).await?;
+    let versions: Vec<_> =
+        maps.items.iter().map(ResourceExt::name_any).filter(|name| name.starts_with("windows-services-")).collect();
+    ensure!(versions == ["windows-services-of-alice"], "all that the operator created, and no more: {versions:?}");
+    Api::<Namespace>::all(admin).get(NAMESPACE).await?;
     Ok(())
 }
 

@@ -25,16 +25,16 @@ use crate::{
 const LOCK: &str = "windows-machine-config-operator-lock";
 const WMCO: &str = "windows-machine-config-operator";
 
-/// The page, and the commands and files that stand in it.
-struct Guide {
+/// A page of the guide, and the commands and files that stand in it.
+pub(crate) struct Guide {
     text: String,
     /// Has the programs that the commands name.
     programs: tempfile::TempDir,
 }
 
 impl Guide {
-    fn open(control_plane: &ControlPlane) -> Result<Self> {
-        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/guide/from-wmco.md");
+    pub(crate) fn open(control_plane: &ControlPlane, page: &str) -> Result<Self> {
+        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/guide").join(page);
         let programs = tempfile::tempdir()?;
         symlink(control_plane.kubectl_program(), programs.path().join("kubectl"))?;
         symlink(env!("CARGO_BIN_EXE_windows-node-pools"), programs.path().join("windows-node-pools"))?;
@@ -52,7 +52,7 @@ impl Guide {
     }
 
     /// Runs the commands below a heading, as a person does who copies them.
-    async fn run(&self, world: &World, heading: &str) -> Result<String> {
+    pub(crate) async fn run(&self, world: &World, heading: &str) -> Result<String> {
         let output = self.output(world, &self.block(heading, "sh")?).await?;
         let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         ensure!(output.status.success(), "{heading}: {out}{err}");
@@ -157,7 +157,7 @@ fn connections(legacy: &Legacy) -> Vec<u64> {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_guide_leads_from_wmco_and_back() -> Result<()> {
     let mut world = World::new(SimOptions::default(), &[]).await?;
-    let guide = Guide::open(&world.control_plane)?;
+    let guide = Guide::open(&world.control_plane, "from-wmco.md")?;
     let legacy = Legacy::new(&world, WINDOWS_INSTANCES, SAME, 2).await?;
     world.stop().await?;
     let data = legacy.hosts.iter().map(|h| (h.address().to_string(), "username=Administrator\n".to_string())).collect();

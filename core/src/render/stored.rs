@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use api::{
-    names::{COMPONENT, SERVICES_CONFIG_MAP_PREFIX, key},
+    names::{COMPONENT, MANAGED_BY, SERVICES_CONFIG_MAP_PREFIX, key},
     payload::{Manifest, ManifestError, is_host_path, is_sha256},
     services::{ServicesConfig, ServicesError},
     services_version::{self, UnverifiedError},
@@ -15,8 +15,6 @@ use k8s_openapi::{api::core::v1::ConfigMap, apimachinery::pkg::apis::meta::v1::O
 
 use super::{Rendered, Shared, kubelet};
 
-/// Label of managed objects.
-const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// The API server takes no more annotations than this, in bytes.
 const MAX_ANNOTATION: usize = 256 << 10;
 /// The API server takes no larger ConfigMap than this, in bytes.

@@ -1,36 +1,79 @@
 //! A payload, copied to another directory: for an init container, where a pod cannot mount the image that has it.
 
 use std::{
+    collections::BTreeSet,
     fs, io,
     path::{Path, PathBuf},
 };
 
-use api::payload::MANIFEST;
+use api::payload::{MANIFEST, Manifest};
 
 use super::{Payload, PayloadError};
 
+/// Marks a directory as one for copies: what a copy finds there is removed if the payload does not name it.
+const MARK: &str = ".windows-node-pools-payload";
+
 impl Payload {
-    /// Copies the payload in `from` to `to`, and returns the copy, of which every content was checked. What is there already is replaced. Blocks for
-    /// seconds.
+    /// Copies the payload in `from` to `to`, and returns the copy, of which every content was checked. What is there already is replaced or
+    /// removed, and no link is followed. Blocks for seconds.
     ///
     /// # Errors
-    /// When [`Payload::open`] refuses `from`, when a file cannot be written ([`PayloadError::Unwritable`]), and when [`Payload::verify_all`]
-    /// refuses the copy.
+    /// When [`Payload::open`] refuses `from`, when `to` has files that are no payload ([`PayloadError::Occupied`]), when a file cannot be written
+    /// ([`PayloadError::Unwritable`]), and when [`Payload::verify_all`] refuses the copy.
     pub fn copy(from: &Path, to: &Path) -> Result<Self, PayloadError> {
+        // Manifests are the last: without them there is no payload.
+        let (mut files, mut manifests) = (Vec::new(), Vec::new());
         for (_, source) in Self::directories(from) {
             let (manifest, _) = Self::open_one(&source)?;
-            let target = to.join(source.strip_prefix(from).unwrap_or(Path::new("")));
-            for file in &manifest.files {
-                let name = format!("{}.zst", file.path);
-                copy_file(&source.join(&name), target.join(&name))?;
-            }
-            // The last: without it there is no payload.
-            copy_file(&source.join(MANIFEST), target.join(MANIFEST))?;
+            let folder = source.strip_prefix(from).unwrap_or(Path::new(""));
+            files.extend(manifest.files.iter().map(|file| folder.join(format!("{}.zst", file.path))));
+            manifests.push(folder.join(MANIFEST));
+        }
+        files.append(&mut manifests);
+        let unwritable = |source| PayloadError::Unwritable { path: to.to_owned(), source };
+        fs::create_dir_all(to).map_err(unwritable)?;
+        if !is_for_copies(to).map_err(unwritable)? {
+            return Err(PayloadError::Occupied { path: to.to_owned() });
+        }
+        fs::write(to.join(MARK), "").map_err(unwritable)?;
+        let named: BTreeSet<PathBuf> = files.iter().map(|name| to.join(name)).chain([to.join(MARK)]).collect();
+        clear(to, &named).map_err(unwritable)?;
+        for name in &files {
+            copy_file(&from.join(name), to.join(name))?;
         }
         let copy = Self::open(to)?;
         copy.verify_all()?;
         Ok(copy)
     }
+}
+
+/// Whether a directory is empty, or has a copy or the begin of one: another one may be a person's.
+fn is_for_copies(directory: &Path) -> io::Result<bool> {
+    // The marker is written over: as a link it would lead somewhere else.
+    if let Ok(mark) = fs::symlink_metadata(directory.join(MARK)) {
+        return Ok(mark.is_file());
+    }
+    let parsed = |one: &PathBuf| fs::read(one.join(MANIFEST)).is_ok_and(|json| Manifest::parse(&json).is_ok());
+    Ok(Payload::directories(directory).values().any(parsed) || fs::read_dir(directory)?.next().is_none())
+}
+
+/// Removes everything but these files and the directories that they are in. A link is removed itself, and what it leads to stays.
+fn clear(directory: &Path, named: &BTreeSet<PathBuf>) -> io::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let (path, kind) = entry.and_then(|entry| Ok((entry.path(), entry.file_type()?)))?;
+        let is_named = named.contains(&path);
+        // Sorted, a directory stands right before what is in it.
+        let leads_there =
+            named.range(path.clone()..).next().is_some_and(|file| *file != path && file.starts_with(&path));
+        if kind.is_dir() && leads_there {
+            clear(&path, named)?;
+        } else if kind.is_dir() {
+            fs::remove_dir_all(path)?;
+        } else if !kind.is_file() || !is_named {
+            fs::remove_file(path)?;
+        }
+    }
+    Ok(())
 }
 
 /// Copies a file under another name, and then gives it its own.
@@ -83,6 +126,73 @@ mod tests {
         assert_eq!(copy.by_minor(), Payload::open(from.path()).unwrap().by_minor());
     }
 
+    /// All files below a directory, by their paths in it.
+    fn tree(directory: &Path) -> BTreeSet<String> {
+        let mut all = BTreeSet::new();
+        for path in fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() {
+                let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+                all.extend(tree(&path).into_iter().map(|file| format!("{name}/{file}")));
+            } else {
+                all.insert(path.file_name().unwrap().to_str().unwrap().to_owned());
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn what_another_payload_has_left_goes_and_links_are_not_followed() {
+        let (from, to, outside) =
+            (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (from, to) = (from.path(), to.path().join("payload"));
+        let precious = outside.path().join("win-bridge.exe.zst");
+        fs::write(&precious, "precious").unwrap();
+        write(from, &entries(b"one"), LEVEL_FAST).unwrap();
+        Payload::copy(from, &to).unwrap();
+        let of_one = tree(&to);
+
+        // Now of two minor versions.
+        fs::remove_dir_all(from).unwrap();
+        for minor in ["1.35", "1.36"] {
+            write(&from.join(minor), &entries(minor.as_bytes()), LEVEL_FAST).unwrap();
+        }
+        fs::remove_dir_all(to.join("cni")).unwrap();
+        for name in ["cni", "old"] {
+            std::os::unix::fs::symlink(outside.path(), to.join(name)).unwrap();
+        }
+        let copy = Payload::copy(from, &to).unwrap();
+        assert_eq!(copy.by_minor().keys().copied().collect::<Vec<_>>(), [Some(35), Some(36)]);
+        let left = tree(&to);
+        assert!(left.iter().all(|file| file.starts_with("1.3") || file == MARK), "{left:?}");
+
+        // Back to one, where a directory and a file are links now.
+        fs::remove_dir_all(from).unwrap();
+        write(from, &entries(b"one"), LEVEL_FAST).unwrap();
+        std::os::unix::fs::symlink(outside.path(), to.join("cni")).unwrap();
+        std::os::unix::fs::symlink(&precious, to.join("kubelet.exe.zst")).unwrap();
+        // As if the process had ended in the middle of the copy.
+        for minor in ["1.35", "1.36"] {
+            fs::remove_file(to.join(minor).join(MANIFEST)).unwrap();
+        }
+        Payload::copy(from, &to).unwrap();
+        assert_eq!(tree(&to), of_one);
+        assert_eq!(fs::read(&precious).unwrap(), b"precious");
+        assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn the_files_of_a_person_are_not_removed() {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        write(from.path(), &entries(b"one"), LEVEL_FAST).unwrap();
+        fs::write(to.path().join("letter"), "dear").unwrap();
+        // That of another program.
+        fs::write(to.path().join(MANIFEST), "{}").unwrap();
+        assert!(matches!(Payload::copy(from.path(), to.path()), Err(PayloadError::Occupied { .. })));
+        assert_eq!(tree(to.path()), ["letter", MANIFEST].map(str::to_owned).into());
+        std::os::unix::fs::symlink(from.path(), to.path().join(MARK)).unwrap();
+        assert!(matches!(Payload::copy(from.path(), to.path()), Err(PayloadError::Occupied { .. })));
+    }
+
     #[test]
     fn what_cannot_be_copied_or_is_wrong_is_an_error() {
         let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -96,6 +206,6 @@ mod tests {
         let mut bytes = fs::read(&blob).unwrap();
         *bytes.last_mut().unwrap() ^= 1;
         fs::write(&blob, bytes).unwrap();
-        assert!(matches!(Payload::copy(from.path(), to.path()), Err(PayloadError::WrongContent { .. })));
+        assert!(matches!(Payload::copy(from.path(), &to.path().join("new")), Err(PayloadError::WrongContent { .. })));
     }
 }

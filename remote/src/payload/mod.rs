@@ -40,6 +40,12 @@ pub enum PayloadError {
         #[source]
         source: io::Error,
     },
+    /// The directory for a copy has other files.
+    #[error("{path} has files that are no payload, and they would be removed: name an empty directory", path = path.display())]
+    Occupied {
+        /// The directory.
+        path: PathBuf,
+    },
     /// Files are not there.
     #[error(
         "the payload lacks {n} of the files in its manifest: {list}; make it again with `cargo xtask payload`",

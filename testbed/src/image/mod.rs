@@ -6,6 +6,7 @@
 //! | `windows-node-pools-payload` | the same payload alone, for an image volume or an init container |
 //! | `windows-node-pools-slim` | the first without a payload |
 
+mod arch;
 mod programs;
 mod store;
 
@@ -17,10 +18,11 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use api::payload::{MANIFEST, Manifest};
-use devenv::{STATIC_TARGET, find, has_target, workspace_root};
+use devenv::{find, has_target, workspace_root};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
+pub use arch::Arch;
 pub use programs::{Compiler, Profile};
 pub use store::{Built, Store};
 
@@ -56,6 +58,8 @@ pub struct Files {
     pub payload: PathBuf,
     /// The commit, for a label.
     pub revision: Option<String>,
+    /// The processor of the nodes on which the operator runs.
+    pub arch: Arch,
 }
 
 /// The images.
@@ -70,9 +74,9 @@ pub struct Images {
 }
 
 /// What is missing for an image to be built, or for one to be run: programs, and the target of the Rust toolchain.
-pub fn missing(programs: &[&'static str]) -> Vec<&'static str> {
+pub fn missing(arch: Arch, programs: &[&'static str]) -> Vec<&'static str> {
     let mut missing: Vec<_> = programs.iter().copied().filter(|name| find(name).is_none()).collect();
-    missing.extend((!has_target(STATIC_TARGET)).then_some(STATIC_TARGET));
+    missing.extend((!has_target(arch.target())).then_some(arch.target()));
     missing.extend((!Path::new(AUTHORITIES).is_dir()).then_some(AUTHORITIES));
     missing
 }
@@ -91,18 +95,23 @@ pub fn build(store: &Store, files: &Files, out: &Path) -> Result<Images> {
     program(&workspace_root().join("LICENSE"), "licenses/LICENSE", 0o644)?;
     place(&of_operator.join(BUNDLE), &authorities()?, 0o644)?;
 
-    let (version, tag) = (env!("CARGO_PKG_VERSION"), payload_tag(&files.payload)?);
+    let arch = files.arch;
+    let tag = |version: &str| match arch {
+        Arch::Amd64 => version.to_owned(),
+        Arch::Arm64 => format!("{version}-{}", arch.name()),
+    };
+    let (version, tag) = (tag(env!("CARGO_PKG_VERSION")), tag(&payload_tag(&files.payload)?));
     // Without the commit: the same payload is the same image.
     let mut config = labels(PAYLOAD, ABOUT_PAYLOAD, &tag, None);
     // An init container of a pod that may not run as root.
     config.extend(["--user".into(), USER.into()]);
-    let payload = store.build(None, &of_payload, &config)?;
+    let payload = store.build(None, &of_payload, arch, &config)?;
     let config = |name, about| operator_config(name, about, files.revision.as_deref());
-    let operator = store.build(Some(&payload), &of_operator, &config(OPERATOR, ABOUT_OPERATOR))?;
-    let slim = store.build(None, &of_operator, &config(SLIM, ABOUT_SLIM))?;
+    let operator = store.build(Some(&payload), &of_operator, arch, &config(OPERATOR, ABOUT_OPERATOR))?;
+    let slim = store.build(None, &of_operator, arch, &config(SLIM, ABOUT_SLIM))?;
     Ok(Images {
-        operator: store.export(&operator, OPERATOR, version, out)?,
-        slim: store.export(&slim, SLIM, version, out)?,
+        operator: store.export(&operator, OPERATOR, &version, out)?,
+        slim: store.export(&slim, SLIM, &version, out)?,
         payload: store.export(&payload, PAYLOAD, &tag, out)?,
     })
 }

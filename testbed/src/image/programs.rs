@@ -7,8 +7,9 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use devenv::{STATIC_TARGET, WINDOWS_TARGET, cargo_home, forget_caller, workspace_root};
+use devenv::{WINDOWS_TARGET, cargo_home, forget_caller, workspace_root};
 
+use super::Arch;
 use crate::binaries::{Run as _, say, with_progress};
 
 /// How the operator is compiled.
@@ -81,15 +82,20 @@ impl Compiler {
     ///
     /// # Errors
     /// When cargo fails.
-    pub fn operator(&self, profile: Profile, revision: Option<&str>) -> Result<PathBuf> {
-        let mut cargo = self.cargo(STATIC_TARGET, profile.name());
+    pub fn operator(&self, arch: Arch, profile: Profile, revision: Option<&str>) -> Result<PathBuf> {
+        let mut cargo = self.cargo(arch.target(), profile.name(), arch.flags());
+        cargo.env(format!("CC_{}", arch.target().replace('-', "_")), arch.compiler());
+        if arch != Arch::Amd64 {
+            let linker = format!("CARGO_TARGET_{}_LINKER", arch.target().replace('-', "_").to_uppercase());
+            cargo.env(linker, arch.compiler());
+        }
         cargo.args(["-p", "controller", "--bin", "windows-node-pools"]);
         match revision {
             Some(revision) => cargo.env("WINDOWS_NODE_POOLS_REVISION", revision),
             None => cargo.env_remove("WINDOWS_NODE_POOLS_REVISION"),
         };
         run(&mut cargo, "the operator for its image")?;
-        self.built(STATIC_TARGET, profile.name(), "windows-node-pools")
+        self.built(arch.target(), profile.name(), "windows-node-pools")
     }
 
     /// Compiles `wicd.exe`, and returns its path.
@@ -97,12 +103,12 @@ impl Compiler {
     /// # Errors
     /// When cargo fails.
     pub fn wicd(&self) -> Result<PathBuf> {
-        let mut cargo = self.cargo(WINDOWS_TARGET, "wicd");
+        let mut cargo = self.cargo(WINDOWS_TARGET, "wicd", &[]);
         run(cargo.args(["-p", "wicd"]), "wicd.exe for the image")?;
         self.built(WINDOWS_TARGET, "wicd", "wicd.exe")
     }
 
-    fn cargo(&self, target: &str, profile: &str) -> Command {
+    fn cargo(&self, target: &str, profile: &str, flags_of_c: &[&str]) -> Command {
         let mut cargo = Command::new("cargo");
         forget_caller(&mut cargo);
         cargo.current_dir(&self.source).args(["build", "--locked", "--target", target, "--profile", profile]);
@@ -112,11 +118,9 @@ impl Compiler {
         let paths = [format!("{}=/cargo", self.cargo_home.display()), format!("{}=/target", self.target.display())];
         let flags = paths.each_ref().map(|path| format!("--remap-path-prefix={path}"));
         cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
-        let flags = paths.each_ref().map(|path| format!("-ffile-prefix-map={path}"));
+        let flags = paths.iter().map(|path| format!("-ffile-prefix-map={path}"));
+        let flags: Vec<_> = flags.chain(flags_of_c.iter().map(ToString::to_string)).collect();
         cargo.env(format!("CFLAGS_{}", target.replace('-', "_")), flags.join(" "));
-        if target == STATIC_TARGET {
-            cargo.env(format!("CC_{}", target.replace('-', "_")), "musl-gcc");
-        }
         // The linker for Windows writes a time into the program.
         cargo.env("SOURCE_DATE_EPOCH", "0");
         cargo

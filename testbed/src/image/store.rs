@@ -8,6 +8,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
+use super::Arch;
 use crate::binaries::Run as _;
 
 /// Images and containers in a folder of their own. They need no driver of the kernel.
@@ -52,13 +53,13 @@ impl Store {
     }
 
     /// Builds an image of all that is in `files`, above those of `base`, and returns its id.
-    pub(super) fn build(&self, base: Option<&str>, files: &Path, config: &[String]) -> Result<String> {
+    pub(super) fn build(&self, base: Option<&str>, files: &Path, arch: Arch, config: &[String]) -> Result<String> {
         let buildah = |args: &[&str]| self.command("buildah").args(args).read();
-        let container = buildah(&["from", "--pull-never", base.unwrap_or("scratch")])?;
+        let container = buildah(&["from", "--pull-never", "--arch", arch.name(), base.unwrap_or("scratch")])?;
         let built = (|| {
             let files = files.to_str().context("path is not UTF-8")?;
             buildah(&["copy", "--quiet", "--chown", "0:0", &container, files, "/"])?;
-            let mut args = vec!["config"];
+            let mut args = vec!["config", "--arch", arch.name()];
             args.extend(config.iter().map(String::as_str));
             args.push(&container);
             buildah(&args)?;

@@ -19,14 +19,20 @@ use super::sbom::Part;
 const SECTION: &str = ".dep-v0";
 
 /// Writes a copy of the program, with the crates, to a folder of its own in `out`, and returns its path.
-pub(super) fn with_crates(program: &Path, package: &str, crates: &BTreeSet<Part>, out: &Path) -> Result<PathBuf> {
+pub(super) fn with_crates(
+    objcopy: &str,
+    program: &Path,
+    package: &str,
+    crates: &BTreeSet<Part>,
+    out: &Path,
+) -> Result<PathBuf> {
     let folder = out.join("program");
     fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
     let (list, copy) = (folder.join("crates.zlib"), folder.join(package));
     let mut encoder = ZlibEncoder::new(Vec::new(), Compression::best());
     encoder.write_all(document(package, crates).to_string().as_bytes())?;
     fs::write(&list, encoder.finish()?).with_context(|| format!("write {}", list.display()))?;
-    let mut objcopy = Command::new("objcopy");
+    let mut objcopy = Command::new(objcopy);
     objcopy.args(["--add-section", &format!("{SECTION}={}", list.display())]);
     // It is not a part of what is loaded.
     objcopy.args(["--set-section-flags", &format!("{SECTION}=noload,readonly")]);
@@ -62,7 +68,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let crates = sbom::crates("controller", STATIC_TARGET).unwrap();
         let written = ["one", "another"].map(|name| {
-            let copy = with_crates(Path::new("/bin/true"), "controller", &crates, &folder.path().join(name)).unwrap();
+            let copy = with_crates("objcopy", Path::new("/bin/true"), "controller", &crates, &folder.path().join(name))
+                .unwrap();
             assert!(Command::new(&copy).status().unwrap().success());
             copy
         });

@@ -10,17 +10,20 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use devenv::{STATIC_TARGET, workspace_root};
-use testbed::image::{self, Built, Compiler, Files, Images, Profile, Store};
+use devenv::workspace_root;
+use testbed::image::{self, Arch, Built, Compiler, Files, Images, Profile, Store};
 
 /// Builds the operator's images, without a container engine and without a base image, and a list of what is in them (SBOM).
 ///
-/// Needs buildah and musl-gcc, which `cargo xtask setup` installs, and Go for the payload.
+/// Needs buildah and musl-gcc, which `cargo xtask setup` installs, and Go for the payload. What --arch arm64 needs beside them, the command says.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Payload for hosts, as `cargo xtask payload` makes it.
     #[arg(long, value_name = "DIR")]
     payload: PathBuf,
+    /// Processor of the nodes on which the operator runs: amd64 or arm64. The payload and wicd.exe are for hosts with amd64 in both.
+    #[arg(long, default_value = "amd64")]
+    arch: Arch,
     /// Folder for the images, each in the layout of the Open Container Initiative, and for the SBOM.
     #[arg(long, default_value = "target/image")]
     out: PathBuf,
@@ -34,8 +37,8 @@ pub(crate) struct Args {
 
 /// Builds the images.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let missing = image::missing(&["buildah", "musl-gcc", "objcopy"]);
-    ensure!(missing.is_empty(), "no {}: `cargo xtask setup` installs what is missing", missing.join(", "));
+    let missing = image::missing(args.arch, &["buildah", args.arch.compiler(), args.arch.objcopy()]);
+    ensure!(missing.is_empty(), "no {}: {}", missing.join(", "), args.arch.remedy());
     let out = workspace_root().join(&args.out);
     let revision = revision();
     if revision.is_none() {
@@ -63,13 +66,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 fn build(args: &Args, compiler: &Compiler, revision: Option<&str>, out: &Path) -> Result<(Files, Images)> {
     let profile = if args.quick { Profile::Test } else { Profile::Release };
-    let operator = compiler.operator(profile, revision.map(short))?;
-    let crates = sbom::crates("controller", STATIC_TARGET)?;
+    let operator = compiler.operator(args.arch, profile, revision.map(short))?;
+    ensure!(args.arch.runs(&fs::read(&operator)?), "{} is no program for {}", operator.display(), args.arch.name());
+    let crates = sbom::crates("controller", args.arch.target())?;
     let files = Files {
-        operator: audit::with_crates(&operator, "controller", &crates, out)?,
+        operator: audit::with_crates(args.arch.objcopy(), &operator, "controller", &crates, out)?,
         wicd: compiler.wicd()?,
         payload: args.payload.clone(),
         revision: revision.map(Into::into),
+        arch: args.arch,
     };
     let images = image::build(&Store::new(&out.join("store"))?, &files, out)?;
     Ok((files, images))

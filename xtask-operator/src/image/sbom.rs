@@ -12,7 +12,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use devenv::{STATIC_TARGET, WINDOWS_TARGET, forget_caller, workspace_root};
+use devenv::{WINDOWS_TARGET, forget_caller, workspace_root};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use testbed::image::{Files, manifests};
@@ -51,7 +51,7 @@ pub(super) fn of(files: &Files) -> Result<String> {
             name: "windows-node-pools".into(),
             version: Some(env!("CARGO_PKG_VERSION").into()),
             sha256: sha256(&files.operator)?,
-            parts: crates("controller", STATIC_TARGET)?,
+            parts: crates("controller", files.arch.target())?,
         },
         Program {
             name: "wicd.exe".into(),
@@ -251,7 +251,7 @@ mod tests {
     /// Of this very workspace.
     #[test]
     fn the_operator_has_its_crates_and_none_of_the_build() {
-        let crates = crates("controller", STATIC_TARGET).unwrap();
+        let crates = crates("controller", devenv::STATIC_TARGET).unwrap();
         let has = |name: &str| crates.iter().any(|part| part.name == name);
         assert!(has("kube") && has("ring") && has("wnp-core"));
         assert!(

@@ -24,6 +24,9 @@ const POD_FIELDS: [&str; 5] = ["affinity", "imagePullSecrets", "nodeSelector", "
 /// The image of the payload.
 const PAYLOAD_IMAGE: &str = "{{ .Values.payload.image }}";
 
+/// Further arguments of the operator.
+const EXTRA_ARGS: &str = "{{- range .Values.extraArgs }}\n- {{ . | quote }}\n{{- end }}";
+
 /// Whether metrics are served without TLS.
 const PLAIN_METRICS: &str = "eq (toString .Values.operator.metricsTls) \"false\"";
 
@@ -127,7 +130,11 @@ fn holes(object: &Object) -> Notes {
     let append = |pointer: &str, texts: &[String]| (pointer.to_owned(), append(texts));
     match (object.kind(), object.folder()) {
         ("Deployment", _) => deployment_holes(object),
-        ("Pod", _) => pod_holes("/spec"),
+        ("Pod", _) => {
+            let mut notes = pod_holes("/spec");
+            notes.insert("/spec/containers/0/args".into(), self::append(&[EXTRA_ARGS.into()]));
+            notes
+        }
         ("ServiceAccount", "base") => {
             let annotations = format!(
                 "{{{{- with .Values.serviceAccount.annotations }}}}\n{{{{- dict \"annotations\" . | toYaml | nindent {INSIDE} }}}}\n{{{{- end }}}}"
@@ -160,10 +167,7 @@ fn deployment_holes(object: &Object) -> Notes {
     for (pointer, texts) in [
         (format!("{of_template}/metadata/labels"), vec![with("podLabels")]),
         (format!("{of_template}/metadata/annotations"), vec![announcement(object), with("podAnnotations")]),
-        (
-            format!("{of_template}/spec/containers/0/args"),
-            vec!["{{- range .Values.extraArgs }}\n- {{ . | quote }}\n{{- end }}".to_owned()],
-        ),
+        (format!("{of_template}/spec/containers/0/args"), vec![EXTRA_ARGS.to_owned()]),
     ] {
         notes.insert(pointer, append(&texts));
     }
@@ -181,9 +185,10 @@ fn pod_holes(of_pod: &str) -> Notes {
         (format!("{of_pod}/nodeSelector"), String::new()),
         (
             format!("{of_container}/image"),
-            "image: {{ include \"windows-node-pools.image\" . | quote }}\n\
-             {{- with .Values.image.pullPolicy }}\nimagePullPolicy: {{ . }}\n{{- end }}"
-                .to_owned(),
+            format!(
+                "image: {{{{ include \"windows-node-pools.image\" . | quote }}}}\n{}",
+                pull_policy("imagePullPolicy")
+            ),
         ),
         (
             format!("{of_container}/resources"),
@@ -192,9 +197,15 @@ fn pod_holes(of_pod: &str) -> Notes {
     ] {
         notes.insert(pointer, Note { instead: Some(mark(&text)), ..Note::default() });
     }
-    let volumes = payload::Form::ALL.map(|form| of_form(form, &json!(form.volumes(PAYLOAD_IMAGE))));
+    let volumes = payload::Form::ALL.map(|form| {
+        let notes = match form {
+            payload::Form::Volume => [("/0/image".into(), append(&[pull_policy("pullPolicy")]))].into(),
+            payload::Form::InitContainers => Notes::new(),
+        };
+        of_form(form, &json!(form.volumes(PAYLOAD_IMAGE)), &notes)
+    });
     for (pointer, texts) in [
-        (of_pod.to_owned(), vec![of_form(payload::Form::InitContainers, &init_containers()), pod_fields()]),
+        (of_pod.to_owned(), vec![init_containers(), pod_fields()]),
         (format!("{of_pod}/volumes"), volumes.into_iter().chain([with("extraVolumes")]).collect()),
         (format!("{of_container}/volumeMounts"), vec![of_payload(payload::volume_mount()), with("extraVolumeMounts")]),
         (
@@ -221,18 +232,27 @@ fn with(value: &str) -> String {
 }
 
 /// What is there if the payload comes in this form.
-fn of_form(form: payload::Form, value: &Value) -> String {
+fn of_form(form: payload::Form, value: &Value, notes: &Notes) -> String {
     format!(
         "{{{{- if and .Values.payload.image (eq .Values.payload.by {:?}) }}}}\n{}{{{{- end }}}}",
         form.value(),
-        emit(value, &Notes::new())
+        emit(value, notes)
     )
 }
 
-fn init_containers() -> Value {
+/// When an image is pulled, if the value says it.
+fn pull_policy(field: &str) -> String {
+    format!("{{{{- with .Values.image.pullPolicy }}}}\n{field}: {{{{ . }}}}\n{{{{- end }}}}")
+}
+
+fn init_containers() -> String {
+    let form = payload::Form::InitContainers;
     // Quoted so that no quotation mark has to be escaped in YAML.
     let operator = format!("{{{{ include `{NAME}.image` . }}}}");
-    json!({"initContainers": payload::Form::InitContainers.init_containers(&operator, PAYLOAD_IMAGE)})
+    let containers = form.init_containers(&operator, PAYLOAD_IMAGE);
+    let pulled = |at| (format!("/initContainers/{at}"), append(&[pull_policy("imagePullPolicy")]));
+    let notes = (0..containers.len()).map(pulled).collect();
+    of_form(form, &json!({"initContainers": containers}), &notes)
 }
 
 /// The fields of the pod that the values and the platform set.

@@ -204,7 +204,7 @@ fn of_program(objects: &[Object]) -> Vec<Setting> {
             "image.pullPolicy",
             json!(""),
             json!({"enum": ["", "Always", "IfNotPresent", "Never"]}),
-            "When the image is pulled. Kubernetes decides if empty.",
+            "When the images of the operator and of the payload are pulled. Kubernetes decides if empty.",
         ),
         setting(
             "payload.image",
@@ -267,7 +267,7 @@ fn of_pod(objects: &[Object]) -> Vec<Setting> {
             "extraArgs",
             json!([]),
             json!({"type": "array", "items": {"type": "string"}}),
-            "Further arguments of `windows-node-pools run`. They win over `operator`; the commands `plan` and `check` in the pod do not see them.",
+            "Further arguments of `windows-node-pools run`. They win over `operator`, and `helm test` has them, too; the commands `plan` and `check` in the pod do not see them.",
         ),
         setting("extraEnv", json!([]), list(), "Further environment variables, as in a container."),
         setting("extraVolumes", json!([]), list(), "Further volumes of the pod, as in a pod."),
