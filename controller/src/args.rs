@@ -10,6 +10,12 @@ use clap_complete::Shell;
 
 use crate::payload_command::Copy;
 
+mod act;
+mod machineset;
+
+pub use act::{Act, Approve};
+pub use machineset::{MachinePlatform, MachineSet, MachineValues};
+
 /// Operator that turns Windows hosts into nodes.
 #[derive(Parser, Debug)]
 #[command(name = "windows-node-pools", version = VERSION_TEXT.as_str())]
@@ -62,12 +68,22 @@ pub enum Command {
         after_help = "Exit status:\n  0  every pool is Ready\n  1  an error, or a pool that is Degraded or not Ready\n  2  work is in progress"
     )]
     Status(Status),
+    /// Commands that change something.
+    #[command(flatten)]
+    Act(Act),
     /// Copy the payload and this program between volumes, for the init containers of a pod that cannot mount the image of the payload.
     Payload {
         /// What is copied.
         #[command(subcommand)]
         copy: Copy,
     },
+    /// Print a MachineSet of OpenShift's Machine API whose Machines run Windows, with what the autoscaler needs to scale it from zero. Writes
+    /// nothing.
+    #[command(
+        name = "machineset",
+        after_help = "Exit status:\n  0  the MachineSet is printed\n  1  an error, or a value that is missing or does not fit"
+    )]
+    MachineSet(Box<MachineSet>),
     /// Print the CRDs as YAML.
     #[command(after_help = "Exit status:\n  0  always")]
     Crds,
@@ -95,12 +111,12 @@ pub fn command() -> clap::Command {
     cli.mut_subcommands(|command| if command.get_name() == "plan" { of_plan(command) } else { command })
 }
 
-/// Reads the command line.
+/// Reads the command line, which has these commands.
 ///
 /// # Errors
 /// When it is wrong, or asks for help.
-pub fn parse() -> Result<Cli, clap::Error> {
-    Cli::from_arg_matches(&command().try_get_matches()?)
+pub fn parse(command: clap::Command) -> Result<Cli, clap::Error> {
+    Cli::from_arg_matches(&command.try_get_matches()?)
 }
 
 /// The completion script of a shell.

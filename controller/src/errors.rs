@@ -13,6 +13,13 @@ pub(crate) fn said(error: &kube::Error) -> String {
                 "{message}. The operator lacks this right: install this release again with the tool that installed it"
             )
         }
+        other => plain(other),
+    }
+}
+
+/// The message of the API server to who runs a command: a right that is missing is that of this person.
+pub(crate) fn plain(error: &kube::Error) -> String {
+    match error {
         kube::Error::Api(status) => api::text::line(&status.message, MOST),
         other => api::text::line(&other.to_string(), MOST),
     }
@@ -44,5 +51,7 @@ mod tests {
         assert!(said(rbac).ends_with("install this release again with the tool that installed it"));
         let policy = "nodes \"a\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no";
         assert_eq!(said(policy), policy);
+        let of_person = kube::Error::Api(Box::new(Status::failure(rbac, "Forbidden").with_code(403)));
+        assert_eq!(plain(&of_person), rbac);
     }
 }

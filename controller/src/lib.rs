@@ -9,6 +9,7 @@
 //! * [`run()`](run::run): the process: Lease, caches, controllers.
 
 pub mod acceptance;
+pub mod act_command;
 mod api_server;
 pub mod args;
 mod certificate_approval;
@@ -31,6 +32,7 @@ mod inventory;
 mod lease;
 pub mod lint_command;
 mod machines;
+pub mod machineset_command;
 pub mod metrics;
 mod operator_condition;
 mod operator_namespace;
@@ -38,6 +40,7 @@ mod output;
 pub mod payload_command;
 mod places;
 pub mod plan_command;
+pub mod plugin;
 mod pool;
 mod reconcile_trigger;
 mod release;

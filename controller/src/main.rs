@@ -2,7 +2,10 @@
 
 use std::process::ExitCode;
 
-use controller::args::{self, Check, Command};
+use controller::{
+    args::{self, Check, Command},
+    plugin::{self, Role},
+};
 
 /// What did not work, also a command line that is wrong: 2 is an answer of the command `plan`.
 const FAILED: u8 = 1;
@@ -11,7 +14,15 @@ const FAILED: u8 = 1;
 async fn main() -> ExitCode {
     // The first line: two providers in one process, or none, make the first TLS connection panic.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let cli = match args::parse() {
+    let mut words = std::env::args_os();
+    let role = Role::of(words.next().as_deref());
+    if role == Role::Completion {
+        let words: Vec<String> = words.map(|word| word.to_string_lossy().into_owned()).collect();
+        // Nothing can be reported to who has pressed the tabulator.
+        return plugin::complete(&words).await.map_or(FAILED.into(), |()| ExitCode::SUCCESS);
+    }
+    let commands = if role == Role::Plugin { plugin::command() } else { args::command() };
+    let cli = match args::parse(commands) {
         Ok(cli) => cli,
         Err(error) => {
             // Help is an answer, too. A write error of a closed pipe cannot be reported.
@@ -33,7 +44,9 @@ async fn main() -> ExitCode {
         Command::Acceptance(args) => Box::pin(controller::acceptance::run(*args)).await,
         Command::Lint(args) => controller::lint_command::run(&args),
         Command::Status(args) => controller::status_command::run(args).await,
+        Command::Act(args) => Box::pin(controller::act_command::run(args)).await,
         Command::Payload { copy } => controller::payload_command::run(&copy),
+        Command::MachineSet(args) => controller::machineset_command::run(*args).await,
         Command::Crds => crds().map(|()| ExitCode::SUCCESS),
         Command::Completion { shell } => args::complete(shell).map(|()| ExitCode::SUCCESS).map_err(Into::into),
     };

@@ -1,5 +1,5 @@
 //! `cargo xtask dist`: the manifests of a release, each in one file, the bundle and the catalog for OLM, the lists of images that a cluster
-//! without a way out needs, and what the release gives to hosts.
+//! without a way out needs, what the release gives to hosts, and the plugin of kubectl.
 
 use std::{
     fs,
@@ -21,6 +21,8 @@ use crate::{
     payload,
 };
 
+mod krew;
+
 /// containerd's configuration on hosts.
 const CONTAINERD: &str = include_str!("../../xtask/payload/static/containerd_conf.toml");
 /// Base images of containers, whose layers hosts may have to pull from where they are.
@@ -28,7 +30,7 @@ const BASES: [&str; 2] = ["mcr.microsoft.com/windows/nanoserver", "mcr.microsoft
 
 /// Writes the manifests of a release, the OLM bundle, and the lists of its images: `install-openshift.yaml`, `install-kubernetes.yaml`, `olm/`,
 /// `images.txt`, `images-of-hosts.txt`, `imageset-config.yaml`. With the payload also `release.json`, from which `windows-node-pools plan --release` says what the
-/// release does to nodes.
+/// release does to nodes. With programs also `krew/`: the plugin of kubectl.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The operator's image by digest, as `registry.example.com/you/windows-node-pools@sha256:…`.
@@ -49,6 +51,13 @@ pub(crate) struct Args {
     /// The image of the OLM bundle by digest, once it is in a registry: with it, the catalog is written, too.
     #[arg(long)]
     pub bundle_image: Option<String>,
+    /// The operator's static program, as `cargo xtask image` leaves it in `program/controller`: also written as a plugin of kubectl. May be given
+    /// once for each processor.
+    #[arg(long, value_name = "FILE", requires = "plugin_url")]
+    pub plugin: Vec<PathBuf>,
+    /// URL of the folder in which the archives of the plugin are published.
+    #[arg(long, value_name = "URL", requires = "plugin")]
+    pub plugin_url: Option<String>,
     /// Folder to write to.
     #[arg(long, default_value = "target/dist")]
     pub out: PathBuf,
@@ -70,7 +79,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     let sandbox = sandbox()?;
     write(&out, "images.txt", &(images.join("\n") + "\n"))?;
-    write(&out, "images-of-hosts.txt", &of_hosts(&sandbox))?;
+    write(&out, "images-of-hosts.txt", of_hosts(&sandbox))?;
     write(&out, "imageset-config.yaml", &image_set(&images, &sandbox)?)?;
     if let Some((payload, wicd)) = args.payload.as_deref().zip(args.wicd.as_deref()) {
         write(&out, "release.json", &release_file(payload, wicd)?)?;
@@ -81,11 +90,19 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if let Some(bundle_image) = &args.bundle_image {
         write(&out, "olm/catalog/catalog.yaml", &deploy::catalog(&release, bundle_image)?)?;
     }
+    if let Some(url) = &args.plugin_url {
+        let archives =
+            args.plugin.iter().map(|program| krew::Archive::new(program, VERSION)).collect::<Result<Vec<_>>>()?;
+        for archive in &archives {
+            write(&out, &format!("krew/{}", archive.name), &archive.bytes)?;
+        }
+        write(&out, &format!("krew/{}.yaml", krew::NAME), &krew::manifest(VERSION, url, &archives)?)?;
+    }
     println!("wrote {}", out.display());
     Ok(())
 }
 
-fn write(out: &Path, name: &str, text: &str) -> Result<()> {
+fn write(out: &Path, name: &str, text: impl AsRef<[u8]>) -> Result<()> {
     let path = out.join(name);
     fs::create_dir_all(path.parent().unwrap_or(out)).with_context(|| format!("make the folder of {name}"))?;
     fs::write(&path, text).with_context(|| format!("write {}", path.display()))
@@ -284,6 +301,8 @@ mod tests {
             wicd: None,
             kubernetes: vec![crate::payload::KUBERNETES[0].into()],
             bundle_image: None,
+            plugin: Vec::new(),
+            plugin_url: None,
             out: path("dist"),
         };
         run(&args).unwrap();

@@ -5,6 +5,7 @@
 mod acceptance;
 mod access;
 mod access_operator;
+mod act_command;
 mod alerts;
 mod another_operator;
 mod argocd;

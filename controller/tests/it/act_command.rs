@@ -1,0 +1,130 @@
+//! The plugin of kubectl against the API server: what a person does with it, and what the operator does then.
+
+use std::{
+    os::unix::fs::symlink,
+    process::{Command, Stdio},
+};
+
+use anyhow::{Result, ensure};
+use api::{Host, WindowsNodePool, WindowsNodePoolSpec, conditions::kind, names::key};
+use controller::plugin::{COMPLETION, PROGRAM};
+use kube::{
+    Api, ResourceExt,
+    api::{Patch, PatchParams},
+};
+use serde_json::{Value, json};
+use testbed::sim::SimOptions;
+
+use crate::fleet::{World, has, is_ready, pool_status, spec, spec_with, status};
+
+/// The program under the names by which kubectl finds it.
+struct Plugin {
+    folder: tempfile::TempDir,
+    kubeconfig: std::path::PathBuf,
+}
+
+impl Plugin {
+    fn new(world: &World) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        for name in [PROGRAM, COMPLETION] {
+            symlink(env!("CARGO_BIN_EXE_windows-node-pools"), folder.path().join(name))?;
+        }
+        Ok(Self { folder, kubeconfig: world.control_plane.kubeconfig_as("a-person", &["system:masters"])? })
+    }
+
+    /// Exit status, standard output and standard error. Standard input is no terminal.
+    fn run(&self, name: &str, args: &[&str]) -> Result<(Option<i32>, String, String)> {
+        let mut command = Command::new(self.folder.path().join(name));
+        let output = command.args(args).env("KUBECONFIG", &self.kubeconfig).stdin(Stdio::null()).output()?;
+        Ok((output.status.code(), String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?))
+    }
+
+    /// Does something, and returns what it said.
+    fn done(&self, args: &[&str]) -> Result<String> {
+        let (code, out, error) = self.run(PROGRAM, args)?;
+        ensure!(code == Some(0), "{args:?}: {code:?} {out} {error}");
+        Ok(out)
+    }
+
+    /// Is refused, with these words.
+    fn refused(&self, args: &[&str], words: &str) -> Result<()> {
+        let (code, out, error) = self.run(PROGRAM, args)?;
+        ensure!(code == Some(1) && out.is_empty() && error.contains(words), "{args:?}: {code:?} {out} {error}");
+        Ok(())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_person_steers_pools_and_hosts() -> Result<()> {
+    const POOL: &str = "factory";
+    let world = World::new(SimOptions::default(), &["--backoff-base", "1h", "--backoff-max", "1h"]).await?;
+    let plugin = Plugin::new(&world)?;
+    let hosts = world.hosts("win", 2).await?;
+    let fields = |downloads: i32| {
+        json!({
+            "rollout": {"steps": [{"nodes": 1, "approval": true}]},
+            "template": {"spec": {"containerd": {"maxConcurrentDownloads": downloads}}},
+        })
+    };
+    let closed = Host { name: "gate-1".into(), address: "127.9.9.9".into(), port: Some(2299), ..Host::default() };
+    let mut yard: WindowsNodePoolSpec = spec(&[]);
+    yard.inventory.hosts = Some(vec![closed]);
+    world.apply("yard", &yard).await?;
+    world.join(POOL, &spec_with(&hosts, fields(3))).await?;
+
+    // A pause, and its end.
+    let out = plugin.done(&["pause", POOL])?;
+    ensure!(out.starts_with("WindowsNodePool factory: it was not paused; now it is paused"), "{out}");
+    world.until(POOL, "it is paused", |p| has(&pool_status(p).conditions, kind::PAUSED, "True", "Paused")).await?;
+    let out = plugin.done(&["resume", POOL, "-o", "json"])?;
+    let outcomes: Vec<Value> = serde_json::from_str(&out)?;
+    ensure!(outcomes[0]["result"] == "Changed" && outcomes[0]["kind"] == "WindowsNodePool", "{out}");
+    world.until(POOL, "it goes on", |p| has(&pool_status(p).conditions, kind::PAUSED, "False", "NotPaused")).await?;
+
+    // A version that waits.
+    plugin.refused(&["approve", POOL], "nothing waits for an approval")?;
+    world.apply(POOL, &spec_with(&hosts, fields(6))).await?;
+    let waits = |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::UPDATED, "False", "WaitingForApproval");
+    world.until(POOL, "it waits for an approval", waits).await?;
+    plugin.refused(&["approve", POOL, "--version", "1.0.0-other"], "waits for an approval, not 1.0.0-other")?;
+    plugin.done(&["approve", POOL])?;
+    world.until(POOL, "both follow", |p| is_ready(p) && pool_status(p).up_to_date_nodes == 2).await?;
+
+    // A host that fails.
+    plugin.refused(&["retry", "win-0"], "it has not failed")?;
+    world.until_failed("gate-1", "ConnectRefused").await?;
+    plugin.done(&["retry", "gate-1"])?;
+    let twice = |i: &api::WindowsInstance| status(i).failures.is_some_and(|failures| failures.count == 2);
+    world.until_instance("gate-1", "it was tried again", twice).await?;
+    plugin.refused(&["abandon", "gate-1", "--yes"], "take it out of the list of yard first")?;
+
+    // A hold is on the Node.
+    plugin.done(&["hold", "win-0"])?;
+    let held = async || anyhow::Ok(world.node("win-0").await?.and_then(|n| n.annotations().get(key::HOLD).cloned()));
+    ensure!(held().await?.as_deref() == Some("true"));
+    plugin.done(&["release", "win-0"])?;
+    ensure!(held().await?.is_none());
+
+    // kubectl asks for names.
+    let (code, out, error) = plugin.run(COMPLETION, &["pause", ""])?;
+    ensure!(code == Some(0) && out == "factory\nyard\n:4\n", "{code:?} {out} {error}");
+
+    // A list that becomes empty removes no host until a person confirms it.
+    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
+    let empty = Patch::Merge(json!({"spec": {"inventory": {"hosts": []}}}));
+    pools.patch(POOL, &PatchParams::default(), &empty).await?;
+    let waits = |p: &WindowsNodePool| {
+        pool_status(p).removals_to_confirm == 2 && pool_status(p).observed_generation == p.metadata.generation
+    };
+    world.until(POOL, "two removals wait", waits).await?;
+    plugin.refused(&["approve", POOL, "--removals", "1", "--yes"], "the removal of 2 hosts waits, not of 1")?;
+    plugin.refused(
+        &["approve", POOL],
+        "2 hosts will be drained and deconfigured, and their Nodes deleted: win-0, win-1",
+    )?;
+    plugin.done(&["approve", POOL, "--removals", "2", "--yes"])?;
+    for host in &hosts {
+        world.until_gone(host).await?;
+    }
+    Ok(())
+}
