@@ -70,8 +70,8 @@ const HYBRID_OVERLAY: &str = "/spec/defaultNetwork/ovnKubernetesConfig/hybridOve
 /// ConfigMap with certificates to trust. The name is WMCO's.
 const TRUSTED_CA: &str = "trusted-ca";
 
-/// Oldest minor version of Kubernetes that is tested.
-const OLDEST_MINOR: u32 = 33;
+/// Oldest minor version of Kubernetes that the operator does not warn of.
+pub const OLDEST_MINOR: u32 = 33;
 
 /// A warning if the API server is older than what is tested. The operator works on.
 pub(crate) fn version_warning(major: &str, minor: &str) -> Option<(&'static str, String)> {
