@@ -70,7 +70,7 @@ fn of_page(page: &str, text: &str) -> Vec<Block> {
                 blocks.push(Block { page: page.into(), line: at + 1, section: section.clone(), fate });
             }
         } else if !open && line.starts_with('#') {
-            section = (*line).to_owned();
+            (*line).clone_into(&mut section);
         }
     }
     blocks

@@ -14,6 +14,8 @@ use crate::links;
 
 /// Programs, and the crates that have them. The second one shows diagrams.
 const PROGRAMS: [&str; 2] = ["mdbook", "mdbook-mermaid"];
+/// Files of `docs/` that are no pages.
+const SETTINGS: [&str; 2] = ["book.toml", "site.css"];
 /// Where the sources of the site are made.
 const STAGE: &str = "target/book";
 /// Where files from outside of `docs/` are in the site.
@@ -35,7 +37,9 @@ pub(super) fn build(root: &Path, files: &[String], documents: BTreeMap<String, S
             None => fs::copy(root.join(&path), &to).map(drop)?,
         }
     }
-    fs::copy(root.join("docs/book.toml"), stage.join("book.toml")).context("copy docs/book.toml")?;
+    for name in SETTINGS {
+        fs::copy(root.join("docs").join(name), stage.join(name)).with_context(|| format!("copy docs/{name}"))?;
+    }
     execute(Command::new(mermaid).arg("install").arg(&stage))?;
     execute(Command::new(mdbook).arg("build").arg(&stage))?;
     println!("{}", root.join("target/site/index.html").display());
@@ -59,7 +63,7 @@ fn programs() -> Result<[PathBuf; 2]> {
 fn of_site(documents: &BTreeMap<String, String>, is_file: &BTreeSet<&str>) -> BTreeSet<String> {
     let mut waiting: Vec<String> = is_file
         .iter()
-        .filter(|path| path.starts_with("docs/") && !path.ends_with(".toml"))
+        .filter(|path| path.starts_with("docs/") && !SETTINGS.iter().any(|name| path.ends_with(name)))
         .map(ToString::to_string)
         .collect();
     let mut site = BTreeSet::new();
@@ -87,6 +91,11 @@ fn moved(document: &str, link: &str) -> String {
         return link.to_owned();
     }
     let (from, to) = (staged(document), staged(&links::joined(document, file)));
+    // mdBook makes the first page of a folder of it, and the table of contents needs its true name.
+    let to = match to.strip_suffix("README.md") {
+        Some(folder) if from != "SUMMARY.md" => format!("{folder}index.md"),
+        _ => to,
+    };
     let up = "../".repeat(from.matches('/').count());
     format!("{up}{to}{anchor}")
 }
@@ -103,6 +112,8 @@ mod tests {
             ("docs/SUMMARY.md", "../CHANGELOG.md", "repository/CHANGELOG.md"),
             ("CHANGELOG.md", "docs/guide/a.md", "../guide/a.md"),
             ("docs/guide/a.md", "#c", "#c"),
+            ("SECURITY.md", "docs/adr/README.md", "../adr/index.md"),
+            ("docs/SUMMARY.md", "adr/README.md", "adr/README.md"),
         ] {
             assert_eq!(moved(document, link), expected, "{document} {link}");
         }
