@@ -71,17 +71,17 @@ pub mod key {
         SSH_HOST_KEY_TYPE = "windowsmachineconfig.openshift.io/ssh-host-key-type";
         /// Node label `true` on nodes that come from a list of hosts, not from a Machine. Written by the operator. Legacy.
         BYOH = "windowsmachineconfig.openshift.io/byoh";
-        /// Node label `true` while WMCO upgrades a node. The operator removes it. Legacy.
+        /// Node label `true` while WMCO upgrades a node. Written by WMCO; the operator removes it. Legacy.
         UPGRADING = "windowsmachineconfig.openshift.io/upgrading";
         /// Node label with an empty value. Written by the operator on nodes from a list of hosts. Legacy.
         WORKER_ROLE = "node-role.kubernetes.io/worker";
-        /// Node label that kubelet sets to `Windows`. Legacy.
+        /// Node label `Windows`. Written by kubelet. Legacy.
         OS_ID = "node.openshift.io/os_id";
         /// Instance and node label: the pool's name. Written by the operator.
         POOL = "windowsmachineconfig.openshift.io/pool";
         /// Node label: DNS name of the Active Directory domain of the host, which the host reports. Written by the operator.
         DOMAIN = "windowsmachineconfig.openshift.io/domain";
-        /// Node annotation: the operation that cordoned the node. The operator writes it, and lifts no other cordon.
+        /// Node annotation: the operation that cordoned the node. Written by the operator, which lifts no other cordon.
         CORDONED_BY = "windowsmachineconfig.openshift.io/cordoned-by";
         /// Node annotation `true`, written by a person: leave the node cordoned when an operation ends.
         KEEP_CORDONED = "windowsmachineconfig.openshift.io/keep-cordoned";
@@ -110,9 +110,12 @@ pub mod key {
         /// Pool annotation, written by `flux reconcile` and people: any new value makes the operator fetch the source at
         /// once. Defined by Flux.
         RECONCILE_REQUESTED = "reconcile.fluxcd.io/requestedAt";
+        /// Pod label, written by a person: `skip` leaves the pod where it is in a drain, `wait-completed` lets it run to its end. It goes before
+        /// the rules of its pool.
+        DRAIN = "windowsmachineconfig.openshift.io/drain";
         /// Machine or ConfigMap label `true`, written by a person: the operator ignores the object. Legacy.
         IGNORE = "windowsmachineconfig.openshift.io/ignore";
-        /// Machine label: its operating system, `Windows` exactly. Legacy.
+        /// Machine label: its operating system, `Windows` exactly. Written by its MachineSet. Legacy.
         MACHINE_OS = "machine.openshift.io/os-id";
         /// Annotation of a services ConfigMap: JSON of everything that hosts get beside its data. Written by the
         /// operator.

@@ -70,8 +70,8 @@ const HYBRID_OVERLAY: &str = "/spec/defaultNetwork/ovnKubernetesConfig/hybridOve
 /// ConfigMap with certificates to trust. The name is WMCO's.
 const TRUSTED_CA: &str = "trusted-ca";
 
-/// Oldest minor version of Kubernetes that is tested.
-const OLDEST_MINOR: u32 = 33;
+/// Oldest minor version of Kubernetes that the operator does not warn of.
+pub const OLDEST_MINOR: u32 = 33;
 /// The oldest minor version that has `ValidatingAdmissionPolicy` in version v1.
 const FIRST_WITH_POLICIES: u32 = 30;
 /// Reason for an API server that is too old.

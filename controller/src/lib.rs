@@ -66,3 +66,5 @@ mod wmco_sources;
 mod wmco_versions;
 mod write_count;
 mod write_tracker;
+
+pub use cluster::OLDEST_MINOR as OLDEST_KUBERNETES;

@@ -1,7 +1,11 @@
 //! `cargo xtask gen`: writes the files that follow from the code of `api/` and `controller/`, or checks that they are up to date.
 
+mod find;
+mod labels;
 mod reference;
+mod rights;
 mod tables;
+mod versions;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -65,7 +69,14 @@ fn files() -> Result<BTreeMap<String, String>> {
         files.insert(format!("{REFERENCE}/{}.md", crd.spec.names.kind.to_lowercase()), text);
         names.push(format!("  - {plural}.yaml\n"));
     }
-    for (name, text) in tables::pages() {
+    let own = [
+        ("find-a-reason", find::find_a_reason()),
+        ("helm-values", tables::helm_values()),
+        ("labels", labels::labels()),
+        ("rights", rights::rights()),
+        ("versions", versions::versions()),
+    ];
+    for (name, text) in tables::pages().into_iter().chain(own) {
         files.insert(format!("{REFERENCE}/{name}.md"), text);
     }
     let schema = serde_json::to_string_pretty(&gitops::hosts::json_schema())? + "\n";

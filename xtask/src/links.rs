@@ -20,7 +20,7 @@ pub(crate) fn run(_: &Args) -> Result<()> {
     ensure!(output.status.success(), "git ls-files: {}", output.status);
     let files = String::from_utf8(output.stdout)?;
     let mut documents = BTreeMap::new();
-    for path in files.lines().filter(|path| Path::new(path).extension().is_some_and(|e| e == "md")) {
+    for path in files.lines().filter(|path| is_document(path)) {
         let text = fs::read_to_string(workspace_root().join(path)).with_context(|| format!("read {path}"))?;
         documents.insert(path.to_owned(), text);
     }
@@ -31,6 +31,11 @@ pub(crate) fn run(_: &Args) -> Result<()> {
     ensure!(broken.is_empty(), "{} links lead nowhere", broken.len());
     println!("{} documents", documents.len());
     Ok(())
+}
+
+/// Whether a file is a document.
+pub(crate) fn is_document(path: &str) -> bool {
+    Path::new(path).extension().is_some_and(|e| e == "md")
 }
 
 /// Path, line and target of each link that leads nowhere.
@@ -76,7 +81,7 @@ fn sources(text: &str) -> Vec<(usize, String)> {
 }
 
 /// A path that stands in a document, from the root of the repository.
-fn joined(document: &str, file: &str) -> String {
+pub(crate) fn joined(document: &str, file: &str) -> String {
     let mut all = PathBuf::new();
     for part in Path::new(document).parent().unwrap_or(Path::new("")).join(file).components() {
         if part == Component::ParentDir {
@@ -98,17 +103,41 @@ fn prose(text: &str) -> impl Iterator<Item = (usize, String)> {
     })
 }
 
-fn links(text: &str) -> Vec<(usize, String)> {
+/// Relative links with their lines.
+pub(crate) fn links(text: &str) -> Vec<(usize, String)> {
     let mut links = Vec::new();
     for (number, line) in prose(text) {
         for rest in line.split("](").skip(1) {
             let link = rest.split([')', ' ']).next().unwrap_or_default();
-            if !link.is_empty() && !link.contains("://") && !link.starts_with("mailto:") {
+            if is_relative(link) {
                 links.push((number, link.to_owned()));
             }
         }
     }
     links
+}
+
+fn is_relative(link: &str) -> bool {
+    !link.is_empty() && !link.contains("://") && !link.starts_with("mailto:")
+}
+
+/// The text with other relative links.
+pub(crate) fn with_links(text: &str, other: impl Fn(&str) -> String) -> String {
+    let mut in_block = false;
+    let changed = |line: &str| {
+        let mut parts = line.split("](");
+        let first = parts.next().unwrap_or_default().to_owned();
+        parts.fold(first, |line, part| {
+            let (link, rest) = part.split_at(part.find([')', ' ']).unwrap_or(0));
+            format!("{line}]({}{rest}", if is_relative(link) { other(link) } else { link.to_owned() })
+        })
+    };
+    let lines = text.lines().map(|line| {
+        let fence = line.trim_start().starts_with("```");
+        in_block ^= fence;
+        (if in_block || fence { line.to_owned() } else { changed(line) }) + "\n"
+    });
+    lines.collect()
 }
 
 /// Anchors of the headings, as GitHub makes them.
@@ -150,6 +179,13 @@ mod tests {
             let expected = if is_broken { vec![("docs/a.md".to_owned(), 8, link.to_owned())] } else { Vec::new() };
             assert_eq!(broken(&documents, &exists), expected, "{link}");
         }
+    }
+
+    #[test]
+    fn links_can_be_changed() {
+        let text = "A [b](c.md#d), [e](https://f) and [g](h \"i\").\n```\n[j](k.md)\n```\n";
+        let changed = "A [b](C.MD#D), [e](https://f) and [g](H \"i\").\n```\n[j](k.md)\n```\n";
+        assert_eq!(with_links(text, str::to_uppercase), changed);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 mod boundaries;
 mod check;
 mod deny;
+mod docs;
 mod fuzz;
 mod links;
 mod modules;
@@ -43,6 +44,7 @@ enum Task {
     /// Writes the manifests of a release, each in one file, and the list of its images.
     #[command(disable_help_flag = true)]
     Dist(Forwarded),
+    Docs(docs::Args),
     Fuzz(fuzz::Args),
     /// Builds the operator's images and their SBOM.
     #[command(disable_help_flag = true)]
@@ -82,6 +84,7 @@ fn main() -> anyhow::Result<()> {
         Task::Demo(task) => become_operator_task("demo", &task),
         Task::Deny(args) => deny::run(&args),
         Task::Dist(task) => become_operator_task("dist", &task),
+        Task::Docs(args) => docs::run(&args),
         Task::Fuzz(args) => fuzz::run(&args),
         Task::Image(task) => become_operator_task("image", &task),
         Task::Links(args) => links::run(&args),

@@ -30,7 +30,7 @@ use crate::{
     access::{FORBIDDEN, create, merge, object, refused},
     cluster::{eventually, operator},
     fleet::{World, entries, has, is_ready, pool_status, spec},
-    takeover_guide::Guide,
+    guide::Guide,
 };
 
 const OLD: &str = "0.0.1-old";
@@ -219,7 +219,7 @@ async fn left(client: &Client) -> Result<Vec<String>> {
 
 /// Runs the commands of the guide to uninstalling. `node` is a node all the while, until its pool is deleted.
 async fn the_guide_leads_from_olm_to_kustomize_and_away(world: &mut World, node: &str) -> Result<()> {
-    let guide = Guide::open(&world.control_plane, "uninstall.md")?;
+    let guide = Guide::open(&world.control_plane, "uninstall.md", "olm")?;
     let admin = world.client.clone();
     let nodes: Api<Node> = Api::all(admin.clone());
     let before = nodes.get(node).await?.uid();

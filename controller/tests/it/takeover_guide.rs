@@ -1,8 +1,6 @@
 //! The guide of the way from WMCO and back, step by step: the commands that it shows are run here, on a cluster where WMCO's Deployment,
 //! its lock and the kinds of OLM are.
 
-use std::{os::unix::fs::symlink, path::Path, process::Output};
-
 use anyhow::{Context as _, Result, ensure};
 use api::{
     WindowsNodePool,
@@ -15,65 +13,16 @@ use kube::{
     api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
-use testbed::{ControlPlane, deployment, sim::SimOptions};
+use testbed::{deployment, sim::SimOptions};
 
 use crate::{
     fleet::{LIMIT, World, has, pool_status},
+    guide::Guide,
     takeover::{Legacy, SAME, can_be_taken_by_the_legacy_operator},
 };
 
 const LOCK: &str = "windows-machine-config-operator-lock";
 const WMCO: &str = "windows-machine-config-operator";
-
-/// A page of the guide, and the commands and files that stand in it.
-pub(crate) struct Guide {
-    text: String,
-    /// Has the programs that the commands name.
-    programs: tempfile::TempDir,
-}
-
-impl Guide {
-    pub(crate) fn open(control_plane: &ControlPlane, page: &str) -> Result<Self> {
-        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/guide").join(page);
-        let programs = tempfile::tempdir()?;
-        symlink(control_plane.kubectl_program(), programs.path().join("kubectl"))?;
-        symlink(env!("CARGO_BIN_EXE_windows-node-pools"), programs.path().join("windows-node-pools"))?;
-        Ok(Self { text: std::fs::read_to_string(page)?, programs })
-    }
-
-    /// The first block of a language below a heading.
-    fn block(&self, heading: &str, language: &str) -> Result<String> {
-        let (_, below) = self.text.split_once(&format!("{heading}\n")).with_context(|| format!("no {heading}"))?;
-        let level = heading.split(' ').next().unwrap_or_default();
-        let section = below.split(&format!("\n{level} ")).next().unwrap_or_default();
-        let (_, block) =
-            section.split_once(&format!("```{language}\n")).with_context(|| format!("no {language} in {heading}"))?;
-        Ok(block.split("```").next().unwrap_or_default().to_owned())
-    }
-
-    /// Runs the commands below a heading, as a person does who copies them.
-    pub(crate) async fn run(&self, world: &World, heading: &str) -> Result<String> {
-        let output = self.output(world, &self.block(heading, "sh")?).await?;
-        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        ensure!(output.status.success(), "{heading}: {out}{err}");
-        Ok(out.into_owned())
-    }
-
-    async fn output(&self, world: &World, script: &str) -> Result<Output> {
-        let path = format!("{}:/usr/bin:/bin", self.programs.path().display());
-        let command = tokio::process::Command::new("/bin/sh")
-            .args(["-ec", script])
-            .current_dir(self.programs.path())
-            .env("PATH", path)
-            .env("HOME", self.programs.path())
-            .env("KUBECONFIG", world.control_plane.kubeconfig())
-            // In the image they are where the command expects them.
-            .env("PAYLOAD_DIR", &world.options.payload)
-            .env("WICD_EXE", &world.options.wicd)
-            .output();
-        Ok(tokio::time::timeout(LIMIT, command).await.context("the commands did not end")??)
-    }
-}
 
 /// WMCO is installed by OLM, or without: its Deployment makes a Pod on the host network, to which the lock belongs.
 async fn wmco_starts(world: &World, by_olm: bool) -> Result<()> {
@@ -157,7 +106,7 @@ fn connections(legacy: &Legacy) -> Vec<u64> {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_guide_leads_from_wmco_and_back() -> Result<()> {
     let mut world = World::new(SimOptions::default(), &[]).await?;
-    let guide = Guide::open(&world.control_plane, "from-wmco.md")?;
+    let guide = Guide::open(&world.control_plane, "from-wmco.md", "takeover_guide")?;
     let legacy = Legacy::new(&world, WINDOWS_INSTANCES, SAME, 2).await?;
     world.stop().await?;
     let data = legacy.hosts.iter().map(|h| (h.address().to_string(), "username=Administrator\n".to_string())).collect();

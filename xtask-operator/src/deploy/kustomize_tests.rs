@@ -132,6 +132,55 @@ fn patched_as_the_guide_shows(component: &str, page: &str, patches: &str) -> Vec
     serde_yaml::Deserializer::from_str(&rendered).map(|one| serde::Deserialize::deserialize(one).unwrap()).collect()
 }
 
+/// The overlays that the pages of the installation show, beside `deploy/openshift` and `deploy/kubernetes`.
+#[test]
+fn the_overlays_of_the_guide_set_image_and_api_server() {
+    for (platform, has_api_server) in [("openshift", false), ("kubernetes", true)] {
+        let page = devenv::workspace_root().join(format!("docs/guide/install-{platform}.md"));
+        let text = fs::read_to_string(page).unwrap();
+        let (_, block) = text.split_once("```yaml\n# deploy/mine/kustomization.yaml\n").unwrap();
+        let (kustomization, _) = block.split_once("```").unwrap();
+        let there = format!("- ../{platform}\n");
+        assert!(kustomization.contains(&there), "{kustomization}");
+        let kustomization = kustomization.replace(&there, &format!("- ../../deploy/{platform}\n"));
+        let rendered = build(folder(&[("kustomization.yaml", &kustomization)]).path()).unwrap();
+        let objects: Vec<Value> = serde_yaml::Deserializer::from_str(&rendered)
+            .map(|one| serde::Deserialize::deserialize(one).unwrap())
+            .collect();
+        let deployment = objects.iter().find(|object| object["kind"] == "Deployment").unwrap();
+        let container = &deployment["spec"]["template"]["spec"]["containers"][0];
+        assert_eq!(container["image"], "registry.example.com/you/windows-node-pools:0.1.0");
+        let url = json!({"name": "WINDOWS_NODE_POOLS_API_SERVER", "value": "https://api.example.com:6443"});
+        assert_eq!(container["env"].as_array().unwrap().contains(&url), has_api_server, "{platform}");
+    }
+}
+
+/// The ports of the page about flows are those of the pod, which the component of the network policy admits.
+#[test]
+fn the_page_of_ports_has_the_ports_of_the_pod() {
+    let text = include_str!("../../../docs/concept/ports-and-flows.md");
+    let (_, section) = text.split_once("## To the operator's pod\n").unwrap();
+    let (section, _) = section.split_once("\n## ").unwrap();
+    let mut shown: Vec<String> = section
+        .lines()
+        .filter_map(|line| {
+            line.strip_prefix("| ")?.split(" | ").take(2).map(ToOwned::to_owned).reduce(|a, b| a + " " + &b)
+        })
+        .filter(|row| row.starts_with(|c: char| c.is_ascii_digit()))
+        .collect();
+    shown.sort();
+    let objects = super::objects(&super::Site::default());
+    let of_kind = |kind: &str| objects.iter().find(|object| object.kind() == kind).unwrap().value.clone();
+    let deployment = of_kind("Deployment");
+    let ports = deployment["spec"]["template"]["spec"]["containers"][0]["ports"].as_array().unwrap();
+    let mut expected: Vec<String> =
+        ports.iter().map(|port| format!("{} `{}`", port["containerPort"], port["name"].as_str().unwrap())).collect();
+    expected.sort();
+    assert_eq!(shown, expected);
+    let admitted = of_kind("NetworkPolicy")["spec"]["ingress"][0]["ports"].as_array().unwrap().len();
+    assert_eq!(admitted, expected.len());
+}
+
 #[test]
 fn guards_can_be_made_to_warn() {
     let patches = "\

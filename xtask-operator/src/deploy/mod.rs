@@ -25,8 +25,9 @@ use anyhow::Result;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 
 pub(crate) use alerts::{Alert, alerts};
+pub(crate) use chart::values_table as chart_values;
 pub(crate) use object::{Object, Site, VERSION};
-pub(crate) use olm::{Release, bundle, catalog};
+pub(crate) use olm::{Release, bundle, catalog, openshift};
 pub(crate) use platform::Platform;
 pub(crate) use single::manifest;
 pub(crate) use yaml::comment;
@@ -45,6 +46,12 @@ pub(crate) fn objects(site: &Site) -> Vec<Object> {
         &windows_exporter::objects(site),
     ]
     .concat()
+}
+
+/// All roles, with those of components and of OLM.
+pub(crate) fn roles(site: &Site) -> Vec<Object> {
+    let all = [objects(site), rights::under_olm(site)].concat();
+    all.into_iter().filter(|object| object.kind().ends_with("Role")).collect()
 }
 
 /// Labels of the CRDs.

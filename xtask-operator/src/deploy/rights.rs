@@ -69,49 +69,50 @@ const POLICIES: Words = &[
 const CLUSTER: &[Rule] = &[
     rule(&[GROUP], &["windowsnodepools"], &["create", "delete", "get", "list", "watch", "patch"]).why("Its kinds. A pool is a person's: only its status and finalizers are written. Those for the ConfigMap windows-instances and for \
           MachineSets are made here, and deleted while no person has written to them. Finalizers are in the metadata."),
-    rule(&[GROUP], &["windowsnodepools/status"], &["patch"]),
+    rule(&[GROUP], &["windowsnodepools/status"], &["patch"]).why("What it reports of a pool."),
     rule(&[GROUP], &["windowsnodepools/finalizers", "windowsinstances/finalizers"], &["update"]).why("To own what blocks their deletion, where the API server insists on that right."),
-    rule(&[GROUP], &["windowsinstances"], &["create", "delete", "get", "list", "patch", "watch"]),
-    rule(&[GROUP], &["windowsinstances/status"], &["patch"]),
+    rule(&[GROUP], &["windowsinstances"], &["create", "delete", "get", "list", "patch", "watch"]).why("One for each host of a pool."),
+    rule(&[GROUP], &["windowsinstances/status"], &["patch"]).why("The state of each host, which is stored before each step."),
     rule(&[""], &["nodes"], &["get", "list", "watch", "patch", "delete"]).why("Nodes: kubelet creates them."),
     rule(&[""], &["pods"], &["list", "delete"]).why("Drain."),
-    rule(&[""], &["pods/eviction"], &["create"]),
-    rule(&["apps"], &["daemonsets"], &["get"]),
-    rule(&["storage.k8s.io"], &["volumeattachments"], &["list"]),
+    rule(&[""], &["pods/eviction"], &["create"]).why("Drain, within PodDisruptionBudgets."),
+    rule(&["apps"], &["daemonsets"], &["get"]).why("Drain: a pod of a DaemonSet that exists stays."),
+    rule(&["storage.k8s.io"], &["volumeattachments"], &["list"]).why("Drain: volumes are to be detached before a node changes."),
     rule(&[""], &["persistentvolumeclaims"], &["get"]).why("Which volumes staying pods use."),
     rule(&[""], &["namespaces"], &["get"]).why("Labels that drain.podRules select by, and the id of the cluster, which is that of kube-system."),
     rule(&["config.openshift.io"], &["apiservers", "infrastructures", "networks", "proxies"], &["get"]).named(&["cluster"]).why("What cluster this is."),
-    rule(&["operator.openshift.io"], &["networks"], &["get"]).named(&["cluster"]),
-    rule(&["config.openshift.io"], &["clusterversions"], &["get"]).named(&["version"]),
-    rule(&["config.openshift.io"], &["imagedigestmirrorsets", "imagetagmirrorsets"], &["list"]),
-    rule(&["operator.openshift.io"], &["imagecontentsourcepolicies"], &["list"]),
-    rule(&["machineconfiguration.openshift.io"], &["controllerconfigs"], &["get"]).named(&["machine-config-controller"]),
-    rule(&["networking.k8s.io"], &["servicecidrs"], &["get"]).named(&["kubernetes"]),
-    rule(&["apiextensions.k8s.io"], &["customresourcedefinitions"], &["get"]).named(&["windowsnodepools.windowsmachineconfig.openshift.io", "windowsinstances.windowsmachineconfig.openshift.io"]),
+    rule(&["operator.openshift.io"], &["networks"], &["get"]).named(&["cluster"]).why("The hybrid overlay of OpenShift."),
+    rule(&["config.openshift.io"], &["clusterversions"], &["get"]).named(&["version"]).why("Whether the control plane is being upgraded."),
+    rule(&["config.openshift.io"], &["imagedigestmirrorsets", "imagetagmirrorsets"], &["list"]).why("Mirrors of image registries, for hosts."),
+    rule(&["operator.openshift.io"], &["imagecontentsourcepolicies"], &["list"]).why("The same, in their older kind."),
+    rule(&["machineconfiguration.openshift.io"], &["controllerconfigs"], &["get"]).named(&["machine-config-controller"]).why("Certificates of image registries, for hosts."),
+    rule(&["networking.k8s.io"], &["servicecidrs"], &["get"]).named(&["kubernetes"]).why("The service network."),
+    rule(&["apiextensions.k8s.io"], &["customresourcedefinitions"], &["get"]).named(&["windowsnodepools.windowsmachineconfig.openshift.io", "windowsinstances.windowsmachineconfig.openshift.io"]).why("Whether both kinds are there, and whether they are being deleted."),
     rule(&["source.toolkit.fluxcd.io"], &["gitrepositories", "ocirepositories", "externalartifacts"], &["get", "list", "watch"]).why("Lists of hosts that Flux fetches."),
     rule(&["machine.openshift.io", "cluster.x-k8s.io"], &["machines"], &["get", "list", "watch", "delete"]).why("Machines, where there are any. One whose host refuses every key is deleted, for its MachineSet to make another."),
-    rule(&["machine.openshift.io", "cluster.x-k8s.io"], &["machinesets"], &["list", "watch"]),
+    rule(&["machine.openshift.io", "cluster.x-k8s.io"], &["machinesets"], &["list", "watch"]).why("Pools for MachineSets."),
     rule(&["certificates.k8s.io"], &["certificatesigningrequests"], &["create", "get", "list", "watch"]).why("Certificates."),
-    rule(&["certificates.k8s.io"], &["certificatesigningrequests/approval"], &["patch"]),
-    rule(&["certificates.k8s.io"], &["signers"], &["approve"]).named(&["kubernetes.io/kube-apiserver-client", "kubernetes.io/kube-apiserver-client-kubelet", "kubernetes.io/kubelet-serving"]),
+    rule(&["certificates.k8s.io"], &["certificatesigningrequests/approval"], &["patch"]).why("Its verdicts on certificate requests."),
+    rule(&["certificates.k8s.io"], &["signers"], &["approve"]).named(&["kubernetes.io/kube-apiserver-client", "kubernetes.io/kube-apiserver-client-kubelet", "kubernetes.io/kubelet-serving"]).why("The API server asks for it of who approves a request to a signer."),
     rule(&["rbac.authorization.k8s.io"], &["clusterroles"], &["bind"]).named(&["windows-node-pools-wicd"]).why("The rights of the hosts' daemons: the operator binds their role, as long as the policies that hold them are there. To whom is \
           held by windows-node-pools-operator-rbac. By name something can only be created with server-side apply, and so it is."),
-    rule(&["rbac.authorization.k8s.io"], &["clusterrolebindings"], &["create", "delete", "list", "patch", "watch"]).named(&["windows-node-pools-wicd"]),
+    rule(&["rbac.authorization.k8s.io"], &["clusterrolebindings"], &["create", "delete", "list", "patch", "watch"]).named(&["windows-node-pools-wicd"]).why("The binding of that role."),
     rule(&["admissionregistration.k8s.io"], &["validatingadmissionpolicies", "validatingadmissionpolicybindings"], &["list", "watch"]).named(POLICIES).why("Whether the policies are in force as they ship."),
     rule(&["authentication.k8s.io"], &["tokenreviews"], &["create"]).why("Whose token a request for metrics has, and whether that one may get them."),
-    rule(&["authorization.k8s.io"], &["subjectaccessreviews"], &["create"]),
+    rule(&["authorization.k8s.io"], &["subjectaccessreviews"], &["create"]).why("Whether the owner of that token may get metrics."),
     rule(&["events.k8s.io"], &["events"], &["create"]).why("Events of objects without a namespace go to \"default\"."),
 ];
 
 const OWN_NAMESPACE: &[Rule] = &[
-    rule(&[""], &["secrets"], &["get"]),
-    rule(&[""], &["configmaps"], &["create", "delete", "get", "list", "watch"]),
+    rule(&[""], &["secrets"], &["get"]).why("SSH keys, credentials for lists of hosts, logins of image registries."),
+    rule(&[""], &["configmaps"], &["create", "delete", "get", "list", "watch"])
+        .why("The services ConfigMaps of versions, and lists of hosts."),
     rule(&[""], &["configmaps"], &["update"])
         .named(&[METRICS_CA])
         .why("The authorities of the certificates for metrics: each process adds its own."),
     rule(&[""], &["pods"], &["get"])
         .why("Whether the Pod of the Windows Machine Config Operator, which may be here, still works."),
-    rule(&["coordination.k8s.io"], &["leases"], &["create", "get", "update"]),
+    rule(&["coordination.k8s.io"], &["leases"], &["create", "get", "update"]).why("Which process leads."),
     rule(&[""], &["serviceaccounts"], &["get"])
         .named(&["windows-node-pools-node-manager"])
         .why("On Azure: whether the identity of the hosts' cloud-node-managers is there."),
@@ -120,28 +121,36 @@ const OWN_NAMESPACE: &[Rule] = &[
         .why("Which services ConfigMaps wicd may read: the operator keeps that Role true."),
 ];
 
+const OF_PARAMETERS: &str =
+    "No object can have this name: the API server asks for the right to it of who creates a policy with parameters.";
+
 const OLM_CLUSTER: &[Rule] = &[
     rule(
         &["admissionregistration.k8s.io"],
         &["validatingadmissionpolicies", "validatingadmissionpolicybindings"],
         &["create", "get"],
-    ),
-    // No object can have this name: the API server asks for the right to it of who creates a policy with parameters.
-    rule(&[""], &["configmaps"], &["get"]).named(&["*"]),
-    rule(&["apps"], &["deployments"], &["get"]).named(&["*"]),
+    )
+    .why("A bundle cannot hold policies: the operator creates those of its release."),
+    rule(&[""], &["configmaps"], &["get"]).named(&["*"]).why(OF_PARAMETERS),
+    rule(&["apps"], &["deployments"], &["get"]).named(&["*"]).why(OF_PARAMETERS),
 ];
 
 const OLM_NAMESPACE: &[Rule] = &[
-    rule(&[""], &["configmaps"], &["patch"]).named(&["windows-node-pools-release"]),
+    rule(&[""], &["configmaps"], &["patch"])
+        .named(&["windows-node-pools-release"])
+        .why("It names the release whose policies are in force."),
     rule(&["apps"], &["deployments"], &["get"])
         .named(&[NAME])
         .why("The API server asks for it of who creates a policy whose parameter it is."),
 ];
 
-const ENDPOINTS: &[Rule] = &[rule(&["discovery.k8s.io"], &["endpointslices"], &["get"]).named(&["kubernetes"])];
+const ENDPOINTS: &[Rule] = &[rule(&["discovery.k8s.io"], &["endpointslices"], &["get"])
+    .named(&["kubernetes"])
+    .why("The addresses of the API servers.")];
 
-const AUTHENTICATION: &[Rule] =
-    &[rule(&[""], &["configmaps"], &["get"]).named(&["extension-apiserver-authentication"])];
+const AUTHENTICATION: &[Rule] = &[rule(&[""], &["configmaps"], &["get"])
+    .named(&["extension-apiserver-authentication"])
+    .why("The CA of kubelet's clients.")];
 
 const WICD_RULES: &[Rule] = &[
     rule(&[""], &["nodes"], &["list", "watch", "patch"]).why("To watch its Node, and to annotate it. RBAC cannot express \"its own\": it reads every Node with this, and the policy \
@@ -152,23 +161,30 @@ const WICD_RULES: &[Rule] = &[
 ];
 
 const NODE_MANAGER_RULES: &[Rule] = &[
-    rule(&[""], &["nodes"], &["get", "list", "watch", "update", "patch"]),
-    rule(&[""], &["nodes/status"], &["patch"]),
+    rule(&[""], &["nodes"], &["get", "list", "watch", "update", "patch"])
+        .why("To initialise its own Node. The policy windows-node-pools-node-manager-nodes lets it write no other."),
+    rule(&[""], &["nodes/status"], &["patch"]).why("The addresses of its own Node, held by the same policy."),
 ];
 
-const USER_DATA: &[Rule] = &[rule(&[""], &["secrets"], &["create", "get", "patch"]).named(&[USER_DATA_SECRET])];
+const USER_DATA: &[Rule] = &[rule(&[""], &["secrets"], &["create", "get", "patch"])
+    .named(&[USER_DATA_SECRET])
+    .why("The script that Machines run at their first start.")];
 
-const PULL_SECRET: &[Rule] = &[rule(&[""], &["secrets"], &["get"]).named(&["pull-secret"])];
+const PULL_SECRET: &[Rule] =
+    &[rule(&[""], &["secrets"], &["get"]).named(&["pull-secret"]).why("Logins of image registries, for hosts.")];
 
 const PROMETHEUS: &[Rule] = &[
-    rule(&[""], &["services", "endpoints", "pods"], &["get", "list", "watch"]),
-    rule(&["discovery.k8s.io"], &["endpointslices"], &["get", "list", "watch"]),
+    rule(&[""], &["services", "endpoints", "pods"], &["get", "list", "watch"]).why("To find the Service and its pods."),
+    rule(&["discovery.k8s.io"], &["endpointslices"], &["get", "list", "watch"])
+        .why("To find the addresses of the pods."),
 ];
 
-const VIEW: &[Rule] = &[rule(&[GROUP], &["windowsnodepools", "windowsinstances"], &["get", "list", "watch"])];
+const VIEW: &[Rule] = &[rule(&[GROUP], &["windowsnodepools", "windowsinstances"], &["get", "list", "watch"])
+    .why("To read pools and instances.")];
 
 const EDIT: &[Rule] = &[
-    rule(&[GROUP], &["windowsnodepools"], &["create", "delete", "get", "list", "patch", "update", "watch"]),
+    rule(&[GROUP], &["windowsnodepools"], &["create", "delete", "get", "list", "patch", "update", "watch"])
+        .why("To write pools."),
     rule(&[GROUP], &["windowsinstances"], &["delete", "get", "list", "patch", "update", "watch"])
         .why("Annotations and deletion. The policy windows-node-pools-instances keeps the spec and the status."),
 ];
@@ -360,7 +376,7 @@ fn metrics_reader(site: &Site) -> Object {
         ..ClusterRole::default()
     };
     let about = "Who is bound to this may read the operator's metrics: bind the ServiceAccount of your Prometheus.";
-    Object::new("base/metrics-reader.yaml", about, &role)
+    Object::new("base/metrics-reader.yaml", about, &role).why("/rules/0", "The path of the operator's metrics.")
 }
 
 /// The right of a Prometheus to read the operator's metrics.

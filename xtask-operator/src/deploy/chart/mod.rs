@@ -55,6 +55,11 @@ pub(crate) fn files() -> Result<BTreeMap<String, String>> {
     Ok(files)
 }
 
+/// The table of all values, in Markdown.
+pub(crate) fn values_table() -> String {
+    values::table(&values::all(&super::objects(&Site::default())))
+}
+
 fn about() -> serde_json::Value {
     json!({
         "apiVersion": "v2",

@@ -10,6 +10,8 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
+pub(crate) use openshift_version::openshift;
+
 use super::{
     kustomize::{HEADER, document},
     object::{NAME, Object, Site, VERSION},

@@ -8,7 +8,7 @@ const OF_OPENSHIFT_5: u32 = 36;
 const BEHIND: u32 = 13;
 
 /// OpenShift with a minor version of Kubernetes.
-fn openshift(kubernetes: u32) -> String {
+pub(crate) fn openshift(kubernetes: u32) -> String {
     match kubernetes.checked_sub(OF_OPENSHIFT_5) {
         Some(minor) => format!("5.{minor}"),
         None => format!("4.{}", kubernetes.saturating_sub(BEHIND)),

@@ -1,0 +1,96 @@
+//! A page of the guide, whose commands a test runs as they stand there. Those blocks have a mark above them, `<!-- run: TEST -->`, from which
+//! docs/reference/commands.md is made.
+
+use std::{
+    os::unix::fs::symlink,
+    path::Path,
+    process::{Output, Stdio},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use testbed::ControlPlane;
+
+use crate::{
+    fleet::{LIMIT, World},
+    transcripts::root,
+};
+
+/// The page, and the commands and files that stand in it.
+pub(crate) struct Guide {
+    text: String,
+    mark: String,
+    /// Has the programs that the commands name, and is where they run.
+    folder: tempfile::TempDir,
+}
+
+impl Guide {
+    /// The page, for a test of this name.
+    pub(crate) fn open(control_plane: &ControlPlane, page: &str, test: &str) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        symlink(control_plane.kubectl_program(), folder.path().join("kubectl"))?;
+        symlink(env!("CARGO_BIN_EXE_windows-node-pools"), folder.path().join("windows-node-pools"))?;
+        let text = std::fs::read_to_string(root().join("docs/guide").join(page))?;
+        Ok(Self { text, mark: format!("<!-- run: {test} -->"), folder })
+    }
+
+    /// Where the commands run.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The blocks of a language directly below a heading; of commands, those that have the mark of the test.
+    fn blocks(&self, heading: &str, language: &str) -> Vec<String> {
+        let (mut blocks, mut is_here, mut before) = (Vec::new(), false, "");
+        let mut lines = self.text.lines();
+        while let Some(line) = lines.next() {
+            if line.starts_with('#') {
+                is_here = line == heading;
+            } else if let Some(fence) = line.trim_start().strip_prefix("```") {
+                let block: Vec<&str> =
+                    lines.by_ref().take_while(|line| !line.trim_start().starts_with("```")).collect();
+                if is_here && fence == language && (language != "sh" || before.trim() == self.mark) {
+                    blocks.push(block.join("\n") + "\n");
+                }
+            }
+            before = line;
+        }
+        blocks
+    }
+
+    /// The first block of a language below a heading.
+    pub(crate) fn block(&self, heading: &str, language: &str) -> Result<String> {
+        let first = self.blocks(heading, language).into_iter().next();
+        first.with_context(|| format!("no {language} of this test in {heading}"))
+    }
+
+    /// Runs the commands below a heading, as a person does who copies them.
+    pub(crate) async fn run(&self, world: &World, heading: &str) -> Result<String> {
+        let blocks = self.blocks(heading, "sh");
+        ensure!(!blocks.is_empty(), "no commands of this test in {heading}");
+        let mut printed = String::new();
+        for block in blocks {
+            let output = self.output(world, &block).await?;
+            let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+            ensure!(output.status.success(), "{heading}: {out}{err}");
+            printed += &out;
+        }
+        Ok(printed)
+    }
+
+    /// Runs commands.
+    pub(crate) async fn output(&self, world: &World, script: &str) -> Result<Output> {
+        let path = format!("{}:/usr/bin:/bin", self.folder().display());
+        let command = tokio::process::Command::new("/bin/sh")
+            .args(["-ec", script])
+            .current_dir(self.folder())
+            .env("PATH", path)
+            .env("HOME", self.folder())
+            .env("KUBECONFIG", world.control_plane.kubeconfig())
+            // In the image they are where the command expects them.
+            .env("PAYLOAD_DIR", &world.options.payload)
+            .env("WICD_EXE", &world.options.wicd)
+            .stdin(Stdio::null())
+            .output();
+        Ok(tokio::time::timeout(LIMIT, command).await.context("the commands did not end")??)
+    }
+}

@@ -1,0 +1,118 @@
+//! Commands of the guide, on a pool of one host, in the order of its life: each does what its page says.
+
+use anyhow::{Context as _, Result, ensure};
+use api::{conditions::kind, names::key};
+use kube::ResourceExt as _;
+use serde_json::{Value, json};
+use testbed::sim::{HostOptions, SimOptions};
+
+use crate::{
+    fleet::{World, has, is_ready, pool_status},
+    guide::Guide,
+};
+
+const POOL: &str = "factory";
+const HOST: &str = "win-1";
+
+/// What only shows something: each prints a line of the host or of the pool, or nothing while there is nothing to show.
+const SHOWS: &[(&str, &str, &str)] = &[
+    ("troubleshooting.md", "# Troubleshooting", "Name:         win-1"),
+    ("quick-start.md", "## 6. If it does not work", "Name:         win-1"),
+    ("hosts.md", "## In short", "factory"),
+    ("hosts.md", "## Which host it is", "-"),
+    ("gmsa.md", "## The domain of a host", "win-1"),
+    ("gmsa.md", "## Check the accounts", "win-1"),
+    ("removal.md", "## A drain that does not get on", ""),
+    ("removal.md", "## A host that cannot be reached", ""),
+    ("backup.md", "## What to back up", ""),
+    ("keys.md", "## How to", "condition met"),
+    ("git.md", "## Fetch at once", "annotated"),
+    ("troubleshooting.md", "### Try again now", "annotated"),
+    ("troubleshooting.md", "### Hosts refuse every operator", "annotated"),
+];
+
+async fn run(world: &World, page: &str, section: &str) -> Result<String> {
+    Guide::open(&world.control_plane, page, "guide_commands")?.run(world, section).await
+}
+
+async fn kubectl(world: &World, args: &[&str]) -> Result<()> {
+    let output = world.control_plane.kubectl(args).await?;
+    ensure!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
+
+/// The UID of the Node, once its pool is Ready.
+async fn ready_node(world: &World, what: &str, before: Option<&String>) -> Result<Option<String>> {
+    let is_another = || async {
+        let uid = world.node(HOST).await.ok().flatten().and_then(|node| node.uid());
+        uid.is_some() && uid.as_ref() != before
+    };
+    world.eventually(what, is_another).await?;
+    world.until(POOL, what, is_ready).await?;
+    Ok(world.node(HOST).await?.context("no Node")?.uid())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_life_of_a_node_by_the_commands_of_the_guide() -> Result<()> {
+    let world = World::new(SimOptions::default(), &[]).await?;
+    let host = world.sim.host(HostOptions::named(HOST)).await?;
+
+    // The pool of the page. Address and port are those of this test.
+    let quick_start = Guide::open(&world.control_plane, "quick-start.md", "guide_commands")?;
+    let mut pool: Value = serde_yaml::from_str(&quick_start.block("## 4. The first pool", "yaml")?)?;
+    pool["spec"]["ssh"] = json!({"port": host.port()});
+    pool["spec"]["inventory"]["hosts"][0]["address"] = json!(host.address().to_string());
+    std::fs::write(quick_start.folder().join("pool.yaml"), pool.to_string())?;
+    quick_start.run(&world, "## 4. The first pool").await?;
+    let mut node = ready_node(&world, "it is a node", None).await?;
+
+    for (page, section, shown) in SHOWS {
+        let printed = run(&world, page, section).await?;
+        ensure!(printed.contains(shown), "{page} {section}: {printed}");
+    }
+
+    // A pause by hand, one with an end for all pools, and a node that a person holds.
+    let is_paused = |status: &'static str, reason: &'static str| {
+        move |pool: &api::WindowsNodePool| has(&pool_status(pool).conditions, kind::PAUSED, status, reason)
+    };
+    run(&world, "troubleshooting.md", "### Pause").await?;
+    world.until(POOL, "it is paused", is_paused("True", "Paused")).await?;
+    kubectl(&world, &["patch", "wnp", POOL, "--type=merge", "-p", r#"{"spec":{"rollout":{"paused":null}}}"#]).await?;
+    world.until(POOL, "it is not paused", is_paused("False", "NotPaused")).await?;
+    run(&world, "upgrade.md", "## Before").await?;
+    world.until(POOL, "it is paused for a day", is_paused("True", "Paused")).await?;
+    let printed = run(&world, "upgrade.md", "## After").await?;
+    ensure!(printed.contains("condition met"), "{printed}");
+    world.until(POOL, "it is not paused any more", is_paused("False", "NotPaused")).await?;
+    for (page, section, key) in
+        [("rollouts.md", "## Pause", key::HOLD), ("removal.md", "## How a drain works", key::KEEP_CORDONED)]
+    {
+        run(&world, page, section).await?;
+        let annotated = world.node(HOST).await?.context("no Node")?.annotations().get(key).cloned();
+        ensure!(annotated.as_deref() == Some("true"), "{page}: {annotated:?}");
+        world.edit_node(HOST, json!({"metadata": {"annotations": {key: null}}})).await?;
+    }
+
+    // Maintenance: the command waits until the node is drained. Handed back, it takes pods again.
+    run(&world, "maintenance.md", "## Request it").await?;
+    run(&world, "maintenance.md", "## Hand the node back").await?;
+    let takes_pods =
+        || async { world.node(HOST).await.is_ok_and(|n| n.is_some_and(|n| !crate::fleet::is_cordoned(&n))) };
+    world.eventually("it takes pods again", takes_pods).await?;
+    world.until(POOL, "maintenance has ended", is_ready).await?;
+    run(&world, "maintenance.md", "## Refuse or end it for a host").await?;
+
+    // A Node that is deleted comes back; an instance that is deleted removes the host and joins it again.
+    run(&world, "troubleshooting.md", "### A host was off for longer than its certificates live").await?;
+    node = ready_node(&world, "its Node came back", node.as_ref()).await?;
+    run(&world, "removal.md", "## Rebuild one host").await?;
+    ready_node(&world, "it was rebuilt", node.as_ref()).await?;
+
+    // The end.
+    run(&world, "removal.md", "### Remove several hosts, or all").await?;
+    world.until_gone(&host).await?;
+    run(&world, "removal.md", "## Remove a pool").await?;
+    let pools = world.control_plane.kubectl(&["get", "wnp", "-o", "name"]).await?;
+    ensure!(pools.stdout.is_empty(), "{}", String::from_utf8_lossy(&pools.stdout));
+    Ok(())
+}

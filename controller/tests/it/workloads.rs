@@ -1,0 +1,82 @@
+//! The examples of workloads, as the API server takes them, and whether its RuntimeClasses lead pods to the nodes of this operator.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, ensure};
+use api::names::default_taint;
+use serde_json::{Value, json};
+use wnp_core::operation::windows_versions::VERSIONS;
+
+use crate::{cluster::shared, transcripts::root};
+
+fn folder() -> PathBuf {
+    root().join("examples/workloads")
+}
+
+/// The objects of an example.
+fn objects(name: &str) -> Result<Vec<Value>> {
+    let text = std::fs::read_to_string(folder().join(name))?;
+    serde_yaml::Deserializer::from_str(&text).map(|one| Ok(serde::Deserialize::deserialize(one)?)).collect()
+}
+
+/// The pod that an object makes, if it makes one.
+fn pod_of(object: &Value) -> Option<Value> {
+    let template = if object["kind"] == "Pod" { object } else { &object["spec"]["template"] };
+    template["spec"]["containers"].is_array().then(|| {
+        let name = object["metadata"]["name"].clone();
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": template["spec"]})
+    })
+}
+
+async fn apply(text: &str, dry_run: &str) -> Result<Value> {
+    let file = tempfile::NamedTempFile::with_suffix(".yaml")?;
+    std::fs::write(file.path(), text)?;
+    let path = file.path().to_str().context("path is not UTF-8")?;
+    let args = ["apply", "--server-side", "--force-conflicts", dry_run, "--validate=strict", "-o", "json", "-f", path];
+    let output = shared().await?.kubectl(&args).await?;
+    let warnings = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success() && !warnings.contains("Warning"), "{text}\n{warnings}");
+    Ok(serde_json::from_slice(&output.stdout).unwrap_or_default())
+}
+
+#[tokio::test]
+async fn the_examples_lead_pods_to_windows_nodes() -> Result<()> {
+    let classes = objects("runtime-classes.yaml")?;
+    let builds: Vec<String> = VERSIONS.iter().map(|version| format!("10.0.{}", version.build)).collect();
+    let key = "node.kubernetes.io/windows-build";
+    let listed: Vec<&Value> = classes.iter().map(|class| &class["scheduling"]["nodeSelector"][key]).collect();
+    ensure!(json!(listed) == json!(builds), "{listed:?}");
+    let runtime = std::fs::read_to_string(root().join("xtask/payload/static/containerd_conf.toml"))?;
+    for class in &classes {
+        let line = format!("default_runtime_name = '{}'", class["handler"].as_str().context("no handler")?);
+        ensure!(runtime.contains(&line), "containerd has no {line}");
+        apply(&serde_yaml::to_string(class)?, "--dry-run=none").await?;
+    }
+
+    let taint = default_taint();
+    let mut pods = 0;
+    for file in std::fs::read_dir(folder())? {
+        let name = file?.file_name().into_string().map_err(|name| anyhow::anyhow!("{name:?}"))?;
+        apply(&std::fs::read_to_string(folder().join(&name))?, "--dry-run=server").await?;
+        for mut pod in objects(&name)?.iter().filter_map(pod_of) {
+            let class = pod["spec"]["runtimeClassName"].as_str().context("no RuntimeClass")?.to_owned();
+            let at = classes.iter().position(|c| c["metadata"]["name"] == *class).context("no such class")?;
+            let image = pod["spec"]["containers"][0]["image"].as_str().context("no image")?;
+            ensure!(image.ends_with(VERSIONS[at].image), "{name}: {image} on {class}");
+            // It is made by a test that runs no controller for its ServiceAccount.
+            if let Some(spec) = pod["spec"].as_object_mut() {
+                spec.remove("serviceAccountName");
+            }
+            let pod = apply(&serde_json::to_string(&pod)?, "--dry-run=server").await?;
+            ensure!(pod["spec"]["nodeSelector"][key] == builds[at], "{name}: {}", pod["spec"]["nodeSelector"]);
+            let tolerations = pod["spec"]["tolerations"].as_array().context("no tolerations")?;
+            let is_of_taint = |one: &Value| {
+                one["key"] == taint.key && one["value"] == json!(taint.value) && one["effect"] == json!(taint.effect)
+            };
+            ensure!(tolerations.iter().any(is_of_taint), "{name}: {tolerations:?}");
+            pods += 1;
+        }
+    }
+    ensure!(pods == 4, "{pods} pods");
+    Ok(())
+}

@@ -1,0 +1,91 @@
+//! The page of rights: each rule of each role, with the reason.
+
+use serde_json::Value;
+
+use crate::deploy::{self, Object, Site};
+
+use super::tables::{code, page, section};
+
+/// The text of the page.
+pub(super) fn rights() -> String {
+    let about = "What each role of an installation allows, and why. RBAC cannot express all limits: admission policies \
+                 [narrow](../concept/architecture.md#what-holds-whom) several of these rights. Tests of the audit log compare the operator's rules with what it uses: each \
+                 verb is used by some test on a real API server, or stands in a list with the reason (`cargo xtask rights`).";
+    let mut text = page("Rights", about);
+    for role in &deploy::roles(&Site::default()) {
+        section(&mut text, &title(role), &about_role(role), &["objects", "verbs", "names", "why"], rows(role));
+    }
+    text
+}
+
+fn title(role: &Object) -> String {
+    let name = text_of(&role.value["metadata"]["name"]);
+    let olm = if role.folder() == "olm" { ", in addition with OLM" } else { "" };
+    match role.value["metadata"]["namespace"].as_str() {
+        Some(namespace) => format!("Role {name} in {namespace}{olm}"),
+        None => format!("ClusterRole {name}{olm}"),
+    }
+}
+
+fn about_role(role: &Object) -> String {
+    let place = if role.folder() == "olm" { "the bundle of OLM".to_owned() } else { format!("`deploy/{}`", role.file) };
+    format!("In {place}. {}", role.about).trim().to_owned()
+}
+
+fn rows(role: &Object) -> Vec<Vec<String>> {
+    let rules = role.value["rules"].as_array().map_or(&[][..], Vec::as_slice);
+    let row = |(at, rule): (usize, &Value)| {
+        let why = role.whys.iter().find(|(pointer, _)| *pointer == format!("/rules/{at}")).map_or("", |(_, why)| why);
+        vec![objects(rule), words(&rule["verbs"], ""), words(&rule["resourceNames"], ""), why.to_owned()]
+    };
+    rules.iter().enumerate().map(row).collect()
+}
+
+/// `nodes`, or `pods.metrics.k8s.io`.
+fn objects(rule: &Value) -> String {
+    let groups = rule["apiGroups"].as_array().map_or(&[][..], Vec::as_slice);
+    let of_groups = groups.iter().map(|group| words(&rule["resources"], text_of(group)));
+    of_groups
+        .chain([words(&rule["nonResourceURLs"], "")])
+        .filter(|part| !part.is_empty())
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+fn words(list: &Value, group: &str) -> String {
+    let full = |word: &str| match word.split_once('/') {
+        _ if group.is_empty() => code(word),
+        Some((resource, part)) => code(format!("{resource}.{group}/{part}")),
+        None => code(format!("{word}.{group}")),
+    };
+    list.as_array().map_or(&[][..], Vec::as_slice).iter().map(|word| full(text_of(word))).collect::<Vec<_>>().join(", ")
+}
+
+fn text_of(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_rule_says_why() {
+        let roles = deploy::roles(&Site::default());
+        assert!(roles.len() > 10, "{}", roles.len());
+        for role in &roles {
+            for row in rows(role) {
+                assert!(!row[0].is_empty() && !row[1].is_empty(), "{}: {row:?}", title(role));
+                assert!(row[3].ends_with('.') && row[3].len() > 5, "{}: no reason: {row:?}", title(role));
+            }
+        }
+    }
+
+    #[test]
+    fn rules_are_in_words() {
+        let rule =
+            serde_json::json!({"apiGroups": ["", "apps"], "resources": ["nodes", "pods/eviction"], "verbs": ["get"]});
+        assert_eq!(objects(&rule), "`nodes`, `pods/eviction`, `nodes.apps`, `pods.apps/eviction`");
+        assert_eq!(objects(&serde_json::json!({"nonResourceURLs": ["/metrics"]})), "`/metrics`");
+    }
+}

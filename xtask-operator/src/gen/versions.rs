@@ -1,0 +1,177 @@
+//! The page of versions that work together, from the data that decides about them.
+
+use controller::OLDEST_KUBERNETES;
+use wnp_core::{operation::windows_versions::VERSIONS, render::api_servers_of_kubelet};
+
+use crate::{deploy, payload};
+
+use super::tables::{code, page, section};
+
+/// The `go.mod` from which the payload's containerd is built.
+const CONTAINERD: &str = include_str!("../../../xtask/payload/containerd/go.mod");
+/// The module in it.
+const MODULE: &str = "github.com/containerd/containerd/v2 ";
+
+/// The text of the page.
+pub(super) fn versions() -> String {
+    let about = "Each row says what shows it. **Tested**: tests run it. **Should work**: nothing is known against it, and no test runs it. **No**: the operator refuses it, or reports \
+                 it. Nothing here was run on real Windows or on OpenShift: see [what only real Windows can prove](windows-only.md).";
+    let mut text = page("Versions that work together", about);
+    clusters(&mut text);
+    kubelets(&mut text);
+    windows(&mut text);
+    others(&mut text);
+    text
+}
+
+fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
+    cells.map(ToOwned::to_owned).to_vec()
+}
+
+fn clusters(text: &mut String) {
+    let tested = testbed::binaries::KUBERNETES_VERSION.trim_start_matches('v');
+    let oldest = OLDEST_KUBERNETES;
+    let rows = vec![
+        row([
+            &format!("Kubernetes {tested}"),
+            "tested",
+            "all tests with a real API server (`controller/tests/it`) run it",
+        ]),
+        row([
+            &format!("Kubernetes 1.{oldest} or newer, other than {tested}"),
+            "should work",
+            "the operator reports nothing against them, and the chart takes them",
+        ]),
+        row([
+            &format!("Kubernetes before 1.{oldest}"),
+            "no",
+            "every pool reports `ApiServerTooOld`; the chart refuses the installation",
+        ]),
+        row([
+            &format!("OpenShift {} or newer", deploy::openshift(oldest)),
+            "should work",
+            "tests create objects of OpenShift's kinds on the API server; no test runs OpenShift",
+        ]),
+    ];
+    section(text, "Clusters", "", &["cluster", "state", "shown by"], rows);
+}
+
+fn minor(version: &str) -> u32 {
+    version.split('.').nth(1).and_then(|minor| minor.parse().ok()).unwrap_or_default()
+}
+
+fn kubelets(text: &mut String) {
+    let about = "A payload has the kubelet of one minor version. It must not be newer than the oldest API server, and not more than three minor versions older: \
+                 the operator refuses another one with `KubeletVersionSkew` (test `kubelet_is_at_most_as_new_as_the_api_server_and_at_most_three_minors_older`). \
+                 These can be [built](../guide/payload.md#one-payload-for-each-version-of-kubernetes).";
+    let rows = payload::KUBERNETES.map(|kubernetes| {
+        let servers = api_servers_of_kubelet(minor(kubernetes));
+        let (first, last) = (*servers.start(), *servers.end());
+        row([
+            kubernetes,
+            &format!("1.{first} to 1.{last}"),
+            &format!("{} to {}", deploy::openshift(first), deploy::openshift(last)),
+        ])
+    });
+    section(text, "Kubelets", about, &["kubelet of the payload", "API servers", "OpenShift"], rows.to_vec());
+}
+
+fn windows(text: &mut String) {
+    let about = "The operator takes hosts of these builds and refuses others with `WindowsNotSupported` (test `versions_of_hosts`). Tests run hosts under Wine and simulated \
+                 hosts, which report such a build. More about them: [platforms](platforms.md#versions-of-windows).";
+    let rows = VERSIONS.iter().map(|version| {
+        let selector = format!("node.kubernetes.io/windows-build: 10.0.{}", version.build);
+        vec![
+            version.name.to_owned(),
+            version.build.to_string(),
+            code(version.image),
+            code(selector),
+            "should work".to_owned(),
+        ]
+    });
+    let columns = ["Windows", "build", "base images", "label of its Nodes", "state"];
+    section(text, "Windows", about, &columns, rows.collect::<Vec<_>>());
+}
+
+fn others(text: &mut String) {
+    let containerd =
+        CONTAINERD.lines().find_map(|line| line.trim().strip_prefix(MODULE)?.split(' ').next()).unwrap_or("unknown");
+    let rows = vec![
+        row([
+            &format!("containerd {}", containerd.trim_start_matches('v')),
+            "should work",
+            "the payload is built with it; tests compare the rendered configuration, and run no containerd on Windows",
+        ]),
+        row(["containerd 2.0 or newer, your own", "should work", "`cargo xtask payload` takes it"]),
+        row(["containerd 1", "no", "`cargo xtask payload` refuses it (test `major_versions_of_containerd`)"]),
+    ];
+    section(text, "Container runtime", "", &["runtime", "state", "shown by"], rows);
+    let rows = vec![
+        row([
+            "OVN-Kubernetes with hybrid overlay",
+            "should work",
+            "`controller/tests/it/wine_overlay.rs`: the way of a node, with programs of the test bed in place of those of Windows and of OVN",
+        ]),
+        row([
+            "OVN-Kubernetes without hybrid overlay",
+            "no",
+            "every pool reports that pods on Windows would have no network ([networks](../guide/networks.md))",
+        ]),
+        row([
+            "Calico, Flannel and others in HostProcess pods",
+            "should work",
+            "tests compare containerd's configuration with their directories; no such network was run",
+        ]),
+    ];
+    section(text, "Networks", "", &["network", "state", "shown by"], rows);
+    let rows = vec![
+        row([
+            "an upgrade over several releases",
+            "tested",
+            "`controller/tests/it/upgrade.rs`: `nodes_stay_over_several_releases_and_back_by_one`",
+        ]),
+        row(["a downgrade by one release", "tested", "the same test"]),
+        row([
+            "a CRD of another release",
+            "tested",
+            "`controller/tests/it/newer.rs`: what cannot be read is reported and changes no host",
+        ]),
+    ];
+    section(text, "Releases of the operator", "", &["step", "state", "shown by"], rows);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_follow_from_the_data() {
+        let text = versions();
+        for row in [
+            "| Kubernetes 1.36.3 | tested |",
+            "| 1.36 | 1.36 to 1.39 | 5.0 to 5.3 |",
+            "| 1.33 | 1.33 to 1.36 | 4.20 to 5.0 |",
+            "| Windows Server 2022 | 20348 | `ltsc2022` |",
+            "| containerd 2.",
+        ] {
+            assert!(text.contains(row), "{row}\n{text}");
+        }
+    }
+
+    #[test]
+    fn tests_that_are_named_exist() {
+        let root = devenv::workspace_root();
+        for (file, name) in [
+            (
+                "core/src/render/prerequisites.rs",
+                "kubelet_is_at_most_as_new_as_the_api_server_and_at_most_three_minors_older",
+            ),
+            ("core/src/operation/windows_versions.rs", "versions_of_hosts"),
+            ("xtask-operator/src/payload/given.rs", "major_versions_of_containerd"),
+            ("controller/tests/it/upgrade.rs", "nodes_stay_over_several_releases_and_back_by_one"),
+            ("controller/tests/it/newer.rs", "what_cannot_be_read_is_reported_and_touches_nobody"),
+        ] {
+            assert!(std::fs::read_to_string(root.join(file)).unwrap().contains(name), "{file} has no {name}");
+        }
+    }
+}
