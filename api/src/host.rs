@@ -79,8 +79,9 @@ pub mod path {
     pub const KUBELET_PKI: &str = r"C:\var\lib\kubelet\pki";
     /// kubelet's newest certificate and key: a link that kubelet makes at its start, and moves whenever it renews them.
     pub const KUBELET_CURRENT_CERT: &str = r"C:\var\lib\kubelet\pki\kubelet-client-current.pem";
-    /// Libraries of plugins of Container Credential Guard.
-    pub const CREDENTIAL_PLUGINS: &str = r"C:\k\ccg";
+    /// Libraries of plugins of Container Credential Guard. Windows goes on loading what is registered when a host is given back with all that
+    /// is on it, so they lie where only administrators can make a file of their names again. A registration is ours if its library is here.
+    pub const CREDENTIAL_PLUGINS: &str = r"C:\windows\wicd-ccg";
     /// Logs. Legacy.
     pub const LOGS: &str = r"C:\var\log";
 }
@@ -259,6 +260,9 @@ pub struct Facts {
     /// Names of group Managed Service Accounts (gMSA) whose passwords the host is to be able to retrieve.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub service_accounts: Vec<String>,
+    /// Class of the plugin of Container Credential Guard that the host is to have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credential_plugin: Option<String>,
 }
 
 /// Unpack and verify payload files.

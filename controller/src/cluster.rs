@@ -206,9 +206,10 @@ pub(crate) async fn discover(client: &Client, config: &Config, args: &Run) -> Re
         unusable.extend(left_out);
         profile
     });
-    if platform == Platform::Azure && external_cloud_provider {
-        unusable.extend(node_manager(client, &args.namespace).await?);
-    }
+    let needs_node_manager = platform == Platform::Azure && external_cloud_provider;
+    let missing = if needs_node_manager { node_manager(client, &args.namespace).await? } else { None };
+    let lacks_node_manager = missing.is_some();
+    unusable.extend(missing);
     Ok(Cluster {
         api_server,
         api_ca: config_map_key(
@@ -248,6 +249,7 @@ pub(crate) async fn discover(client: &Client, config: &Config, args: &Run) -> Re
         mirrors: images.mirrors,
         pull_secret: images.pull_secret,
         tls_profile,
+        lacks_node_manager,
         unusable,
     })
 }

@@ -15,7 +15,7 @@ use kube::ResourceExt;
 use crate::context::Context;
 use wnp_core::{
     render::Stored,
-    rollout::lost_settings::{Loss, losses, unaccepted},
+    rollout::lost_settings::{Loss, losses, node_manager, unaccepted},
 };
 
 /// Versions of the legacy operator that hosts follow, and what people accept to lose.
@@ -24,13 +24,16 @@ pub(crate) struct WmcoVersions {
     versions: HashMap<String, Result<Option<Arc<Stored>>, String>>,
     /// The pool's annotation.
     accepted: Option<String>,
+    /// Whether the ServiceAccount of cloud-node-managers is missing.
+    lacks_node_manager: bool,
 }
 
 impl WmcoVersions {
     /// Reads these versions.
     pub(crate) async fn read(versions: BTreeSet<String>, pool: &WindowsNodePool, cx: &Context) -> Self {
         let accepted = pool.annotations().get(key::ACCEPT_LOST_SETTINGS).cloned();
-        let mut read = Self { versions: HashMap::new(), accepted };
+        let lacks_node_manager = cx.hosts.release.get().cluster.lacks_node_manager;
+        let mut read = Self { versions: HashMap::new(), accepted, lacks_node_manager };
         for version in versions {
             let stored = cx.hosts.versions.get(&version).await.map_err(|error| error.to_string());
             read.versions.insert(version, stored);
@@ -43,7 +46,10 @@ impl WmcoVersions {
     pub(crate) fn losses(&self, version: &str, accepted: Option<&String>, to: &ServicesConfig) -> Vec<Loss> {
         let all = match self.versions.get(version) {
             Some(Ok(Some(stored))) => match stored.as_ref() {
-                Stored::Legacy(from) => losses(from, to),
+                Stored::Legacy(from) => {
+                    let node_manager = node_manager(from, to, self.lacks_node_manager);
+                    losses(from, to).into_iter().chain(node_manager).collect()
+                }
                 Stored::Ours(_) => Vec::new(),
             },
             // A node that names no version has no settings that are recorded anywhere: it is drained, and changed.
@@ -89,8 +95,24 @@ mod tests {
             ("it names no version", UNKNOWN_VERSION, Ok(None), None, vec![]),
         ] {
             let versions = [(version.to_owned(), stored)].into();
-            let wmco_versions = WmcoVersions { versions, accepted: accepted.map(str::to_owned) };
+            let accepted = accepted.map(str::to_owned);
+            let wmco_versions = WmcoVersions { versions, accepted, lacks_node_manager: true };
             assert_eq!(wmco_versions.losses(version, None, &to), expected, "{about}");
+        }
+    }
+
+    #[test]
+    fn a_node_manager_that_works_is_not_replaced_by_one_that_waits() {
+        let manager = Service { name: "cloud-node-manager".into(), ..Service::default() };
+        let config = ServicesConfig { services: vec![manager], ..ServicesConfig::default() };
+        for (lacks_node_manager, accepted, expected) in
+            [(true, None, vec![Loss::NodeManager]), (true, Some("cloud-node-manager"), vec![]), (false, None, vec![])]
+        {
+            let stored = Ok(Some(Arc::new(Stored::Legacy(config.clone()))));
+            let versions = [("10.19.0-a".to_owned(), stored)].into();
+            let accepted = accepted.map(str::to_owned);
+            let versions = WmcoVersions { versions, accepted, lacks_node_manager };
+            assert_eq!(versions.losses("10.19.0-a", None, &config), expected, "{lacks_node_manager}");
         }
     }
 }

@@ -94,6 +94,7 @@ fn what_depends_on_the_version_of_windows() {
                 user: "Administrator",
                 api_server: None,
                 needed: 0,
+                credential_plugin: None,
                 now: Timestamp::UNIX_EPOCH,
             };
             let found = results(&asked, &HostState { machine, ..HostState::default() });

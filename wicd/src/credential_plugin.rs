@@ -6,10 +6,13 @@
 //! the keys and values are those of Microsoft's own
 //! [plugin](https://github.com/microsoft/Azure-Key-Vault-Plugin-gMSA/blob/main/src/CCGAKVPlugin/registerplugin.reg). The class is its own
 //! application (`AppID`).
+//!
+//! A registration is ours if its library lies in [`path::CREDENTIAL_PLUGINS`]: other installers register the same classes, and a registration
+//! can outlive our record.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use api::host::CredentialPlugin;
+use api::host::{CredentialPlugin, path};
 
 use crate::host::{Host, HostError, RegistryValue as Value, RegistryValues as Values};
 use crate::ownership::Ownership;
@@ -28,22 +31,44 @@ const USE_BY_SERVICES: [u8; 100] = [
     1, 2, 0, 0, 0, 0, 0, 5, 32, 0, 0, 0, 0x20, 2, 0, 0,
 ];
 
+/// Most classes of the list that are read.
+const MOST: usize = 64;
+
+/// Whose a registration is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// There is none.
+    None,
+    /// Ours, whole or in part.
+    Ours,
+    /// Another installer's: its library, or the key that is there.
+    Other(String),
+}
+
 /// Keys of a registration in the order in which they are made: the list of CCG last, when the class is whole.
-fn keys(plugin: &CredentialPlugin) -> [(String, Values); 4] {
+fn keys(clsid: &str) -> [String; 4] {
+    let class = format!(r"SOFTWARE\Classes\CLSID\{clsid}");
+    let server = server(clsid);
+    [format!(r"SOFTWARE\Classes\AppID\{clsid}"), class, server, format!(r"{CLASSES_OF_CCG}\{clsid}")]
+}
+
+/// The key that names the library of a class.
+fn server(clsid: &str) -> String {
+    format!(r"SOFTWARE\Classes\CLSID\{clsid}\InprocServer32")
+}
+
+/// Values of the [`keys`].
+fn values(plugin: &CredentialPlugin) -> [Values; 4] {
     let CredentialPlugin { clsid, library } = plugin;
     let values = |values: &[(&str, Value)]| values.iter().map(|(n, v)| ((*n).to_owned(), v.clone())).collect();
     let text = |text: &str| Value::Text(text.to_owned());
     let rights = || Value::Bytes(USE_BY_SERVICES.to_vec());
-    let class = format!(r"SOFTWARE\Classes\CLSID\{clsid}");
     [
-        (
-            format!(r"SOFTWARE\Classes\AppID\{clsid}"),
-            // An empty surrogate is Windows' own.
-            values(&[("AccessPermission", rights()), ("LaunchPermission", rights()), ("DllSurrogate", text(""))]),
-        ),
-        (class.clone(), values(&[("AppID", text(clsid))])),
-        (format!(r"{class}\InprocServer32"), values(&[("", text(library)), ("ThreadingModel", text("Both"))])),
-        (format!(r"{CLASSES_OF_CCG}\{clsid}"), values(&[("", text(""))])),
+        // An empty surrogate is Windows' own.
+        values(&[("AccessPermission", rights()), ("LaunchPermission", rights()), ("DllSurrogate", text(""))]),
+        values(&[("AppID", text(clsid))]),
+        values(&[("", text(library)), ("ThreadingModel", text("Both"))]),
+        values(&[("", text(""))]),
     ]
 }
 
@@ -55,70 +80,154 @@ pub fn is_class(text: &str) -> bool {
         && parts.concat().bytes().all(|b| matches!(b, b'0'..=b'9' | b'A'..=b'F'))
 }
 
-/// The first key of the registration that exists and that wicd did not make.
+/// Whether a library lies where only we put libraries.
+pub fn is_our_library(library: &str) -> bool {
+    let place = library.rsplit_once('\\');
+    place.is_some_and(|(directory, name)| directory.eq_ignore_ascii_case(path::CREDENTIAL_PLUGINS) && !name.is_empty())
+}
+
+/// Whose the registration of a class is: that of the library which it names. The record decides only where it names none yet, or no longer.
 ///
 /// # Errors
 /// When the registry cannot be read.
-pub fn foreign_key(host: &dyn Host, plugin: &CredentialPlugin, owned: &Ownership) -> Result<Option<String>, HostError> {
-    for (key, _) in keys(plugin) {
-        if !owned.keys.contains(&key) && host.registry_key(&key)?.is_some() {
-            return Ok(Some(key));
+pub fn owner(host: &dyn Host, clsid: &str, owned: &Ownership) -> Result<Owner, HostError> {
+    let named = host.registry_key(&server(clsid))?.and_then(|mut values| values.remove(""));
+    if let Some(Value::Text(library)) = named.filter(|value| *value != Value::Text(String::new())) {
+        return Ok(if is_our_library(&library) { Owner::Ours } else { Owner::Other(library) });
+    }
+    let mut found = Owner::None;
+    for key in keys(clsid) {
+        if host.registry_key(&key)?.is_some() {
+            if !owned.keys.contains(&key) {
+                return Ok(Owner::Other(format!(r"HKLM\{key} exists")));
+            }
+            found = Owner::Ours;
         }
     }
-    Ok(None)
+    Ok(found)
 }
 
-/// Claims the keys of a registration that is about to be made.
-pub fn claim(plugin: &CredentialPlugin, owned: &mut Ownership) {
-    owned.keys.extend(keys(plugin).map(|(key, _)| key));
+/// What other installers registered: class, and the library or the key. `asked` is looked for also where CCG does not list it.
+///
+/// # Errors
+/// When the registry cannot be read.
+pub fn foreign(host: &dyn Host, asked: Option<&str>, owned: &Ownership) -> Result<BTreeMap<String, String>, HostError> {
+    let mut foreign = BTreeMap::new();
+    for clsid in listed(host)?.into_iter().chain(asked.map(str::to_owned)).filter(|clsid| is_class(clsid)) {
+        if let Owner::Other(what) = owner(host, &clsid, owned)? {
+            foreign.insert(clsid, what);
+        }
+    }
+    Ok(foreign)
+}
+
+/// The classes that CCG may use.
+fn listed(host: &dyn Host) -> Result<Vec<String>, HostError> {
+    let names = host.registry_keys(CLASSES_OF_CCG)?.into_iter().take(MOST);
+    Ok(names.map(|name| name.to_ascii_uppercase()).filter(|name| is_class(name)).collect())
+}
+
+/// Claims the keys of a registration that is about to be made, and of those that are ours though they are not on record: a wicd that knows no
+/// plugins has forgotten them.
+///
+/// # Errors
+/// When the registry cannot be read.
+pub fn claim(host: &dyn Host, plugin: Option<&CredentialPlugin>, owned: &mut Ownership) -> Result<(), HostError> {
+    owned.keys.extend(plugin.into_iter().flat_map(|plugin| keys(&plugin.clsid)));
+    for clsid in listed(host)? {
+        if owner(host, &clsid, owned)? == Owner::Ours {
+            owned.keys.extend(keys(&clsid));
+        }
+    }
+    Ok(())
 }
 
 /// Makes the registration, where it differs. Its keys are claimed.
 ///
 /// # Errors
 /// When a key cannot be read or written.
-pub fn register(host: &dyn Host, plugin: &CredentialPlugin) -> Result<(), HostError> {
-    for (key, values) in keys(plugin) {
+pub fn register(host: &dyn Host, plugin: &CredentialPlugin, owned: &mut Ownership) -> Result<(), HostError> {
+    for (key, values) in keys(&plugin.clsid).iter().zip(values(plugin)) {
         let differs = |now: Values| values.iter().any(|(name, value)| now.get(name) != Some(value));
-        if host.registry_key(&key)?.is_none_or(differs) {
-            host.put_registry_key(&key, &values)?;
+        if host.registry_key(key)?.is_none_or(differs) {
+            let above = key.rsplit_once('\\').map_or("", |(above, _)| above);
+            with_rights(host, above, owned, || host.put_registry_key(key, &values))?;
         }
     }
     Ok(())
 }
 
-/// Removes the registrations that wicd made, but this one, and forgets them. Returns keys that stay because another program has put one into
-/// them: they are that program's now.
+/// Removes the registrations that wicd made, but this one, and forgets them. Returns warnings about what stays: it is another program's now.
 ///
 /// # Errors
-/// When a key cannot be removed.
+/// When a key cannot be read or removed.
 pub fn unregister_others(
     host: &dyn Host,
     plugin: Option<&CredentialPlugin>,
     owned: &mut Ownership,
 ) -> Result<Vec<String>, HostError> {
-    let stay: BTreeSet<String> = plugin.into_iter().flat_map(keys).map(|(key, _)| key).collect();
-    let mut left = Vec::new();
-    for key in removal_order(&owned.keys).into_iter().filter(|key| !stay.contains(key)) {
-        let is_gone = host.remove_registry_key(&key)?;
-        owned.keys.remove(&key);
-        if !is_gone {
-            left.push(key);
+    let mut warnings = Vec::new();
+    let classes: BTreeSet<String> = owned.keys.iter().filter_map(|key| class_of(key)).map(str::to_owned).collect();
+    for clsid in classes.iter().filter(|clsid| plugin.is_none_or(|plugin| plugin.clsid != **clsid)) {
+        if let Owner::Other(what) = owner(host, clsid, owned)? {
+            warnings.push(format!("the plugin {clsid} stays registered: another installer registered it ({what})"));
+        } else {
+            for key in removal_order(clsid) {
+                if !with_rights(host, &key, owned, || host.remove_registry_key(&key))? {
+                    warnings.push(format!(
+                        "the registry key HKLM\\{key} stays, because another program has put keys into it"
+                    ));
+                }
+            }
         }
+        owned.keys.retain(|key| class_of(key) != Some(clsid));
     }
-    Ok(left)
+    Ok(warnings)
 }
 
-/// A key that stays, for a report.
-pub fn left_in_words(key: &str) -> String {
-    format!("the registry key HKLM\\{key} stays, because another program has put keys into it")
+/// The class in the name of a key.
+fn class_of(key: &str) -> Option<&str> {
+    key.split('\\').find(|part| is_class(part))
 }
 
 /// CCG must not find a class of which a part is missing, and a key that has others is not removed.
-fn removal_order(keys: &BTreeSet<String>) -> Vec<String> {
-    let mut order: Vec<String> = keys.iter().cloned().collect();
-    order.sort_by_key(|key| (!key.starts_with(CLASSES_OF_CCG), std::cmp::Reverse(key.len())));
-    order
+fn removal_order(clsid: &str) -> [String; 4] {
+    let [app, class, server, listed] = keys(clsid);
+    [listed, app, server, class]
+}
+
+/// Changes the registry, with the right to write in `key` where a plain change is refused: Windows gives the list of CCG to TrustedInstaller.
+/// Owner and access list of before are on record meanwhile, so that [`close_keys`] puts them back if wicd ends here.
+fn with_rights<T>(
+    host: &dyn Host,
+    key: &str,
+    owned: &mut Ownership,
+    change: impl Fn() -> Result<T, HostError>,
+) -> Result<T, HostError> {
+    match change() {
+        Err(e) if e.reason() == "AccessDenied" => {}
+        done => return done,
+    }
+    let before = host.registry_key_access(key)?;
+    owned.opened_keys.insert(key.to_owned(), hex::encode(before));
+    owned.save(host)?;
+    let done = host.open_registry_key(key).and_then(|()| change());
+    close_keys(host, owned).and(done)
+}
+
+/// Gives keys that an interrupted change has left open the owner and access list that they had.
+///
+/// # Errors
+/// When Windows refuses it, or the record cannot be written.
+pub fn close_keys(host: &dyn Host, owned: &mut Ownership) -> Result<(), HostError> {
+    if owned.opened_keys.is_empty() {
+        return Ok(());
+    }
+    for (key, before) in &owned.opened_keys {
+        host.restore_registry_key(key, &hex::decode(before).unwrap_or_default())?;
+    }
+    owned.opened_keys.clear();
+    owned.save(host)
 }
 
 #[cfg(test)]

@@ -1,11 +1,12 @@
-use api::host::{Apply, Body, Cleanup, Outcome};
+use api::host::{Apply, Body, Cleanup, Facts, Outcome};
 
 use super::*;
+use crate::fake::OPENED;
 use crate::operation::tests::{Bed, archive, file, frame, message, payload_files, reason, wanted};
 
 const AZURE: &str = "{CCC2A336-D7F3-4818-A213-272B7924213E}";
 const OTHER: &str = "{859E1386-BDB4-49E8-85C7-3070B13920E1}";
-const LIBRARY: &str = r"C:\k\ccg\plugin.dll";
+const LIBRARY: &str = r"C:\windows\wicd-ccg\plugin.dll";
 
 /// What the pool wants at version `v` with this plugin.
 fn with_plugin(bed: &Bed, v: &str, clsid: &str) -> Apply {
@@ -26,8 +27,7 @@ fn registered(bed: &Bed) -> Vec<String> {
 }
 
 fn keys_of(clsid: &str) -> Vec<String> {
-    let plugin = CredentialPlugin { clsid: clsid.into(), library: LIBRARY.into() };
-    keys(&plugin).map(|(key, _)| key).into_iter().collect::<BTreeSet<_>>().into_iter().collect()
+    BTreeSet::from(keys(clsid)).into_iter().collect()
 }
 
 fn apply(bed: &Bed, apply: Apply) -> api::host::Answer {
@@ -76,13 +76,17 @@ fn it_is_registered_as_microsofts_own() {
     assert_eq!(bed.host.state().counts.get("put_registry_key"), None);
 }
 
+fn theirs() -> Values {
+    Values::from([(String::new(), Value::Text(r"C:\theirs.dll".into()))])
+}
+
 #[test]
-fn what_differs_is_mended() {
+fn what_differs_is_corrected() {
     let bed = Bed::new();
     apply(&bed, with_plugin(&bed, "1", AZURE));
     let before = bed.host.state().registry.clone();
-    let server = format!(r"SOFTWARE\Classes\CLSID\{AZURE}\InprocServer32");
-    bed.host.state().registry.get_mut(&server).unwrap().insert(String::new(), Value::Text(r"C:\theirs.dll".into()));
+    let app = format!(r"SOFTWARE\Classes\AppID\{AZURE}");
+    bed.host.state().registry.get_mut(&app).unwrap().insert("DllSurrogate".into(), Value::Text("x.exe".into()));
     bed.host.state().registry.remove(&format!(r"{CLASSES_OF_CCG}\{AZURE}"));
     assert_eq!(apply(&bed, with_plugin(&bed, "1", AZURE)).outcome, Outcome::Done);
     assert_eq!(bed.host.state().registry, before);
@@ -93,17 +97,74 @@ fn what_differs_is_mended() {
 fn a_registration_of_another_installer_is_left_alone() {
     for key in keys_of(AZURE) {
         let bed = Bed::new();
-        let theirs = Values::from([(String::new(), Value::Text("theirs".into()))]);
-        bed.host.state().registry.insert(key.clone(), theirs);
+        bed.host.state().registry.insert(key.clone(), theirs());
         let before = bed.host.state().registry.clone();
         let answer = apply(&bed, with_plugin(&bed, "1", AZURE));
         assert_eq!(reason(&answer), "ForeignCredentialPlugin");
-        assert!(message(&answer).contains(&key), "{}", message(&answer));
+        let what = if key == server(AZURE) { r"(C:\theirs.dll)".to_owned() } else { format!(r"(HKLM\{key} exists)") };
+        assert!(message(&answer).contains(&what), "{}", message(&answer));
         assert_eq!(bed.host.state().registry, before);
         assert!(!bed.exists(LIBRARY));
+        // The operator sees it before it drains the node.
+        let found = |asked: Option<&str>| {
+            let facts = Facts { credential_plugin: asked.map(str::to_owned), ..Facts::default() };
+            bed.run(Body::Facts(facts)).state.unwrap().foreign_credential_plugins
+        };
+        assert_eq!(found(Some(AZURE)).keys().collect::<Vec<_>>(), [AZURE], "{key}");
+        // Without a class, as `check host` asks: what CCG lists.
+        assert_eq!(found(None).contains_key(AZURE), key.starts_with(CLASSES_OF_CCG), "{key}");
+        assert!(found(Some(OTHER)).get(OTHER).is_none());
         // Neither does the cleanup of what there is touch it.
         assert_eq!(bed.run(Body::Cleanup(Cleanup {})).outcome, Outcome::Done);
         assert_eq!(bed.host.state().registry, before);
+    }
+}
+
+/// The record has the names of its keys, and they are another program's now.
+#[test]
+fn another_installer_takes_a_class_of_ours() {
+    let bed = Bed::new();
+    apply(&bed, with_plugin(&bed, "1", AZURE));
+    bed.host.state().registry.get_mut(&server(AZURE)).unwrap().extend(theirs());
+    let before = bed.host.state().registry.clone();
+    assert_eq!(reason(&apply(&bed, with_plugin(&bed, "1", AZURE))), "ForeignCredentialPlugin");
+    let report = bed.run(Body::Cleanup(Cleanup {}));
+    assert_eq!((report.outcome, bed.host.state().registry.clone()), (Outcome::Done, before));
+    assert!(report.warnings.iter().any(|w| w.contains(r"(C:\theirs.dll)")), "{:?}", report.warnings);
+}
+
+/// A wicd of before knows no plugins: it removes the library, and forgets the keys.
+#[test]
+fn a_registration_that_is_not_on_record_is_known_by_its_library() {
+    for is_removed in [false, true] {
+        let bed = Bed::new();
+        apply(&bed, with_plugin(&bed, "1", AZURE));
+        let mut owned = Ownership::load(&bed.host).unwrap().unwrap();
+        owned.keys.clear();
+        owned.save(&bed.host).unwrap();
+        if is_removed {
+            assert_eq!(bed.run(Body::Cleanup(Cleanup {})).outcome, Outcome::Done);
+        } else {
+            assert_eq!(apply(&bed, with_plugin(&bed, "2", OTHER)).outcome, Outcome::Done);
+        }
+        assert_eq!(registered(&bed), if is_removed { Vec::new() } else { keys_of(OTHER) });
+    }
+}
+
+#[test]
+fn libraries_of_ours() {
+    for (library, expected) in [
+        (LIBRARY, true),
+        (r"c:\WINDOWS\wicd-ccg\other.dll", true),
+        (r"C:\windows\wicd-ccg\", false),
+        (r"C:\windows\wicd-ccg", false),
+        (r"C:\windows\wicd-ccg\sub\x.dll", false),
+        (r"C:\windows\wicd-ccg\..\x.dll", false),
+        (r"C:\k\ccg\plugin.dll", false),
+        ("plugin.dll", false),
+        ("", false),
+    ] {
+        assert_eq!(is_our_library(library), expected, "{library}");
     }
 }
 
@@ -146,19 +207,29 @@ fn a_cleanup_removes_it_and_leaves_what_another_program_put_into_it() {
     let mut left = vec![class, theirs, format!(r"{CLASSES_OF_CCG}\{OTHER}")];
     left.sort();
     assert_eq!(bed.host.state().registry.keys().cloned().collect::<Vec<_>>(), left);
-    assert!(!bed.exists(r"C:\k\ccg"));
+    assert!(!bed.exists(r"C:\windows\wicd-ccg"));
 }
 
-/// Whenever wicd ends, what it has made is on record, and the next attempt or the cleanup finishes.
+/// As Windows keeps the list of CCG.
+const TRUSTED_INSTALLER: &[u8] = b"O:TI";
+
+fn keep_from_administrators(bed: &Bed) {
+    bed.host.state().registry_access.insert(CLASSES_OF_CCG.to_owned(), TRUSTED_INSTALLER.to_vec());
+}
+
+/// Whenever wicd ends, what it has made is on record, and the next attempt or the cleanup finishes, and closes the list of CCG.
 #[test]
 fn a_crash_leaves_nothing_that_is_not_on_record() {
     let straight = Bed::new();
+    keep_from_administrators(&straight);
     let wanted = with_plugin(&straight, "1", AZURE);
     straight.host.fail_after(None);
     assert_eq!(apply(&straight, wanted).outcome, Outcome::Done);
     let calls = straight.host.state().calls;
+    assert_eq!(straight.host.state().registry_access[CLASSES_OF_CCG], TRUSTED_INSTALLER);
     for n in (0..calls).step_by(11) {
         let bed = Bed::new();
+        keep_from_administrators(&bed);
         let wanted = with_plugin(&bed, "1", AZURE);
         bed.host.fail_after(Some(n));
         apply(&bed, wanted.clone());
@@ -171,5 +242,30 @@ fn a_crash_leaves_nothing_that_is_not_on_record() {
         }
         assert_eq!(bed.run(Body::Cleanup(Cleanup {})).outcome, Outcome::Done, "after {n} calls");
         assert_eq!(registered(&bed), Vec::<String>::new(), "after {n} calls");
+        assert_eq!(bed.host.state().registry_access[CLASSES_OF_CCG], TRUSTED_INSTALLER, "after {n} calls");
+        let owned = Ownership::load(&bed.host).unwrap().unwrap_or_default();
+        assert!(owned.opened_keys.is_empty(), "after {n} calls");
+    }
+}
+
+/// Whether the next attempt has a plugin, has none, or is a removal.
+#[test]
+fn a_list_that_was_left_open_is_closed() {
+    for next in 0..3 {
+        let bed = Bed::new();
+        keep_from_administrators(&bed);
+        // From the moment in which it is open, as if wicd ended there.
+        bed.host.state().refused.insert(format!("restore_registry_key {CLASSES_OF_CCG}"));
+        assert_eq!(reason(&apply(&bed, with_plugin(&bed, "1", AZURE))), "HostCallFailed");
+        assert_eq!(bed.host.state().registry_access[CLASSES_OF_CCG], OPENED);
+        bed.host.state().refused.clear();
+        let answer = match next {
+            0 => apply(&bed, with_plugin(&bed, "1", AZURE)),
+            1 => apply(&bed, wanted("1")),
+            _ => bed.run(Body::Cleanup(Cleanup {})),
+        };
+        assert_eq!(answer.outcome, Outcome::Done, "{next}");
+        assert_eq!(bed.host.state().registry_access[CLASSES_OF_CCG], TRUSTED_INSTALLER, "{next}");
+        assert_eq!(registered(&bed), if next == 0 { keys_of(AZURE) } else { Vec::new() }, "{next}");
     }
 }

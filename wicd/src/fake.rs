@@ -18,6 +18,7 @@ use crate::host::{
     Adapter, HnsRequest, Host, HostError, Place, RegistryValues, Route, ServiceInfo, ServiceSpec, path_parts,
 };
 use crate::images::{ImageError, ImageStore};
+use crate::network::HNS_NETWORKS;
 
 /// What happened to a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +28,9 @@ pub enum ServiceEvent {
     /// It was stopped.
     Stopped,
 }
+
+/// Access of a key that is open for writing.
+pub const OPENED: &[u8] = b"opened";
 
 type ServiceHook = Arc<dyn Fn(ServiceEvent, &ServiceInfo) + Send + Sync>;
 type PathHook = Arc<dyn Fn(&Path) + Send + Sync>;
@@ -56,8 +60,13 @@ pub struct State {
     pub reboots: u32,
     /// How often networks were removed and left-over processes were ended.
     pub sweeps: (u32, u32),
+    /// Programs that run and have lost the process which started them.
+    pub orphans: Vec<String>,
     /// Keys of the registry below `HKLM` that wicd makes or looks for.
     pub registry: BTreeMap<String, RegistryValues>,
+    /// Owner and access list of keys that Windows keeps from administrators: such a key, and what is directly in it, can be changed only while
+    /// it is [`OPENED`].
+    pub registry_access: BTreeMap<String, Vec<u8>>,
     /// What HNS answers to `GET`, by path. Only tests change it.
     pub hns: BTreeMap<String, Value>,
     /// Other requests to HNS.
@@ -202,6 +211,14 @@ impl FakeHost {
             hook(event, service);
         }
     }
+}
+
+/// Refuses a change in a key that Windows keeps from administrators.
+fn may_change(state: &State, key: &str) -> Result<(), HostError> {
+    if state.registry_access.get(key).is_some_and(|access| access != OPENED) {
+        return Err(HostError::system("write", key)(io::Error::from(io::ErrorKind::PermissionDenied)));
+    }
+    Ok(())
 }
 
 impl Host for FakeHost {
@@ -443,12 +460,21 @@ impl Host for FakeHost {
         Ok(())
     }
 
+    fn remove_route(&self, route: &Route) -> Result<(), HostError> {
+        self.call("remove_route", &route.destination.to_string())?.routes.retain(|other| !other.is(route));
+        Ok(())
+    }
+
     fn adapters(&self) -> Result<Vec<Adapter>, HostError> {
         Ok(self.call("adapters", "")?.adapters.clone())
     }
 
     fn remove_networks(&self) -> Result<(), HostError> {
-        self.call("remove_networks", "")?.sweeps.0 += 1;
+        let mut state = self.call("remove_networks", "")?;
+        state.sweeps.0 += 1;
+        if let Some(Value::Array(networks)) = state.hns.get_mut("/networks") {
+            networks.retain(|n| !n["Name"].as_str().is_some_and(|name| HNS_NETWORKS.contains(&name)));
+        }
         Ok(())
     }
 
@@ -461,8 +487,32 @@ impl Host for FakeHost {
         Ok(self.call("registry_key", key)?.registry.get(key).cloned())
     }
 
+    fn registry_keys(&self, key: &str) -> Result<Vec<String>, HostError> {
+        let state = self.call("registry_keys", key)?;
+        let inside = state.registry.keys().filter_map(|other| other.strip_prefix(key)?.strip_prefix('\\'));
+        let names: BTreeSet<&str> = inside.filter_map(|rest| rest.split('\\').next()).collect();
+        Ok(names.into_iter().map(str::to_owned).collect())
+    }
+
+    fn registry_key_access(&self, key: &str) -> Result<Vec<u8>, HostError> {
+        Ok(self.call("registry_key_access", key)?.registry_access.get(key).cloned().unwrap_or_default())
+    }
+
+    fn open_registry_key(&self, key: &str) -> Result<(), HostError> {
+        self.call("open_registry_key", key)?.registry_access.insert(key.into(), OPENED.to_vec());
+        Ok(())
+    }
+
+    fn restore_registry_key(&self, key: &str, access: &[u8]) -> Result<(), HostError> {
+        if let Some(now) = self.call("restore_registry_key", key)?.registry_access.get_mut(key) {
+            *now = access.to_vec();
+        }
+        Ok(())
+    }
+
     fn put_registry_key(&self, key: &str, values: &RegistryValues) -> Result<(), HostError> {
         let mut state = self.call("put_registry_key", key)?;
+        may_change(&state, key.rsplit_once('\\').map_or("", |(above, _)| above))?;
         state.registry.entry(key.into()).or_default().extend(values.clone());
         Ok(())
     }
@@ -472,7 +522,9 @@ impl Host for FakeHost {
         if state.registry.keys().any(|other| other.strip_prefix(key).is_some_and(|rest| rest.starts_with('\\'))) {
             return Ok(false);
         }
+        may_change(&state, key)?;
         state.registry.remove(key);
+        state.registry_access.remove(key);
         Ok(true)
     }
 
@@ -496,5 +548,13 @@ impl Host for FakeHost {
     fn kill_leftovers(&self) -> Result<(), HostError> {
         self.call("kill_leftovers", "")?.sweeps.1 += 1;
         Ok(())
+    }
+
+    fn end_orphans(&self, programs: &[&str]) -> Result<Vec<String>, HostError> {
+        let mut state = self.call("end_orphans", "")?;
+        let (ended, stay) =
+            std::mem::take(&mut state.orphans).into_iter().partition(|p| programs.contains(&p.as_str()));
+        state.orphans = stay;
+        Ok(ended)
     }
 }

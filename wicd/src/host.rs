@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use api::host::{AccountState, Antivirus, Machine, RestartCause, ServiceState};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::access::{AccessList, Guard};
@@ -186,6 +187,11 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// When Windows refuses it.
     fn add_route(&self, route: &Route) -> Result<(), HostError>;
+    /// Removes a route. One that is not there is success.
+    ///
+    /// # Errors
+    /// When Windows refuses it.
+    fn remove_route(&self, route: &Route) -> Result<(), HostError>;
     /// Removes the host's networks (HNS) that our services make.
     ///
     /// # Errors
@@ -201,15 +207,35 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// When the registry cannot be read.
     fn registry_key(&self, key: &str) -> Result<Option<RegistryValues>, HostError>;
+    /// Names of the keys in a key below `HKLM`; none if it does not exist.
+    ///
+    /// # Errors
+    /// When the registry cannot be read.
+    fn registry_keys(&self, key: &str) -> Result<Vec<String>, HostError>;
+    /// Owner and access list of a key below `HKLM`, as Windows keeps them.
+    ///
+    /// # Errors
+    /// When the key does not exist, or they cannot be read.
+    fn registry_key_access(&self, key: &str) -> Result<Vec<u8>, HostError>;
+    /// Gives a key below `HKLM` to Administrators, who may then write in it. What is below stays as it is.
+    ///
+    /// # Errors
+    /// When the key does not exist, or Windows refuses it.
+    fn open_registry_key(&self, key: &str) -> Result<(), HostError>;
+    /// Gives a key below `HKLM` an owner and access list that [`Self::registry_key_access`] returned. A key that does not exist is success.
+    ///
+    /// # Errors
+    /// When `access` is none of a key, or Windows refuses it.
+    fn restore_registry_key(&self, key: &str, access: &[u8]) -> Result<(), HostError>;
     /// Makes a key below `HKLM`, unless it exists, and sets these values in it. Others stay.
     ///
     /// # Errors
-    /// When the registry cannot be written.
+    /// When the registry cannot be written, or only after [`Self::open_registry_key`] of the key above.
     fn put_registry_key(&self, key: &str, values: &RegistryValues) -> Result<(), HostError>;
     /// Removes a key below `HKLM`, and returns whether it is gone: one that has keys of its own stays.
     ///
     /// # Errors
-    /// When the registry cannot be written.
+    /// When the registry cannot be written, or only after [`Self::open_registry_key`].
     fn remove_registry_key(&self, key: &str) -> Result<bool, HostError>;
     /// Why Windows itself waits for a restart. What cannot be found out counts as no cause.
     fn restart_causes(&self) -> BTreeSet<RestartCause>;
@@ -228,6 +254,12 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// When the processes cannot be listed, or one of them does not end.
     fn kill_leftovers(&self) -> Result<(), HostError>;
+    /// Ends processes of these programs (Windows paths) that have lost the process which started them, with all that they have started but
+    /// containers. Returns the programs of those that were ended.
+    ///
+    /// # Errors
+    /// When the processes cannot be listed, or one of them does not end.
+    fn end_orphans(&self, programs: &[&str]) -> Result<Vec<String>, HostError>;
 }
 
 /// A value in the registry.
@@ -252,6 +284,14 @@ pub enum Kind {
     Link,
     /// Any other error.
     File,
+}
+
+impl Route {
+    /// Whether both are one route to Windows: its metric has a part of the network card when it is read.
+    pub fn is(&self, other: &Self) -> bool {
+        (self.destination, self.length, self.next_hop, self.interface)
+            == (other.destination, other.length, other.next_hop, other.interface)
+    }
 }
 
 impl From<fs::FileType> for Kind {
@@ -298,7 +338,8 @@ pub struct Adapter {
 }
 
 /// An IPv4 route.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
 pub struct Route {
     /// Where it leads.
     pub destination: Ipv4Addr,

@@ -13,6 +13,7 @@
 //! * [`network`]: what kube-proxy needs of the host's network, made before it starts.
 //! * [`processes`]: which processes belong together.
 //! * [`daemon`]: the Windows service that keeps the host so.
+//! * [`kept_files`]: files of the owner in the place of ours, which come back afterwards.
 //! * [`files`]: reading, writing and placing files such that a crash leaves the old file or the new one.
 
 pub mod access;
@@ -28,6 +29,7 @@ pub mod fake_kubelet;
 pub mod files;
 pub mod host;
 pub mod images;
+pub mod kept_files;
 pub mod lock;
 pub mod maintenance;
 pub mod network;

@@ -19,6 +19,14 @@ use crate::ownership::Ownership;
 
 /// The network that pods are in. Legacy.
 pub const HNS_NETWORK: &str = "OVNKubernetesHybridOverlayNetwork";
+/// All networks of the overlay; the endpoints on them go with them. Legacy.
+pub const HNS_NETWORKS: [&str; 2] = ["BaseOVNKubernetesHybridOverlayNetwork", HNS_NETWORK];
+/// The service that makes them. Legacy.
+pub const OVERLAY_SERVICE: &str = "hybrid-overlay-node";
+/// Its flag with the VXLAN port of networks that it makes.
+const PORT_FLAG: &str = "hybrid-overlay-vxlan-port";
+/// VXLAN port of networks without the flag.
+const USUAL_PORT: u16 = 4789;
 /// The endpoint whose address is kube-proxy's. Legacy.
 pub const ENDPOINT: &str = "VIPEndpoint";
 /// Configuration of CNI. Legacy.
@@ -118,6 +126,44 @@ pub fn prepare(host: &dyn Host, wish: Wish<'_>, running: bool) -> Result<Progres
         Next::Write(conf) if running && !is(host, KUBE_PROXY_CONF, &conf)? => Ok(Progress::Stale),
         Next::Write(conf) => put(host, KUBE_PROXY_CONF, &conf).map(|()| Progress::Ready),
     }
+}
+
+/// The VXLAN port of networks that [`OVERLAY_SERVICE`] makes with this command line. `None`: it cannot be read.
+pub fn vxlan_port(command: &str) -> Option<u16> {
+    let mut words = command.split([' ', '=']).filter(|word| !word.is_empty());
+    if words.any(|word| word.trim_start_matches('-') == PORT_FLAG) {
+        return words.next()?.trim_matches('"').parse().ok();
+    }
+    Some(USUAL_PORT)
+}
+
+/// Called before [`OVERLAY_SERVICE`] starts with this command line. It keeps a network that is there, with the port that it was made with: one
+/// that was made with another port is removed, and before it the containers, whose endpoints go with it. kubelet makes them again.
+///
+/// The caller holds the [`crate::lock`].
+///
+/// # Errors
+/// When HNS refuses to remove a network, a container cannot be ended, or the record of ownership cannot be read or written.
+pub fn renew(host: &dyn Host, command: &str) -> Result<(), HostError> {
+    let port = vxlan_port(command);
+    let before = Ownership::load_or_adopt(host)?.vxlan_port;
+    if before == port || port.is_none() {
+        return Ok(());
+    }
+    if let Some(before) = before {
+        info!(before, port, "removing the networks of the overlay, whose VXLAN port changes");
+        host.kill_leftovers()?;
+        host.remove_networks()?;
+    }
+    note_port(host, command)
+}
+
+/// Records the port that networks are made with, or were.
+///
+/// # Errors
+/// When the record of ownership cannot be read or written.
+pub fn note_port(host: &dyn Host, command: &str) -> Result<(), HostError> {
+    Ownership::update(host, |owned| owned.vxlan_port = vxlan_port(command))
 }
 
 /// What the Node says about its own part of the pod network, if it does.

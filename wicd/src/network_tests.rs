@@ -333,3 +333,18 @@ fn the_directory_of_cni_is_ours_only_where_we_write_into_it() {
     assert_eq!(trees_of(Some(Prepare::OvnHybridNetwork(config()))).as_deref(), Some(r"C:\k\cni\config"));
     assert_eq!(trees_of(None), None, "the pod network belongs to another component, and so does its configuration");
 }
+
+#[test]
+fn ports_of_command_lines() {
+    for (command, expected) in [
+        (r"C:\k\hybrid-overlay-node.exe --node x", Some(4789)),
+        ("x --hybrid-overlay-vxlan-port 9898", Some(9898)),
+        ("x --hybrid-overlay-vxlan-port=9898 --node y", Some(9898)),
+        ("x -hybrid-overlay-vxlan-port \"9898\"", Some(9898)),
+        ("x --hybrid-overlay-vxlan-port", None),
+        ("x --hybrid-overlay-vxlan-port 70000", None),
+        ("x --hybrid-overlay-vxlan-port --node", None),
+    ] {
+        assert_eq!(vxlan_port(command), expected, "{command}");
+    }
+}

@@ -10,7 +10,7 @@ use api::host::{SERVICE_DESCRIPTION_PREFIX, path};
 use serde::{Deserialize, Serialize};
 
 use crate::files::{self, Access};
-use crate::host::{Host, HostError, ServiceInfo};
+use crate::host::{Host, HostError, Route, ServiceInfo};
 
 /// Names of the services that this operator and WMCO run on a host (contract section 3.1).
 pub const SERVICE_NAMES: [&str; 8] = [
@@ -78,8 +78,36 @@ pub struct Ownership {
     /// Keys of the registry, below `HKLM`, that were not there before.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub keys: BTreeSet<String>,
+    /// Keys of the registry, below `HKLM`, that are open for writing: owner and access list of before, a security descriptor in hex.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub opened_keys: BTreeMap<String, String>,
+    /// VXLAN port that the networks of the hybrid overlay were made with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vxlan_port: Option<u16>,
+    /// Routes that were not there before.
+    #[serde(skip_serializing_if = "Routes::is_empty")]
+    pub routes: Routes,
+    /// Files of the owner in the place of ours, and where they are kept.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub kept: BTreeMap<String, String>,
     /// Images that were not pinned before, as they are listed, and their ids.
     pub pinned: BTreeMap<String, String>,
+}
+
+/// Routes that wicd has made. They last until the host restarts: what is there after it, another program has made.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Routes {
+    /// The run of the host in which they were made.
+    pub boot_id: String,
+    /// The routes.
+    pub made: Vec<Route>,
+}
+
+impl Routes {
+    fn is_empty(&self) -> bool {
+        self.made.is_empty()
+    }
 }
 
 impl Ownership {

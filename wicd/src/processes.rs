@@ -37,6 +37,19 @@ pub fn descendants<'a>(all: &'a [Process], family: &[Process]) -> Vec<&'a Proces
     }
 }
 
+/// Programs of ours that the command line of a service names: a program that starts another one names it, too.
+pub fn programs(command: &str) -> Vec<&str> {
+    let words = command.split([' ', '"']).filter(|word| api::payload::is_host_path(word));
+    words.filter(|word| word.starts_with(r"C:\k\") && word.to_ascii_lowercase().ends_with(".exe")).collect()
+}
+
+/// Processes that have lost their parent: it is not listed, or its id is that of a younger process. One that could not be asked for the time of
+/// its start counts as older than all.
+pub fn orphans(all: &[Process], is_meant: impl Fn(&Process) -> bool) -> Vec<&Process> {
+    let has_parent = |p: &Process| all.iter().any(|of| of.id == p.parent && of.id != p.id && of.started <= p.started);
+    all.iter().filter(|p| is_meant(p) && !has_parent(p)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -70,6 +83,39 @@ mod tests {
             let service = process(1, 0, 10);
             let all: Vec<Process> = std::iter::once(service.clone()).chain(others).collect();
             assert_eq!(ids(&all, &[service]), expected, "{about}");
+        }
+    }
+
+    #[test]
+    fn programs_of_a_service() {
+        let runner = r"C:\k\kube-log-runner.exe -log-file=C:\var\log\kubelet\kubelet.log C:\k\kubelet.exe --config=C:\k\kubelet.conf";
+        for (command, expected) in [
+            (runner, &[r"C:\k\kube-log-runner.exe", r"C:\k\kubelet.exe"][..]),
+            (r#""C:\k\csi-proxy.exe" -v=2"#, &[r"C:\k\csi-proxy.exe"]),
+            (r"C:\k\x.exe --program=C:\k\y.exe C:\Windows\cmd.exe C:\k\..\z.exe C:\k\config", &[r"C:\k\x.exe"]),
+            ("", &[]),
+        ] {
+            assert_eq!(programs(command), expected, "{command}");
+        }
+    }
+
+    #[test]
+    fn what_has_lost_its_parent() {
+        let named = |p: Process, program: &str| Process { program: program.into(), ..p };
+        let kubelet = |id, parent, started| named(process(id, parent, started), "kubelet.exe");
+        for (about, others, expected) in [
+            ("the runner is there", vec![process(5, 1, 20), kubelet(6, 5, 21)], vec![]),
+            ("the runner has ended", vec![kubelet(6, 5, 21)], vec![6]),
+            ("another process has its id now", vec![kubelet(6, 5, 21), process(5, 1, 30)], vec![6]),
+            ("the second one has a runner", vec![kubelet(6, 5, 21), process(7, 1, 40), kubelet(8, 7, 41)], vec![6]),
+            ("started by a person", vec![process(9, 0, 2), kubelet(6, 9, 21)], vec![]),
+            ("nothing is known of the parent", vec![process(5, 1, 0), kubelet(6, 5, 21)], vec![]),
+            ("another program", vec![named(process(6, 5, 21), "notepad.exe")], vec![]),
+            ("its own parent", vec![kubelet(6, 6, 21)], vec![6]),
+        ] {
+            let all: Vec<Process> = std::iter::once(process(1, 0, 1)).chain(others).collect();
+            let found: Vec<u32> = orphans(&all, |p| p.program == "kubelet.exe").iter().map(|p| p.id).collect();
+            assert_eq!(found, expected, "{about}");
         }
     }
 

@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(
             destinations,
             [
-                r"C:\k\ccg\plugin.dll",
+                r"C:\windows\wicd-ccg\plugin.dll",
                 r"C:\k\containerd\containerd_conf.toml",
                 r"C:\k\csi-proxy.exe",
                 r"C:\k\kubelet.exe"

@@ -108,6 +108,10 @@ pub struct HostState {
     /// State of the accounts of the request, on a host that is a member of a domain.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub service_accounts: BTreeMap<String, AccountState>,
+    /// Plugins of Container Credential Guard that other installers registered: class, and the library or what else was found. Also the class
+    /// of the request, if any part of such a registration is there.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub foreign_credential_plugins: BTreeMap<String, String>,
 }
 
 /// Facts about a host.

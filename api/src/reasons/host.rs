@@ -376,6 +376,12 @@ pub(super) const VERSIONS: Section = Section {
             "Find the client that deleted or wrote the ConfigMap; the operator retries.",
         ),
         row(
+            "VersionFilesMissing",
+            "The host is to follow a version whose files are in no payload of this operator: an earlier operator made it.",
+            "End what keeps the pool at this version, or install an operator whose [payload](../guide/payload.md) has the files; the message \
+             names the version and the payloads that are there.",
+        ),
+        row(
             "VersionUnreadable",
             "The ConfigMap of a version cannot be read.",
             "Delete the ConfigMap that the message names; the operator stores it again if it is needed.",

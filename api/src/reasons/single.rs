@@ -76,6 +76,12 @@ pub(super) const SINGLE: Section = Section {
             "Windows did not report whether the host can use an account.",
             "See [gMSA](../guide/gmsa.md#a-host-that-cannot-use-an-account).",
         ),
+        of(
+            "AccountsNotChecked",
+            "instance: `GMSAReady=Unknown`",
+            "The host is in no domain, and its pool names a plugin: only a pod shows whether that retrieves the password of an account.",
+            "Nothing; run a pod with the account to see it. See [gMSA](../guide/gmsa.md#a-plugin-for-hosts-in-no-domain).",
+        ),
         of("AllNodesUpdated", "pool: `Updated=True`", "All nodes follow the desired version.", NONE),
         of(
             "NotVerified",

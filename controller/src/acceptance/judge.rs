@@ -462,9 +462,15 @@ pub(super) fn host_maintenance(reason: &str, outputs: &[Output]) -> Outcome {
     Outcome::passed("begin: the node is drained; end: the node is Ready, and its maintenance is over")
 }
 
-/// Whether `reg query` shows [`MARK`].
-pub(super) fn has_mark(outputs: &[Output]) -> bool {
-    matches!(outputs, [output] if succeeded(output).is_ok_and(|text| value_of(text, MARK).is_some()))
+/// Whether `reg query /v` of [`MARK`] shows it. `None`: the answer cannot be read, which shows neither. That there is none, reg.exe says in the
+/// language of Windows, so that it is known by the exit status and by an answer that lists no key.
+pub(super) fn has_mark(outputs: &[Output]) -> Option<bool> {
+    let [Output { status, text }] = outputs else { return None };
+    match status {
+        Some(0) => value_of(text, MARK).map(|_| true),
+        Some(1) if !text.trim().is_empty() && !text.contains("REG_") && !text.contains("HKEY_") => Some(false),
+        _ => None,
+    }
 }
 
 /// Whether `reg query` shows a key without values and keys: its name at most.

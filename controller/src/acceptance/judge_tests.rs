@@ -382,16 +382,21 @@ fn only_the_services_own_program_is_run() {
 fn a_key_of_windows_itself_has_no_mark() {
     let key = format!(r"HKEY_LOCAL_MACHINE\{RESTART_REQUIRED}");
     let marked = ok(&format!("\n{key}\n    {MARK}    REG_SZ    1\n\n"));
-    assert!(has_mark(std::slice::from_ref(&marked)));
-    for other in [
-        ok(&format!("\n{key}\n    WuMark    REG_SZ    1\n")),
-        ok(&key),
-        status(1, "ERROR: The system was unable to find the specified registry key or value."),
-        status(1, &marked.text),
-        Output { status: None, text: marked.text.clone() },
-        ok(""),
+    for (output, expected) in [
+        (marked.clone(), Some(true)),
+        (status(1, "ERROR: The system was unable to find the specified registry key or value."), Some(false)),
+        (status(1, "FEHLER: Der angegebene Registrierungsschl\u{fffd}ssel wurde nicht gefunden."), Some(false)),
+        (ok(&format!("\n{key}\n    WuMark    REG_SZ    1\n")), None),
+        (ok(&key), None),
+        (ok(""), None),
+        (status(1, &marked.text), None),
+        (status(1, &key), None),
+        (status(1, ""), None),
+        (status(9009, "'reg.exe' is not recognized"), None),
+        (Output { status: None, text: marked.text.clone() }, None),
+        (Output { status: None, text: "ERROR".into() }, None),
     ] {
-        assert!(!has_mark(std::slice::from_ref(&other)), "{other:?}");
+        assert_eq!(has_mark(std::slice::from_ref(&output)), expected, "{output:?}");
     }
     assert!(is_empty_key(&ok(&key)) && is_empty_key(&ok("\n")));
     for other in [
@@ -402,7 +407,7 @@ fn a_key_of_windows_itself_has_no_mark() {
     ] {
         assert!(!is_empty_key(other), "{other:?}");
     }
-    assert!(!has_mark(&[]) && !has_mark(&[marked.clone(), marked]));
+    assert_eq!((has_mark(&[]), has_mark(&[marked.clone(), marked])), (None, None));
 }
 
 #[test]

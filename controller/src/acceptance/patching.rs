@@ -78,26 +78,28 @@ impl Run {
         let Some(wicd) = judge::path_of_wicd(&found) else {
             bail!("the service names no wicd.exe: {}", found.first().map_or("", |output| &output.text));
         };
-        let begin = format!("{wicd} maintenance begin --reason {REASON} --timeout {WAIT}");
-        let (status, end) = (format!("{wicd} maintenance status"), format!("{wicd} maintenance end --wait {WAIT}"));
-        // The end follows whatever the others print.
-        let outputs = self.host.run(&[&begin, &status, &end, &status]).await?;
-        let evidence = shown(judge::host_maintenance(REASON, &outputs))?;
+        let outputs = maintenance_commands(&wicd, async |commands| self.host.run(commands).await).await;
+        let judged = outputs.and_then(|outputs| shown(judge::host_maintenance(REASON, &outputs)));
+        if judged.is_err() {
+            // The rows that follow need the node, whether or not the host could be asked to hand it back.
+            self.world.withdraw_maintenance().await?;
+        }
+        let evidence = judged?;
         self.until_back().await?;
         Ok(evidence)
     }
 
-    /// Windows Update leaves a key until the next start of Windows. The kit makes it while the node is drained.
+    /// Windows Update leaves a key until the next start of Windows. The kit makes it while the node is drained. A restart before the hand-back
+    /// would not be the one that this shows, so that the boot id is read last.
     pub(super) async fn patched_restart(&self) -> anyhow::Result<String> {
-        let before = self.boot_id().await?;
-        let drained = self.drained().await;
-        let waits = match &drained {
-            Ok(()) => self.require_restart().await,
-            Err(_) => Ok(()),
+        let prepared = async {
+            self.drained().await?;
+            self.require_restart().await?;
+            self.boot_id().await
         };
+        let before = prepared.await;
         self.handed_back().await?;
-        drained?;
-        waits?;
+        let before = before?;
         let after = self.until_restarted(&before).await?;
         self.until_back().await?;
         self.forget_restart().await?;
@@ -126,13 +128,16 @@ impl Run {
             return Ok(());
         }
         let query = format!(r#"reg.exe query "HKLM\{}" /v {}"#, judge::RESTART_REQUIRED, judge::MARK);
-        if !judge::has_mark(&self.host.run(&[&query]).await?) {
-            return Ok(());
+        let found = self.host.run(&[&query]).await?;
+        match judge::has_mark(&found) {
+            Some(true) => {}
+            Some(false) => return Ok(()),
+            None => bail!("whether the host has a value of this kit cannot be read: {found:?}"),
         }
         let unmark = format!(r#"reg.exe delete "HKLM\{}" /v {} /f"#, judge::RESTART_REQUIRED, judge::MARK);
         let all = format!(r#"reg.exe query "HKLM\{}""#, judge::RESTART_REQUIRED);
         let outputs = self.host.run(&[&unmark, &query, &all]).await?;
-        if judge::has_mark(outputs.get(1..2).context("no output")?) {
+        if judge::has_mark(outputs.get(1..2).context("no output")?) != Some(false) {
             bail!("the value in the key of Windows Update cannot be removed: {outputs:?}");
         }
         // What Windows has put into it meanwhile stays.
@@ -142,6 +147,24 @@ impl Run {
         }
         Ok(())
     }
+}
+
+/// Runs `begin`, `status`, `end` and `status`. The end is sent whatever becomes of the others, on a connection of its own: a request that stays
+/// keeps the node drained.
+async fn maintenance_commands(
+    wicd: &str,
+    run: impl AsyncFn(&[&str]) -> anyhow::Result<Vec<judge::Output>>,
+) -> anyhow::Result<Vec<judge::Output>> {
+    let begin = format!("{wicd} maintenance begin --reason {REASON} --timeout {WAIT}");
+    let (status, end) = (format!("{wicd} maintenance status"), format!("{wicd} maintenance end --wait {WAIT}"));
+    let begun = run(&[&begin, &status]).await;
+    let mut ended = run(&[&end, &status]).await;
+    if ended.is_err() {
+        ended = run(&[&end, &status]).await;
+    }
+    let (mut outputs, ended) = (begun?, ended?);
+    outputs.extend(ended);
+    Ok(outputs)
 }
 
 /// What an outcome shows. An act says by itself where it shows nothing.
@@ -160,7 +183,31 @@ fn tagged(image: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
     use super::*;
+
+    /// Whether each connection breaks, how often `end` is sent, and whether there is a result.
+    #[tokio::test]
+    async fn the_end_follows_a_lost_connection() {
+        for (breaks, sent, is_good) in [
+            ([false, false, false], 1, true),
+            ([true, false, false], 1, false),
+            ([false, true, false], 2, true),
+            ([true, true, true], 2, false),
+        ] {
+            let (connections, ends) = (AtomicUsize::new(0), AtomicUsize::new(0));
+            let run = async |commands: &[&str]| {
+                ends.fetch_add(commands.iter().filter(|c| c.contains(" maintenance end ")).count(), Relaxed);
+                if breaks[connections.fetch_add(1, Relaxed)] {
+                    bail!("the connection is lost");
+                }
+                Ok(vec![judge::Output::default(); commands.len()])
+            };
+            let outputs = maintenance_commands("wicd.exe", run).await;
+            assert_eq!((ends.into_inner(), outputs.is_ok_and(|o| o.len() == 4)), (sent, is_good), "{breaks:?}");
+        }
+    }
 
     #[test]
     fn images_have_tags() {

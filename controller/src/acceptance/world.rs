@@ -333,6 +333,17 @@ impl World {
         Ok(())
     }
 
+    /// Takes back what `wicd.exe maintenance` has asked for on the host.
+    ///
+    /// # Errors
+    /// When the API server refuses or does not answer.
+    pub(super) async fn withdraw_maintenance(&self) -> anyhow::Result<()> {
+        let patch = json!({"metadata": {"annotations": {key::MAINTENANCE_REQUEST: null}}});
+        let patch = Patch::Merge(patch);
+        let done = self.nodes().patch(&self.names.name(), &PatchParams::default(), &patch).await;
+        done.map(drop).context("cannot take the request for maintenance off the Node")
+    }
+
     /// Runs a pod on the node and waits until it is Ready. It is bound to the node by its name, so that no scheduler puts it elsewhere.
     ///
     /// # Errors

@@ -67,6 +67,7 @@ async fn look(session: &Session, args: &CheckHost) -> Result<HostState, RemoteEr
         api_server: args.api_server.clone(),
         ports: vec![preflight::KUBELET_PORT],
         service_accounts: args.gmsa.clone(),
+        credential_plugin: None,
     };
     let found = async {
         session.prepare().await?;
@@ -111,6 +112,7 @@ fn of_state(args: &CheckHost, state: &HostState) -> Vec<Row> {
         user: &args.login.user,
         api_server: args.api_server.as_deref(),
         needed: args.needed_mib.saturating_mul(1 << 20),
+        credential_plugin: None,
         now: Timestamp::now(),
     };
     let machine = &state.machine;
@@ -137,7 +139,7 @@ fn of_state(args: &CheckHost, state: &HostState) -> Vec<Row> {
     };
     let faults = preflight::results(&asked, state).into_iter().map(fault);
     let warnings = preflight_warnings::results(state, false).into_iter().map(warning);
-    faults.chain(warnings).chain(facts_of(machine)).chain(accounts(args, state)).collect()
+    faults.chain(warnings).chain(facts_of(machine)).chain([plugins(state)]).chain(accounts(args, state)).collect()
 }
 
 /// What no host has to have, and people want to know.
@@ -158,6 +160,19 @@ fn facts_of(machine: &Machine) -> [Row; 4] {
         ),
         Row::passed("domain", domain.unwrap_or_else(|| "none".to_owned())),
     ]
+}
+
+/// Registrations that a pool with a plugin of the same class would be refused for. Which class a pool names is not known here.
+fn plugins(state: &HostState) -> Row {
+    let others = state.foreign_credential_plugins.iter().take(8);
+    let others: Vec<String> =
+        others.map(|(clsid, what)| format!("{} ({})", facts::short(clsid, 38), facts::short(what, 200))).collect();
+    let note = if others.is_empty() {
+        "none of another installer".to_owned()
+    } else {
+        format!("of another installer: {}", others.join(", "))
+    };
+    Row::passed("plugins", note)
 }
 
 /// Whether the host can use the accounts that were named. It can become a node in any case.

@@ -108,6 +108,20 @@ pub(crate) enum StepError {
         /// Why it cannot, and what to do.
         why: Mismatch,
     },
+    /// The version needs files that this operator cannot send.
+    #[error(
+        "no payload of this operator has {count} of the files of version {version}, as {file}; it has payloads for {payloads}. End what keeps the pool at this version, as a rollback or a pause, or install an operator whose payload has these files"
+    )]
+    VersionFilesMissing {
+        /// The version.
+        version: String,
+        /// How many files.
+        count: usize,
+        /// The first of them.
+        file: String,
+        /// The payloads that there are.
+        payloads: String,
+    },
     /// The Node did not come.
     #[error("{0}")]
     NotRegistered(String),
@@ -200,6 +214,7 @@ impl StepError {
             Self::Render(e) => e.reason(),
             Self::Version(e) => e.reason(),
             Self::NoVersion { .. } => "VersionMissing",
+            Self::VersionFilesMissing { .. } => "VersionFilesMissing",
             Self::Drain(e) => e.reason(),
             Self::DrainTimedOut { .. } => "DrainTimedOut",
             Self::DrainSelector { .. } => "InvalidDrainRule",
@@ -245,6 +260,7 @@ impl StepError {
             | Self::Render(_)
             | Self::Version(_)
             | Self::NoVersion { .. }
+            | Self::VersionFilesMissing { .. }
             | Self::Drain(_)
             | Self::DrainTimedOut { .. }
             | Self::DrainSelector { .. }

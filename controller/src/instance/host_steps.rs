@@ -21,7 +21,7 @@ use super::{
     suitability,
 };
 use crate::{csr, events::EventReason};
-use remote::{RemoteError, Session, facts};
+use remote::{RemoteError, Session, facts, payload::Payload};
 use wnp_core::{
     node::metadata::template_taints,
     operation::{
@@ -86,6 +86,7 @@ pub(super) async fn connect(scope: &mut Scope, target: &Target, step: Step) -> R
         api_server: Some(api_server.clone()),
         ports: vec![preflight::KUBELET_PORT],
         service_accounts: target.rendered.shared.service_accounts.clone(),
+        credential_plugin: target.rendered.shared.credential_plugin.as_ref().map(|plugin| plugin.clsid.clone()),
     };
     let state = scope.while_shown(session.facts(asked)).await??;
     check(scope, &mut session, &state)?;
@@ -161,7 +162,8 @@ fn preflight(scope: &mut Scope, target: &Target, api_server: &str, state: &HostS
     let user = scope.instance.spec.host.username.clone();
     let (now, needed) = (Timestamp::now(), space(target.rendered.files(), state));
     let cluster_id = &scope.cx.cluster.id;
-    let asked = Preflight { cluster_id, user: &user, api_server: Some(api_server), needed, now };
+    let credential_plugin = target.rendered.shared.credential_plugin.as_ref().map(|plugin| plugin.clsid.as_str());
+    let asked = Preflight { cluster_id, user: &user, api_server: Some(api_server), needed, credential_plugin, now };
     let found = preflight::check(&asked, state);
     suitability::report(scope, found.as_ref().copied(), state);
     Ok(found?)
@@ -200,10 +202,24 @@ pub(super) async fn upload(
 ) -> Result<HostState, StepError> {
     let files = target.rendered.files();
     let missing: Vec<&payload::File> = files.iter().filter(|f| state.missing.contains(&f.sha256)).collect();
+    can_send(&target.version, &missing, &scope.cx.hosts.release.get().payload)?;
     let sent: u64 = missing.iter().map(|f| f.compressed_size).sum();
     let what = format!("sending {} of {} files, {} MiB", missing.len(), files.len(), sent.div_ceil(1 << 20));
     scope.pass_step(step, &what);
     Ok(scope.while_shown(session.upload(files, &state.missing)).await??)
+}
+
+/// Refuses a version of which the host lacks files that no payload has: one of an earlier operator, with another payload.
+fn can_send(version: &str, missing: &[&payload::File], payload: &Payload) -> Result<(), StepError> {
+    let mut lacking = missing.iter().filter(|file| !payload.has(&file.sha256));
+    let Some(first) = lacking.next() else { return Ok(()) };
+    let of = |version: &String| format!("{} of version {version}", first.destination);
+    Err(StepError::VersionFilesMissing {
+        version: version.to_owned(),
+        count: 1 + lacking.count(),
+        file: first.version.as_ref().map_or_else(|| first.destination.clone(), of),
+        payloads: payload.in_words(),
+    })
 }
 
 /// From here on the host is changed: what has begun is brought to its end. The step that begins next stores it, and is refused if

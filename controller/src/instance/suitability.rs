@@ -39,13 +39,13 @@ pub(super) fn report_accounts(scope: &mut Scope, of_pool: &Shared, state: &HostS
         return conditions::remove(&mut scope.status.conditions, kind::GMSA_READY);
     }
     let plugin = of_pool.credential_plugin.as_ref().map(|plugin| plugin.clsid.as_str());
-    let (status, why, message) = match service_accounts::check(accounts, plugin, state) {
-        Ok(message) => (Status::True, reason::SUCCEEDED, message),
-        Err(fault) => (fault.status(), fault.reason(), fault.to_string()),
+    let (status, why, message, is_warning) = match service_accounts::check(accounts, plugin, state) {
+        Ok(message) => (Status::True, reason::SUCCEEDED, message, false),
+        Err(fault) => (fault.status(), fault.reason(), fault.to_string(), fault.is_warning()),
     };
     let before = conditions::find(&scope.status.conditions, kind::GMSA_READY).map(|c| c.message.clone());
     set(scope, kind::GMSA_READY, status, why, &message);
-    if status != Status::True && before.as_deref() != Some(message.as_str()) {
+    if is_warning && before.as_deref() != Some(message.as_str()) {
         scope.cx.events.say(&scope.instance, EventReason::HostWarning, "Connect", &message);
     }
 }

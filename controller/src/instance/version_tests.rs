@@ -1,6 +1,10 @@
 //! Versions that cannot be given to a host, and what a host may have kept from an earlier time.
 
-use api::{GrantType, TemplateSpec, names};
+use api::{
+    GrantType, TemplateSpec,
+    host::{CredentialPlugin, path},
+    names,
+};
 use serde_json::{Value, json};
 
 use super::{
@@ -49,13 +53,17 @@ async fn a_version_that_cannot_be_had_is_reported_and_changes_nothing() {
                 *annotation = json!(annotation.as_str().unwrap().replace("77", "78"));
             })
         }),
-        ("no payload has its files", "PayloadInvalid", publish_without_payload),
+        ("no payload has its files", "VersionFilesMissing", publish_without_payload),
     ];
     for (about, reason, publish) in cases {
         let mut world = World::new().await;
         let version = publish(&world);
         world.grant("join-1", GrantType::Provision, &version, &json!({}));
         world.works_until(about, |w| failure(w) == reason).await;
+        // Whichever it is, the version that is asked for.
+        let message = world.instance().unwrap()["status"]["failures"]["lastMessage"].to_string();
+        assert!(message.contains(&version), "{about}: {message}");
+        assert!(reason != "VersionFilesMissing" || message.contains("it has payloads for all versions"), "{message}");
         assert!(world.bed.host.services().is_empty() && world.node().is_none(), "{about}: {:?}", world.node());
 
         let (mut world, old) = World::joined().await;
@@ -66,6 +74,32 @@ async fn a_version_that_cannot_be_had_is_reported_and_changes_nothing() {
         assert!(!is_cordoned(&node) && world.bed.host.kubelet_starts() == starts, "{about}: {node}");
         assert_eq!(world.instance().unwrap()["status"]["currentVersion"], json!(old), "{about}");
     }
+}
+
+/// wicd would refuse it, after the drain.
+#[tokio::test]
+async fn a_plugin_of_another_installer_is_found_before_the_node_is_drained() {
+    let clsid = "{CCC2A336-D7F3-4818-A213-272B7924213E}";
+    let (mut world, old) = World::joined().await;
+    let mut rendered = world.bed.cx.hosts.release.get().render(&TemplateSpec::default()).unwrap();
+    let library = format!(r"{}\plugin.dll", path::CREDENTIAL_PLUGINS);
+    rendered.shared.credential_plugin = Some(CredentialPlugin { clsid: clsid.into(), library });
+    let version = rendered.name("1.0.0");
+    let stored = serde_json::to_value(rendered.to_config_map(&version, "operator")).unwrap();
+    world.bed.api.objects(|o| o.put("configmaps", stored));
+    world.bed.host.register_plugin(clsid, r"C:\theirs.dll");
+    world.grant("u-1", GrantType::Update, &version, &json!({"version": version, "disruption": "Drain"}));
+    world.works_until("it is refused", |w| failure(w) == "ForeignCredentialPlugin").await;
+    let instance = world.instance().unwrap();
+    let conditions = instance["status"]["conditions"].as_array().unwrap();
+    let passed = conditions.iter().find(|c| c["type"] == "PreflightPassed").unwrap();
+    assert_eq!(
+        (&passed["status"], &passed["reason"]),
+        (&json!("False"), &json!("ForeignCredentialPlugin")),
+        "{passed}"
+    );
+    assert!(passed["message"].to_string().contains("theirs.dll"), "{passed}");
+    assert!(!is_cordoned(&world.node().unwrap()) && instance["status"]["currentVersion"] == json!(old));
 }
 
 /// It may be another machine by now, or one whose containerd is new.

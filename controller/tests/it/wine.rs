@@ -368,7 +368,7 @@ async fn changes(world: &mut World) -> Result<()> {
     fs::write(&exe, &bytes)?;
     let kubelet = Entry::with(r"C:\k\kubelet.exe", Content::File(exe)).services(&["kubelet"]);
     world.options.payload = world.files.path().join("payload-2");
-    let library = Entry::new(r"C:\k\ccg\plugin.dll", *b"library");
+    let library = Entry::new(r"C:\windows\wicd-ccg\plugin.dll", *b"library");
     payload::write(&world.options.payload, &[kubelet, library], payload::LEVEL_FAST)?;
     if let Some(operator) = world.operator.take() {
         operator.kill();
@@ -378,7 +378,7 @@ async fn changes(world: &mut World) -> Result<()> {
     world.operator = Some(operator);
     world.updated_from(&second).await.context("another kubelet.exe")?;
     for host in &world.hosts {
-        ensure!(!host.drive_c().join("k/ccg").exists(), "a host has a plugin that its pool does not name");
+        ensure!(!host.drive_c().join("windows/wicd-ccg").exists(), "a host has a plugin that its pool does not name");
         let placed = fs::metadata(host.drive_c().join("k/kubelet.exe"))?.len();
         ensure!(placed == bytes.len() as u64, "kubelet.exe was not replaced");
         let node = world.node(host).await?;
@@ -420,14 +420,18 @@ async fn plugin(world: &mut World) -> Result<()> {
     world.wait("the foreign registration is reported", says).await?;
     let value = cmd(b, &format!("reg query {theirs} /ve")).await?;
     ensure!(value.contains(r"C:\theirs.dll"), "{value}");
+    ensure!(!cordoned(&world.node(b).await?), "the node was drained for a plugin that the host refuses");
     let list = b.cmd(&format!("reg query {}", plugin_keys()[3])).await?;
     ensure!(!list.status.success(), "it was registered beside another registration");
     cmd(b, &format!(r"reg delete HKLM\Software\Classes\CLSID\{PLUGIN} /f")).await?;
     world.updated_from(&before).await.context("a plugin")?;
     for host in [a, b] {
-        ensure!(fs::read(host.drive_c().join("k/ccg/plugin.dll"))? == b"library", "the library is not there");
+        ensure!(
+            fs::read(host.drive_c().join("windows/wicd-ccg/plugin.dll"))? == b"library",
+            "the library is not there"
+        );
         let value = cmd(host, &format!("reg query {theirs} /ve")).await?;
-        ensure!(value.contains(r"C:\k\ccg\plugin.dll"), "{value}");
+        ensure!(value.contains(r"C:\windows\wicd-ccg\plugin.dll"), "{value}");
         for key in plugin_keys() {
             cmd(host, &format!("reg query {key}")).await?;
         }

@@ -73,6 +73,16 @@ pub enum Fault {
         /// The ports.
         ports: String,
     },
+    /// Another installer has the class of the pool's plugin.
+    #[error(
+        "another installer registered the plugin {clsid} on the host ({what}); uninstall that plugin, or take template.spec.gmsa.plugin out of the pool"
+    )]
+    ForeignCredentialPlugin {
+        /// The class.
+        clsid: String,
+        /// Its library, or what else is there.
+        what: String,
+    },
 }
 
 impl Fault {
@@ -86,6 +96,7 @@ impl Fault {
             Self::DiskFull { .. } => "DiskFull",
             Self::ApiServerUnreachable { .. } => "ApiServerUnreachable",
             Self::PortInUse { .. } => "PortInUse",
+            Self::ForeignCredentialPlugin { .. } => "ForeignCredentialPlugin",
         }
     }
 
@@ -132,6 +143,8 @@ pub struct Preflight<'a> {
     pub api_server: Option<&'a str>,
     /// Bytes that will be written to the disk.
     pub needed: u64,
+    /// Class of the plugin of Container Credential Guard that the host is to have.
+    pub credential_plugin: Option<&'a str>,
     /// Now.
     pub now: Timestamp,
 }
@@ -157,6 +170,9 @@ pub fn results(asked: &Preflight<'_>, state: &HostState) -> Vec<(&'static str, O
         ("disk", disk(asked, state)),
         ("port", port(state)),
     ];
+    if let Some(clsid) = asked.credential_plugin {
+        results.push(("plugin", plugin(clsid, state)));
+    }
     if let Some(server) = asked.api_server {
         let fault =
             |why: &String| Fault::ApiServerUnreachable { server: server.to_owned(), why: text::line(why, WORDS) };
@@ -194,6 +210,11 @@ fn disk(asked: &Preflight<'_>, state: &HostState) -> Option<Fault> {
     (free < asked.needed).then_some(Fault::DiskFull { free_mib: free >> 20, needed_mib: (asked.needed >> 20) + 1 })
 }
 
+fn plugin(clsid: &str, state: &HostState) -> Option<Fault> {
+    let what = state.foreign_credential_plugins.get(clsid)?;
+    Some(Fault::ForeignCredentialPlugin { clsid: clsid.to_owned(), what: text::line(what, WORDS) })
+}
+
 /// kubelet itself listens there on a host that is a node.
 fn port(state: &HostState) -> Option<Fault> {
     let runs = state.services.get("kubelet").is_some_and(|s| *s != ServiceState::Stopped);
@@ -214,6 +235,7 @@ mod tests {
             user: "Administrator",
             api_server: Some("https://api:6443"),
             needed: 1 << 30,
+            credential_plugin: Some("{A}"),
             now,
         }
     }
@@ -243,7 +265,7 @@ mod tests {
             s.api_server = Some("timed out".into());
             s.machine.os_build = "10.0.25398.1".into();
         };
-        let cases: [(&str, Change, Option<&str>, &str); 15] = [
+        let cases: [(&str, Change, Option<&str>, &str); 18] = [
             ("a good host", |_| (), None, ""),
             ("no rights", |s| s.machine.is_admin = false, Some("NotAdministrator"), "Administrator"),
             ("another Windows", |s| s.machine.os_build = "10.0.25398.1".into(), Some("WindowsNotSupported"), "20348"),
@@ -265,6 +287,28 @@ mod tests {
                 "timed out",
             ),
             ("a port in use", |s| s.ports_in_use.push(10250), Some("PortInUse"), "10250"),
+            (
+                "a plugin of another installer",
+                |s| drop(s.foreign_credential_plugins.insert("{A}".into(), r"C:\theirs.dll".into())),
+                Some("ForeignCredentialPlugin"),
+                r"(C:\theirs.dll)",
+            ),
+            // The host is a node, and would be drained for nothing.
+            (
+                "the same on a node",
+                |s| {
+                    s.marker = Some(Marker { version: "1".into(), cluster_id: "here".into(), ..Marker::default() });
+                    s.foreign_credential_plugins.insert("{A}".into(), r"C:\theirs.dll".into());
+                },
+                Some("ForeignCredentialPlugin"),
+                "take template.spec.gmsa.plugin out",
+            ),
+            (
+                "another plugin of another installer",
+                |s| drop(s.foreign_credential_plugins.insert("{B}".into(), r"C:\theirs.dll".into())),
+                None,
+                "",
+            ),
             ("a node", node, None, ""),
             ("a node of old that has lost its way and its kubelet", lost, None, ""),
             (
@@ -299,7 +343,7 @@ mod tests {
         }
         let all = check(&asked(), &bad).unwrap_err();
         // The two clocks make a right one, and one sentence names both of Windows.
-        assert_eq!((all.reason(), all.0.len()), ("NotAdministrator", 6), "{all}");
+        assert_eq!((all.reason(), all.0.len()), ("NotAdministrator", 7), "{all}");
     }
 
     #[test]

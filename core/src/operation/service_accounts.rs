@@ -34,6 +34,16 @@ pub enum AccountFault {
         /// The accounts.
         accounts: String,
     },
+    /// A plugin is to retrieve the passwords, and only a pod shows whether it does.
+    #[error(
+        "the accounts {accounts} are not checked: the host is in no domain, and whether the plugin {clsid} retrieves their passwords shows when a pod uses them"
+    )]
+    AccountsNotChecked {
+        /// The accounts.
+        accounts: String,
+        /// Class of the plugin.
+        clsid: String,
+    },
 }
 
 impl AccountFault {
@@ -43,6 +53,7 @@ impl AccountFault {
             Self::NotDomainJoined { .. } => "NotDomainJoined",
             Self::AccountNotUsable { .. } => "AccountNotUsable",
             Self::AccountUnknown { .. } => "AccountUnknown",
+            Self::AccountsNotChecked { .. } => "AccountsNotChecked",
         }
     }
 
@@ -50,12 +61,17 @@ impl AccountFault {
     pub fn status(&self) -> Status {
         match self {
             Self::NotDomainJoined { .. } | Self::AccountNotUsable { .. } => Status::False,
-            Self::AccountUnknown { .. } => Status::Unknown,
+            Self::AccountUnknown { .. } | Self::AccountsNotChecked { .. } => Status::Unknown,
         }
+    }
+
+    /// Whether a person has to do something.
+    pub fn is_warning(&self) -> bool {
+        !matches!(self, Self::AccountsNotChecked { .. })
     }
 }
 
-/// Checks the accounts of a pool on a host, and returns what it found, for people. `state` is the host's answer to a request with these
+/// Checks the accounts of a pool on a host, and returns those that it can use, for people. `state` is the host's answer to a request with these
 /// accounts. A host in no domain can be in a pool that has a plugin: which passwords that retrieves is not known before a pod needs one.
 ///
 /// # Errors
@@ -67,7 +83,7 @@ pub fn check(accounts: &[String], plugin: Option<&str>, state: &HostState) -> Re
     let all = accounts.join(", ");
     if domain(state.machine.domain.as_deref()).is_none() {
         return match plugin {
-            Some(clsid) => Ok(format!("{all} (not checked: the host is in no domain, and has the plugin {clsid})")),
+            Some(clsid) => Err(AccountFault::AccountsNotChecked { accounts: all, clsid: clsid.to_owned() }),
             None => Err(AccountFault::NotDomainJoined { accounts: all }),
         };
     }
@@ -168,15 +184,18 @@ mod tests {
             assert!(result.err().is_none_or(|e| e.to_string().contains(part)), "{about}");
             // A plugin is for hosts in no domain, and changes nothing for the others.
             let with_plugin = check(&accounts, Some("{X}"), &state).err().map(|e| e.reason());
-            assert_eq!(with_plugin, expected.filter(|reason| *reason != "NotDomainJoined"), "{about}, with a plugin");
+            let not_checked = |reason| if reason == "NotDomainJoined" { "AccountsNotChecked" } else { reason };
+            assert_eq!(with_plugin, expected.map(not_checked), "{about}, with a plugin");
         }
     }
 
     #[test]
-    fn accounts_of_a_plugin_are_listed_as_not_checked() {
+    fn accounts_of_a_plugin_are_not_known_and_no_fault() {
         let accounts = ["web".to_owned(), "db".to_owned()];
-        let message = check(&accounts, Some("{X}"), &HostState::default()).unwrap();
-        assert_eq!(message, "web, db (not checked: the host is in no domain, and has the plugin {X})");
+        let fault = check(&accounts, Some("{X}"), &HostState::default()).unwrap_err();
+        assert_eq!((fault.status(), fault.is_warning()), (Status::Unknown, false));
+        let message = fault.to_string();
+        assert!(message.contains("web, db are not checked") && message.contains("plugin {X}"), "{message}");
     }
 
     #[test]

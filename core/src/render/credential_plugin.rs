@@ -53,7 +53,12 @@ mod tests {
 
     #[test]
     fn a_host_gets_the_plugin_of_its_pool_alone() {
-        let payload = [r"C:\k\kubelet.exe", r"C:\k\ccg\a.dll", r"c:\K\CCG\B.dll", r"C:\k\ccg.exe"];
+        let payload = [
+            r"C:\k\kubelet.exe",
+            r"C:\windows\wicd-ccg\a.dll",
+            r"c:\Windows\wicd-CCG\B.dll",
+            r"C:\windows\wicd-ccg.exe",
+        ];
         let all = || payload.map(|d| File { destination: d.into(), ..File::default() }).to_vec();
         for (plugin, expected) in [
             (None, Ok(vec![payload[0], payload[3]])),
@@ -78,7 +83,7 @@ mod tests {
     fn one_class_has_one_name() {
         let plugin = of_pool(&pool("a.dll")).unwrap();
         assert_eq!(plugin.clsid, "{CCC2A336-D7F3-4818-A213-272B7924213E}");
-        assert_eq!(plugin.library, r"C:\k\ccg\a.dll");
+        assert_eq!(plugin.library, r"C:\windows\wicd-ccg\a.dll");
         assert_eq!(of_pool(&TemplateSpec::default()), None);
     }
 }

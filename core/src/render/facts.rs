@@ -50,6 +50,8 @@ pub struct Cluster {
     pub pull_secret: PullSecret,
     /// What kubelet serves with. Without it, kubelet's own defaults apply.
     pub tls_profile: Option<TlsProfile>,
+    /// Whether hosts would wait for tokens of a cloud-node-manager, because its ServiceAccount is missing.
+    pub lacks_node_manager: bool,
     /// What was found and cannot be used, and leaves the rest as it is. Nothing secret.
     pub unusable: Vec<String>,
 }
@@ -84,6 +86,7 @@ impl Cluster {
             mirrors,
             pull_secret,
             tls_profile,
+            lacks_node_manager,
             unusable,
         } = self;
         let facts = [
@@ -106,6 +109,7 @@ impl Cluster {
             ("mirrors of registries", *mirrors != other.mirrors),
             ("pull secret", *pull_secret != other.pull_secret),
             ("TLS profile", *tls_profile != other.tls_profile),
+            ("ServiceAccount of cloud-node-managers", *lacks_node_manager != other.lacks_node_manager),
             ("what cannot be used", *unusable != other.unusable),
         ];
         facts.into_iter().filter_map(|(name, differs)| differs.then_some(name)).collect()
@@ -222,7 +226,7 @@ mod tests {
     #[test]
     fn each_fact_that_differs_is_named() {
         type Change = fn(&mut Cluster);
-        let changes: [(&str, Change); 20] = [
+        let changes: [(&str, Change); 21] = [
             ("address of the API server", |c| c.api_server = "https://other:6443".into()),
             ("CA of the API server", |c| c.api_ca = "other".into()),
             ("CA of kubelet's clients", |c| c.kubelet_client_ca = "other".into()),
@@ -244,6 +248,7 @@ mod tests {
             ("mirrors of registries", |c| c.mirrors.push(MirrorRule::default())),
             ("pull secret", |c| c.pull_secret = PullSecret::parse(br#"{"auths": {}}"#, "1").unwrap().0),
             ("TLS profile", |c| c.tls_profile = Some(TlsProfile::default())),
+            ("ServiceAccount of cloud-node-managers", |c| c.lacks_node_manager = true),
             ("what cannot be used", |c| c.unusable.push("other".into())),
         ];
         let mut all = Cluster::default();

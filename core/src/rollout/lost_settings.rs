@@ -8,17 +8,23 @@
 //! |---|---|
 //! | a service | none of that name |
 //! | an environment variable that is not empty | none of that name; with another value it is provided |
+//! | a cloud-node-manager | one that waits for its ServiceAccount, which is missing |
 //! | a flag of kubelet's that a cluster needs, see [`FLAGS`] | none, or another value |
 //!
 //! Trusted certificates are no loss: wicd keeps those that the legacy operator has imported for as long as the host is a node.
 
 use std::{collections::BTreeMap, fmt};
 
-use api::{names::key, services::ServicesConfig};
+use api::{
+    names::{key, user},
+    services::ServicesConfig,
+};
 
 /// Flags of kubelet's that say something about the cluster. All others are this operator's as well, or say how it is started.
 const FLAGS: [&str; 4] =
     ["cloud-provider", "cloud-config", "image-credential-provider-config", "image-credential-provider-bin-dir"];
+/// The service that initialises Nodes of a cloud.
+const NODE_MANAGER: &str = "cloud-node-manager";
 /// The word that accepts every loss.
 const ALL: &str = "all";
 /// Longest name or value in a message, in characters: the ConfigMap may say anything.
@@ -29,6 +35,8 @@ const LONGEST: usize = 80;
 pub enum Loss {
     /// A service.
     Service(String),
+    /// The cloud-node-manager that runs. The one in its place would wait for a ServiceAccount.
+    NodeManager,
     /// A machine-wide environment variable. Its value may hold a password.
     Variable(String),
     /// A flag of kubelet's: its name without dashes, and its value.
@@ -44,6 +52,7 @@ impl Loss {
     fn name(&self) -> &str {
         match self {
             Self::Service(name) | Self::Variable(name) | Self::Flag(name, _) => name,
+            Self::NodeManager => NODE_MANAGER,
             Self::Unreadable(_) => "unreadable",
             Self::Gone(_) => "unknown",
         }
@@ -56,6 +65,7 @@ impl Loss {
                 "add its program to the payload, and run the operator with --network ovn-hybrid"
             }
             Self::Service(_) => "add its program to the payload",
+            Self::NodeManager => "apply deploy/azure, which has it",
             Self::Variable(name) => match name.as_str() {
                 "HTTP_PROXY" => "run the operator with --http-proxy",
                 "HTTPS_PROXY" => "run the operator with --https-proxy",
@@ -77,6 +87,9 @@ impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Service(name) => write!(f, "service {}", short(name)),
+            Self::NodeManager => {
+                write!(f, "service {NODE_MANAGER}, because its ServiceAccount {} is missing", user::NODE_MANAGER)
+            }
             Self::Variable(name) => write!(f, "variable {}", short(name)),
             Self::Flag(name, value) => write!(f, "kubelet's --{name}={}", short(value)),
             Self::Unreadable(why) => write!(f, "its settings cannot be compared: {why}"),
@@ -85,6 +98,12 @@ impl fmt::Display for Loss {
             }
         }
     }
+}
+
+/// The loss of a node that has a cloud-node-manager, where the ServiceAccount of the one that it would get is missing.
+pub fn node_manager(from: &ServicesConfig, to: &ServicesConfig, is_lacking: bool) -> Option<Loss> {
+    let runs = |config: &ServicesConfig| config.services.iter().any(|s| s.name.eq_ignore_ascii_case(NODE_MANAGER));
+    (is_lacking && runs(from) && runs(to)).then_some(Loss::NodeManager)
 }
 
 /// What a node that follows `from` would lose with `to`, sorted.
@@ -253,6 +272,24 @@ mod tests {
             ),
         ] {
             assert_eq!(names(&losses(from, to)), expected, "{about}");
+        }
+    }
+
+    #[test]
+    fn a_node_manager_is_kept_where_the_other_could_not_work() {
+        let (with, without) = (config(&[("cloud-node-manager", "c")], &[]), config(&[("kubelet", "k")], &[]));
+        for (about, from, to, is_lacking, is_lost) in [
+            ("the ServiceAccount is there", &with, &with, false, false),
+            ("it is missing", &with, &with, true, true),
+            ("the node had none", &without, &with, true, false),
+            ("the node gets none, which is a loss of its own", &with, &without, true, false),
+        ] {
+            let found = node_manager(from, to, is_lacking);
+            assert_eq!(found.is_some(), is_lost, "{about}");
+            if let Some(loss) = found {
+                let text = message(&[loss]).unwrap();
+                assert!(text.contains("deploy/azure") && text.contains(user::NODE_MANAGER), "{text}");
+            }
         }
     }
 

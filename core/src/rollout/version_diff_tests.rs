@@ -194,7 +194,8 @@ const CASES: &[Case] = &[
     ),
     (
         "the overlay's command",
-        |r| service(r, "hybrid-overlay-node").path.push('x'),
+        // The network is made again, and containers on it end.
+        |r| service(r, "hybrid-overlay-node").path.push_str(" --hybrid-overlay-vxlan-port 9898"),
         Drain,
         ABOVE_OVERLAY,
         "the command of hybrid-overlay-node",

@@ -95,6 +95,9 @@ impl PayloadError {
     }
 }
 
+/// The program whose version says for which clusters a payload is.
+const KUBELET: &str = r"C:\k\kubelet.exe";
+
 /// A payload directory whose files were seen to be there. Cheap to clone; the files stay on disk.
 #[derive(Default, Clone, Debug)]
 pub struct Payload {
@@ -144,6 +147,21 @@ impl Payload {
     /// The manifests by minor version of Kubernetes.
     pub fn by_minor(&self) -> &BTreeMap<Option<u32>, Manifest> {
         &self.manifests
+    }
+
+    /// The payloads with the kubelet of each, for people.
+    pub fn in_words(&self) -> String {
+        let words = |(minor, manifest): (&Option<u32>, &Manifest)| {
+            let of =
+                minor.map_or_else(|| "all versions of Kubernetes".to_owned(), |minor| format!("Kubernetes 1.{minor}"));
+            let kubelet = manifest.files.iter().find(|file| file.destination.eq_ignore_ascii_case(KUBELET));
+            match kubelet.and_then(|file| file.version.as_ref()) {
+                Some(version) => format!("{of} (kubelet {version})"),
+                None => of,
+            }
+        };
+        let all: Vec<String> = self.manifests.iter().map(words).collect();
+        if all.is_empty() { "no version of Kubernetes".to_owned() } else { all.join(", ") }
     }
 
     /// Where manifests are. `dir` itself if there are none, for an error that names it.

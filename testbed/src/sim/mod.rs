@@ -45,7 +45,13 @@ use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
 pub use wicd::maintenance::{Action, Outcome};
-use wicd::{daemon::cluster::Kube, fake::FakeHost, maintenance::Means};
+use wicd::{
+    credential_plugin::CLASSES_OF_CCG,
+    daemon::cluster::Kube,
+    fake::FakeHost,
+    host::{RegistryValue, RegistryValues},
+    maintenance::Means,
+};
 
 pub use self::{fault::Fault, fleet::ServingCertificate, jump_host::SimJumpHost, kubelet::BROKEN, link::Link};
 use self::{fleet::Fleet, machine::Machine, machine::Parts};
@@ -312,6 +318,16 @@ impl SimHost {
     /// How long its kubelet takes from its next start to its Node.
     pub fn set_boot_delay(&self, boot: Duration) {
         self.machine.change(|s| s.boot = boot);
+    }
+
+    /// Registers a plugin of Container Credential Guard, as another installer does.
+    pub fn register_plugin(&self, clsid: &str, library: &str) {
+        let values = RegistryValues::from([(String::new(), RegistryValue::Text(library.to_owned()))]);
+        let keys = [
+            (format!(r"SOFTWARE\Classes\CLSID\{clsid}\InprocServer32"), values),
+            (format!(r"{CLASSES_OF_CCG}\{clsid}"), RegistryValues::new()),
+        ];
+        self.windows().state().registry.extend(keys);
     }
 
     /// Its Windows: services, variables, trusted certificates and facts, to read and to change as an administrator on

@@ -7,6 +7,7 @@
 use std::net::Ipv4Addr;
 
 use crate::host::{Host, HostError, Route};
+use crate::ownership::Ownership;
 
 /// Low, so that it wins over a route that leads nowhere.
 const METRIC: u32 = 1;
@@ -33,16 +34,26 @@ pub fn step(routes: &[Route], address: Ipv4Addr) -> Step {
     Step::Add(Route { destination: address, length: 32, metric: METRIC, ..*default })
 }
 
-/// Makes the route if it is missing. Returns whether nothing had to be done.
+/// Makes the route if it is missing, and records it as ours. Returns whether nothing had to be done.
+///
+/// The caller holds the [`crate::lock`].
 ///
 /// # Errors
-/// When Windows does not list its routes or refuses the new one.
+/// When Windows does not list its routes or refuses the new one, or the record of ownership cannot be read or written.
 pub fn keep(host: &dyn Host, address: Ipv4Addr) -> Result<bool, HostError> {
     match step(&host.routes()?, address) {
         // Without a default route the host is in no network of a cloud.
         Step::None | Step::NoWayOut => Ok(true),
         Step::Add(route) => {
             tracing::info!(%address, via = %route.next_hop, "making the route to the metadata service");
+            let (there, boot_id) = (host.routes()?, host.boot_id()?);
+            Ownership::update(host, |owned| {
+                let routes = &mut owned.routes;
+                let is_this_run = routes.boot_id == boot_id;
+                routes.made.retain(|made| is_this_run && there.iter().any(|other| other.is(made)));
+                routes.made.push(route);
+                routes.boot_id = boot_id;
+            })?;
             host.add_route(&route).map(|()| false)
         }
     }

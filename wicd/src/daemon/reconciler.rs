@@ -22,7 +22,8 @@ use super::variables::{self, HostFacts};
 use crate::host::{Host, HostError, ServiceInfo, ServiceSpec};
 use crate::operation::{marker, settle_reboot};
 use crate::ownership::Ownership;
-use crate::{files, lock};
+use crate::processes::programs;
+use crate::{files, lock, network};
 
 mod preparation;
 
@@ -284,6 +285,12 @@ impl Reconciler {
                 _ => {}
             }
             service.hold = !backoff.may_start(now);
+            // Before its command line changes: the networks that are there were made with this one.
+            if let Some(actual) = actual.filter(|_| ours && service.name == network::OVERLAY_SERVICE)
+                && owned.vxlan_port.is_none()
+            {
+                network::note_port(&*self.host, &actual.command)?;
+            }
             if ours {
                 service.prepared = self.prepare(service, &all, desired, node);
                 changed.insert(service.name.clone(), self.drift.of_service(service, actual));
@@ -408,9 +415,23 @@ impl Reconciler {
                 }
             }
             Action::Start(service) => {
+                self.clear_the_way(service)?;
                 info!(service, "starting");
                 self.host.start_service(service)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Removes what is left of an earlier run of a service, and what would keep it from being as it is wanted.
+    fn clear_the_way(&self, service: &str) -> Result<(), HostError> {
+        let Some(command) = self.host.service(service)?.map(|s| s.command) else { return Ok(()) };
+        let ended = self.host.end_orphans(&programs(&command))?;
+        if !ended.is_empty() {
+            warn!(service, ?ended, "ended programs that an earlier run of the service has left");
+        }
+        if service == network::OVERLAY_SERVICE {
+            network::renew(&*self.host, &command)?;
         }
         Ok(())
     }

@@ -61,6 +61,124 @@ fn a_node_without_the_route_to_the_metadata_service_is_not_settled() {
     assert_eq!(bed.host.state().counts.get("routes"), None);
 }
 
+/// The route that wicd made goes with the host; one that was there, or that another program made after a restart, stays.
+#[test]
+fn the_route_to_the_metadata_service_goes_with_the_node() {
+    let address = std::net::Ipv4Addr::new(169, 254, 169, 254);
+    let theirs = |bed: &Bed| {
+        let default = bed.host.state().routes[0];
+        Route { destination: address, length: 32, ..default }
+    };
+    for (about, was_there, restarts, stays) in [
+        ("wicd made it", false, false, false),
+        ("it was there", true, false, true),
+        ("it is of another run of the host", false, true, true),
+    ] {
+        let mut bed = Bed::new();
+        let desired = Desired {
+            cluster_id: crate::operation::tests::CLUSTER.into(),
+            node_name: "win-1".into(),
+            version: "1".into(),
+            metadata_address: Some(address),
+            ..Desired::default()
+        };
+        files::write_json(&bed.host, path::DESIRED, &desired, Access::Protected).unwrap();
+        if was_there {
+            let route = theirs(&bed);
+            bed.host.state().routes.push(route);
+        }
+        bed.settle();
+        if restarts {
+            let route = Route { metric: 40, ..theirs(&bed) };
+            bed.host.set_boot_id("2");
+            bed.host.state().routes[1] = route;
+            bed.settle();
+        }
+        assert_eq!(cleaned(&bed.host), api::host::Outcome::Done, "{about}");
+        let left = bed.host.state().routes.iter().any(|r| r.destination == address);
+        assert_eq!((left, bed.host.state().routes[0].length), (stays, 0), "{about}");
+    }
+}
+
+fn cleaned(host: &FakeHost) -> api::host::Outcome {
+    let body = api::host::Body::Cleanup(api::host::Cleanup {});
+    crate::operation::run(host, &crate::operation::tests::request("leave-1", 1, body)).outcome
+}
+
+/// hybrid-overlay-node keeps a network that is there, with the port that it was made with.
+#[test]
+fn another_vxlan_port_takes_effect() {
+    let overlay = |port: Option<u16>| {
+        let flag = port.map(|port| format!(" --hybrid-overlay-vxlan-port {port}")).unwrap_or_default();
+        let path = format!(r"C:\k\hybrid-overlay-node.exe --node win-1{flag}");
+        vec![Service { path, ..service(network::OVERLAY_SERVICE, 2, &[]) }]
+    };
+    let sweeps = |bed: &Bed| bed.host.state().sweeps;
+    // Also on a host whose network is older than this record: its service names the port.
+    for has_record in [true, false] {
+        let mut bed = Bed::new();
+        bed.host.on_service({
+            let host = bed.host.clone();
+            move |event, service| {
+                let networks = host.state().hns.get("/networks").cloned().unwrap_or_default();
+                if event == ServiceEvent::Started && networks.as_array().is_none_or(Vec::is_empty) {
+                    let network = json!([{"Name": network::HNS_NETWORK, "MadeBy": service.command}]);
+                    host.state().hns.insert("/networks".into(), network);
+                }
+            }
+        });
+        let made_by = |bed: &Bed| bed.host.state().hns["/networks"][0]["MadeBy"].as_str().unwrap().to_owned();
+        bed.desire("1", overlay(None));
+        bed.settle();
+        if !has_record {
+            Ownership::update(&bed.host, |owned| owned.vxlan_port = None).unwrap();
+        }
+        // Another version with the same port, and a service that ends: the network stays.
+        bed.desire("2", overlay(Some(4789)));
+        bed.settle();
+        bed.kill(network::OVERLAY_SERVICE);
+        bed.settle();
+        assert_eq!((sweeps(&bed), made_by(&bed).contains("4789")), ((0, 0), false));
+        bed.desire("3", overlay(Some(9898)));
+        bed.settle();
+        assert_eq!((sweeps(&bed), made_by(&bed).contains("9898")), ((1, 1), true), "with the containers on it");
+        bed.kill(network::OVERLAY_SERVICE);
+        bed.settle();
+        assert_eq!(sweeps(&bed), (1, 1));
+        // What HNS refuses is tried again, and the service does not start with the old network.
+        bed.host.state().refused.insert("remove_networks ".into());
+        bed.desire("4", overlay(None));
+        for _ in 0..5 {
+            bed.pass();
+        }
+        assert_ne!(bed.state(network::OVERLAY_SERVICE), ServiceState::Running);
+        bed.host.state().refused.clear();
+        for _ in 0..60 {
+            bed.pass();
+        }
+        bed.settle();
+        assert!(!made_by(&bed).contains("9898"));
+    }
+}
+
+/// kube-log-runner alone has ended: the kubelet that it started goes on, and has the port.
+#[test]
+fn what_an_earlier_run_has_left_ends_before_a_service_starts() {
+    let mut bed = Bed::new();
+    let path = r"C:\k\kube-log-runner.exe -log-file=x C:\k\kubelet.exe --config=C:\k\kubelet.conf".to_owned();
+    bed.desire("1", vec![Service { path, ..service("kubelet", 1, &[]) }]);
+    bed.settle();
+    bed.kill("kubelet");
+    bed.host.state().orphans = vec![r"C:\k\kubelet.exe".into(), r"C:\k\kube-proxy.exe".into()];
+    let left = std::sync::Arc::new(std::sync::Mutex::new(None));
+    bed.host.on_service({
+        let (host, left) = (bed.host.clone(), left.clone());
+        move |_, _| *left.lock().unwrap() = Some(host.state().orphans.clone())
+    });
+    bed.settle();
+    assert_eq!(left.lock().unwrap().take(), Some(vec![r"C:\k\kube-proxy.exe".to_owned()]), "of another service");
+}
+
 pub(super) struct Bed {
     _dir: tempfile::TempDir,
     pub host: FakeHost,

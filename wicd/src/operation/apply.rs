@@ -14,9 +14,10 @@ use super::state::{blob, foreign, missing};
 use super::{Failure, Report, chain};
 use crate::access::{AccessList, Guard};
 use crate::certificates::{self, CertificateError};
-use crate::credential_plugin;
+use crate::credential_plugin::{self, Owner};
 use crate::files::{self, Access};
 use crate::host::{Host, HostError};
+use crate::kept_files;
 use crate::network;
 use crate::ownership::{Ownership, SERVICE_NAMES};
 use crate::secure;
@@ -43,12 +44,12 @@ pub(super) fn apply(host: &dyn Host, request: &Request, body: &Apply, report: &m
     preflight(host, body, &owned)?;
     let before = recipient::owner(host)?;
 
+    credential_plugin::close_keys(host, &mut owned)?;
     quiet(host, body, report)?;
+    kept_files::keep(host, body.configs.iter().map(|config| config.path.as_str()), &mut owned)?;
     claim(host, body, &placed, &mut owned)?;
     let plugin = body.desired.credential_plugin.as_ref();
-    if let Some(plugin) = plugin {
-        credential_plugin::claim(plugin, &mut owned);
-    }
+    credential_plugin::claim(host, plugin, &mut owned)?;
     for (name, value) in &variables {
         owned.claim_env_var(host, name, value.as_deref())?;
     }
@@ -71,17 +72,18 @@ pub(super) fn apply(host: &dyn Host, request: &Request, body: &Apply, report: &m
     }
     set_variables(host, &variables, &body.desired.services, &mut owned)?;
     trust(host, &trusted, &mut owned)?;
-    for key in credential_plugin::unregister_others(host, plugin, &mut owned)? {
-        report.warn(credential_plugin::left_in_words(&key));
+    for warning in credential_plugin::unregister_others(host, plugin, &mut owned)? {
+        report.warn(warning);
     }
     if let Some(plugin) = plugin {
         // Which account loads it is up to Windows, and there is no secret in it.
         host.set_access(&host.path(&plugin.library)?, &AccessList::of(Guard::Readable))?;
-        credential_plugin::register(host, plugin)?;
+        credential_plugin::register(host, plugin, &mut owned)?;
     }
     for stale in owned.placed.difference(&placed) {
         files::remove(host, stale)?;
     }
+    kept_files::put_back_except(host, &mut owned, &placed)?;
     owned.placed = placed;
     owned.save(host)?;
 
@@ -164,16 +166,17 @@ fn preflight(host: &dyn Host, body: &Apply, owned: &Ownership) -> Result<(), Fai
 fn check_plugin(host: &dyn Host, body: &Apply, owned: &Ownership) -> Result<(), Failure> {
     let Some(plugin) = &body.desired.credential_plugin else { return Ok(()) };
     let is_sent = body.files.iter().any(|f| f.destination.eq_ignore_ascii_case(&plugin.library));
-    if !credential_plugin::is_class(&plugin.clsid) || !is_sent {
+    if !credential_plugin::is_class(&plugin.clsid) || !credential_plugin::is_our_library(&plugin.library) || !is_sent {
         let message = format!("{:?} with {:?} is no plugin of the payload", plugin.clsid, plugin.library);
         return Err(Failure::new("PathRefused", message));
     }
-    match credential_plugin::foreign_key(host, plugin, owned)? {
-        None => Ok(()),
-        Some(key) => Err(Failure::new(
+    // Seen before, in the facts; another installer may have come since.
+    match credential_plugin::owner(host, &plugin.clsid, owned)? {
+        Owner::None | Owner::Ours => Ok(()),
+        Owner::Other(what) => Err(Failure::new(
             "ForeignCredentialPlugin",
             format!(
-                "another installer registered the plugin {}: HKLM\\{key} exists; uninstall that plugin, or take template.spec.gmsa.plugin out of the pool",
+                "another installer registered the plugin {} ({what}); uninstall that plugin, or take template.spec.gmsa.plugin out of the pool",
                 plugin.clsid
             ),
         )),

@@ -10,7 +10,8 @@ use super::{Failure, Report, chain, pending, pull};
 use crate::credential_plugin;
 use crate::files::{self, Access};
 use crate::host::{Host, HostError, ServiceInfo};
-use crate::ownership::Ownership;
+use crate::kept_files;
+use crate::ownership::{Ownership, Routes};
 
 /// containerd's images and state. Layers of images can only be removed completely by containerd itself, so what is left of it
 /// keeps no host from being given back.
@@ -46,23 +47,27 @@ impl Failures {
 
 pub(super) fn cleanup(host: &dyn Host, report: &mut Report) -> Result<Outcome, Failure> {
     let mut owned = Ownership::load_or_adopt(host)?;
+    credential_plugin::claim(host, None, &mut owned)?;
     let mut left = BTreeSet::new();
     let mut failures = Failures::default();
     withdraw(host)?;
     if owned != Ownership::default() {
         // What was only known from WMCO's services must be known still when these are gone.
         owned.save(host)?;
+        failures.note(credential_plugin::close_keys(host, &mut owned));
         // While containerd runs.
         pull::unpin_all(host, &owned, report);
         remove_services(host, &owned, report, &mut failures);
         failures.note(host.kill_leftovers());
         restore(host, &owned, &mut failures);
+        failures.note(remove_routes(host, &owned.routes));
         let kept = failures.note(credential_plugin::unregister_others(host, None, &mut owned));
-        for key in kept.into_iter().flatten() {
-            report.warn(credential_plugin::left_in_words(&key));
+        for warning in kept.into_iter().flatten() {
+            report.warn(warning);
         }
         left = remove_containerd_state(host, &mut owned, report);
         remove_files(host, &owned, report, &mut failures);
+        failures.note(kept_files::put_back(host, &mut owned));
     }
     failures.note(files::remove_tree(host, path::BLOBS));
     for file in pending::own_files() {
@@ -142,6 +147,14 @@ fn restore(host: &dyn Host, owned: &Ownership, failures: &mut Failures) {
     for der in owned.trusted.union(&owned.adopted_trust) {
         failures.note(host.untrust(&hex::decode(der).unwrap_or_default()));
     }
+}
+
+/// Removes the routes that wicd has made since the host was started. Windows has forgotten older ones.
+fn remove_routes(host: &dyn Host, routes: &Routes) -> Result<(), HostError> {
+    if routes.made.is_empty() || routes.boot_id != host.boot_id()? {
+        return Ok(());
+    }
+    routes.made.iter().try_for_each(|route| host.remove_route(route))
 }
 
 /// Moves containerd's state aside as one, and removes it there: what stays of it must not be taken for a store by the next containerd, whose

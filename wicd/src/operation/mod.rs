@@ -18,9 +18,11 @@ use std::time::Duration;
 
 use api::host::{Answer, Body, CertificateKind, HostState, Outcome, PROTOCOL, Request, Verb, path};
 
+use crate::credential_plugin;
 use crate::files::{self, Access};
 use crate::host::{Host, HostError};
 use crate::lock;
+use crate::ownership::Ownership;
 use crate::secure;
 
 pub use apply::untrusted;
@@ -152,12 +154,16 @@ fn further(host: &dyn Host, body: &Body, state: HostState) -> HostState {
     let ports_in_use = asked.ports.iter().copied().filter(|port| host.is_in_use(*port)).collect();
     // Without a domain there is no program to answer, and the calls take long to fail.
     let accounts = state.machine.domain.as_ref().map_or(&[][..], |_| &asked.service_accounts);
+    let owned = Ownership::load(host).ok().flatten().unwrap_or_default();
+    // What cannot be read here, `apply` reports before it changes anything.
+    let foreign = credential_plugin::foreign(host, asked.credential_plugin.as_deref(), &owned).unwrap_or_default();
     HostState {
         api_server,
         ports_in_use,
         restart_causes: host.restart_causes(),
         antivirus: host.antivirus(apply::CONTAINERD),
         service_accounts: accounts.iter().map(|name| (name.clone(), host.service_account(name))).collect(),
+        foreign_credential_plugins: foreign,
         ..state
     }
 }

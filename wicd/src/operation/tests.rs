@@ -258,6 +258,7 @@ fn facts_change_nothing() {
         api_server: Some("https://api:6443".into()),
         ports: vec![80, 10250],
         service_accounts: vec!["web".into()],
+        credential_plugin: None,
     };
     let answer = bed.run(Body::Facts(asked));
     let state = answer.state.unwrap();

@@ -9,12 +9,9 @@ use windows_sys::Win32::System::Com::CoTaskMemFree;
 use super::library::Library;
 use super::wide::{text, wide};
 use crate::host::{HnsRequest, HostError};
-use crate::network;
+use crate::network::HNS_NETWORKS;
 
 const LIBRARY: &str = "vmcompute.dll";
-
-/// Networks that our services make; endpoints on them go with them. Legacy.
-const NETWORKS: [&str; 2] = ["BaseOVNKubernetesHybridOverlayNetwork", network::HNS_NETWORK];
 
 /// Method, path, request, response.
 type HnsCall = unsafe extern "system" fn(*const u16, *const u16, *const u16, *mut *mut u16) -> i32;
@@ -70,7 +67,7 @@ fn ours(list: &Value) -> Vec<(String, String)> {
     networks
         .iter()
         .filter_map(|n| Some((n["ID"].as_str()?, n["Name"].as_str()?)))
-        .filter(|(id, name)| NETWORKS.contains(name) && id.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-'))
+        .filter(|(id, name)| HNS_NETWORKS.contains(name) && id.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-'))
         .map(|(id, name)| (id.to_owned(), name.to_owned()))
         .collect()
 }

@@ -176,6 +176,10 @@ impl Host for WindowsHost {
         routes::add(route).map_err(HostError::system("add the route to", route.destination.to_string()))
     }
 
+    fn remove_route(&self, route: &Route) -> Result<(), HostError> {
+        routes::remove(route).map_err(HostError::system("remove the route to", route.destination.to_string()))
+    }
+
     fn adapters(&self) -> Result<Vec<Adapter>, HostError> {
         machine::adapters().map_err(HostError::system("list", "the network adapters"))
     }
@@ -186,6 +190,22 @@ impl Host for WindowsHost {
 
     fn registry_key(&self, key: &str) -> Result<Option<RegistryValues>, HostError> {
         registry_key::values(key)
+    }
+
+    fn registry_keys(&self, key: &str) -> Result<Vec<String>, HostError> {
+        registry_key::keys(key)
+    }
+
+    fn registry_key_access(&self, key: &str) -> Result<Vec<u8>, HostError> {
+        registry_key::access(key)
+    }
+
+    fn open_registry_key(&self, key: &str) -> Result<(), HostError> {
+        registry_key::open_up(key)
+    }
+
+    fn restore_registry_key(&self, key: &str, access: &[u8]) -> Result<(), HostError> {
+        registry_key::restore(key, access)
     }
 
     fn put_registry_key(&self, key: &str, values: &RegistryValues) -> Result<(), HostError> {
@@ -223,5 +243,9 @@ impl Host for WindowsHost {
 
     fn kill_leftovers(&self) -> Result<(), HostError> {
         process::end_all(LEFTOVER)
+    }
+
+    fn end_orphans(&self, programs: &[&str]) -> Result<Vec<String>, HostError> {
+        process::end_orphans(programs).map_err(HostError::system("end", "processes of an earlier run of a service"))
     }
 }

@@ -131,6 +131,33 @@ pub(super) fn end_all(program: &str) -> Result<(), HostError> {
     Ok(())
 }
 
+/// Ends processes of these programs that have lost their parent, with all that they have started but containers.
+pub(super) fn end_orphans(programs: &[&str]) -> io::Result<Vec<String>> {
+    // As in `descend`: from the second list on, the ids of those that are held stay theirs.
+    let mut handles: BTreeMap<u32, Process> =
+        list()?.into_iter().filter_map(|p| Some((p.id, Process::open(p.id).ok()?))).collect();
+    // Windows' own processes cannot be opened. They count as older than all.
+    let started = |id| handles.get(&id).and_then(|process| process.started().ok()).unwrap_or_default();
+    let all: Vec<_> = list()?.into_iter().map(|p| processes::Process { started: started(p.id), ..p }).collect();
+    let path = |id| handles.get(&id).and_then(|process| process.program().ok());
+    let is_meant = |p: &processes::Process| {
+        let is_named = programs
+            .iter()
+            .any(|program| program.rsplit('\\').next().is_some_and(|n| n.eq_ignore_ascii_case(&p.program)));
+        is_named && path(p.id).is_some_and(|path| programs.iter().any(|program| program.eq_ignore_ascii_case(&path)))
+    };
+    let found: Vec<(u32, String)> =
+        processes::orphans(&all, is_meant).into_iter().map(|p| (p.id, p.program.clone())).collect();
+    let mut ended = Vec::new();
+    for (id, program) in found {
+        if let Some(process) = handles.remove(&id) {
+            process.end_with_descendants()?;
+            ended.push(program);
+        }
+    }
+    Ok(ended)
+}
+
 /// All processes, without the time of their start.
 fn list() -> io::Result<Vec<processes::Process>> {
     // SAFETY: no pointers.

@@ -2,15 +2,15 @@
 //!
 //! Windows gives the list of classes that Container Credential Guard may use to TrustedInstaller, and installers of plugins take ownership of
 //! it while they write, as [Microsoft's own](https://github.com/microsoft/Azure-Key-Vault-Plugin-gMSA/blob/main/src/CCGAKVPlugin/InstallPlugin.ps1)
-//! does. So does this, and only where a plain write is refused; owner and access list are put back afterwards.
+//! does. So does wicd, and only where a plain change is refused: [`access`], [`open_up`], the change, [`restore`].
 
 use std::io;
 
 use windows_registry::{Key, LOCAL_MACHINE, Type};
-use windows_sys::Win32::Foundation::{ERROR_ACCESS_DENIED, ERROR_FILE_NOT_FOUND, ERROR_INSUFFICIENT_BUFFER};
+use windows_sys::Win32::Foundation::{ERROR_FILE_NOT_FOUND, ERROR_INSUFFICIENT_BUFFER};
 use windows_sys::Win32::Security::{
-    DACL_SECURITY_INFORMATION, OWNER_SECURITY_INFORMATION, PSECURITY_DESCRIPTOR, SE_RESTORE_NAME,
-    SE_TAKE_OWNERSHIP_NAME,
+    DACL_SECURITY_INFORMATION, GetSecurityDescriptorLength, IsValidSecurityDescriptor, OWNER_SECURITY_INFORMATION,
+    PSECURITY_DESCRIPTOR, SE_RESTORE_NAME, SE_TAKE_OWNERSHIP_NAME,
 };
 use windows_sys::Win32::Storage::FileSystem::{READ_CONTROL, WRITE_DAC, WRITE_OWNER};
 use windows_sys::Win32::System::Registry::{HKEY_LOCAL_MACHINE, RegDeleteKeyExW, RegGetKeySecurity, RegSetKeySecurity};
@@ -23,6 +23,9 @@ use crate::host::{HostError, RegistryValue as Value, RegistryValues as Values};
 /// While wicd writes: SYSTEM and Administrators may change the key and what is made in it, and all may read.
 const WRITABLE: &str = "O:BAD:P(A;CI;KA;;;SY)(A;CI;KA;;;BA)(A;CI;KR;;;WD)";
 
+/// Bytes of the head of a self-relative security descriptor.
+const HEAD: usize = 20;
+
 /// The texts and bytes in a key; `None` if it does not exist.
 pub(super) fn values(key: &str) -> Result<Option<Values>, HostError> {
     let read = || {
@@ -30,7 +33,7 @@ pub(super) fn values(key: &str) -> Result<Option<Values>, HostError> {
         let mut values = Values::new();
         for (name, value) in opened.values().map_err(plain)? {
             match value.ty() {
-                Type::String => {
+                Type::String | Type::ExpandString => {
                     let text = opened.get_string(&name).map_err(plain)?;
                     values.insert(name, Value::Text(text));
                 }
@@ -47,26 +50,24 @@ pub(super) fn values(key: &str) -> Result<Option<Values>, HostError> {
     }
 }
 
+/// Names of the keys in a key; none if it does not exist.
+pub(super) fn keys(key: &str) -> Result<Vec<String>, HostError> {
+    let names = || LOCAL_MACHINE.open(key).and_then(|opened| Ok(opened.keys()?.collect())).map_err(plain);
+    match names() {
+        Err(e) if is(&e, ERROR_FILE_NOT_FOUND) => Ok(Vec::new()),
+        names => names.map_err(HostError::system("list the registry key", key)),
+    }
+}
+
 /// Makes a key, unless it exists, and sets values in it.
 pub(super) fn put(key: &str, values: &Values) -> Result<(), HostError> {
-    let done = match write(key, values) {
-        Err(e) if is(&e, ERROR_ACCESS_DENIED) => {
-            let above = key.rsplit_once('\\').map_or("", |(above, _)| above);
-            opened_up(above).and_then(|before| {
-                let done = write(key, values);
-                before.restore().and(done)
-            })
-        }
-        done => done,
-    };
-    done.map_err(HostError::system("write the registry key", key))
+    write(key, values).map_err(HostError::system("write the registry key", key))
 }
 
 /// Removes a key that has no others, and returns whether it is gone. Windows answers for one that has others as for one without the right
 /// to, so they are looked for first.
 pub(super) fn remove(key: &str) -> Result<bool, HostError> {
-    let done =
-        has_keys(key).and_then(|has_keys| if has_keys { Ok(false) } else { delete_with_rights(key).map(|()| true) });
+    let done = has_keys(key).and_then(|has_keys| if has_keys { Ok(false) } else { delete(key).map(|()| true) });
     match done {
         Err(e) if is(&e, ERROR_FILE_NOT_FOUND) => Ok(true),
         done => done.map_err(HostError::system("remove the registry key", key)),
@@ -76,16 +77,6 @@ pub(super) fn remove(key: &str) -> Result<bool, HostError> {
 fn has_keys(key: &str) -> io::Result<bool> {
     let opened = LOCAL_MACHINE.open(key).map_err(plain)?;
     Ok(opened.keys().map_err(plain)?.next().is_some())
-}
-
-fn delete_with_rights(key: &str) -> io::Result<()> {
-    match delete(key) {
-        // Another user may have made it again.
-        Err(e) if is(&e, ERROR_ACCESS_DENIED) => {
-            opened_up(key).and_then(|before| delete(key).or_else(|e| before.restore().and(Err(e))))
-        }
-        done => done,
-    }
 }
 
 fn write(key: &str, values: &Values) -> io::Result<()> {
@@ -106,35 +97,67 @@ fn delete(key: &str) -> io::Result<()> {
     check_code(unsafe { RegDeleteKeyExW(HKEY_LOCAL_MACHINE, key.as_ptr(), 0, 0) })
 }
 
-/// A key that wicd has made writable, and its security descriptor before that.
-struct OpenedUp {
-    key: Key,
-    before: Vec<u64>,
+/// Owner and access list of a key, as Windows keeps them.
+pub(super) fn access(key: &str) -> Result<Vec<u8>, HostError> {
+    let read = || -> io::Result<Vec<u8>> {
+        let buffer = security(&open(key, READ_CONTROL)?)?;
+        // SAFETY: Windows has put a descriptor at the beginning of the buffer.
+        let length = unsafe { GetSecurityDescriptorLength(buffer.as_ptr().cast_mut().cast()) } as usize;
+        Ok(buffer.iter().flat_map(|part| part.to_ne_bytes()).take(length).collect())
+    };
+    read().map_err(HostError::system("read the access list of the registry key", key))
 }
 
 /// Gives a key to Administrators, who may then change it. What is below stays as it is.
-fn opened_up(key: &str) -> io::Result<OpenedUp> {
-    for name in [SE_TAKE_OWNERSHIP_NAME, SE_RESTORE_NAME] {
-        privilege::enable(name)?;
-    }
-    let open = |access| LOCAL_MACHINE.options().access(access).open(key).map_err(plain);
-    let owned = open(READ_CONTROL | WRITE_OWNER)?;
-    let before = security(&owned)?;
-    let writable = Descriptor::parse(WRITABLE)?;
-    set_security(&owned, OWNER_SECURITY_INFORMATION, writable.as_raw())?;
-    // Its owner may change the list, but only with a handle that was opened since.
-    let opened = OpenedUp { key: open(READ_CONTROL | WRITE_DAC | WRITE_OWNER)?, before };
-    match set_security(&opened.key, DACL_SECURITY_INFORMATION, writable.as_raw()) {
-        Ok(()) => Ok(opened),
-        Err(e) => opened.restore().and(Err(e)),
+pub(super) fn open_up(key: &str) -> Result<(), HostError> {
+    let open_up = || {
+        enable()?;
+        let writable = Descriptor::parse(WRITABLE)?;
+        set_security(&open(key, WRITE_OWNER)?, OWNER_SECURITY_INFORMATION, writable.as_raw())?;
+        // Its owner may change the list, but only with a handle that was opened since.
+        set_security(&open(key, WRITE_DAC)?, DACL_SECURITY_INFORMATION, writable.as_raw())
+    };
+    open_up().map_err(HostError::system("take the registry key", key))
+}
+
+/// Gives a key an owner and access list of [`access`]. A key that does not exist is success.
+pub(super) fn restore(key: &str, access: &[u8]) -> Result<(), HostError> {
+    let restore = || {
+        let mut buffer = vec![0_u64; access.len().div_ceil(size_of::<u64>())];
+        for (part, bytes) in buffer.iter_mut().zip(access.chunks(size_of::<u64>())) {
+            let mut whole = [0; size_of::<u64>()];
+            whole[..bytes.len()].copy_from_slice(bytes);
+            *part = u64::from_ne_bytes(whole);
+        }
+        let raw: PSECURITY_DESCRIPTOR = buffer.as_mut_ptr().cast();
+        // SAFETY: the buffer is at least as long as a descriptor's head; the call checks the rest against itself, and its length against ours.
+        let is_whole = access.len() >= HEAD
+            && unsafe {
+                IsValidSecurityDescriptor(raw) != 0 && GetSecurityDescriptorLength(raw) as usize <= access.len()
+            };
+        if !is_whole {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the record of its access list is damaged"));
+        }
+        enable()?;
+        // First the owner that wicd has given it: only that one may change the list, also where an earlier attempt has put the owner back.
+        let writable = Descriptor::parse(WRITABLE)?;
+        set_security(&open(key, WRITE_OWNER)?, OWNER_SECURITY_INFORMATION, writable.as_raw())?;
+        let what = DACL_SECURITY_INFORMATION | OWNER_SECURITY_INFORMATION;
+        set_security(&open(key, WRITE_DAC | WRITE_OWNER)?, what, raw)
+    };
+    match restore() {
+        Err(e) if is(&e, ERROR_FILE_NOT_FOUND) => Ok(()),
+        done => done.map_err(HostError::system("restore the access list of the registry key", key)),
     }
 }
 
-impl OpenedUp {
-    fn restore(mut self) -> io::Result<()> {
-        let before = self.before.as_mut_ptr().cast();
-        set_security(&self.key, DACL_SECURITY_INFORMATION | OWNER_SECURITY_INFORMATION, before)
-    }
+/// The rights of administrators to take a key, and to give it to another owner.
+fn enable() -> io::Result<()> {
+    [SE_TAKE_OWNERSHIP_NAME, SE_RESTORE_NAME].into_iter().try_for_each(privilege::enable)
+}
+
+fn open(key: &str, access: u32) -> io::Result<Key> {
+    LOCAL_MACHINE.options().access(access).open(key).map_err(plain)
 }
 
 /// Owner and access list of a key, in a buffer that is aligned for them.

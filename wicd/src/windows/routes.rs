@@ -5,10 +5,11 @@ use std::net::Ipv4Addr;
 use std::ptr::null_mut;
 use std::slice;
 
-use windows_sys::Win32::Foundation::ERROR_OBJECT_ALREADY_EXISTS;
+use windows_sys::Win32::Foundation::{ERROR_FILE_NOT_FOUND, ERROR_NOT_FOUND, ERROR_OBJECT_ALREADY_EXISTS};
 use windows_sys::Win32::NetworkManagement::IpHelper::{
-    CreateIpForwardEntry2, FreeMibTable, GetIpForwardTable2, GetIpInterfaceEntry, InitializeIpForwardEntry,
-    InitializeIpInterfaceEntry, MIB_IPFORWARD_ROW2, MIB_IPFORWARD_TABLE2, MIB_IPINTERFACE_ROW,
+    CreateIpForwardEntry2, DeleteIpForwardEntry2, FreeMibTable, GetIpForwardTable2, GetIpInterfaceEntry,
+    InitializeIpForwardEntry, InitializeIpInterfaceEntry, MIB_IPFORWARD_ROW2, MIB_IPFORWARD_TABLE2,
+    MIB_IPINTERFACE_ROW,
 };
 use windows_sys::Win32::Networking::WinSock::{AF_INET, MIB_IPPROTO_NETMGMT, SOCKADDR_INET};
 
@@ -43,6 +44,27 @@ fn of_interface(index: u32) -> u32 {
 
 /// Makes a route until the next restart of the host. One that is there already is success.
 pub(super) fn add(route: &Route) -> io::Result<()> {
+    let row = MIB_IPFORWARD_ROW2 { Metric: route.metric, Protocol: MIB_IPPROTO_NETMGMT, ..row(route) };
+    // SAFETY: the row is whole.
+    match check_code(unsafe { CreateIpForwardEntry2(&raw const row) }) {
+        Err(e) if is(&e, ERROR_OBJECT_ALREADY_EXISTS) => Ok(()),
+        result => result,
+    }
+}
+
+/// Removes a route. One that is not there is success.
+pub(super) fn remove(route: &Route) -> io::Result<()> {
+    let row = row(route);
+    // SAFETY: the row is whole.
+    match check_code(unsafe { DeleteIpForwardEntry2(&raw const row) }) {
+        // The second: its network card is gone.
+        Err(e) if is(&e, ERROR_NOT_FOUND) || is(&e, ERROR_FILE_NOT_FOUND) => Ok(()),
+        result => result,
+    }
+}
+
+/// What makes a route this one to Windows.
+fn row(route: &Route) -> MIB_IPFORWARD_ROW2 {
     let mut row = MIB_IPFORWARD_ROW2::default();
     // SAFETY: the row is ours; the call fills it with what is usual.
     unsafe { InitializeIpForwardEntry(&raw mut row) };
@@ -50,13 +72,7 @@ pub(super) fn add(route: &Route) -> io::Result<()> {
     row.DestinationPrefix.Prefix = address(route.destination);
     row.DestinationPrefix.PrefixLength = route.length;
     row.NextHop = address(route.next_hop);
-    row.Metric = route.metric;
-    row.Protocol = MIB_IPPROTO_NETMGMT;
-    // SAFETY: the row is whole.
-    match check_code(unsafe { CreateIpForwardEntry2(&raw const row) }) {
-        Err(e) if is(&e, ERROR_OBJECT_ALREADY_EXISTS) => Ok(()),
-        result => result,
-    }
+    row
 }
 
 /// # Safety

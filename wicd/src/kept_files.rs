@@ -1,0 +1,174 @@
+//! Files of the owner in the place of ours. A copy is kept beside them while the host is a node, and is put back afterwards.
+//!
+//! The copy is made before the first of our files is claimed, and is forgotten together with the claim: at no time is a file of the owner taken for
+//! ours, or ours for the owner's.
+
+use std::collections::BTreeSet;
+
+use api::host::path;
+use tracing::info;
+
+use crate::files::{self, Access};
+use crate::host::{Host, HostError};
+use crate::ownership::Ownership;
+
+/// Largest file that is kept, in bytes. What a program reads as its settings is smaller.
+const MOST: u64 = 1 << 20;
+
+/// Where the copy of a file is.
+fn copy_of(path: &str) -> String {
+    format!("{path}.before-wicd")
+}
+
+/// Copies those files that are there and that we have not written. `C:\k` is ours as a whole. The caller saves the record, before it writes any
+/// of the files.
+///
+/// # Errors
+/// [`HostError::Refused`] for a file that is too large. Also when one cannot be read or copied.
+pub fn keep<'a>(
+    host: &dyn Host,
+    paths: impl IntoIterator<Item = &'a str>,
+    owned: &mut Ownership,
+) -> Result<(), HostError> {
+    let root = format!(r"{}\", path::ROOT);
+    for path in paths {
+        let is_ours = path.starts_with(&root) || owned.placed.contains(path) || owned.files.contains(path);
+        if is_ours || owned.kept.contains_key(path) {
+            continue;
+        }
+        let Some(size) = files::size(host, path)? else { continue };
+        if size > MOST {
+            let problem = format!("it is not ours, and with {size} bytes is too large to be kept: move it away");
+            return Err(HostError::Refused { path: path.to_owned(), problem });
+        }
+        let Some(content) = files::read(host, path)? else { continue };
+        let copy = copy_of(path);
+        info!(path, copy, "keeping a file of the owner");
+        files::write(host, &copy, &content, Access::Protected)?;
+        owned.kept.insert(path.to_owned(), copy);
+    }
+    Ok(())
+}
+
+/// Puts all files of the owner back. Ours are removed already.
+///
+/// # Errors
+/// When a file cannot be written, or the record cannot.
+pub fn put_back(host: &dyn Host, owned: &mut Ownership) -> Result<(), HostError> {
+    put_back_except(host, owned, &BTreeSet::new())
+}
+
+/// As [`put_back`], without those in whose place one of ours stays.
+///
+/// # Errors
+/// As [`put_back`].
+pub fn put_back_except(host: &dyn Host, owned: &mut Ownership, ours: &BTreeSet<String>) -> Result<(), HostError> {
+    let back: Vec<(String, String)> =
+        owned.kept.iter().filter(|(path, _)| !ours.contains(*path)).map(|(p, c)| (p.clone(), c.clone())).collect();
+    for (path, copy) in back {
+        if let Some(content) = files::read(host, &copy)? {
+            info!(path, "putting back a file of the owner");
+            files::write(host, &path, &content, Access::Protected)?;
+        }
+        // From here on the file is the owner's, and the copy is what is to be removed.
+        owned.placed.remove(&path);
+        owned.kept.remove(&path);
+        owned.files.insert(copy.clone());
+        owned.save(host)?;
+        files::remove(host, &copy)?;
+        owned.files.remove(&copy);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use api::host::{Apply, Body, Cleanup, ConfigFile, Outcome};
+
+    use super::*;
+    use crate::operation::tests::{Bed, reason, wanted};
+
+    const LOGINS: &str = path::REGISTRY_LOGINS;
+
+    fn with_logins(content: &str) -> Apply {
+        let mut apply = wanted("1");
+        apply.configs.push(ConfigFile { path: LOGINS.into(), content: content.into(), secret: true });
+        apply
+    }
+
+    fn bed() -> Bed {
+        let bed = Bed::new();
+        bed.write(LOGINS, b"theirs");
+        bed.stage_version("1");
+        bed
+    }
+
+    #[test]
+    fn a_file_of_the_owner_comes_back_with_the_removal() {
+        let bed = bed();
+        for content in ["ours", "ours, later"] {
+            assert_eq!(bed.apply(with_logins(content)).outcome, Outcome::Done);
+            assert_eq!(bed.read(LOGINS).as_deref(), Some(content));
+        }
+        assert_eq!(bed.run(Body::Cleanup(Cleanup {})).outcome, Outcome::Done);
+        assert_eq!((bed.read(LOGINS).as_deref(), bed.exists(&copy_of(LOGINS))), (Some("theirs"), false));
+    }
+
+    #[test]
+    fn it_comes_back_when_the_cluster_has_no_logins_any_more() {
+        let bed = bed();
+        assert_eq!(bed.apply(with_logins("ours")).outcome, Outcome::Done);
+        assert_eq!(bed.apply(wanted("1")).outcome, Outcome::Done);
+        assert_eq!(bed.read(LOGINS).as_deref(), Some("theirs"));
+        assert_eq!(bed.run(Body::Cleanup(Cleanup {})).outcome, Outcome::Done);
+        assert_eq!((bed.read(LOGINS).as_deref(), bed.exists(&copy_of(LOGINS))), (Some("theirs"), false));
+    }
+
+    #[test]
+    fn where_there_was_none_there_is_none_afterwards() {
+        let bed = Bed::new();
+        bed.stage_version("1");
+        for content in ["ours", "ours, later"] {
+            assert_eq!(bed.apply(with_logins(content)).outcome, Outcome::Done);
+        }
+        assert!(!bed.exists(&copy_of(LOGINS)));
+        assert_eq!(bed.run(Body::Cleanup(Cleanup {})).outcome, Outcome::Done);
+        assert!(!bed.exists(LOGINS));
+    }
+
+    #[test]
+    fn one_that_is_too_large_is_refused_and_stays() {
+        let bed = Bed::new();
+        bed.stage_version("1");
+        let large = vec![b'x'; usize::try_from(MOST).unwrap() + 1];
+        bed.write(LOGINS, &large);
+        assert_eq!(reason(&bed.apply(with_logins("ours"))), "DirectoryRefused");
+        assert_eq!(bed.read(LOGINS).map(|content| content.len()), Some(large.len()));
+    }
+
+    /// Whenever wicd ends, no content is lost, and ours does not stay.
+    #[test]
+    fn a_crash_loses_nothing() {
+        let straight = bed();
+        straight.host.fail_after(None);
+        assert_eq!(straight.apply(with_logins("ours")).outcome, Outcome::Done);
+        let applying = straight.host.state().calls;
+        straight.host.fail_after(None);
+        assert_eq!(straight.run(Body::Cleanup(Cleanup {})).outcome, Outcome::Done);
+        let cleaning = straight.host.state().calls;
+        for n in (0..applying + cleaning).step_by(13) {
+            let bed = bed();
+            bed.host.fail_after(Some(n));
+            bed.apply(with_logins("ours"));
+            let left = bed.host.state().calls_left;
+            bed.host.fail_after(None);
+            bed.apply(with_logins("ours"));
+            bed.host.fail_after(left);
+            bed.run(Body::Cleanup(Cleanup {}));
+            bed.host.fail_after(None);
+            assert_eq!(bed.run(Body::Cleanup(Cleanup {})).outcome, Outcome::Done, "after {n} calls");
+            assert_eq!(bed.read(LOGINS).as_deref(), Some("theirs"), "after {n} calls");
+            assert!(!bed.exists(&copy_of(LOGINS)), "after {n} calls");
+        }
+    }
+}
