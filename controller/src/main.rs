@@ -33,6 +33,7 @@ async fn main() -> ExitCode {
         Command::Acceptance(args) => Box::pin(controller::acceptance::run(*args)).await,
         Command::Lint(args) => controller::lint_command::run(&args),
         Command::Status(args) => controller::status_command::run(args).await,
+        Command::Gather(args) => Box::pin(controller::gather::run(*args)).await,
         Command::Payload { copy } => controller::payload_command::run(&copy),
         Command::Crds => crds().map(|()| ExitCode::SUCCESS),
         Command::Completion { shell } => args::complete(shell).map(|()| ExitCode::SUCCESS).map_err(Into::into),
