@@ -109,6 +109,8 @@ pub enum Verb {
     Pull,
     /// Remove everything that the operator put on the host: [`Cleanup`].
     Cleanup,
+    /// Collect support data without a change of the host: [`Support`].
+    Support,
 }
 
 impl Verb {
@@ -122,6 +124,7 @@ impl Verb {
             Self::Reboot => "reboot",
             Self::Pull => "pull",
             Self::Cleanup => "cleanup",
+            Self::Support => "support",
         }
     }
 }
@@ -144,6 +147,11 @@ pub fn operation_dir(id: &str) -> String {
 /// Path of a request.
 pub fn request_path(id: &str, verb: Verb) -> String {
     format!(r"{}\{}.request.json", operation_dir(id), verb.as_str())
+}
+
+/// Path of the archive that [`Verb::Support`] writes.
+pub fn support_path(id: &str) -> String {
+    format!(r"{}\support.tar.zst", operation_dir(id))
 }
 
 /// Path of an answer.
@@ -228,6 +236,8 @@ pub enum Body {
     Pull(Pull),
     /// [`Verb::Cleanup`]
     Cleanup(Cleanup),
+    /// [`Verb::Support`]
+    Support(Support),
 }
 
 impl Body {
@@ -241,6 +251,7 @@ impl Body {
             Self::Reboot(_) => Verb::Reboot,
             Self::Pull(_) => Verb::Pull,
             Self::Cleanup(_) => Verb::Cleanup,
+            Self::Support(_) => Verb::Support,
         }
     }
 }
@@ -413,6 +424,15 @@ pub struct Pull {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Cleanup {}
+
+/// Collect support data without a change of the host: into [`support_path`], a tar under one zstd frame. It needs no recipient and no epoch,
+/// as facts do. What cannot be collected is in its `index.json`. Logs of workloads are left out.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct Support {
+    /// Age of the oldest events of Windows, in hours.
+    pub hours: u32,
+}
 
 /// SHA-256 over paths and contents of configuration files, in lower-case hex. The order does not matter.
 pub fn configs_digest(configs: &[ConfigFile]) -> String {

@@ -71,6 +71,11 @@ pub enum Command {
     /// Commands that change something.
     #[command(flatten)]
     Act(Act),
+    /// Gather support data: objects, logs and, on request, what hosts report, without secrets. Changes nothing.
+    #[command(
+        after_help = "Exit status:\n  0  something was gathered; what was not is listed\n  1  an error, or nothing could be gathered"
+    )]
+    Gather(Box<Gather>),
     /// Copy the payload and this program between volumes, for the init containers of a pod that cannot mount the image of the payload.
     Payload {
         /// What is copied.
@@ -479,6 +484,42 @@ pub struct Status {
     /// Output format.
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     pub output: Output,
+}
+
+/// Arguments of `gather`.
+#[derive(Parser, Clone, Debug, Default)]
+pub struct Gather {
+    /// Folder for the data, which must be empty. The archive is written beside it. `windows-node-pools-TIME` if not set.
+    #[arg(long, value_name = "DIR")]
+    pub dest: Option<PathBuf>,
+    /// Kubeconfig. `KUBECONFIG` or the service account of the pod if not set.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Namespace of the operator.
+    #[arg(long, env = "WATCH_NAMESPACE", default_value = api::names::DEFAULT_NAMESPACE)]
+    pub namespace: String,
+    /// Age of the oldest lines of pods' logs, for example 24h. All lines if not set.
+    #[arg(long, env = "MUST_GATHER_SINCE", value_name = "DURATION")]
+    pub since: Option<String>,
+    /// Time of the oldest lines of pods' logs, for example 2026-01-31T12:00:00Z. Goes before --since.
+    #[arg(long, env = "MUST_GATHER_SINCE_TIME", value_name = "TIME")]
+    pub since_time: Option<String>,
+    /// Also ask hosts over SSH: all, or those of these names. Only hosts whose host key the operator has pinned, or a person declared.
+    #[arg(long, value_name = "NAME,…", num_args = 0..=1, require_equals = true, default_missing_value = "all")]
+    pub hosts: Option<String>,
+    /// File with the private key for hosts, in OpenSSH or PEM form and without a passphrase. The Secrets of the operator if not set, which you
+    /// must then be allowed to get.
+    #[arg(long, value_name = "FILE")]
+    pub identity: Option<PathBuf>,
+    /// The `wicd.exe` that hosts get to collect.
+    #[arg(long, env = "WICD_EXE", default_value = "/usr/local/share/windows-node-pools/wicd.exe", value_name = "FILE")]
+    pub wicd: PathBuf,
+    /// Replace names of hosts, addresses and domains by pseudonyms. What they stand for is written beside the archive, to keep.
+    #[arg(long)]
+    pub anonymise: bool,
+    /// Write no archive.
+    #[arg(long)]
+    pub no_archive: bool,
 }
 
 /// Output format.

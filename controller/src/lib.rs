@@ -25,6 +25,7 @@ mod events;
 pub mod explain_command;
 #[cfg(test)]
 mod fake_api;
+pub mod gather;
 mod host_key_policy;
 mod http;
 mod instance;

@@ -45,6 +45,7 @@ async fn main() -> ExitCode {
         Command::Lint(args) => controller::lint_command::run(&args),
         Command::Status(args) => controller::status_command::run(args).await,
         Command::Act(args) => Box::pin(controller::act_command::run(args)).await,
+        Command::Gather(args) => Box::pin(controller::gather::run(*args)).await,
         Command::Payload { copy } => controller::payload_command::run(&copy),
         Command::MachineSet(args) => controller::machineset_command::run(*args).await,
         Command::Crds => crds().map(|()| ExitCode::SUCCESS),

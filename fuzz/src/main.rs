@@ -24,6 +24,7 @@ const TARGETS: &[(&str, Target)] = &[
     ("object", signatures::object),
     ("release", files::release),
     ("signature", signatures::signature),
+    ("support", messages::support),
     ("username", messages::username),
     ("webhook", messages::webhook),
     ("windows-instances", files::windows_instances),

@@ -22,6 +22,16 @@ use wnp_core::{
 const OPERATION: &str = "join-win-1-0";
 const NODE: &str = "win-1";
 
+/// The archive of a host with its support data.
+pub fn support(data: &[u8]) {
+    let unpacked = remote::support::unpack(data);
+    for (name, _) in &unpacked.files {
+        let parts = std::path::Path::new(name).components();
+        assert!(parts.into_iter().all(|part| matches!(part, std::path::Component::Normal(_))), "{name:?} leads out");
+    }
+    unpacked.refused.iter().for_each(|line| crate::assert_fit_for_people(line, 200));
+}
+
 /// From the bytes on a host to what becomes of them.
 pub fn answer(data: &[u8]) {
     let Answer { state: Some(state), requests, warnings, .. } = (match facts::parse_answer(data, OPERATION, Verb::Apply)

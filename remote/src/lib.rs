@@ -3,7 +3,8 @@
 //! - [`ssh`]: one connection, with SFTP for all bytes and exec for starting `wicd.exe`;
 //! - [`payload`]: what is sent;
 //! - [`session`]: requests to the `wicd.exe` of one host, over one connection;
-//! - [`facts`]: what a host says, which is untrusted until parsed.
+//! - [`facts`]: what a host says, which is untrusted until parsed;
+//! - [`support`]: support data of a host, which is untrusted as well.
 
 mod error;
 pub mod facts;
@@ -11,6 +12,7 @@ pub mod payload;
 mod program;
 pub mod session;
 pub mod ssh;
+pub mod support;
 
 pub use error::RemoteError;
 pub use session::{Operator, Session, Speaks, Traffic};

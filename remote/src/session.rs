@@ -14,6 +14,7 @@ use crate::{
     payload::{Archive, Payload, Wicd},
     program,
     ssh::{Connection, SshError, Target},
+    support,
 };
 
 /// A directory that only Windows has.
@@ -164,7 +165,7 @@ impl Session {
         Ok(())
     }
 
-    /// From now on speaks to this host alone: it was proven. Before, nothing but facts can be asked.
+    /// From now on speaks to this host alone: it was proven. Before, nothing can be asked but facts and support data.
     pub fn speak_to(&mut self, whom: Speaks) {
         self.speaks = Some(whom);
     }
@@ -172,7 +173,7 @@ impl Session {
     /// Has wicd do something. Answers that it failed are errors.
     ///
     /// # Errors
-    /// [`RemoteError::NotProven`] for all requests but that for facts, until [`Session::speak_to`] was called.
+    /// [`RemoteError::NotProven`] for all requests but those for facts and support data, until [`Session::speak_to`] was called.
     /// [`RemoteError::NoAnswer`] when wicd ends without an answer. [`RemoteError::BadAnswer`] when its answer is not one to
     /// this request. [`RemoteError::Host`] when it answers that it failed. [`RemoteError::Ssh`] when the connection breaks,
     /// the command does not end in time, or a file cannot be read or written on the host. When the program is not on the host
@@ -182,7 +183,9 @@ impl Session {
         let verb = body.verb();
         let whom = match &self.speaks {
             Some(whom) => whom.clone(),
-            None if verb == Verb::Facts => Speaks { recipient: self.recipient.clone(), ..Speaks::default() },
+            None if matches!(verb, Verb::Facts | Verb::Support) => {
+                Speaks { recipient: self.recipient.clone(), ..Speaks::default() }
+            }
             None => return Err(RemoteError::NotProven),
         };
         let request = Request {
@@ -237,6 +240,22 @@ impl Session {
     /// As [`Session::look`].
     pub async fn facts(&self, body: host::Facts) -> Result<HostState, RemoteError> {
         self.ask(Body::Facts(body)).await?.state.ok_or(RemoteError::BadAnswer { verb: "facts" })
+    }
+
+    /// Has the host collect support data, and returns what it answered and the archive, which is removed from the host.
+    ///
+    /// # Errors
+    /// When [`Session::ask`] fails, or the archive is missing, larger than [`support::MOST_BYTES`], or cannot be read.
+    pub async fn support(&self, body: host::Support) -> Result<(Answer, Vec<u8>), RemoteError> {
+        let path = host::support_path(&self.operation);
+        let collected = async {
+            let answer = self.ask(Body::Support(body)).await?;
+            let archive = self.connection.read(&path, support::MOST_BYTES).await?;
+            Ok((answer, archive.ok_or(RemoteError::BadAnswer { verb: Verb::Support.as_str() })?))
+        };
+        let collected = collected.await;
+        self.connection.remove(&path).await?;
+        collected
     }
 
     /// Sends the payload files that are missing, as one stream, and has them unpacked and verified. What was sent before

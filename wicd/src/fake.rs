@@ -87,6 +87,12 @@ pub struct State {
     pub antivirus: Antivirus,
     /// Accounts of the domain. Others are not found.
     pub service_accounts: BTreeMap<String, AccountState>,
+    /// Codes with which services ended; 0 where there is none.
+    pub exit_codes: BTreeMap<String, u32>,
+    /// Events by channel, whatever the query.
+    pub events: BTreeMap<String, Vec<String>>,
+    /// Installed updates.
+    pub updates: Vec<String>,
     /// How often each service was started.
     pub starts: BTreeMap<String, u32>,
     /// What a started service's state is; [`ServiceState::Running`] unless a test says otherwise.
@@ -543,6 +549,21 @@ impl Host for FakeHost {
 
     fn service_account(&self, name: &str) -> AccountState {
         self.state().service_accounts.get(name).copied().unwrap_or(AccountState::NotFound)
+    }
+
+    fn exit_code(&self, service: &str) -> Result<Option<u32>, HostError> {
+        let state = self.call("exit_code", service)?;
+        let code = state.exit_codes.get(service).copied().unwrap_or_default();
+        Ok(state.services.contains_key(service).then_some(code))
+    }
+
+    fn events(&self, channel: &str, _: &str, most: usize) -> Result<Vec<String>, HostError> {
+        let state = self.call("events", channel)?;
+        Ok(state.events.get(channel).into_iter().flatten().take(most).cloned().collect())
+    }
+
+    fn updates(&self) -> Result<Vec<String>, HostError> {
+        Ok(self.call("updates", "")?.updates.clone())
     }
 
     fn kill_leftovers(&self) -> Result<(), HostError> {

@@ -249,6 +249,21 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// When containerd does not answer.
     fn images(&self) -> Result<Box<dyn ImageStore>, ImageError>;
+    /// The code with which a service last ended, `None` if it does not exist.
+    ///
+    /// # Errors
+    /// When the service cannot be opened or queried.
+    fn exit_code(&self, service: &str) -> Result<Option<u32>, HostError>;
+    /// Events of a channel of Windows' event log that match a query (XPath), the newest first, each as XML.
+    ///
+    /// # Errors
+    /// When the channel does not exist, or cannot be read.
+    fn events(&self, channel: &str, query: &str, most: usize) -> Result<Vec<String>, HostError>;
+    /// Names of the installed updates of Windows.
+    ///
+    /// # Errors
+    /// When the registry cannot be read.
+    fn updates(&self) -> Result<Vec<String>, HostError>;
     /// Ends processes of ours that outlive the services, as containerd's shims.
     ///
     /// # Errors

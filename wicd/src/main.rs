@@ -31,6 +31,8 @@ enum Command {
     Pull { operation: String },
     /// Remove everything that the operator put on the host
     Cleanup { operation: String },
+    /// Collect support data, change nothing
+    Support { operation: String },
     /// Be the Windows service; started by the service manager
     Service,
     /// Do what the service does, in the foreground
@@ -54,6 +56,7 @@ impl Command {
             Self::Reboot { operation } => Some((Verb::Reboot, operation)),
             Self::Pull { operation } => Some((Verb::Pull, operation)),
             Self::Cleanup { operation } => Some((Verb::Cleanup, operation)),
+            Self::Support { operation } => Some((Verb::Support, operation)),
             Self::Service | Self::Run | Self::Maintenance(_) | Self::Version => None,
         }
     }

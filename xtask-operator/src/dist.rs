@@ -39,6 +39,9 @@ pub(crate) struct Args {
     /// The payload's image by digest, to mount as a volume. The operator's image is then the one without a payload.
     #[arg(long)]
     pub payload_image: Option<String>,
+    /// The image for `oc adm must-gather` by digest, which the OLM bundle names.
+    #[arg(long)]
+    pub must_gather_image: Option<String>,
     /// Folder with the payload that is in the image.
     #[arg(long, requires = "wicd")]
     pub payload: Option<PathBuf>,
@@ -65,13 +68,15 @@ pub(crate) struct Args {
 
 /// Writes the files.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let given = [&args.image].into_iter().chain(&args.payload_image).chain(&args.bundle_image);
+    let given =
+        [&args.image].into_iter().chain(&args.payload_image).chain(&args.must_gather_image).chain(&args.bundle_image);
     let images: Vec<&str> = given.map(String::as_str).collect();
     for image in &images {
         ensure!(is_digest(image), "{image} does not end with @sha256: and 64 hexadecimal digits: a tag moves");
     }
     let kubernetes = args.kubernetes.iter().map(|version| payload::minor(version)).collect::<Result<Vec<_>>>()?;
-    let release = deploy::Release { image: &args.image, kubernetes: &kubernetes };
+    let release =
+        deploy::Release { image: &args.image, must_gather: args.must_gather_image.as_deref(), kubernetes: &kubernetes };
     let out = workspace_root().join(&args.out);
     for platform in Platform::ALL {
         let text = manifest(platform, &args.image, args.payload_image.as_deref())?;
@@ -297,6 +302,7 @@ mod tests {
         let args = Args {
             image: push(&images.slim, image::SLIM),
             payload_image: Some(push(&images.payload, image::PAYLOAD)),
+            must_gather_image: images.must_gather.as_ref().map(|built| push(built, image::MUST_GATHER)),
             payload: None,
             wicd: None,
             kubernetes: vec![crate::payload::KUBERNETES[0].into()],

@@ -28,7 +28,7 @@ pub(crate) struct Args {
 }
 
 /// Names, and folders of the repository with seeds besides `fuzz/seeds/<name>`.
-const TARGETS: [(&str, &[&str]); 13] = [
+const TARGETS: [(&str, &[&str]); 14] = [
     ("answer", &[]),
     ("artifact", &[]),
     ("artifact-tar", &[]),
@@ -39,6 +39,7 @@ const TARGETS: [(&str, &[&str]); 13] = [
     ("object", &[]),
     ("release", &[]),
     ("signature", &["gitops/src/verify/fixtures"]),
+    ("support", &[]),
     ("username", &[]),
     ("webhook", &[]),
     ("windows-instances", &[]),

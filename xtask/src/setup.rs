@@ -28,6 +28,9 @@ const PACKAGES: &[(&str, &str)] = &[
     ("podman", "podman"),
     ("runc", "runc"),
     ("/usr/share/ca-certificates/mozilla", "ca-certificates"),
+    // The image for `oc adm must-gather`.
+    ("/bin/bash-static", "bash-static"),
+    ("/bin/busybox", "busybox-static"),
 ];
 
 /// Debian's Rust with the source of its standard library: what cross-builds where rustup has no Windows target.

@@ -281,6 +281,42 @@ async fn init_containers_copy(control_plane: &ControlPlane, store: &Store, built
     Ok(())
 }
 
+/// Gathers as `oc adm must-gather` does: bash starts the command, and tar sends what it wrote.
+fn must_gather(control_plane: &ControlPlane, store: &Store, image: &str, account: &Path) -> Result<()> {
+    let mut podman = store.command("podman");
+    podman.args(["--runtime", "runc", "--cgroup-manager", "cgroupfs", "run", "--rm", "--timeout", "300"]);
+    podman.args([
+        "--ulimit",
+        "nofile=4096:4096",
+        "--ulimit",
+        "nproc=1000:1000",
+        "--network",
+        "host",
+        "--pull",
+        "never",
+    ]);
+    podman.args(["--read-only", "--read-only-tmpfs=false", "--cap-drop", "all"]);
+    podman.args(["--mount", "type=tmpfs,destination=/must-gather,tmpfs-mode=0777"]);
+    podman.args(["--volume", &format!("{}:/var/run/secrets/kubernetes.io/serviceaccount:ro", account.display())]);
+    let address = control_plane.address();
+    podman.args(["--env", &format!("KUBERNETES_SERVICE_HOST={}", address.ip())]);
+    podman.args(["--env", &format!("KUBERNETES_SERVICE_PORT={}", address.port()), "--env", "MUST_GATHER_SINCE=1h0m0s"]);
+    let script =
+        "/usr/bin/gather >&2; sync && sleep 0 && df -P /must-gather | awk 'NR==2' >&2; tar -C /must-gather -cf - .";
+    let output = podman.args([image, "/bin/bash", "-c", script]).output().context("start podman")?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut tar = tar::Archive::new(output.stdout.as_slice());
+    let names = tar.entries()?.map(|entry| Ok(entry?.path()?.display().to_string())).collect::<Result<Vec<_>>>()?;
+    for name in ["version", "windowsnodepools/image.yaml", "nodes/image-1.yaml"] {
+        ensure!(
+            names.iter().any(|path| path.ends_with(name)),
+            "{name}: {names:?} {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    Ok(())
+}
+
 /// Applies `deploy/kubernetes` as the guide says: by an overlay with the image and the API server.
 async fn deploy(control_plane: &ControlPlane, image: &str) -> Result<()> {
     let overlay = overlay()?;
@@ -350,6 +386,11 @@ async fn hosts_join_by_the_image_with_what_is_shipped() -> Result<()> {
     })
     .await
     .with_context(|| container.log())?;
+
+    match &built.must_gather {
+        Some(image) => must_gather(&control_plane, &store, &image.name, &files)?,
+        None => eprintln!("skipped: support data; `cargo xtask setup` installs what is missing"),
+    }
 
     ensure!(container.status("Uid")?.split(' ').all(|id| id == USER.to_string()), "{}", container.status("Uid")?);
     for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {

@@ -28,6 +28,7 @@ mod five_ways;
 mod fleet;
 mod fleet_faults;
 mod flux;
+mod gather;
 mod git;
 mod git_hostile;
 mod git_ssh;

@@ -5,8 +5,10 @@
 //! | `windows-node-pools` | the payload, and above it the program, `wicd.exe`, certificate authorities, the licence |
 //! | `windows-node-pools-payload` | the same payload alone, for an image volume or an init container |
 //! | `windows-node-pools-slim` | the first without a payload |
+//! | `windows-node-pools-must-gather` | the program with a shell, for `oc adm must-gather` |
 
 mod arch;
+pub mod must_gather;
 mod programs;
 mod store;
 
@@ -33,9 +35,13 @@ pub const SLIM: &str = "windows-node-pools-slim";
 /// Name of the image of the payload.
 pub const PAYLOAD: &str = "windows-node-pools-payload";
 
+/// Name of the image for `oc adm must-gather`.
+pub const MUST_GATHER: &str = "windows-node-pools-must-gather";
+
 const ABOUT_OPERATOR: &str = "Operator that turns Windows hosts into nodes, with the files that hosts get";
 const ABOUT_SLIM: &str = "Operator that turns Windows hosts into nodes, without the files that hosts get";
 const ABOUT_PAYLOAD: &str = "Files that Windows hosts get to become nodes";
+const ABOUT_MUST_GATHER: &str = "Support data of Windows node pools, for oc adm must-gather";
 
 /// Any other works, too: all users can read all files, and none is written.
 const USER: &str = "65532:65532";
@@ -71,6 +77,8 @@ pub struct Images {
     pub slim: Built,
     /// The payload.
     pub payload: Built,
+    /// That for `oc adm must-gather`, if this machine has [what it is made of](must_gather::is_possible).
+    pub must_gather: Option<Built>,
 }
 
 /// What is missing for an image to be built, or for one to be run: programs, and the target of the Rust toolchain.
@@ -109,7 +117,19 @@ pub fn build(store: &Store, files: &Files, out: &Path) -> Result<Images> {
     let config = |name, about| operator_config(name, about, files.revision.as_deref());
     let operator = store.build(Some(&payload), &of_operator, arch, &config(OPERATOR, ABOUT_OPERATOR))?;
     let slim = store.build(None, &of_operator, arch, &config(SLIM, ABOUT_SLIM))?;
+    // The shell comes from the machine that builds.
+    let must_gather = (arch == Arch::Amd64 && must_gather::is_possible()).then(|| {
+        let of_gather = stage.path().join("must-gather");
+        must_gather::stage(files, &of_gather)?;
+        let mut config = labels(MUST_GATHER, ABOUT_MUST_GATHER, &version, files.revision.as_deref());
+        let path = "PATH=/usr/local/bin:/usr/bin:/bin";
+        config.extend(
+            ["--entrypoint", "[]", "--cmd", "/usr/bin/gather", "--user", USER, "--env", path].map(str::to_owned),
+        );
+        store.export(&store.build(None, &of_gather, arch, &config)?, MUST_GATHER, &version, out)
+    });
     Ok(Images {
+        must_gather: must_gather.transpose()?,
         operator: store.export(&operator, OPERATOR, &version, out)?,
         slim: store.export(&slim, SLIM, &version, out)?,
         payload: store.export(&payload, PAYLOAD, &tag, out)?,

@@ -337,7 +337,8 @@ fn parse(command: &str) -> Option<(String, Verb, String)> {
     let words: Vec<&str> = command.split(' ').collect();
     let &[exe, verb, operation] = words.as_slice() else { return None };
     let sha256 = exe.strip_prefix(api::host::path::LAUNCH)?.strip_prefix('\\')?.strip_suffix(r"\wicd.exe")?;
-    let verbs = [Verb::Facts, Verb::Stage, Verb::Apply, Verb::Start, Verb::Reboot, Verb::Pull, Verb::Cleanup];
+    let verbs =
+        [Verb::Facts, Verb::Stage, Verb::Apply, Verb::Start, Verb::Reboot, Verb::Pull, Verb::Cleanup, Verb::Support];
     let verb = verbs.into_iter().find(|v| v.as_str() == verb)?;
     api::payload::is_sha256(sha256).then(|| (sha256.to_string(), verb, operation.to_string()))
 }

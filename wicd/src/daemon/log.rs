@@ -1,11 +1,18 @@
-//! wicd's log file, under the name by which kubelet's log endpoint has always served it.
+//! wicd's log files, under the names by which kubelet's log endpoint has always served them, and other tools look for them: all lines in
+//! `.INFO`, those of warnings and errors also in `.WARNING`, and those of errors also in `.ERROR`.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use tracing::{Level, Subscriber};
+use tracing_subscriber::{Layer, filter::LevelFilter, layer::SubscriberExt as _, registry::Registry};
 
 /// The log file. Legacy.
 pub const FILE: &str = r"C:\var\log\wicd\windows-instance-config-daemon.exe.INFO";
+/// What stands in the place of `INFO` in the names of further logs, for lines from a level on.
+pub const SEVERE: [(&str, Level); 2] = [("WARNING", Level::WARN), ("ERROR", Level::ERROR)];
 /// Size at which a new file is begun, in bytes.
 pub const LIMIT: u64 = 10 << 20;
 /// How many files there are at most, with the current one.
@@ -59,6 +66,24 @@ fn numbered(path: &Path, n: u32) -> PathBuf {
     PathBuf::from(name)
 }
 
+/// What takes the lines of the log and writes them to files beside `info`, which is the log. A file that cannot be opened is left out.
+///
+/// # Errors
+/// When the log itself cannot be opened.
+pub fn subscriber(info: &Path, limit: u64, files: u32) -> io::Result<impl Subscriber + Send + Sync> {
+    let mut layers = vec![layer(RotatingFile::open(info.to_owned(), limit, files)?, Level::INFO)];
+    for (extension, level) in SEVERE {
+        let file = RotatingFile::open(info.with_extension(extension), limit, files);
+        layers.extend(file.ok().map(|file| layer(file, level)));
+    }
+    Ok(Registry::default().with(layers))
+}
+
+fn layer(file: RotatingFile, level: Level) -> Box<dyn Layer<Registry> + Send + Sync> {
+    let lines = tracing_subscriber::fmt::layer().with_writer(Mutex::new(file)).with_ansi(false);
+    lines.with_filter(LevelFilter::from_level(level)).boxed()
+}
+
 impl Write for RotatingFile {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if self.file.is_none() || (self.size > 0 && self.size + line.len() as u64 > self.limit) {
@@ -78,6 +103,28 @@ impl Write for RotatingFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_line_is_in_the_files_of_its_level_and_those_below() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("windows-instance-config-daemon.exe.INFO");
+        tracing::subscriber::with_default(subscriber(&path, 1 << 20, 3).unwrap(), || {
+            tracing::debug!("a detail");
+            tracing::info!("it runs");
+            tracing::warn!("it is slow");
+            tracing::error!("it failed");
+        });
+        for (extension, expected) in [
+            ("INFO", &["it runs", "it is slow", "it failed"][..]),
+            ("WARNING", &["it is slow", "it failed"]),
+            ("ERROR", &["it failed"]),
+        ] {
+            let text = fs::read_to_string(path.with_extension(extension)).unwrap();
+            let lines: Vec<&str> = text.lines().collect();
+            assert_eq!(lines.len(), expected.len(), "{extension}: {text}");
+            assert!(lines.iter().zip(expected).all(|(line, end)| line.ends_with(end)), "{extension}: {text}");
+        }
+    }
 
     #[test]
     fn three_files_and_no_more() {

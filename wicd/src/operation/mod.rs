@@ -11,6 +11,7 @@ mod recipient;
 mod stage;
 mod start;
 mod state;
+mod support;
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -127,7 +128,7 @@ pub fn run(host: &dyn Host, request: &Request) -> Answer {
         Body::Facts(b) => b.files.as_slice(),
         Body::Stage(b) => &b.files,
         Body::Apply(b) => &b.files,
-        Body::Start(_) | Body::Reboot(_) | Body::Pull(_) | Body::Cleanup(_) => &[],
+        Body::Start(_) | Body::Reboot(_) | Body::Pull(_) | Body::Cleanup(_) | Body::Support(_) => &[],
     };
     let state = match observe(host, files) {
         Ok(state) => Some(further(host, &request.body, state)),
@@ -180,6 +181,9 @@ fn attempt(host: &dyn Host, request: &Request, report: &mut Report) -> Result<Ou
         secure::check_root(host)?;
         return Ok(Outcome::Done);
     }
+    if let Body::Support(asked) = &request.body {
+        return support::collect(host, &request.operation, asked);
+    }
     if !host.is_admin()? {
         return Err(Failure::new(
             "NotAdministrator",
@@ -198,7 +202,7 @@ fn attempt(host: &dyn Host, request: &Request, report: &mut Report) -> Result<Ou
         Body::Apply(body) => apply::apply(host, request, body, report),
         Body::Start(body) => start::start(host, body, report),
         // There is nothing to do but to look; see `serve`.
-        Body::Facts(_) | Body::Reboot(_) => Ok(Outcome::Done),
+        Body::Facts(_) | Body::Reboot(_) | Body::Support(_) => Ok(Outcome::Done),
         Body::Pull(body) => {
             drop(lock);
             pull::pull(host, body, report)

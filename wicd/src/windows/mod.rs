@@ -8,6 +8,8 @@ mod dism;
 #[expect(unsafe_code, reason = "Windows' own interface")]
 mod domain;
 #[expect(unsafe_code, reason = "Windows' own interface")]
+mod event_log;
+#[expect(unsafe_code, reason = "Windows' own interface")]
 mod hns;
 #[expect(unsafe_code, reason = "loads libraries that not every Windows has")]
 pub mod library;
@@ -239,6 +241,18 @@ impl Host for WindowsHost {
         let open = || std::future::ready(ClientOptions::new().open(CONTAINERD_PIPE));
         let check = |pipe: &NamedPipeClient| images::check_owner(&acl::pipe_owner(pipe)?);
         Ok(Box::new(Containerd::connect(CONTAINERD_PIPE, open, check)?))
+    }
+
+    fn exit_code(&self, service: &str) -> Result<Option<u32>, HostError> {
+        scm::exit_code(service)
+    }
+
+    fn events(&self, channel: &str, query: &str, most: usize) -> Result<Vec<String>, HostError> {
+        event_log::events(channel, query, most).map_err(HostError::system("read the event log", channel))
+    }
+
+    fn updates(&self) -> Result<Vec<String>, HostError> {
+        survey::updates().map_err(HostError::system("list", "the installed updates"))
     }
 
     fn kill_leftovers(&self) -> Result<(), HostError> {

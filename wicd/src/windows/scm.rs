@@ -8,7 +8,7 @@ use api::host::ServiceState;
 use windows_sys::Win32::Foundation::{
     ERROR_INSUFFICIENT_BUFFER, ERROR_INVALID_LEVEL, ERROR_MORE_DATA, ERROR_SERVICE_ALREADY_RUNNING,
     ERROR_SERVICE_CANNOT_ACCEPT_CTRL, ERROR_SERVICE_DOES_NOT_EXIST, ERROR_SERVICE_MARKED_FOR_DELETE,
-    ERROR_SERVICE_NOT_ACTIVE, ERROR_SERVICE_REQUEST_TIMEOUT,
+    ERROR_SERVICE_NOT_ACTIVE, ERROR_SERVICE_REQUEST_TIMEOUT, ERROR_SERVICE_SPECIFIC_ERROR,
 };
 use windows_sys::Win32::System::Services as win;
 
@@ -136,6 +136,14 @@ pub(super) fn service(name: &str) -> Result<Option<ServiceInfo>, HostError> {
         start: config.start,
         state: state(status.dwCurrentState),
     }))
+}
+
+/// The code with which a service last ended: its own, if it has one.
+pub(super) fn exit_code(name: &str) -> Result<Option<u32>, HostError> {
+    let Some(service) = open(name, win::SERVICE_QUERY_STATUS)? else { return Ok(None) };
+    let status = status(&service).map_err(HostError::system("query service", name))?;
+    let is_own = status.dwWin32ExitCode == ERROR_SERVICE_SPECIFIC_ERROR;
+    Ok(Some(if is_own { status.dwServiceSpecificExitCode } else { status.dwWin32ExitCode }))
 }
 
 struct Config {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use api::host::WICD_SERVICE;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
+use tracing_subscriber::util::SubscriberInitExt as _;
 use windows_service::service::{
     ServiceControl, ServiceControlAccept, ServiceExitCode, ServiceState, ServiceStatus, ServiceType,
 };
@@ -145,9 +146,9 @@ impl Status {
 fn start_log() {
     // The directory is made and guarded by `apply`; a link in its place leads to files of others.
     if files::parents(&WindowsHost, log::FILE).is_ok()
-        && let Ok(file) = log::RotatingFile::open(log::FILE.into(), log::LIMIT, log::FILES)
+        && let Ok(subscriber) = log::subscriber(log::FILE.as_ref(), log::LIMIT, log::FILES)
+        && subscriber.try_init().is_ok()
     {
-        tracing_subscriber::fmt().with_writer(Mutex::new(file)).with_ansi(false).init();
         std::panic::set_hook(Box::new(|panic| error!("{panic}")));
     }
 }

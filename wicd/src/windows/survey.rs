@@ -7,6 +7,7 @@ use windows_registry::LOCAL_MACHINE;
 
 use super::registry::{DEFENDER, DEFENDER_POLICY};
 use super::scm;
+use super::wide::plain;
 
 /// A key that is there from a change of features or packages until the next start.
 const SERVICING: &str = r"SOFTWARE\Microsoft\Windows\CurrentVersion\Component Based Servicing\RebootPending";
@@ -32,6 +33,20 @@ const MOST: usize = 32;
 /// Defender's settings: by policy, and its own.
 const DEFENDER_KEYS: [&str; 2] =
     [r"SOFTWARE\Policies\Microsoft\Windows Defender", r"SOFTWARE\Microsoft\Windows Defender"];
+
+/// Packages of updates and features, each a key.
+const PACKAGES: &str = r"SOFTWARE\Microsoft\Windows\CurrentVersion\Component Based Servicing\Packages";
+/// Value of `CurrentState` for a package that is installed.
+const INSTALLED: u32 = 112;
+
+/// Names of the packages of updates that are installed. One is enough for each update: that of its parts are left out.
+pub(super) fn updates() -> std::io::Result<Vec<String>> {
+    let packages = LOCAL_MACHINE.open(PACKAGES).map_err(plain)?;
+    let is_installed =
+        |name: &String| packages.open(name).and_then(|p| p.get_u32("CurrentState")).is_ok_and(|s| s == INSTALLED);
+    let names = packages.keys().map_err(plain)?;
+    Ok(names.filter(|name| name.starts_with("Package_for_")).filter(is_installed).collect())
+}
 
 /// Why Windows waits for a restart. Files to be replaced at the next start (`PendingFileRenameOperations`) are no cause: almost every
 /// host has some.

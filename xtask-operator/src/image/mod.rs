@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use devenv::workspace_root;
-use testbed::image::{self, Arch, Built, Compiler, Files, Images, Profile, Store};
+use testbed::image::{self, Arch, Built, Compiler, Files, Images, Profile, Store, must_gather};
 
 /// Builds the operator's images, without a container engine and without a base image, and a list of what is in them (SBOM).
 ///
@@ -37,7 +37,11 @@ pub(crate) struct Args {
 
 /// Builds the images.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let missing = image::missing(args.arch, &["buildah", args.arch.compiler(), args.arch.objcopy()]);
+    let mut programs = vec!["buildah", args.arch.compiler(), args.arch.objcopy()];
+    if args.arch == Arch::Amd64 {
+        programs.extend([must_gather::BASH, must_gather::BUSYBOX]);
+    }
+    let missing = image::missing(args.arch, &programs);
     ensure!(missing.is_empty(), "no {}: {}", missing.join(", "), args.arch.remedy());
     let out = workspace_root().join(&args.out);
     let revision = revision();
@@ -57,7 +61,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         ensure!(digests(&images) == digests(&second), "digests differ: {images:?} and {second:?}");
         println!("A second build, in another folder, has the same digests.");
     }
-    for Built { name, layout, digest } in [&images.operator, &images.slim, &images.payload] {
+    for Built { name, layout, digest } in all(&images) {
         println!("{name} {digest}\n  {}", layout.display());
     }
     println!("SBOM\n  {}", sbom.display());
@@ -80,8 +84,12 @@ fn build(args: &Args, compiler: &Compiler, revision: Option<&str>, out: &Path) -
     Ok((files, images))
 }
 
-fn digests(images: &Images) -> [&str; 3] {
-    [&images.operator, &images.slim, &images.payload].map(|built| built.digest.as_str())
+fn all(images: &Images) -> impl Iterator<Item = &Built> {
+    [&images.operator, &images.slim, &images.payload].into_iter().chain(&images.must_gather)
+}
+
+fn digests(images: &Images) -> Vec<&str> {
+    all(images).map(|built| built.digest.as_str()).collect()
 }
 
 /// The commit, if all is in it.

@@ -77,13 +77,18 @@ pub(super) fn csv(release: &Release<'_>, sorted: &Sorted) -> Result<Value> {
             "provider": {"name": "Windows node pools"},
             "installModes": install_modes(),
             "customresourcedefinitions": {"owned": owned()?},
-            "relatedImages": [{"name": "operator", "image": release.image}],
+            "relatedImages": related_images(release),
             "install": {"strategy": "deployment", "spec": {
                 "clusterPermissions": [{"serviceAccountName": site().service_account, "rules": sorted.cluster_rules}],
                 "deployments": [deployment(release, &sorted.deployment)],
             }},
         },
     }))
+}
+
+fn related_images(release: &Release<'_>) -> Vec<Value> {
+    let images = [("operator", Some(release.image)), ("must-gather", release.must_gather)];
+    images.into_iter().filter_map(|(name, image)| Some(json!({"name": name, "image": image?}))).collect()
 }
 
 /// The kinds of the operator have no namespace, and its own namespace is that of its Pod: it is the same in both modes.
@@ -115,6 +120,10 @@ fn annotations(release: &Release<'_>) -> Result<Value> {
     });
     if let Some(newest) = newest_openshift(release) {
         annotations["olm.properties"] = json!([{"type": MAX_OPENSHIFT, "value": newest}]).to_string().into();
+    }
+    if let Some(image) = release.must_gather {
+        // By this, `oc adm must-gather --all-images` finds it.
+        annotations["operators.openshift.io/must-gather-image"] = image.into();
     }
     for (feature, supported) in FEATURES {
         annotations[format!("features.operators.openshift.io/{feature}")] = supported.to_string().into();

@@ -30,6 +30,8 @@ const CHANNEL: &str = "candidate";
 pub(crate) struct Release<'a> {
     /// The operator's image; by digest, except in the form that stands in the repository.
     pub image: &'a str,
+    /// The image for `oc adm must-gather`, by digest.
+    pub must_gather: Option<&'a str>,
     /// Minor versions of Kubernetes whose programs are in the image, for example 36.
     pub kubernetes: &'a [u32],
 }
@@ -153,7 +155,7 @@ pub(crate) fn catalog(release: &Release<'_>, bundle_image: &str) -> Result<Strin
 
 /// Path from the root of the repository, and text: what reviewers read and tests install. The image has a tag, and the CRDs are in `crds/`.
 pub(super) fn files(kubernetes: &[u32]) -> Result<BTreeMap<String, String>> {
-    let release = Release { image: &format!("{NAME}:{VERSION}"), kubernetes };
+    let release = Release { image: &format!("{NAME}:{VERSION}"), must_gather: None, kubernetes };
     let mut files: BTreeMap<_, _> =
         without_crds(&release)?.into_iter().map(|(path, text)| (format!("deploy/olm/{path}"), text)).collect();
     files.insert(format!("deploy/{}", policies::release::FILE), lasting_policies());

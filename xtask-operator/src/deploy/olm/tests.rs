@@ -15,9 +15,11 @@ use super::{
 };
 
 const IMAGE: &str = "registry.example.com/a@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+const MUST_GATHER: &str =
+    "registry.example.com/c@sha256:00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 const BUNDLE_IMAGE: &str =
     "registry.example.com/b@sha256:fedcba9876543210fedcba9876543210fedcba9876543210fedcba9876543210";
-const RELEASE: Release<'_> = Release { image: IMAGE, kubernetes: &[36] };
+const RELEASE: Release<'_> = Release { image: IMAGE, must_gather: Some(MUST_GATHER), kubernetes: &[36] };
 
 /// The kinds that a bundle of format registry+v1 may hold, and whether they are in a namespace: `supportedResources` of operator-registry,
 /// by which OLM v1 goes, too.
@@ -185,6 +187,8 @@ fn every_image_of_a_release_has_a_digest_and_is_listed() {
         assert!(image.contains("@sha256:") && related.contains(&image), "{image}");
     }
     assert_eq!(csv["metadata"]["annotations"]["containerImage"], IMAGE);
+    assert_eq!(csv["metadata"]["annotations"]["operators.openshift.io/must-gather-image"], MUST_GATHER);
+    assert!(related.contains(&MUST_GATHER));
 }
 
 #[test]
@@ -261,7 +265,7 @@ fn the_catalog_leads_to_the_bundle() {
     assert_eq!(types, ["olm.gvk", "olm.gvk", "olm.package", "olm.maxOpenShiftVersion", "olm.csv.metadata"]);
     let images: Vec<_> =
         bundle["relatedImages"].as_array().unwrap().iter().map(|image| image["image"].as_str().unwrap()).collect();
-    assert_eq!(images, [IMAGE, BUNDLE_IMAGE]);
+    assert_eq!(images, [IMAGE, MUST_GATHER, BUNDLE_IMAGE]);
     let annotations: Value =
         serde_yaml::from_str(&without_crds(&RELEASE).unwrap()["metadata/annotations.yaml"]).unwrap();
     assert_eq!(annotations["annotations"]["operators.operatorframework.io.bundle.package.v1"], package["name"]);

@@ -1,0 +1,166 @@
+use base64::prelude::BASE64_STANDARD;
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+
+/// Where a secret can stand, with `{}` in its place. What follows `\u{1}` must stay.
+const CARRIERS: [&str; 44] = [
+    "https://user:{}@proxy.example.com:3128/x\u{1}proxy.example.com:3128/x",
+    "https://{}@git.example.com/x\u{1}git.example.com/x",
+    "http://user:a/{}@proxy.example.com\u{1}proxy.example.com",
+    "fatal: https://user:p@{}@git.example.com/a.git",
+    "Authorization: Bearer {}",
+    "authorization: Basic {}",
+    "Authorization: Custom one two {}",
+    r#"headers: {"Authorization": ["Bearer {}"], "Accept": "*"}"#,
+    r#""authorization":"token {}""#,
+    "curl -H 'Proxy-Authorization: Basic {}' x",
+    "the server answered Bearer x{}0 with 401\u{1}with 401",
+    "token eyJhbGciOiJSUzI1NiJ9.eyJ{}.sig{} was refused\u{1}was refused",
+    "-----BEGIN RSA PRIVATE KEY-----\nMIIE\n{}\n-----END RSA PRIVATE KEY-----\nafter\u{1}after",
+    "-----BEGIN OPENSSH PRIVATE KEY-----\n{}",
+    "MIIE{}\n{}\n-----END PRIVATE KEY-----\nafter\u{1}after",
+    r#"{"pem": "-----BEGIN EC PRIVATE KEY-----\n{}\n-----END EC PRIVATE KEY-----\n", "a": 1}"#,
+    "-----BEGIN PGP PRIVATE KEY BLOCK-----\n{}\n-----END PGP PRIVATE KEY BLOCK-----",
+    r#"{"auths": {"registry.example.com": {"auth": "{}", "email": "a"}}}"#,
+    r#"{"auths":{"registry.example.com":{"whatever":"{}"}}}"#,
+    r#"{\"auths\":{\"r\":{\"auth\":\"{}\"}}}"#,
+    "MY_PASSWORD={}",
+    "export API_KEY={} with spaces",
+    "set SECRET={}",
+    "ACCESS_TOKEN: {}",
+    "password: '{}'",
+    "password: |\n  {}\n  {}\nuser: me\u{1}user: me",
+    "a: 1\nlist:\n- password: >-\n    {}\n- b: x\u{1}b: x",
+    "clientSecret: \"a\\\"{}\"",
+    "client-key-data: {}",
+    r#"level=info msg="x" password={} user=me"#,
+    r#"{"level":"info","fields":{"msg":"token=\"{}\" x"}}"#,
+    r#"{"message":"{\"password\":\"{}\",\"user\":\"me\"}"}"#,
+    r#"{"a":"{\"b\":\"{\\\"secret\\\":\\\"{}\\\"}\"}"}"#,
+    "GET /x?access_token={}&a=b HTTP/1.1",
+    "AccountName=x;AccountKey={};Suffix=y",
+    "wicd.exe --password {} --user me\u{1}--user me",
+    "wicd.exe --token={} --user me\u{1}--user me",
+    "API Key: {}",
+    r#"{"name": "DB_PASSWORD", "value": "{}"}"#,
+    r#"{"args": ["--password", "{}"]}"#,
+    r#"{"password": ["{}"], "x": 1}"#,
+    r#"{"password": {"value": "{}"}}"#,
+    "tokens: [a, {}]",
+    r#"{"metadata":{"annotations":{"kubectl.kubernetes.io/last-applied-configuration":"{\"data\":\"{}\"}"}}}"#,
+];
+
+fn check(written: &str, carrier: &str, secret: &str) -> Result<(), TestCaseError> {
+    prop_assert!(!written.contains(secret), "{carrier}: {written}");
+    if let Some((_, stays)) = carrier.split_once('\u{1}') {
+        prop_assert!(written.contains(stays), "{carrier}: {written}");
+    }
+    Ok(())
+}
+
+fn filled(carrier: &str, secret: &str) -> String {
+    carrier.split('\u{1}').next().unwrap_or_default().replace("{}", secret)
+}
+
+proptest! {
+    #[test]
+    fn no_carrier_lets_a_secret_through(
+        carrier in prop::sample::select(CARRIERS.to_vec()),
+        secret in "[A-Za-z0-9]{8}[A-Z0-9][A-Za-z0-9]{3,20}",
+        before in "([a-z]{1,8} |\n|[A-Z]{1,4}\t){0,4}",
+        after in "(\n[a-z ]{0,10}){0,3}",
+    ) {
+        let carried = filled(carrier, &secret);
+        check(&content(&carried), carrier, &secret)?;
+        let written = text(&format!("{before}\n{carried}\n{after}"));
+        check(&written, carrier, &secret)?;
+        prop_assert_eq!(text(&written), written, "again");
+        // In an object, and in base64.
+        let mut object = json!({"data": {"x": carried}, "list": [carried], carried.clone(): 1});
+        value(&mut object);
+        check(&serde_yaml::to_string(&object).unwrap(), "{}", &secret)?;
+        let encoded = BASE64_STANDARD.encode(format!("{before}\n{carried}\n{after}, and more to make it longer"));
+        prop_assert!(!text(&format!("x: {encoded}")).contains(&encoded), "{carrier}");
+    }
+
+    #[test]
+    fn any_text_and_any_object_is_written(any in "\\PC{0,200}", lines in "([a-zA-Z:=\"'\\\\{}\\[\\]|>@/ -]{0,20}\n){0,8}") {
+        for any in [&any, &lines] {
+            let once = text(any);
+            content(any);
+            prop_assert!(once.len() <= any.len() * 12 + 12, "{once}");
+            let mut object = json!({any: any, "password": [any, 1, true, null]});
+            value(&mut object);
+            prop_assert_eq!(&object["password"][1], REDACTED);
+        }
+    }
+}
+
+#[test]
+fn what_diagnosis_needs_stays() {
+    for stays in [
+        "2026-01-01T10:00:00Z INFO controller::secrets: read the Secret openshift/cloud-private-key",
+        r#"{"timestamp":"2026-01-01T00:00:00Z","level":"INFO","target":"controller::secrets","fields":{"message":"x"}}"#,
+        "host key SHA256:mVPwvezndPv/ARoIadVY98vAC0g+P/5633yTC4d/wXE of 10.0.0.1",
+        "-----BEGIN CERTIFICATE-----\nMIIBszCCAVmgAwIBAgIUEQ0Q9Zc5hfcKxJ0J1k1\n-----END CERTIFICATE-----\n",
+        "secretName: cloud-private-key\nprivateKeys:\n- name: cloud-private-key\n  key: private-key.pem\n",
+        "automountServiceAccountToken: true\n",
+        "tolerations:\n- key: os\n  value: Windows\n",
+        "image: registry.example.com/a/b@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
+        "https://api.example.com:6443/api/v1/nodes?limit=500",
+        "windowsmachineconfig.openshift.io/pub-key-hash: 1b09c446168c967cf155dad635a1c250641ebcb6cb28d1b301c1999490f9cb9f\n",
+        "basic authentication is off; bearer tokens are used",
+        "rest_client_requests_total{code=\"200\",host=\"10.0.0.1:443\"} 5",
+    ] {
+        assert_eq!(text(stays), stays);
+    }
+    for stays in [
+        json!({"spec": {"host": {"privateKeys": [{"name": "cloud-private-key", "key": "private-key.pem"}]}}}),
+        json!({"volumes": [{"name": "key", "secret": {"secretName": "x", "defaultMode": 420}}]}),
+        json!({"volumes": [{"serviceAccountToken": {"path": "token", "expirationSeconds": 3607, "audience": "a"}}]}),
+        json!({"env": [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "x", "key": "token"}}}]}),
+        json!({"hostKey": {"keyType": "ssh-ed25519", "publicKey": "AAAAC3NzaC1lZDI1NTE5AAAAIAEBAQEB"}}),
+    ] {
+        let mut after = stays.clone();
+        value(&mut after);
+        let volume = |v: &Value| v["volumes"][0]["secret"]["defaultMode"].is_number();
+        if !volume(&stays) {
+            assert_eq!(after, stays);
+        }
+    }
+}
+
+#[test]
+fn names_say_whether_their_values_are_secrets() {
+    for (name, expected) in [
+        ("password", true),
+        ("DB_PASSWORD", true),
+        ("dbPasswordHash", true),
+        ("clientSecret", true),
+        ("secretName", false),
+        ("secretRef", false),
+        ("token", true),
+        ("identitytoken", true),
+        ("tokenFile", false),
+        ("key", false),
+        ("KEY", true),
+        ("API_KEY", true),
+        ("private-key.pem", true),
+        ("client-key-data", true),
+        ("publicKey", false),
+        ("hostKey", false),
+        ("windowsmachineconfig.openshift.io/trust-host-key", false),
+        ("topologyKey", false),
+        ("keyType", false),
+        (".dockerconfigjson", true),
+        ("auth", true),
+        ("author", false),
+        ("username", false),
+        ("", false),
+        ("monkey", false),
+    ] {
+        assert_eq!(says_secret(name), expected, "{name}");
+    }
+}

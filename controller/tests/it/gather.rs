@@ -1,0 +1,206 @@
+//! The command `gather`: secrets in every place that it reads, and in none that it writes.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use api::WindowsNodePool;
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
+use serde_json::{Value, json};
+use testbed::{deployment::NAMESPACE, sim::SimOptions};
+
+use crate::fleet::{World, is_ready, spec};
+
+/// In each place with the place's number behind it, so that a failure names the place.
+const CANARY: &str = "Canary7hunter2x";
+
+/// Exit status, and what was printed.
+async fn gather(world: &World, dest: &Path, args: &[&str]) -> Result<(Option<i32>, String)> {
+    let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_windows-node-pools"))
+        .args(["gather", "--namespace", NAMESPACE, "--dest"])
+        .arg(dest)
+        .arg("--wicd")
+        .arg(&world.options.wicd)
+        .args(args)
+        .env("KUBECONFIG", world.control_plane.kubeconfig_as("a-person", &["system:masters"])?)
+        .output()
+        .await?;
+    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    Ok((output.status.code(), text))
+}
+
+fn files(folder: &Path) -> Result<Vec<(PathBuf, String)>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            found.extend(files(&path)?);
+        } else {
+            let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+            found.push((path, text));
+        }
+    }
+    Ok(found)
+}
+
+/// The archive, unpacked into one text.
+fn unpacked(archive: &Path) -> Result<String> {
+    let mut tar = tar::Archive::new(flate2::read::GzDecoder::new(fs::File::open(archive)?));
+    let mut text = String::new();
+    for entry in tar.entries()? {
+        let mut entry = entry?;
+        text += &entry.path()?.display().to_string();
+        std::io::Read::read_to_string(&mut entry, &mut text)?;
+    }
+    Ok(text)
+}
+
+/// Puts a canary into every kind of object that is gathered.
+async fn plant(world: &World) -> Result<()> {
+    let jwt = format!("eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJ4In0.{CANARY}1");
+    let dockercfg = BASE64_STANDARD.encode(format!(r#"{{"auths":{{"r.example.com":{{"auth":"{CANARY}2"}}}}}}"#));
+    let pem = format!("-----BEGIN PRIVATE KEY-----\n{CANARY}3\n-----END PRIVATE KEY-----\n");
+    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
+    let annotations = json!({
+        "example.com/proxy": format!("http://me:{CANARY}4@proxy.example.com:3128"),
+        "example.com/api-key": format!("{CANARY}5"),
+        "kubectl.kubernetes.io/last-applied-configuration": format!(r#"{{"x":"{CANARY}6"}}"#),
+    });
+    let patch = Patch::Merge(json!({"metadata": {"annotations": annotations}}));
+    pools.patch("factory", &PatchParams::default(), &patch).await?;
+    let meta = |name: &str| json!({"name": name, "namespace": NAMESPACE});
+    let involved = json!({"kind": "Pod", "namespace": NAMESPACE, "name": "x"});
+    let labels = json!({"app": "x"});
+    let container = json!({
+        "name": "x", "image": "x", "args": ["--password", format!("{CANARY}7"), format!("--token={CANARY}8")],
+        "env": [{"name": "DB_PASSWORD", "value": format!("{CANARY}9")}, {"name": "CONFIG", "value": dockercfg}],
+    });
+    let template = json!({"metadata": {"labels": labels}, "spec": {"containers": [container]}});
+    let objects = [
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta("windows-services-canary"), "data": {
+            "private-key.pem": pem, "token": format!("{CANARY}10"), "x": format!("a: 1\npassword: |\n  {CANARY}11\n"),
+            "y": format!("{{\"auths\":{{\"r\":{{\"auth\":\"{CANARY}12\"}}}}}}"), "z": jwt,
+        }}),
+        json!({"apiVersion": "v1", "kind": "Event", "metadata": meta("canary"), "involvedObject": involved, "type": "Warning",
+            "reason": "Canary", "message": format!("GET https://x/ failed: Authorization: Bearer {CANARY}13")}),
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "canary", "namespace": NAMESPACE,
+            "annotations": {"x": format!("{CANARY}14")}}, "stringData": {"the-key": format!("{CANARY}15")}}),
+        json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta("canary"),
+            "spec": {"selector": {"matchLabels": labels}, "template": template}}),
+    ];
+    let file = world.control_plane.dir().join("canary.json");
+    fs::write(&file, json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string())?;
+    let output = world.control_plane.kubectl(&["apply", "-f", file.to_str().context("no UTF-8")?]).await?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_secret_leaves_the_cluster_or_a_host() -> Result<()> {
+    let world = World::new(SimOptions::default(), &[]).await?;
+    let hosts = world.hosts("win", 2).await?;
+    world.join("factory", &spec(&hosts)).await?;
+    world.until("factory", "it is Ready", is_ready).await?;
+    plant(&world).await?;
+    let logs = hosts[0].drive_c().join("var/log/kubelet");
+    fs::create_dir_all(&logs)?;
+    fs::write(logs.join("kubelet.log"), format!("I0101 kubelet says so\nAuthorization: Basic {CANARY}16\n"))?;
+    let utf16: Vec<u8> = format!("\u{feff}password={CANARY}17").encode_utf16().flat_map(u16::to_le_bytes).collect();
+    fs::write(logs.join("script.log"), utf16)?;
+    hosts[0].windows().state().events.insert("System".into(), vec![format!("<Event>token={CANARY}18</Event>")]);
+    // Its services are dead, and the cluster cannot get its logs.
+    hosts[0].windows().state().services.values_mut().for_each(|s| s.state = api::host::ServiceState::Stopped);
+    let epoch = fs::read(hosts[1].drive_c().join("k/wicd/epoch"))?;
+
+    let folder = tempfile::tempdir()?;
+    let dest = folder.path().join("out");
+    let (code, text) = gather(&world, &dest, &["--hosts"]).await?;
+    ensure!(code == Some(0), "{text}");
+    let all = files(&dest)?;
+    for (path, content) in [
+        ("version", "windows-node-pools"),
+        (
+            "cluster-scoped-resources/windowsmachineconfig.openshift.io/windowsnodepools/factory.yaml",
+            "kind: WindowsNodePool",
+        ),
+        (
+            "cluster-scoped-resources/windowsmachineconfig.openshift.io/windowsinstances/win-0.yaml",
+            "kind: WindowsInstance",
+        ),
+        (
+            "cluster-scoped-resources/apiextensions.k8s.io/customresourcedefinitions/windowsnodepools.windowsmachineconfig.openshift.io.yaml",
+            "storedVersions",
+        ),
+        ("cluster-scoped-resources/core/nodes/win-0.yaml", "kind: Node"),
+        ("cluster-scoped-resources/core/nodes/win-0.pods.yaml", ""),
+        (
+            "cluster-scoped-resources/admissionregistration.k8s.io/validatingadmissionpolicies/windows-node-pools-services.yaml",
+            "spec",
+        ),
+        (
+            "cluster-scoped-resources/admissionregistration.k8s.io/validatingadmissionpolicybindings/windows-node-pools-services.yaml",
+            "spec",
+        ),
+        (
+            "namespaces/openshift-windows-machine-config-operator/core/configmaps/windows-services-canary.yaml",
+            "(redacted)",
+        ),
+        ("namespaces/openshift-windows-machine-config-operator/core/events.yaml", "reason: Canary"),
+        ("namespaces/openshift-windows-machine-config-operator/core/secrets/canary.yaml", "the-key"),
+        ("namespaces/openshift-windows-machine-config-operator/apps/deployments/canary.yaml", "DB_PASSWORD"),
+        (
+            "namespaces/openshift-windows-machine-config-operator/coordination.k8s.io/leases/windows-node-pools.yaml",
+            "holderIdentity",
+        ),
+        ("hosts/win-0/logs/kubelet/kubelet.log", "kubelet says so"),
+        ("hosts/win-0/logs/kubelet/script.log", "password="),
+        ("hosts/win-0/events/System.xml", "<Event>"),
+        ("hosts/win-0/services.json", "kubelet"),
+        ("hosts/win-1/owned.json", "kubelet"),
+        ("gather.log", "host win-0"),
+    ] {
+        let found = all.iter().find(|(file, _)| file.strip_prefix(&dest).is_ok_and(|file| file == Path::new(path)));
+        ensure!(found.is_some_and(|(_, text)| text.contains(content)), "{path}: {found:?}\n{text}");
+    }
+    let csrs = all.iter().filter(|(file, _)| file.to_string_lossy().contains("certificatesigningrequests/"));
+    ensure!(csrs.count() > 0, "no certificate request");
+    for (path, text) in &all {
+        ensure!(!text.contains(CANARY), "{}: {text}", path.display());
+    }
+    ensure!(!unpacked(&folder.path().join("out.tar.gz"))?.contains(CANARY), "a canary is in the archive");
+    ensure!(!text.contains(CANARY), "{text}");
+    ensure!(fs::read(hosts[1].drive_c().join("k/wicd/epoch"))? == epoch, "gathering is an operation");
+    let left = fs::read_dir(hosts[1].drive_c().join("windows/wicd/operations"))?;
+    ensure!(
+        left.flatten().all(|entry| !entry.file_name().to_string_lossy().starts_with("gather-")),
+        "something is left"
+    );
+
+    // Under pseudonyms no host can be recognised; the table beside it can.
+    let dest = folder.path().join("hidden");
+    let (code, text) = gather(&world, &dest, &["--hosts=win-1", "--anonymise"]).await?;
+    ensure!(code == Some(0), "{text}");
+    let archive = unpacked(&folder.path().join("hidden.tar.gz"))?;
+    let address = hosts[1].address().to_string();
+    ensure!(!archive.contains("win-1") && !archive.contains("win-0") && !archive.contains(CANARY), "a name is left");
+    ensure!(hosts[1].address().is_loopback() || !archive.contains(&address), "{address}");
+    let table: Value = serde_yaml::from_slice(&fs::read(folder.path().join("hidden.names.yaml"))?)?;
+    ensure!(table.as_object().is_some_and(|names| names.values().any(|name| name == "win-1")), "{table}");
+
+    // A person without rights gathers nothing.
+    let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_windows-node-pools"))
+        .args(["gather", "--no-archive", "--dest"])
+        .arg(folder.path().join("none"))
+        .env("KUBECONFIG", world.control_plane.kubeconfig_as("a-stranger", &[])?)
+        .output()
+        .await?;
+    ensure!(output.status.code() == Some(1), "{output:?}");
+    ensure!(String::from_utf8_lossy(&output.stdout).contains("Not gathered: windowsnodepools"), "{output:?}");
+    Ok(())
+}

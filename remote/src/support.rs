@@ -1,0 +1,144 @@
+//! Unpacks the support data of a host: a tar under one zstd frame, made by a host that may be hostile. Pure.
+
+use std::io::Read;
+
+use tar::EntryType;
+
+/// Largest archive that is fetched, in bytes.
+pub const MOST_BYTES: usize = 32 << 20;
+/// Bytes of all entries together: a small frame can hold any amount of zeros.
+const MOST_UNPACKED: u64 = 64 << 20;
+/// Bytes of one entry.
+const MOST_OF_ONE: u64 = 16 << 20;
+/// Entries.
+const MOST_ENTRIES: usize = 1000;
+/// Memory of the decoder, as a power of two: what level 3 needs.
+const WINDOW: u32 = 23;
+
+/// What was in an archive.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Unpacked {
+    /// Names, with `/` between their parts, and contents.
+    pub files: Vec<(String, Vec<u8>)>,
+    /// What was left out, and why. Fit for people.
+    pub refused: Vec<String>,
+}
+
+/// Unpacks an archive as far as it is one. Never fails: what cannot be read is among what is refused.
+pub fn unpack(archive: &[u8]) -> Unpacked {
+    let mut unpacked = Unpacked::default();
+    if let Err(error) = entries(archive, &mut unpacked) {
+        unpacked.refused.push(api::text::line(&format!("the rest of the archive: {error}"), 200));
+    }
+    unpacked
+}
+
+fn entries(archive: &[u8], unpacked: &mut Unpacked) -> std::io::Result<()> {
+    let mut decoder = zstd::Decoder::new(archive)?;
+    decoder.window_log_max(WINDOW)?;
+    let mut tar = tar::Archive::new(decoder.take(MOST_UNPACKED));
+    for (number, entry) in tar.entries()?.enumerate() {
+        let entry = entry?;
+        let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
+        let why = match entry.header().entry_type() {
+            _ if number >= MOST_ENTRIES => return Err(std::io::Error::other("it has too many entries")),
+            EntryType::Regular if entry.size() > MOST_OF_ONE => "it is too large",
+            EntryType::Regular if !is_name(&name) => "its name is not one of a part",
+            EntryType::Regular if unpacked.files.iter().any(|(other, _)| *other == name) => {
+                "there are two of this name"
+            }
+            EntryType::Regular => {
+                let mut content = Vec::new();
+                entry.take(MOST_OF_ONE).read_to_end(&mut content)?;
+                unpacked.files.push((name, content));
+                continue;
+            }
+            _ => "it is no file",
+        };
+        unpacked.refused.push(api::text::line(&format!("{name}: {why}"), 200));
+    }
+    Ok(())
+}
+
+/// Whether a name is relative, leads downwards, and is one that every file system takes.
+fn is_name(name: &str) -> bool {
+    let is_part = |part: &str| {
+        !part.is_empty()
+            && !part.chars().all(|c| c == '.')
+            && part.chars().all(|c| c.is_alphanumeric() || " ._-@()+=".contains(c))
+    };
+    name.len() <= 400 && name.split('/').count() <= 8 && name.split('/').all(is_part)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn packed(entries: &[(&str, EntryType, &[u8])]) -> Vec<u8> {
+        let mut tar = tar::Builder::new(Vec::new());
+        for (name, kind, content) in entries {
+            let mut header = tar::Header::new_ustar();
+            // Not by `append_data`, which refuses what a hostile host does not.
+            header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
+            header.set_entry_type(*kind);
+            header.set_size(content.len() as u64);
+            if *kind == EntryType::Symlink {
+                header.set_link_name("/etc/passwd").unwrap();
+            }
+            header.set_cksum();
+            tar.append(&header, *content).unwrap();
+        }
+        zstd::encode_all(&*tar.into_inner().unwrap(), 3).unwrap()
+    }
+
+    #[test]
+    fn only_files_below_the_folder_are_taken() {
+        let file = EntryType::Regular;
+        let archive = packed(&[
+            ("logs/kubelet/kubelet.log", file, b"one"),
+            ("../../etc/cron.d/x", file, b"two"),
+            ("/etc/passwd", file, b"three"),
+            ("a/..", file, b""),
+            (r"C:\windows\x", file, b""),
+            ("link", EntryType::Symlink, b""),
+            ("hard", EntryType::Link, b""),
+            ("folder", EntryType::Directory, b""),
+            ("logs/kubelet/kubelet.log", file, b"again"),
+            ("logs/\u{1b}[2J", file, b""),
+            ("index.json", file, b"last"),
+        ]);
+        let unpacked = unpack(&archive);
+        let names: Vec<&str> = unpacked.files.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["logs/kubelet/kubelet.log", "index.json"]);
+        assert_eq!(unpacked.files[0].1, b"one");
+        assert_eq!(unpacked.refused.len(), 9, "{:?}", unpacked.refused);
+        assert!(unpacked.refused.iter().all(|line| !line.contains('\u{1b}')));
+    }
+
+    #[test]
+    fn what_grows_without_end_is_cut() {
+        let zeros = vec![0; usize::try_from(MOST_OF_ONE).unwrap()];
+        let large = [zeros.as_slice(), b"x"].concat();
+        let unpacked = unpack(&packed(&[("a", EntryType::Regular, &large), ("b", EntryType::Regular, b"x")]));
+        assert_eq!((unpacked.files.len(), unpacked.refused.len()), (1, 1), "{:?}", unpacked.refused);
+        let names: Vec<String> = (0..9).map(|n| n.to_string()).collect();
+        let many: Vec<_> = names.iter().map(|n| (n.as_str(), EntryType::Regular, zeros.as_slice())).collect();
+        let unpacked = unpack(&packed(&many));
+        assert!(unpacked.files.len() < 9 && !unpacked.refused.is_empty());
+        let names: Vec<String> = (0..=MOST_ENTRIES).map(|n| n.to_string()).collect();
+        let many: Vec<_> = names.iter().map(|n| (n.as_str(), EntryType::Regular, &b""[..])).collect();
+        assert_eq!(unpack(&packed(&many)).files.len(), MOST_ENTRIES);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_unpacked_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..2000), inner in any::<bool>()) {
+            let archive = if inner { zstd::encode_all(&*bytes, 1).unwrap() } else { bytes };
+            for (name, _) in unpack(&archive).files {
+                prop_assert!(is_name(&name));
+            }
+        }
+    }
+}

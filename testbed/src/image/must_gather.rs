@@ -1,0 +1,57 @@
+//! The image for `oc adm must-gather`, which starts commands with bash and copies with tar: a static bash and the applets of a static
+//! busybox, of Debian.
+
+use std::{fs, os::unix::fs::symlink, path::Path};
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::{PROGRAM, WICD, make_folder, place};
+use crate::image::Files;
+
+/// Debian's package `bash-static`.
+pub const BASH: &str = "/bin/bash-static";
+/// Debian's package `busybox-static`.
+pub const BUSYBOX: &str = "/bin/busybox";
+/// What `oc` uses, and a person who looks around.
+const APPLETS: [&str; 17] = [
+    "awk", "cat", "df", "du", "find", "grep", "gzip", "kill", "ls", "mkdir", "pkill", "ps", "sed", "sleep", "sync",
+    "tail", "tar",
+];
+/// What `oc` starts, with arguments of who names some.
+const GATHER: &str =
+    "#!/bin/bash\nexec /usr/local/bin/windows-node-pools gather --dest /must-gather --no-archive \"$@\"\n";
+
+/// Whether this machine has what the image is made of.
+pub fn is_possible() -> bool {
+    [BASH, BUSYBOX].iter().all(|program| Path::new(program).is_file())
+}
+
+/// Puts the files of the image into a folder.
+pub(super) fn stage(files: &Files, to: &Path) -> Result<()> {
+    for (from, to_name) in
+        [(Path::new(BASH), "bin/bash"), (Path::new(BUSYBOX), "bin/busybox"), (&files.operator, PROGRAM)]
+    {
+        let program = fs::read(from).with_context(|| format!("read {}", from.display()))?;
+        let loader = b"/ld-linux";
+        ensure!(
+            !program.windows(loader.len()).any(|part| part == loader),
+            "{} is no static program: install bash-static and busybox-static",
+            from.display()
+        );
+        place(&to.join(to_name), &program, 0o755)?;
+    }
+    place(&to.join(WICD), &fs::read(&files.wicd)?, 0o644)?;
+    place(&to.join("usr/bin/gather"), GATHER.as_bytes(), 0o755)?;
+    for applet in APPLETS {
+        symlink("busybox", to.join("bin").join(applet))?;
+    }
+    make_folder(&to.join("must-gather"))?;
+    place(&to.join("licenses/LICENSE"), &fs::read(devenv::workspace_root().join("LICENSE"))?, 0o644)?;
+    // Programs of others come with their licences.
+    for package in ["bash-static", "busybox-static"] {
+        let notice = Path::new("/usr/share/doc").join(package).join("copyright");
+        let notice = fs::read(&notice).with_context(|| format!("read {}", notice.display()))?;
+        place(&to.join("licenses").join(package), &notice, 0o644)?;
+    }
+    Ok(())
+}
