@@ -113,7 +113,7 @@ fn a_registration_of_another_installer_is_left_alone() {
         assert_eq!(found(Some(AZURE)).keys().collect::<Vec<_>>(), [AZURE], "{key}");
         // Without a class, as `check host` asks: what CCG lists.
         assert_eq!(found(None).contains_key(AZURE), key.starts_with(CLASSES_OF_CCG), "{key}");
-        assert!(found(Some(OTHER)).get(OTHER).is_none());
+        assert!(!found(Some(OTHER)).contains_key(OTHER));
         // Neither does the cleanup of what there is touch it.
         assert_eq!(bed.run(Body::Cleanup(Cleanup {})).outcome, Outcome::Done);
         assert_eq!(bed.host.state().registry, before);
