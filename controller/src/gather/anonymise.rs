@@ -64,7 +64,9 @@ impl Names {
         let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str);
         match object["kind"].as_str().unwrap_or_default() {
             "Node" => {
-                text("/metadata/name").into_iter().for_each(|name| self.host(name));
+                if let Some(name) = text("/metadata/name") {
+                    self.host(name);
+                }
                 let labels = &object["metadata"]["labels"];
                 labels["kubernetes.io/hostname"].as_str().into_iter().for_each(|name| self.host(name));
                 labels[api::names::key::DOMAIN].as_str().into_iter().for_each(|name| self.domain(name));
@@ -74,14 +76,18 @@ impl Names {
             }
             "WindowsInstance" => {
                 for pointer in ["/metadata/name", "/spec/host/name", "/spec/host/address"] {
-                    text(pointer).into_iter().for_each(|name| self.host(name));
+                    if let Some(name) = text(pointer) {
+                        self.host(name);
+                    }
                 }
             }
             "WindowsNodePool" => {
                 for host in object["spec"]["inventory"]["hosts"].as_array().into_iter().flatten() {
                     ["name", "address"].iter().filter_map(|k| host[*k].as_str()).for_each(|name| self.host(name));
                 }
-                text("/spec/ssh/jumpHost/address").into_iter().for_each(|name| self.host(name));
+                if let Some(name) = text("/spec/ssh/jumpHost/address") {
+                    self.host(name);
+                }
                 self.urls(object);
             }
             "ConfigMap" if text("/metadata/name") == Some(api::names::WINDOWS_INSTANCES) => {

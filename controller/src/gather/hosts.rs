@@ -1,7 +1,7 @@
 //! What hosts report over SSH: also those whose kubelet is dead, of which the cluster knows nothing. What a host sends is hostile until it
 //! is unpacked within limits and redacted.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use api::{
@@ -156,7 +156,7 @@ impl Access {
             if was_empty {
                 session.remove_wicd().await?;
             }
-            Ok::<_, remote::RemoteError>(collected?)
+            collected
         };
         let collected = Box::pin(collected).await;
         session.close().await;
@@ -176,20 +176,19 @@ impl Access {
                 "the operator has pinned no host key of it yet, and support data is asked of no host that may be another; declare hostKey in its entry of the inventory"
             ),
         };
-        let keys = match &self.identity {
-            Some(identity) => vec![identity.clone()],
-            None => {
-                let (mut keys, mut problem) = (Vec::new(), None);
-                for reference in &host.private_keys {
-                    match self.key(reference).await {
-                        Ok(key) => keys.push(key),
-                        Err(error) => problem = Some(error),
-                    }
+        let keys = if let Some(identity) = &self.identity {
+            vec![identity.clone()]
+        } else {
+            let (mut keys, mut problem) = (Vec::new(), None);
+            for reference in &host.private_keys {
+                match self.key(reference).await {
+                    Ok(key) => keys.push(key),
+                    Err(error) => problem = Some(error),
                 }
-                match problem {
-                    Some(error) if keys.is_empty() => return Err(error),
-                    _ => keys,
-                }
+            }
+            match problem {
+                Some(error) if keys.is_empty() => return Err(error),
+                _ => keys,
             }
         };
         let jump_host = match &ssh.jump_host {
@@ -237,7 +236,11 @@ fn write(name: &str, answer: &host::Answer, unpacked: Unpacked, folder: &mut Fol
         let path = format!("hosts/{name}/{part}");
         match text(&content) {
             Some(text) => {
-                let text = if part.ends_with(".json") { redact::content(&text) } else { text };
+                let text = if Path::new(&part).extension().is_some_and(|e| e == "json") {
+                    redact::content(&text)
+                } else {
+                    text
+                };
                 let result = folder.text(&path, &text);
                 folder.keep(&path, result);
             }

@@ -117,7 +117,9 @@ async fn reconcile_instance(cached: &WindowsInstance, cx: &Arc<Context>) -> Resu
     }
     // Without its pool nothing is known about how to reach the host. The pool's finalizer keeps it while it has instances, unless a person
     // takes that away.
-    let Some(pool) = cx.pool_of(cached) else { return poolless::reconcile(cached, cx).await };
+    let Some(pool) = cx.pool_of(cached) else {
+        return Box::pin(poolless::reconcile(cached, cx)).await;
+    };
     let mut scope = Scope::new(cx.clone(), cached.clone(), pool);
     let result = Box::pin(act(&mut scope)).await;
     match result {

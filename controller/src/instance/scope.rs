@@ -8,6 +8,7 @@ use api::{
     conditions::{self, kind},
     names::{MANAGER_INSTANCE, UNKNOWN_VERSION, key},
 };
+use futures::future::BoxFuture;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 use kube::{
@@ -240,14 +241,19 @@ impl Scope {
     }
 
     /// Does `work` of the step that is announced. If it lasts, the step is stored meanwhile, so that people see what goes on.
-    pub(super) async fn while_shown<T>(&mut self, work: impl Future<Output = T>) -> Result<T, StepError> {
-        let mut work = std::pin::pin!(work);
-        let quick = tokio::time::timeout(self.cx.process.args.show_step_after, &mut work).await;
-        if let Ok(done) = quick {
-            return Ok(done);
-        }
-        self.save().await?;
-        Ok(work.await)
+    pub(super) fn while_shown<'a, T: Send + 'a>(
+        &'a mut self,
+        work: impl Future<Output = T> + Send + 'a,
+    ) -> BoxFuture<'a, Result<T, StepError>> {
+        // On the heap: the futures of connections are large.
+        let mut work = Box::pin(work);
+        Box::pin(async move {
+            if let Ok(done) = tokio::time::timeout(self.cx.process.args.show_step_after, &mut work).await {
+                return Ok(done);
+            }
+            self.save().await?;
+            Ok(work.await)
+        })
     }
 
     /// Begins a step in memory.
