@@ -248,15 +248,15 @@ mod tests {
         assert_eq!(
             destinations,
             [
-                r"C:\windows\wicd-ccg\plugin.dll",
                 r"C:\k\containerd\containerd_conf.toml",
                 r"C:\k\csi-proxy.exe",
-                r"C:\k\kubelet.exe"
+                r"C:\k\kubelet.exe",
+                r"C:\windows\wicd-ccg\plugin.dll"
             ],
             "hybrid-overlay-node is left out"
         );
         let versions: Vec<_> = payload.manifest(None).unwrap().files.iter().map(|f| f.version.as_deref()).collect();
-        assert_eq!(versions, [None, None, None, Some("1.35.2")]);
+        assert_eq!(versions, [None, None, Some("1.35.2"), None]);
         std::fs::write(from.path().join("ccg/readme.txt"), "no plugin").unwrap();
         assert!(make(&args, out.path()).unwrap_err().to_string().contains("readme.txt is no library"));
         std::fs::write(out.path().join("csi-proxy.exe.zst"), "spoilt").unwrap();
