@@ -13,7 +13,7 @@ mod plan;
 mod redact;
 mod write;
 
-use std::{collections::BTreeSet, path::PathBuf, process::ExitCode};
+use std::{collections::BTreeSet, fmt::Write as _, path::PathBuf, process::ExitCode};
 
 use anyhow::{Context as _, bail};
 use jiff::{SignedDuration, Timestamp};
@@ -114,13 +114,13 @@ async fn of_cluster(reader: &Reader, namespace: &str, since: Since, folder: &mut
 fn report(folder: &Folder, args: &Gather, gathered: usize) -> anyhow::Result<ExitCode> {
     let mut text = format!("{gathered} files in {}\n", folder.root().display());
     if let Some(table) = folder.write_table()? {
-        text += &format!("Names of the pseudonyms, to keep: {}\n", table.display());
+        let _ = writeln!(text, "Names of the pseudonyms, to keep: {}", table.display());
     }
     if !args.no_archive {
-        text += &format!("To send: {}\n", folder.pack()?.display());
+        let _ = writeln!(text, "To send: {}", folder.pack()?.display());
     }
     for failure in folder.failures() {
-        text += &format!("Not gathered: {failure}\n");
+        let _ = writeln!(text, "Not gathered: {failure}");
     }
     crate::output::print(&text)?;
     Ok(if gathered > 0 { ExitCode::SUCCESS } else { NOTHING.into() })

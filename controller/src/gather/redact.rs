@@ -190,7 +190,6 @@ pub(crate) fn content(content: &str) -> String {
 
 macro_rules! pattern {
     ($name:ident, $pattern:expr) => {
-        #[expect(clippy::unwrap_used, reason = "a constant, which the tests compile")]
         static $name: LazyLock<Regex> = LazyLock::new(|| Regex::new($pattern).unwrap());
     };
 }

@@ -77,7 +77,7 @@ fn the_beginning_of_logs_is_given_as_must_gather_gives_it() {
     let now: Timestamp = "2026-01-02T00:00:00Z".parse().unwrap();
     let of = |time: &str, duration: &str| {
         let (since_time, since) = (Some(time.to_owned()), Some(duration.to_owned()));
-        super::since(&Gather { since_time, since, ..Gather::default() }, now)
+        super::since(&Gather { since, since_time, ..Gather::default() }, now)
             .map(|Since(time)| time.map(|t| t.to_string()))
             .ok()
     };
