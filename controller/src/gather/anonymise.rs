@@ -64,30 +64,24 @@ impl Names {
         let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str);
         match object["kind"].as_str().unwrap_or_default() {
             "Node" => {
-                if let Some(name) = text("/metadata/name") {
-                    self.host(name);
-                }
+                self.host(text("/metadata/name").unwrap_or_default());
                 let labels = &object["metadata"]["labels"];
-                labels["kubernetes.io/hostname"].as_str().into_iter().for_each(|name| self.host(name));
-                labels[api::names::key::DOMAIN].as_str().into_iter().for_each(|name| self.domain(name));
+                self.host(labels["kubernetes.io/hostname"].as_str().unwrap_or_default());
+                self.domain(labels[api::names::key::DOMAIN].as_str().unwrap_or_default());
                 for address in object["status"]["addresses"].as_array().into_iter().flatten() {
-                    address["address"].as_str().into_iter().for_each(|name| self.host(name));
+                    self.host(address["address"].as_str().unwrap_or_default());
                 }
             }
             "WindowsInstance" => {
                 for pointer in ["/metadata/name", "/spec/host/name", "/spec/host/address"] {
-                    if let Some(name) = text(pointer) {
-                        self.host(name);
-                    }
+                    self.host(text(pointer).unwrap_or_default());
                 }
             }
             "WindowsNodePool" => {
                 for host in object["spec"]["inventory"]["hosts"].as_array().into_iter().flatten() {
                     ["name", "address"].iter().filter_map(|k| host[*k].as_str()).for_each(|name| self.host(name));
                 }
-                if let Some(name) = text("/spec/ssh/jumpHost/address") {
-                    self.host(name);
-                }
+                self.host(text("/spec/ssh/jumpHost/address").unwrap_or_default());
                 self.urls(object);
             }
             "ConfigMap" if text("/metadata/name") == Some(api::names::WINDOWS_INSTANCES) => {

@@ -20,7 +20,7 @@ const LIMIT: Duration = Duration::from_mins(1);
 const PAGE: usize = 500;
 /// Objects of one kind. A cluster with more has them from a fault, and the first ones show it.
 const MOST_OBJECTS: usize = 5000;
-/// Metadata of Secrets alone. An API server that cannot return it refuses, because nothing else is accepted.
+/// Metadata of Secrets alone. An API server that cannot return it refuses, because the request accepts only that.
 const METADATA_ONLY: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 /// Port of the operator's metrics.
 const METRICS: [&str; 2] = ["https:{pod}:9185", "http:{pod}:9185"];
@@ -245,7 +245,7 @@ impl Reader {
         Ok(list["items"].as_array_mut().map(std::mem::take).unwrap_or_default())
     }
 
-    /// Gathers the version of the API server. An error is the reason why nothing else can be had.
+    /// Gathers the version of the API server. An error is the reason why the rest cannot be had either.
     pub(super) async fn version(&self, folder: &mut Folder) {
         match self.text("/version").await {
             Ok(text) => {

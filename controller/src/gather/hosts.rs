@@ -137,6 +137,21 @@ impl Access {
             .clone())
     }
 
+    /// The key that a person named, or those of the Secrets as far as there are any.
+    async fn keys(&self, references: &[SecretKeyRef]) -> anyhow::Result<Vec<Arc<Identity>>> {
+        if let Some(identity) = &self.identity {
+            return Ok(vec![identity.clone()]);
+        }
+        let (mut keys, mut problem) = (Vec::new(), None);
+        for reference in references {
+            match self.key(reference).await {
+                Ok(key) => keys.push(key),
+                Err(error) => problem = Some(error),
+            }
+        }
+        problem.filter(|_| keys.is_empty()).map_or(Ok(keys), Err)
+    }
+
     /// Logs in, and has the host collect. The host is left as it was.
     async fn ask(
         &self,
@@ -176,21 +191,7 @@ impl Access {
                 "the operator has pinned no host key of it yet, and support data is asked of no host that may be another; declare hostKey in its entry of the inventory"
             ),
         };
-        let keys = if let Some(identity) = &self.identity {
-            vec![identity.clone()]
-        } else {
-            let (mut keys, mut problem) = (Vec::new(), None);
-            for reference in &host.private_keys {
-                match self.key(reference).await {
-                    Ok(key) => keys.push(key),
-                    Err(error) => problem = Some(error),
-                }
-            }
-            match problem {
-                Some(error) if keys.is_empty() => return Err(error),
-                _ => keys,
-            }
-        };
+        let keys = self.keys(&host.private_keys).await?;
         let jump_host = match &ssh.jump_host {
             Some(declared) => {
                 let key = self.key(&declared.private_key_secret_ref).await?;
@@ -236,7 +237,7 @@ fn write(name: &str, answer: &host::Answer, unpacked: Unpacked, folder: &mut Fol
         let path = format!("hosts/{name}/{part}");
         match text(&content) {
             Some(text) => {
-                let text = if Path::new(&part).extension().is_some_and(|e| e == "json") {
+                let text = if Path::new(&part).extension().is_some_and(|extension| extension == "json") {
                     redact::content(&text)
                 } else {
                     text

@@ -57,7 +57,7 @@ pub async fn run(args: Gather) -> anyhow::Result<ExitCode> {
     let mut folder = Folder::create(&root, pseudonyms)?;
     folder.text("version", &format!("{PRODUCT}\n{}\n", args::version()))?;
     folder.text("README", README)?;
-    // Everyone may get it: that is no support data.
+    // Every user of the cluster may get it: that is no support data.
     reader.version(&mut folder).await;
     let of_ours = folder.files();
     of_cluster(&reader, &args.namespace, since, &mut folder).await;

@@ -1,4 +1,4 @@
-//! `support`: what a person needs who looks for the cause of a fault of the host, in one archive. Changes nothing else.
+//! `support`: what a person needs who looks for the cause of a fault of the host, in one archive. Changes the host in no other way.
 //!
 //! Each part may fail: `index.json`, the last entry, reports it. Secrets are left out as far as this side knows them; the operator redacts
 //! all that it unpacks. Logs of workloads are not ours to send.

@@ -12,7 +12,7 @@ use windows_sys::Win32::System::EventLog::{
 use super::wide::{check, is, text_in, wide};
 
 /// Events that are fetched at once.
-const BATCH: usize = 32;
+const BATCH: u32 = 32;
 /// How long Windows may take for them, in milliseconds.
 const LIMIT: u32 = 10_000;
 
@@ -38,9 +38,9 @@ pub(super) fn events(channel: &str, query: &str, most: usize) -> io::Result<Vec<
     let found = Handle(found);
     let mut events = Vec::new();
     while events.len() < most {
-        let (mut batch, mut count): ([EVT_HANDLE; BATCH], u32) = ([0; BATCH], 0);
+        let (mut batch, mut count): ([EVT_HANDLE; BATCH as usize], u32) = ([0; BATCH as usize], 0);
         // SAFETY: the query is open; the array is as long as we say.
-        let next = check(unsafe { EvtNext(found.0, BATCH as u32, batch.as_mut_ptr(), LIMIT, 0, &raw mut count) });
+        let next = check(unsafe { EvtNext(found.0, BATCH, batch.as_mut_ptr(), LIMIT, 0, &raw mut count) });
         match next {
             Ok(()) => {}
             Err(e) if is(&e, ERROR_NO_MORE_ITEMS) => break,
