@@ -176,7 +176,7 @@ mod tests {
     fn the_name_decides_what_it_is() {
         for (name, role) in [
             (Some("/usr/local/bin/windows-node-pools"), Role::Program),
-            (Some("/home/jane/.krew/bin/kubectl-windows_node_pools"), Role::Plugin),
+            (Some("/opt/tools/.krew/bin/kubectl-windows_node_pools"), Role::Plugin),
             (Some("kubectl-windows_node_pools.exe"), Role::Plugin),
             (Some("kubectl_complete-windows_node_pools"), Role::Completion),
             (Some("kubectl-windows-node-pools"), Role::Program),
