@@ -252,7 +252,7 @@ mod tests {
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
-    /// Every image that the manifests of a release name.
+    /// Every image that the manifests of a release and its bundle name.
     fn named(out: &Path) -> BTreeSet<String> {
         let mut images = BTreeSet::new();
         for platform in Platform::ALL {
@@ -270,6 +270,11 @@ mod tests {
                 images.extend(of("initContainers", "/image"));
                 images.extend(of("volumes", "/image/reference"));
             }
+        }
+        for entry in fs::read_dir(out.join("olm/bundle/manifests")).unwrap() {
+            let object: Value = serde_yaml::from_slice(&fs::read(entry.unwrap().path()).unwrap()).unwrap();
+            let related = object.pointer("/spec/relatedImages").and_then(Value::as_array).cloned().unwrap_or_default();
+            images.extend(related.iter().map(|one| one["image"].as_str().unwrap().to_owned()));
         }
         images
     }

@@ -29,8 +29,19 @@ enum Task {
     Rights(rights::Args),
 }
 
-fn main() -> anyhow::Result<()> {
-    match Cli::parse().task {
+/// An error as its chain of causes: a stack below it would hide it at the end of a log.
+fn main() -> std::process::ExitCode {
+    match run(Cli::parse().task) {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(task: Task) -> anyhow::Result<()> {
+    match task {
         Task::Bench(args) => bench::run(&args),
         Task::Demo(args) => demo::run(&args),
         Task::Dist(args) => dist::run(&args),

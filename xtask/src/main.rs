@@ -76,8 +76,19 @@ struct Forwarded {
     args: Vec<OsString>,
 }
 
-fn main() -> anyhow::Result<()> {
-    match Cli::parse().task {
+/// An error as its chain of causes: a stack below it would hide it at the end of a log.
+fn main() -> std::process::ExitCode {
+    match run(Cli::parse().task) {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(task: Task) -> anyhow::Result<()> {
+    match task {
         Task::Bench(task) => become_operator_task("bench", &task),
         Task::Boundaries(args) => boundaries::run(&args),
         Task::Check(args) => check::run(&args),

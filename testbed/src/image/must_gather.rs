@@ -1,7 +1,11 @@
 //! The image for `oc adm must-gather`, which starts commands with bash and copies with tar: a static bash and the applets of a static
 //! busybox, of Debian.
 
-use std::{fs, os::unix::fs::symlink, path::Path};
+use std::{
+    fs,
+    os::unix::fs::{PermissionsExt as _, symlink},
+    path::Path,
+};
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -45,7 +49,10 @@ pub(super) fn stage(files: &Files, to: &Path) -> Result<()> {
     for applet in APPLETS {
         symlink("busybox", to.join("bin").join(applet))?;
     }
-    make_folder(&to.join("must-gather"))?;
+    let folder = to.join("must-gather");
+    make_folder(&folder)?;
+    // As Kubernetes makes the volume that is mounted there: any user writes.
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o777))?;
     place(&to.join("licenses/LICENSE"), &fs::read(devenv::workspace_root().join("LICENSE"))?, 0o644)?;
     // Programs of others come with their licences.
     for package in ["bash-static", "busybox-static"] {
