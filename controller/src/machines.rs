@@ -12,13 +12,19 @@ use kube::{
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use wnp_core::machines::read::{self, Machine, MachineSet};
+use wnp_core::machines::{
+    health_check::HealthCheck,
+    read::{self, Machine, MachineSet},
+};
 
 /// Both APIs, and which versions of them are known, the newest first.
 pub(crate) const APIS: [(MachineGroup, &str, &[&str]); 2] = [
     (MachineGroup::OpenShift, "machine.openshift.io", &["v1beta1"]),
     (MachineGroup::ClusterApi, "cluster.x-k8s.io", &["v1beta2", "v1beta1"]),
 ];
+
+/// Plural of the kind that replaces Machines whose Nodes are not Ready.
+pub(crate) const HEALTH_CHECKS: &str = "machinehealthchecks";
 
 /// What is seen of Machines all the time.
 #[derive(Default)]
@@ -34,6 +40,8 @@ pub(crate) struct Watched {
     pub kind: ApiResource,
     pub machines: Store<DynamicObject>,
     pub sets: Store<DynamicObject>,
+    /// MachineHealthChecks, where the API has that kind.
+    pub health_checks: Option<Store<DynamicObject>>,
 }
 
 impl Watched {
@@ -97,6 +105,25 @@ impl Machines {
         found.flat_map(|m| m.addresses).map(|a| (a.kind, a.address)).collect()
     }
 
+    /// The MachineHealthCheck that replaces the Machine `<namespace>/<name>` once its Node is not Ready.
+    pub(crate) fn health_check(&self, machine: &str) -> Option<String> {
+        let (namespace, name) = machine.split_once('/')?;
+        self.groups().into_iter().find_map(|group| {
+            let watched = self.of(group)?;
+            let checks = watched.health_checks.as_ref()?.state();
+            let object = watched.machines.get(&watched.reference(namespace, name)).filter(|_| !checks.is_empty())?;
+            let machine = Machine::read(&object, group);
+            let mut covering: Vec<String> = checks
+                .iter()
+                .filter_map(|c| HealthCheck::read(c, group))
+                .filter(|c| c.covers(&machine))
+                .map(|c| c.title())
+                .collect();
+            covering.sort();
+            covering.into_iter().next()
+        })
+    }
+
     pub(crate) fn sets(&self, group: MachineGroup) -> Vec<MachineSet> {
         let watched = self.of(group);
         watched.map(|w| w.sets.state().iter().map(|o| MachineSet::read(o, group)).collect()).unwrap_or_default()
@@ -127,6 +154,7 @@ pub(crate) async fn is_gone(client: &Client, own: MachineGroup, machine: &str) -
 pub(crate) struct Served {
     pub machines: ApiResource,
     pub sets: ApiResource,
+    pub health_checks: Option<ApiResource>,
 }
 
 /// Asks whether an API is there.
@@ -145,7 +173,11 @@ pub(crate) async fn served(client: &Client, group: MachineGroup) -> kube::Result
                 let of = |kind: &str, plural: &str| {
                     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(name, version, kind), plural)
                 };
-                return Ok(Some(Served { machines: of("Machine", "machines"), sets: of("MachineSet", "machinesets") }));
+                return Ok(Some(Served {
+                    machines: of("Machine", "machines"),
+                    sets: of("MachineSet", "machinesets"),
+                    health_checks: is_served(HEALTH_CHECKS).then(|| of("MachineHealthCheck", HEALTH_CHECKS)),
+                }));
             }
         }
     }

@@ -140,8 +140,11 @@ pub async fn install_machines(control_plane: &ControlPlane, api: MachineApi) -> 
     // The operator uses its rights as soon as it finds the kinds.
     control_plane.apply_file(&crate::source_dir().join("crds").join(file)).await?;
     let client = control_plane.client().await?;
-    for plural in ["machines", "machinesets"] {
+    for plural in ["machines", "machinesets", "machinehealthchecks"] {
         served(&client, &format!("{plural}.{group}")).await?;
+    }
+    if matches!(api, MachineApi::OpenShift) {
+        served(&client, "machineautoscalers.autoscaling.openshift.io").await?;
     }
     Ok(())
 }

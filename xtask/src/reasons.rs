@@ -54,6 +54,7 @@ const OTHERS: &[(&str, &[&str])] = &[
             "ImageDigestMirrorSet",
             "ImageTagMirrorSet",
             "IntOrPercent",
+            "MachineHealthCheck",
             "MachineSet",
             "OperatorCondition",
             "WindowsHostInventory",

@@ -201,6 +201,7 @@ pub(super) fn items(namespace: &str, nodes: &BTreeSet<String>, pod_namespaces: &
         here(rbac("rolebindings")),
         machines("machines"),
         machines("machinesets"),
+        machines("machinehealthchecks"),
         item("operator.openshift.io", "v1", "networks"),
     ];
     for resource in ["networks", "infrastructures", "clusterversions", "proxies", "dnses"] {

@@ -105,6 +105,16 @@ impl Maker {
         Ok(())
     }
 
+    pub(crate) async fn edit(&self, kind: &str, name: &str, patch: Value) -> Result<()> {
+        self.kind(kind).patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        Ok(())
+    }
+
+    pub(crate) async fn delete(&self, name: &str) -> Result<()> {
+        self.machines().delete(name, &DeleteParams::default()).await?;
+        Ok(())
+    }
+
     /// Whether it is being deleted.
     pub(crate) async fn goes(&self, name: &str) -> bool {
         self.machines().get(name).await.is_ok_and(|m| m.metadata.deletion_timestamp.is_some())

@@ -45,6 +45,7 @@ mod inventory;
 mod jump_host;
 mod key_rotation;
 mod lint;
+mod machine_health_check;
 mod machine_keys;
 mod machines;
 mod maintenance;

@@ -1,5 +1,6 @@
 //! Machines of OpenShift's Machine API and of Cluster API: which of them are hosts, and which are replaced.
 
+pub mod health_check;
 pub mod list;
 pub mod pools;
 pub mod read;

@@ -4,7 +4,7 @@
 //! label of its own; there, too, that one counts (OpenShift keeps it when a MachineSet goes over to Cluster API), and so does
 //! `node.cluster.x-k8s.io/os=windows`, whose domain Cluster API hands on to Nodes.
 
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 
 use api::{MachineGroup, MachineSetRef, names::key};
 use jiff::Timestamp;
@@ -74,6 +74,10 @@ pub struct Machine {
     pub windows: bool,
     /// Whether a person has said that it is no host of ours.
     pub ignored: bool,
+    /// Labels, by which a MachineHealthCheck selects it.
+    pub labels: BTreeMap<String, String>,
+    /// Annotations, which may keep every MachineHealthCheck from it.
+    pub annotations: BTreeMap<String, String>,
     /// Whether it is being deleted.
     pub deleting: bool,
     /// How far it is.
@@ -140,6 +144,8 @@ impl Machine {
             created: object.creation_timestamp().map(|t| t.0),
             windows: is_windows(|key| object.labels().get(key).map(String::as_str), group),
             ignored: is_ignored(object),
+            labels: object.labels().clone(),
+            annotations: object.annotations().clone(),
             deleting: object.metadata.deletion_timestamp.is_some(),
             phase: status.phase.unwrap_or_default(),
             addresses: status.addresses,

@@ -600,7 +600,7 @@ impl<'a> Plan<'a> {
         // What would put a node right is of the version that it has to go to.
         let is_ours = candidate.joined && !candidate.held && !candidate.leaving && !candidate.withheld;
         // Who requests its maintenance is at work on it, or is about to be.
-        let is_ours = is_ours && candidate.maintenance.is_none();
+        let is_ours = is_ours && candidate.maintenance.is_none() && candidate.health_check.is_none();
         self.limits.remediation != RemediationType::None && is_ours && !candidate.ready
     }
 

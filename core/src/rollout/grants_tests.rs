@@ -752,6 +752,10 @@ fn the_gate() {
     ]);
 }
 
+fn checked(candidate: Candidate) -> Candidate {
+    Candidate { health_check: Some("MachineHealthCheck ns/c".into()), ..candidate }
+}
+
 #[test]
 fn repairs_and_lost_nodes() {
     use GrantType::{Reboot, Remove, Repair, Stage, Update};
@@ -770,6 +774,13 @@ fn repairs_and_lost_nodes() {
         ("paused", four(vec![long_dead("a")]), paused, vec![]),
         ("waits", four(vec![waiting(granted(long_dead("a"), Repair))]), limits(), vec![("a", None)]),
         ("held", four(vec![held(long_dead("a"))]), limits(), vec![]),
+        ("left to a MachineHealthCheck", four(vec![checked(long_dead("a"))]), limits(), vec![]),
+        (
+            "which came after the repair was granted",
+            four(vec![checked(granted(long_dead("a"), Repair))]),
+            limits(),
+            vec![("a", None)],
+        ),
         ("leaves", four(vec![leaving(long_dead("a"))]), limits(), vec![("a", Some(Remove))]),
         ("is Ready again", four(vec![granted(node("a"), Repair)]), limits(), vec![("a", None)]),
         (

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use api::{
-    Disruption, Failures, Grant, GrantType, Operation, WindowsInstance,
+    Disruption, Failures, Grant, GrantType, Operation, WindowsInstance, WindowsInstanceStatus,
     conditions::{self, kind},
     names::key,
 };
@@ -58,7 +58,8 @@ pub fn member(
     change: Option<(PendingChange, bool)>,
     now: Timestamp,
 ) -> Member {
-    let status = instance.status.clone().unwrap_or_default();
+    let none = WindowsInstanceStatus::default();
+    let status = instance.status.as_ref().unwrap_or(&none);
     // A host that is taken out as it joins may be a node already, with pods: its removal has to find a place in the budget.
     let is_a_node = || status.node_ref.as_ref().is_some_and(|r| node.is_some_and(|n| n.uid().as_ref() == Some(&r.uid)));
     let joined = status.current_version.is_some() || ((unwanted || instance.is_leaving()) && is_a_node());
@@ -112,6 +113,8 @@ pub fn member(
         maintenance: requests(instance, node).request.map(|r| r.by).filter(|_| joined && status.wicd.is_some()),
         maintained_at: status.last_maintenance_time.map(|t| t.known().unwrap_or(now)),
         down_since: since.filter(|_| joined && !says_ready),
+        // Known of Machines.
+        health_check: None,
         unreachable: !wish.looks
             || conditions::find(&status.conditions, kind::REACHABLE).is_some_and(|c| c.status == "False"),
         // That is known only when the keys have been read.
@@ -121,7 +124,7 @@ pub fn member(
         wants_images: false,
         images_wait_until: None,
         pulling: status.operation.as_ref().is_some_and(|o| o.type_ == GrantType::PullImages),
-        key_waits_until: status.key_rotation.and_then(|k| k.failures).as_ref().and_then(retry),
+        key_waits_until: status.key_rotation.as_ref().and_then(|k| k.failures.as_ref()).and_then(retry),
     };
     Member { instance: instance.clone(), candidate }
 }
@@ -144,7 +147,7 @@ pub fn soonest_available(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use api::{WindowsInstanceSpec, WindowsInstanceStatus};
+    use api::WindowsInstanceSpec;
     use serde_json::json;
 
     #[test]

@@ -91,6 +91,7 @@ const CLUSTER: &[Rule] = &[
     rule(&["source.toolkit.fluxcd.io"], &["gitrepositories", "ocirepositories", "externalartifacts"], &["get", "list", "watch"]).why("Lists of hosts that Flux fetches."),
     rule(&["machine.openshift.io", "cluster.x-k8s.io"], &["machines"], &["get", "list", "watch", "delete"]).why("Machines, where there are any. One whose host refuses every key is deleted, for its MachineSet to make another."),
     rule(&["machine.openshift.io", "cluster.x-k8s.io"], &["machinesets"], &["list", "watch"]).why("Pools for MachineSets."),
+    rule(&["machine.openshift.io", "cluster.x-k8s.io"], &["machinehealthchecks"], &["list", "watch"]).why("Nodes that a MachineHealthCheck replaces are not repaired."),
     rule(&["certificates.k8s.io"], &["certificatesigningrequests"], &["create", "get", "list", "watch"]).why("Certificates."),
     rule(&["certificates.k8s.io"], &["certificatesigningrequests/approval"], &["patch"]).why("Its verdicts on certificate requests."),
     rule(&["certificates.k8s.io"], &["signers"], &["approve"]).named(&["kubernetes.io/kube-apiserver-client", "kubernetes.io/kube-apiserver-client-kubelet", "kubernetes.io/kubelet-serving"]).why("The API server asks for it of who approves a request to a signer."),

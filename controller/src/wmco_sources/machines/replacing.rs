@@ -132,9 +132,18 @@ async fn refuses(cx: &Context, machine: &Machine, instance: &WindowsInstance) ->
     let stays = match meaning(seen, cx.process.args.machine_refusal_timeout) {
         Meaning::Nothing => return None,
         Meaning::Unclear(why) => Some(why.into()),
-        Meaning::LockedOut => stays(&pool, held, is_node, Timestamp::now()),
+        Meaning::LockedOut => {
+            stays(&pool, held, is_node, Timestamp::now()).or_else(|| left_to(cx, machine, node.as_deref()))
+        }
     };
     Some(Refuses { is_node, stays })
+}
+
+/// A Machine whose Node is not Ready is replaced by its MachineHealthCheck, if it has one.
+fn left_to(cx: &Context, machine: &Machine, node: Option<&Node>) -> Option<String> {
+    let is_down = node.is_none_or(|n| !node::ready(n).0);
+    let check = cx.caches.machines.health_check(&machine.key()).filter(|_| is_down)?;
+    Some(format!("its Node is not Ready, and {check} replaces such Machines"))
 }
 
 /// A Machine whose host refuses every key, and what is needed to do something about it.

@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use api::{Inventory, MachineGroup};
-use futures::{StreamExt, future};
+use futures::{FutureExt as _, StreamExt, future};
 use kube::{
     Api, ResourceExt,
     api::{ApiResource, DynamicObject, TypeMeta},
@@ -22,7 +22,7 @@ use super::{
 use crate::{
     context::Context,
     events::EventReason,
-    machines::{APIS, Served, Watched, served},
+    machines::{APIS, HEALTH_CHECKS, Served, Watched, served},
     supervision::catch,
     watch::{self, Event},
 };
@@ -96,18 +96,26 @@ impl Watch {
     fn start(cx: Arc<Context>, group: MachineGroup, served: &Served) -> Self {
         let (machines, follow_machines) = follow(cx.clone(), &served.machines, group);
         let (sets, follow_sets) = follow(cx.clone(), &served.sets, group);
+        let (health_checks, follow_health_checks) = match &served.health_checks {
+            Some(resource) => {
+                let (store, following) = follow(cx.clone(), resource, group);
+                (Some(store), following.left_future())
+            }
+            None => (None, future::ready(()).right_future()),
+        };
         let kind = served.machines.clone();
         let task = tokio::spawn(async move {
             let filled = async {
-                if machines.wait_until_ready().await.is_ok() && sets.wait_until_ready().await.is_ok() {
+                let caches = [Some(&machines), Some(&sets), health_checks.as_ref()];
+                if future::try_join_all(caches.into_iter().flatten().map(Store::wait_until_ready)).await.is_ok() {
                     // From now on, what is not in the caches is not there.
-                    cx.caches.machines.set(group, Some(Watched { kind, machines, sets }));
+                    cx.caches.machines.set(group, Some(Watched { kind, machines, sets, health_checks }));
                     wake_pools(&cx, |s| s.group == group);
                     cx.caches.machines.stir();
                 }
                 future::pending::<()>().await;
             };
-            let watching = async { tokio::join!(follow_machines, follow_sets, filled) };
+            let watching = async { tokio::join!(follow_machines, follow_sets, follow_health_checks, filled) };
             if let Err(fault) = catch(Box::pin(watching)).await {
                 // What is in the caches is not true any more.
                 tracing::error!(?group, %fault, "the watch of Machines is begun again");
@@ -126,7 +134,7 @@ fn follow(
     group: MachineGroup,
 ) -> (Store<DynamicObject>, impl Future<Output = ()> + Send + 'static) {
     let api: Api<DynamicObject> = Api::all_with(cx.cluster.client.clone(), resource);
-    let is_machines = resource.plural == "machines";
+    let kind = resource.plural.clone();
     let types = TypeMeta { api_version: resource.api_version.clone(), kind: resource.kind.clone() };
     // The objects of a list come without their type.
     let (store, events) = watch::cache(api, resource.clone(), move |object: &mut DynamicObject| {
@@ -134,11 +142,13 @@ fn follow(
     });
     let follow = events.for_each(move |event| {
         match event {
-            Event::Apply(object) | Event::Delete(object) if is_machines => {
+            Event::Apply(object) | Event::Delete(object) if kind == "machines" => {
                 let machine = Machine::read(&object, group);
                 wake_pools(&cx, |s| machine.source.as_ref() == Some(s));
                 cx.caches.machines.stir();
             }
+            // Which hosts are left to it, only its pools can say.
+            Event::Apply(_) | Event::Delete(_) if kind == HEALTH_CHECKS => wake_pools(&cx, |s| s.group == group),
             Event::Apply(_) | Event::Delete(_) => cx.caches.machines.stir(),
             Event::InitDone => {
                 wake_pools(&cx, |s| s.group == group);

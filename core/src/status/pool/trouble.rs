@@ -85,15 +85,19 @@ fn not_ready(
     }
     let first = others.first().and_then(|name| member(seen, name));
     let since = first.and_then(|m| m.candidate.down_since);
-    let since = since.map(|since| format!(" since {}{}", minute(since), repair(pool, pause, since)));
+    let by = first.and_then(|m| m.candidate.health_check.as_deref());
+    let since = since.map(|since| format!(" since {}{}", minute(since), repair(pool, pause, by, since)));
     Some(Trouble::new(
         reason::NODES_NOT_READY,
         format!("not Ready: {}{}", first_names(&others), since.unwrap_or_default()),
     ))
 }
 
-/// When the operator repairs a node that has not been Ready since then.
-fn repair(pool: &WindowsNodePool, pause: Option<Pause>, since: Timestamp) -> String {
+/// When the operator repairs a node that has not been Ready since then, if no MachineHealthCheck replaces its Machine.
+fn repair(pool: &WindowsNodePool, pause: Option<Pause>, by: Option<&str>, since: Timestamp) -> String {
+    if let Some(by) = by {
+        return format!(", left to {by}, which replaces its Machine");
+    }
     let remediation = pool.spec.remediation();
     if remediation.type_.unwrap_or_default() == RemediationType::None {
         return ", not repaired: remediation.type is None".into();

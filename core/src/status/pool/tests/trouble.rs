@@ -24,6 +24,12 @@ fn not_ready(name: &str) -> Member {
     member
 }
 
+/// A node whose Machine a MachineHealthCheck replaces.
+fn checked(mut member: Member) -> Member {
+    member.candidate.health_check = Some("MachineHealthCheck ns/c".into());
+    member
+}
+
 fn draining(name: &str) -> Member {
     let mut member = ready(name);
     member.candidate.begun = true;
@@ -92,6 +98,12 @@ fn the_worst_comes_first_with_the_host_the_time_and_what_follows() {
             vec![],
             None,
             "False True: 1 of 2 nodes Ready; not Ready: h0 since 2027-01-01T03:10Z, repaired from 2027-01-01T03:20Z on",
+        ),
+        (
+            vec![checked(not_ready("h0")), ready("h1")],
+            vec![],
+            None,
+            "False True: 1 of 2 nodes Ready; not Ready: h0 since 2027-01-01T03:10Z, left to MachineHealthCheck ns/c, which replaces its Machine",
         ),
         (
             vec![draining("h0"), ready("h1")],
