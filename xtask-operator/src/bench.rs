@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: measurements, in release builds. They print, and pass or fail nothing.
+//! `cargo xtask bench`: measurements, in release builds. They print, and pass or fail nothing, but for `soak`.
 
 mod idle;
 mod inventory;
@@ -7,6 +7,7 @@ mod process;
 mod proxy;
 mod report;
 mod rollout;
+mod soak;
 mod tally;
 mod upload;
 mod world;
@@ -15,7 +16,7 @@ use std::{path::Path, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
 
-/// Measures the operator: `join`, `rollout`, `upload`, `idle` or `inventory`. What each does and how to read it is in docs/reference/benchmarks.md.
+/// Measures the operator: `join`, `rollout`, `upload`, `idle`, `inventory` or `soak`. What each does and how to read it is in docs/reference/benchmarks.md.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -34,6 +35,8 @@ enum Bench {
     Idle(idle::Args),
     /// A list of hosts in Git becomes instances.
     Inventory(inventory::Args),
+    /// Events at random for an hour, and what they leave behind.
+    Soak(soak::Args),
 }
 
 /// Open files that this process asks for: a simulated host has a port and connections.
@@ -53,6 +56,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             Bench::Upload(args) => upload::run(args).await,
             Bench::Idle(args) => idle::run(args).await,
             Bench::Inventory(args) => Box::pin(inventory::run(args)).await,
+            Bench::Soak(args) => Box::pin(soak::run(args)).await,
         }
     })
 }

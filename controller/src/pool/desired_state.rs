@@ -217,6 +217,10 @@ impl DesiredState {
                 candidate.staged = true;
             }
         }
+        if candidate.down_since.is_some() {
+            let machine = instance.spec.origin.as_ref().and_then(|o| o.machine.as_deref());
+            candidate.health_check = machine.and_then(|m| cx.caches.machines.health_check(m));
+        }
         candidate.astray = follows.is_some_and(|version| self.course.is_astray(version));
         candidate.withheld = !self.losses(instance).is_empty();
         member
@@ -298,8 +302,8 @@ fn seen(members: &[Member], version: &str, lost: &BTreeSet<String>) -> Seen {
     let mut seen = Seen::default();
     let mut versions: HashMap<String, u32> = HashMap::new();
     for Member { instance, candidate } in members {
-        let status = instance.status.clone().unwrap_or_default();
-        let Some(current) = status.current_version.filter(|_| !candidate.leaving) else { continue };
+        let current = instance.status.as_ref().and_then(|s| s.current_version.as_ref());
+        let Some(current) = current.filter(|_| !candidate.leaving) else { continue };
         *versions.entry(current.clone()).or_default() += 1;
         if candidate.held || candidate.withheld || lost.contains(&candidate.name) {
             continue;

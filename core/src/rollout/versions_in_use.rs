@@ -20,10 +20,11 @@ pub fn versions_in_use<'a>(
         used.extend(rollout.and_then(|r| r.from_version.clone()));
     }
     for instance in instances {
-        let status = instance.status.clone().unwrap_or_default();
-        let operation = status.operation.unwrap_or_default();
-        let of_status = [status.current_version, status.previous_version, operation.from_version, operation.to_version];
-        used.extend(of_status.into_iter().flatten());
+        if let Some(status) = &instance.status {
+            used.extend([&status.current_version, &status.previous_version].into_iter().flatten().cloned());
+            let operation = status.operation.as_ref();
+            used.extend(operation.iter().flat_map(|o| [&o.from_version, &o.to_version]).flatten().cloned());
+        }
         used.extend(instance.spec.desired.as_ref().map(|d| d.version.clone()));
         used.extend(instance.spec.grant.as_ref().and_then(|g| g.version.clone()));
     }

@@ -75,7 +75,7 @@ pub(super) async fn run(args: &Args) -> Result<()> {
 }
 
 /// A pool whose nodes take so many pods.
-fn spec(max_pods: i32) -> WindowsNodePoolSpec {
+pub(super) fn spec(max_pods: i32) -> WindowsNodePoolSpec {
     let kubelet = KubeletSettings { max_pods: Some(max_pods), ..KubeletSettings::default() };
     let template = TemplateSpec { kubelet: Some(kubelet), ..TemplateSpec::default() };
     WindowsNodePoolSpec {
@@ -272,7 +272,7 @@ impl Watched {
 }
 
 /// Whether all pools have seen what they are now, and say that all nodes follow it.
-fn is_updated(pools: &[WindowsNodePool], hosts: u32) -> bool {
+pub(super) fn is_updated(pools: &[WindowsNodePool], hosts: u32) -> bool {
     let says = |pool: &WindowsNodePool| {
         let updated = find(&pool.status.as_ref()?.conditions, kind::UPDATED)?;
         Some(updated.status == "True" && updated.observed_generation == pool.metadata.generation)

@@ -44,6 +44,7 @@ pub(super) fn without_heartbeats() -> SimOptions {
 /// All that runs. The order is that of the shutdown.
 pub(super) struct World {
     pub(super) operator: Operator,
+    options: OperatorOptions,
     pub(super) hosts: Vec<SimHost>,
     _sim: Sim,
     pub(super) client: Client,
@@ -90,7 +91,7 @@ impl World {
         let options = OperatorOptions { program, payload: dir, wicd, args };
         let operator = Operator::start(&control_plane, &options)?;
         operator.leads().await?;
-        Ok(Self { operator, hosts, _sim: sim, client, control_plane, _files: files })
+        Ok(Self { operator, options, hosts, _sim: sim, client, control_plane, _files: files })
     }
 
     /// Hosts of each pool.
@@ -100,25 +101,41 @@ impl World {
 
     /// Applies the pools: `spec`, with their hosts. They join as quickly as a pool allows.
     pub(super) async fn apply(&self, spec: &WindowsNodePoolSpec) -> Result<Vec<WindowsNodePool>> {
-        let pools: Api<WindowsNodePool> = Api::all(self.client.clone());
         let mut applied = Vec::new();
         for (number, hosts) in self.hosts.chunks(POOL_HOSTS).enumerate() {
-            let hosts = hosts.iter().map(|h| Host {
-                name: h.name().into(),
-                address: h.address().to_string(),
-                port: Some(i32::from(h.port())),
-                ..Host::default()
-            });
-            let spec = WindowsNodePoolSpec {
-                inventory: Inventory { hosts: Some(hosts.collect()), ..Inventory::default() },
-                provisioning: Some(Provisioning { max_concurrent: Some(MAX_CONCURRENT), ..Provisioning::default() }),
-                ..spec.clone()
-            };
-            let name = format!("bench-{number}");
-            let pool = WindowsNodePool::new(&name, spec);
-            applied.push(pools.patch(&name, &PatchParams::apply("bench").force(), &Patch::Apply(&pool)).await?);
+            applied.push(self.apply_pool(number, spec, hosts.iter()).await?);
         }
         Ok(applied)
+    }
+
+    /// Applies a pool: `spec`, with these hosts.
+    pub(super) async fn apply_pool(
+        &self,
+        number: usize,
+        spec: &WindowsNodePoolSpec,
+        hosts: impl Iterator<Item = &SimHost>,
+    ) -> Result<WindowsNodePool> {
+        let hosts = hosts.map(|h| Host {
+            name: h.name().into(),
+            address: h.address().to_string(),
+            port: Some(i32::from(h.port())),
+            ..Host::default()
+        });
+        let spec = WindowsNodePoolSpec {
+            inventory: Inventory { hosts: Some(hosts.collect()), ..Inventory::default() },
+            provisioning: Some(Provisioning { max_concurrent: Some(MAX_CONCURRENT), ..Provisioning::default() }),
+            ..spec.clone()
+        };
+        let pools: Api<WindowsNodePool> = Api::all(self.client.clone());
+        let (name, params) = (format!("bench-{number}"), PatchParams::apply("bench").force());
+        Ok(pools.patch(&name, &params, &Patch::Apply(&WindowsNodePool::new(&name, spec))).await?)
+    }
+
+    /// Kills the operator, and starts another.
+    pub(super) async fn restart_operator(&mut self) -> Result<()> {
+        self.operator.signal("KILL")?;
+        self.operator = Operator::start(&self.control_plane, &self.options)?;
+        self.operator.leads().await
     }
 
     /// Applies the pools and waits until all their nodes are Ready. Returns how long that took.
