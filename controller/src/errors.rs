@@ -7,7 +7,7 @@ const MOST: usize = 2000;
 /// on it: a right that is missing looks the same as an outage otherwise.
 pub(crate) fn said(error: &kube::Error) -> String {
     match error {
-        kube::Error::Api(status) if is_missing_right(status) => {
+        kube::Error::Api(status) if is_missing_right(status) && is_of_service_account(status) => {
             let message = api::text::line(&status.message, MOST);
             format!(
                 "{message}. The operator lacks this right: install this release again with the tool that installed it"
@@ -35,6 +35,11 @@ fn is_missing_right(status: &kube::core::Status) -> bool {
     status.is_forbidden() && status.message.contains("is forbidden: User ") && status.message.contains(" cannot ")
 }
 
+/// Whether the operator asked, and not a person who runs a command.
+fn is_of_service_account(status: &kube::core::Status) -> bool {
+    status.message.contains("is forbidden: User \"system:serviceaccount:")
+}
+
 #[cfg(test)]
 mod tests {
     use kube::core::Status;
@@ -45,13 +50,18 @@ mod tests {
     fn a_missing_right_is_distinguished_from_other_refusals() {
         let said =
             |message: &str| said(&kube::Error::Api(Box::new(Status::failure(message, "Forbidden").with_code(403))));
-        let rbac =
-            "namespaces \"default\" is forbidden: User \"x\" cannot get resource \"namespaces\" in API group \"\"";
-        assert!(said(rbac).starts_with(rbac));
-        assert!(said(rbac).ends_with("install this release again with the tool that installed it"));
+        let rbac = |user: &str| {
+            format!(
+                "namespaces \"default\" is forbidden: User \"{user}\" cannot get resource \"namespaces\" in API group \"\""
+            )
+        };
+        let (of_person, of_operator) = (rbac("jane"), rbac("system:serviceaccount:ns:windows-node-pools"));
+        assert!(said(&of_operator).starts_with(&of_operator));
+        assert!(said(&of_operator).ends_with("install this release again with the tool that installed it"));
+        assert_eq!(said(&of_person), of_person, "who runs a command has no release to install");
         let policy = "nodes \"a\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no";
         assert_eq!(said(policy), policy);
-        let of_person = kube::Error::Api(Box::new(Status::failure(rbac, "Forbidden").with_code(403)));
-        assert_eq!(plain(&of_person), rbac);
+        let error = kube::Error::Api(Box::new(Status::failure(&of_operator, "Forbidden").with_code(403)));
+        assert_eq!(plain(&error), of_operator);
     }
 }

@@ -5,6 +5,7 @@ use std::{
     net::{SocketAddr, TcpListener},
     path::PathBuf,
     process::Command,
+    time::{Duration, SystemTime},
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -24,6 +25,32 @@ pub struct Prometheus {
     files: tempfile::TempDir,
 }
 
+/// A line over time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Series {
+    /// Labels.
+    pub labels: Value,
+    /// When, from 0 at the beginning to 1 at the end, and the values.
+    pub points: Vec<(f64, f64)>,
+}
+
+impl Series {
+    /// The last value.
+    pub fn last(&self) -> Option<f64> {
+        self.points.last().map(|(_, value)| *value)
+    }
+}
+
+/// As it stands in an address.
+fn encoded(query: &str) -> String {
+    let mut encoded = String::new();
+    for byte in query.bytes() {
+        // Writing to a String cannot fail.
+        let _ = write!(encoded, "%{byte:02X}");
+    }
+    encoded
+}
+
 impl Prometheus {
     /// Starts it, with the groups of a rule file. `server_name` is the name in the target's certificate. It has no target yet.
     ///
@@ -32,19 +59,32 @@ impl Prometheus {
     pub fn start(rules: &Value, server_name: &str, token: &str) -> Result<Self> {
         let files = tempfile::tempdir()?;
         let path = |name: &str| -> PathBuf { files.path().join(name) };
-        let scrape = json!({
-            "job_name": "operator",
+        std::fs::write(path("token"), token)?;
+        let secured = json!({
             "scheme": "https",
             "authorization": {"credentials_file": path("token")},
             "tls_config": {"ca_file": path("ca.crt"), "server_name": server_name},
-            "file_sd_configs": [{"files": [path("targets.json")]}],
         });
+        Self::run(files, rules, secured)
+    }
+
+    /// Starts it for a target that serves without TLS and asks for no token.
+    ///
+    /// # Errors
+    /// When it cannot be had or started.
+    pub fn without_tls(rules: &Value) -> Result<Self> {
+        Self::run(tempfile::tempdir()?, rules, json!({"scheme": "http"}))
+    }
+
+    fn run(files: tempfile::TempDir, rules: &Value, mut scrape: Value) -> Result<Self> {
+        let path = |name: &str| -> PathBuf { files.path().join(name) };
+        scrape["job_name"] = "operator".into();
+        scrape["file_sd_configs"] = json!([{"files": [path("targets.json")]}]);
         let config = json!({
             "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
             "rule_files": [path("rules.yaml")],
             "scrape_configs": [scrape],
         });
-        std::fs::write(path("token"), token)?;
         std::fs::write(path("ca.crt"), "")?;
         std::fs::write(path("targets.json"), "[]")?;
         std::fs::write(path("rules.yaml"), rules.to_string())?;
@@ -92,14 +132,32 @@ impl Prometheus {
     /// # Errors
     /// When it does not answer, or the query is none.
     pub async fn query(&self, query: &str) -> Result<Vec<Value>> {
-        let mut encoded = String::new();
-        for byte in query.bytes() {
-            // Writing to a String cannot fail.
-            let _ = write!(encoded, "%{byte:02X}");
-        }
-        let answer = self.get(&format!("/api/v1/query?query={encoded}")).await?;
+        let answer = self.get(&format!("/api/v1/query?query={}", encoded(query))).await?;
         ensure!(answer["status"] == "success", "{query}: {answer}");
         Ok(answer["data"]["result"].as_array().cloned().unwrap_or_default())
+    }
+
+    /// The series of a query up to now: so many points after the first one.
+    ///
+    /// # Errors
+    /// When it does not answer, or the query is none.
+    pub async fn range(&self, query: &str, step: Duration, points: u32) -> Result<Vec<Series>> {
+        let end = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs_f64();
+        let span = (step * points).as_secs_f64();
+        let (query, start, step) = (encoded(query), end - span, step.as_secs_f64());
+        let path = format!("/api/v1/query_range?query={query}&start={start}&end={end}&step={step}");
+        let answer = self.get(&path).await?;
+        ensure!(answer["status"] == "success", "{query}: {answer}");
+        let of = |one: &Value| {
+            let point = |p: &Value| {
+                let value = p[1].as_str()?.parse().ok().filter(|v: &f64| v.is_finite())?;
+                let at = if span > 0.0 { (p[0].as_f64()? - start) / span } else { 1.0 };
+                Some((at, value))
+            };
+            let points = one["values"].as_array().into_iter().flatten().filter_map(point).collect();
+            Series { labels: one["metric"].clone(), points }
+        };
+        Ok(answer["data"]["result"].as_array().into_iter().flatten().map(of).collect())
     }
 
     async fn get(&self, path: &str) -> Result<Value> {

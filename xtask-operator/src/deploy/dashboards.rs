@@ -15,11 +15,11 @@ pub(super) const CONSOLE: &str = "components/dashboard-openshift";
 const CONSOLE_NAMESPACE: &str = "openshift-config-managed";
 const TITLE: &str = "Windows node pools";
 /// Columns of Grafana; the console has half as many.
-const COLUMNS: usize = 24;
+pub(crate) const COLUMNS: usize = 24;
 
 /// How a panel shows its series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
+pub(crate) enum Form {
     /// One number.
     Number,
     /// Lines over time.
@@ -29,13 +29,15 @@ enum Form {
 }
 
 /// A panel.
-struct Panel {
-    title: &'static str,
-    form: Form,
+pub(crate) struct Panel {
+    /// What it shows.
+    pub(crate) title: &'static str,
+    /// How.
+    pub(crate) form: Form,
     /// Unit, as Grafana calls it.
-    unit: &'static str,
+    pub(crate) unit: &'static str,
     /// Each with the name of its series.
-    queries: &'static [(&'static str, &'static str)],
+    pub(crate) queries: &'static [(&'static str, &'static str)],
 }
 
 const fn panel(
@@ -48,7 +50,7 @@ const fn panel(
 }
 
 /// Rows, the first with what a person on call must see first.
-const ROWS: &[(&str, &[Panel])] = &[
+pub(crate) const ROWS: &[(&str, &[Panel])] = &[
     (
         "Now",
         &[
@@ -254,7 +256,16 @@ fn targets(panel: &Panel) -> Vec<Value> {
     panel.queries.iter().enumerate().map(target).collect()
 }
 
-fn width(panel: &Panel) -> usize {
+/// Columns of a panel.
+pub(crate) fn width(panel: &Panel) -> usize {
+    match panel.form {
+        Form::Number => 4,
+        Form::Graph | Form::Table => 8,
+    }
+}
+
+/// Lines of a panel.
+pub(crate) fn height(panel: &Panel) -> usize {
     match panel.form {
         Form::Number => 4,
         Form::Graph | Form::Table => 8,
@@ -279,10 +290,11 @@ fn grafana() -> Value {
         y += 1;
         let (mut x, mut highest) = (0, 0);
         for panel in *row {
-            let (w, h, type_) = match panel.form {
-                Form::Number => (width(panel), 4, "stat"),
-                Form::Graph => (width(panel), 8, "timeseries"),
-                Form::Table => (width(panel), 8, "table"),
+            let (w, h) = (width(panel), height(panel));
+            let type_ = match panel.form {
+                Form::Number => "stat",
+                Form::Graph => "timeseries",
+                Form::Table => "table",
             };
             if x + w > COLUMNS {
                 (x, y, highest) = (0, y + highest, 0);

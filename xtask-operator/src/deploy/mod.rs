@@ -3,7 +3,7 @@
 mod alerts;
 mod argocd;
 mod chart;
-mod dashboards;
+pub(crate) mod dashboards;
 mod kustomize;
 mod marks;
 mod monitoring;
