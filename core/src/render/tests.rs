@@ -73,7 +73,7 @@ fn which_services() {
     }
     assert_eq!(
         services(&cluster(), &payload(&[program::CONTAINERD]), &Settings::default()),
-        Err(RenderError::NoProgram(program::KUBELET))
+        Err(RenderError::NoPrograms(vec![program::KUBELET]))
     );
 }
 
@@ -438,8 +438,8 @@ proptest! {
         let manifest = payload(&destinations);
         let config = match services(&cluster, &manifest, &settings) {
             Ok(config) => config,
-            Err(RenderError::NoProgram(missing)) => {
-                prop_assert!(!manifest.has(missing), "the payload has {missing}");
+            Err(RenderError::NoPrograms(missing)) => {
+                prop_assert!(!missing.is_empty() && missing.iter().all(|m| !manifest.has(m)), "of {missing:?}");
                 return Ok(());
             }
             Err(error) => return Err(TestCaseError::fail(error.to_string())),
