@@ -13,7 +13,7 @@ use crate::files::{self, Access};
 use crate::host::{Host, HostError, Route, ServiceInfo};
 
 /// Names of the services that this operator and WMCO run on a host (contract section 3.1).
-pub const SERVICE_NAMES: [&str; 8] = [
+const SERVICE_NAMES: [&str; 8] = [
     api::host::WICD_SERVICE,
     "containerd",
     "kubelet",
@@ -23,6 +23,14 @@ pub const SERVICE_NAMES: [&str; 8] = [
     "kube-proxy",
     "cloud-node-manager",
 ];
+/// Those that the owner of a host may run beside a node whose payload has no program for them: what they do is no part of the node.
+const BESIDE: [&str; 2] = ["windows_exporter", "csi-proxy"];
+
+/// Names that no service of others may have on a node with `wanted` services.
+pub fn reserved<'a>(wanted: impl IntoIterator<Item = &'a str>) -> impl Iterator<Item = &'a str> {
+    SERVICE_NAMES.into_iter().filter(|name| !BESIDE.contains(name)).chain(wanted)
+}
+
 /// Variables that WMCO sets (contract section 3.7).
 const LEGACY_VARIABLES: [&str; 3] = ["HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"];
 /// Copies of certificates that WMCO has made trusted (contract section 4.6).

@@ -19,7 +19,7 @@ use crate::files::{self, Access};
 use crate::host::{Host, HostError};
 use crate::kept_files;
 use crate::network;
-use crate::ownership::{Ownership, SERVICE_NAMES};
+use crate::ownership::{Ownership, reserved};
 use crate::secure;
 
 /// Program whose reading and writing of image layers an antivirus slows down most. WMCO excludes the same one.
@@ -143,8 +143,8 @@ fn places(body: &Apply) -> Result<BTreeSet<String>, Failure> {
 
 /// What would make a host no node, seen before anything is changed.
 fn preflight(host: &dyn Host, body: &Apply, owned: &Ownership) -> Result<(), Failure> {
-    let names = SERVICE_NAMES.into_iter().chain(body.desired.services.services.iter().map(|s| s.name.as_str()));
-    let foreign = foreign(&host.services()?, owned, names);
+    let wanted = body.desired.services.services.iter().map(|s| s.name.as_str());
+    let foreign = foreign(&host.services()?, owned, reserved(wanted));
     if !foreign.is_empty() {
         let message = format!(
             "services that this operator did not install exist: {}; remove them, or remove the host from the pool",
