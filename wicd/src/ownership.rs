@@ -89,6 +89,9 @@ pub struct Ownership {
     /// Keys of the registry, below `HKLM`, that are open for writing: owner and access list of before, a security descriptor in hex.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub opened_keys: BTreeMap<String, String>,
+    /// Programs that the antivirus left alone by no policy before.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub excluded: BTreeSet<String>,
     /// VXLAN port that the networks of the hybrid overlay were made with.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vxlan_port: Option<u16>,

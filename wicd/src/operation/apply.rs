@@ -88,7 +88,7 @@ pub(super) fn apply(host: &dyn Host, request: &Request, body: &Apply, report: &m
     owned.save(host)?;
 
     if body.files.iter().any(|f| f.destination.eq_ignore_ascii_case(CONTAINERD))
-        && let Err(e) = host.exclude_from_antivirus(CONTAINERD)
+        && let Err(e) = exclude(host, CONTAINERD, &mut owned)
     {
         report
             .warn(format!("containerd is not excluded from the antivirus, pulling images will be slow: {}", chain(&e)));
@@ -139,6 +139,17 @@ fn places(body: &Apply) -> Result<BTreeSet<String>, Failure> {
     let files = body.files.iter().map(|f| &f.destination);
     let placed = files.chain(body.configs.iter().map(|c| &c.path)).cloned();
     Ok(placed.chain([path::KUBELET_KUBECONFIG.to_owned()]).collect())
+}
+
+/// Takes a program out of the antivirus' checks, and records it if that is new.
+fn exclude(host: &dyn Host, program: &str, owned: &mut Ownership) -> Result<(), HostError> {
+    if host.is_excluded_from_antivirus(program)? {
+        return Ok(());
+    }
+    if owned.excluded.insert(program.to_owned()) {
+        owned.save(host)?;
+    }
+    host.exclude_from_antivirus(program)
 }
 
 /// What would make a host no node, seen before anything is changed.
