@@ -75,8 +75,7 @@ const CLUSTER: &[Rule] = &[
     rule(&[GROUP], &["windowsinstances/status"], &["patch"]).why("The state of each host, which is stored before each step."),
     rule(&[""], &["nodes"], &["get", "list", "watch", "patch", "delete"]).why("Nodes: kubelet creates them."),
     rule(&[""], &["pods"], &["list", "delete"]).why("Drain. Whether the Pod of the Windows Machine Config Operator still works."),
-    rule(&[""], &["configmaps"], &["get", "list", "watch"]).named(&[WMCO_LOCK]).why("Whether the Windows Machine Config Operator works, in the operator's namespace or in its own, which may not exist: a Role there \
-          would fail an installation."),
+    rule(&[""], &["configmaps"], &["get", "list", "watch"]).named(&[WMCO_LOCK]).why("Whether the Windows Machine Config Operator works. Its own namespace may not be there, so this is in no Role."),
     rule(&[""], &["pods/eviction"], &["create"]).why("Drain, within PodDisruptionBudgets."),
     rule(&["apps"], &["daemonsets"], &["get"]).why("Drain: a pod of a DaemonSet that exists stays."),
     rule(&["storage.k8s.io"], &["volumeattachments"], &["list"]).why("Drain: volumes are to be detached before a node changes."),
