@@ -18,9 +18,11 @@ nightly:
 demo:
 	cargo xtask demo $(if $(ONCE),--once)
 
-# The operator's images in target/image, with the payload of what can be built and of what is in the folder PROGRAMS.
+# The operator's images in target/image, with what can be built for hosts and what is in the folder PROGRAMS: a payload for each minor version of
+# Kubernetes that is supported, or for those in KUBERNETES alone, as 1.35 or 1.35,1.36.
 image:
-	cargo xtask payload --out target/payload $(if $(PROGRAMS),--from $(PROGRAMS))
+	rm -rf target/payload
+	cargo xtask payload --out target/payload --kubernetes $(or $(KUBERNETES),all) $(if $(PROGRAMS),--from $(PROGRAMS))
 	cargo xtask image --payload target/payload
 
 # Installs what the test bed needs on Debian, as root.

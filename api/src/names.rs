@@ -18,6 +18,8 @@ pub const DEFAULT_KEY_SECRET_KEY: &str = "private-key.pem";
 pub const KNOWN_HOSTS_SECRET_KEY: &str = "known_hosts";
 /// Name of the ConfigMap with hosts that WMCO reads, and of the pool that is made for it.
 pub const WINDOWS_INSTANCES: &str = "windows-instances";
+/// Name of the ConfigMap that the leader of WMCO holds as its lock. It belongs to the Pod of the leader.
+pub const WMCO_LOCK: &str = "windows-machine-config-operator-lock";
 /// Name of the ConfigMap with the host keys that WMCO has recorded: address to base64 of the SSH wire format.
 pub const LEGACY_HOST_KEYS: &str = "windows-ssh-host-keys";
 /// Name of the Secret with the script that Machines run at their first start (WMCO's name).

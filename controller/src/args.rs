@@ -312,14 +312,15 @@ pub struct Run {
     /// Name of the `OperatorCondition` that the Operator Lifecycle Manager makes for the operator. If not set, none is written.
     #[arg(long, env = "OPERATOR_CONDITION_NAME")]
     pub operator_condition: Option<String>,
-    /// Proxy for the operator, and for the hosts of a cluster whose `Proxy` object names none.
-    #[arg(long, env = "HTTP_PROXY")]
+    /// Proxy for http, for the hosts of a cluster whose `Proxy` object names none. The operator itself makes no such request.
+    #[arg(long, env = "HTTP_PROXY", hide_env_values = true)]
     pub http_proxy: Option<String>,
-    /// Proxy for the operator, and for the hosts of a cluster whose `Proxy` object names none.
-    #[arg(long, env = "HTTPS_PROXY")]
+    /// Proxy for https: for Git repositories of pools without a `proxySecretRef`, and for the hosts of a cluster whose `Proxy` object names none. The API
+    /// server and Flux are reached without a proxy.
+    #[arg(long, env = "HTTPS_PROXY", hide_env_values = true)]
     pub https_proxy: Option<String>,
     /// Addresses that need no proxy.
-    #[arg(long, env = "NO_PROXY")]
+    #[arg(long, env = "NO_PROXY", hide_env_values = true)]
     pub no_proxy: Option<String>,
 }
 

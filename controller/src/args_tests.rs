@@ -59,3 +59,13 @@ fn shells_complete_the_commands() {
         assert!(script.contains("windows-node-pools") && script.contains("explain"), "{shell}");
     }
 }
+
+/// `--help` shows the values of variables, and a proxy may have a password.
+#[test]
+fn help_shows_no_secret() {
+    for name in ["HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"] {
+        let command = Run::command();
+        let arg = command.get_arguments().find(|arg| arg.get_env().is_some_and(|env| env == name)).unwrap();
+        assert!(arg.is_hide_env_values_set(), "{name}");
+    }
+}

@@ -227,7 +227,7 @@ fn settings(args: &Run) -> Result<Settings, ReleaseError> {
             serde_json::from_slice(&text).map_err(|e| refuse(e.to_string()))?
         }
     };
-    Ok(Settings { debug: false, logs, kubelet_extra })
+    Ok(Settings { logs, kubelet_extra })
 }
 
 #[cfg(test)]

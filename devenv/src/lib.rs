@@ -4,6 +4,7 @@
 //! seconds.
 
 use std::{
+    io::Write as _,
     path::{Path, PathBuf},
     process::Command,
     sync::mpsc::{self, RecvTimeoutError},
@@ -24,6 +25,9 @@ pub const ARM64_STATIC_TARGET: &str = "aarch64-unknown-linux-musl";
 
 /// The environment variable that names the folder to which API servers in tests write audit logs.
 pub const AUDIT_DIR: &str = "TESTBED_AUDIT_DIR";
+
+/// The environment variable with which nothing may be skipped: CI sets it to 1. Empty and 0 are as if it were not set.
+pub const REQUIRE_ALL: &str = "WNP_REQUIRE_ALL";
 
 /// Interval of the lines that [`with_progress`] prints.
 const PROGRESS: Duration = Duration::from_secs(20);
@@ -93,6 +97,25 @@ pub fn forget_caller(cargo: &mut Command) {
     }
 }
 
+/// What a test or a stage of the check returns that this machine cannot run: a proof that was not made must not count as one. Prints the reason, also
+/// where the output of a test that passes is not shown.
+///
+/// # Errors
+/// Where [`REQUIRE_ALL`] is set.
+pub fn skip(reason: &str) -> Result<()> {
+    let line = skipped(reason, std::env::var(REQUIRE_ALL).ok().as_deref())?;
+    let thread = thread::current();
+    // Not `eprintln`, whose output a test keeps to itself. One that cannot be written changes nothing.
+    let _ = writeln!(std::io::stderr(), "{} {line}", thread.name().unwrap_or_default());
+    Ok(())
+}
+
+fn skipped(reason: &str, require_all: Option<&str>) -> Result<String> {
+    let may = matches!(require_all, None | Some("" | "0"));
+    ensure!(may, "{reason}; with {REQUIRE_ALL} set this is an error, and without it would be skipped");
+    Ok(format!("skipped: {reason}"))
+}
+
 /// Runs a program to its end.
 ///
 /// # Errors
@@ -127,6 +150,26 @@ fn every<T>(interval: Duration, tick: impl Fn(Duration) + Send, work: impl FnOnc
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_skip_is_an_error_where_all_is_required() {
+        for (require_all, may) in
+            [(None, true), (Some(""), true), (Some("0"), true), (Some("1"), false), (Some("yes"), false)]
+        {
+            let said = skipped("there is no wine64", require_all).map_err(|error| error.to_string());
+            assert_eq!(said.is_ok(), may, "{require_all:?}");
+            assert!(said.unwrap_or_else(|error| error).contains("there is no wine64"), "{require_all:?}");
+        }
+    }
+
+    /// CI proves nothing if it may skip.
+    #[test]
+    fn ci_requires_all() {
+        for script in [".ci/run", ".ci/nightly"] {
+            let text = std::fs::read_to_string(workspace_root().join(script)).unwrap();
+            assert!(text.lines().any(|line| line == format!("export {REQUIRE_ALL}=1")), "{script}");
+        }
+    }
 
     #[test]
     fn long_work_ticks_and_short_work_does_not() {

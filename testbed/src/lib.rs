@@ -20,7 +20,7 @@ pub mod wine;
 use std::path::PathBuf;
 
 pub use control_plane::{CaRotation, ControlPlane, ControlPlaneOptions};
-pub use devenv::AUDIT_DIR;
+pub use devenv::{AUDIT_DIR, skip};
 
 pub use operator::{Operator, OperatorOptions};
 

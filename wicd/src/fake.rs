@@ -489,6 +489,15 @@ impl Host for FakeHost {
         Ok(())
     }
 
+    fn is_excluded_from_antivirus(&self, windows_path: &str) -> Result<bool, HostError> {
+        Ok(self.call("is_excluded_from_antivirus", windows_path)?.excluded.contains(windows_path))
+    }
+
+    fn include_in_antivirus(&self, windows_path: &str) -> Result<(), HostError> {
+        self.call("include_in_antivirus", windows_path)?.excluded.remove(windows_path);
+        Ok(())
+    }
+
     fn registry_key(&self, key: &str) -> Result<Option<RegistryValues>, HostError> {
         Ok(self.call("registry_key", key)?.registry.get(key).cloned())
     }

@@ -202,6 +202,16 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// When the antivirus cannot be queried, or the exclusion cannot be written.
     fn exclude_from_antivirus(&self, windows_path: &str) -> Result<(), HostError>;
+    /// Whether that is so already, or there is no antivirus.
+    ///
+    /// # Errors
+    /// When the antivirus or its exclusions cannot be read.
+    fn is_excluded_from_antivirus(&self, windows_path: &str) -> Result<bool, HostError>;
+    /// Takes that back. An exclusion that is not there is success.
+    ///
+    /// # Errors
+    /// When the exclusion cannot be removed.
+    fn include_in_antivirus(&self, windows_path: &str) -> Result<(), HostError>;
     /// The values of a key below `HKLM`; `None` if it does not exist. Values of other kinds are left out.
     ///
     /// # Errors

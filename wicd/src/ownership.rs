@@ -13,7 +13,7 @@ use crate::files::{self, Access};
 use crate::host::{Host, HostError, Route, ServiceInfo};
 
 /// Names of the services that this operator and WMCO run on a host (contract section 3.1).
-pub const SERVICE_NAMES: [&str; 8] = [
+const SERVICE_NAMES: [&str; 8] = [
     api::host::WICD_SERVICE,
     "containerd",
     "kubelet",
@@ -23,6 +23,14 @@ pub const SERVICE_NAMES: [&str; 8] = [
     "kube-proxy",
     "cloud-node-manager",
 ];
+/// Those that the owner of a host may run beside a node whose payload has no program for them: what they do is no part of the node.
+const BESIDE: [&str; 2] = ["windows_exporter", "csi-proxy"];
+
+/// Names that no service of others may have on a node with `wanted` services.
+pub fn reserved<'a>(wanted: impl IntoIterator<Item = &'a str>) -> impl Iterator<Item = &'a str> {
+    SERVICE_NAMES.into_iter().filter(|name| !BESIDE.contains(name)).chain(wanted)
+}
+
 /// Variables that WMCO sets (contract section 3.7).
 const LEGACY_VARIABLES: [&str; 3] = ["HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"];
 /// Copies of certificates that WMCO has made trusted (contract section 4.6).
@@ -81,6 +89,9 @@ pub struct Ownership {
     /// Keys of the registry, below `HKLM`, that are open for writing: owner and access list of before, a security descriptor in hex.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub opened_keys: BTreeMap<String, String>,
+    /// Programs that the antivirus left alone by no policy before.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub excluded: BTreeSet<String>,
     /// VXLAN port that the networks of the hybrid overlay were made with.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vxlan_port: Option<u16>,

@@ -2,11 +2,12 @@
 //! without a way out needs, what the release gives to hosts, and the plugin of kubectl.
 
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use devenv::workspace_root;
 use remote::payload::{Payload, Wicd};
 use serde::Deserialize;
@@ -48,8 +49,9 @@ pub(crate) struct Args {
     /// The `wicd.exe` that is in the image.
     #[arg(long, requires = "payload")]
     pub wicd: Option<PathBuf>,
-    /// Minor version of Kubernetes of the payload that is in the image. May be given several times.
-    #[arg(long, value_name = "MINOR", default_value = payload::KUBERNETES[0], value_parser = clap::builder::PossibleValuesParser::new(payload::KUBERNETES))]
+    /// Minor version of Kubernetes of the payload that is in the image. May be given several times. Not needed with --payload, which says it.
+    /// Without both, the newest that a payload can have.
+    #[arg(long, value_name = "MINOR", value_parser = clap::builder::PossibleValuesParser::new(payload::KUBERNETES))]
     pub kubernetes: Vec<String>,
     /// The image of the OLM bundle by digest, once it is in a registry: with it, the catalog is written, too.
     #[arg(long)]
@@ -74,7 +76,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     for image in &images {
         ensure!(is_digest(image), "{image} does not end with @sha256: and 64 hexadecimal digits: a tag moves");
     }
-    let kubernetes = args.kubernetes.iter().map(|version| payload::minor(version)).collect::<Result<Vec<_>>>()?;
+    let opened = args.payload.as_deref().map(Payload::open).transpose().context("open the payload")?;
+    let kubernetes = Vec::from_iter(kubernetes(&args.kubernetes, opened.as_ref())?);
     let release =
         deploy::Release { image: &args.image, must_gather: args.must_gather_image.as_deref(), kubernetes: &kubernetes };
     let out = workspace_root().join(&args.out);
@@ -86,7 +89,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     write(&out, "images.txt", &(images.join("\n") + "\n"))?;
     write(&out, "images-of-hosts.txt", of_hosts(&sandbox))?;
     write(&out, "imageset-config.yaml", &image_set(&images, &sandbox)?)?;
-    if let Some((payload, wicd)) = args.payload.as_deref().zip(args.wicd.as_deref()) {
+    if let Some((payload, wicd)) = opened.as_ref().zip(args.wicd.as_deref()) {
         write(&out, "release.json", &release_file(payload, wicd)?)?;
     }
     for (path, text) in deploy::bundle(&release)? {
@@ -114,14 +117,40 @@ fn write(out: &Path, name: &str, text: impl AsRef<[u8]>) -> Result<()> {
 }
 
 /// What the release gives to hosts.
-fn release_file(payload: &Path, wicd: &Path) -> Result<String> {
-    let manifests = Payload::open(payload).context("open the payload")?.by_minor().clone();
+fn release_file(payload: &Payload, wicd: &Path) -> Result<String> {
+    let manifests = payload.by_minor().clone();
     let wicd = Wicd::open(wicd).context("open wicd.exe")?;
     let file = ReleaseFile::new(VERSION, &wicd.sha256, manifests).context("render the services of hosts")?;
     let text = serde_json::to_string_pretty(&file)? + "\n";
     // Who reads it refuses what is not fit.
     ReleaseFile::parse(text.as_bytes()).context("read what was written")?;
     Ok(text)
+}
+
+/// The minor versions of the kubelets in the image, which bound the clusters for which the bundle is: those of the payload, and what is said beside it
+/// must be the same.
+fn kubernetes(said: &[String], payload: Option<&Payload>) -> Result<BTreeSet<u32>> {
+    let said = said.iter().map(|version| payload::minor(version)).collect::<Result<BTreeSet<_>>>()?;
+    let found = payload.map(Payload::kubelets).unwrap_or_default();
+    let in_words =
+        |minors: &BTreeSet<u32>| minors.iter().map(|minor| format!("1.{minor}")).collect::<Vec<_>>().join(", ");
+    match (said.is_empty(), found.is_empty()) {
+        (_, true) if payload.is_some() && said.is_empty() => {
+            bail!("the payload does not say the version of its kubelet.exe: name its minor version with --kubernetes")
+        }
+        (true, true) => {
+            let newest = payload::KUBERNETES[0];
+            println!(
+                "the OLM bundle is for a payload of Kubernetes {newest} alone: name another with --kubernetes or --payload"
+            );
+            Ok([payload::minor(newest)?].into())
+        }
+        (false, false) if said != found => {
+            bail!("--kubernetes says {}, and the kubelets of the payload are of {}", in_words(&said), in_words(&found))
+        }
+        (true, false) => Ok(found),
+        (false, _) => Ok(said),
+    }
 }
 
 /// Whether an image is named by its digest.
@@ -177,7 +206,6 @@ fn image_set(images: &[&str], sandbox: &str) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use std::{
-        collections::BTreeSet,
         io::{BufRead as _, BufReader},
         process::{Child, Command, Stdio},
     };
@@ -203,6 +231,42 @@ mod tests {
             (format!("@sha256:{digest}"), false),
         ] {
             assert_eq!(is_digest(&image), expected, "{image}");
+        }
+    }
+
+    #[test]
+    fn the_bundle_is_for_the_kubelets_of_the_payload() {
+        let of = |versions: &[Option<&str>]| {
+            let manifest = |version: Option<&str>| {
+                let entry = Entry::new(r"C:\k\kubelet.exe", "kubelet").version(version);
+                let folder = tempfile::tempdir().unwrap();
+                payload::write(folder.path(), &[entry], payload::LEVEL_FAST).unwrap()
+            };
+            // A directory may have any name: what counts is the kubelet in it.
+            let all = versions.iter().zip([None, Some(1), Some(2)]).map(|(version, at)| (at, manifest(*version)));
+            Payload::announced(all.collect())
+        };
+        for (about, said, payload, expected) in [
+            ("the payload says it", &[][..], Some(of(&[Some("v1.33.5"), Some("v1.35.1")])), Ok(vec![33, 35])),
+            ("both say the same", &["1.35", "1.33"], Some(of(&[Some("v1.33.5"), Some("v1.35.1")])), Ok(vec![33, 35])),
+            (
+                "they differ",
+                &["1.36"],
+                Some(of(&[Some("v1.33.5")])),
+                Err("--kubernetes says 1.36, and the kubelets of the payload are of 1.33"),
+            ),
+            ("the newest is not there", &["1.36", "1.33"], Some(of(&[Some("v1.33.5")])), Err("payload are of 1.33")),
+            ("a kubelet without a version", &["1.34"], Some(of(&[None])), Ok(vec![34])),
+            ("and nothing is said", &[], Some(of(&[None])), Err("name its minor version with --kubernetes")),
+            ("no payload", &["1.34"], None, Ok(vec![34])),
+            ("nothing", &[], None, Ok(vec![crate::payload::minor(crate::payload::KUBERNETES[0]).unwrap()])),
+        ] {
+            let said: Vec<String> = said.iter().map(ToString::to_string).collect();
+            match (kubernetes(&said, payload.as_ref()), expected) {
+                (Ok(found), Ok(expected)) => assert_eq!(found.into_iter().collect::<Vec<_>>(), expected, "{about}"),
+                (Err(error), Err(part)) => assert!(error.to_string().contains(part), "{about}: {error}"),
+                (found, _) => panic!("{about}: {found:?}"),
+            }
         }
     }
 
@@ -282,8 +346,7 @@ mod tests {
     #[test]
     fn all_that_a_release_names_is_in_its_list_and_the_same_in_a_mirror() {
         if !image::missing(image::Arch::Amd64, &["buildah"]).is_empty() {
-            eprintln!("skipped: no buildah; `cargo xtask setup` installs what is missing");
-            return;
+            return devenv::skip("no buildah; `cargo xtask setup` installs what is missing").unwrap();
         }
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);

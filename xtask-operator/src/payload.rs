@@ -10,7 +10,10 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use api::{host, payload::File};
+use api::{
+    host,
+    payload::{File, MANIFEST},
+};
 use remote::payload::Payload;
 use testbed::payload::{Content, Entry, LEVEL_RELEASE};
 
@@ -32,9 +35,10 @@ pub(crate) struct Args {
     /// Container Credential Guard.
     #[arg(long, value_name = "FOLDER")]
     from: Option<PathBuf>,
-    /// Minor version of Kubernetes whose programs are built.
-    #[arg(long, value_name = "MINOR", default_value = MINORS[0], value_parser = clap::builder::PossibleValuesParser::new(MINORS))]
-    kubernetes: String,
+    /// Minor version of Kubernetes whose programs are built, or several with commas between, or all. Each of several has its payload in the
+    /// directory of its name, as DIR/1.35.
+    #[arg(long, value_name = "MINORS", value_delimiter = ',', default_value = MINORS[0], value_parser = clap::builder::PossibleValuesParser::new([ALL].into_iter().chain(MINORS)))]
+    kubernetes: Vec<String>,
     /// A kubelet.exe to take as it is.
     #[arg(long, value_name = "PATH")]
     kubelet: Option<PathBuf>,
@@ -58,6 +62,9 @@ enum Command {
     },
 }
 
+/// All minor versions whose programs can be built.
+const ALL: &str = "all";
+
 /// Minor versions of Kubernetes that a payload can have, as 1.36; the first is the one that it has unless another is asked for.
 pub(crate) const KUBERNETES: [&str; MINORS.len()] = MINORS;
 
@@ -70,12 +77,42 @@ pub(crate) fn minor(version: &str) -> Result<u32> {
 pub(crate) fn run(args: Args) -> Result<()> {
     match (&args.command, &args.out) {
         (Some(Command::Verify { dir }), _) => verify(dir),
-        (None, Some(out)) => make(&args, out),
+        (None, Some(out)) => make_all(&args, out),
         (None, None) => bail!("name the directory to write with --out"),
     }
 }
 
-fn make(args: &Args, out: &Path) -> Result<()> {
+/// The minor versions that are asked for, each once, the newest first.
+fn minors(asked: &[String]) -> Vec<&'static str> {
+    MINORS.into_iter().filter(|minor| asked.iter().any(|one| one == minor || one == ALL)).collect()
+}
+
+/// One payload, or one for each minor version. What another run has left there must not become part of it: one payload hides those of minor
+/// versions.
+fn make_all(args: &Args, out: &Path) -> Result<()> {
+    let remedy = "remove it, or name another directory with --out";
+    if let [minor] = minors(&args.kubernetes)[..] {
+        let other = MINORS.map(|minor| out.join(minor).join(MANIFEST)).into_iter().find(|path| path.is_file());
+        ensure!(other.is_none(), "{} has payloads of several minor versions of Kubernetes: {remedy}", out.display());
+        return make(args, minor, out);
+    }
+    ensure!(
+        !out.join(MANIFEST).is_file(),
+        "{} has a payload without a minor version of Kubernetes: {remedy}",
+        out.display()
+    );
+    let mut kubelets = PARTS.iter().filter(|part| part.name == "kubelet");
+    if let Some(given) = kubelets.find_map(|part| file_of(part, args).transpose()) {
+        bail!("{} is of one minor version of Kubernetes: name that one with --kubernetes", given?.display());
+    }
+    for minor in minors(&args.kubernetes) {
+        println!("the payload of Kubernetes {minor}");
+        make(args, minor, &out.join(minor))?;
+    }
+    Ok(())
+}
+
+fn make(args: &Args, kubernetes: &str, out: &Path) -> Result<()> {
     let parts = chosen(&args.only)?;
     let mut entries = Vec::new();
     let mut missing = Vec::new();
@@ -89,7 +126,7 @@ fn make(args: &Args, out: &Path) -> Result<()> {
                 (Content::File(path.clone()), args.kubelet_version.clone().filter(|_| part.name == "kubelet"))
             }
             (None, Source::Go(program)) => {
-                let (path, version) = go::build(program, &args.kubernetes, part.file_name(), &step)?;
+                let (path, version) = go::build(program, kubernetes, part.file_name(), &step)?;
                 (Content::File(path), Some(version))
             }
             (None, Source::Static(text)) => (Content::Bytes((*text).into()), None),
@@ -206,7 +243,10 @@ mod tests {
             ("x verify d", true),
             ("x", false),
             ("x --out d --kubernetes 1.35", true),
+            ("x --out d --kubernetes 1.36,1.34", true),
+            ("x --out d --kubernetes all", true),
             ("x --out d --kubernetes 1.32", false),
+            ("x --out d --kubernetes 1.36,1.32", false),
             ("x --out d --level 0", false),
             ("x verify", false),
             ("x --out d verify d", false),
@@ -223,6 +263,72 @@ mod tests {
         assert!(chosen(&["kublet".into()]).err().unwrap().to_string().contains("kubelet"));
     }
 
+    /// The minor versions of a line of arguments, and where each payload is written.
+    fn of_line(line: &str) -> Vec<&'static str> {
+        minors(&Cli::try_parse_from(line.split_whitespace()).unwrap().args.kubernetes)
+    }
+
+    #[test]
+    fn minor_versions_are_asked_for() {
+        for (line, expected) in [
+            ("x --out d", &MINORS[..1]),
+            ("x --out d --kubernetes 1.34", &["1.34"]),
+            ("x --out d --kubernetes 1.33,1.36,1.33", &["1.36", "1.33"]),
+            ("x --out d --kubernetes all", &MINORS),
+        ] {
+            assert_eq!(of_line(line), expected, "{line}");
+        }
+    }
+
+    /// What `make image` runs, without running it: an image for every cluster that the guide names, unless one minor version is asked for.
+    #[test]
+    fn make_image_has_a_payload_for_each_supported_cluster() {
+        for (variables, expected) in [
+            (&[][..], &MINORS[..]),
+            (&["KUBERNETES=1.34"], &["1.34"]),
+            (&["KUBERNETES=1.35,1.33", "PROGRAMS=mine"], &["1.35", "1.33"]),
+        ] {
+            let mut make = std::process::Command::new("make");
+            // A make around the tests hands its own flags and variables down.
+            let make = make.args(["--dry-run", "image"]).args(variables).current_dir(devenv::workspace_root());
+            let make = make.env_remove("MAKEFLAGS").env_remove("KUBERNETES").env_remove("PROGRAMS");
+            let output = make.output().unwrap();
+            let text = String::from_utf8(output.stdout).unwrap();
+            let line = text.lines().find_map(|line| line.strip_prefix("cargo xtask ")).unwrap();
+            assert_eq!(of_line(line), expected, "{text}");
+            assert_eq!(line.contains("--from mine"), variables.len() == 2, "{text}");
+            assert!(text.lines().any(|line| line == "cargo xtask image --payload target/payload"), "{text}");
+        }
+        // Each cluster of the guide has a kubelet that is not newer than its API server.
+        let guide = std::fs::read_to_string(devenv::workspace_root().join("docs/guide/quick-start.md")).unwrap();
+        assert!(guide.contains(&format!("a cluster of Kubernetes {}", MINORS[MINORS.len() - 1])), "the oldest one");
+    }
+
+    #[test]
+    fn each_of_several_minor_versions_has_a_directory() {
+        let (from, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        std::fs::write(from.path().join("csi-proxy.exe"), "csi").unwrap();
+        let line = |more: &str| {
+            let (from, out) = (from.path().display(), out.path().display());
+            let line = format!("x --out {out} --from {from} --only csi-proxy,containerd_conf --level 1 {more}");
+            Cli::try_parse_from(line.split_whitespace()).unwrap().args
+        };
+        make_all(&line("--kubernetes 1.36,1.34"), out.path()).unwrap();
+        let minors: Vec<_> = Payload::open(out.path()).unwrap().by_minor().keys().copied().collect();
+        assert_eq!(minors, [Some(34), Some(36)]);
+        let error = make_all(&line("--kubernetes 1.36"), out.path()).unwrap_err();
+        assert!(error.to_string().contains("payloads of several minor versions"), "{error}");
+
+        let one = tempfile::tempdir().unwrap();
+        make_all(&line("--kubernetes 1.36"), one.path()).unwrap();
+        let error = make_all(&line("--kubernetes all"), one.path()).unwrap_err();
+        assert!(error.to_string().contains("without a minor version"), "{error}");
+
+        std::fs::write(from.path().join("kubelet.exe"), "of one minor version").unwrap();
+        let error = make_all(&line("--kubernetes all"), out.path()).unwrap_err();
+        assert!(error.to_string().contains("kubelet.exe is of one minor version"), "{error}");
+    }
+
     #[test]
     fn what_the_user_gives_wins_and_a_payload_of_it_is_good() {
         let (from, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -234,13 +340,13 @@ mod tests {
             command: None,
             out: None,
             from: Some(from.path().into()),
-            kubernetes: MINORS[0].into(),
+            kubernetes: vec![MINORS[0].into()],
             kubelet: Some(from.path().join("other-kubelet")),
             kubelet_version: Some("v1.35.2".into()),
             only: ["csi-proxy", "hybrid-overlay-node", "kubelet", "containerd_conf"].map(String::from).into(),
             level: 1,
         };
-        make(&args, out.path()).unwrap();
+        make_all(&args, out.path()).unwrap();
         verify(out.path()).unwrap();
         let payload = Payload::open(out.path()).unwrap();
         let destinations: Vec<&str> =
@@ -258,7 +364,7 @@ mod tests {
         let versions: Vec<_> = payload.manifest(None).unwrap().files.iter().map(|f| f.version.as_deref()).collect();
         assert_eq!(versions, [None, None, Some("1.35.2"), None]);
         std::fs::write(from.path().join("ccg/readme.txt"), "no plugin").unwrap();
-        assert!(make(&args, out.path()).unwrap_err().to_string().contains("readme.txt is no library"));
+        assert!(make_all(&args, out.path()).unwrap_err().to_string().contains("readme.txt is no library"));
         std::fs::write(out.path().join("csi-proxy.exe.zst"), "spoilt").unwrap();
         assert!(verify(out.path()).is_err());
     }

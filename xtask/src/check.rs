@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use devenv::{AUDIT_DIR, WINDOWS_TARGET, execute, forget_caller, has_windows_target, workspace_root};
+use devenv::{AUDIT_DIR, WINDOWS_TARGET, execute, forget_caller, has_windows_target, skip, workspace_root};
 
 use crate::{boundaries, deny, docs, fuzz, links, modules, operator_task, reasons, tracked, unused, words};
 
@@ -99,10 +99,9 @@ fn cargo(args: &[&str]) -> Result<()> {
 
 fn clippy_for_windows() -> Result<()> {
     if !has_windows_target() {
-        println!(
-            "LEFT OUT: the Rust toolchain has no {WINDOWS_TARGET}, and rustup could not add it. The tests still build wicd.exe."
-        );
-        return Ok(());
+        return skip(&format!(
+            "clippy for Windows: the Rust toolchain has no {WINDOWS_TARGET}, and rustup could not add it. The tests still build wicd.exe"
+        ));
     }
     cargo(&["clippy", "--locked", "-p", "wicd", "-p", "api", "--target", WINDOWS_TARGET, "--", "-D", "warnings"])
 }

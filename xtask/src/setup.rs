@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use devenv::{STATIC_TARGET, WINDOWS_TARGET, find, has_target, workspace_root};
+use devenv::{STATIC_TARGET, WINDOWS_TARGET, find, has_target, skip, workspace_root};
 
 /// Programs and the Debian packages that they come from.
 const PACKAGES: &[(&str, &str)] = &[
@@ -51,9 +51,7 @@ pub(crate) fn setup() -> Result<()> {
         packages.extend(missing(DEBIAN_RUST, present));
     }
     if !ensure_target(STATIC_TARGET) {
-        eprintln!(
-            "setup: no image can be built, and the test of the image is skipped: there is no rustup that adds {STATIC_TARGET}"
-        );
+        skip(&format!("no image can be built, nor tested: there is no rustup that adds {STATIC_TARGET}"))?;
     }
     install(&packages)?;
     if find("go").is_none() {

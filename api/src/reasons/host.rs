@@ -338,6 +338,11 @@ pub(super) const KEYS: Section = Section {
             "The key is in the file, and sshd refuses it.",
             "Check the log of the host's sshd for the cause.",
         ),
+        row(
+            "KeyOfUserData",
+            "The host belongs to a Machine whose user data is not of this operator, and may write the old key again at each start. The key stays as it is.",
+            "Keep the old key in the list, and [replace the Machine](../guide/keys.md#machines).",
+        ),
     ],
 };
 

@@ -16,6 +16,8 @@ const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const POOL_CRD: &str = "windowsnodepools.windowsmachineconfig.openshift.io";
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/ns/leases/windows-node-pools";
 const LOCK: &str = "/api/v1/namespaces/ns/configmaps/windows-machine-config-operator-lock";
+const WMCO_LOCK: &str =
+    "/api/v1/namespaces/openshift-windows-machine-config-operator/configmaps/windows-machine-config-operator-lock";
 const MARKER: &str = "/api/v1/namespaces/ns/configmaps/windows-node-pools-release";
 const KEY: &str = "/api/v1/namespaces/ns/secrets/cloud-private-key";
 const POOLS: &str = "/apis/windowsmachineconfig.openshift.io/v1alpha1/windowsnodepools";
@@ -78,7 +80,7 @@ impl Bed {
         api.on("POST", REVIEWS, 201, json!({"spec": {}, "status": {"allowed": true}}));
         let me = json!({"userInfo": {"username": "system:serviceaccount:ns:windows-node-pools"}});
         api.on("POST", WHO, 201, json!({"metadata": {}, "status": me}));
-        for path in [LOCK, MARKER, NETWORK, NETWORK_OPERATOR, INFRASTRUCTURE] {
+        for path in [LOCK, WMCO_LOCK, MARKER, NETWORK, NETWORK_OPERATOR, INFRASTRUCTURE] {
             bed.gone(path);
         }
         bed
@@ -136,7 +138,8 @@ fn wmco_runs(bed: &Bed) {
         json!({"apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {"name": "windows-machine-config-operator-lock", "namespace": "ns", "ownerReferences": owner}}),
     );
-    bed.instead("/api/v1/namespaces/ns/pods/wmco-1", json!({"metadata": {"name": "wmco-1", "uid": "1"}}));
+    let pod = json!({"metadata": {"name": "wmco-1", "uid": "1"}});
+    bed.instead("/api/v1/namespaces/ns/pods", json!({"metadata": {}, "items": [pod]}));
 }
 
 /// Asserts that only the check of each case reports what was broken.

@@ -8,6 +8,8 @@ use api::services::Service;
 
 const NODES: &str = "/api/v1/nodes";
 const LOCK: &str = "/api/v1/namespaces/ns/configmaps/windows-machine-config-operator-lock";
+const WMCO_LOCK: &str =
+    "/api/v1/namespaces/openshift-windows-machine-config-operator/configmaps/windows-machine-config-operator-lock";
 const SERVICES: &str = "/api/v1/namespaces/ns/configmaps/windows-services-11.0.0-1b759bf";
 const KEY: &str = "/api/v1/namespaces/ns/secrets/cloud-private-key";
 const CERTIFICATE: &str = "/api/v1/namespaces/ns/secrets/windows-machine-config-operator-tls";
@@ -75,7 +77,7 @@ impl Bed {
         api.on("GET", SERVICES, 200, services(&[kubelet()]));
         api.on("GET", CONDITIONS, 200, list("OperatorCondition", "operators.coreos.com/v2", &[]));
         api.on("GET", VERSION, 200, version("36"));
-        for path in [LOCK, DEPLOYMENT, SUBSCRIPTIONS, CSVS, INSTANCES] {
+        for path in [LOCK, WMCO_LOCK, DEPLOYMENT, SUBSCRIPTIONS, CSVS, INSTANCES] {
             api.fail("GET", path, 404, "NotFound", "there is none", Value::Null);
         }
         Self { api, annotations }
@@ -127,7 +129,8 @@ fn cases_of_wmco() -> Vec<Case> {
                 let owner = json!([{"apiVersion": "v1", "kind": "Pod", "name": "wmco-1", "uid": "1"}]);
                 bed.instead(LOCK, json!({"apiVersion": "v1", "kind": "ConfigMap",
                     "metadata": {"name": "windows-machine-config-operator-lock", "namespace": "ns", "ownerReferences": owner}}));
-                bed.instead("/api/v1/namespaces/ns/pods/wmco-1", json!({"metadata": {"name": "wmco-1", "uid": "1"}}));
+                let pod = json!({"metadata": {"name": "wmco-1", "uid": "1"}});
+                bed.instead("/api/v1/namespaces/ns/pods", json!({"metadata": {}, "items": [pod]}));
             }),
             Some(("wmco", "warning", "AnotherOperator")),
         ),

@@ -154,7 +154,7 @@ pub(super) fn items(namespace: &str, nodes: &BTreeSet<String>, pod_namespaces: &
         SERVICES_CONFIG_MAP_PREFIX,
         api::names::WINDOWS_INSTANCES,
         api::names::LEGACY_HOST_KEYS,
-        "windows-machine-config-operator-lock",
+        api::names::WMCO_LOCK,
         LEASE,
         "trusted-ca",
     ];

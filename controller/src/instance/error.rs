@@ -155,6 +155,18 @@ pub(crate) enum StepError {
         /// Where it was looked for.
         files: String,
     },
+    /// User data of another operator writes the key that the host takes again at each start.
+    #[error(
+        "the user data of the Machine {machine} is not of this operator and may write the key {key} again at each start of the host: keep that \
+         key in the list; to have hosts with the first key, store it in the Secret cloud-private-key and delete the Machine, so that its MachineSet makes another \
+         (docs/guide/keys.md#machines)"
+    )]
+    KeyOfUserData {
+        /// `<namespace>/<name>`.
+        machine: String,
+        /// Fingerprint.
+        key: String,
+    },
     /// The host does not take a key that was put beside the one that it takes.
     #[error(
         "the host does not accept the key {key}, which is now in {files}; see the log of its SSH server for the cause"
@@ -225,6 +237,7 @@ impl StepError {
             Self::Unfit(faults) => faults.reason(),
             Self::KeyLineNotFound { .. } => "KeyLineNotFound",
             Self::KeyNotTaken { .. } => "KeyNotTaken",
+            Self::KeyOfUserData { .. } => "KeyOfUserData",
             Self::ImageNotKept { .. } => "ImageNotKept",
             Self::NotRegistered(_) => "NotRegistered",
             Self::NodeRefused { .. } => "NodeRefused",
@@ -251,6 +264,7 @@ impl StepError {
             | Self::NodeUnproven { .. }
             | Self::KeyLineNotFound { .. }
             | Self::KeyNotTaken { .. }
+            | Self::KeyOfUserData { .. }
             | Self::ImageNotKept { .. }
             | Self::NotRestarted { .. } => Blame::Host,
             Self::NotRegistered(_) => Blame::Version,
@@ -376,6 +390,7 @@ mod tests {
             (StepError::KeyLineNotFound { key: text(), files: text() }, Host),
             (StepError::ImageNotKept { image: text() }, Host),
             (StepError::KeyNotTaken { key: text(), files: text() }, Host),
+            (StepError::KeyOfUserData { machine: text(), key: text() }, Host),
             (StepError::NotRestarted { minutes: 1 }, Host),
             (StepError::Csr(CsrError::Refused { reason: "x", message: text() }), Host),
             (StepError::Csr(CsrError::TimedOut { name: text() }), Cluster),

@@ -519,6 +519,34 @@ async fn a_key_rotation_that_has_failed_goes_on_though_something_else_changes() 
     world.works_until("it has the new key", is_over).await;
 }
 
+/// User data of the legacy operator writes its key again at each start: a host without that key would be locked up by its next restart.
+#[tokio::test]
+async fn a_host_whose_user_data_is_of_another_operator_keeps_its_key() {
+    let (mut world, _) = World::joined().await;
+    let old = format!("{}\n", key().public_key().to_openssh().unwrap());
+    let file = world.authorized_keys();
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    std::fs::write(&file, &old).unwrap();
+    world.edit(|i| {
+        let keys = ["new-key", "key"].map(|name| json!({"name": name, "key": "private-key.pem"}));
+        i["spec"]["host"]["privateKeys"] = json!(keys);
+        i["spec"]["origin"] = json!({"source": "machines", "machine": "openshift-machine-api/win-a"});
+        i["spec"]["grant"] = grant("rotate-1", GrantType::RotateKey, &json!({}));
+    });
+    let failure = |w: &World| w.instance().map(|i| i["status"]["keyRotation"]["failures"].clone()).unwrap_or_default();
+    world.works_until("it is refused", |w| failure(w)["count"] == 1).await;
+    assert_eq!(failure(&world)["lastReason"], "KeyOfUserData");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), old, "the file was changed");
+
+    // User data of this operator has run here.
+    std::fs::write(file.with_file_name("windows-node-pools-machine.txt"), "4C4C4544-0042\r\n").unwrap();
+    let next = jiff::Timestamp::now() + Duration::from_secs(2);
+    world.edit(|i| i["status"]["keyRotation"]["failures"]["nextRetryTime"] = json!(next));
+    let is_over = |w: &World| w.instance().is_some_and(|i| i["status"]["lastOperation"] == "rotate-1");
+    world.works_until("it has the new key", is_over).await;
+    assert!(!std::fs::read_to_string(&file).unwrap().contains(old.split(' ').nth(1).unwrap()));
+}
+
 /// It was granted without a place in the budget, as many others at once.
 #[tokio::test]
 async fn a_quiet_change_that_turns_out_to_need_a_restart_waits_for_its_turn() {

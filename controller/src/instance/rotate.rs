@@ -1,6 +1,9 @@
 //! Gives a host the first key of its list in the place of the one that it takes: puts the new one beside the old one, logs in
 //! with it alone, and only then takes the old one out. Nothing but lines of our own keys is changed, and it may end anywhere:
 //! the host takes at least one of them at any time.
+//!
+//! User data of another operator puts the key that it carries in the place of all others at each start of its machine. Such a host keeps
+//! its key, or its next start would lock the operator out.
 
 use std::sync::Arc;
 
@@ -23,6 +26,8 @@ use wnp_core::operation::{
 const ADMINISTRATORS: &str = r"C:\ProgramData\ssh\administrators_authorized_keys";
 /// File with the keys of other users, in the user's profile.
 const PROFILE: &str = r".ssh\authorized_keys";
+/// What the user data of this operator leaves on a machine when it has written the key there, which it does once (`host.ps1`).
+const USER_DATA_RECORD: &str = r"C:\ProgramData\ssh\windows-node-pools-machine.txt";
 /// More than any such file has.
 const MAX_FILE: usize = 1 << 20;
 
@@ -57,6 +62,12 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
         session.close().await;
         return Ok(done(scope));
     };
+    if let Some(machine) = machine(scope)
+        && read(session.connection(), USER_DATA_RECORD).await?.trim().is_empty()
+    {
+        session.close().await;
+        return Err(StepError::KeyOfUserData { machine, key: old.identity.fingerprint() });
+    }
     let change = Change::new(&new, &old);
     let files = files(session.connection()).await?;
     if !is_new {
@@ -65,6 +76,11 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
     retire(scope, &session, &change, &files).await?;
     session.close().await;
     Ok(done(scope))
+}
+
+/// The Machine that the host belongs to.
+fn machine(scope: &Scope) -> Option<String> {
+    scope.instance.spec.origin.as_ref().and_then(|origin| origin.machine.clone())
 }
 
 /// Which key takes the place of which.

@@ -1,15 +1,17 @@
-//! The leader lock of the Windows Machine Config Operator. Both operators read the ConfigMap `windows-instances` and change the same
-//! Nodes, so that this one begins nothing while that one lives.
+//! The leader lock of the Windows Machine Config Operator. Both operators change the same Nodes, so that this one begins nothing while
+//! that one lives, in the namespace of this operator or in its own.
 //!
 //! The lock is a ConfigMap that belongs to the Pod of the leader. It ends with that Pod alone, and it may stay behind for
 //! a while: what counts is the Pod.
 
 use std::time::Duration;
 
-use futures::StreamExt as _;
+use api::names::{DEFAULT_NAMESPACE, WMCO_LOCK as LOCK};
+use futures::{StreamExt as _, stream};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::{
     Api, Client, Resource as _, ResourceExt as _,
+    api::ListParams,
     runtime::{WatchStreamExt as _, watcher},
 };
 use tokio::sync::watch;
@@ -21,8 +23,6 @@ use crate::{
     metrics::Metrics,
 };
 
-/// Name of the ConfigMap.
-const LOCK: &str = "windows-machine-config-operator-lock";
 /// Reason of conditions, events and the metric.
 pub(crate) const REASON: &str = "AnotherOperator";
 /// Interval of the checks of the Pod that holds the lock: it is not watched.
@@ -61,9 +61,21 @@ impl Holder {
     }
 }
 
-/// Name and UID of the Pod that owns a lock.
+/// Where it may work: in the namespace of this operator, which may have been its own, and in the one that its package installs it into.
+fn namespaces(ours: &str) -> impl Iterator<Item = &str> {
+    [ours].into_iter().chain((ours != DEFAULT_NAMESPACE).then_some(DEFAULT_NAMESPACE))
+}
+
+/// Selects the object of one name.
+fn named(name: &str) -> String {
+    format!("metadata.name={name}")
+}
+
+/// Name and UID of the Pod that owns a lock. A name that no Pod can have is none: it becomes part of a selector.
 fn owner(lock: &ConfigMap) -> Option<(String, String)> {
-    let owner = lock.owner_references().iter().find(|o| o.kind == "Pod" && o.api_version == "v1")?;
+    let may_be_name = |name: &str| name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-.".contains(&b));
+    let mut owners = lock.owner_references().iter().filter(|o| o.kind == "Pod" && o.api_version == "v1");
+    let owner = owners.find(|o| may_be_name(&o.name))?;
     Some((owner.name.clone(), owner.uid.clone()))
 }
 
@@ -74,13 +86,24 @@ fn may_work(pod: &Pod, uid: &str) -> bool {
     pod.metadata.uid.as_deref() == Some(uid) && !matches!(phase, "Succeeded" | "Failed") && !is_ours
 }
 
-/// The other operator, if it lives.
-pub(crate) async fn holder(client: &Client, namespace: &str) -> kube::Result<Option<Holder>> {
+/// The other operator, if it lives. `ours` is the namespace of this one.
+pub(crate) async fn holder(client: &Client, ours: &str) -> kube::Result<Option<Holder>> {
+    for namespace in namespaces(ours) {
+        if let Some(holder) = holder_in(client, namespace).await? {
+            return Ok(Some(holder));
+        }
+    }
+    Ok(None)
+}
+
+async fn holder_in(client: &Client, namespace: &str) -> kube::Result<Option<Holder>> {
     let locks: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
     let Some(lock) = locks.get_opt(LOCK).await? else { return Ok(None) };
     let Some((name, uid)) = owner(&lock) else { return Ok(None) };
-    let pod = Api::<Pod>::namespaced(client.clone(), namespace).get_opt(&name).await?;
-    Ok(pod.filter(|pod| may_work(pod, &uid)).map(|_| Holder { lock, pod: name }))
+    // The operator may list the Pods of all namespaces, for drains, and needs no further right for this one.
+    let pods =
+        Api::<Pod>::namespaced(client.clone(), namespace).list(&ListParams::default().fields(&named(&name))).await?;
+    Ok(pods.items.iter().any(|pod| may_work(pod, &uid)).then_some(Holder { lock, pod: name }))
 }
 
 /// Why no operation may begin.
@@ -168,18 +191,20 @@ impl OtherOperator {
     }
 }
 
-/// Follows the lock until `stop`, and reports to `on_seen` at each check.
+/// Follows the lock until `stop`, and reports to `on_seen` at each check. `ours` is the namespace of this operator.
 pub(crate) async fn follow(
     client: Client,
-    namespace: &str,
+    ours: &str,
     on_seen: impl Fn(kube::Result<Option<Holder>>),
     stop: CancellationToken,
 ) {
-    let locks: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
-    let only = watcher::Config::default().fields(&format!("metadata.name={LOCK}"));
-    let mut changes = std::pin::pin!(watcher(locks, only).default_backoff());
+    let of_namespace = |namespace| {
+        let locks: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
+        watcher(locks, watcher::Config::default().fields(&named(LOCK))).default_backoff().boxed()
+    };
+    let mut changes = stream::select_all(namespaces(ours).map(of_namespace));
     loop {
-        let found = holder(&client, namespace).await;
+        let found = holder(&client, ours).await;
         let interval = if matches!(found, Ok(None)) { SLOW } else { INTERVAL };
         on_seen(found);
         let changed = tokio::time::timeout(interval, changes.next());
@@ -197,11 +222,25 @@ mod tests {
     use crate::fake_api::FakeApi;
 
     const LOCK_PATH: &str = "/api/v1/namespaces/ns/configmaps/windows-machine-config-operator-lock";
-    const POD_PATH: &str = "/api/v1/namespaces/ns/pods/wmco-1";
+    const POD_PATH: &str = "/api/v1/namespaces/ns/pods?fieldSelector=metadata.name=wmco-1";
 
     fn lock(owners: &Value) -> Value {
+        lock_in("ns", owners)
+    }
+
+    fn lock_in(namespace: &str, owners: &Value) -> Value {
         json!({"apiVersion": "v1", "kind": "ConfigMap",
-            "metadata": {"name": LOCK, "namespace": "ns", "ownerReferences": owners}})
+            "metadata": {"name": LOCK, "namespace": namespace, "ownerReferences": owners}})
+    }
+
+    fn pods(pods: &[Value]) -> Value {
+        json!({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": pods})
+    }
+
+    /// Paths of the lock and of the Pods in the namespace that WMCO's package installs it into.
+    fn of_its_own() -> (String, String) {
+        let own = format!("/api/v1/namespaces/{DEFAULT_NAMESPACE}");
+        (format!("{own}/configmaps/{LOCK}"), format!("{own}/pods?fieldSelector=metadata.name=wmco-1"))
     }
 
     fn pod(uid: &str, phase: &str, labels: &Value) -> Value {
@@ -215,6 +254,7 @@ mod tests {
         let by_other = json!([{"apiVersion": "apps/v1", "kind": "Deployment", "name": "wmco-1", "uid": "1"}]);
         let theirs = json!({"name": "windows-machine-config-operator"});
         let ours = json!({"app.kubernetes.io/name": "windows-node-pools"});
+        let by_no_name = json!([{"apiVersion": "v1", "kind": "Pod", "name": "wmco-1,a=b", "uid": "1"}]);
         for (about, owners, pod, expected) in [
             ("it runs", &owned, Some(pod("1", "Running", &theirs)), true),
             ("it starts", &owned, Some(pod("1", "Pending", &theirs)), true),
@@ -225,18 +265,34 @@ mod tests {
             ("it is gone", &owned, None, false),
             ("a lock without an owner", &json!([]), Some(pod("1", "Running", &theirs)), false),
             ("a lock of something else", &by_other, Some(pod("1", "Running", &theirs)), false),
+            ("a lock of what no Pod can be named", &by_no_name, Some(pod("1", "Running", &theirs)), false),
             ("a lock that names one of us", &owned, Some(pod("1", "Running", &ours)), false),
         ] {
             let api = FakeApi::new();
             api.on("GET", LOCK_PATH, 200, lock(owners));
-            match pod {
-                Some(pod) => api.on("GET", POD_PATH, 200, pod),
-                None => api.on("GET", POD_PATH, 404, json!({"code": 404, "reason": "NotFound", "message": "gone"})),
-            };
+            api.on("GET", POD_PATH, 200, pods(pod.as_slice()));
+            api.fail("GET", &of_its_own().0, 404, "NotFound", "there is no such namespace", Value::Null);
             let found = holder(&api.client(), "ns").await.unwrap();
             assert_eq!(found.is_some(), expected, "{about}");
             assert!(found.is_none_or(|h| h.message().contains("Pod wmco-1 (ConfigMap ns/windows-machine")), "{about}");
         }
+    }
+
+    #[tokio::test]
+    async fn it_is_seen_in_its_own_namespace_from_another() {
+        let owned = json!([{"apiVersion": "v1", "kind": "Pod", "name": "wmco-1", "uid": "1"}]);
+        let (own_lock, own_pods) = of_its_own();
+        for (about, code, expected) in [("it runs there", 200, Some(true)), ("it cannot be read", 403, None)] {
+            let api = FakeApi::new();
+            api.fail("GET", LOCK_PATH, 404, "NotFound", "there is none", Value::Null);
+            api.on("GET", &own_lock, code, lock_in(DEFAULT_NAMESPACE, &owned));
+            api.on("GET", &own_pods, 200, pods(&[pod("1", "Running", &json!({}))]));
+            let found = holder(&api.client(), "ns").await;
+            assert_eq!(found.as_ref().ok().map(Option::is_some), expected, "{about}: {found:?}");
+            let says = format!("Pod wmco-1 (ConfigMap {DEFAULT_NAMESPACE}/{LOCK})");
+            assert!(found.ok().flatten().is_none_or(|h| h.message().contains(&says)), "{about}");
+        }
+        assert_eq!(namespaces(DEFAULT_NAMESPACE).collect::<Vec<_>>(), [DEFAULT_NAMESPACE], "it is asked once");
     }
 
     #[tokio::test]

@@ -195,8 +195,7 @@ async fn what_a_failed_run_has_made_is_removed() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wine_host() -> Result<()> {
     if let Err(reason) = testbed::wine::available() {
-        eprintln!("skipped: {reason}");
-        return Ok(());
+        return testbed::skip(&reason);
     }
     let world = crate::wine::World::new().await?;
     let secrets: Api<Secret> = Api::namespaced(world.client.clone(), api::names::DEFAULT_NAMESPACE);

@@ -9,7 +9,11 @@ use anyhow::{Context as _, Result, ensure};
 use api::WindowsNodePool;
 use controller::wicd_rbac::BINDING;
 use k8s_openapi::{
-    api::{apps::v1::Deployment, core::v1::Pod, rbac::v1::ClusterRoleBinding},
+    api::{
+        apps::v1::Deployment,
+        core::v1::{Namespace, Pod},
+        rbac::v1::ClusterRoleBinding,
+    },
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kube::{
@@ -23,7 +27,10 @@ use testbed::{
     payload,
 };
 
-use crate::fleet::{LIMIT, entries, has};
+use crate::{
+    another_operator,
+    fleet::{LIMIT, entries, has},
+};
 
 const NAMESPACE: &str = "windows";
 const RELEASE: &str = "a-release";
@@ -172,6 +179,21 @@ async fn operates(control_plane: &ControlPlane, client: &Client) -> Result<()> {
     // A person with a kubeconfig names no namespace.
     let failed = check_fails(&control_plane.kubeconfig(), &options, &[])?;
     ensure!(failed == [api::conditions::reason::CREDENTIALS_UNAVAILABLE], "{failed:?}");
+    // The Windows Machine Config Operator is installed into its own namespace, which was not there.
+    let namespace =
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": api::names::DEFAULT_NAMESPACE}});
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    namespaces.create(&PostParams::default(), &serde_json::from_value(namespace)?).await?;
+    another_operator::legacy_leads(control_plane, "wmco-1").await?;
+    within(LIMIT, "it waits for the other operator", || async {
+        let Ok(pool) = pools.get_status("kept").await else { return false };
+        let conditions = pool.status.map(|status| status.conditions).unwrap_or_default();
+        has(&conditions, api::conditions::kind::READY, "False", "AnotherOperator")
+    })
+    .await
+    .with_context(|| operator.log())?;
+    let failed = check_fails(&as_operator, &options, &["--namespace", NAMESPACE])?;
+    ensure!(failed.iter().any(|reason| reason == "AnotherOperator"), "{failed:?}");
     operator.kill();
     Ok(())
 }

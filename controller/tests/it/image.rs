@@ -26,13 +26,13 @@ use crate::fleet::{LIMIT, entries, is_ready, spec};
 /// As OpenShift gives it to a namespace.
 const USER: u32 = 1_000_730_000;
 
-/// Whether a test runs, with its reason if not.
-fn can(programs: &[&'static str]) -> bool {
+/// Whether a test runs. An error if it must.
+fn can(programs: &[&'static str]) -> Result<bool> {
     let missing = image::missing(Arch::Amd64, programs);
     if !missing.is_empty() {
-        eprintln!("skipped: no {}; `cargo xtask setup` installs what is missing", missing.join(", "));
+        testbed::skip(&format!("no {}; `cargo xtask setup` installs what is missing", missing.join(", ")))?;
     }
-    missing.is_empty()
+    Ok(missing.is_empty())
 }
 
 fn files(folder: &Path, operator: PathBuf) -> Result<Files> {
@@ -68,7 +68,7 @@ fn layers(built: &image::Built) -> Result<Vec<String>> {
 
 #[test]
 fn the_same_files_are_the_same_images_and_the_payload_is_the_lower_layer() -> Result<()> {
-    if !can(&["buildah"]) {
+    if !can(&["buildah"])? {
         return Ok(());
     }
     let build = |umask: &str| -> Result<(tempfile::TempDir, Images)> {
@@ -350,7 +350,7 @@ async fn account(control_plane: &ControlPlane, folder: &Path, name: &str) -> Res
 
 #[tokio::test(flavor = "multi_thread")]
 async fn hosts_join_by_the_image_with_what_is_shipped() -> Result<()> {
-    if !can(&["buildah", "podman", "runc", "musl-gcc"]) {
+    if !can(&["buildah", "podman", "runc", "musl-gcc"])? {
         return Ok(());
     }
     let folder = tempfile::tempdir()?;
@@ -389,7 +389,7 @@ async fn hosts_join_by_the_image_with_what_is_shipped() -> Result<()> {
 
     match &built.must_gather {
         Some(image) => must_gather(&control_plane, &store, &image.name, &files)?,
-        None => eprintln!("skipped: support data; `cargo xtask setup` installs what is missing"),
+        None => testbed::skip("no image for support data; `cargo xtask setup` installs what is missing")?,
     }
 
     ensure!(container.status("Uid")?.split(' ').all(|id| id == USER.to_string()), "{}", container.status("Uid")?);

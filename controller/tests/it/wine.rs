@@ -211,8 +211,7 @@ async fn process(host: &WineHost, part: &str) -> Result<Option<Process>> {
 #[tokio::test(flavor = "multi_thread")]
 async fn wine_hosts_become_nodes_and_leave() -> Result<()> {
     if let Err(reason) = available() {
-        eprintln!("skipped: {reason}");
-        return Ok(());
+        return testbed::skip(&reason);
     }
     let mut world = World::new().await?;
     let result = story(&mut world).await;

@@ -215,8 +215,7 @@ fn rights() -> [Value; 3] {
 #[tokio::test(flavor = "multi_thread")]
 async fn wine_overlay_node_works_and_leaves_nothing() -> Result<()> {
     if let Err(reason) = available() {
-        eprintln!("skipped: {reason}");
-        return Ok(());
+        return testbed::skip(&reason);
     }
     let world = World::new().await?;
     if let Err(error) = story(&world).await {

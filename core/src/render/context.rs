@@ -24,11 +24,6 @@ impl Context<'_> {
         self.payload.files.iter().any(|f| f.destination.eq_ignore_ascii_case(destination) && here(f))
     }
 
-    /// `quiet`, or `loud` when debugging.
-    pub(super) fn level<'a>(&self, quiet: &'a str, loud: &'a str) -> &'a str {
-        if self.settings.debug { loud } else { quiet }
-    }
-
     /// A command, run by the log runner if there is one.
     pub(super) fn logged(&self, service: &str, command: &str) -> String {
         if !self.has(program::LOG_RUNNER) {

@@ -3,14 +3,16 @@
 /// Nothing can be rendered.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum RenderError {
-    /// A program without which there is no node.
+    /// Programs without which there is no node: their destinations.
     #[error(
-        "the payload has no {0}, and a host of this cluster cannot become a node without it; add it as docs/guide/payload.md says"
+        "the payload has no {}, and a host of this cluster cannot become a node without: put what cannot be built into a folder, and make the image again \
+         with `make image PROGRAMS=FOLDER`, or the payload with `cargo xtask payload --out payload --from FOLDER` (docs/guide/payload.md)",
+        .0.iter().map(|program| program.rsplit('\\').next().unwrap_or(program)).collect::<Vec<_>>().join(", ")
     )]
-    NoProgram(&'static str),
+    NoPrograms(Vec<&'static str>),
     /// The API server does not support this kubelet.
     #[error(
-        "the payload has kubelet {kubelet}, and the API server is version 1.{server}: {problem}. Use a payload for this version of Kubernetes"
+        "the payload has kubelet {kubelet}, and the API server is version 1.{server}: {problem}. Make an image with a payload for this version: `make image KUBERNETES=1.{server}` (docs/guide/payload.md)"
     )]
     Skew {
         /// Version of kubelet.
@@ -54,7 +56,7 @@ impl RenderError {
     /// Reason for conditions and events.
     pub fn reason(&self) -> &'static str {
         match self {
-            Self::NoProgram(_) => "PayloadInvalid",
+            Self::NoPrograms(_) => "PayloadInvalid",
             Self::Skew { .. } => "KubeletVersionSkew",
             Self::Fact { .. } => "ClusterFactsInvalid",
             Self::Setting { .. } | Self::Metadata { .. } => "TemplateInvalid",

@@ -211,8 +211,6 @@ pub struct HostParams {
 /// The operator's settings.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Settings {
-    /// Whether services log more.
-    pub debug: bool,
     /// Rotation of logs.
     pub logs: LogSettings,
     /// JSON merge patch (RFC 7386) over kubelet's configuration.

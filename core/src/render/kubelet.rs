@@ -28,7 +28,7 @@ pub(super) fn command(context: &Context<'_>) -> String {
         "--windows-service".to_owned(),
         format!("--node-labels={}=Windows", key::OS_ID),
         "--windows-priorityclass=ABOVE_NORMAL_PRIORITY_CLASS".to_owned(),
-        format!("--v={}", context.level("2", "4")),
+        "--v=2".to_owned(),
     ];
     if context.cluster.external_cloud_provider {
         arguments.push("--cloud-provider=external".to_owned());

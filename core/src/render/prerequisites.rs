@@ -24,9 +24,9 @@ fn programs(cluster: &Cluster) -> Vec<&'static str> {
 
 /// Checks all of it.
 pub(super) fn check(context: &Context<'_>) -> Result<(), RenderError> {
-    let missing = programs(context.cluster).into_iter().find(|program| !context.has(program));
-    if let Some(program) = missing {
-        return Err(RenderError::NoProgram(program));
+    let missing: Vec<_> = programs(context.cluster).into_iter().filter(|program| !context.has(program)).collect();
+    if !missing.is_empty() {
+        return Err(RenderError::NoPrograms(missing));
     }
     skew(context.cluster, context.payload)
 }
@@ -116,8 +116,12 @@ mod tests {
                 let missing = there.remove(without);
                 let payload = fixtures::payload(&there);
                 let found = check(&Context { cluster: &cluster, payload: &payload, settings: &settings });
-                assert_eq!(found, Err(RenderError::NoProgram(missing)), "{about}");
+                assert_eq!(found, Err(RenderError::NoPrograms(vec![missing])), "{about}");
             }
+            let found = check(&Context { cluster: &cluster, payload: &fixtures::payload(&[]), settings: &settings });
+            let says = found.unwrap_err().to_string();
+            assert!(all.iter().all(|program| says.contains(program.rsplit('\\').next().unwrap())), "{about}: {says}");
+            assert!(says.contains("`make image PROGRAMS=FOLDER`"), "{says}");
         }
     }
 }

@@ -76,7 +76,7 @@ pub struct Shared {
 ///
 /// # Errors
 /// [`RenderError::Fact`] when a fact of `cluster` cannot be used. [`RenderError::Setting`] when a setting of `template`
-/// cannot be used. [`RenderError::NoProgram`] when `payload` has no kubelet for the cluster's platform.
+/// cannot be used. [`RenderError::NoPrograms`] when `payload` has no kubelet for the cluster's platform.
 pub fn render(
     cluster: &Cluster,
     payload: &Manifest,

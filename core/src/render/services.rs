@@ -99,11 +99,10 @@ fn service(name: &str, priority: u32, path: String, dependencies: &[&str]) -> Se
 
 fn containerd(context: &Context<'_>) -> Option<Service> {
     let command = format!(
-        r"{} --config {} --log-file {}\containerd\containerd.log --run-service --log-level {}",
+        r"{} --config {} --log-file {}\containerd\containerd.log --run-service --log-level info",
         program::CONTAINERD,
         program::CONTAINERD_CONFIG,
         path::LOGS,
-        context.level("info", "debug"),
     );
     context.has(program::CONTAINERD).then(|| Service { bootstrap: true, ..service("containerd", 0, command, &[]) })
 }
@@ -120,17 +119,16 @@ fn windows_exporter(context: &Context<'_>) -> Option<Service> {
     if context.cluster.exporter_tls.is_some() && context.has(program::WINDOWS_EXPORTER_CONFIG) {
         command.push(format!("--web.config.file {}", program::WINDOWS_EXPORTER_CONFIG));
     }
-    command.push(format!("--log.level {}", context.level("info", "debug")));
+    command.push("--log.level info".to_owned());
     command.push(format!(r"--log.file {}\windows_exporter\windows_exporter.log", path::LOGS));
     context.has(program::WINDOWS_EXPORTER).then(|| service("windows_exporter", 2, command.join(" "), &[]))
 }
 
 fn csi_proxy(context: &Context<'_>) -> Option<Service> {
     let command = format!(
-        r"{} -log_file={}\csi-proxy\csi-proxy.log -logtostderr=false -windows-service --v={}",
+        r"{} -log_file={}\csi-proxy\csi-proxy.log -logtostderr=false -windows-service --v=2",
         program::CSI_PROXY,
         path::LOGS,
-        context.level("2", "4"),
     );
     context.has(program::CSI_PROXY).then(|| service("csi-proxy", 2, command, &[]))
 }
@@ -148,9 +146,6 @@ fn hybrid_overlay(context: &Context<'_>) -> Option<Service> {
     if let Some(port) = vxlan_port {
         command.push(format!("--hybrid-overlay-vxlan-port {port}"));
     }
-    if context.settings.debug {
-        command.push("--loglevel 5".to_owned());
-    }
     context.has(program::HYBRID_OVERLAY).then(|| service("hybrid-overlay-node", 2, command.join(" "), &["kubelet"]))
 }
 
@@ -162,7 +157,7 @@ fn kube_proxy(context: &Context<'_>) -> Option<Service> {
     let network = OvnHybridNetwork {
         service_cidr: context.cluster.service_cidr.clone(),
         kubeconfig: path::NODE_KUBECONFIG.to_owned(),
-        verbosity: if context.settings.debug { 4 } else { 0 },
+        verbosity: 0,
     };
     context.has(program::KUBE_PROXY).then(|| Service {
         prepare: Some(Prepare::OvnHybridNetwork(network)),

@@ -73,7 +73,7 @@ fn which_services() {
     }
     assert_eq!(
         services(&cluster(), &payload(&[program::CONTAINERD]), &Settings::default()),
-        Err(RenderError::NoProgram(program::KUBELET))
+        Err(RenderError::NoPrograms(vec![program::KUBELET]))
     );
 }
 
@@ -135,7 +135,7 @@ fn command_lines() {
 fn settings_change_command_lines() {
     type Change = fn(&mut Cluster, &mut Settings);
     let aws = r"--image-credential-provider-bin-dir=C:\k --image-credential-provider-config=C:\k\credential-provider-config.yaml";
-    let cases: [(&str, Change, &str, &str); 8] = [
+    let cases: [(&str, Change, &str, &str); 5] = [
         ("rotation by default", |_, _| (), "kubelet", " -log-file-size=100Mi -log-file-age=168h C:"),
         (
             "rotation",
@@ -143,9 +143,6 @@ fn settings_change_command_lines() {
             "kube-proxy",
             " -log-file-size=1Gi -flush-interval=5s C:",
         ),
-        ("debug kubelet", |_, s| s.debug = true, "kubelet", " --v=4 "),
-        ("debug containerd", |_, s| s.debug = true, "containerd", " --log-level debug"),
-        ("debug overlay", |_, s| s.debug = true, "hybrid-overlay-node", " --loglevel 5"),
         ("cloud", |c, _| c.external_cloud_provider = true, "kubelet", " --cloud-provider=external --hostname-override"),
         ("AWS", |c, _| c.platform = Platform::Aws, "kubelet", aws),
         ("no certificate", |_, _| (), "windows_exporter", "cpu_info --log.level info"),
@@ -161,16 +158,14 @@ fn settings_change_command_lines() {
 #[test]
 fn kube_proxy_is_prepared_by_the_host() {
     let ovn = Cluster { network: OVN, ..cluster() };
-    for (debug, verbosity) in [(false, 0), (true, 4)] {
-        let services = rendered(&ovn, &PROGRAMS, &Settings { debug, ..Settings::default() });
-        let network = OvnHybridNetwork {
-            service_cidr: "172.30.0.0/16".into(),
-            kubeconfig: path::NODE_KUBECONFIG.into(),
-            verbosity,
-        };
-        assert_eq!(services["kube-proxy"].prepare, Some(Prepare::OvnHybridNetwork(network)));
-        assert!(services.values().filter(|s| s.name != "kube-proxy").all(|s| s.prepare.is_none()));
-    }
+    let all = rendered(&ovn, &PROGRAMS, &Settings::default());
+    let network = OvnHybridNetwork {
+        service_cidr: "172.30.0.0/16".into(),
+        kubeconfig: path::NODE_KUBECONFIG.into(),
+        verbosity: 0,
+    };
+    assert_eq!(all["kube-proxy"].prepare, Some(Prepare::OvnHybridNetwork(network)));
+    assert!(all.values().filter(|s| s.name != "kube-proxy").all(|s| s.prepare.is_none()));
     for bad in ["", "172.30.0.0", "172.30.0.0/33", "fd02::/112", "172.30.0.0/16,fd02::/112"] {
         let cluster = Cluster { service_cidr: bad.into(), ..ovn.clone() };
         let error = services(&cluster, &payload(&PROGRAMS), &Settings::default()).unwrap_err();
@@ -424,7 +419,7 @@ proptest! {
         platform in platform(),
         vxlan in proptest::option::of(proptest::option::of(1_u16..)),
         others in prop::sample::subsequence(PROGRAMS[1..].to_vec(), 0..PROGRAMS.len()),
-        (debug, tls, cloud, rotate) in any::<(bool, bool, bool, bool)>(),
+        (tls, cloud, rotate) in any::<(bool, bool, bool)>(),
     ) {
         let destinations: Vec<&str> = [program::KUBELET].into_iter().chain(others).collect();
         let cluster = Cluster {
@@ -434,12 +429,12 @@ proptest! {
             exporter_tls: tls.then(|| TlsPair { certificate: "cert".into(), key: "key".into() }),
             ..cluster()
         };
-        let settings = Settings { debug, ..if rotate { Settings::default() } else { no_rotation() } };
+        let settings = if rotate { Settings::default() } else { no_rotation() };
         let manifest = payload(&destinations);
         let config = match services(&cluster, &manifest, &settings) {
             Ok(config) => config,
-            Err(RenderError::NoProgram(missing)) => {
-                prop_assert!(!manifest.has(missing), "the payload has {missing}");
+            Err(RenderError::NoPrograms(missing)) => {
+                prop_assert!(!missing.is_empty() && missing.iter().all(|m| !manifest.has(m)), "of {missing:?}");
                 return Ok(());
             }
             Err(error) => return Err(TestCaseError::fail(error.to_string())),

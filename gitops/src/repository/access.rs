@@ -79,6 +79,8 @@ pub struct Proxy {
     pub username: Option<String>,
     /// To log in to the proxy.
     pub password: Option<Zeroizing<String>>,
+    /// What is reached without it, as in `NO_PROXY`.
+    pub except: Option<String>,
 }
 
 impl fmt::Debug for Access {
@@ -160,7 +162,26 @@ impl Proxy {
             return Err(unusable("it has a user name: move it to username and password"));
         }
         let (username, password) = pair(data, "username", "password")?;
-        Ok(Self { address: address.to_string(), username: username.map(|name| name.to_string()), password })
+        let username = username.map(|name| name.to_string());
+        Ok(Self { address: address.to_string(), username, password, except: None })
+    }
+
+    /// Proxy settings of the program, as in `HTTPS_PROXY` and `NO_PROXY`. `None` if the first one is empty. A user name and a password may be part of
+    /// the address, and a scheme may be missing, as other programs take it.
+    ///
+    /// # Errors
+    /// [`AccessError::Unusable`] when the address is not an `http://` or `https://` URL.
+    pub fn from_settings(https: &str, except: Option<&str>) -> Result<Option<Self>, AccessError> {
+        let https = https.trim();
+        if https.is_empty() {
+            return Ok(None);
+        }
+        let address = if https.contains("://") { https.to_owned() } else { format!("http://{https}") };
+        let url = Url::parse(&address).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
+        if url.as_ref().and_then(Url::host_str).is_none_or(str::is_empty) {
+            return Err(AccessError::Unusable { key: "HTTPS_PROXY", problem: "write http://host:port" });
+        }
+        Ok(Some(Self { address, username: None, password: None, except: except.map(str::to_owned) }))
     }
 }
 
@@ -252,6 +273,25 @@ mod tests {
         }
         let proxy = Proxy::from_secret(&data(&[("address", "http://proxy:3128\n")])).unwrap();
         assert_eq!(proxy.address, "http://proxy:3128");
+    }
+
+    #[test]
+    fn proxies_of_the_program() {
+        for (https, expected) in [
+            ("http://proxy:3128", Ok(Some("http://proxy:3128"))),
+            ("https://me:secret@proxy:3128", Ok(Some("https://me:secret@proxy:3128"))),
+            ("proxy:3128", Ok(Some("http://proxy:3128"))),
+            (" ", Ok(None)),
+            ("socks5://me:secret@proxy:1080", Err(())),
+            ("http://", Err(())),
+        ] {
+            let found = Proxy::from_settings(https, Some(".svc"));
+            let message = found.as_ref().err().map(ToString::to_string).unwrap_or_default();
+            assert!(!message.contains("secret") && message.is_empty() == expected.is_ok(), "{https}: {message}");
+            let address = found.map(|proxy| proxy.map(|p| (p.address, p.except))).map_err(|_| ());
+            let except = || Some(".svc".to_owned());
+            assert_eq!(address, expected.map(|a| a.map(|a| (a.to_owned(), except()))), "{https}");
+        }
     }
 
     proptest! {

@@ -224,6 +224,7 @@ fn authorization(access: &Access) -> Result<Option<HeaderValue>, GitError> {
 fn proxy(settings: &Proxy) -> Result<reqwest::Proxy, GitError> {
     let unusable = |_| AccessError::Unusable { key: "address", problem: "write http://host:port" };
     let proxy = reqwest::Proxy::all(&settings.address).map_err(unusable)?;
+    let proxy = proxy.no_proxy(settings.except.as_deref().and_then(reqwest::NoProxy::from_string));
     Ok(match (&settings.username, &settings.password) {
         (Some(name), Some(password)) => proxy.basic_auth(name, password),
         _ => proxy,

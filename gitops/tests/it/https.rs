@@ -230,7 +230,7 @@ fn through_a_proxy() {
     let server = Server::new(origin.root());
     let through = |proxy: &proxy::Proxy, password: &str| {
         let (username, password) = (Some("ada".to_owned()), Some(Zeroizing::new(password.to_owned())));
-        let settings = Proxy { address: proxy.address(), username, password };
+        let settings = Proxy { address: proxy.address(), username, password, except: None };
         Client::new(server.url(), Access { proxy: Some(settings), ..believing(&server) })
     };
     let proxy = proxy::Proxy::new(&format!("Basic {}", STANDARD.encode("ada:pr0xy")));
@@ -239,6 +239,23 @@ fn through_a_proxy() {
     let error = through(&proxy, "wr0ng").fetch().unwrap_err();
     assert_eq!(error.reason(), "AuthenticationFailed");
     assert!(error.to_string().contains("proxy") && !error.to_string().contains("wr0ng"), "{error}");
+}
+
+/// As `HTTPS_PROXY` and `NO_PROXY` say it to other programs.
+#[test]
+fn through_the_proxy_of_the_program() {
+    let origin = Origin::new();
+    let server = Server::new(origin.root());
+    let proxy = proxy::Proxy::new(&format!("Basic {}", STANDARD.encode("ada:pr0xy")));
+    let address = proxy.address().replace("http://", "http://ada:pr0xy@");
+    let through = |except: &str| {
+        let settings = Proxy::from_settings(&address, Some(except)).unwrap();
+        Client::new(server.url(), Access { proxy: settings, ..believing(&server) })
+    };
+    through(".svc,localhost").fetch().unwrap();
+    assert_eq!(proxy.connections(), 0, "the server is one that needs no proxy");
+    through(".svc,.example.com").fetch().unwrap();
+    assert!(proxy.connections() > 0);
 }
 
 #[test]

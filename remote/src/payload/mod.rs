@@ -6,7 +6,7 @@ mod copy;
 mod wicd;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     io::{self, Read},
     path::{Path, PathBuf},
@@ -98,6 +98,10 @@ impl PayloadError {
 /// The program whose version says for which clusters a payload is.
 const KUBELET: &str = r"C:\k\kubelet.exe";
 
+fn kubelet(manifest: &Manifest) -> Option<&File> {
+    manifest.files.iter().find(|file| file.destination.eq_ignore_ascii_case(KUBELET))
+}
+
 /// A payload directory whose files were seen to be there. Cheap to clone; the files stay on disk.
 #[derive(Default, Clone, Debug)]
 pub struct Payload {
@@ -149,13 +153,18 @@ impl Payload {
         &self.manifests
     }
 
+    /// Minor versions of Kubernetes of the kubelets whose version is known.
+    pub fn kubelets(&self) -> BTreeSet<u32> {
+        let minor = |version: &str| version.trim_start_matches('v').strip_prefix("1.")?.split('.').next()?.parse().ok();
+        self.manifests.values().filter_map(|manifest| minor(kubelet(manifest)?.version.as_deref()?)).collect()
+    }
+
     /// The payloads with the kubelet of each, for people.
     pub fn in_words(&self) -> String {
         let words = |(minor, manifest): (&Option<u32>, &Manifest)| {
             let of =
                 minor.map_or_else(|| "all versions of Kubernetes".to_owned(), |minor| format!("Kubernetes 1.{minor}"));
-            let kubelet = manifest.files.iter().find(|file| file.destination.eq_ignore_ascii_case(KUBELET));
-            match kubelet.and_then(|file| file.version.as_ref()) {
+            match kubelet(manifest).and_then(|file| file.version.as_ref()) {
                 Some(version) => format!("{of} (kubelet {version})"),
                 None => of,
             }

@@ -26,8 +26,7 @@ async fn cmd(host: &WineHost, line: &str) -> Result<()> {
 #[tokio::test]
 async fn a_wine_host_becomes_a_ready_windows_node() -> Result<()> {
     if let Err(reason) = available() {
-        eprintln!("skipped: {reason}");
-        return Ok(());
+        return testbed::skip(&reason);
     }
     let options = ControlPlaneOptions { network: Some(Arc::new(HostNetwork::create()?)), ..Default::default() };
     let control_plane = ControlPlane::start(options).await?;

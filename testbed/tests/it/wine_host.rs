@@ -16,7 +16,7 @@ struct Session {
 impl Session {
     async fn start(options: WineOptions) -> Result<Option<Self>> {
         if let Err(reason) = available() {
-            eprintln!("skipped: {reason}");
+            testbed::skip(&reason)?;
             return Ok(None);
         }
         let host = WineHost::start_in(&Arc::new(HostNetwork::create()?), options).await?;

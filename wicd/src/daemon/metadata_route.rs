@@ -4,6 +4,7 @@
 //! the old one go or lead nowhere. The metadata service has an address that no router announces, so that its route is not made again: the
 //! node has no credentials and no zone then, most often after a restart.
 
+use std::io;
 use std::net::Ipv4Addr;
 
 use crate::host::{Host, HostError, Route};
@@ -19,31 +20,41 @@ pub enum Step {
     None,
     /// Make it.
     Add(Route),
+    /// It is there, and this one, which leads elsewhere, is nearer.
+    Hidden(Route),
     /// There is no way out of the host that it could follow.
     NoWayOut,
 }
 
-/// Chooses what to do: the route must follow the default route, wherever that is now.
+/// Chooses what to do: the route must follow the default route, wherever that is now, and no nearer one may lead elsewhere.
 pub fn step(routes: &[Route], address: Ipv4Addr) -> Step {
     let default = routes.iter().filter(|r| r.length == 0).min_by_key(|r| r.metric);
     let Some(default) = default else { return Step::NoWayOut };
-    let is_it = |r: &Route| (r.destination, r.length, r.interface) == (address, 32, default.interface);
-    if routes.iter().any(is_it) {
-        return Step::None;
+    let ours = Route { destination: address, length: 32, metric: METRIC, ..*default };
+    // A cloud's own agent may make one without a gateway: the service then answers on the card itself.
+    let is_it = |r: &Route| r.is(&ours) || r.is(&Route { next_hop: Ipv4Addr::UNSPECIFIED, ..ours });
+    let to_it = routes.iter().filter(|r| (r.destination, r.length) == (address, 32));
+    match to_it.min_by_key(|r| (r.metric, !is_it(r))) {
+        Some(nearest) if is_it(nearest) => Step::None,
+        Some(nearest) if routes.iter().any(|r| r.is(&ours)) => Step::Hidden(*nearest),
+        _ => Step::Add(ours),
     }
-    Step::Add(Route { destination: address, length: 32, metric: METRIC, ..*default })
 }
 
-/// Makes the route if it is missing, and records it as ours. Returns whether nothing had to be done.
+/// Makes the route if it is missing, and records it as ours; takes out a nearer one that wicd has made. Returns whether the route was there and nothing
+/// had to be done.
 ///
 /// The caller holds the [`crate::lock`].
 ///
 /// # Errors
-/// When Windows does not list its routes or refuses the new one, or the record of ownership cannot be read or written.
+/// When Windows does not list its routes or refuses a change of them, the record of ownership cannot be read or written, or a nearer route is
+/// not ours.
 pub fn keep(host: &dyn Host, address: Ipv4Addr) -> Result<bool, HostError> {
     match step(&host.routes()?, address) {
-        // Without a default route the host is in no network of a cloud.
-        Step::None | Step::NoWayOut => Ok(true),
+        Step::None => Ok(true),
+        // The network of the host is not there yet, or the route that is wanted leads nowhere.
+        Step::NoWayOut => Ok(false),
+        Step::Hidden(nearer) => remove_nearer(host, &nearer).map(|()| false),
         Step::Add(route) => {
             tracing::info!(%address, via = %route.next_hop, "making the route to the metadata service");
             let (there, boot_id) = (host.routes()?, host.boot_id()?);
@@ -59,12 +70,30 @@ pub fn keep(host: &dyn Host, address: Ipv4Addr) -> Result<bool, HostError> {
     }
 }
 
+/// Takes out a route of ours that was made when the default route was elsewhere. One of another program stays.
+fn remove_nearer(host: &dyn Host, nearer: &Route) -> Result<(), HostError> {
+    let Route { destination, next_hop, interface, .. } = nearer;
+    let boot_id = host.boot_id()?;
+    let made = Ownership::load(host)?.map(|owned| owned.routes).filter(|routes| routes.boot_id == boot_id);
+    if !made.is_some_and(|routes| routes.made.iter().any(|made| made.is(nearer))) {
+        let problem = format!(
+            "one through {next_hop} on the network card with the index {interface} is nearer and not of wicd: see whether it leads to the service, and take it out \
+             if it does not (route delete {destination})"
+        );
+        return Err(HostError::system("use the default route to", destination.to_string())(io::Error::other(problem)));
+    }
+    tracing::info!(%destination, via = %next_hop, interface, "taking out an old route to the metadata service");
+    host.remove_route(nearer)?;
+    Ownership::update(host, |owned| owned.routes.made.retain(|made| !made.is(nearer)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const ADDRESS: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
     const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+    const OLD: Ipv4Addr = Ipv4Addr::new(10, 0, 9, 1);
 
     fn default(interface: u32, metric: u32) -> Route {
         Route { destination: Ipv4Addr::UNSPECIFIED, length: 0, next_hop: GATEWAY, interface, metric }
@@ -85,6 +114,22 @@ mod tests {
             (
                 "both are there, and the old one is nearer",
                 vec![default(9, 15), to(ADDRESS, 7, 1), to(ADDRESS, 9, 26)],
+                Step::Hidden(to(ADDRESS, 7, 1)),
+            ),
+            ("both are there, and as near", vec![default(9, 15), to(ADDRESS, 7, 26), to(ADDRESS, 9, 26)], Step::None),
+            (
+                "the gateway is another now",
+                vec![default(7, 15), Route { next_hop: OLD, ..to(ADDRESS, 7, 20) }],
+                Step::Add(to(ADDRESS, 7, 1)),
+            ),
+            (
+                "the gateway is another now, and its route is nearer",
+                vec![default(7, 15), Route { next_hop: OLD, ..to(ADDRESS, 7, 1) }, to(ADDRESS, 7, 20)],
+                Step::Hidden(Route { next_hop: OLD, ..to(ADDRESS, 7, 1) }),
+            ),
+            (
+                "the cloud's agent has made one without a gateway",
+                vec![default(7, 15), Route { next_hop: Ipv4Addr::UNSPECIFIED, ..to(ADDRESS, 7, 20) }],
                 Step::None,
             ),
             ("two cards", vec![default(7, 50), default(9, 15)], Step::Add(to(ADDRESS, 9, 1))),

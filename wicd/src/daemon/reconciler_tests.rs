@@ -46,6 +46,27 @@ fn a_node_without_the_route_to_the_metadata_service_is_not_settled() {
         let made = bed.host.state().routes.last().copied().unwrap();
         assert_eq!((made.destination, made.interface), (address, interface));
     }
+    // The network of the host is not there yet.
+    let routes = std::mem::take(&mut bed.host.state().routes);
+    assert!(!bed.pass().settled && bed.reconciler.is_moving(), "there is no way to the service");
+    bed.host.state().routes = routes;
+    assert!(bed.pass().settled);
+    // Another card, on which the route is farther away: the old one of wicd goes, and one of another program is reported.
+    let farther = |routes: &mut Vec<Route>| routes.iter_mut().for_each(|r| r.metric += 25);
+    {
+        let mut state = bed.host.state();
+        let old = state.routes.pop().unwrap();
+        state.routes = vec![default(11), Route { interface: 11, ..old }];
+        farther(&mut state.routes);
+        state.routes.push(old);
+    }
+    assert!(!bed.pass().settled, "the nearer one leads nowhere");
+    assert!(bed.pass().settled);
+    let to_it = |bed: &Bed| bed.host.state().routes.iter().filter(|r| r.destination == address).count();
+    assert_eq!(to_it(&bed), 1);
+    let theirs = Route { destination: address, length: 32, metric: 1, ..default(13) };
+    bed.host.state().routes.push(theirs);
+    assert!(!bed.pass().settled && to_it(&bed) == 2, "it is not for wicd to take out");
     bed.host.state().routes.truncate(1);
     bed.host.state().refused.insert(format!("add_route {address}"));
     for _ in 0..5 {

@@ -135,7 +135,7 @@ fn the_real_containerd_pulls_with_a_login_and_pins() {
     let dir = tempfile::tempdir().unwrap();
     let _running = match start(dir.path()) {
         Ok(running) => running,
-        Err(reason) => return eprintln!("skipped: {reason}; cargo xtask setup installs it"),
+        Err(reason) => return devenv::skip(&format!("{reason}; cargo xtask setup installs it")).unwrap(),
     };
     let containerd = match connect(dir.path()) {
         Ok(containerd) => containerd,

@@ -19,7 +19,7 @@ use crate::files::{self, Access};
 use crate::host::{Host, HostError};
 use crate::kept_files;
 use crate::network;
-use crate::ownership::{Ownership, SERVICE_NAMES};
+use crate::ownership::{Ownership, reserved};
 use crate::secure;
 
 /// Program whose reading and writing of image layers an antivirus slows down most. WMCO excludes the same one.
@@ -88,7 +88,7 @@ pub(super) fn apply(host: &dyn Host, request: &Request, body: &Apply, report: &m
     owned.save(host)?;
 
     if body.files.iter().any(|f| f.destination.eq_ignore_ascii_case(CONTAINERD))
-        && let Err(e) = host.exclude_from_antivirus(CONTAINERD)
+        && let Err(e) = exclude(host, CONTAINERD, &mut owned)
     {
         report
             .warn(format!("containerd is not excluded from the antivirus, pulling images will be slow: {}", chain(&e)));
@@ -141,10 +141,21 @@ fn places(body: &Apply) -> Result<BTreeSet<String>, Failure> {
     Ok(placed.chain([path::KUBELET_KUBECONFIG.to_owned()]).collect())
 }
 
+/// Takes a program out of the antivirus' checks, and records it if that is new.
+fn exclude(host: &dyn Host, program: &str, owned: &mut Ownership) -> Result<(), HostError> {
+    if host.is_excluded_from_antivirus(program)? {
+        return Ok(());
+    }
+    if owned.excluded.insert(program.to_owned()) {
+        owned.save(host)?;
+    }
+    host.exclude_from_antivirus(program)
+}
+
 /// What would make a host no node, seen before anything is changed.
 fn preflight(host: &dyn Host, body: &Apply, owned: &Ownership) -> Result<(), Failure> {
-    let names = SERVICE_NAMES.into_iter().chain(body.desired.services.services.iter().map(|s| s.name.as_str()));
-    let foreign = foreign(&host.services()?, owned, names);
+    let wanted = body.desired.services.services.iter().map(|s| s.name.as_str());
+    let foreign = foreign(&host.services()?, owned, reserved(wanted));
     if !foreign.is_empty() {
         let message = format!(
             "services that this operator did not install exist: {}; remove them, or remove the host from the pool",

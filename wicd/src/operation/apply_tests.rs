@@ -122,6 +122,19 @@ fn services_of_others_are_left_alone() {
     assert_eq!((bed.tree(), bed.rest()), before);
 }
 
+/// Monitoring of the owner is none of a node whose payload has no windows_exporter; with one, there is no place for both.
+#[test]
+fn a_service_of_the_owner_that_the_node_does_not_have_may_stay() {
+    let bed = staged("1");
+    bed.host.state().services.insert("windows_exporter".into(), service("windows_exporter", "the owner's", &[]));
+    assert_eq!(reason(&bed.apply(wanted("1"))), "Done");
+    let mut with_exporter = wanted("1");
+    with_exporter.desired.services.services.push(Service { name: "windows_exporter".into(), ..Service::default() });
+    let answer = bed.apply(with_exporter);
+    assert_eq!(reason(&answer), "ForeignService");
+    assert!(message(&answer).contains("windows_exporter"), "{}", message(&answer));
+}
+
 #[test]
 fn what_is_refused_before_anything_is_done() {
     let config = ConfigFile { path: r"C:\k\..\x".into(), ..ConfigFile::default() };

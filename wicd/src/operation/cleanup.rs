@@ -147,6 +147,9 @@ fn restore(host: &dyn Host, owned: &Ownership, failures: &mut Failures) {
     for der in owned.trusted.union(&owned.adopted_trust) {
         failures.note(host.untrust(&hex::decode(der).unwrap_or_default()));
     }
+    for program in &owned.excluded {
+        failures.note(host.include_in_antivirus(program));
+    }
 }
 
 /// Removes the routes that wicd has made since the host was started. Windows has forgotten older ones.

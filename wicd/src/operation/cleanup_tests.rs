@@ -47,6 +47,7 @@ fn all_of_ours_goes_and_nothing_else() {
         assert_eq!(bed.host.state().services.keys().collect::<Vec<_>>(), ["spooler"]);
         assert_eq!(bed.host.state().env, [("NO_PROXY".to_string(), "theirs".to_string())].into());
         assert_eq!(bed.host.state().trusted.len(), 0);
+        assert!(bed.host.state().excluded.is_empty(), "containerd is still excluded from the antivirus");
         assert_eq!(
             bed.host.state().sweeps,
             (1, 1),
@@ -54,6 +55,18 @@ fn all_of_ours_goes_and_nothing_else() {
         );
         assert_eq!(answer.state.unwrap().marker, None);
     }
+}
+
+#[test]
+fn an_exclusion_from_the_antivirus_that_was_there_before_stays() {
+    let bed = Bed::new();
+    bed.host.state().excluded.insert(super::super::apply::CONTAINERD.into());
+    bed.stage_version("1");
+    for _twice in 0..2 {
+        assert_eq!(bed.apply(wanted("1")).outcome, Outcome::Done);
+    }
+    assert_eq!(bed.run(BODY).outcome, Outcome::Done);
+    assert_eq!(bed.host.state().excluded.len(), 1);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use super::pending::pending_reboot;
 use crate::certificates;
 use crate::files;
 use crate::host::{Host, HostError, ServiceInfo, StartType};
-use crate::ownership::{Ownership, SERVICE_NAMES, is_tagged};
+use crate::ownership::{Ownership, is_tagged, reserved};
 
 /// How the host stands, and which blobs of `files` are missing.
 ///
@@ -35,7 +35,7 @@ pub fn observe(host: &dyn Host, files: &[payload::File]) -> Result<HostState, Ho
         services: ours.into_iter().filter(|(name, _)| name != WICD_SERVICE).collect(),
         certificates,
         reboot_required: pending_reboot(host)?,
-        foreign_services: foreign(&services, &owned, SERVICE_NAMES),
+        foreign_services: foreign(&services, &owned, reserved(of_programs(files))),
         container_runtimes: container_runtimes(&services),
         ..HostState::default()
     })
@@ -60,6 +60,12 @@ pub(super) fn missing(host: &dyn Host, files: &[payload::File]) -> Result<Vec<St
         }
     }
     Ok(missing)
+}
+
+/// Services whose programs are among files of the payload.
+fn of_programs(files: &[payload::File]) -> impl Iterator<Item = &str> {
+    let programs = files.iter().filter(|file| file.destination.to_ascii_lowercase().ends_with(".exe"));
+    programs.flat_map(|file| file.services.iter().map(String::as_str))
 }
 
 /// Services of names that we use, that are not ours.
@@ -139,9 +145,22 @@ mod tests {
             service("Containerd", "Container runtime"),
             service("kube-proxy", ""),
             service("spooler", "Prints"),
+            service("windows_exporter", "Monitoring of the owner"),
         ];
         let owned = Ownership { services: ["kube-proxy".to_string()].into(), ..Ownership::default() };
-        assert_eq!(foreign(&services, &owned, SERVICE_NAMES), ["Containerd"]);
+        assert_eq!(foreign(&services, &owned, reserved([])), ["Containerd"]);
+        let exporter = |destination: &str| payload::File {
+            destination: destination.into(),
+            services: ["windows_exporter".to_owned()].into(),
+            ..payload::File::default()
+        };
+        for (destination, expected) in [
+            (r"C:\k\windows-exporter\windows_exporter.exe", &["Containerd", "windows_exporter"][..]),
+            (r"C:\k\windows-exporter\windows-exporter-webconfig.yaml", &["Containerd"]),
+        ] {
+            let files = [exporter(destination)];
+            assert_eq!(foreign(&services, &owned, reserved(of_programs(&files))), expected, "{destination}");
+        }
         assert_eq!(foreign(&services, &Ownership::default(), ["kube-proxy", "kube-proxy"]), ["kube-proxy"]);
     }
 }

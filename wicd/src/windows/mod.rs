@@ -225,6 +225,14 @@ impl Host for WindowsHost {
         registry::exclude_from_defender(windows_path)
     }
 
+    fn is_excluded_from_antivirus(&self, windows_path: &str) -> Result<bool, HostError> {
+        Ok(scm::service(registry::DEFENDER)?.is_none() || registry::is_excluded_from_defender(windows_path)?)
+    }
+
+    fn include_in_antivirus(&self, windows_path: &str) -> Result<(), HostError> {
+        registry::include_in_defender(windows_path)
+    }
+
     fn restart_causes(&self) -> BTreeSet<RestartCause> {
         survey::restart_causes()
     }

@@ -61,6 +61,38 @@ pub(super) fn exclude_from_defender(program: &str) -> Result<(), HostError> {
         .map_err(failed())
 }
 
+/// Whether that policy has the program.
+pub(super) fn is_excluded_from_defender(program: &str) -> Result<bool, HostError> {
+    let value = LOCAL_MACHINE.open(format!(r"{DEFENDER_POLICY}\Processes")).and_then(|key| key.get_value(program));
+    match value.map_err(plain) {
+        Ok(_) => Ok(true),
+        Err(e) if is(&e, ERROR_FILE_NOT_FOUND) => Ok(false),
+        Err(e) => Err(HostError::system("read the exclusions from Windows Defender of", program)(e)),
+    }
+}
+
+/// Takes a program out of that policy, and the switch of the policy if no program is left in it.
+pub(super) fn include_in_defender(program: &str) -> Result<(), HostError> {
+    let remove = |key: &str, value: &str| -> windows_registry::Result<bool> {
+        let key = LOCAL_MACHINE.options().read().write().open(key)?;
+        key.remove_value(value)?;
+        Ok(key.values()?.next().is_none())
+    };
+    let done = remove(&format!(r"{DEFENDER_POLICY}\Processes"), program).and_then(|is_empty| {
+        if is_empty {
+            remove(DEFENDER_POLICY, "Exclusions_Processes")?;
+        }
+        Ok(())
+    });
+    match done.map_err(plain) {
+        // The key or the value: another program was faster.
+        Err(e) if !is(&e, ERROR_FILE_NOT_FOUND) => {
+            Err(HostError::system("remove the exclusion from Windows Defender of", program)(e))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Services that a service depends on, as the service manager stores them.
 pub(super) fn dependencies(service: &str) -> Vec<String> {
     list(service, "DependOnService")

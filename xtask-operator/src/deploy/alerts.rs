@@ -265,8 +265,8 @@ fn of_operator() -> Vec<Alert> {
                 r#"max by (namespace) (windows_node_pool_fault{reason="AnotherOperator"}) == 1"#.into(),
                 Some("15m"),
                 "The Windows Machine Config Operator runs, too.",
-                "The Windows Machine Config Operator holds its lock in namespace $NAMESPACE, so this operator begins no operation. Complete the \
-                 takeover, or remove one of the two.",
+                "The Windows Machine Config Operator runs, so the operator in namespace $NAMESPACE begins no operation. Complete the takeover, or \
+                 remove one of the two.",
             )
         },
     ]

@@ -2,7 +2,7 @@
 
 use std::iter;
 
-use api::names::{GROUP, METRICS_CA, USER_DATA_SECRET};
+use api::names::{GROUP, METRICS_CA, USER_DATA_SECRET, WMCO_LOCK};
 use k8s_openapi::api::{
     core::v1::ServiceAccount,
     rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject},
@@ -74,7 +74,8 @@ const CLUSTER: &[Rule] = &[
     rule(&[GROUP], &["windowsinstances"], &["create", "delete", "get", "list", "patch", "watch"]).why("One for each host of a pool."),
     rule(&[GROUP], &["windowsinstances/status"], &["patch"]).why("The state of each host, which is stored before each step."),
     rule(&[""], &["nodes"], &["get", "list", "watch", "patch", "delete"]).why("Nodes: kubelet creates them."),
-    rule(&[""], &["pods"], &["list", "delete"]).why("Drain."),
+    rule(&[""], &["pods"], &["list", "delete"]).why("Drain. Whether the Pod of the Windows Machine Config Operator still works."),
+    rule(&[""], &["configmaps"], &["get", "list", "watch"]).named(&[WMCO_LOCK]).why("Whether the Windows Machine Config Operator works. Its own namespace may not be there, so this is in no Role."),
     rule(&[""], &["pods/eviction"], &["create"]).why("Drain, within PodDisruptionBudgets."),
     rule(&["apps"], &["daemonsets"], &["get"]).why("Drain: a pod of a DaemonSet that exists stays."),
     rule(&["storage.k8s.io"], &["volumeattachments"], &["list"]).why("Drain: volumes are to be detached before a node changes."),
@@ -111,8 +112,6 @@ const OWN_NAMESPACE: &[Rule] = &[
     rule(&[""], &["configmaps"], &["update"])
         .named(&[METRICS_CA])
         .why("The authorities of the certificates for metrics: each process adds its own."),
-    rule(&[""], &["pods"], &["get"])
-        .why("Whether the Pod of the Windows Machine Config Operator, which may be here, still works."),
     rule(&["coordination.k8s.io"], &["leases"], &["create", "get", "update"]).why("Which process leads."),
     rule(&[""], &["serviceaccounts"], &["get"])
         .named(&["windows-node-pools-node-manager"])

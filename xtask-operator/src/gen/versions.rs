@@ -127,10 +127,20 @@ fn others(text: &mut String) {
     let rows = vec![
         row([
             "an upgrade over several releases",
-            "tested",
-            "`controller/tests/it/upgrade.rs`: `nodes_stay_over_several_releases_and_back_by_one`",
+            "tested with objects of an older one",
+            "`controller/tests/it/upgrade.rs`: `nodes_stay_over_several_releases_and_back_by_one`, from the CRDs and a pool of an older commit to this program and another payload",
         ]),
-        row(["a downgrade by one release", "tested", "the same test"]),
+        row([
+            "a downgrade by one release",
+            "tested in part",
+            "the same test, back to the payload of before, with the newer CRDs and with this program: there is no release yet whose program could be run. What an older program does with \
+             values that it does not know, `controller/tests/it/newer.rs` shows with values that this one does not know",
+        ]),
+        row([
+            "a downgrade under OLM",
+            "the policies are tested",
+            "`controller/tests/it/olm.rs`: the policies of the release before come into force again",
+        ]),
         row([
             "a CRD of another release",
             "tested",

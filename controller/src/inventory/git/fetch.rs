@@ -37,6 +37,8 @@ const FIRST_RETRY: Duration = Duration::from_secs(5);
 pub(super) struct Looker {
     pub secrets: Api<Secret>,
     pub dir: PathBuf,
+    /// `HTTPS_PROXY` and `NO_PROXY`.
+    pub proxy: (Option<String>, Option<String>),
     pub wake: ReconcileTrigger,
     pub metrics: Arc<Metrics>,
     pub stop: CancellationToken,
@@ -101,6 +103,12 @@ async fn fetch(
     if let Some(s) = &git.proxy_secret_ref {
         let data = secret(&looker.secrets, &s.name).await?;
         access.proxy = Some(Proxy::from_secret(&data).map_err(|e| credentials(&s.name, &e))?);
+    } else if let (Some(https), except) = &looker.proxy {
+        access.proxy = Proxy::from_settings(https, except.as_deref()).map_err(|error| SourceError {
+            reason: reason::CREDENTIALS_UNAVAILABLE,
+            message: format!("the operator's setting --https-proxy cannot be used: {error}; or name a proxySecretRef in inventory.git"),
+            stalls: false,
+        })?;
     }
     let request = Request {
         url: git.url.clone(),
@@ -196,6 +204,7 @@ mod tests {
             let looker = Looker {
                 secrets: Api::namespaced(FakeApi::new().client(), "operator"),
                 dir: files.path().to_owned(),
+                proxy: (None, None),
                 wake: ReconcileTrigger::default(),
                 metrics: Arc::new(Metrics::default()),
                 stop: stop.clone(),

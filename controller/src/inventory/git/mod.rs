@@ -31,6 +31,8 @@ pub(crate) struct GitSources {
     client: Client,
     namespace: String,
     dir: PathBuf,
+    /// For repositories whose pool names none: `HTTPS_PROXY` and `NO_PROXY`.
+    proxy: (Option<String>, Option<String>),
     wake: ReconcileTrigger,
     metrics: Arc<Metrics>,
     stop: CancellationToken,
@@ -108,7 +110,8 @@ impl GitSources {
         stop: CancellationToken,
     ) -> Self {
         let (namespace, dir) = (args.namespace.clone(), args.cache.clone());
-        Self { client, namespace, dir, wake, metrics, stop, known: Mutex::default() }
+        let proxy = (args.https_proxy.clone(), args.no_proxy.clone());
+        Self { client, namespace, dir, proxy, wake, metrics, stop, known: Mutex::default() }
     }
 
     /// The list that is in force for a pool. With `waits` it is waited for if it is not known yet.
@@ -179,6 +182,7 @@ impl GitSources {
         Looker {
             secrets: Api::namespaced(self.client.clone(), &self.namespace),
             dir: self.dir.clone(),
+            proxy: self.proxy.clone(),
             wake: self.wake.clone(),
             metrics: self.metrics.clone(),
             stop: self.stop.clone(),

@@ -158,6 +158,12 @@ mod tests {
         }
     }
 
+    /// A rotation asks for it: see `instance/rotate.rs`.
+    #[test]
+    fn the_script_leaves_a_record_beside_the_keys() {
+        assert!(HOST.contains("Join-Path $ssh 'windows-node-pools-machine.txt'"));
+    }
+
     #[test]
     fn user_data_that_takes_passwords_is_known() {
         for platform in [Platform::None, Platform::Gcp, Platform::Aws] {

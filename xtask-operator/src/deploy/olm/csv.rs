@@ -33,7 +33,7 @@ const FEATURES: [(&str, bool); 10] = [
     ("disconnected", true),
     // The TLS library is no validated module.
     ("fips-compliant", false),
-    // The cluster's Proxy reaches the operator and the hosts.
+    // The cluster's Proxy is that of hosts, and, by the variables that OLM sets, that of Git repositories.
     ("proxy-aware", true),
     // The operator's own ports do not follow the profile of the APIServer.
     ("tls-profiles", false),
