@@ -72,6 +72,11 @@ pub(super) fn proxy(proxy: &Proxy) -> Result<(), (&'static str, &'static str)> {
     Ok(())
 }
 
+/// Why hosts cannot have a proxy. Values stay out.
+pub fn proxy_problem(proxy: &Proxy) -> Option<String> {
+    self::proxy(proxy).err().map(|(what, problem)| format!("its {what} cannot be used: {problem}"))
+}
+
 /// Facts that go into the files of every host.
 pub(super) fn files(cluster: &Cluster) -> Checked {
     api_server(cluster)?;
