@@ -14,7 +14,6 @@ use kube::{
 use wnp_core::render::{Cluster, Kept};
 
 use super::{ClusterError, failed, number};
-use crate::context::WINDOWS_NODES;
 
 const KEY: &str = "facts.json";
 
@@ -39,7 +38,7 @@ pub(crate) async fn load(client: &Client, namespace: &str) -> Result<Option<Kept
 /// The newest minor version of Kubernetes that a node of a pool has.
 async fn minor_of_nodes(client: &Client) -> Result<Option<u32>, ClusterError> {
     let nodes: Api<Node> = Api::all(client.clone());
-    let params = ListParams::default().labels(&format!("{WINDOWS_NODES},{}", key::POOL));
+    let params = ListParams::default().labels(key::POOL);
     let nodes = nodes.list(&params).await.map_err(failed("the versions of the nodes"))?;
     Ok(nodes.iter().filter(|node| node.labels().contains_key(key::POOL)).filter_map(minor).max())
 }

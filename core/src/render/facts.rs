@@ -4,7 +4,7 @@ use std::{fmt, net::Ipv4Addr};
 
 use api::Taint;
 
-use super::{LogSettings, MirrorRule, PullSecret, TlsProfile, check, mirrors};
+use super::{LogSettings, MirrorRule, PullSecret, TlsProfile, mirrors};
 
 /// Facts about the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -197,14 +197,6 @@ pub struct TlsPair {
     pub certificate: String,
     /// PEM key.
     pub key: String,
-}
-
-impl TlsPair {
-    /// Whether it is certificates and a key in PEM.
-    pub fn is_usable(&self) -> bool {
-        let has_certificates = check::certificates(self.certificate.as_bytes()).is_ok_and(|pem| !pem.is_empty());
-        has_certificates && self.key.contains("-----BEGIN") && self.key.contains("PRIVATE KEY-----")
-    }
 }
 
 impl fmt::Debug for TlsPair {
