@@ -63,7 +63,8 @@ async fn a_start_in_the_middle_of_an_upgrade() {
             write(&dir.path().join(payload), &entries, LEVEL_FAST).unwrap();
         }
     }
-    let args = Bed::new().await.cx.process.args.clone();
+    let bed = Bed::new().await;
+    let args = bed.cx.process.args.clone();
     let kept = Kept::of_nodes(34);
     // The payload, what is in the way of the new version; the version that nodes follow, and the reason that is said.
     for (payload, is_upgrading, is_silent, follows, reason) in [

@@ -103,7 +103,12 @@ impl Entry {
 impl Images {
     fn add_config_map(&mut self, text: &str, namespace: &str) {
         let origin = format!("ConfigMap/{MIRRORS}");
-        match serde_yaml::from_str::<MirrorLists>(text) {
+        // An empty text would be read as empty lists.
+        let lists = match text.trim() {
+            "" => Err("it is missing or empty".to_owned()),
+            text => serde_yaml::from_str::<MirrorLists>(text).map_err(|error| error.to_string()),
+        };
+        match lists {
             Ok(MirrorLists { image_digest_mirrors: digests, image_tag_mirrors: tags }) => {
                 let rules = digests.into_iter().map(|m| (m, false)).chain(tags.into_iter().map(|m| (m, true)));
                 self.mirrors.extend(rules.map(|(entry, tags)| entry.rule(&origin, tags)));

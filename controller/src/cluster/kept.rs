@@ -23,7 +23,7 @@ pub(crate) async fn load(client: &Client, namespace: &str) -> Result<Option<Kept
     let secret = match api.get_opt(KEPT_FACTS).await {
         Ok(secret) => secret,
         // The Role is of an older release, or a person's.
-        Err(kube::Error::Api(status)) if status.is_forbidden() => None,
+        Err(kube::Error::Api(status)) if status.code == 403 => None,
         Err(error) => return Err(failed("the facts that were in force")(error)),
     };
     if let Some(text) = secret.and_then(|secret| secret.data?.remove(KEY)) {
