@@ -38,6 +38,8 @@ pub const METRICS_SERVICE: &str = "windows-node-pools-metrics";
 pub const METRICS_CA: &str = "windows-node-pools-metrics-ca";
 /// Key in that ConfigMap.
 pub const METRICS_CA_KEY: &str = "ca.crt";
+/// Secret with the facts of the cluster that were in force last, for the next operator.
+pub const KEPT_FACTS: &str = "windows-node-pools-facts";
 /// Name of the Secret with a certificate for that Service, if another program makes it.
 pub const METRICS_TLS_SECRET: &str = "windows-node-pools-metrics-tls";
 /// Value in a pool's `takeOverFrom` that stands for hosts whose record names no cluster.

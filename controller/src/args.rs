@@ -12,9 +12,11 @@ use crate::payload_command::Copy;
 
 mod act;
 mod machineset;
+mod platform;
 
 pub use act::{Act, Approve};
 pub use machineset::{MachinePlatform, MachineSet, MachineValues};
+pub use platform::PlatformArg;
 
 /// Operator that turns Windows hosts into nodes.
 #[derive(Parser, Debug)]
@@ -218,6 +220,13 @@ pub struct Run {
     /// Whose network the nodes use.
     #[arg(long, env = "WINDOWS_NODE_POOLS_NETWORK", value_enum)]
     pub network: Option<NetworkArg>,
+    /// UDP port of the hybrid overlay's VXLAN on hosts. Detected on OpenShift; elsewhere `hybrid-overlay-node` has its usual one. Only with
+    /// `--network ovn-hybrid`.
+    #[arg(long, env = "WINDOWS_NODE_POOLS_VXLAN_PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub vxlan_port: Option<u16>,
+    /// Where the cluster runs, which decides what hosts get for a cloud. If not set: detected on OpenShift, otherwise `none`.
+    #[arg(long, env = "WINDOWS_NODE_POOLS_PLATFORM", value_enum)]
+    pub platform: Option<PlatformArg>,
     /// Directory on hosts with the programs of CNI, for example `C:\opt\cni\bin`, where Calico and Flannel put theirs. `C:\k\cni` if not set. Only with
     /// `--network external`.
     #[arg(long, env = "WINDOWS_NODE_POOLS_CNI_BIN_DIR")]

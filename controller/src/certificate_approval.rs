@@ -5,7 +5,15 @@ use std::{sync::Arc, time::Duration};
 use jiff::Timestamp;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 
-use crate::{context::Context, csr, events::EventReason, instance, metrics::ReasonLabel, wicd_rights::RightsProblem};
+use crate::{
+    cluster,
+    context::{Base, Cluster},
+    csr,
+    events::EventReason,
+    instance,
+    metrics::ReasonLabel,
+    wicd_rights::RightsProblem,
+};
 
 /// What becomes of a verdict now. Beside the legacy operator the certificates of this operator's own nodes are renewed, and what only looks
 /// wrong from here is left to it: it approves the requests of its nodes.
@@ -19,13 +27,21 @@ fn revise(verdict: csr::Verdict, rights: Option<RightsProblem>, is_alone: bool) 
     }
 }
 
-/// Approves and denies certificate requests. The operator's own name is asked for again after `retry`.
-pub(crate) async fn run(cx: Arc<Context>, retry: Duration) {
-    let operator = loop {
-        match csr::operator_user(&cx.cluster.client).await {
-            Ok(user) => break user,
+/// Approves and denies certificate requests. It needs no release: nodes that run keep their certificates while the operator has nothing
+/// to give to hosts. What it must know itself is asked for again after `retry`.
+pub(crate) async fn run(cx: Arc<Base>, retry: Duration) {
+    let Cluster { client, config, .. } = &*cx.cluster;
+    let (operator, reserved) = loop {
+        let user = async { csr::operator_user(client).await.map_err(|error| error.to_string()) };
+        let reserved = cluster::reserved(client, config, &cx.process.args);
+        let reserved = async { reserved.await.map_err(|error| error.to_string()) };
+        match tokio::try_join!(user, reserved) {
+            Ok(known) => break known,
             Err(error) => {
-                tracing::warn!(%error, "failed to get the operator's own user name; no certificates are approved until it is known");
+                tracing::warn!(
+                    error,
+                    "failed to get the operator's own user name, or the addresses of the cluster; no certificates are approved until they are known"
+                );
             }
         }
         if cx.process.stop.run_until_cancelled(tokio::time::sleep(retry)).await.is_none() {
@@ -54,7 +70,7 @@ pub(crate) async fn run(cx: Arc<Context>, retry: Duration) {
         };
         shared.process.metrics.csr_verdicts.get_or_create(&ReasonLabel { reason: reason.to_owned() }).inc();
     };
-    let hosts = instance::claims::Hosts::new(cx.clone());
+    let hosts = instance::claims::Hosts::new(cx.clone(), reserved);
     let (client, proven, stop) = (cx.cluster.client.clone(), cx.wicd.proven.clone(), cx.process.stop.clone());
     csr::run(client, hosts, revise, on_verdict, operator, proven, stop).await;
 }

@@ -5,6 +5,8 @@
 
 mod api_servers;
 mod images;
+pub(crate) mod kept;
+mod objects;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -17,7 +19,10 @@ use kube::{
 use serde_json::Value;
 
 use crate::args::{NetworkArg, Run};
-use wnp_core::render::{Cluster, Network, Platform, Proxy, TlsPair, TlsProfile};
+use wnp_core::{
+    csr::claims::reserved::Reserved,
+    render::{Cluster, Found, Network, Platform, TlsProfile, Unusable},
+};
 
 /// The operator cannot find out what it needs.
 #[derive(Debug, thiserror::Error)]
@@ -67,8 +72,6 @@ fn failed(what: &'static str) -> impl FnOnce(kube::Error) -> ClusterError {
 
 /// Where the `Network` of the network operator has the hybrid overlay.
 const HYBRID_OVERLAY: &str = "/spec/defaultNetwork/ovnKubernetesConfig/hybridOverlayConfig";
-/// ConfigMap with certificates to trust. The name is WMCO's.
-const TRUSTED_CA: &str = "trusted-ca";
 
 /// Oldest minor version of Kubernetes that the operator does not warn of.
 pub const OLDEST_MINOR: u32 = 33;
@@ -137,6 +140,27 @@ fn overlay(
     has_overlay(network_type, operator.is_some_and(|o| o.data.pointer(HYBRID_OVERLAY).is_some()))
 }
 
+/// The provider of the pod network, with its settings.
+fn pod_network(
+    args: &Run,
+    network: Option<&DynamicObject>,
+    operator: Option<&DynamicObject>,
+) -> Result<Network, ClusterError> {
+    let is_hybrid = overlay(args.network, network, operator)?;
+    let of_cluster =
+        operator.and_then(|o| o.data.pointer(HYBRID_OVERLAY)).and_then(|h| h.get("hybridOverlayVXLANPort"));
+    let of_cluster = of_cluster.and_then(Value::as_u64).and_then(|port| u16::try_from(port).ok());
+    match args.vxlan_port {
+        Some(port) if !is_hybrid => Err(ClusterError::Invalid {
+            what: "the VXLAN port",
+            value: port.to_string(),
+            problem: "the pods' network is another component's; remove the setting, or set --network ovn-hybrid",
+        }),
+        own if is_hybrid => Ok(Network::OvnHybrid { vxlan_port: own.or(of_cluster) }),
+        _ => Ok(Network::External),
+    }
+}
+
 /// What is wrong with the pod network, before anything is installed.
 pub(crate) async fn network_fault(client: &Client, choice: Option<NetworkArg>) -> Option<ClusterError> {
     let (network, operator) = match networks(client).await {
@@ -148,8 +172,12 @@ pub(crate) async fn network_fault(client: &Client, choice: Option<NetworkArg>) -
 
 /// Whether this is OpenShift, as far as it can be read.
 pub(crate) async fn is_openshift(client: &Client) -> bool {
-    let found = openshift(client, "config.openshift.io", "v1", "Infrastructure", "infrastructures").await;
-    found.is_ok_and(|found| found.is_some())
+    infrastructure(client).await.is_ok_and(|found| found.is_some())
+}
+
+/// What OpenShift runs on, if this is OpenShift.
+async fn infrastructure(client: &Client) -> Result<Option<DynamicObject>, ClusterError> {
+    openshift(client, "config.openshift.io", "v1", "Infrastructure", "infrastructures").await
 }
 
 /// The `Network` of the cluster, and that of its network operator.
@@ -166,60 +194,94 @@ pub(crate) async fn id(client: &Client) -> Result<String, ClusterError> {
     uid.ok_or_else(|| ClusterError::Invalid { what: WHAT, value: String::new(), problem: "it is empty" })
 }
 
+/// Where the cluster's own parts are.
+struct Addresses {
+    api_server: String,
+    service_cidr: String,
+    cluster_dns: Vec<String>,
+}
+
+impl Addresses {
+    async fn of(
+        client: &Client,
+        config: &Config,
+        args: &Run,
+        infrastructure: Option<&DynamicObject>,
+        network: Option<&DynamicObject>,
+    ) -> Result<Self, ClusterError> {
+        let api_server = args
+            .api_server
+            .clone()
+            .or_else(|| text(infrastructure, "/status/apiServerInternalURI"))
+            .map_or_else(|| as_hosts_reach_it(&config.cluster_url.to_string()), Ok)?;
+        let service_cidr = match args.service_cidr.clone().or_else(|| text(network, "/spec/serviceNetwork/0")) {
+            Some(cidr) => cidr,
+            None => service_cidr(client).await?,
+        };
+        let cluster_dns = tenth_address(&service_cidr).map(|ip| vec![ip.to_string()])?;
+        Ok(Self { api_server, service_cidr, cluster_dns })
+    }
+}
+
+fn text(object: Option<&DynamicObject>, path: &str) -> Option<String> {
+    object.and_then(|o| o.data.pointer(path)).and_then(Value::as_str).map(str::to_string)
+}
+
+/// What no host may have in a certificate: all that a verdict on one needs of the facts.
+pub(crate) async fn reserved(client: &Client, config: &Config, args: &Run) -> Result<Reserved, ClusterError> {
+    let infrastructure = infrastructure(client).await?;
+    let network = openshift(client, "config.openshift.io", "v1", "Network", "networks").await?;
+    let addresses = Addresses::of(client, config, args, infrastructure.as_ref(), network.as_ref()).await?;
+    let Addresses { api_server, service_cidr, cluster_dns } = addresses;
+    let cluster_domain = args.cluster_domain.clone();
+    let cluster = Cluster { api_server, service_cidr, cluster_dns, cluster_domain, ..Cluster::default() };
+    Ok(Reserved::of(&cluster, args.loopback_hosts))
+}
+
+/// A fact, or nothing in its place if it cannot be used.
+fn usable<T: Default>(found: Result<T, Unusable>, unusable: &mut Vec<Unusable>) -> T {
+    found.unwrap_or_else(|problem| {
+        unusable.push(problem);
+        T::default()
+    })
+}
+
 /// Finds out what is needed.
-pub(crate) async fn discover(client: &Client, config: &Config, args: &Run) -> Result<Cluster, ClusterError> {
-    let infrastructure = openshift(client, "config.openshift.io", "v1", "Infrastructure", "infrastructures").await?;
+pub(crate) async fn discover(client: &Client, config: &Config, args: &Run) -> Result<Found, ClusterError> {
+    let namespace = &args.namespace;
+    let infrastructure = infrastructure(client).await?;
     let (network, operator) = networks(client).await?;
     let proxies = openshift(client, "config.openshift.io", "v1", "Proxy", "proxies").await?;
     let server = openshift(client, "config.openshift.io", "v1", "APIServer", "apiservers").await?;
-    let text = |object: &Option<DynamicObject>, path: &str| {
-        object.as_ref().and_then(|o| o.data.pointer(path)).and_then(Value::as_str).map(str::to_string)
-    };
-    let api_server = args
-        .api_server
-        .clone()
-        .or_else(|| text(&infrastructure, "/status/apiServerInternalURI"))
-        .map_or_else(|| as_hosts_reach_it(&config.cluster_url.to_string()), Ok)?;
-    let service_cidr = match args.service_cidr.clone().or_else(|| text(&network, "/spec/serviceNetwork/0")) {
-        Some(cidr) => cidr,
-        None => service_cidr(client).await?,
-    };
-    let cluster_dns = tenth_address(&service_cidr).map(|ip| vec![ip.to_string()])?;
-    let hybrid = operator.as_ref().and_then(|o| o.data.pointer(HYBRID_OVERLAY));
-    let vxlan_port = hybrid
-        .and_then(|h| h.get("hybridOverlayVXLANPort"))
-        .and_then(Value::as_u64)
-        .and_then(|p| u16::try_from(p).ok());
-    let ovn = overlay(args.network, network.as_ref(), operator.as_ref())?;
-    let minors = Box::pin(api_servers::minors(client, config)).await?;
-    let platform =
-        text(&infrastructure, "/status/platformStatus/type").map_or(Platform::None, |p| Platform::from_name(&p));
-    let exporter_tls = exporter_tls(client, &args.namespace).await;
-    let images = Box::pin(images::discover(client, &args.namespace, infrastructure.is_some())).await?;
-    let trusted_ca = trusted_ca(client, &args.namespace).await?.unwrap_or_default() + &images.trusted;
+    let Addresses { api_server, service_cidr, cluster_dns } =
+        Addresses::of(client, config, args, infrastructure.as_ref(), network.as_ref()).await?;
+    let network = pod_network(args, network.as_ref(), operator.as_ref())?;
+    let api_servers = Box::pin(api_servers::versions(client, config)).await?;
+    let platform = args.platform.map_or_else(
+        || Platform::from_name(&text(infrastructure.as_ref(), "/status/platformStatus/type").unwrap_or_default()),
+        Platform::from,
+    );
+    let images = Box::pin(images::discover(client, namespace, infrastructure.is_some())).await?;
+    let (mut unusable, mut left_out) = (images.unusable, images.left_out);
+    let trusted_ca = usable(objects::trusted_ca(client, namespace).await?, &mut unusable) + &images.trusted;
+    let exporter_tls = usable(objects::exporter_tls(client, namespace).await?, &mut unusable);
+    let proxy = usable(objects::proxy(proxies.as_ref(), args), &mut unusable);
     let external_cloud_provider = args
         .external_cloud_provider
         .unwrap_or_else(|| infrastructure.as_ref().is_some_and(|i| has_cloud_controller(&i.data)));
-    let mut unusable = images.unusable;
     let tls_profile = server.map(|server| {
-        let (profile, left_out) = TlsProfile::of_cluster(server.data.pointer("/spec/tlsSecurityProfile"));
-        unusable.extend(left_out);
+        let (profile, refused) = TlsProfile::of_cluster(server.data.pointer("/spec/tlsSecurityProfile"));
+        left_out.extend(refused);
         profile
     });
     let needs_node_manager = platform == Platform::Azure && external_cloud_provider;
-    let missing = if needs_node_manager { node_manager(client, &args.namespace).await? } else { None };
+    let missing = if needs_node_manager { node_manager(client, namespace).await? } else { None };
     let lacks_node_manager = missing.is_some();
-    unusable.extend(missing);
-    Ok(Cluster {
+    left_out.extend(missing);
+    let cluster = Cluster {
         api_server,
-        api_ca: config_map_key(
-            client,
-            &args.namespace,
-            "kube-root-ca.crt",
-            "ca.crt",
-            "the cluster's CA (kube-root-ca.crt)",
-        )
-        .await?,
+        api_ca: config_map_key(client, namespace, "kube-root-ca.crt", "ca.crt", "the cluster's CA (kube-root-ca.crt)")
+            .await?,
         kubelet_client_ca: config_map_key(
             client,
             "kube-system",
@@ -230,28 +292,27 @@ pub(crate) async fn discover(client: &Client, config: &Config, args: &Run) -> Re
         .await?,
         service_cidr,
         cluster_dns,
-        kubernetes_minor: minors.into_iter().min(),
+        kubernetes_minor: api_servers.oldest,
         is_upgrading: infrastructure.is_some() && is_upgrading(client).await?,
         next_minor: None,
+        silent_api_servers: api_servers.silent,
         cluster_domain: args.cluster_domain.clone(),
         platform,
         external_cloud_provider,
-        network: if ovn { Network::OvnHybrid { vxlan_port } } else { Network::External },
+        network,
         cni_bin_dir: args.cni_bin_dir.clone(),
         cni_conf_dir: args.cni_conf_dir.clone(),
-        proxy: proxies.as_ref().and_then(|p| proxy(&p.data)).unwrap_or_else(|| Proxy {
-            http: args.http_proxy.clone(),
-            https: args.https_proxy.clone(),
-            no: args.no_proxy.clone(),
-        }),
+        proxy,
         exporter_tls,
         trusted_ca: Some(trusted_ca).filter(|pem| !pem.is_empty()),
         mirrors: images.mirrors,
         pull_secret: images.pull_secret,
         tls_profile,
         lacks_node_manager,
-        unusable,
-    })
+        unusable: left_out,
+        held: Vec::new(),
+    };
+    Ok(Found { cluster, unusable })
 }
 
 /// Whether OpenShift's control plane is being upgraded: until it is done, not all of it has the new version, and it may be taken back.
@@ -281,13 +342,6 @@ fn has_cloud_controller(infrastructure: &Value) -> bool {
         Some("External") => platform["external"]["cloudControllerManager"]["state"] == "External",
         name => name.is_some_and(|name| CLOUDS.contains(&name)),
     }
-}
-
-/// The proxy in an OpenShift cluster's `Proxy`, as its network operator has checked and completed it. `None` if it names none.
-fn proxy(object: &Value) -> Option<Proxy> {
-    let text = |field: &str| object["status"][field].as_str().filter(|v| !v.is_empty()).map(str::to_owned);
-    let proxy = Proxy { http: text("httpProxy"), https: text("httpsProxy"), no: text("noProxy") };
-    (proxy.http.is_some() || proxy.https.is_some()).then_some(proxy)
 }
 
 /// The address that the operator itself uses, if hosts can use it, too. A Service's name is known in pods only.
@@ -348,13 +402,6 @@ async fn config_map_key(
     value.ok_or_else(|| ClusterError::Invalid { what, value: key.into(), problem })
 }
 
-/// What hosts must trust machine-wide, if there is such a ConfigMap. OpenShift fills the one that has its label.
-async fn trusted_ca(client: &Client, namespace: &str) -> Result<Option<String>, ClusterError> {
-    let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
-    let map = api.get_opt(TRUSTED_CA).await.map_err(failed("the ConfigMap trusted-ca"))?;
-    Ok(map.and_then(|map| map.data?.remove("ca-bundle.crt")).filter(|pem| !pem.trim().is_empty()).map(|pem| pem + "\n"))
-}
-
 /// What is missing for the cloud-node-managers of hosts on Azure.
 async fn node_manager(client: &Client, namespace: &str) -> Result<Option<String>, ClusterError> {
     let api: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
@@ -370,14 +417,6 @@ async fn node_manager(client: &Client, namespace: &str) -> Result<Option<String>
             user::NODE_MANAGER
         )
     }))
-}
-
-/// What OpenShift's service CA has made for windows_exporter, if it has.
-async fn exporter_tls(client: &Client, namespace: &str) -> Option<TlsPair> {
-    let api: Api<k8s_openapi::api::core::v1::Secret> = Api::namespaced(client.clone(), namespace);
-    let data = api.get_opt(api::names::EXPORTER_CERTIFICATE).await.ok()??.data?;
-    let text = |key: &str| data.get(key).and_then(|v| String::from_utf8(v.0.clone()).ok());
-    Some(TlsPair { certificate: text("tls.crt")?, key: text("tls.key")? })
 }
 
 /// The tenth address of a network: where the cluster's DNS is, by an old agreement.
@@ -399,113 +438,5 @@ fn tenth_address(cidr: &str) -> Result<IpAddr, ClusterError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn dns_is_at_the_tenth_address() {
-        for (cidr, expected) in [
-            ("172.30.0.0/16", "172.30.0.10"),
-            ("10.0.0.0/24", "10.0.0.10"),
-            ("10.0.0.99/24", "10.0.0.10"),
-            ("fd02::/112", "fd02::a"),
-            ("0.0.0.0/0", "0.0.0.10"),
-        ] {
-            assert_eq!(tenth_address(cidr).unwrap().to_string(), expected, "{cidr}");
-        }
-        for bad in ["", "172.30.0.0", "x/16", "10.0.0.0/29", "10.0.0.0/99", "10.0.0.0/-1"] {
-            assert!(tenth_address(bad).is_err(), "{bad:?}");
-        }
-    }
-
-    #[test]
-    fn a_service_name_is_no_address_for_hosts() {
-        assert_eq!(as_hosts_reach_it("https://10.0.0.1:6443/").unwrap(), "https://10.0.0.1:6443");
-        for inside in [
-            "https://kubernetes.default.svc/",
-            "https://kubernetes.default.svc:443",
-            "https://kubernetes.default.svc.cluster.local",
-        ] {
-            assert!(as_hosts_reach_it(inside).unwrap_err().to_string().contains("--api-server"), "{inside}");
-        }
-    }
-
-    #[test]
-    fn ovn_without_its_hybrid_overlay_is_refused() {
-        for (network_type, is_hybrid, expected) in [
-            (None, false, Some(false)),
-            (None, true, Some(true)),
-            (Some("OVNKubernetes"), true, Some(true)),
-            (Some("OVNKubernetes"), false, None),
-            (Some("Calico"), false, Some(false)),
-        ] {
-            assert_eq!(has_overlay(network_type, is_hybrid).ok(), expected, "{network_type:?} {is_hybrid}");
-        }
-    }
-
-    #[test]
-    fn upgrades_of_openshift() {
-        let of = |status: &str| {
-            let conditions =
-                json!([{"type": "Available", "status": "True"}, {"type": "Progressing", "status": status}]);
-            is_progressing(&json!({"status": {"conditions": conditions}}))
-        };
-        assert!(of("True") && !of("False") && !of("Unknown") && !is_progressing(&json!({})));
-    }
-
-    #[test]
-    fn cloud_controllers_of_openshift() {
-        let of = |platform: Value| has_cloud_controller(&json!({"status": {"platformStatus": platform}}));
-        let external =
-            |state: &str| json!({"type": "External", "external": {"cloudControllerManager": {"state": state}}});
-        for (platform, expected) in [
-            (json!({"type": "AWS"}), true),
-            (json!({"type": "VSphere"}), true),
-            (json!({"type": "KubeVirt"}), true),
-            (json!({"type": "BareMetal"}), false),
-            (json!({"type": "None"}), false),
-            (external("External"), true),
-            (external("None"), false),
-            (json!({"type": "External"}), false),
-            (json!({}), false),
-            (json!("AWS"), false),
-        ] {
-            assert_eq!(of(platform.clone()), expected, "{platform}");
-        }
-    }
-
-    #[test]
-    fn the_proxy_of_openshift() {
-        let url = Some("http://proxy.example.com:3128".to_owned());
-        for (about, status, expected) in [
-            ("none", json!({}), None),
-            ("empty", json!({"httpProxy": "", "httpsProxy": "", "noProxy": ""}), None),
-            ("no proxy alone", json!({"noProxy": ".svc"}), None),
-            ("no text", json!({"httpProxy": 3128}), None),
-            ("HTTPS", json!({"httpsProxy": url}), Some(Proxy { https: url.clone(), ..Proxy::default() })),
-            (
-                "all",
-                json!({"httpProxy": url, "httpsProxy": url, "noProxy": ".svc"}),
-                Some(Proxy { http: url.clone(), https: url.clone(), no: Some(".svc".into()) }),
-            ),
-        ] {
-            assert_eq!(proxy(&json!({"status": status})), expected, "{about}");
-            // What a person has asked for is not what the cluster has.
-            assert_eq!(proxy(&json!({"spec": status})), None, "{about}");
-        }
-    }
-
-    #[test]
-    fn an_old_api_server_is_a_warning() {
-        assert_eq!(version_warning("1", "36"), None);
-        assert_eq!(version_warning("1", "33+"), None);
-        assert_eq!(version_warning("1", "32").unwrap().0, "ApiServerTooOld");
-        assert_eq!(version_warning("1", "27+").unwrap().0, "ApiServerTooOld");
-        for (minor, lacks) in [("29", true), ("29+", true), ("30", false), ("36", false), ("", false)] {
-            assert_eq!(lacks_policies("1", minor).is_some(), lacks, "{minor}");
-        }
-        assert_eq!(version_warning("", "").unwrap().0, "ApiServerVersionUnknown");
-    }
-}
+#[path = "cluster_tests.rs"]
+mod tests;

@@ -4,10 +4,10 @@
 
 use std::sync::Arc;
 
-use kube::{Config, ResourceExt as _};
+use kube::ResourceExt as _;
 
 use crate::{
-    cluster::{ClusterError, discover},
+    cluster::{ClusterError, discover, kept},
     context::Context,
 };
 
@@ -15,11 +15,12 @@ use crate::{
 const TOLERATED: u32 = 1;
 
 /// Runs until the operator stops.
-pub(crate) async fn follow(cx: Arc<Context>, config: Config) {
+pub(crate) async fn follow(cx: Arc<Context>) {
     let (stop, interval) = (&cx.process.stop, cx.process.args.cluster_facts_interval);
-    let mut failed = 0;
+    let (mut failed, mut stored) = (0, String::new());
+    keep(&cx, &mut stored).await;
     while stop.run_until_cancelled(tokio::time::sleep(interval)).await.is_some() {
-        let found = discover(&cx.cluster.client, &config, &cx.process.args).await;
+        let found = discover(&cx.cluster.client, &cx.cluster.config, &cx.process.args).await;
         if let Err(ClusterError::Api { .. }) = &found {
             failed += 1;
             if failed <= TOLERATED {
@@ -33,5 +34,11 @@ pub(crate) async fn follow(cx: Arc<Context>, config: Config) {
                 cx.wake.pool(&pool.name_any());
             }
         }
+        keep(&cx, &mut stored).await;
     }
+}
+
+/// Stores the facts in force for the next operator.
+async fn keep(cx: &Context, stored: &mut String) {
+    kept::store(&cx.cluster.client, &cx.process.args.namespace, &cx.hosts.release.get().cluster, stored).await;
 }

@@ -1,6 +1,6 @@
 //! What all controllers share.
 
-use std::sync::Arc;
+use std::{ops::Deref, sync::Arc};
 
 use api::{WindowsInstance, WindowsNodePool};
 use k8s_openapi::api::core::v1::Node;
@@ -13,10 +13,14 @@ use remote::Operator;
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tower::limit::ConcurrencyLimitLayer;
-use wnp_core::rollout::release_file::ReleaseFile;
+use wnp_core::{
+    render::{Found, Kept, settled},
+    rollout::release_file::ReleaseFile,
+};
 
 use crate::{
     args::Run,
+    cluster::{self, ClusterError},
     csr::Renewals,
     drain::Drainer,
     events::Events,
@@ -74,7 +78,7 @@ impl Cluster {
     /// # Errors
     /// When the API server does not show it.
     pub(crate) async fn id(&self) -> Result<String, ReleaseError> {
-        Ok(crate::cluster::id(&self.client).await?)
+        Ok(cluster::id(&self.client).await?)
     }
 
     /// One that answers from a script.
@@ -88,8 +92,8 @@ impl Cluster {
     /// # Errors
     /// When there is nothing to give, or the cluster cannot be made out.
     pub(crate) async fn release(&self, args: &Run) -> Result<Release, ReleaseError> {
-        let cluster = crate::cluster::discover(&self.client, &self.config, args).await?;
-        Release::load(cluster, args)
+        let (kept, found) = self.facts(args).await?;
+        Release::begin(kept.as_ref(), found, args)
     }
 
     /// What hosts would get in this cluster from another release.
@@ -97,8 +101,14 @@ impl Cluster {
     /// # Errors
     /// When the release cannot be rendered, or the cluster cannot be made out.
     pub(crate) async fn announced(&self, args: &Run, file: &ReleaseFile) -> Result<Release, ReleaseError> {
-        let cluster = crate::cluster::discover(&self.client, &self.config, args).await?;
-        Release::announced(cluster, args, file)
+        let (kept, found) = self.facts(args).await?;
+        Release::announced(settled(kept.as_ref(), found), args, file)
+    }
+
+    /// The facts that were in force last, and those of now.
+    async fn facts(&self, args: &Run) -> Result<(Option<Kept>, Found), ClusterError> {
+        let found = cluster::discover(&self.client, &self.config, args).await?;
+        Ok((cluster::kept::load(&self.client, &args.namespace).await?, found))
     }
 }
 
@@ -140,10 +150,18 @@ pub(crate) struct Process {
 
 /// This cluster, as controllers reach it.
 pub(crate) struct ThisCluster {
-    /// For reads and for writes that may be repeated.
-    pub client: Client,
+    /// How it is reached.
+    reached: Cluster,
     /// Its id. A host that is on record as another cluster's is not touched.
     pub id: String,
+}
+
+impl Deref for ThisCluster {
+    type Target = Cluster;
+
+    fn deref(&self) -> &Cluster {
+        &self.reached
+    }
 }
 
 /// What it takes to work on hosts.
@@ -187,8 +205,8 @@ pub(crate) struct Wicd {
     pub proven: Arc<Notify>,
 }
 
-/// What all controllers share.
-pub(crate) struct Context {
+/// What works without a release: what a certificate approver needs, and all that is watched.
+pub(crate) struct Base {
     /// Settings and identity of this process.
     pub process: Process,
     /// Events.
@@ -197,10 +215,6 @@ pub(crate) struct Context {
     pub cluster: ThisCluster,
     /// What is watched of it.
     pub caches: Caches,
-    /// What it takes to work on hosts.
-    pub hosts: Hosts,
-    /// What this process has written.
-    pub writes: Writes,
     /// The identities of the hosts' daemons.
     pub wicd: Wicd,
     /// The legacy operator, which must not work at the same time.
@@ -209,38 +223,12 @@ pub(crate) struct Context {
     pub wake: ReconcileTrigger,
 }
 
-impl Context {
+impl Base {
     /// Puts it together.
-    pub(crate) fn new(
-        process: Process,
-        cluster: Cluster,
-        cluster_id: String,
-        caches: Caches,
-        release: Release,
-    ) -> Self {
-        let Cluster { client, direct, .. } = cluster;
-        let events = Events::new(client.clone(), &process.identity);
-        let (namespace, looks_once) = (&process.args.namespace, process.looks_once);
-        let hosts = Hosts {
-            secrets: Secrets::new(client.clone(), namespace),
-            wmco_host_keys: WmcoHostKeys::new(client.clone(), namespace),
-            // A command that looks once replaces nothing.
-            versions: Versions::new(client.clone(), namespace, (!looks_once).then(|| events.clone())),
-            operator: Arc::new(Operator {
-                cluster_id: cluster_id.clone(),
-                epoch: process.epoch,
-                wicd: release.wicd.clone(),
-                payload: release.payload.clone(),
-                traffic: process.metrics.traffic.clone(),
-            }),
-            release: CurrentRelease::new(release),
-            drainer: Drainer::new(direct),
-            connections: Arc::new(Semaphore::new(process.args.max_connections)),
-            looks: Places::new(LOOKS, LOOKS_OF_ONE_POOL),
-            pulls: Places::new(PULLS, PULLS_OF_ONE_POOL),
-        };
+    pub(crate) fn new(process: Process, cluster: Cluster, cluster_id: String, caches: Caches) -> Self {
+        let events = Events::new(cluster.client.clone(), &process.identity);
         // A command that looks once issues nothing, and begins nothing.
-        let (rights, other_operator) = if looks_once {
+        let (rights, other_operator) = if process.looks_once {
             (WicdRights::default(), OtherOperator::default())
         } else {
             (WicdRights::unknown(), OtherOperator::unknown())
@@ -248,23 +236,67 @@ impl Context {
         Self {
             process,
             events,
-            cluster: ThisCluster { client, id: cluster_id },
+            cluster: ThisCluster { reached: cluster, id: cluster_id },
             caches,
-            hosts,
-            writes: Writes::default(),
             wicd: Wicd { rights, renewals: Renewals::default(), proven: Arc::new(Notify::new()) },
             other_operator,
             wake: ReconcileTrigger::default(),
         }
     }
 
-    /// The pool of an instance.
-    pub(crate) fn pool_of(&self, instance: &WindowsInstance) -> Option<Arc<WindowsNodePool>> {
-        self.caches.pools.get(&ObjectRef::new(&instance.spec.pool_ref.name))
-    }
-
     /// The Node of that name, as last seen.
     pub(crate) fn node(&self, name: &str) -> Option<Arc<Node>> {
         self.caches.nodes.get(&ObjectRef::new(name))
+    }
+}
+
+/// What all controllers share: [`Base`], which it gives access to as if it were its own, and what it takes to work on hosts.
+pub(crate) struct Context {
+    /// What works without a release.
+    pub base: Arc<Base>,
+    /// What it takes to work on hosts.
+    pub hosts: Hosts,
+    /// What this process has written.
+    pub writes: Writes,
+}
+
+impl Deref for Context {
+    type Target = Base;
+
+    fn deref(&self) -> &Base {
+        &self.base
+    }
+}
+
+impl Context {
+    /// With what hosts get.
+    pub(crate) fn new(base: Arc<Base>, release: Release) -> Self {
+        let Base { process, events, cluster, .. } = &*base;
+        let client = &cluster.client;
+        let namespace = &process.args.namespace;
+        let hosts = Hosts {
+            secrets: Secrets::new(client.clone(), namespace),
+            wmco_host_keys: WmcoHostKeys::new(client.clone(), namespace),
+            // A command that looks once replaces nothing.
+            versions: Versions::new(client.clone(), namespace, (!process.looks_once).then(|| events.clone())),
+            operator: Arc::new(Operator {
+                cluster_id: cluster.id.clone(),
+                epoch: process.epoch,
+                wicd: release.wicd.clone(),
+                payload: release.payload.clone(),
+                traffic: process.metrics.traffic.clone(),
+            }),
+            release: CurrentRelease::new(release),
+            drainer: Drainer::new(cluster.direct.clone()),
+            connections: Arc::new(Semaphore::new(process.args.max_connections)),
+            looks: Places::new(LOOKS, LOOKS_OF_ONE_POOL),
+            pulls: Places::new(PULLS, PULLS_OF_ONE_POOL),
+        };
+        Self { base, hosts, writes: Writes::default() }
+    }
+
+    /// The pool of an instance.
+    pub(crate) fn pool_of(&self, instance: &WindowsInstance) -> Option<Arc<WindowsNodePool>> {
+        self.caches.pools.get(&ObjectRef::new(&instance.spec.pool_ref.name))
     }
 }

@@ -11,7 +11,7 @@ use parking_lot::RwLock;
 use crate::{args::Run, cluster::ClusterError};
 use remote::payload::{Payload, PayloadError, Wicd};
 use wnp_core::{
-    render::{self, Cluster, LogSettings, LogSettingsError, RenderError, Rendered, Settings},
+    render::{self, Cluster, Found, Kept, LogSettings, LogSettingsError, RenderError, Rendered, Settings, settled},
     rollout::release_file::ReleaseFile,
 };
 
@@ -65,6 +65,23 @@ pub(crate) struct Release {
 }
 
 impl Release {
+    /// What hosts get, with facts as they were found. `kept` are those that were in force last.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub(crate) fn begin(kept: Option<&Kept>, found: Found, args: &Run) -> Result<Self, ReleaseError> {
+        let cluster = settled(kept, found);
+        match (Self::load(cluster.clone(), args), cluster.next_minor) {
+            // This release has no payload for the version that nodes have. All API servers have the next one.
+            (Err(ReleaseError::Render(RenderError::Skew { .. })), Some(next))
+                if cluster.silent_api_servers.is_empty() =>
+            {
+                Self::load(Cluster { kubernetes_minor: Some(next), next_minor: None, ..cluster }, args)
+            }
+            (loaded, _) => loaded,
+        }
+    }
+
     /// Opens the payload, and sees whether it can be rendered.
     pub(crate) fn load(cluster: Cluster, args: &Run) -> Result<Self, ReleaseError> {
         let settings = settings(args)?;
@@ -135,37 +152,42 @@ impl CurrentRelease {
         self.release.read().clone()
     }
 
-    /// Why the facts that were read last are not in force.
+    /// Why facts that were read last are not in force.
     pub(crate) fn fault(&self) -> Option<Warning> {
-        self.fault.read().clone()
+        let of_all = self.fault.read().clone();
+        of_all.or_else(|| warning("ClusterFactsInvalid", &self.get().cluster.held))
     }
 
     /// Why nodes do not follow the version of the API servers yet.
     pub(crate) fn waits(&self) -> Option<Warning> {
         let cluster = &self.get().cluster;
         let (now, next) = cluster.kubernetes_minor.zip(cluster.next_minor)?;
+        let stay = format!("have version 1.{next}, and nodes stay with 1.{now} until");
+        if cluster.is_upgrading {
+            let message = format!(
+                "the API servers {stay} the upgrade of the control plane is done (ClusterVersion version is no longer Progressing)"
+            );
+            return Some(("ControlPlaneUpgrading", message));
+        }
+        let silent = cluster.silent_api_servers.join(", ");
         let message = format!(
-            "the API servers have version 1.{next}, and nodes stay with 1.{now} until the upgrade of the control plane is done \
-             (ClusterVersion version is no longer Progressing)"
+            "the API servers that answer {stay} the one at {silent} answers, too: it may be older. If it runs, let the operator's pod reach \
+             this address, which EndpointSlice default/kubernetes lists"
         );
-        Some(("ControlPlaneUpgrading", message))
+        Some(("ApiServerSilent", message))
     }
 
     /// What of the facts in force does not reach hosts as it is meant.
     pub(crate) fn problems(&self) -> Option<Warning> {
-        let problems = self.get().cluster.problems();
-        let shown = problems.iter().take(SHOWN_PROBLEMS).cloned().collect::<Vec<_>>().join("; ");
-        let more = problems.len().saturating_sub(SHOWN_PROBLEMS);
-        let more = if more > 0 { format!("; and {more} more, which the operator's log has") } else { String::new() };
-        (!problems.is_empty()).then(|| ("ClusterFactsPartlyUsed", format!("{shown}{more}")))
+        warning("ClusterFactsPartlyUsed", &self.get().cluster.problems())
     }
 
     /// Takes over facts that were read again. Those that cannot be used leave the earlier ones in force, so that nodes keep what they
     /// have. Returns whether pools must be reconciled.
-    pub(crate) fn follow(&self, found: Result<Cluster, ClusterError>) -> bool {
+    pub(crate) fn follow(&self, found: Result<Found, ClusterError>) -> bool {
         let before = self.get();
-        let next = found.map_err(ReleaseError::from).and_then(|cluster| {
-            let cluster = settled(&before.cluster, cluster);
+        let next = found.map_err(ReleaseError::from).and_then(|found| {
+            let cluster = settled(Some(&Kept::of(&before.cluster)), found);
             let differences = before.cluster.differences(&cluster);
             let release = if differences.is_empty() { None } else { Some(before.with(cluster)?) };
             Ok((release, differences))
@@ -197,16 +219,18 @@ impl CurrentRelease {
     }
 }
 
-/// The cluster without the part of an upgrade that is not done: nodes follow a new version of Kubernetes when the control plane has it
-/// altogether, and not while it may still go back.
-fn settled(before: &Cluster, found: Cluster) -> Cluster {
-    let kubernetes_minor =
-        if found.is_upgrading { before.kubernetes_minor.or(found.kubernetes_minor) } else { found.kubernetes_minor };
-    let next_minor = found.kubernetes_minor.filter(|next| Some(*next) != kubernetes_minor);
-    Cluster { kubernetes_minor, next_minor, ..found }
+/// What every pool reports, if there is anything.
+fn warning(reason: &'static str, problems: &[String]) -> Option<Warning> {
+    let shown = problems.iter().take(SHOWN_PROBLEMS).cloned().collect::<Vec<_>>().join("; ");
+    let more = problems.len().saturating_sub(SHOWN_PROBLEMS);
+    let more = if more > 0 { format!("; and {more} more, which the operator's log has") } else { String::new() };
+    (!problems.is_empty()).then(|| (reason, format!("{shown}{more}")))
 }
 
 fn log_problems(cluster: &Cluster) {
+    for problem in &cluster.held {
+        tracing::warn!(reason = "ClusterFactsInvalid", "{problem}");
+    }
     for problem in cluster.problems() {
         tracing::warn!(reason = "ClusterFactsPartlyUsed", "{problem}");
     }
@@ -231,90 +255,5 @@ fn settings(args: &Run) -> Result<Settings, ReleaseError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use testbed::payload::{Entry, LEVEL_FAST, write};
-    use wnp_core::render::fixtures;
-
-    use super::*;
-    use crate::instance::test_bed::Bed;
-
-    fn proxy(url: &str) -> Cluster {
-        let mut cluster = fixtures::cluster();
-        cluster.proxy.https = Some(url.to_owned());
-        cluster
-    }
-
-    /// A payload for two minor versions, of which each has a kubelet of its own.
-    #[tokio::test]
-    async fn nodes_follow_the_control_plane_when_its_upgrade_is_done() {
-        let dir = tempfile::tempdir().unwrap();
-        for (minor, kubelet) in [("1.34", "1.34.9"), ("1.36", "1.36.3")] {
-            let entries = [Entry::new(r"C:\k\kubelet.exe", kubelet).version(Some(kubelet))];
-            write(&dir.path().join(minor), &entries, LEVEL_FAST).unwrap();
-        }
-        let bed = Bed::new().await;
-        let cluster = |minor: u32, is_upgrading: bool| Cluster {
-            kubernetes_minor: Some(minor),
-            is_upgrading,
-            ..fixtures::cluster()
-        };
-        let first = bed.cx.hosts.release.get();
-        let release = Release {
-            cluster: cluster(34, false),
-            payload: Payload::open(dir.path()).unwrap(),
-            wicd: first.wicd.clone(),
-            settings: first.settings.clone(),
-        };
-        let current = CurrentRelease::new(release);
-        let kubelet = || current.get().manifest().files[0].version.clone().unwrap();
-        let rendered = || current.get().render(&TemplateSpec::default()).unwrap();
-        let (old, mut last) = (rendered(), rendered().hash());
-        for (about, found, expected, changes) in [
-            ("the upgrade begins", cluster(34, true), "1.34.9", false),
-            ("all API servers are new", cluster(36, true), "1.34.9", false),
-            ("it is done", cluster(36, false), "1.36.3", true),
-            ("the next one, which no payload is for", cluster(37, false), "1.36.3", false),
-            ("a cluster that is taken back", cluster(35, false), "1.34.9", true),
-        ] {
-            current.follow(Ok(found));
-            assert_eq!((kubelet().as_str(), rendered().hash() != last), (expected, changes), "{about}");
-            assert_eq!(current.fault(), None, "{about}");
-            let waits = current.waits().map(|(_, message)| message).unwrap_or_default();
-            let is_said =
-                waits.contains("1.36") && waits.contains("stay with 1.34") && waits.contains("ClusterVersion");
-            assert_eq!(is_said, about == "all API servers are new", "{about}: {waits}");
-            last = rendered().hash();
-        }
-        assert!(current.get().has(old.files()), "a node can go back");
-        current.follow(Ok(cluster(33, false)));
-        assert_eq!(current.fault().map(|(reason, _)| reason), Some("KubeletVersionSkew"));
-    }
-
-    #[tokio::test]
-    async fn facts_that_cannot_be_used_leave_the_earlier_ones_in_force() {
-        let bed = Bed::new().await;
-        let release = &bed.cx.hosts.release;
-        let unreadable = || ClusterError::Invalid { what: "the proxy", value: String::new(), problem: "it is empty" };
-        let (good, other) = (|| proxy("http://proxy:3128"), || proxy("http://other:3128"));
-        let fault = || release.fault().map(|(reason, _)| reason);
-        let hidden = || proxy("http://user:hunter2@proxy:3128");
-        // What is read, whether pools are reconciled, the proxy in force, and the fault that is reported.
-        for (about, found, changed, in_force, reported) in [
-            ("the same", Ok(fixtures::cluster()), false, None, None),
-            ("a change", Ok(good()), true, Some("http://proxy:3128"), None),
-            ("no change", Ok(good()), false, Some("http://proxy:3128"), None),
-            ("a password", Ok(hidden()), true, Some("http://proxy:3128"), Some("ClusterFactsInvalid")),
-            ("still", Ok(hidden()), false, Some("http://proxy:3128"), Some("ClusterFactsInvalid")),
-            ("another fault", Err(unreadable()), true, Some("http://proxy:3128"), Some("ClusterUnknown")),
-            ("as before", Ok(good()), true, Some("http://proxy:3128"), None),
-            ("a fault again", Err(unreadable()), true, Some("http://proxy:3128"), Some("ClusterUnknown")),
-            ("another proxy", Ok(other()), true, Some("http://other:3128"), None),
-        ] {
-            assert_eq!(release.follow(found), changed, "{about}");
-            assert_eq!(release.get().cluster.proxy.https.as_deref(), in_force, "{about}");
-            assert_eq!(fault(), reported, "{about}");
-            let message = release.fault().map(|(_, message)| message).unwrap_or_default();
-            assert!(!message.contains("hunter2"), "{message}");
-        }
-    }
-}
+#[path = "release_tests.rs"]
+mod tests;

@@ -30,7 +30,7 @@ use crate::{
     api_server,
     args::Run,
     certificate_approval, cluster, cluster_facts,
-    context::{Caches, Cluster, Context, Process, WINDOWS_NODES},
+    context::{Base, Caches, Cluster, Context, Process, WINDOWS_NODES},
     events::EventReason,
     http::{self, Health, Phase, Readiness},
     instance::{self, StepError},
@@ -155,14 +155,7 @@ impl Leader {
         if let Some((_, message)) = &warning {
             tracing::warn!("{message}");
         }
-        let Some((cluster_id, release)) = self.release().await else { return Ok(()) };
-        tracing::info!(
-            payload = api::payload::digest(&release.manifest().for_platform(release.cluster.platform.as_str())),
-            wicd = release.wicd.sha256,
-            cluster = cluster_id,
-            "release loaded"
-        );
-
+        let Some(cluster_id) = self.until(|| self.cluster.id()).await else { return Ok(()) };
         let unreadable = Unreadable::default();
         let (pools, [pools_for_pools, pools_for_instances, pools_for_sources, pools_for_flux], watch_pools) =
             watch(client.clone(), &unreadable);
@@ -172,19 +165,17 @@ impl Leader {
             watch_nodes(client, WINDOWS_NODES, &unreadable);
         let caches = Caches { pools, instances, nodes, machines: Machines::default(), unreadable };
         self.process.metrics.show(caches.pools.clone(), caches.instances.clone(), caches.nodes.clone());
-        let stop = self.process.stop.clone();
-        let config = self.cluster.config.clone();
-        let cx = Arc::new(Context::new(self.process, self.cluster, cluster_id, caches, release));
-        let pool_cx = Arc::new(PoolContext::new(cx.clone(), warning));
+        let base = Arc::new(Base::new(self.process, self.cluster, cluster_id, caches));
+        let stop = base.process.stop.clone();
         let mut watches = Tasks::default();
         watches.spawn("the watch of pools", watch_pools);
         watches.spawn("the watch of instances", watch_instances);
         watches.spawn("the watch of Nodes", watch_nodes);
-        watches.spawn("the watch of the admission policies", wicd_binding::keep(cx.clone()));
-        watches.spawn("the watch of another operator", keep_alone(cx.clone()));
+        watches.spawn("the watch of the admission policies", wicd_binding::keep(base.clone()));
+        watches.spawn("the watch of another operator", keep_alone(base.clone()));
         // The caches come first: what they do not know yet would look like something that is not there.
         tokio::select! {
-            filled = async { tokio::join!(cx.caches.pools.wait_until_ready(), cx.caches.instances.wait_until_ready(), cx.caches.nodes.wait_until_ready()) } => {
+            filled = async { tokio::join!(base.caches.pools.wait_until_ready(), base.caches.instances.wait_until_ready(), base.caches.nodes.wait_until_ready()) } => {
                 if filled.0.is_err() || filled.1.is_err() || filled.2.is_err() {
                     bail!("a watch ended before its cache was filled");
                 }
@@ -192,18 +183,33 @@ impl Leader {
             () = stop.cancelled() => return Ok(()),
         }
         tokio::select! {
-            _ = async { tokio::join!(cx.wicd.rights.known(), cx.other_operator.known()) } => {}
+            _ = async { tokio::join!(base.wicd.rights.known(), base.other_operator.known()) } => {}
             () = stop.cancelled() => return Ok(()),
         }
         let mut tasks = Tasks::default();
+        // Nodes that run must not lose their certificates because there is nothing to give to hosts.
+        tasks.spawn("the certificate approver", certificate_approval::run(base.clone(), RELEASE_RETRY));
+        let release = tokio::select! {
+            release = Self::release(&base) => release,
+            end = tasks.first_end() => bail!("{}", end.unwrap_or_default()),
+            end = watches.first_end() => bail!("{}", end.unwrap_or_default()),
+        };
+        let Some(release) = release else { return Ok(()) };
+        tracing::info!(
+            payload = api::payload::digest(&release.manifest().for_platform(release.cluster.platform.as_str())),
+            wicd = release.wicd.sha256,
+            cluster = base.cluster.id,
+            "release loaded"
+        );
+        let cx = Arc::new(Context::new(base, release));
+        let pool_cx = Arc::new(PoolContext::new(cx.clone(), warning));
         let pools = run_pools(pool_cx.clone(), pools_for_pools, instances_for_pools, nodes_for_pools);
         tasks.spawn("the pool controller", pools);
         let instances = run_instances(cx.clone(), instances_for_instances, nodes_for_instances, pools_for_instances);
         tasks.spawn("the instance controller", instances);
         tasks.spawn("the adapter of legacy sources", wmco_sources::run(cx.clone(), pools_for_sources));
         tasks.spawn("the watch of Flux", flux::run(cx.clone(), pool_cx.sources.flux.clone(), pools_for_flux));
-        tasks.spawn("the certificate approver", certificate_approval::run(cx.clone(), RELEASE_RETRY));
-        tasks.spawn("the facts of the cluster", cluster_facts::follow(cx.clone(), config));
+        tasks.spawn("the facts of the cluster", cluster_facts::follow(cx.clone()));
         tasks.spawn("the collector of versions", collect(cx.clone()));
         tasks.spawn("the receiver of pushes", webhook::run(pool_cx.clone()));
         tasks.spawn("the watch of unreadable objects", wake_unreadable(cx.clone()));
@@ -238,45 +244,57 @@ impl Leader {
         Ok(())
     }
 
-    /// Loads and publishes the release. While that is impossible every pool reports it. `None` after a stop signal.
-    async fn release(&self) -> Option<(String, Release)> {
+    /// Repeats a request until it is answered. `None` after a stop signal.
+    async fn until<T, F>(&self, ask: impl Fn() -> F) -> Option<T>
+    where
+        F: Future<Output = Result<T, ReleaseError>>,
+    {
+        let Process { args, metrics, stop, .. } = &self.process;
         loop {
-            let found = async { Ok((self.cluster.id().await?, self.cluster.release(&self.process.args).await?)) };
-            let error: ReleaseError = match found.await {
-                Ok(found) => {
-                    self.process.metrics.fault(None);
-                    return Some(found);
+            match ask().await {
+                Ok(found) => return Some(found),
+                Err(error) => report(&error, &self.cluster, args, metrics).await,
+            }
+            stop.run_until_cancelled(tokio::time::sleep(RELEASE_RETRY)).await?;
+        }
+    }
+
+    /// Loads the release. While that is impossible every pool reports it. `None` after a stop signal.
+    async fn release(base: &Base) -> Option<Release> {
+        let Process { args, metrics, stop, .. } = &base.process;
+        loop {
+            match base.cluster.release(args).await {
+                Ok(release) => {
+                    metrics.fault(None);
+                    return Some(release);
                 }
-                Err(error) => error,
-            };
-            tracing::error!(reason = error.reason(), %error, "release unavailable, no host is reconciled");
-            self.report_fault(error.reason(), &error.to_string()).await;
-            operator_condition::cannot_work(&self.cluster.client, &self.process.args, error.reason()).await;
-            tokio::select! {
-                () = tokio::time::sleep(RELEASE_RETRY) => {}
-                () = self.process.stop.cancelled() => return None,
+                Err(error) => report(&error, &base.cluster, args, metrics).await,
             }
+            stop.run_until_cancelled(tokio::time::sleep(RELEASE_RETRY)).await?;
         }
     }
+}
 
-    /// Shows in the metric and on every pool why nothing begins.
-    async fn report_fault(&self, reason: &str, message: &str) {
-        self.process.metrics.fault(Some(reason));
-        if let Err(error) = self.refuse_pools(reason, message).await {
-            tracing::warn!(%error, "failed to report the fault in the status of the pools");
-        }
+/// Shows in the log, in the metric and on every pool why nothing begins.
+async fn report(error: &ReleaseError, cluster: &Cluster, args: &Run, metrics: &Metrics) {
+    let (reason, message) = (error.reason(), error.to_string());
+    tracing::error!(reason, %error, "release unavailable, no host is reconciled");
+    metrics.fault(Some(reason));
+    if let Err(error) = refuse_pools(&cluster.client, reason, &message).await {
+        tracing::warn!(%error, "failed to report the fault in the status of the pools");
     }
+    operator_condition::cannot_work(&cluster.client, args, reason).await;
+}
 
-    async fn refuse_pools(&self, reason: &str, message: &str) -> kube::Result<()> {
-        let pools: Api<WindowsNodePool> = Api::all(self.cluster.client.clone());
-        for pool in pools.list(&ListParams::default()).await? {
-            let status = refuse(&pool, reason, message, Timestamp::now());
-            if pool.status.as_ref() != Some(&status) {
-                pool::store_status(&self.cluster.client, &pool, &status).await?;
-            }
+async fn refuse_pools(client: &Client, reason: &str, message: &str) -> kube::Result<()> {
+    let pools: Api<WindowsNodePool> = Api::all(client.clone());
+    for pool in pools.list(&ListParams::default()).await? {
+        let status = refuse(&pool, reason, message, Timestamp::now());
+        if pool.status.as_ref() != Some(&status) {
+            pool::store_status(client, &pool, &status).await?;
         }
-        Ok(())
     }
+    Ok(())
 }
 
 async fn run_pools(
@@ -364,7 +382,7 @@ async fn wake_unreadable(cx: Arc<Context>) {
 }
 
 /// Begins nothing while the legacy operator works.
-async fn keep_alone(cx: Arc<Context>) {
+async fn keep_alone(cx: Arc<Base>) {
     let on_seen = |found| {
         if cx.other_operator.note(found, &cx.process.metrics, &cx.events) {
             cx.caches.pools.state().iter().for_each(|pool| cx.wake.pool(&pool.name_any()));

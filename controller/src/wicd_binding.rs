@@ -21,7 +21,7 @@ use kube::{
 use tokio::time::Instant;
 
 use crate::{
-    context::Context,
+    context::Base,
     csr,
     metrics::PolicyLabel,
     release_policies,
@@ -211,7 +211,7 @@ fn act(in_force: bool, owner: Option<&ValidatingAdmissionPolicyBinding>, grant: 
 }
 
 /// Keeps the rights, and what is said of them, true to the policies, until the operator stops.
-pub(crate) async fn keep(cx: Arc<Context>) {
+pub(crate) async fn keep(cx: Arc<Base>) {
     let args = &cx.process.args;
     let user = match csr::operator_user(&cx.cluster.client).await {
         Ok(user) => user,
@@ -245,7 +245,7 @@ pub(crate) async fn keep(cx: Arc<Context>) {
 }
 
 /// Does what follows from what is seen. Returns when to come again though nothing has changed.
-async fn settle(cx: &Context, watched: &Watched) -> Option<Duration> {
+async fn settle(cx: &Base, watched: &Watched) -> Option<Duration> {
     for (policy, fault) in watched.faults() {
         let label = PolicyLabel { policy: policy.to_owned() };
         cx.process.metrics.policies.get_or_create(&label).set(i64::from(fault.is_none()));
@@ -288,7 +288,7 @@ async fn settle(cx: &Context, watched: &Watched) -> Option<Duration> {
 }
 
 /// Records the state of the rights, and notifies the affected controllers.
-fn stand(cx: &Context, standing: Standing) {
+fn stand(cx: &Base, standing: Standing) {
     if !cx.wicd.rights.set(standing.clone()) {
         return;
     }
@@ -302,13 +302,13 @@ fn stand(cx: &Context, standing: Standing) {
     cx.wicd.proven.notify_one();
 }
 
-fn wake_pools(cx: &Context) {
+fn wake_pools(cx: &Base) {
     for pool in cx.caches.pools.state() {
         cx.wake.pool(&pool.name_any());
     }
 }
 
-async fn delete(cx: &Context, grant: Option<&ClusterRoleBinding>) -> Result<(), RightsProblem> {
+async fn delete(cx: &Base, grant: Option<&ClusterRoleBinding>) -> Result<(), RightsProblem> {
     let api: Api<ClusterRoleBinding> = Api::all(cx.cluster.client.clone());
     let only_this = Preconditions { uid: grant.and_then(|g| g.metadata.uid.clone()), ..Preconditions::default() };
     match api.delete(wicd_rbac::BINDING, &DeleteParams::default().preconditions(only_this)).await {
@@ -318,7 +318,7 @@ async fn delete(cx: &Context, grant: Option<&ClusterRoleBinding>) -> Result<(), 
     }
 }
 
-async fn apply(cx: &Context, owner: Option<&ValidatingAdmissionPolicyBinding>) -> Result<(), RightsProblem> {
+async fn apply(cx: &Base, owner: Option<&ValidatingAdmissionPolicyBinding>) -> Result<(), RightsProblem> {
     let Some(owner) = owner else { return Ok(()) };
     let api: Api<ClusterRoleBinding> = Api::all(cx.cluster.client.clone());
     let params = PatchParams::apply(api::names::MANAGER_POOL).force();
@@ -338,8 +338,8 @@ fn changes(client: &Client, shipped: &[Shipped]) -> BoxStream<'static, Change> {
 }
 
 /// Creates the policies that are missing, puts the release in force once all are there, and reads them again and again.
-fn created(cx: Arc<Context>, guards: Vec<Shipped>, release: String) -> BoxStream<'static, Change> {
-    let round = |(cx, guards, release, wait): (Arc<Context>, Vec<Shipped>, String, Duration)| async move {
+fn created(cx: Arc<Base>, guards: Vec<Shipped>, release: String) -> BoxStream<'static, Change> {
+    let round = |(cx, guards, release, wait): (Arc<Base>, Vec<Shipped>, String, Duration)| async move {
         tokio::time::sleep(wait).await;
         let (change, wait) = match read(&cx, &guards).await {
             Ok((seen, found)) => {
@@ -362,14 +362,14 @@ fn created(cx: Arc<Context>, guards: Vec<Shipped>, release: String) -> BoxStream
 }
 
 /// The policies, after those that are missing were created, and the release in force.
-async fn read(cx: &Context, guards: &[Shipped]) -> kube::Result<(Vec<Seen>, Option<String>)> {
+async fn read(cx: &Base, guards: &[Shipped]) -> kube::Result<(Vec<Seen>, Option<String>)> {
     let client = &cx.cluster.client;
     let seen = release_policies::create(client, guards).await?;
     Ok((seen, release_policies::in_force(client, &cx.process.args.namespace).await?))
 }
 
 /// Puts this release in force, whose policies are all there, once every API server has taken them up.
-async fn put_in_force(cx: &Context, seen: &[Seen], release: &str) -> Result<Option<String>, RightsProblem> {
+async fn put_in_force(cx: &Base, seen: &[Seen], release: &str) -> Result<Option<String>, RightsProblem> {
     let (client, namespace) = (&cx.cluster.client, cx.process.args.namespace.as_str());
     tokio::time::sleep(settles_in(written(seen), jiff::Timestamp::now())).await;
     let put = release_policies::put_in_force(client, namespace, release).await;

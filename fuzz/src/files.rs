@@ -8,7 +8,11 @@ use gitops::{
     artifact::{ArtifactError, unpack},
     known_hosts::known_hosts as keys_of,
 };
-use wnp_core::{inventory::address::canonical, render::Cluster, rollout::release_file::ReleaseFile};
+use wnp_core::{
+    inventory::address::canonical,
+    render::{Cluster, Found, Kept, settled},
+    rollout::release_file::ReleaseFile,
+};
 
 /// Small, so that they are met.
 const LIMITS: Limits = Limits { transfer: 1 << 16, files: 8, file: 1 << 12, total: 1 << 13 };
@@ -88,6 +92,15 @@ pub fn known_hosts(data: &[u8]) {
         let parse = |key: &str| russh::keys::ssh_key::PublicKey::from_openssh(key).ok();
         let _ = keys_of(&text, address, port, parse);
         let _ = keys_of(&text, address, port, |key| remote::ssh::HostKey::parse(key).ok());
+    }
+}
+
+/// The facts that were in force, as the last operator has stored them.
+pub fn kept(data: &[u8]) {
+    if let Ok(kept) = Kept::parse(data) {
+        let again = Kept::parse(kept.to_json().as_bytes());
+        assert_eq!(again.map(|again| again.to_json()), Ok(kept.to_json()));
+        let _ = settled(Some(&kept), Found::default()).problems();
     }
 }
 

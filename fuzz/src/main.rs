@@ -19,6 +19,7 @@ const TARGETS: &[(&str, Target)] = &[
     ("artifact-tar", files::artifact_tar),
     ("csr", messages::csr),
     ("hosts", files::hosts),
+    ("kept", files::kept),
     ("keys", signatures::keys),
     ("known-hosts", files::known_hosts),
     ("object", signatures::object),

@@ -28,12 +28,13 @@ pub(crate) struct Args {
 }
 
 /// Names, and folders of the repository with seeds besides `fuzz/seeds/<name>`.
-const TARGETS: [(&str, &[&str]); 14] = [
+const TARGETS: [(&str, &[&str]); 15] = [
     ("answer", &[]),
     ("artifact", &[]),
     ("artifact-tar", &[]),
     ("csr", &["core/src/csr/fixtures"]),
     ("hosts", &["examples/inventory", "examples/gitops"]),
+    ("kept", &[]),
     ("keys", &["gitops/src/verify/fixtures"]),
     ("known-hosts", &[]),
     ("object", &[]),

@@ -29,8 +29,13 @@ pub(super) const OPERATOR: Section = Section {
         ),
         row(
             "ClusterFactsInvalid",
-            "A [fact of the cluster](../guide/cluster-facts.md) is found but cannot be used.",
+            "A [fact of the cluster](../guide/cluster-facts.md#a-fact-that-cannot-be-used) cannot be used as it is. What was in force before stays so.",
             "Correct what the message names, or set the flag for it.",
+        ),
+        row(
+            "ApiServerSilent",
+            "The API servers that answer have a new version of Kubernetes, and one that is listed does not answer. Nodes keep their version.",
+            "No action is needed while it restarts. Otherwise see [the version of the API servers](../guide/cluster-facts.md#the-version-of-the-api-servers).",
         ),
         row(
             "ControlPlaneUpgrading",

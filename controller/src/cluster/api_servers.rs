@@ -1,6 +1,6 @@
 //! The versions of all API servers: kubelet must not be newer than the oldest of them, and while a control plane is upgraded they differ.
 
-use std::{collections::BTreeSet, net::IpAddr, time::Duration};
+use std::{net::IpAddr, time::Duration};
 
 use futures::future::join_all;
 use k8s_openapi::{api::discovery::v1::EndpointSlice, apimachinery::pkg::version::Info};
@@ -12,19 +12,43 @@ use super::{ClusterError, failed, number};
 const NAME: &str = "kubernetes.default.svc";
 /// More API servers than any cluster has.
 const MOST: usize = 16;
-/// An API server that does not answer for so long is not counted: it may be the one that restarts.
+/// An API server that does not answer for so long is silent.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Minor versions of the API servers that answer.
-pub(super) async fn minors(client: &Client, config: &Config) -> Result<BTreeSet<u32>, ClusterError> {
+/// The versions of the API servers.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Versions {
+    /// The oldest minor version of those that answer.
+    pub oldest: Option<u32>,
+    /// Addresses at which none answers: it may be older, and restart.
+    pub silent: Vec<String>,
+}
+
+/// Asks the API server that the operator uses, and each one that is listed.
+pub(super) async fn versions(client: &Client, config: &Config) -> Result<Versions, ClusterError> {
     let answers = client.apiserver_version().await.map_err(failed("the version of the API server"))?;
     let slices: Api<EndpointSlice> = Api::namespaced(client.clone(), "default");
     let slice = slices.get_opt("kubernetes").await.map_err(failed("the addresses of the API servers"))?;
     let urls = slice.as_ref().map(urls).unwrap_or_default();
     // The only one has answered.
     let others = if urls.len() > 1 { urls } else { Vec::new() };
-    let found = join_all(others.into_iter().map(|url| version(config, url))).await;
-    Ok(found.into_iter().flatten().chain([answers]).filter_map(|version| minor(&version)).collect())
+    let asked = others.into_iter().map(|url| async {
+        let address = url.authority().map(ToString::to_string).unwrap_or_default();
+        (address, version(config, url).await)
+    });
+    Ok(summary(&answers, join_all(asked).await))
+}
+
+/// What the answers of all amount to. `found` has an address each.
+fn summary(answers: &Info, found: Vec<(String, Option<Info>)>) -> Versions {
+    let mut versions = Versions { oldest: minor(answers), silent: Vec::new() };
+    for (address, version) in found {
+        match version {
+            Some(version) => versions.oldest = versions.oldest.into_iter().chain(minor(&version)).min(),
+            None => versions.silent.push(address),
+        }
+    }
+    versions
 }
 
 /// What answers at the address must have a certificate of the cluster's CA for [`NAME`] before it is sent anything.
@@ -56,6 +80,28 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn an_api_server_that_does_not_answer_is_named() {
+        let info = |minor: &str| -> Info {
+            serde_json::from_value(json!({
+                "major": "1", "minor": minor, "gitVersion": "", "gitCommit": "", "gitTreeState": "", "buildDate": "", "goVersion": "",
+                "compiler": "", "platform": "",
+            }))
+            .unwrap()
+        };
+        for (own, others, oldest, silent) in [
+            ("36", vec![], Some(36), vec![]),
+            ("36", vec![("a", Some("36")), ("b", Some("34+"))], Some(34), vec![]),
+            ("36", vec![("a", Some("36")), ("b", None)], Some(36), vec!["b"]),
+            ("34", vec![("a", None), ("b", None)], Some(34), vec!["a", "b"]),
+            ("", vec![("a", Some("36"))], Some(36), vec![]),
+        ] {
+            let others = others.into_iter().map(|(address, minor)| (address.to_owned(), minor.map(info))).collect();
+            let silent = silent.into_iter().map(str::to_owned).collect();
+            assert_eq!(summary(&info(own), others), Versions { oldest, silent });
+        }
+    }
 
     #[test]
     fn addresses_of_api_servers() {

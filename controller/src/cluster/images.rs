@@ -10,7 +10,7 @@ use kube::{
 };
 use serde::Deserialize;
 use serde_json::Value;
-use wnp_core::render::{MirrorRule, PullSecret};
+use wnp_core::render::{Fact, MirrorRule, PullSecret, Unusable};
 
 use super::{ClusterError, failed};
 
@@ -28,7 +28,10 @@ pub(super) struct Images {
     pub pull_secret: PullSecret,
     /// PEM certificates of registries.
     pub trusted: String,
-    pub unusable: Vec<String>,
+    /// Parts that are left out.
+    pub left_out: Vec<String>,
+    /// What cannot be used as a whole.
+    pub unusable: Vec<Unusable>,
 }
 
 /// Finds everything.
@@ -37,7 +40,7 @@ pub(super) async fn discover(client: &Client, namespace: &str, is_openshift: boo
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
     if let Some(map) = maps.get_opt(MIRRORS).await.map_err(failed("the ConfigMap image-mirrors"))? {
         let text = map.data.and_then(|mut data| data.remove(MIRRORS_KEY)).unwrap_or_default();
-        images.add_config_map(&text);
+        images.add_config_map(&text, namespace);
     }
     let own = secret(client, namespace).await?;
     if is_openshift {
@@ -57,8 +60,18 @@ pub(super) async fn discover(client: &Client, namespace: &str, is_openshift: boo
         None if is_openshift => secret(client, OPENSHIFT_CONFIG).await?.map(|s| (s, OPENSHIFT_CONFIG)),
         own => own.map(|s| (s, namespace)),
     };
-    if let Some((secret, namespace)) = found {
-        images.add_pull_secret(&secret, namespace);
+    match found {
+        Some((secret, namespace)) => images.add_pull_secret(&secret, namespace),
+        // Every OpenShift cluster has one. Elsewhere to delete it is the way to take the logins away.
+        None if is_openshift => images.unusable.push(Unusable {
+            fact: Fact::PullSecret,
+            problem: format!(
+                "Secret {OPENSHIFT_CONFIG}/{PULL_SECRET} is missing; restore it, or, if hosts must have no logins, give each pool \
+                 template.spec.clusterPullSecret.mode: Ignore"
+            ),
+            is_missing: true,
+        }),
+        None => {}
     }
     Ok(images)
 }
@@ -88,16 +101,26 @@ impl Entry {
 }
 
 impl Images {
-    fn add_config_map(&mut self, text: &str) {
+    fn add_config_map(&mut self, text: &str, namespace: &str) {
         let origin = format!("ConfigMap/{MIRRORS}");
-        match serde_yaml::from_str::<MirrorLists>(text) {
+        // An empty text would be read as empty lists.
+        let lists = match text.trim() {
+            "" => Err("it is missing or empty".to_owned()),
+            text => serde_yaml::from_str::<MirrorLists>(text).map_err(|error| error.to_string()),
+        };
+        match lists {
             Ok(MirrorLists { image_digest_mirrors: digests, image_tag_mirrors: tags }) => {
                 let rules = digests.into_iter().map(|m| (m, false)).chain(tags.into_iter().map(|m| (m, true)));
                 self.mirrors.extend(rules.map(|(entry, tags)| entry.rule(&origin, tags)));
             }
-            Err(error) => self.unusable.push(format!(
-                "{origin}: the key {MIRRORS_KEY} must have the lists imageDigestMirrors and imageTagMirrors of source and mirrors: {error}"
-            )),
+            Err(error) => self.unusable.push(Unusable {
+                problem: format!(
+                    "ConfigMap {namespace}/{MIRRORS}: the key {MIRRORS_KEY} must have the lists imageDigestMirrors and imageTagMirrors of \
+                     source and mirrors: {error}; correct it, or delete the ConfigMap if there must be none"
+                ),
+                fact: Fact::Mirrors(origin),
+                is_missing: false,
+            }),
         }
     }
 
@@ -109,7 +132,7 @@ impl Images {
             for entry in spec[field].as_array().into_iter().flatten() {
                 match Entry::deserialize(entry) {
                     Ok(read) => self.mirrors.push(read.rule(&origin, tags)),
-                    Err(error) => self.unusable.push(format!("{origin}: an entry of {field} cannot be read: {error}")),
+                    Err(error) => self.left_out.push(format!("{origin}: an entry of {field} cannot be read: {error}")),
                 }
             }
         }
@@ -123,9 +146,13 @@ impl Images {
             Ok((pull_secret, unusable)) => {
                 self.pull_secret = pull_secret;
                 let sentence = |r: String| format!("{name}: the entry {r:?} is no login of a registry and is left out");
-                self.unusable.extend(unusable.into_iter().map(sentence));
+                self.left_out.extend(unusable.into_iter().map(sentence));
             }
-            Err(error) => self.unusable.push(format!("{name}: {error}")),
+            Err(error) => self.unusable.push(Unusable {
+                fact: Fact::PullSecret,
+                problem: format!("{name}: {error}; correct it"),
+                is_missing: false,
+            }),
         }
     }
 
@@ -141,7 +168,7 @@ impl Images {
                 }
                 // A file is named after its registry, with two dots for a colon.
                 let name = entry["file"].as_str().unwrap_or_default().replace("..", ":");
-                self.unusable.push(format!(
+                self.left_out.push(format!(
                     "ControllerConfig/{CONTROLLER_CONFIG}: the certificates of the registry {name:?} are damaged and left out"
                 ));
             }
@@ -194,6 +221,7 @@ mod tests {
         let mut images = Images::default();
         images.add_config_map(
             "imageDigestMirrors:\n- source: quay.io\n  mirrors: [m]\nimageTagMirrors:\n- source: docker.io\n  mirrors: [n]\n",
+            "ns",
         );
         let entry = json!({"source": "a/b", "mirrors": ["m/b"], "mirrorSourcePolicy": "NeverContactSource", "more": 1});
         images.add_mirror_set("ImageDigestMirrorSet", "x", &json!({"imageDigestMirrors": [entry]}));
@@ -215,39 +243,59 @@ mod tests {
                 ("ImageContentSourcePolicy/z", "d", false, false),
             ]
         );
-        assert_eq!(images.unusable, [""; 0]);
+        assert_eq!((images.left_out, images.unusable), (Vec::new(), Vec::new()));
     }
 
     #[test]
     fn what_cannot_be_read_is_named_and_leaves_the_rest() {
         let mut images = Images::default();
-        images.add_config_map("imageDigestMirror: []");
-        images.add_config_map("]");
         images.add_mirror_set(
             "ImageDigestMirrorSet",
             "x",
             &json!({"imageDigestMirrors": [{"mirrors": 1}, {"source": "a"}]}),
         );
-        let secret = |text: &str| Secret {
-            data: Some([(".dockerconfigjson".to_owned(), k8s_openapi::ByteString(text.as_bytes().to_vec()))].into()),
-            ..Secret::default()
-        };
-        images.add_pull_secret(&secret(r#"{"auths": {"a": {"auth": "YTpi"}, "b": {"auth": "hunter2"}}}"#), "ns");
-        let kept = images.pull_secret.clone();
-        images.add_pull_secret(&secret("hunter2"), "ns");
-        assert_eq!(images.pull_secret, kept);
-        assert_eq!(images.mirrors.len(), 1);
-        let expected = [
-            "imageDigestMirrors and imageTagMirrors",
-            "ConfigMap/image-mirrors",
-            "ImageDigestMirrorSet/x",
-            "\"b\"",
-            "Secret ns/pull-secret",
-        ];
-        assert_eq!(images.unusable.len(), expected.len(), "{:?}", images.unusable);
-        for (found, expected) in images.unusable.iter().zip(expected) {
+        let config = r#"{"auths": {"a": {"auth": "YTpi"}, "b": {"auth": "hunter2"}}}"#;
+        images.add_pull_secret(&secret(config), "ns");
+        assert_ne!(images.pull_secret, PullSecret::default());
+        assert_eq!((images.mirrors.len(), images.unusable), (1, Vec::new()));
+        assert_eq!(images.left_out.len(), 2, "{:?}", images.left_out);
+        for (found, expected) in
+            images.left_out.iter().zip(["ImageDigestMirrorSet/x", "Secret ns/pull-secret: the entry \"b\""])
+        {
             assert!(found.contains(expected) && !found.contains("hunter2"), "{found}");
         }
+    }
+
+    fn secret(text: &str) -> Secret {
+        Secret {
+            data: Some([(".dockerconfigjson".to_owned(), k8s_openapi::ByteString(text.as_bytes().to_vec()))].into()),
+            ..Secret::default()
+        }
+    }
+
+    #[test]
+    fn an_object_that_cannot_be_read_is_no_empty_one() {
+        for text in ["imageDigestMirror: []", "]", "", "- hunter2"] {
+            let mut images = Images::default();
+            images.add_config_map(text, "ns");
+            let unusable = images.unusable.pop().unwrap_or_else(|| panic!("{text:?} is taken for no mirrors"));
+            assert_eq!(unusable.fact, Fact::Mirrors("ConfigMap/image-mirrors".into()), "{text:?}");
+            let names = ["ConfigMap ns/image-mirrors", "imageDigestMirrors and imageTagMirrors"];
+            assert!(names.iter().all(|name| unusable.problem.contains(name)), "{}", unusable.problem);
+        }
+        for secret in [secret("hunter2"), secret(""), secret("{}"), Secret::default()] {
+            let mut images = Images::default();
+            images.add_pull_secret(&secret, "ns");
+            let unusable = images.unusable.pop().unwrap_or_else(|| panic!("{secret:?} is taken for no logins"));
+            assert_eq!((unusable.fact, unusable.is_missing), (Fact::PullSecret, false));
+            let problem = unusable.problem;
+            assert!(problem.contains("Secret ns/pull-secret") && !problem.contains("hunter2"), "{problem}");
+        }
+        // No login and no mirror, on purpose.
+        let mut images = Images::default();
+        images.add_config_map("{}", "ns");
+        images.add_pull_secret(&secret(r#"{"auths": {}}"#), "ns");
+        assert_eq!((images.left_out, images.unusable), (Vec::new(), Vec::new()));
     }
 
     #[test]
@@ -264,8 +312,8 @@ mod tests {
         let trusted = images.certificates(&config);
         assert_eq!(trusted.matches("BEGIN CERTIFICATE").count(), 2);
         assert!(!trusted.contains('#'), "{trusted}");
-        assert_eq!(images.unusable.len(), 2, "{:?}", images.unusable);
-        assert!(images.unusable[0].contains("bad.example.com:5000"), "{:?}", images.unusable);
+        assert_eq!(images.left_out.len(), 2, "{:?}", images.left_out);
+        assert!(images.left_out[0].contains("bad.example.com:5000"), "{:?}", images.left_out);
         assert_eq!(images.certificates(&Value::Null), "");
     }
 }

@@ -11,7 +11,7 @@ use kube::{Api, api::ListParams, runtime::reflector::ObjectRef};
 use tokio::sync::Mutex;
 
 use crate::{
-    context::Context,
+    context::{Base, Context},
     csr::{self, Claim, Kind},
     whose,
 };
@@ -39,7 +39,7 @@ pub(crate) fn claim(instance: &WindowsInstance, status: &WindowsInstanceStatus, 
     )
 }
 
-impl Context {
+impl Base {
     fn beside<'a>(
         &'a self,
         instance: &WindowsInstance,
@@ -64,19 +64,15 @@ impl Context {
 
 /// The hosts of all pools, as the certificate approver asks for them.
 pub(crate) struct Hosts {
-    cx: Arc<Context>,
+    cx: Arc<Base>,
     reserved: Reserved,
     neighbours: Recent,
 }
 
 impl Hosts {
-    /// Those of this operator.
-    pub(crate) fn new(cx: Arc<Context>) -> Self {
-        Self {
-            reserved: Reserved::of(&cx.hosts.release.get().cluster, cx.process.args.loopback_hosts),
-            neighbours: Recent::default(),
-            cx,
-        }
+    /// Those of this operator. No host has what is `reserved`.
+    pub(crate) fn new(cx: Arc<Base>, reserved: Reserved) -> Self {
+        Self { reserved, neighbours: Recent::default(), cx }
     }
 }
 
@@ -117,7 +113,7 @@ struct Recent(Mutex<Option<(Instant, Arc<Neighbours>)>>);
 
 impl Recent {
     /// Those that were gathered last, or new ones.
-    async fn get(&self, cx: &Context) -> kube::Result<Arc<Neighbours>> {
+    async fn get(&self, cx: &Base) -> kube::Result<Arc<Neighbours>> {
         let mut known = self.0.lock().await;
         if let Some((since, neighbours)) = known.as_ref().filter(|(since, _)| since.elapsed() < FRESH) {
             let _ = since;
@@ -165,7 +161,7 @@ mod tests {
         let instance = bed.instance(&json!({}), &json!({}), &status);
         bed.api.objects(|o| o.put("windowsinstances", serde_json::to_value(instance).unwrap()));
         bed.sync();
-        let hosts = Hosts::new(bed.cx.clone());
+        let hosts = Hosts::new(bed.cx.base.clone(), Reserved::default());
 
         let node = |uid: &str, os: &str, address: &str| {
             json!({

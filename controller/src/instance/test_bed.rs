@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use super::scope::Scope;
 use crate::{
     args::Run,
-    context::{Caches, Cluster, Context, Process},
+    context::{Base, Caches, Cluster, Context, Process},
     fake_api::FakeApi,
     machines::Machines,
     metrics::Metrics,
@@ -215,9 +215,10 @@ fn process(api: &FakeApi, files: &Path, epoch: i64) -> (Arc<Context>, Writers) {
         looks_once: false,
     };
     let cluster = Cluster::fake(api.client());
-    let mut cx = Context::new(process, cluster, CLUSTER.into(), caches, release);
-    cx.wicd.rights = WicdRights::default();
-    cx.other_operator = OtherOperator::default();
+    let mut base = Base::new(process, cluster, CLUSTER.into(), caches);
+    base.wicd.rights = WicdRights::default();
+    base.other_operator = OtherOperator::default();
+    let cx = Context::new(Arc::new(base), release);
     (Arc::new(cx), Writers { instances, nodes })
 }
 

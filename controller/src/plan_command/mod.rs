@@ -15,7 +15,7 @@ use crate::{
     api_server,
     args::{LogFormat, Output, Plan, Run},
     cluster,
-    context::{Caches, Cluster, Context, Process, WINDOWS_NODES},
+    context::{Base, Caches, Cluster, Context, Process, WINDOWS_NODES},
     machines::Machines,
     pool::{self, PoolContext},
     telemetry,
@@ -189,7 +189,7 @@ async fn context(args: Run, release: Option<&ReleaseFile>) -> anyhow::Result<Poo
         looks_once: true,
     };
     let caches = Caches { pools, instances, nodes, machines: Machines::default(), unreadable };
-    let shared = Arc::new(Context::new(process, cluster, cluster_id, caches, release));
+    let shared = Arc::new(Context::new(Arc::new(Base::new(process, cluster, cluster_id, caches)), release));
     Ok(PoolContext::new(shared, warning))
 }
 

@@ -68,7 +68,7 @@ fn waits(pool: &WindowsNodePool, pod: &str) -> bool {
 }
 
 /// Requests with which the kubelet of a node renews its certificates: which are approved is seen soon.
-async fn renew(world: &World, node: &str, address: &str) -> Result<[String; 2]> {
+pub(crate) async fn renew(world: &World, node: &str, address: &str) -> Result<[String; 2]> {
     let client = kubelet(&world.control_plane, node).await?;
     let of_node = || Forged::new(&format!("system:node:{node}"), &["system:nodes"]);
     let serving = of_node().names(&[Name::Ip(address)]).pem();
@@ -80,7 +80,7 @@ async fn renew(world: &World, node: &str, address: &str) -> Result<[String; 2]> 
 }
 
 /// The verdict on a request: the types of its conditions.
-async fn verdict(world: &World, name: &str) -> Vec<String> {
+pub(crate) async fn verdict(world: &World, name: &str) -> Vec<String> {
     let requests: Api<CertificateSigningRequest> = Api::all(world.client.clone());
     let found = requests.get(name).await;
     found.map(|r| csr::conditions(&r).into_iter().map(|(type_, _)| type_).collect()).unwrap_or_default()

@@ -16,7 +16,10 @@ use testbed::{
 };
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::fleet::{World, entry, has, is_ready, pool_status, spec, spec_with, status};
+use crate::{
+    another_operator,
+    fleet::{World, entry, has, is_ready, pool_status, spec, spec_with, status},
+};
 
 const PASSPHRASE_PROTECTED: &str = include_str!("../../../remote/src/ssh/tests/keys/ed25519-openssh-encrypted.pem");
 
@@ -277,6 +280,10 @@ async fn broken_payload(world: &mut World) -> Result<()> {
             .await?;
     }
     ensure!(host.stats().connections == 0, "the host was logged in to");
+    // Nodes that run do not depend on it.
+    let [identity, _] = another_operator::renew(world, "keys", "127.0.0.1").await?;
+    let is_approved = || async { another_operator::verdict(world, &identity).await == ["Approved"] };
+    world.eventually("the certificate of a node is renewed", is_approved).await?;
 
     // All files are there, and one is not what the manifest says.
     let mut bent = whole.clone();

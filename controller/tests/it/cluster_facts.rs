@@ -64,7 +64,7 @@ async fn until_followed(world: &World, before: &str) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_changes_in_the_cluster_reaches_nodes_that_run() -> Result<()> {
-    let world = World::new(SimOptions::default(), &["--cluster-facts-interval", "500ms"]).await?;
+    let mut world = World::new(SimOptions::default(), &["--cluster-facts-interval", "500ms"]).await?;
     deployment::install_openshift(&world.control_plane).await?;
     let hosts = world.hosts("win", 1).await?;
     let host = &hosts[0];
@@ -99,6 +99,18 @@ async fn what_changes_in_the_cluster_reaches_nodes_that_run() -> Result<()> {
     trust(&world, Some("-----BEGIN CERTIFICATE-----\njunk")).await?;
     world.until(POOL, "it reports the junk", is_reported).await?;
     ensure!(version(&world).await? == with_registry && is_trusted(), "junk reached the host");
+    // Nor does it when the operator starts with it, which still follows all other facts.
+    world.restart().await?;
+    maps.patch(
+        "extension-apiserver-authentication",
+        &PatchParams::default(),
+        &Patch::Merge(json!({"data": {KEY: present}})),
+    )
+    .await?;
+    until_followed(&world, &with_registry).await?;
+    ensure!(is_trusted(), "a restart of the operator took the certificate away");
+    world.until(POOL, "it still reports the junk", is_reported).await?;
+    let with_registry = version(&world).await?;
     trust(&world, None).await?;
     until_followed(&world, &with_registry).await?;
     ensure!(!is_trusted(), "the host still trusts the certificate");

@@ -6,7 +6,7 @@ use api::payload::is_host_path;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use x509_parser::pem::Pem;
 
-use super::{Cluster, HostParams, Network, Proxy, RenderError};
+use super::{Cluster, HostParams, Network, Proxy, RenderError, TlsPair};
 
 type Checked = Result<(), RenderError>;
 
@@ -72,6 +72,11 @@ pub(super) fn proxy(proxy: &Proxy) -> Result<(), (&'static str, &'static str)> {
     Ok(())
 }
 
+/// Why hosts cannot have a proxy. Values stay out.
+pub fn proxy_problem(proxy: &Proxy) -> Option<String> {
+    self::proxy(proxy).err().map(|(what, problem)| format!("its {what} cannot be used: {problem}"))
+}
+
 /// Facts that go into the files of every host.
 pub(super) fn files(cluster: &Cluster) -> Checked {
     api_server(cluster)?;
@@ -115,6 +120,14 @@ pub fn certificates(pem: &[u8]) -> Result<String, usize> {
         format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
     };
     Ok(good.iter().map(text).collect())
+}
+
+impl TlsPair {
+    /// Whether it is certificates and a key in PEM.
+    pub fn is_usable(&self) -> bool {
+        let has_certificates = certificates(self.certificate.as_bytes()).is_ok_and(|pem| !pem.is_empty());
+        has_certificates && self.key.contains("-----BEGIN") && self.key.contains("PRIVATE KEY-----")
+    }
 }
 
 /// Facts that go into the files of one host.

@@ -27,6 +27,8 @@ pub struct Cluster {
     pub is_upgrading: bool,
     /// Minor version that all API servers have already, while nodes still follow the one of before the upgrade.
     pub next_minor: Option<u32>,
+    /// Addresses of API servers that do not answer, while nodes wait for their version.
+    pub silent_api_servers: Vec<String>,
     /// Where the cluster runs.
     pub platform: Platform,
     /// Whether a cloud controller manager initialises nodes. kubelet then registers them as uninitialised, and they stay so
@@ -54,6 +56,8 @@ pub struct Cluster {
     pub lacks_node_manager: bool,
     /// What was found and cannot be used, and leaves the rest as it is. Nothing secret.
     pub unusable: Vec<String>,
+    /// What was found and cannot be used as a whole, and what is in force in its place. Nothing secret.
+    pub held: Vec<String>,
 }
 
 impl Cluster {
@@ -75,6 +79,7 @@ impl Cluster {
             kubernetes_minor,
             is_upgrading,
             next_minor,
+            silent_api_servers,
             platform,
             external_cloud_provider,
             network,
@@ -88,6 +93,7 @@ impl Cluster {
             tls_profile,
             lacks_node_manager,
             unusable,
+            held,
         } = self;
         let facts = [
             ("address of the API server", *api_server != other.api_server),
@@ -99,6 +105,7 @@ impl Cluster {
             ("version of the API server", *kubernetes_minor != other.kubernetes_minor),
             ("upgrade of the control plane", *is_upgrading != other.is_upgrading),
             ("next version of the API server", *next_minor != other.next_minor),
+            ("API servers that do not answer", *silent_api_servers != other.silent_api_servers),
             ("platform", *platform != other.platform),
             ("cloud provider", *external_cloud_provider != other.external_cloud_provider),
             ("pod network", *network != other.network),
@@ -111,6 +118,7 @@ impl Cluster {
             ("TLS profile", *tls_profile != other.tls_profile),
             ("ServiceAccount of cloud-node-managers", *lacks_node_manager != other.lacks_node_manager),
             ("what cannot be used", *unusable != other.unusable),
+            ("what keeps its earlier value", *held != other.held),
         ];
         facts.into_iter().filter_map(|(name, differs)| differs.then_some(name)).collect()
     }
@@ -224,7 +232,7 @@ mod tests {
     #[test]
     fn each_fact_that_differs_is_named() {
         type Change = fn(&mut Cluster);
-        let changes: [(&str, Change); 21] = [
+        let changes: [(&str, Change); 23] = [
             ("address of the API server", |c| c.api_server = "https://other:6443".into()),
             ("CA of the API server", |c| c.api_ca = "other".into()),
             ("CA of kubelet's clients", |c| c.kubelet_client_ca = "other".into()),
@@ -234,6 +242,7 @@ mod tests {
             ("version of the API server", |c| c.kubernetes_minor = Some(36)),
             ("upgrade of the control plane", |c| c.is_upgrading = true),
             ("next version of the API server", |c| c.next_minor = Some(37)),
+            ("API servers that do not answer", |c| c.silent_api_servers.push("10.0.0.1:6443".into())),
             ("platform", |c| c.platform = Platform::Aws),
             ("cloud provider", |c| c.external_cloud_provider = true),
             ("pod network", |c| c.network = Network::OvnHybrid { vxlan_port: None }),
@@ -248,6 +257,7 @@ mod tests {
             ("TLS profile", |c| c.tls_profile = Some(TlsProfile::default())),
             ("ServiceAccount of cloud-node-managers", |c| c.lacks_node_manager = true),
             ("what cannot be used", |c| c.unusable.push("other".into())),
+            ("what keeps its earlier value", |c| c.held.push("other".into())),
         ];
         let mut all = Cluster::default();
         for (name, change) in changes {

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::PullSecret;
 
@@ -18,7 +18,8 @@ const DOCKER_HUB: (&str, &str) = ("docker.io", "registry-1.docker.io");
 const NOWHERE: &str = "never-contact-source.invalid";
 
 /// Where else images of a source are.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
 pub struct MirrorRule {
     /// The object that says so, as `ImageDigestMirrorSet/factory`.
     pub origin: String,

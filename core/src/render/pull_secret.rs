@@ -94,6 +94,11 @@ impl PullSecret {
         found.max_by_key(|(length, _)| *length).map(|(_, basic)| basic.as_str())
     }
 
+    /// Which state of which Secret it is.
+    pub(super) fn revision(&self) -> &str {
+        &self.revision
+    }
+
     /// kubelet's file, if there is any login.
     pub(super) fn file(&self) -> Option<Value> {
         let auths: BTreeMap<&String, Value> =

@@ -2,7 +2,7 @@
 
 use std::iter;
 
-use api::names::{GROUP, METRICS_CA, USER_DATA_SECRET, WMCO_LOCK};
+use api::names::{GROUP, KEPT_FACTS, METRICS_CA, USER_DATA_SECRET, WMCO_LOCK};
 use k8s_openapi::api::{
     core::v1::ServiceAccount,
     rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject},
@@ -107,6 +107,9 @@ const CLUSTER: &[Rule] = &[
 
 const OWN_NAMESPACE: &[Rule] = &[
     rule(&[""], &["secrets"], &["get"]).why("SSH keys, credentials for lists of hosts, logins of image registries."),
+    rule(&[""], &["secrets"], &["create", "patch"])
+        .named(&[KEPT_FACTS])
+        .why("The facts of the cluster that are in force, with logins of image registries: the next operator needs those that it cannot read."),
     rule(&[""], &["configmaps"], &["create", "delete", "get", "list", "watch"])
         .why("The services ConfigMaps of versions, and lists of hosts."),
     rule(&[""], &["configmaps"], &["update"])

@@ -72,6 +72,14 @@ nodeSelector:
 - name: WINDOWS_NODE_POOLS_NETWORK
   value: {{ .Values.operator.network | quote }}
 {{- end }}
+{{- if .Values.operator.vxlanPort }}
+- name: WINDOWS_NODE_POOLS_VXLAN_PORT
+  value: {{ .Values.operator.vxlanPort | quote }}
+{{- end }}
+{{- if .Values.operator.platform }}
+- name: WINDOWS_NODE_POOLS_PLATFORM
+  value: {{ .Values.operator.platform | quote }}
+{{- end }}
 {{- if .Values.operator.cniBinDir }}
 - name: WINDOWS_NODE_POOLS_CNI_BIN_DIR
   value: {{ .Values.operator.cniBinDir | quote }}

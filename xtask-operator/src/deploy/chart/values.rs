@@ -67,7 +67,7 @@ impl Form {
             Self::Bool
         } else if is(TypeId::of::<Duration>()) {
             Self::Duration
-        } else if is(TypeId::of::<usize>()) || is(TypeId::of::<u32>()) {
+        } else if is(TypeId::of::<usize>()) || is(TypeId::of::<u32>()) || is(TypeId::of::<u16>()) {
             Self::Whole
         } else if arg.get_value_delimiter().is_some() {
             Self::List

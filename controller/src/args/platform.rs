@@ -1,0 +1,47 @@
+//! Where a cluster runs that does not say it itself.
+
+use clap::ValueEnum;
+use wnp_core::render::Platform;
+
+/// Where the cluster runs.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlatformArg {
+    /// On no platform that makes a difference for hosts.
+    None,
+    /// Amazon.
+    Aws,
+    /// Microsoft.
+    Azure,
+    /// Google.
+    Gcp,
+    /// VMware.
+    Vsphere,
+    /// Nutanix.
+    Nutanix,
+}
+
+impl From<PlatformArg> for Platform {
+    fn from(arg: PlatformArg) -> Self {
+        match arg {
+            PlatformArg::None => Self::None,
+            PlatformArg::Aws => Self::Aws,
+            PlatformArg::Azure => Self::Azure,
+            PlatformArg::Gcp => Self::Gcp,
+            PlatformArg::Vsphere => Self::Vsphere,
+            PlatformArg::Nutanix => Self::Nutanix,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_platform_has_the_name_that_the_payload_has_for_it() {
+        for arg in PlatformArg::value_variants() {
+            let name = arg.to_possible_value().unwrap().get_name().to_owned();
+            assert_eq!(Platform::from(*arg).as_str(), name);
+        }
+    }
+}

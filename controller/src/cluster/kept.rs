@@ -1,0 +1,75 @@
+//! The values of facts that were in force, in a Secret: the next operator needs them for facts that it cannot use as it finds them.
+
+use std::collections::BTreeMap;
+
+use api::names::{KEPT_FACTS, MANAGER_POOL, key};
+use k8s_openapi::{
+    ByteString,
+    api::core::v1::{Node, Secret},
+};
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{ListParams, ObjectMeta, Patch, PatchParams},
+};
+use wnp_core::render::{Cluster, Kept};
+
+use super::{ClusterError, failed, number};
+
+const KEY: &str = "facts.json";
+
+/// What the last operator has stored. Where it has stored nothing, the nodes say which version of Kubernetes they follow.
+pub(crate) async fn load(client: &Client, namespace: &str) -> Result<Option<Kept>, ClusterError> {
+    let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
+    let secret = match api.get_opt(KEPT_FACTS).await {
+        Ok(secret) => secret,
+        // The Role is of an older release, or a person's.
+        Err(kube::Error::Api(status)) if status.code == 403 => None,
+        Err(error) => return Err(failed("the facts that were in force")(error)),
+    };
+    if let Some(text) = secret.and_then(|secret| secret.data?.remove(KEY)) {
+        match Kept::parse(&text.0) {
+            Ok(kept) => return Ok(Some(kept)),
+            Err(error) => tracing::warn!("the Secret {namespace}/{KEPT_FACTS} is not used: {error}"),
+        }
+    }
+    Ok(minor_of_nodes(client).await?.map(Kept::of_nodes))
+}
+
+/// The newest minor version of Kubernetes that a node of a pool has.
+async fn minor_of_nodes(client: &Client) -> Result<Option<u32>, ClusterError> {
+    let nodes: Api<Node> = Api::all(client.clone());
+    let params = ListParams::default().labels(key::POOL);
+    let nodes = nodes.list(&params).await.map_err(failed("the versions of the nodes"))?;
+    Ok(nodes.iter().filter(|node| node.labels().contains_key(key::POOL)).filter_map(minor).max())
+}
+
+fn minor(node: &Node) -> Option<u32> {
+    let version = &node.status.as_ref()?.node_info.as_ref()?.kubelet_version;
+    number(version.strip_prefix("v1.")?.split('.').next()?)
+}
+
+/// Stores what is in force, unless it is what was `stored` last.
+pub(crate) async fn store(client: &Client, namespace: &str, cluster: &Cluster, stored: &mut String) {
+    let text = Kept::of(cluster).to_json();
+    if *stored == text {
+        return;
+    }
+    let secret = Secret {
+        metadata: ObjectMeta {
+            name: Some(KEPT_FACTS.to_owned()),
+            labels: Some([(api::names::MANAGED_BY.to_owned(), api::names::COMPONENT.to_owned())].into()),
+            ..ObjectMeta::default()
+        },
+        data: Some(BTreeMap::from([(KEY.to_owned(), ByteString(text.clone().into_bytes()))])),
+        ..Secret::default()
+    };
+    let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
+    let params = PatchParams::apply(MANAGER_POOL).force();
+    match api.patch(KEPT_FACTS, &params, &Patch::Apply(&secret)).await {
+        Ok(_) => *stored = text,
+        Err(error) => tracing::warn!(
+            error = crate::errors::said(&error),
+            "failed to store the facts in force as the Secret {namespace}/{KEPT_FACTS}; it is tried again"
+        ),
+    }
+}

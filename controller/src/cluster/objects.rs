@@ -1,0 +1,86 @@
+//! Facts that are one object each, and keep their earlier value while that cannot be used.
+
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::{Api, Client, api::DynamicObject};
+use serde_json::Value;
+use wnp_core::render::{Fact, Proxy, TlsPair, Unusable, certificates, proxy_problem};
+
+use super::{ClusterError, failed};
+use crate::args::Run;
+
+/// ConfigMap with certificates to trust. The name is WMCO's.
+const TRUSTED_CA: &str = "trusted-ca";
+
+/// The proxy in an OpenShift cluster's `Proxy`, as its network operator has checked and completed it. `None` if it names none.
+fn of_cluster(object: &Value) -> Option<Proxy> {
+    let text = |field: &str| object["status"][field].as_str().filter(|v| !v.is_empty()).map(str::to_owned);
+    let proxy = Proxy { http: text("httpProxy"), https: text("httpsProxy"), no: text("noProxy") };
+    (proxy.http.is_some() || proxy.https.is_some()).then_some(proxy)
+}
+
+/// The proxy of the cluster, or the operator's own, if hosts can have it.
+pub(super) fn proxy(proxies: Option<&DynamicObject>, args: &Run) -> Result<Proxy, Unusable> {
+    let of_args = || {
+        let own = Proxy { http: args.http_proxy.clone(), https: args.https_proxy.clone(), no: args.no_proxy.clone() };
+        ("the operator's own proxy (HTTP_PROXY, HTTPS_PROXY)", own)
+    };
+    let found = proxies.and_then(|p| of_cluster(&p.data)).map(|p| ("Proxy/cluster of config.openshift.io", p));
+    let (origin, proxy) = found.unwrap_or_else(of_args);
+    match proxy_problem(&proxy) {
+        None => Ok(proxy),
+        Some(problem) => Err(Unusable {
+            fact: Fact::Proxy,
+            problem: format!("{origin}: {problem}, or give each pool its own in template.spec.proxy"),
+            is_missing: false,
+        }),
+    }
+}
+
+/// What hosts must trust machine-wide, if there is such a ConfigMap. OpenShift fills the one that has its label.
+pub(super) async fn trusted_ca(client: &Client, namespace: &str) -> Result<Result<String, Unusable>, ClusterError> {
+    let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
+    let map = api.get_opt(TRUSTED_CA).await.map_err(failed("the ConfigMap trusted-ca"))?;
+    let pem = map.and_then(|map| map.data?.remove("ca-bundle.crt")).filter(|pem| !pem.trim().is_empty());
+    Ok(match pem.as_deref().map(|pem| certificates(pem.as_bytes())) {
+        Some(Err(damaged)) => Err(Unusable {
+            fact: Fact::TrustedCa,
+            problem: format!(
+                "ConfigMap {namespace}/{TRUSTED_CA}: certificate {damaged} in ca-bundle.crt is damaged; correct it or take it away"
+            ),
+            is_missing: false,
+        }),
+        _ => Ok(pem.map(|pem| pem + "\n").unwrap_or_default()),
+    })
+}
+
+/// What OpenShift's service CA has made for windows_exporter, if it has. An empty Secret says that there must be none.
+pub(super) async fn exporter_tls(
+    client: &Client,
+    namespace: &str,
+) -> Result<Result<Option<TlsPair>, Unusable>, ClusterError> {
+    const NAME: &str = api::names::EXPORTER_CERTIFICATE;
+    let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
+    let secret = api.get_opt(NAME).await.map_err(failed("the certificate of windows_exporter"))?;
+    let unusable = |problem: &str, is_missing| {
+        let problem = format!(
+            "Secret {namespace}/{NAME}, the certificate of windows_exporter, {problem}; delete it for OpenShift to make it again, or \
+             create it without data for plain HTTP"
+        );
+        Err(Unusable { fact: Fact::ExporterTls, problem, is_missing })
+    };
+    let Some(secret) = secret else { return Ok(unusable("is missing", true)) };
+    let data = secret.data.unwrap_or_default();
+    let text = |key: &str| data.get(key).and_then(|v| String::from_utf8(v.0.clone()).ok()).unwrap_or_default();
+    let pair = TlsPair { certificate: text("tls.crt"), key: text("tls.key") };
+    Ok(if data.values().all(|value| value.0.is_empty()) {
+        Ok(None)
+    } else if pair.is_usable() {
+        Ok(Some(pair))
+    } else {
+        unusable("has no certificate with its key in PEM (tls.crt and tls.key)", false)
+    })
+}
+
+#[cfg(test)]
+#[path = "objects_tests.rs"]
+mod tests;

@@ -1,0 +1,85 @@
+use serde_json::json;
+
+use super::*;
+
+#[test]
+fn dns_is_at_the_tenth_address() {
+    for (cidr, expected) in [
+        ("172.30.0.0/16", "172.30.0.10"),
+        ("10.0.0.0/24", "10.0.0.10"),
+        ("10.0.0.99/24", "10.0.0.10"),
+        ("fd02::/112", "fd02::a"),
+        ("0.0.0.0/0", "0.0.0.10"),
+    ] {
+        assert_eq!(tenth_address(cidr).unwrap().to_string(), expected, "{cidr}");
+    }
+    for bad in ["", "172.30.0.0", "x/16", "10.0.0.0/29", "10.0.0.0/99", "10.0.0.0/-1"] {
+        assert!(tenth_address(bad).is_err(), "{bad:?}");
+    }
+}
+
+#[test]
+fn a_service_name_is_no_address_for_hosts() {
+    assert_eq!(as_hosts_reach_it("https://10.0.0.1:6443/").unwrap(), "https://10.0.0.1:6443");
+    for inside in [
+        "https://kubernetes.default.svc/",
+        "https://kubernetes.default.svc:443",
+        "https://kubernetes.default.svc.cluster.local",
+    ] {
+        assert!(as_hosts_reach_it(inside).unwrap_err().to_string().contains("--api-server"), "{inside}");
+    }
+}
+
+#[test]
+fn ovn_without_its_hybrid_overlay_is_refused() {
+    for (network_type, is_hybrid, expected) in [
+        (None, false, Some(false)),
+        (None, true, Some(true)),
+        (Some("OVNKubernetes"), true, Some(true)),
+        (Some("OVNKubernetes"), false, None),
+        (Some("Calico"), false, Some(false)),
+    ] {
+        assert_eq!(has_overlay(network_type, is_hybrid).ok(), expected, "{network_type:?} {is_hybrid}");
+    }
+}
+
+#[test]
+fn upgrades_of_openshift() {
+    let of = |status: &str| {
+        let conditions = json!([{"type": "Available", "status": "True"}, {"type": "Progressing", "status": status}]);
+        is_progressing(&json!({"status": {"conditions": conditions}}))
+    };
+    assert!(of("True") && !of("False") && !of("Unknown") && !is_progressing(&json!({})));
+}
+
+#[test]
+fn cloud_controllers_of_openshift() {
+    let of = |platform: Value| has_cloud_controller(&json!({"status": {"platformStatus": platform}}));
+    let external = |state: &str| json!({"type": "External", "external": {"cloudControllerManager": {"state": state}}});
+    for (platform, expected) in [
+        (json!({"type": "AWS"}), true),
+        (json!({"type": "VSphere"}), true),
+        (json!({"type": "KubeVirt"}), true),
+        (json!({"type": "BareMetal"}), false),
+        (json!({"type": "None"}), false),
+        (external("External"), true),
+        (external("None"), false),
+        (json!({"type": "External"}), false),
+        (json!({}), false),
+        (json!("AWS"), false),
+    ] {
+        assert_eq!(of(platform.clone()), expected, "{platform}");
+    }
+}
+
+#[test]
+fn an_old_api_server_is_a_warning() {
+    assert_eq!(version_warning("1", "36"), None);
+    assert_eq!(version_warning("1", "33+"), None);
+    assert_eq!(version_warning("1", "32").unwrap().0, "ApiServerTooOld");
+    assert_eq!(version_warning("1", "27+").unwrap().0, "ApiServerTooOld");
+    for (minor, lacks) in [("29", true), ("29+", true), ("30", false), ("36", false), ("", false)] {
+        assert_eq!(lacks_policies("1", minor).is_some(), lacks, "{minor}");
+    }
+    assert_eq!(version_warning("", "").unwrap().0, "ApiServerVersionUnknown");
+}

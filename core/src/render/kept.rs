@@ -1,0 +1,213 @@
+//! Which facts are in force when some cannot be used as they are now: each of these keeps its earlier value, also over a restart of the
+//! operator, for which the values are stored ([`Kept`]).
+//!
+//! What is stored is outside input: any client that may write Secrets in the namespace may have written it.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{Cluster, MirrorRule, Proxy, PullSecret, TlsPair, check};
+
+/// Facts as they were read.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// All that can be used. What cannot be used as a whole is left out here.
+    pub cluster: Cluster,
+    /// What cannot be used as a whole.
+    pub unusable: Vec<Unusable>,
+}
+
+impl From<Cluster> for Found {
+    fn from(cluster: Cluster) -> Self {
+        Self { cluster, unusable: Vec::new() }
+    }
+}
+
+/// A fact that keeps its earlier value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unusable {
+    /// Which one.
+    pub fact: Fact,
+    /// What is wrong with which object, and what to do. Nothing secret.
+    pub problem: String,
+    /// Whether its object is missing. That is a fault only if there was one.
+    pub is_missing: bool,
+}
+
+/// Which facts keep their earlier value each for itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fact {
+    /// The cluster's proxy.
+    Proxy,
+    /// Certificates that hosts trust.
+    TrustedCa,
+    /// The mirrors of registries with this origin.
+    Mirrors(String),
+    /// Logins of registries.
+    PullSecret,
+    /// What windows_exporter serves with.
+    ExporterTls,
+}
+
+/// Values of facts that were in force.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// Minor version of Kubernetes that nodes follow.
+    kubernetes_minor: Option<u32>,
+    proxy: Proxy,
+    trusted_ca: Option<String>,
+    mirrors: Vec<MirrorRule>,
+    pull_secret: PullSecret,
+    exporter_tls: Option<TlsPair>,
+}
+
+/// What is stored cannot be read. Nothing is quoted from it.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("it is not what an operator stores")]
+pub struct KeptError;
+
+/// How it is stored.
+#[derive(Serialize, Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Wire {
+    kubernetes_minor: Option<u32>,
+    http_proxy: Option<String>,
+    https_proxy: Option<String>,
+    no_proxy: Option<String>,
+    trusted_ca: Option<String>,
+    mirrors: Vec<MirrorRule>,
+    logins: Option<Value>,
+    logins_revision: String,
+    exporter_certificate: Option<String>,
+    exporter_key: Option<String>,
+}
+
+impl Kept {
+    /// Those of a cluster.
+    pub fn of(cluster: &Cluster) -> Self {
+        Self {
+            kubernetes_minor: cluster.kubernetes_minor,
+            proxy: cluster.proxy.clone(),
+            trusted_ca: cluster.trusted_ca.clone(),
+            mirrors: cluster.mirrors.clone(),
+            pull_secret: cluster.pull_secret.clone(),
+            exporter_tls: cluster.exporter_tls.clone(),
+        }
+    }
+
+    /// Nothing but the minor version of Kubernetes that nodes follow.
+    pub fn of_nodes(kubernetes_minor: u32) -> Self {
+        Self { kubernetes_minor: Some(kubernetes_minor), ..Self::default() }
+    }
+
+    /// As they are stored. Parts of them are secret.
+    pub fn to_json(&self) -> String {
+        let Self { kubernetes_minor, proxy, trusted_ca, mirrors, pull_secret, exporter_tls } = self.clone();
+        let (exporter_certificate, exporter_key) = exporter_tls.map(|tls| (tls.certificate, tls.key)).unzip();
+        let wire = Wire {
+            kubernetes_minor,
+            http_proxy: proxy.http,
+            https_proxy: proxy.https,
+            no_proxy: proxy.no,
+            trusted_ca,
+            mirrors,
+            logins: pull_secret.file(),
+            logins_revision: pull_secret.revision().to_owned(),
+            exporter_certificate,
+            exporter_key,
+        };
+        // Its keys are texts, so that it is always JSON.
+        serde_json::to_string(&wire).unwrap_or_default()
+    }
+
+    /// Reads them. A value that could not have been in force is left out.
+    ///
+    /// # Errors
+    /// [`KeptError`] when it is something else.
+    pub fn parse(json: &[u8]) -> Result<Self, KeptError> {
+        let wire: Wire = serde_json::from_slice(json).map_err(|_| KeptError)?;
+        let proxy = Proxy { http: wire.http_proxy, https: wire.https_proxy, no: wire.no_proxy };
+        let logins = wire.logins.map(|logins| logins.to_string()).unwrap_or_default();
+        let pair = wire.exporter_certificate.zip(wire.exporter_key);
+        Ok(Self {
+            kubernetes_minor: wire.kubernetes_minor,
+            proxy: Some(proxy).filter(|proxy| check::proxy(proxy).is_ok()).unwrap_or_default(),
+            trusted_ca: wire.trusted_ca.filter(|pem| check::certificates(pem.as_bytes()).is_ok()),
+            mirrors: wire.mirrors,
+            pull_secret: PullSecret::parse(logins.as_bytes(), &wire.logins_revision)
+                .map(|(s, _)| s)
+                .unwrap_or_default(),
+            exporter_tls: pair.map(|(certificate, key)| TlsPair { certificate, key }).filter(TlsPair::is_usable),
+        })
+    }
+
+    /// Puts the value of a fact into a cluster. Returns whether there is one.
+    fn restore(&self, fact: &Fact, cluster: &mut Cluster) -> bool {
+        match fact {
+            Fact::Proxy => {
+                cluster.proxy.clone_from(&self.proxy);
+                self.proxy != Proxy::default()
+            }
+            Fact::TrustedCa => {
+                // Those of registries are usable even if the others are not.
+                if self.trusted_ca.is_some() {
+                    cluster.trusted_ca.clone_from(&self.trusted_ca);
+                }
+                self.trusted_ca.is_some()
+            }
+            Fact::Mirrors(origin) => {
+                let kept: Vec<_> = self.mirrors.iter().filter(|rule| rule.origin == *origin).cloned().collect();
+                let is_there = !kept.is_empty();
+                cluster.mirrors.splice(0..0, kept);
+                is_there
+            }
+            Fact::PullSecret => {
+                cluster.pull_secret.clone_from(&self.pull_secret);
+                self.pull_secret.file().is_some()
+            }
+            Fact::ExporterTls => {
+                cluster.exporter_tls.clone_from(&self.exporter_tls);
+                self.exporter_tls.is_some()
+            }
+        }
+    }
+}
+
+/// The facts in force: those that were read, with the earlier value of each that cannot be used, and without the part of an upgrade of
+/// the control plane that is not done.
+pub fn settled(before: Option<&Kept>, found: Found) -> Cluster {
+    let Found { mut cluster, unusable } = found;
+    let nothing = Kept::default();
+    let before = before.unwrap_or(&nothing);
+    for Unusable { fact, problem, is_missing } in unusable {
+        let was_there = before.restore(&fact, &mut cluster);
+        let instead = match (was_there, is_missing) {
+            (true, _) => "hosts keep what was in force before",
+            (false, false) => "hosts get none, because none was in force before",
+            (false, true) => continue,
+        };
+        cluster.held.push(format!("{problem}; until then {instead}"));
+    }
+    let minor = minor(before.kubernetes_minor, &cluster);
+    cluster.next_minor = cluster.kubernetes_minor.filter(|next| Some(*next) != minor);
+    if cluster.next_minor.is_none() {
+        // Nothing waits for them.
+        cluster.silent_api_servers.clear();
+    }
+    cluster.kubernetes_minor = minor;
+    cluster
+}
+
+/// The version that nodes follow: a new one when the control plane has it altogether, and not while it may still go back.
+fn minor(before: Option<u32>, found: &Cluster) -> Option<u32> {
+    match (before, found.kubernetes_minor) {
+        (Some(before), _) if found.is_upgrading => Some(before),
+        // Who does not answer may be the one that is older, and restarts.
+        (Some(before), Some(now)) if !found.silent_api_servers.is_empty() => Some(before.min(now)),
+        (_, now) => now,
+    }
+}
+
+#[cfg(test)]
+#[path = "kept_tests.rs"]
+mod tests;
