@@ -34,7 +34,6 @@ mod scope;
 mod suitability;
 #[cfg(test)]
 pub(crate) mod test_bed;
-mod trace;
 #[cfg(test)]
 mod trace_tests;
 mod update;

@@ -1,5 +1,7 @@
 //! One instance that is being worked on: its status, and how it is stored.
 
+mod trace;
+
 use std::sync::Arc;
 
 use api::{
@@ -18,7 +20,7 @@ use kube::{
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
-use super::{error::StepError, trace::Trace};
+use super::error::StepError;
 use crate::{context::Context, events::EventReason, traces::Outcome};
 use remote::RemoteError;
 use remote::ssh::{Connection, SshError};
@@ -35,6 +37,8 @@ use wnp_core::{
     rollout::image_pull,
     status::instance::{Situation, describe, reached},
 };
+
+use trace::Trace;
 
 /// A person corrects credentials and then watches the pool: a long wait has no benefit.
 const CREDENTIALS_BACKOFF_MAX: std::time::Duration = std::time::Duration::from_secs(15);
@@ -57,7 +61,7 @@ pub(super) struct Scope {
     /// Whether the operation is not stored yet: a grant that was revoked in the meantime must not be used.
     begins: bool,
     step_began: Option<std::time::Instant>,
-    pub(super) trace: Trace,
+    trace: Trace,
     /// The Node as this reconcile has written it, and the resource version over which it was written: the cache may not have it yet.
     pub written_node: Option<(Option<String>, Node)>,
 }

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use opentelemetry_sdk::trace::SpanData;
 use tracing::{Span, field::Empty};
 
-use super::scope::Scope;
+use super::Scope;
 use crate::traces::{Outcome, Subject, TraceId, operation_span, step_span};
 
 /// The trace of one reconcile's work.
@@ -32,7 +32,7 @@ impl Trace {
 
 impl Scope {
     /// The span of the log for this reconcile. Its field is the trace of the operation, as soon as there is one.
-    pub(super) fn log_span(&self) -> Span {
+    pub(in crate::instance) fn log_span(&self) -> Span {
         if !self.cx.process.traces.is_on() {
             return Span::none();
         }
@@ -45,7 +45,7 @@ impl Scope {
     }
 
     /// An operation begins, and with it its trace.
-    pub(super) fn trace_begins(&mut self) {
+    pub(in crate::instance) fn trace_begins(&mut self) {
         let id = self.cx.process.traces.begin().map(|id| id.to_string());
         if let Some(id) = &id {
             Span::current().record("trace_id", id);
@@ -56,19 +56,19 @@ impl Scope {
     }
 
     /// The step that is announced begins.
-    pub(super) fn trace_step_begins(&mut self) {
+    pub(in crate::instance) fn trace_step_begins(&mut self) {
         (self.trace.failed_step, self.trace.step_began) = (None, Some(Timestamp::now()));
     }
 
     /// The step that is announced goes on, or is tried again.
-    pub(super) fn trace_step_goes_on(&mut self) {
+    pub(in crate::instance) fn trace_step_goes_on(&mut self) {
         if self.trace.failed_step.take().is_some() {
             self.trace.step_began = Some(self.trace.began);
         }
     }
 
     /// The current step is over.
-    pub(super) fn trace_step_ends(&mut self, how: Outcome<'_>) {
+    pub(in crate::instance) fn trace_step_ends(&mut self, how: Outcome<'_>) {
         let step = self.step();
         let is_sent = self.trace.failed_step == Some(step) && !matches!(how, Outcome::Failed(_));
         if step == Step::Unknown || is_sent {
@@ -84,13 +84,13 @@ impl Scope {
     }
 
     /// The attempt failed in the current step.
-    pub(super) fn trace_failure(&mut self, reason: &str) {
+    pub(in crate::instance) fn trace_failure(&mut self, reason: &str) {
         self.trace_step_ends(Outcome::Failed(reason));
         self.trace.failure = Some(reason.to_owned());
     }
 
     /// The operation is over.
-    pub(super) fn trace_ends(&mut self, how: Outcome<'_>) {
+    pub(in crate::instance) fn trace_ends(&mut self, how: Outcome<'_>) {
         let span = self.subject().map(|(subject, operation)| {
             let now = Timestamp::now();
             let start = operation.start_time.known().unwrap_or(now);
@@ -100,7 +100,7 @@ impl Scope {
     }
 
     /// Drops the operation, which did not do what it was for.
-    pub(super) fn drop_operation(&mut self) {
+    pub(in crate::instance) fn drop_operation(&mut self) {
         match self.trace.failure.take() {
             Some(reason) => self.trace_ends(Outcome::Failed(&reason)),
             None => {
@@ -112,7 +112,7 @@ impl Scope {
     }
 
     /// Sends what is over. What it says is stored.
-    pub(super) fn send_trace(&mut self) {
+    pub(in crate::instance) fn send_trace(&mut self) {
         self.cx.process.traces.send(self.trace.ended.drain(..));
     }
 
