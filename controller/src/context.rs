@@ -30,6 +30,7 @@ use crate::{
     reconcile_trigger::ReconcileTrigger,
     release::{CurrentRelease, Release, ReleaseError},
     secrets::Secrets,
+    traces::Traces,
     unreadable::Unreadable,
     versions::Versions,
     wicd_rights::WicdRights,
@@ -142,6 +143,8 @@ pub(crate) struct Process {
     pub epoch: i64,
     /// Metrics.
     pub metrics: Arc<Metrics>,
+    /// Traces of operations.
+    pub traces: Traces,
     /// Ends everything.
     pub stop: CancellationToken,
     /// Whether it is a command that looks once, and waits for sources that take a while.

@@ -53,6 +53,7 @@ mod ssh_target;
 pub mod status_command;
 mod supervision;
 mod telemetry;
+mod traces;
 mod unreadable;
 mod versions;
 mod watch;

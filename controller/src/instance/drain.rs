@@ -101,7 +101,7 @@ pub(super) async fn take_cordon(scope: &mut Scope, node: &Node) -> Result<Option
 /// operation ends.
 async fn wait_for_place(scope: &mut Scope) -> Result<Action, StepError> {
     if scope.is_plan() {
-        scope.status.operation = None;
+        scope.drop_operation();
         return Ok(Action::await_change());
     }
     scope.enter_step(Step::Cordon, "waiting until another node may be disrupted (rollout.maxUnavailable)").await?;

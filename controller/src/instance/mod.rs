@@ -34,6 +34,8 @@ mod scope;
 mod suitability;
 #[cfg(test)]
 pub(crate) mod test_bed;
+#[cfg(test)]
+mod trace_tests;
 mod update;
 #[cfg(test)]
 mod version_tests;
@@ -51,6 +53,7 @@ use api::{
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::{ResourceExt, runtime::controller::Action};
+use tracing::Instrument as _;
 
 pub(crate) use error::StepError;
 pub(crate) use login::{check as check_host_key, credentials, open_apart};
@@ -121,16 +124,21 @@ async fn reconcile_instance(cached: &WindowsInstance, cx: &Arc<Context>) -> Resu
         return Box::pin(poolless::reconcile(cached, cx)).await;
     };
     let mut scope = Scope::new(cx.clone(), cached.clone(), pool);
-    let result = Box::pin(act(&mut scope)).await;
-    match result {
+    let span = scope.log_span();
+    Box::pin(work(&mut scope)).instrument(span).await
+}
+
+/// Does what there is to do, and stores how far it came.
+async fn work(scope: &mut Scope) -> Result<Action, StepError> {
+    match Box::pin(act(scope)).await {
         Ok(action) => {
             scope.save_at_end().await?;
             Ok(action)
         }
         Err(StepError::Outdated) => Err(StepError::Outdated),
         Err(error @ StepError::Api { .. }) if scope.status.operation.is_none() => Err(error),
-        Err(error) if rotate::is_at_it(&scope) => rotate::failed(&mut scope, &error).await.map(Action::requeue),
-        Err(error) if pull::is_at_it(&scope) => pull::failed(&mut scope, &error).await.map(Action::requeue),
+        Err(error) if rotate::is_at_it(scope) => rotate::failed(scope, &error).await.map(Action::requeue),
+        Err(error) if pull::is_at_it(scope) => pull::failed(scope, &error).await.map(Action::requeue),
         Err(error) => {
             let type_ = scope.status.operation.as_ref().map(|o| o.type_);
             let is_change = type_.is_some_and(|t| t != GrantType::Provision);
@@ -138,10 +146,10 @@ async fn reconcile_instance(cached: &WindowsInstance, cx: &Arc<Context>) -> Resu
             let mut at_once = false;
             if !scope.removes() {
                 if is_change {
-                    at_once = update::failed(&mut scope, &error).await?;
+                    at_once = update::failed(scope, &error).await?;
                 } else {
                     // The next attempt observes the host again.
-                    scope.status.operation = None;
+                    scope.drop_operation();
                 }
                 scope.save().await?;
             }

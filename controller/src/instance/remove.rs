@@ -27,7 +27,7 @@ use super::{
     own::Found,
     scope::Scope,
 };
-use crate::{drain::release_cordon, events::EventReason};
+use crate::{drain::release_cordon, events::EventReason, traces::Outcome};
 use remote::facts;
 use wnp_core::{
     node::ready,
@@ -163,6 +163,7 @@ pub(super) async fn take_back(scope: &mut Scope) -> Result<(), StepError> {
     operation.drain = None;
     if is_half_changed(operation) {
         operation.step = Step::Connect;
+        operation.step_start_time = Time::now();
         // A node that is still to be in maintenance is not put to use.
         let node = scope.find_node().await?.node();
         let is_requested = maintenance::requested(scope, node.as_ref()).request.is_some();
@@ -171,7 +172,7 @@ pub(super) async fn take_back(scope: &mut Scope) -> Result<(), StepError> {
         }
     } else {
         lift_cordon(scope).await?;
-        scope.status.operation = None;
+        scope.drop_operation();
     }
     scope.status.failures = None;
     if !scope.leaving() {
@@ -210,7 +211,7 @@ pub(super) async fn let_go(scope: &mut Scope, grant: &Grant) -> Result<Action, S
     let note = half.unwrap_or(handed_back);
     delete(scope, |i| leaves_with(i, grant)).await?;
     scope.cx.events.say(&scope.instance, reason, "Orphan", &note);
-    finish(scope).await
+    finish(scope, Outcome::Aborted).await
 }
 
 /// Whether a person has given the host up.
@@ -293,7 +294,7 @@ async fn gone(scope: &mut Scope) -> Result<Action, StepError> {
     };
     scope.count_operation(true);
     scope.cx.events.say(&scope.instance, EventReason::Removed, "Remove", note);
-    finish(scope).await
+    finish(scope, Outcome::Succeeded).await
 }
 
 /// Releases a host whose Machine is deleted: nothing is left to drain, to reach or to clean.
@@ -305,7 +306,7 @@ pub(super) async fn vanished(scope: &mut Scope) -> Result<Action, StepError> {
     let note = "its Machine does not exist any more, and neither does the host";
     scope.count_operation(true);
     scope.cx.events.say(&scope.instance, EventReason::Removed, "Remove", note);
-    finish(scope).await
+    finish(scope, Outcome::Succeeded).await
 }
 
 /// Gives a host up that cannot be reached: its Node is deleted, the host is noted as unclean.
@@ -333,7 +334,7 @@ pub(super) async fn abandon(scope: &mut Scope) -> Result<Action, StepError> {
     );
     scope.cx.events.say(&scope.instance, EventReason::RemovedUnclean, "Abandon", &note);
     scope.cx.events.say(&*scope.pool, EventReason::RemovedUnclean, "Abandon", &note);
-    finish(scope).await
+    finish(scope, Outcome::Aborted).await
 }
 
 /// Writes the host down in the pool's status, where it stays until the host joins again.
@@ -371,8 +372,8 @@ async fn write_unclean(scope: &Scope, change: impl FnOnce(&mut Vec<UncleanHost>)
     Ok(())
 }
 
-/// Lets the instance go.
-async fn finish(scope: &mut Scope) -> Result<Action, StepError> {
+/// Lets the instance go, and with it the operation, if there is one.
+async fn finish(scope: &mut Scope, how: Outcome<'_>) -> Result<Action, StepError> {
     let finalizers = scope.instance.finalizers();
     if !finalizers.iter().any(|f| f == FINALIZER_INSTANCE) {
         return Ok(Action::await_change());
@@ -383,6 +384,9 @@ async fn finish(scope: &mut Scope) -> Result<Action, StepError> {
     match instances.patch(&scope.name(), &PatchParams::default(), &Patch::Merge(patch)).await {
         Ok(written) => {
             scope.cx.writes.instances.note(&written);
+            scope.trace_step_ends(how);
+            scope.trace_ends(how);
+            scope.send_trace();
             Ok(Action::await_change())
         }
         Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(Action::await_change()),

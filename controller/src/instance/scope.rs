@@ -1,5 +1,7 @@
 //! One instance that is being worked on: its status, and how it is stored.
 
+mod trace;
+
 use std::sync::Arc;
 
 use api::{
@@ -19,7 +21,7 @@ use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
 use super::error::StepError;
-use crate::{context::Context, events::EventReason};
+use crate::{context::Context, events::EventReason, traces::Outcome};
 use remote::RemoteError;
 use remote::ssh::{Connection, SshError};
 use wnp_core::{
@@ -35,6 +37,8 @@ use wnp_core::{
     rollout::image_pull,
     status::instance::{Situation, describe, reached},
 };
+
+use trace::Trace;
 
 /// A person corrects credentials and then watches the pool: a long wait has no benefit.
 const CREDENTIALS_BACKOFF_MAX: std::time::Duration = std::time::Duration::from_secs(15);
@@ -57,6 +61,7 @@ pub(super) struct Scope {
     /// Whether the operation is not stored yet: a grant that was revoked in the meantime must not be used.
     begins: bool,
     step_began: Option<std::time::Instant>,
+    trace: Trace,
     /// The Node as this reconcile has written it, and the resource version over which it was written: the cache may not have it yet.
     pub written_node: Option<(Option<String>, Node)>,
 }
@@ -76,7 +81,8 @@ impl Scope {
         let stored = instance.status.clone().unwrap_or_default();
         let mut status = stored.clone();
         times::correct(&mut status, Timestamp::now());
-        Self { cx, instance, pool, stored, status, begins: false, step_began: None, written_node: None }
+        let trace = Trace::new(&stored);
+        Self { cx, instance, pool, stored, status, begins: false, step_began: None, trace, written_node: None }
     }
 
     /// Its name, which is that of its host and of its Node.
@@ -114,10 +120,15 @@ impl Scope {
     /// The operation of this grant: the stored one if it is the same, otherwise a new one.
     pub(super) fn start_operation(&mut self, grant: &Grant, first_step: Step) -> &mut Operation {
         let (epoch, now) = (self.cx.process.epoch, Time::now());
-        let stored = self.status.operation.take().filter(|o| o.id == grant.id && o.type_ == grant.type_);
+        let is_other = |o: &Operation| o.id != grant.id || o.type_ != grant.type_;
+        if self.status.operation.as_ref().is_some_and(is_other) {
+            self.drop_operation();
+        }
+        let stored = self.status.operation.take();
         self.begins = stored.is_none();
         if self.begins {
             self.step_began = Some(std::time::Instant::now());
+            self.trace_begins();
         }
         let operation = stored.unwrap_or_else(|| Operation {
             id: grant.id.clone(),
@@ -208,6 +219,7 @@ impl Scope {
     /// Notes that the operation is over.
     pub(super) fn end_operation(&mut self) {
         self.observe_step();
+        self.trace_ends(Outcome::Succeeded);
         self.count_operation(true);
         if let Some(operation) = self.status.operation.take() {
             self.status.last_operation = Some(operation.id);
@@ -264,6 +276,9 @@ impl Scope {
                 operation.step = step;
                 operation.step_start_time = Time::now();
             }
+            self.trace_step_begins();
+        } else {
+            self.trace_step_goes_on();
         }
         self.attempt_begins();
         let reported = |status: &WindowsInstanceStatus| {
@@ -295,6 +310,7 @@ impl Scope {
     /// Counts how long the step took that ends. It may have begun in another reconcile, or in another process: then the stored time
     /// counts, which has whole seconds.
     fn observe_step(&mut self) {
+        self.trace_step_ends(Outcome::Succeeded);
         let step = self.step();
         if step != Step::Unknown {
             let took = self.step_began.map_or_else(|| self.in_step(), |began| began.elapsed());
@@ -426,6 +442,7 @@ impl Scope {
         }
         self.cx.process.metrics.failed(&self.instance.spec.pool_ref.name, &reason);
         self.count_operation(false);
+        self.trace_failure(&reason);
         // The reasons of events are few and fixed; what exactly failed is in the note, where it may vary.
         let event = match self.status.operation.as_ref().map(|o| o.type_) {
             _ if leaving => EventReason::RemoveFailed,
@@ -534,6 +551,7 @@ impl Scope {
     /// slept must not write over what the next one has done.
     pub(super) async fn save(&mut self) -> Result<(), StepError> {
         if self.status == self.stored {
+            self.send_trace();
             return Ok(());
         }
         let api: Api<WindowsInstance> = Api::all(self.cx.cluster.client.clone());
@@ -561,6 +579,7 @@ impl Scope {
         self.instance.metadata.resource_version = written.metadata.resource_version;
         self.begins = false;
         self.stored = self.status.clone();
+        self.send_trace();
         Ok(())
     }
 

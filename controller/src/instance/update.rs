@@ -52,7 +52,7 @@ pub(super) async fn send_ahead(scope: &mut Scope, grant: &Grant) -> Result<Actio
 /// Continues a change, until it is complete or a wait is needed.
 pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
     if is_needless(scope, grant) {
-        scope.status.operation = None;
+        scope.drop_operation();
         scope.status.last_operation = Some(grant.id.clone());
         return Ok(Action::requeue(Duration::ZERO));
     }
@@ -382,6 +382,7 @@ pub(super) async fn failed(scope: &mut Scope, error: &StepError) -> Result<bool,
         stored.boot_id_before = None;
         stored.boot_id_to_leave = None;
         stored.step = Step::Connect;
+        stored.step_start_time = Time::now();
     }
     scope.retry_now();
     let back = operation.from_version.unwrap_or_default();
@@ -404,6 +405,6 @@ pub(super) async fn abort_operation(scope: &mut Scope) -> Result<(), StepError> 
         // It has had its turn. One that is withdrawn each time before the drain would come first each time.
         scope.status.last_maintenance_time = Some(Time::now());
     }
-    scope.status.operation = None;
+    scope.drop_operation();
     Ok(())
 }

@@ -186,6 +186,8 @@ pub struct Metrics {
     pub host_certificate_lifetime: Gauge,
     /// Reconcile errors.
     pub reconcile_errors: Family<KindLabel, Counter>,
+    /// Spans of traces that no collector has.
+    pub spans_dropped: Counter,
 }
 
 impl Default for Metrics {
@@ -229,6 +231,8 @@ impl Default for Metrics {
             Gauge::default(),
         );
         let reconcile_errors = all.add("reconcile_errors", None, "Reconcile errors by kind", Family::default());
+        let help = "Spans of traces that the collector did not take, or that did not fit into the queue";
+        let spans_dropped = all.add("spans_dropped", None, help, Counter::default());
         Self {
             registry: Mutex::new(all.registry),
             process,
@@ -248,6 +252,7 @@ impl Default for Metrics {
             policies,
             host_certificate_lifetime,
             reconcile_errors,
+            spans_dropped,
         }
     }
 }

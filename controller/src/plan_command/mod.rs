@@ -19,6 +19,7 @@ use crate::{
     machines::Machines,
     pool::{self, PoolContext},
     telemetry,
+    traces::Traces,
     unreadable::Unreadable,
     watch,
 };
@@ -185,6 +186,7 @@ async fn context(args: Run, release: Option<&ReleaseFile>) -> anyhow::Result<Poo
         identity: "plan".to_owned(),
         epoch: 0,
         metrics: Arc::default(),
+        traces: Traces::default(),
         stop: CancellationToken::new(),
         looks_once: true,
     };
