@@ -137,19 +137,23 @@ async fn an_operator_that_starts_with_a_broken_fact_goes_on_with_the_one_before(
             "junk to trust" => world.trust("-----BEGIN CERTIFICATE-----\njunk"),
             "a proxy with a password" => world.proxy("http://user:hunter2@proxy.example.com:3128"),
             "junk for mirrors" => {
-                world.put("configmaps", NAMESPACE, "image-mirrors", json!({"data": {"mirrors.yaml": "]"}}))
+                world.put("configmaps", NAMESPACE, "image-mirrors", json!({"data": {"mirrors.yaml": "]"}}));
             }
             "no key with mirrors" => {
-                world.put("configmaps", NAMESPACE, "image-mirrors", json!({"data": {"mirrors": "{}"}}))
+                world.put("configmaps", NAMESPACE, "image-mirrors", json!({"data": {"mirrors": "{}"}}));
             }
             "junk for logins" => world.logins("openshift-config", "hunter2"),
             "own junk for logins" => world.logins(NAMESPACE, "hunter2"),
             "no pull secret" => world.delete_secret("openshift-config", "pull-secret").await,
             "no certificate of windows_exporter" => {
-                world.delete_secret(NAMESPACE, api::names::EXPORTER_CERTIFICATE).await
+                world.delete_secret(NAMESPACE, api::names::EXPORTER_CERTIFICATE).await;
             }
             _ => {
-                world.secret(NAMESPACE, api::names::EXPORTER_CERTIFICATE, &[("tls.crt", "-----BEGIN CERTIFICATE-----")])
+                world.secret(
+                    NAMESPACE,
+                    api::names::EXPORTER_CERTIFICATE,
+                    &[("tls.crt", "-----BEGIN CERTIFICATE-----")],
+                );
             }
         }
         // However often it starts.
@@ -266,7 +270,7 @@ async fn platform_and_vxlan_port_can_be_said() {
     assert_eq!((now.platform, now.network), (Platform::None, Network::External));
     let said = ["run", "--platform", "gcp", "--network", "ovn-hybrid", "--vxlan-port", "9898"];
     let Run { platform, network, vxlan_port, .. } = Run::parse_from(said);
-    world.args = Run { platform, network, vxlan_port, ..world.args };
+    world.args = Run { network, vxlan_port, platform, ..world.args };
     let now = world.start().await;
     assert_eq!((now.platform, now.network), (Platform::Gcp, Network::OvnHybrid { vxlan_port: Some(9898) }));
     world.args.network = None;

@@ -270,15 +270,15 @@ impl Scope {
 
     /// Begins a step in memory.
     fn announce_step(&mut self, step: Step, what: &str) {
-        if self.step() != step {
+        if self.step() == step {
+            self.trace_step_goes_on();
+        } else {
             self.observe_step();
             if let Some(operation) = &mut self.status.operation {
                 operation.step = step;
                 operation.step_start_time = Time::now();
             }
             self.trace_step_begins();
-        } else {
-            self.trace_step_goes_on();
         }
         self.attempt_begins();
         let reported = |status: &WindowsInstanceStatus| {

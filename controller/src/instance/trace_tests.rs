@@ -142,7 +142,11 @@ async fn a_join_an_update_and_a_removal_are_a_trace_each() {
     for Trace { root, steps, .. } in &traces {
         assert_eq!(attribute(root, "windows_node_pool.outcome").as_deref(), Some("succeeded"));
         for span in steps.iter().chain([root]) {
-            assert_eq!(span.status.as_ref().map(|s| s.code()), Some(SpanStatus::Ok), "{span:?}");
+            assert_eq!(
+                span.status.as_ref().map(opentelemetry_proto::tonic::trace::v1::Status::code),
+                Some(SpanStatus::Ok),
+                "{span:?}"
+            );
             assert_eq!(attribute(span, "k8s.node.name").as_deref(), Some("win-1"));
         }
     }

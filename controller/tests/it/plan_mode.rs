@@ -83,7 +83,9 @@ async fn at_rest(world: &World) -> Result<Written> {
             let Ok(now) = written(world).await else { return false };
             let mut last = last.lock().unwrap();
             // What the operator writes of itself as it begins, on a busy machine after a while.
-            let has_begun = now.keys().any(|object| object.starts_with("ClusterRoleBinding ") && object.ends_with("windows-node-pools-wicd"));
+            let has_begun = now
+                .keys()
+                .any(|object| object.starts_with("ClusterRoleBinding ") && object.ends_with("windows-node-pools-wicd"));
             let same = has_begun && *last == now;
             *last = now;
             same

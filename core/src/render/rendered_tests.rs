@@ -102,7 +102,6 @@ fn the_pool_goes_over_the_operator_and_the_operator_over_what_is_usual() {
     let settings = Settings {
         kubelet_extra: patch.as_object().unwrap().clone(),
         logs: LogSettings { size: Some("5Mi".into()), age: None, flush: Some("5s".into()) },
-        ..Settings::default()
     };
     let with = |template: &TemplateSpec| render(&cluster(), &payload(&PROGRAMS), &settings, template).unwrap();
 

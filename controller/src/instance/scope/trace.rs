@@ -101,12 +101,11 @@ impl Scope {
 
     /// Drops the operation, which did not do what it was for.
     pub(in crate::instance) fn drop_operation(&mut self) {
-        match self.trace.failure.take() {
-            Some(reason) => self.trace_ends(Outcome::Failed(&reason)),
-            None => {
-                self.trace_step_ends(Outcome::Aborted);
-                self.trace_ends(Outcome::Aborted);
-            }
+        if let Some(reason) = self.trace.failure.take() {
+            self.trace_ends(Outcome::Failed(&reason));
+        } else {
+            self.trace_step_ends(Outcome::Aborted);
+            self.trace_ends(Outcome::Aborted);
         }
         self.status.operation = None;
     }

@@ -56,6 +56,10 @@ nodeSelector:
 - name: LOG_LEVEL
   value: {{ .Values.operator.logLevel | quote }}
 {{- end }}
+{{- if .Values.operator.otlpEndpoint }}
+- name: OTEL_EXPORTER_OTLP_ENDPOINT
+  value: {{ .Values.operator.otlpEndpoint | quote }}
+{{- end }}
 {{- if .Values.operator.apiServer }}
 - name: WINDOWS_NODE_POOLS_API_SERVER
   value: {{ .Values.operator.apiServer | quote }}
@@ -72,9 +76,9 @@ nodeSelector:
 - name: WINDOWS_NODE_POOLS_NETWORK
   value: {{ .Values.operator.network | quote }}
 {{- end }}
-{{- if .Values.operator.vxlanPort }}
+{{- if not (kindIs "invalid" .Values.operator.vxlanPort) }}
 - name: WINDOWS_NODE_POOLS_VXLAN_PORT
-  value: {{ .Values.operator.vxlanPort | quote }}
+  value: {{ .Values.operator.vxlanPort | int64 | quote }}
 {{- end }}
 {{- if .Values.operator.platform }}
 - name: WINDOWS_NODE_POOLS_PLATFORM
