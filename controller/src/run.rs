@@ -37,7 +37,7 @@ use crate::{
     inventory::flux,
     lease::Election,
     machines::Machines,
-    metrics::Metrics,
+    metrics::{FaultOf, Metrics},
     operator_condition,
     pool::{self, PoolContext, PoolError},
     release::{Release, ReleaseError},
@@ -133,11 +133,11 @@ async fn stand_by(cluster: &Cluster, args: &Run, readiness: &Readiness, metrics:
     while let Err(error) = cluster.release(args).await {
         let reason = error.reason();
         tracing::error!(reason, %error, "release unavailable, the lease is left to others");
-        metrics.fault(Some(reason));
+        metrics.fault(FaultOf::Release, Some(reason));
         readiness.enter(Phase::Unable(format!("{reason}: {error}")));
         tokio::time::sleep(RELEASE_RETRY).await;
     }
-    metrics.fault(None);
+    metrics.fault(FaultOf::Release, None);
     readiness.enter(Phase::StandingBy);
     std::future::pending().await
 }
@@ -269,7 +269,7 @@ impl Leader {
         loop {
             match base.cluster.release(args).await {
                 Ok(release) => {
-                    metrics.fault(None);
+                    metrics.fault(FaultOf::Release, None);
                     return Some(release);
                 }
                 Err(error) => report(&error, &base.cluster, args, metrics).await,
@@ -283,7 +283,7 @@ impl Leader {
 async fn report(error: &ReleaseError, cluster: &Cluster, args: &Run, metrics: &Metrics) {
     let (reason, message) = (error.reason(), error.to_string());
     tracing::error!(reason, %error, "release unavailable, no host is reconciled");
-    metrics.fault(Some(reason));
+    metrics.fault(FaultOf::Release, Some(reason));
     if let Err(error) = refuse_pools(&cluster.client, reason, &message).await {
         tracing::warn!(%error, "failed to report the fault in the status of the pools");
     }

@@ -6,7 +6,7 @@ mod pools;
 mod process;
 mod sources;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use api::{GrantType, WindowsInstance, WindowsNodePool};
 use k8s_openapi::api::core::v1::Node;
@@ -150,6 +150,15 @@ impl Described {
     }
 }
 
+/// What may keep the operator from beginning any operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FaultOf {
+    /// There is nothing to give to hosts.
+    Release,
+    /// The legacy operator works.
+    OtherOperator,
+}
+
 /// All metrics.
 pub struct Metrics {
     registry: Mutex<Registry>,
@@ -180,6 +189,7 @@ pub struct Metrics {
     pub leader: Gauge,
     /// Why it begins nothing.
     faults: Family<FaultLabel, Gauge>,
+    faults_known: Mutex<BTreeMap<FaultOf, String>>,
     /// Whether each admission policy is in force.
     pub policies: Family<PolicyLabel, Gauge>,
     /// Lifetime of the certificates of hosts' daemons, in seconds.
@@ -249,6 +259,7 @@ impl Default for Metrics {
             csr_verdicts,
             leader,
             faults,
+            faults_known: Mutex::default(),
             policies,
             host_certificate_lifetime,
             reconcile_errors,
@@ -264,11 +275,16 @@ impl Metrics {
         self.api_writes.get_or_create(&ResourceLabel { resource }).inc();
     }
 
-    /// Notes why the operator begins no operation at all.
-    pub fn fault(&self, reason: Option<&str>) {
+    /// Notes why the operator begins no operation at all, as far as it depends on this. What else keeps it from them stays noted.
+    pub fn fault(&self, of: FaultOf, reason: Option<&str>) {
+        let mut known = self.faults_known.lock();
+        match reason {
+            Some(reason) => known.insert(of, reason.to_owned()),
+            None => known.remove(&of),
+        };
         self.faults.clear();
-        if let Some(reason) = reason {
-            self.faults.get_or_create(&FaultLabel { reason: reason.into() }).set(1);
+        for reason in known.values() {
+            self.faults.get_or_create(&FaultLabel { reason: reason.clone() }).set(1);
         }
     }
 
@@ -421,6 +437,21 @@ mod tests {
     }
 
     #[test]
+    fn a_fault_that_ends_leaves_the_others() {
+        let metrics = Metrics::default();
+        let shown = || ["a", "b"].map(|reason| metrics.render().contains(&format!("fault{{reason=\"{reason}\"}} 1")));
+        metrics.fault(FaultOf::Release, Some("a"));
+        metrics.fault(FaultOf::OtherOperator, Some("b"));
+        assert_eq!(shown(), [true, true]);
+        metrics.fault(FaultOf::Release, None);
+        assert_eq!(shown(), [false, true]);
+        metrics.fault(FaultOf::OtherOperator, Some("a"));
+        assert_eq!(shown(), [true, false]);
+        metrics.fault(FaultOf::OtherOperator, None);
+        assert_eq!(shown(), [false, false]);
+    }
+
+    #[test]
     fn a_deleted_pool_has_no_series() {
         let metrics = Metrics::default();
         let mut pools = Writer::default();
@@ -450,7 +481,7 @@ mod tests {
         metrics.step_seconds.get_or_create(&StepLabel { step: "Upload" }).observe(1.0);
         metrics.csr_verdicts.get_or_create(&ReasonLabel { reason: "x".into() }).inc();
         metrics.wrote(("x", None));
-        metrics.fault(Some("x"));
+        metrics.fault(FaultOf::Release, Some("x"));
         metrics.reconcile_errors.get_or_create(&KindLabel { kind: "x" }).inc();
         metrics.policies.get_or_create(&PolicyLabel { policy: "x".into() }).set(1);
         metrics

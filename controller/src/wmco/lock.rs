@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     errors::said,
     events::{EventReason, Events},
-    metrics::Metrics,
+    metrics::{FaultOf, Metrics},
 };
 
 /// Reason of conditions, events and the metric.
@@ -173,7 +173,7 @@ impl OtherOperator {
                 Err(Presence::Unknown(said(&error)))
             }
         };
-        metrics.fault(seen.as_ref().err().map(Presence::reason));
+        metrics.fault(FaultOf::OtherOperator, seen.as_ref().err().map(Presence::reason));
         if let Err(Presence::Lives(holder)) = &seen {
             holder.report(events);
         }

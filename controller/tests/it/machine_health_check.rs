@@ -40,7 +40,7 @@ async fn a_node_of_a_machine_with_a_health_check_is_left_to_it() -> Result<()> {
     until_made(&world, "win").await?;
     set_port(&world, "win", &hosts[0]).await?;
     until_ready(&world, "win", 2).await?;
-    let remediation = json!({"type": "Reconfigure", "notReadySeconds": 1, "maxUnhealthy": 2});
+    let remediation = json!({"type": "Reconfigure", "notReadySeconds": 30, "maxUnhealthy": 2});
     edit_pool(&world, json!({"spec": {"remediation": remediation}})).await?;
 
     for host in &hosts {
