@@ -337,6 +337,20 @@ async fn deploy(control_plane: &ControlPlane, image: &str) -> Result<()> {
     Ok(())
 }
 
+/// Makes a ServiceAccount with all rights, as `oc adm must-gather` does.
+async fn administrator(control_plane: &ControlPlane, name: &str) -> Result<()> {
+    let user = format!("{NAMESPACE}:{name}");
+    let commands: [&[&str]; 2] = [
+        &["-n", NAMESPACE, "create", "serviceaccount", name],
+        &["create", "clusterrolebinding", name, "--clusterrole", "cluster-admin", "--serviceaccount", &user],
+    ];
+    for command in commands {
+        let output = control_plane.kubectl(command).await?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(())
+}
+
 /// The files that a pod has of its ServiceAccount.
 async fn account(control_plane: &ControlPlane, folder: &Path, name: &str) -> Result<()> {
     let output = control_plane.kubectl(&["-n", NAMESPACE, "create", "token", name]).await?;
@@ -388,7 +402,12 @@ async fn hosts_join_by_the_image_with_what_is_shipped() -> Result<()> {
     .with_context(|| container.log())?;
 
     match &built.must_gather {
-        Some(image) => must_gather(&control_plane, &store, &image.name, &files)?,
+        Some(image) => {
+            let gatherer = folder.path().join("gatherer");
+            administrator(&control_plane, "must-gather").await?;
+            account(&control_plane, &gatherer, "must-gather").await?;
+            must_gather(&control_plane, &store, &image.name, &gatherer)?;
+        }
         None => testbed::skip("no image for support data; `cargo xtask setup` installs what is missing")?,
     }
 
