@@ -211,9 +211,15 @@ fn next(network: &Network, seen: &Seen, wish: Wish<'_>) -> Result<Next, String> 
     };
     let untold = |what| format!("HNS does not report the {what} of its endpoint {ENDPOINT}");
     let mac = endpoint["MacAddress"].as_str().and_then(mac).ok_or_else(|| untold("MAC address"))?;
-    let Some(adapter) = seen.adapters.iter().find(|a| a.mac == mac) else {
+    let state = endpoint["State"].as_u64();
+    let adapters = || seen.adapters.iter().filter(|a| a.mac == mac);
+    // One without an address may be left of an endpoint that had this MAC address before, and went with its network.
+    let is_detached = state == Some(1) && adapters().all(|a| a.ipv4.is_empty());
+    let Some(adapter) =
+        adapters().max_by_key(|a| a.ipv4.iter().any(|ip| network.subnet.contains(*ip))).filter(|_| !is_detached)
+    else {
         // 2 and 3: attached. The adapter comes a moment later.
-        if matches!(endpoint["State"].as_u64(), Some(2 | 3)) {
+        if matches!(state, Some(2 | 3)) {
             return Err(format!("the host has no network adapter for the HNS endpoint {ENDPOINT} yet"));
         }
         let id = endpoint["ID"].as_str().filter(|id| is_id(id)).ok_or_else(|| untold("id"))?;

@@ -102,7 +102,7 @@ fn table() {
     type Change = fn(&mut Seen);
     const NO_NETWORK: &str = "hybrid-overlay-node has not created the network OVNKubernetesHybridOverlayNetwork yet";
     // What is waited for or done, and whether the configuration of CNI is there already.
-    let cases: [(&str, Change, &str, bool); 20] = [
+    let cases: [(&str, Change, &str, bool); 22] = [
         ("complete", |_| (), "write", true),
         ("HNS has nothing", |s| s.networks = Value::Null, NO_NETWORK, false),
         ("no network", |s| s.networks = json!([]), NO_NETWORK, false),
@@ -136,6 +136,25 @@ fn table() {
                 s.endpoints[1]["ID"] = json!("a/b");
             },
             "id of its endpoint",
+            true,
+        ),
+        (
+            "an adapter that a removed endpoint has left",
+            |s| {
+                s.adapters[2].ipv4.clear();
+                s.endpoints[1]["State"] = json!(1);
+            },
+            "/attach",
+            true,
+        ),
+        (
+            "beside it that of the new endpoint",
+            |s| {
+                let left = Adapter { ipv4: Vec::new(), ..s.adapters[2].clone() };
+                s.adapters.insert(0, left.clone());
+                s.adapters.push(left);
+            },
+            "write",
             true,
         ),
         ("no address", |s| s.adapters[2].ipv4.clear(), "has no address in 10.132.1.0/24 yet", true),

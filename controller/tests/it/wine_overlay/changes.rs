@@ -54,8 +54,14 @@ pub(super) async fn follows_another(world: &World, old: &str) -> Result<()> {
     world.wait("the node follows a change", is_other).await
 }
 
-/// Writes an object of the cluster, waits until the node follows, and compares the services that were restarted.
+/// Writes an object of the cluster, waits until the node follows, and compares the services that were restarted. The pod network stays.
 async fn change(world: &World, object: &Value, expected: &[&'static str]) -> Result<()> {
+    ensure!(keeps_endpoint(world, object, expected).await?, "the endpoint is another one");
+    Ok(())
+}
+
+/// As [`change`], and returns whether the endpoint of the pod network is the same.
+async fn keeps_endpoint(world: &World, object: &Value, expected: &[&'static str]) -> Result<bool> {
     let (before, boots, endpoint) = (processes(world).await?, world.host.boots(), the_endpoint(world)?);
     let version = reached(&pool(world).await?).context("the pool is not done")?;
     world.control_plane.apply_yaml(&object.to_string()).await?;
@@ -64,8 +70,7 @@ async fn change(world: &World, object: &Value, expected: &[&'static str]) -> Res
     let restarted = restarted(&before, &processes(world).await?)?;
     ensure!(restarted == expected.iter().copied().collect(), "restarted: {restarted:?}");
     ensure!(world.host.boots() == boots, "the host was restarted");
-    ensure!(the_endpoint(world)? == endpoint, "the endpoint is another one");
-    Ok(())
+    Ok(the_endpoint(world)? == endpoint)
 }
 
 /// What the cluster had when the host joined.
@@ -94,7 +99,9 @@ pub(super) async fn reach_the_node(world: &World) -> Result<()> {
     ensure!(facts::pulls_from(world, mirror, login)? && facts::logs_in_with(world, login)?, "the old login is there");
 
     let [_, port] = facts::VXLAN_PORTS;
-    change(world, &facts::overlay(port), &["hybrid-overlay-node", "kube-proxy"]).await.context("the overlay's port")?;
+    let restarted = ["hybrid-overlay-node", "kube-proxy"];
+    let is_same = keeps_endpoint(world, &facts::overlay(port), &restarted).await.context("the overlay's port")?;
+    ensure!(!is_same, "the network with the old port is still there");
 
     let [_, proxy] = facts::PROXIES;
     let services: Vec<&str> = SERVICES.iter().map(|(name, _)| *name).filter(|name| *name != WICD_SERVICE).collect();
