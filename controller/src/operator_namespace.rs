@@ -3,8 +3,14 @@
 use std::collections::BTreeSet;
 
 use api::names::{COMPONENT, DEFAULT_NAMESPACE};
-use k8s_openapi::api::apps::v1::Deployment;
-use kube::{Api, Client, api::ListParams};
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec},
+};
+use kube::{
+    Api, Client,
+    api::{ListParams, PostParams},
+};
 
 /// A namespace, and why it is the one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +42,9 @@ pub(crate) async fn find(client: &Client, named: &str) -> OperatorNamespace {
     if named != DEFAULT_NAMESPACE {
         return OperatorNamespace { name: named.into(), found: Found::Named };
     }
+    if !may_search(client).await {
+        return decide(Err("this account may not list the Deployments of all namespaces".into()));
+    }
     let its_own = ListParams::default().labels(&format!("app.kubernetes.io/name={COMPONENT}"));
     let listed = Api::<Deployment>::all(client.clone()).list_metadata(&its_own).await;
     decide(
@@ -43,6 +52,21 @@ pub(crate) async fn find(client: &Client, named: &str) -> OperatorNamespace {
             .map(|list| list.items.into_iter().filter_map(|one| one.metadata.namespace).collect())
             .map_err(|error| said(&error)),
     )
+}
+
+/// Whether Deployments can be listed. The operator's own account may not, and must not look as if it lacked a right.
+async fn may_search(client: &Client) -> bool {
+    let attributes = ResourceAttributes {
+        verb: Some("list".into()),
+        group: Some("apps".into()),
+        resource: Some("deployments".into()),
+        ..ResourceAttributes::default()
+    };
+    let spec = SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..Default::default() };
+    let question = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
+    let answer = Api::all(client.clone()).create(&PostParams::default(), &question).await;
+    // Where that cannot be asked, the list says why.
+    answer.map_or(true, |answer| answer.status.is_none_or(|status| status.allowed))
 }
 
 /// The answer of the API server: the operator is not the one who lacks a right.
@@ -150,6 +174,14 @@ mod tests {
         assert_eq!(find(&api.client(), "mine").await.name, "mine");
         assert_eq!(api.all_calls(), []);
         assert_eq!(find(&api.client(), DEFAULT_NAMESPACE).await.name, "a");
+
+        let api = FakeApi::new();
+        let refused = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "metadata": {}, "spec": {},
+            "status": {"allowed": false}});
+        api.on("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", 201, refused);
+        let found = find(&api.client(), DEFAULT_NAMESPACE).await;
+        assert!(found.remedy().contains("name it with --namespace"), "{}", found.remedy());
+        assert_eq!((api.all_calls().len(), api.unexpected().len()), (1, 0), "{:?}", api.all_calls());
 
         let api = FakeApi::new();
         let message = "deployments.apps is forbidden: User \"x\" cannot list resource \"deployments\"";
