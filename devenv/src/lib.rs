@@ -6,7 +6,7 @@
 use std::{
     io::Write as _,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, ExitCode},
     sync::mpsc::{self, RecvTimeoutError},
     thread,
     time::{Duration, Instant},
@@ -114,6 +114,17 @@ fn skipped(reason: &str, require_all: Option<&str>) -> Result<String> {
     let may = matches!(require_all, None | Some("" | "0"));
     ensure!(may, "{reason}; with {REQUIRE_ALL} set this is an error, and without it would be skipped");
     Ok(format!("skipped: {reason}"))
+}
+
+/// How a task ends. An error is shown as its chain of causes: a stack below it would hide it at the end of a log.
+pub fn exit(result: Result<()>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 /// Runs a program to its end.

@@ -1,7 +1,7 @@
 //! `cargo xtask check`: all that CI checks, in the order in which it fails soonest.
 
 use std::{
-    fmt, fs,
+    fs,
     io::{self, BufRead as _, BufReader},
     path::PathBuf,
     process::{Command, Stdio},
@@ -131,62 +131,17 @@ fn all_tests() -> Result<()> {
     tests(&[BESIDE_THE_CODE, &["--doc"], &others, &busy], &variables)
 }
 
-/// Tests, each choice by arguments of cargo. Integration tests that fail beside others run once more, alone: a machine that was too busy for
-/// a moment must not look like a fault, and is named all the same. The last line sums up what the many test binaries say.
+/// Tests, each choice by arguments of cargo. What failed stands at the end, below what the many test binaries say together.
 fn tests(choices: &[&[&str]], variables: &[(&str, &str)]) -> Result<()> {
     let mut sum = Tally::default();
     let mut failed = Vec::new();
     for chosen in choices {
         failed.extend(cargo_test(chosen, variables, &mut sum)?);
     }
-    let again: Vec<&str> = failed.iter().filter_map(Failure::integration_test).collect();
-    if !again.is_empty() && again.len() <= MOST_AGAIN {
-        println!("\n== once more, alone: {}", again.join(", "));
-        let alone = [&["--test", "it", "--", "--test-threads", "1", "--exact"], again.as_slice()].concat();
-        let still = cargo_test(&alone, variables, &mut Tally::default())?;
-        if still.is_empty() {
-            println!("passed only when run alone: {}", again.join(", "));
-            sum.passed += u32::try_from(again.len())?;
-            sum.failed -= u32::try_from(again.len())?;
-            failed.retain(|failure| failure.integration_test().is_none());
-        }
-    }
     println!("\n{} passed, {} failed, {} skipped", sum.passed, sum.failed, sum.ignored);
-    // Where a person looks first, at the end.
-    let failed: Vec<String> = failed.iter().map(ToString::to_string).collect();
     ensure!(failed.is_empty(), "{}", failed.join("\n"));
     ensure!(sum.passed > 0, "no test ran");
     Ok(())
-}
-
-/// More integration tests than this do not fail because a machine is busy.
-const MOST_AGAIN: usize = 5;
-
-/// What failed of a choice of tests.
-#[derive(Debug, PartialEq, Eq)]
-enum Failure {
-    /// An integration test.
-    Integration(String),
-    /// A test beside the code.
-    Unit(String),
-    /// No test is named: something else of cargo or a test binary.
-    Other(String),
-}
-
-impl Failure {
-    fn integration_test(&self) -> Option<&str> {
-        match self {
-            Self::Integration(name) => Some(name),
-            Self::Unit(_) | Self::Other(_) => None,
-        }
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Self::Integration(what) | Self::Unit(what) | Self::Other(what)) = self;
-        f.write_str(what)
-    }
 }
 
 /// The test that failed according to a line as `test a::b ... FAILED`.
@@ -195,23 +150,22 @@ fn failed_test(line: &str) -> Option<&str> {
 }
 
 /// Runs a choice of tests, and returns what failed.
-fn cargo_test(chosen: &[&str], variables: &[(&str, &str)], sum: &mut Tally) -> Result<Vec<Failure>> {
+fn cargo_test(chosen: &[&str], variables: &[(&str, &str)], sum: &mut Tally) -> Result<Vec<String>> {
     let mut command = Command::new("cargo");
     forget_caller(&mut command);
     command.args(["test", "--locked", "--workspace", "--no-fail-fast"]).args(chosen).current_dir(workspace_root());
     command.envs(variables.iter().copied());
     let mut child = command.stdout(Stdio::piped()).spawn().context("start cargo test")?;
-    let kind = if chosen.contains(&"it") { Failure::Integration } else { Failure::Unit };
     let mut failed = Vec::new();
     for line in BufReader::new(child.stdout.take().context("cargo test has no output")?).lines() {
         let line = line?;
         println!("{line}");
-        failed.extend(failed_test(&line).map(|name| kind(name.to_owned())));
+        failed.extend(failed_test(&line).map(str::to_owned));
         sum.add(&line);
     }
     let status = child.wait()?;
     if !status.success() && failed.is_empty() {
-        failed.push(Failure::Other(format!("cargo test {}: {status}", chosen.join(" "))));
+        failed.push(format!("cargo test {}: {status}", chosen.join(" ")));
     }
     Ok(failed)
 }

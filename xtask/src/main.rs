@@ -76,15 +76,8 @@ struct Forwarded {
     args: Vec<OsString>,
 }
 
-/// An error as its chain of causes: a stack below it would hide it at the end of a log.
 fn main() -> std::process::ExitCode {
-    match run(Cli::parse().task) {
-        Ok(()) => std::process::ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            std::process::ExitCode::FAILURE
-        }
-    }
+    devenv::exit(run(Cli::parse().task))
 }
 
 fn run(task: Task) -> anyhow::Result<()> {

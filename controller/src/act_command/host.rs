@@ -161,7 +161,7 @@ mod tests {
     }
 
     /// The annotations of the patch, or what is said without one.
-    fn told(decided: Decided) -> (Value, String) {
+    fn outcome_of(decided: Decided) -> (Value, String) {
         match decided {
             Ok(change) => {
                 let patch = change.patch.map_or(Value::Null, |patch| patch["metadata"]["annotations"].clone());
@@ -189,7 +189,7 @@ mod tests {
             ("an address", json!({"addressFailures": refusal}), retries.clone(), "failed 2 times"),
             ("a version", json!({"failedVersion": "1.0.0-x"}), retries.clone(), "it did not follow version 1.0.0-x"),
         ] {
-            let (found, said) = told(retry(&instance(&json!({"status": status}))));
+            let (found, said) = outcome_of(retry(&instance(&json!({"status": status}))));
             assert_eq!(found, patch, "{about}");
             assert!(said.contains(message), "{about}: {said}");
         }
@@ -208,8 +208,8 @@ mod tests {
             ("its own goes before that of the instance", Some("false"), Some("true"), set.clone(), Value::Null),
         ] {
             let beside = beside.map(|value| with(Some(value)));
-            assert_eq!(told(Ok(hold(&with(own), beside.as_ref()))).0, held, "{about}");
-            assert_eq!(told(Ok(release(&with(own)))).0, released, "{about}");
+            assert_eq!(outcome_of(Ok(hold(&with(own), beside.as_ref()))).0, held, "{about}");
+            assert_eq!(outcome_of(Ok(release(&with(own)))).0, released, "{about}");
         }
     }
 
@@ -225,7 +225,7 @@ mod tests {
             ("without a pool", json!({}), None, set, "the host is forgotten"),
             ("given up", given_up, Some(&pool), Value::Null, "it is given up already"),
         ] {
-            let (found, said) = told(abandon(&instance(&changes), pool));
+            let (found, said) = outcome_of(abandon(&instance(&changes), pool));
             assert_eq!(found, patch, "{about}");
             assert!(said.contains(message), "{about}: {said}");
         }
@@ -295,7 +295,7 @@ mod tests {
                 "trusted already",
             ),
         ] {
-            let (found, said) = told(trust(&instance(&changes), fingerprint));
+            let (found, said) = outcome_of(trust(&instance(&changes), fingerprint));
             assert_eq!(found, patch, "{about}: {said}");
             assert!(said.contains(message), "{about}: {said}");
         }

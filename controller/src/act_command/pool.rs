@@ -206,7 +206,7 @@ mod tests {
         })
     }
 
-    fn told(decided: Decided) -> (Value, String) {
+    fn outcome_of(decided: Decided) -> (Value, String) {
         match decided {
             Ok(change) => (change.patch.unwrap_or_default(), change.message),
             Err(refusal) => (json!("refused"), refusal.to_string()),
@@ -279,7 +279,7 @@ mod tests {
             ("more than are named", &none, waits(false, 5), None, Some(2), &refused, "win-1, win-2, 3 more"),
             ("confirmed", &confirmed, waits(false, 2), None, None, &Value::Null, "is approved already"),
         ] {
-            let (found, said) = told(approve(&pool(metadata, &none, &status), &[], asked, number));
+            let (found, said) = outcome_of(approve(&pool(metadata, &none, &status), &[], asked, number));
             assert_eq!(found, *patch, "{about}: {said}");
             assert!(said.contains(message), "{about}: {said}");
         }
@@ -301,7 +301,7 @@ mod tests {
         let mut pool = pool(&json!({}), &json!({}), &status);
         pool.spec.inventory.hosts = Some(vec![api::Host { name: "win-2".into(), ..api::Host::default() }]);
         let members = ["win-3", "win-2", "win-1"].map(ToOwned::to_owned);
-        let (_, said) = told(approve(&pool, &members, None, None));
+        let (_, said) = outcome_of(approve(&pool, &members, None, None));
         assert!(said.ends_with("now it is approved: win-1, win-3"), "{said}");
     }
 
@@ -347,7 +347,7 @@ mod tests {
         ] {
             let now = NOW.parse().unwrap();
             let asked = asked.map(|time| time.parse().unwrap());
-            let (found, said) = told(pause(&pool(&json!({}), &before, &json!({})), asked, now));
+            let (found, said) = outcome_of(pause(&pool(&json!({}), &before, &json!({})), asked, now));
             assert_eq!(found, patch, "{about}: {said}");
             assert!(said.contains(message), "{about}: {said}");
         }
@@ -362,7 +362,7 @@ mod tests {
             (json!({"paused": true}), gone.clone(), "it was paused; now it goes on"),
             (json!({"pausedUntil": "2027-01-15T03:00:00Z"}), gone, "it was paused until 2027-01-15T03:00:00Z; now"),
         ] {
-            let (found, said) = told(Ok(resume(&pool(&json!({}), &before, &json!({})), NOW.parse().unwrap())));
+            let (found, said) = outcome_of(Ok(resume(&pool(&json!({}), &before, &json!({})), NOW.parse().unwrap())));
             assert_eq!(found, patch, "{before}: {said}");
             assert!(said.starts_with(message), "{before}: {said}");
         }
