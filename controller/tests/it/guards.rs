@@ -1,5 +1,7 @@
 //! The guards of pools, on an API server of their own: other tests make changes that they refuse.
 
+use std::sync::Mutex;
+
 use anyhow::{Context as _, Result, ensure};
 use api::{WindowsNodePool, names::key};
 use kube::{
@@ -43,25 +45,88 @@ impl Guarded {
         Ok(guarded)
     }
 
-    async fn create(&self, name: &str, spec: Value) -> kube::Result<DynamicObject> {
-        self.pools.create(&PostParams::default(), &object(name, spec)).await
+    async fn create(&self, name: &str, spec: Value) -> Result<()> {
+        self.done(Change::Create(object(name, spec))).await
     }
 
-    async fn merge(&self, name: &str, patch: Value) -> kube::Result<DynamicObject> {
-        self.pools.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await
+    async fn merge(&self, name: &str, patch: Value) -> Result<()> {
+        self.done(Change::Merge(name.to_owned(), patch)).await
     }
 
-    async fn list(&self, name: &str, hosts: Vec<Value>) -> kube::Result<DynamicObject> {
-        self.merge(name, json!({"spec": {"inventory": {"hosts": hosts}}})).await
+    async fn list(&self, name: &str, hosts: Vec<Value>) -> Result<()> {
+        self.done(list(name, hosts)).await
     }
 
-    async fn announce(&self, name: &str, number: &str) -> kube::Result<DynamicObject> {
+    /// Sends a change until it is done: a policy compares with the pools that it has seen, and it sees them shortly after they are stored.
+    async fn done(&self, change: Change) -> Result<()> {
+        self.until("done", &change, false, Result::is_ok).await
+    }
+
+    /// Asserts that a change is refused, with this text, once the policies have seen the pools as they are.
+    async fn refuses(&self, change: Change, why: &str) -> Result<()> {
+        let is_refused = |result: &kube::Result<DynamicObject>| matches!(result, Err(kube::Error::Api(status)) if status.message.contains(why));
+        self.until(&format!("refused with {why:?}"), &change, true, is_refused).await?;
+        refused(self.send(&change, false).await, why);
+        Ok(())
+    }
+
+    async fn until(
+        &self,
+        what: &str,
+        change: &Change,
+        dry_run: bool,
+        is_so: impl Fn(&kube::Result<DynamicObject>) -> bool,
+    ) -> Result<()> {
+        let last = Mutex::new(None);
+        let asked = eventually(|| async {
+            let result = self.send(change, dry_run).await;
+            let is_so = is_so(&result);
+            *last.lock().unwrap() = Some(result.map(|_| "it was done"));
+            is_so
+        });
+        asked.await.with_context(|| format!("{} is not {what}: {:?}", change.pool(), last.lock().unwrap()))
+    }
+
+    async fn send(&self, change: &Change, dry_run: bool) -> kube::Result<DynamicObject> {
+        match change {
+            Change::Create(pool) => self.pools.create(&PostParams { dry_run, ..PostParams::default() }, pool).await,
+            Change::Merge(name, patch) => {
+                let params = PatchParams { dry_run, ..PatchParams::default() };
+                self.pools.patch(name, &params, &Patch::Merge(patch)).await
+            }
+        }
+    }
+
+    async fn announce(&self, name: &str, number: &str) -> Result<()> {
         self.merge(name, json!({"metadata": {"annotations": {key::ANNOUNCE_REMOVAL: number}}})).await
     }
 
     async fn delete(&self, name: &str) -> kube::Result<()> {
         self.pools.delete(name, &DeleteParams::default()).await.map(drop)
     }
+}
+
+/// What an administrator sends.
+enum Change {
+    Create(DynamicObject),
+    Merge(String, Value),
+}
+
+impl Change {
+    fn pool(&self) -> &str {
+        match self {
+            Self::Create(pool) => pool.metadata.name.as_deref().unwrap_or_default(),
+            Self::Merge(name, _) => name,
+        }
+    }
+}
+
+fn merge(name: &str, patch: Value) -> Change {
+    Change::Merge(name.to_owned(), patch)
+}
+
+fn list(name: &str, hosts: Vec<Value>) -> Change {
+    merge(name, json!({"spec": {"inventory": {"hosts": hosts}}}))
 }
 
 fn devenv_file(path: &str) -> std::path::PathBuf {
@@ -143,19 +208,18 @@ async fn a_host_is_in_one_pool(guarded: &Guarded) -> Result<()> {
         ("an address twice in one pool", with(&[host("x", "10.1.0.9"), host("y", "10.1.0.9")], none()), None),
         ("hosts of Machines", json!({"inventory": {"hosts": null, "machineSetRef": {"name": "m"}}}), None),
     ] {
-        let dry_run = PostParams { dry_run: true, ..PostParams::default() };
-        let created = guarded.pools.create(&dry_run, &object("two", spec)).await;
-        match (created, expected) {
-            (Ok(_), None) => {}
-            (Err(kube::Error::Api(status)), Some(part)) if status.message.contains(part) => {}
-            (result, _) => panic!("{about}: wanted {expected:?}, got {result:?}"),
-        }
+        let created = Change::Create(object("two", spec));
+        let result = match expected {
+            None => guarded.until("done", &created, true, Result::is_ok).await,
+            Some(why) => guarded.refuses(created, why).await,
+        };
+        result.context(about)?;
     }
     // What is in both already stays what it is: it can be labelled, paused and corrected, and not begun.
     guarded.create("two", with(&[host("a", "10.1.0.1")], json!({"mode": "Plan"}))).await?;
     guarded.merge("one", json!({"spec": {"mode": "Plan"}})).await?;
     guarded.merge("two", json!({"spec": {"mode": "Apply"}})).await?;
-    refused(guarded.merge("one", json!({"spec": {"mode": "Apply"}})).await, "host a already belongs to pool two");
+    guarded.refuses(merge("one", json!({"spec": {"mode": "Apply"}})), "host a already belongs to pool two").await?;
     guarded.merge("one", json!({"spec": {"rollout": {"paused": true}}})).await?;
     guarded.list("one", vec![host("b", "b.example.com")]).await?;
     guarded.merge("one", json!({"spec": {"mode": "Apply"}})).await?;
@@ -163,10 +227,10 @@ async fn a_host_is_in_one_pool(guarded: &Guarded) -> Result<()> {
     let labelled = json!({"name": "b", "address": "b.example.com", "labels": {"example.com/hall": "b"}});
     guarded.list("one", vec![labelled]).await?;
     // A host that gets the address of another pool's.
-    refused(guarded.list("one", vec![host("b", "10.1.0.1")]).await, "host b: address 10.1.0.1 port 22");
+    guarded.refuses(list("one", vec![host("b", "10.1.0.1")]), "host b: address 10.1.0.1 port 22").await?;
     // Two hosts of another pool have one address.
     guarded.create("three", hosts(&[host("x", "10.1.0.9"), host("y", "10.1.0.9")])).await?;
-    refused(guarded.list("one", vec![host("b", "10.1.0.9")]).await, "host b: address 10.1.0.9 port 22");
+    guarded.refuses(list("one", vec![host("b", "10.1.0.9")]), "host b: address 10.1.0.9 port 22").await?;
     guarded.list("one", vec![host("b", "10.1.0.10")]).await?;
     Ok(())
 }
@@ -176,13 +240,12 @@ async fn a_host_moves_in_two_steps(guarded: &Guarded) -> Result<()> {
     guarded.create("from", hosts(&all)).await?;
     guarded.create("to", numbered("staying", 0, 1)).await?;
     let with_it = [listed("staying", 0, 1), all[2..].to_vec()].concat();
-    refused(
-        guarded.list("to", with_it.clone()).await,
-        "host moving-2 already belongs to pool from; remove it there first",
-    );
+    guarded
+        .refuses(list("to", with_it.clone()), "host moving-2 already belongs to pool from; remove it there first")
+        .await?;
     guarded.list("from", all[..2].to_vec()).await?;
     guarded.list("to", with_it).await?;
-    refused(guarded.list("from", all).await, "host moving-2 already belongs to pool to");
+    guarded.refuses(list("from", all), "host moving-2 already belongs to pool to").await?;
     Ok(())
 }
 
@@ -194,44 +257,45 @@ async fn pools_of_the_largest_size_are_compared(guarded: &Guarded) -> Result<()>
         all[MOST - 1] = last;
         hosts(&all)
     };
-    let name = guarded.create("largest", with_last(host("large-999", "10.2.0.1"))).await;
-    refused(name, "host large-999 already belongs to pool large");
-    let address = guarded.create("largest", with_last(host("by-address", "large-999.windows.example.com"))).await;
-    refused(
-        address,
-        "host by-address: address large-999.windows.example.com port 22 already belongs to a host of pool large",
-    );
-    let all = guarded.create("largest", numbered("large", 0, MOST)).await;
-    refused(all, "host large-0 and 999 more of this change already belong to pool large");
+    for (spec, why) in [
+        (with_last(host("large-999", "10.2.0.1")), "host large-999 already belongs to pool large"),
+        (
+            with_last(host("by-address", "large-999.windows.example.com")),
+            "host by-address: address large-999.windows.example.com port 22 already belongs to a host of pool large",
+        ),
+        (numbered("large", 0, MOST), "host large-0 and 999 more of this change already belong to pool large"),
+    ] {
+        guarded.refuses(Change::Create(object("largest", spec)), why).await?;
+    }
     guarded.create("largest", numbered("largest", 0, MOST)).await?;
     // Another port for all: each host has a new address, and its old name.
     guarded.merge("largest", json!({"spec": {"ssh": {"port": 2222}}})).await?;
-    refused(guarded.list("large", listed("large", 0, MOST / 2)).await, "500 of 1000 hosts would be drained");
+    guarded.refuses(list("large", listed("large", 0, MOST / 2)), "500 of 1000 hosts would be drained").await?;
     guarded.list("large", listed("large", 0, MOST - MOST / 10)).await?;
     Ok(())
 }
 
 async fn many_hosts_leave_when_their_number_was_announced(guarded: &Guarded) -> Result<()> {
     guarded.create("many", numbered("many", 0, 30)).await?;
-    let leave = |stay: usize| guarded.list("many", listed("many", 0, stay));
-    refused(leave(26).await, "4 of 30 hosts would be drained and deconfigured");
+    let leave = |stay: usize| list("many", listed("many", 0, stay));
+    guarded.refuses(leave(26), "4 of 30 hosts would be drained and deconfigured").await?;
     let how = "kubectl annotate wnp many windowsmachineconfig.openshift.io/announce-removal=4 --overwrite";
-    refused(leave(26).await, how);
+    guarded.refuses(leave(26), how).await?;
     // A list that is applied cannot bring the announcement along.
     let both = json!({"metadata": {"annotations": {key::ANNOUNCE_REMOVAL: "4"}},
         "spec": {"inventory": {"hosts": listed("many", 0, 26)}}});
-    refused(guarded.merge("many", both).await, "4 of 30");
+    guarded.refuses(merge("many", both), "4 of 30").await?;
     guarded.announce("many", "5").await?;
-    refused(leave(26).await, "4 of 30");
+    guarded.refuses(leave(26), "4 of 30").await?;
     guarded.announce("many", "4").await?;
-    leave(26).await?;
+    guarded.done(leave(26)).await?;
     // A tenth, and a single one of a few.
-    leave(24).await?;
+    guarded.done(leave(24)).await?;
     guarded.create("few", numbered("few", 0, 3)).await?;
     guarded.list("few", listed("few", 0, 2)).await?;
-    refused(guarded.list("few", vec![]).await, "2 of 2 hosts");
+    guarded.refuses(list("few", vec![]), "2 of 2 hosts").await?;
     // Others in the place of those that go.
-    refused(guarded.list("few", listed("fresh", 0, 9)).await, "2 of 2 hosts");
+    guarded.refuses(list("few", listed("fresh", 0, 9)), "2 of 2 hosts").await?;
     // Another source says itself whom it lists, and the operator compares.
     guarded.merge("few", json!({"spec": {"inventory": {"hosts": null, "configMapRef": {"name": "few"}}}})).await?;
     Ok(())
@@ -307,9 +371,9 @@ async fn in_warn_mode_all_pass_with_a_warning(guarded: &Guarded) -> Result<()> {
         let file = tempfile::NamedTempFile::with_suffix(".yaml")?;
         std::fs::write(file.path(), pool.to_string())?;
         let path = file.path().to_str().context("path is not UTF-8")?;
-        // The bindings are taken up one after the other.
+        // The bindings are taken up one after the other, and the pool that was created before a moment later.
         let dry_run = ["create", "--dry-run=server", "-f", path];
-        eventually(|| async { kubectl(&dry_run).await.is_ok_and(|(done, _)| done) }).await?;
+        eventually(|| async { kubectl(&dry_run).await.is_ok_and(|(done, said)| done && said.contains(part)) }).await?;
         let (done, said) = kubectl(&["create", "-f", path]).await?;
         ensure!(done && said.contains(part) && said.contains("Warning") != part.is_empty(), "{said}");
     }

@@ -253,7 +253,9 @@ mod tests {
             }),
             ("certificates to trust", |c| c.trusted_ca = Some("other".into())),
             ("mirrors of registries", |c| c.mirrors.push(MirrorRule::default())),
-            ("pull secret", |c| c.pull_secret = PullSecret::parse(br#"{"auths": {}}"#, "1").unwrap().0),
+            ("pull secret", |c| {
+                c.pull_secret = PullSecret::parse(br#"{"auths": {"quay.io": {"auth": "YTpi"}}}"#, "1").unwrap().0;
+            }),
             ("TLS profile", |c| c.tls_profile = Some(TlsProfile::default())),
             ("ServiceAccount of cloud-node-managers", |c| c.lacks_node_manager = true),
             ("what cannot be used", |c| c.unusable.push("other".into())),

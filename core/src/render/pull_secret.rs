@@ -60,7 +60,13 @@ impl PullSecret {
                 _ => unusable.push(registry.chars().filter(char::is_ascii_graphic).take(100).collect()),
             }
         }
-        Ok((Self { entries, revision: revision.to_owned() }, unusable))
+        Ok((Self::new(entries, revision), unusable))
+    }
+
+    /// Without logins there is nothing to tell apart by a revision.
+    fn new(entries: BTreeMap<String, String>, revision: &str) -> Self {
+        let revision = if entries.is_empty() { String::new() } else { revision.to_owned() };
+        Self { entries, revision }
     }
 
     /// What the hosts of a pool get of it.
@@ -75,7 +81,7 @@ impl PullSecret {
             PullSecretMode::Use => chosen.is_empty() || chosen.iter().any(|c| is_chosen(registry, c)),
         };
         let entries = self.entries.iter().filter(|(registry, _)| is_wanted(registry));
-        Self { entries: entries.map(|(r, b)| (r.clone(), b.clone())).collect(), revision: self.revision.clone() }
+        Self::new(entries.map(|(r, b)| (r.clone(), b.clone())).collect(), &self.revision)
     }
 
     /// The same without anything secret, but different wherever the secret may be.

@@ -72,6 +72,16 @@ fn a_pool_restricts_it() {
     }
 }
 
+/// Hosts that get no login have the same version whatever becomes of the Secret.
+#[test]
+fn without_logins_there_is_no_revision() {
+    let (empty, _) = parse(&json!({"auths": {"quay.io": {}}}));
+    assert_eq!(empty, PullSecret::default());
+    let ignored = choice(Some(PullSecretMode::Ignore), &[]);
+    assert_eq!(secret().of_pool(&ignored), PullSecret::default());
+    assert_eq!(secret().of_pool(&choice(None, &["quay.io"])).revision(), "7");
+}
+
 #[test]
 fn what_is_no_login_is_named_and_the_rest_is_used() {
     let (secret, unusable) = parse(&json!({"auths": {
