@@ -63,7 +63,7 @@ impl PullSecret {
         Ok((Self::new(entries, revision), unusable))
     }
 
-    /// Without logins there is nothing to tell apart by a revision.
+    /// Without logins there is no revision: each state of the Secret gives hosts the same.
     fn new(entries: BTreeMap<String, String>, revision: &str) -> Self {
         let revision = if entries.is_empty() { String::new() } else { revision.to_owned() };
         Self { entries, revision }
