@@ -46,7 +46,7 @@ impl Guarded {
     }
 
     async fn create(&self, name: &str, spec: Value) -> Result<()> {
-        self.done(Change::Create(object(name, spec))).await
+        self.done(Change::Create(Box::new(object(name, spec)))).await
     }
 
     async fn merge(&self, name: &str, patch: Value) -> Result<()> {
@@ -108,7 +108,7 @@ impl Guarded {
 
 /// What an administrator sends.
 enum Change {
-    Create(DynamicObject),
+    Create(Box<DynamicObject>),
     Merge(String, Value),
 }
 
@@ -208,7 +208,7 @@ async fn a_host_is_in_one_pool(guarded: &Guarded) -> Result<()> {
         ("an address twice in one pool", with(&[host("x", "10.1.0.9"), host("y", "10.1.0.9")], none()), None),
         ("hosts of Machines", json!({"inventory": {"hosts": null, "machineSetRef": {"name": "m"}}}), None),
     ] {
-        let created = Change::Create(object("two", spec));
+        let created = Change::Create(Box::new(object("two", spec)));
         let result = match expected {
             None => guarded.until("done", &created, true, Result::is_ok).await,
             Some(why) => guarded.refuses(created, why).await,
@@ -265,7 +265,7 @@ async fn pools_of_the_largest_size_are_compared(guarded: &Guarded) -> Result<()>
         ),
         (numbered("large", 0, MOST), "host large-0 and 999 more of this change already belong to pool large"),
     ] {
-        guarded.refuses(Change::Create(object("largest", spec)), why).await?;
+        guarded.refuses(Change::Create(Box::new(object("largest", spec))), why).await?;
     }
     guarded.create("largest", numbered("largest", 0, MOST)).await?;
     // Another port for all: each host has a new address, and its old name.
