@@ -1,5 +1,6 @@
 //! `cargo xtask bench`: measurements, in release builds. They print, and pass or fail nothing, but for `soak`.
 
+mod aims;
 mod dashboard;
 mod decision;
 mod idle;

@@ -8,7 +8,7 @@ use testbed::sim::SimOptions;
 use tokio::time::sleep;
 
 use super::{
-    load,
+    aims, load,
     process::Usage,
     report::{Report, round},
     world::{API_WRITES, World},
@@ -21,11 +21,11 @@ pub(super) struct Args {
     #[arg(long)]
     json: bool,
     /// Ready instances.
-    #[arg(long, default_value_t = 1000)]
+    #[arg(long, visible_alias = "profile", default_value_t = 1000)]
     hosts: u32,
     /// Seconds.
     #[arg(long, default_value_t = 300)]
-    seconds: u64,
+    seconds: u32,
     /// Seconds from the last node's becoming Ready to the beginning.
     #[arg(long, default_value_t = 15)]
     settle: u64,
@@ -47,9 +47,9 @@ pub(super) async fn run(args: &Args) -> Result<()> {
     let operator = &world.operator;
     let (writes, connections) = (operator.metric(API_WRITES).await?, operator.metric(CONNECTIONS).await?);
     let (before, others_before) = (Usage::of(operator.pid())?, world.control_plane_seconds()?);
-    sleep(Duration::from_secs(args.seconds)).await;
+    sleep(Duration::from_secs(args.seconds.into())).await;
     let after = Usage::of(operator.pid())?;
-    Report::new(args.json).add(&[
+    let mut fields = vec![
         ("hosts", args.hosts.into()),
         ("seconds", args.seconds.into()),
         ("ssh_connections", round(operator.metric(CONNECTIONS).await? - connections)),
@@ -58,6 +58,8 @@ pub(super) async fn run(args: &Args) -> Result<()> {
         ("control_plane_cpu_seconds", round(world.control_plane_seconds()? - others_before)),
         ("rss_mib", round(after.rss_mib)),
         ("load", load.into()),
-    ]);
+    ];
+    fields.push(aims::missed(&aims::idle(args.seconds), &fields));
+    Report::new(args.json).add(&fields);
     Ok(())
 }

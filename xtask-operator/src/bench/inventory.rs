@@ -16,7 +16,7 @@ use kube::{
     api::{Patch, PatchParams},
     runtime::{WatchStreamExt as _, watcher, watcher::Event},
 };
-use serde_json::{Value, json};
+use serde_json::json;
 use testbed::{
     deployment::NAMESPACE,
     git::{Origin, Server},
@@ -24,9 +24,9 @@ use testbed::{
 use tokio::time::timeout;
 
 use super::{
-    load,
+    aims, load,
     process::Usage,
-    report::{Report, round},
+    report::{Field, Report, round},
     world::{World, without_heartbeats},
 };
 
@@ -68,7 +68,7 @@ fn list(hosts: u32, changed: Option<u32>) -> String {
     (0..hosts).map(line).collect::<Vec<_>>().concat()
 }
 
-async fn measure(hosts: u32) -> Result<Vec<(&'static str, Value)>> {
+async fn measure(hosts: u32) -> Result<Vec<Field>> {
     let world = World::start(0, 1, without_heartbeats()).await?;
     let origin = Origin::new();
     origin.git(&["rm", "-q", LIST]);
@@ -107,17 +107,16 @@ async fn measure(hosts: u32) -> Result<Vec<(&'static str, Value)>> {
     ensure!(bytes > 0.0, "nothing was fetched");
     let usage = Usage::of(world.operator.pid())?;
     let rate = parse_rate(&first, hosts)?;
-    let aims = [("push_to_instances_seconds", hosts > 1000 || seconds < 10.0), ("fetched_bytes", bytes < 65536.0)];
-    let missed: Vec<&str> = aims.into_iter().filter(|(_, met)| !met).map(|(name, _)| name).collect();
-    Ok(vec![
+    let mut fields = vec![
         ("hosts", hosts.into()),
         ("push_to_instances_seconds", round(seconds)),
         ("fetched_bytes_one_line_change", bytes.round().into()),
         ("parse_hosts_per_second", rate.round().into()),
         ("peak_rss_mib", round(usage.peak_rss_mib)),
         ("load", load.into()),
-        ("aims_missed", if missed.is_empty() { "none".into() } else { missed.join(",").into() }),
-    ])
+    ];
+    fields.push(aims::missed(&aims::inventory(hosts), &fields));
+    Ok(fields)
 }
 
 /// A pool that begins no operation: the benchmark measures the creation of instances, not failing connections.

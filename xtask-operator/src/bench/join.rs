@@ -4,13 +4,12 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use api::WindowsNodePoolSpec;
-use serde_json::Value;
 use testbed::sim::{Link, SimHost, SimOptions, Stats};
 
 use super::{
-    load,
+    aims, load,
     process::Usage,
-    report::{Report, round},
+    report::{Field, Report, number, round},
     world::{API_WRITES, World, without_heartbeats},
 };
 
@@ -24,7 +23,7 @@ pub(super) struct Args {
     #[arg(long, value_parser = PROFILES.map(|p| p.name))]
     profile: Vec<String>,
     /// Seconds after which hosts that are still not nodes are given up.
-    #[arg(long, default_value_t = 900)]
+    #[arg(long, default_value_t = 1800)]
     limit: u64,
 }
 
@@ -40,13 +39,14 @@ struct Profile {
     boot: Duration,
 }
 
-const PROFILES: [Profile; 8] = [
+const PROFILES: [Profile; 9] = [
     many("1", 1),
     many("20", 20),
     many("100", 100),
     many("1000", 1000),
     many("5000", 5000),
     Profile { payload_mib: 235, boot: Duration::ZERO, ..many("payload", 20) },
+    Profile { payload_mib: 235, boot: Duration::ZERO, ..many("direct", 1) },
     Profile { payload_mib: 235, boot: Duration::ZERO, rtt: Duration::from_millis(20), ..many("latency", 1) },
     Profile { boot: Duration::ZERO, process_start: Duration::from_millis(300), ..many("processes", 5) },
 ];
@@ -65,11 +65,16 @@ const fn many(name: &'static str, hosts: u32) -> Profile {
 /// Runs the profiles, one after the other, each in a cluster of its own.
 pub(super) async fn run(args: &Args) -> Result<()> {
     let mut report = Report::new(args.json);
-    let mut failed = Vec::new();
+    let (mut failed, mut one) = (Vec::new(), None);
     let chosen = |p: &&Profile| args.profile.is_empty() || args.profile.iter().any(|name| name == p.name);
     for profile in PROFILES.iter().filter(chosen) {
-        match measure(profile, Duration::from_secs(args.limit)).await {
-            Ok(fields) => report.add(&fields),
+        match measure(profile, Duration::from_secs(args.limit), one).await {
+            Ok(fields) => {
+                if profile.name == "1" {
+                    one = number(&fields, "seconds");
+                }
+                report.add(&fields);
+            }
             Err(error) => {
                 eprintln!("{}: {error:#}", profile.name);
                 failed.push(profile.name);
@@ -79,7 +84,8 @@ pub(super) async fn run(args: &Args) -> Result<()> {
     if failed.is_empty() { Ok(()) } else { bail!("profiles failed: {}", failed.join(", ")) }
 }
 
-async fn measure(profile: &Profile, limit: Duration) -> Result<Vec<(&'static str, Value)>> {
+/// `one` is how long a single host took.
+async fn measure(profile: &Profile, limit: Duration, one: Option<f64>) -> Result<Vec<Field>> {
     let sim = SimOptions {
         link: Link { rtt: profile.rtt, bandwidth: None },
         process_start: profile.process_start,
@@ -99,7 +105,7 @@ async fn measure(profile: &Profile, limit: Duration) -> Result<Vec<(&'static str
         let all = u32::try_from(stats.iter().map(of).sum::<u64>()).unwrap_or(u32::MAX);
         round(f64::from(all) / hosts)
     };
-    Ok(vec![
+    let mut fields = vec![
         ("profile", profile.name.into()),
         ("hosts", profile.hosts.into()),
         ("payload_mib", profile.payload_mib.into()),
@@ -115,5 +121,7 @@ async fn measure(profile: &Profile, limit: Duration) -> Result<Vec<(&'static str
         ("processes_per_host", per_host(|s| s.processes)),
         ("bytes_sent_per_host", mean(|s| s.bytes_received).into()),
         ("load", load.into()),
-    ])
+    ];
+    fields.push(aims::missed(&aims::join(profile.name, one), &fields));
+    Ok(fields)
 }

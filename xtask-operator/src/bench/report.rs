@@ -2,6 +2,9 @@
 
 use serde_json::{Map, Value};
 
+/// Name and value of a column.
+pub(super) type Field = (&'static str, Value);
+
 /// Prints results as they come. All have the same fields.
 pub(super) struct Report {
     json: bool,
@@ -41,6 +44,11 @@ fn text(value: &Value) -> String {
         Value::String(text) => text.clone(),
         other => other.to_string(),
     }
+}
+
+/// The number in the column `name`.
+pub(super) fn number(fields: &[Field], name: &str) -> Option<f64> {
+    fields.iter().find(|(field, _)| *field == name)?.1.as_f64()
 }
 
 /// A number with one digit after the point.

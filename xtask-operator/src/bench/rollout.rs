@@ -22,9 +22,9 @@ use testbed::sim::SimOptions;
 use tokio::time::interval;
 
 use super::{
-    load,
+    aims, load,
     process::Usage,
-    report::{Report, round, share},
+    report::{Field, Report, round, share},
     tally::Tally,
     world::{API_WRITES, World, without_heartbeats},
 };
@@ -85,7 +85,7 @@ pub(super) fn spec(max_pods: i32) -> WindowsNodePoolSpec {
     }
 }
 
-async fn measure(hosts: u32, limit: Duration) -> Result<Vec<(&'static str, Value)>> {
+async fn measure(hosts: u32, limit: Duration) -> Result<Vec<Field>> {
     let mut world = World::start(hosts, 1, SimOptions { boot: BOOT, ..without_heartbeats() }).await?;
     world.join(&spec(110), JOIN).await?;
     let cap = world.pools().map(|hosts| Ok(MAX_UNAVAILABLE.of(u32::try_from(hosts)?))).sum::<Result<u32>>()?;
@@ -116,13 +116,7 @@ async fn measure(hosts: u32, limit: Duration) -> Result<Vec<(&'static str, Value
     let n = f64::from(hosts);
     let slots_used = tally.slots_used_ratio(cap);
     let (status_writes, disrupted) = (f64::from(tally.status_writes()) / n, tally.disrupted_seconds(end) / n);
-    let aims = [
-        ("slots_used_ratio", slots_used.is_none_or(|ratio| ratio > 0.9)),
-        ("status_writes_per_host", status_writes < 15.0),
-        ("disrupted_seconds_per_host", disrupted < 10.0),
-    ];
-    let missed: Vec<&str> = aims.into_iter().filter(|(_, met)| !met).map(|(name, _)| name).collect();
-    Ok(vec![
+    let mut fields = vec![
         ("hosts", hosts.into()),
         ("slots", cap.into()),
         ("seconds", round(seconds)),
@@ -135,8 +129,9 @@ async fn measure(hosts: u32, limit: Duration) -> Result<Vec<(&'static str, Value
         ("cpu_seconds", round(after.usage.cpu_seconds - before.usage.cpu_seconds)),
         ("control_plane_cpu_seconds", round(after.control_plane_seconds - before.control_plane_seconds)),
         ("load", load.into()),
-        ("aims_missed", if missed.is_empty() { "none".into() } else { missed.join(",").into() }),
-    ])
+    ];
+    fields.push(aims::missed(&aims::rollout(hosts), &fields));
+    Ok(fields)
 }
 
 /// What is read before and after.
