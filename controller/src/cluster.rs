@@ -11,6 +11,7 @@ mod objects;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use api::names::user;
+use http::Uri;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ServiceAccount};
 use kube::{
     Api, Client, Config,
@@ -20,7 +21,7 @@ use serde_json::Value;
 
 use crate::args::{NetworkArg, Run};
 use wnp_core::{
-    csr::claims::reserved::Reserved,
+    csr::claims::reserved::{Reserved, is_of_service},
     render::{Cluster, Found, Network, Platform, TlsProfile, Unusable},
 };
 
@@ -209,15 +210,15 @@ impl Addresses {
         infrastructure: Option<&DynamicObject>,
         network: Option<&DynamicObject>,
     ) -> Result<Self, ClusterError> {
-        let api_server = args
-            .api_server
-            .clone()
-            .or_else(|| text(infrastructure, "/status/apiServerInternalURI"))
-            .map_or_else(|| as_hosts_reach_it(&config.cluster_url.to_string()), Ok)?;
         let service_cidr = match args.service_cidr.clone().or_else(|| text(network, "/spec/serviceNetwork/0")) {
             Some(cidr) => cidr,
             None => service_cidr(client).await?,
         };
+        let api_server = args
+            .api_server
+            .clone()
+            .or_else(|| text(infrastructure, "/status/apiServerInternalURI"))
+            .map_or_else(|| as_hosts_reach_it(&config.cluster_url, &service_cidr), Ok)?;
         let cluster_dns = tenth_address(&service_cidr).map(|ip| vec![ip.to_string()])?;
         Ok(Self { api_server, service_cidr, cluster_dns })
     }
@@ -344,19 +345,22 @@ fn has_cloud_controller(infrastructure: &Value) -> bool {
     }
 }
 
-/// The address that the operator itself uses, if hosts can use it, too. A Service's name is known in pods only.
-fn as_hosts_reach_it(url: &str) -> Result<String, ClusterError> {
-    let url = url.trim_end_matches('/');
-    let host = url.split_once("://").map_or(url, |(_, rest)| rest);
-    let host = host.rsplit_once(':').map_or(host, |(host, _)| host);
-    if host.split('.').any(|label| label == "svc") {
+/// The address that the operator itself uses, if hosts can use it, too. In a pod it is that of a Service, by its name or in the service network:
+/// hosts know no names of Services, and reach their addresses only once kube-proxy runs, which needs the API server.
+fn as_hosts_reach_it(url: &Uri, service_cidr: &str) -> Result<String, ClusterError> {
+    let host = url.host().unwrap_or_default();
+    let is_inside = match host.trim_matches(['[', ']']).parse() {
+        Ok(ip) => is_of_service(service_cidr, ip),
+        Err(_) => host.split('.').any(|label| label == "svc"),
+    };
+    if is_inside {
         return Err(ClusterError::Unknown {
             what: "the URL at which hosts reach the API server",
             env: "WINDOWS_NODE_POOLS_API_SERVER",
             flag: "--api-server",
         });
     }
-    Ok(url.to_string())
+    Ok(url.to_string().trim_end_matches('/').to_owned())
 }
 
 /// An OpenShift object named `cluster`, if this is OpenShift.

@@ -20,13 +20,27 @@ fn dns_is_at_the_tenth_address() {
 
 #[test]
 fn a_service_name_is_no_address_for_hosts() {
-    assert_eq!(as_hosts_reach_it("https://10.0.0.1:6443/").unwrap(), "https://10.0.0.1:6443");
-    for inside in [
-        "https://kubernetes.default.svc/",
-        "https://kubernetes.default.svc:443",
-        "https://kubernetes.default.svc.cluster.local",
+    let of = |url: &str, cidr: &str| as_hosts_reach_it(&url.parse().unwrap(), cidr);
+    for outside in [
+        "https://10.0.0.1:6443/",
+        "https://127.0.0.1:6443",
+        "https://[fd00::1]:6443",
+        "https://api.example.com",
+        "https://10.112.0.1",
     ] {
-        assert!(as_hosts_reach_it(inside).unwrap_err().to_string().contains("--api-server"), "{inside}");
+        assert_eq!(of(outside, "10.96.0.0/12,fd02::/112").unwrap(), outside.trim_end_matches('/'));
+    }
+    // What a pod is given: KUBERNETES_SERVICE_HOST.
+    for (inside, cidr) in [
+        ("https://kubernetes.default.svc/", "10.96.0.0/12"),
+        ("https://kubernetes.default.svc:443", "10.96.0.0/12"),
+        ("https://kubernetes.default.svc.cluster.local", "10.96.0.0/12"),
+        ("https://10.96.0.1/", "10.96.0.0/12"),
+        ("https://10.96.0.1:443", "10.96.0.0/12"),
+        ("https://[fd02::1]:443/", "fd02::/112"),
+        ("https://[::ffff:10.96.0.1]/", "10.96.0.0/12"),
+    ] {
+        assert!(of(inside, cidr).unwrap_err().to_string().contains("--api-server"), "{inside}");
     }
 }
 

@@ -395,7 +395,8 @@ async fn keep_alone(cx: Arc<Base>) {
             cx.wicd.proven.notify_one();
         }
     };
-    lock::follow(cx.cluster.client.clone(), &cx.process.args.namespace, on_seen, cx.process.stop.clone()).await;
+    let (args, stop) = (&cx.process.args, cx.process.stop.clone());
+    lock::follow(cx.cluster.client.clone(), &args.namespace, args.lease_duration, on_seen, stop).await;
 }
 
 /// Reports why nothing is begun in a pool.

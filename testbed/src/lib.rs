@@ -13,6 +13,7 @@ pub mod operator;
 pub mod payload;
 pub mod pki;
 pub mod prometheus;
+pub mod registry;
 mod run_dir;
 pub mod sim;
 pub mod wine;

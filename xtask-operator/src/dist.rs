@@ -37,7 +37,7 @@ pub(crate) struct Args {
     /// The operator's image by digest, as `registry.example.com/you/windows-node-pools@sha256:…`.
     #[arg(long)]
     pub image: String,
-    /// The payload's image by digest, to mount as a volume. The operator's image is then the one without a payload.
+    /// The payload's image by digest, to mount as a volume; in the OLM bundle, to copy from. The operator's image is then the one without a payload.
     #[arg(long)]
     pub payload_image: Option<String>,
     /// The image for `oc adm must-gather` by digest, which the OLM bundle names.
@@ -56,6 +56,9 @@ pub(crate) struct Args {
     /// The image of the OLM bundle by digest, once it is in a registry: with it, the catalog is written, too.
     #[arg(long)]
     pub bundle_image: Option<String>,
+    /// The image of the catalog by digest, once it is in a registry: with it, the CatalogSource is written, too.
+    #[arg(long, requires = "bundle_image")]
+    pub catalog_image: Option<String>,
     /// The operator's static program, as `cargo xtask image` leaves it in `program/controller`: also written as a plugin of kubectl. May be given
     /// once for each processor.
     #[arg(long, value_name = "FILE", requires = "plugin_url")]
@@ -72,14 +75,18 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let given =
         [&args.image].into_iter().chain(&args.payload_image).chain(&args.must_gather_image).chain(&args.bundle_image);
-    let images: Vec<&str> = given.map(String::as_str).collect();
+    let images: Vec<&str> = given.chain(&args.catalog_image).map(String::as_str).collect();
     for image in &images {
         ensure!(is_digest(image), "{image} does not end with @sha256: and 64 hexadecimal digits: a tag moves");
     }
     let opened = args.payload.as_deref().map(Payload::open).transpose().context("open the payload")?;
     let kubernetes = Vec::from_iter(kubernetes(&args.kubernetes, opened.as_ref())?);
-    let release =
-        deploy::Release { image: &args.image, must_gather: args.must_gather_image.as_deref(), kubernetes: &kubernetes };
+    let release = deploy::Release {
+        image: &args.image,
+        must_gather: args.must_gather_image.as_deref(),
+        payload: args.payload_image.as_deref(),
+        kubernetes: &kubernetes,
+    };
     let out = workspace_root().join(&args.out);
     for platform in Platform::ALL {
         let text = manifest(platform, &args.image, args.payload_image.as_deref())?;
@@ -97,6 +104,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     if let Some(bundle_image) = &args.bundle_image {
         write(&out, "olm/catalog/catalog.yaml", &deploy::catalog(&release, bundle_image)?)?;
+    }
+    if let Some(catalog_image) = &args.catalog_image {
+        write(&out, "olm/catalogsource.yaml", deploy::catalog_source(catalog_image))?;
     }
     if let Some(url) = &args.plugin_url {
         let archives =
@@ -205,16 +215,14 @@ fn image_set(images: &[&str], sandbox: &str) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        io::{BufRead as _, BufReader},
-        process::{Child, Command, Stdio},
-    };
+    use std::process::Command;
 
     use serde_json::Value;
     use testbed::{
         binaries,
         image::{self, Built, Files, Store},
         payload::{self, Entry},
+        registry::Registry,
     };
 
     use super::*;
@@ -283,33 +291,6 @@ mod tests {
         }
     }
 
-    /// A registry in memory, ended on drop.
-    struct Registry {
-        crane: Child,
-        address: String,
-    }
-
-    impl Registry {
-        fn start() -> Self {
-            let mut command = Command::new(binaries::crane().unwrap());
-            command.args(["registry", "serve", "--address", "127.0.0.1:0"]).env_remove("PORT").stderr(Stdio::piped());
-            let mut crane = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
-            // `serving on port 12345`
-            let mut lines = BufReader::new(crane.stderr.take().unwrap()).lines().map(Result::unwrap);
-            let port = lines.find_map(|line| Some(line.split_once("serving on port ")?.1.trim().to_owned())).unwrap();
-            // Nothing must block while it writes its log.
-            std::thread::spawn(move || lines.for_each(drop));
-            Self { crane, address: format!("127.0.0.1:{port}") }
-        }
-    }
-
-    impl Drop for Registry {
-        fn drop(&mut self) {
-            let _ = self.crane.kill();
-            let _ = self.crane.wait();
-        }
-    }
-
     fn crane(args: &[&str]) -> String {
         let output = Command::new(binaries::crane().unwrap()).args(args).output().unwrap();
         assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -340,6 +321,11 @@ mod tests {
             let related = object.pointer("/spec/relatedImages").and_then(Value::as_array).cloned().unwrap_or_default();
             images.extend(related.iter().map(|one| one["image"].as_str().unwrap().to_owned()));
         }
+        for (file, pointer) in [("catalog/catalog.yaml", "/image"), ("catalogsource.yaml", "/spec/image")] {
+            let text = fs::read_to_string(out.join("olm").join(file)).unwrap();
+            let documents = serde_yaml::Deserializer::from_str(&text).map(|one| Value::deserialize(one).unwrap());
+            images.extend(documents.filter_map(|one| Some(one.pointer(pointer)?.as_str()?.to_owned())));
+        }
         images
     }
 
@@ -362,10 +348,10 @@ mod tests {
         payload::write(&files.payload, &[Entry::new(r"C:\k\kubelet.exe", "kubelet")], payload::LEVEL_FAST).unwrap();
         let images = image::build(&Store::new(&path("store")).unwrap(), &files, &path("out")).unwrap();
 
-        let (source, mirror) = (Registry::start(), Registry::start());
+        let (source, mirror) = (Registry::start().unwrap(), Registry::start().unwrap());
         let push = |built: &Built, name: &str| {
-            crane(&["push", built.layout.to_str().unwrap(), &format!("{}/you/{name}:test", source.address)]);
-            format!("{}/you/{name}@{}", source.address, built.digest)
+            crane(&["push", built.layout.to_str().unwrap(), &format!("{}/you/{name}:test", source.address())]);
+            format!("{}/you/{name}@{}", source.address(), built.digest)
         };
         let args = Args {
             image: push(&images.slim, image::SLIM),
@@ -374,7 +360,9 @@ mod tests {
             payload: None,
             wicd: None,
             kubernetes: vec![crate::payload::KUBERNETES[0].into()],
-            bundle_image: None,
+            // What is in them does not matter here.
+            bundle_image: Some(push(&images.payload, "bundle")),
+            catalog_image: Some(push(&images.payload, "catalog")),
             plugin: Vec::new(),
             plugin_url: None,
             out: path("dist"),
@@ -394,7 +382,7 @@ mod tests {
 
         for image in &listed {
             let (name, digest) = image.split_once('@').unwrap();
-            let copy = format!("{}:mirrored", name.replace(&source.address, &mirror.address));
+            let copy = format!("{}:mirrored", name.replace(source.address(), mirror.address()));
             crane(&["copy", image, &copy]);
             assert_eq!(crane(&["digest", &copy]), digest, "{copy}");
         }
@@ -402,7 +390,7 @@ mod tests {
         drop(source);
         for image in &listed {
             let (name, digest) = image.split_once("/you/").unwrap().1.split_once('@').unwrap();
-            crane(&["validate", "--remote", &format!("{}/you/{name}@{digest}", mirror.address)]);
+            crane(&["validate", "--remote", &format!("{}/you/{name}@{digest}", mirror.address())]);
         }
     }
 }

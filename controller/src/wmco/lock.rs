@@ -4,7 +4,7 @@
 //! The lock is a ConfigMap that belongs to the Pod of the leader. It ends with that Pod alone, and it may stay behind for
 //! a while: what counts is the Pod.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use api::names::{DEFAULT_NAMESPACE, WMCO_LOCK as LOCK};
 use futures::{StreamExt as _, stream};
@@ -27,6 +27,9 @@ use crate::{
 pub(crate) const REASON: &str = "AnotherOperator";
 /// Interval of the checks of the Pod that holds the lock: it is not watched.
 const INTERVAL: Duration = Duration::from_secs(5);
+/// Times of the Lease's duration without a Pod that holds the lock, after which the other operator is gone. Its Deployment replaces a Pod
+/// that a drain or an upgrade ends, and the next one takes the lock later.
+const LEASES: u32 = 4;
 /// Interval of checks without a change, in case that a watch has missed one.
 const SLOW: Duration = Duration::from_mins(5);
 /// The Pods of this operator. One of them owns no lock, whatever a ConfigMap says.
@@ -191,10 +194,27 @@ impl OtherOperator {
     }
 }
 
-/// Follows the lock until `stop`, and reports to `on_seen` at each check. `ours` is the namespace of this operator.
+/// The holder that was seen last.
+#[derive(Debug, Default)]
+struct Last(Option<(Holder, Instant)>);
+
+impl Last {
+    /// The holder that counts at the time `now`, when `found` was found: one that is gone counts until `patience` has passed.
+    fn counted(&mut self, found: Option<Holder>, now: Instant, patience: Duration) -> Option<Holder> {
+        match found {
+            Some(holder) => self.0 = Some((holder, now)),
+            None if self.0.as_ref().is_some_and(|(_, seen)| now.duration_since(*seen) >= patience) => self.0 = None,
+            None => {}
+        }
+        self.0.as_ref().map(|(holder, _)| holder.clone())
+    }
+}
+
+/// Follows the lock until `stop`, and reports to `on_seen` at each check. `ours` is the namespace of this operator, `lease` the duration of its Lease.
 pub(crate) async fn follow(
     client: Client,
     ours: &str,
+    lease: Duration,
     on_seen: impl Fn(kube::Result<Option<Holder>>),
     stop: CancellationToken,
 ) {
@@ -203,8 +223,10 @@ pub(crate) async fn follow(
         watcher(locks, watcher::Config::default().fields(&named(LOCK))).default_backoff().boxed()
     };
     let mut changes = stream::select_all(namespaces(ours).map(of_namespace));
+    let mut last = Last::default();
     loop {
         let found = holder(&client, ours).await;
+        let found = found.map(|found| last.counted(found, Instant::now(), LEASES * lease));
         let interval = if matches!(found, Ok(None)) { SLOW } else { INTERVAL };
         on_seen(found);
         let changed = tokio::time::timeout(interval, changes.next());
@@ -293,6 +315,26 @@ mod tests {
             assert!(found.ok().flatten().is_none_or(|h| h.message().contains(&says)), "{about}");
         }
         assert_eq!(namespaces(DEFAULT_NAMESPACE).collect::<Vec<_>>(), [DEFAULT_NAMESPACE], "it is asked once");
+    }
+
+    #[test]
+    fn a_pod_that_is_replaced_counts_until_the_next_one_has_the_lock() {
+        let (begin, mut last) = (Instant::now(), Last::default());
+        let holder = |pod: &str| Holder { lock: ConfigMap::default(), pod: pod.into() };
+        for (second, found, expected) in [
+            (0, None, None),
+            (1, Some("wmco-1"), Some("wmco-1")),
+            (2, None, Some("wmco-1")),
+            (60, None, Some("wmco-1")),
+            (60, Some("wmco-2"), Some("wmco-2")),
+            (119, None, Some("wmco-2")),
+            (120, None, None),
+            (121, None, None),
+        ] {
+            let now = begin + Duration::from_secs(second);
+            let counted = last.counted(found.map(holder), now, Duration::from_mins(1));
+            assert_eq!(counted.as_ref().map(Holder::pod), expected, "{second} s: {found:?}");
+        }
     }
 
     #[tokio::test]

@@ -3,6 +3,7 @@
 use std::{
     path::{Path, PathBuf},
     process::Command,
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -17,8 +18,8 @@ use k8s_openapi::{
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kube::{
-    Api, Client,
-    api::{Patch, PatchParams, PostParams},
+    Api, Client, ResourceExt as _,
+    api::{ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::json;
 use testbed::{
@@ -60,7 +61,7 @@ async fn release(control_plane: &ControlPlane, command: &str, values: &[&str]) -
         "viewRoles.enabled=true",
         "azure.enabled=true",
     ];
-    let mut args = vec![command, RELEASE, chart];
+    let mut args: Vec<&str> = command.split(' ').chain([RELEASE, chart]).collect();
     args.extend(always.iter().chain(values).flat_map(|value| ["--set", value]));
     if command == "install" {
         args.push("--create-namespace");
@@ -89,8 +90,7 @@ async fn a_release_in_another_namespace_works_is_upgraded_and_leaves_pools_behin
 
     test(&control_plane, &client).await?;
 
-    release(&control_plane, "upgrade", &["operator.logLevel=debug"]).await?.map_err(anyhow::Error::msg)?;
-    ensure!(log_level(&client).await?.as_deref() == Some("debug"));
+    rolls_out(&control_plane, &client).await?;
 
     helm(&control_plane, &["uninstall", RELEASE]).await?.map_err(anyhow::Error::msg)?;
     let deployments = Api::<Deployment>::namespaced(client.clone(), NAMESPACE);
@@ -127,6 +127,64 @@ async fn test(control_plane: &ControlPlane, client: &Client) -> Result<()> {
     tested?.map_err(anyhow::Error::msg)
 }
 
+/// A rollout ends when the process is ready, for Helm and for kubectl, and not before.
+async fn rolls_out(control_plane: &ControlPlane, client: &Client) -> Result<()> {
+    let files = tempfile::tempdir()?;
+    let mut options = options(files.path())?;
+    // As in a pod, where no setting has the URL: the API server's address is in the network of Services. A process that is alone leads after two
+    // durations of the Lease, and is ready then.
+    options.args = ["--service-cidr", "127.0.0.0/8", "--lease-duration", "60s"].map(Into::into).to_vec();
+    let lost = Operator::start_in(control_plane, &options, NAMESPACE)?;
+    let says = async |operator: &Operator, parts: [&str; 2]| {
+        operator.get("/readyz").await.is_ok_and(|text| parts.iter().all(|part| text.contains(part)))
+    };
+    within(LIMIT, "it says what is missing", || says(&lost, ["503", "--api-server"]))
+        .await
+        .with_context(|| lost.log())?;
+    let status = ["rollout", "status", "deployment/windows-node-pools", "-n", NAMESPACE];
+    let waits = async || control_plane.kubectl(&[&status[..], &["--timeout=3s"]].concat()).await;
+    let waited = while_probed(client, &lost, waits()).await??;
+    ensure!(!waited.status.success(), "{}", String::from_utf8_lossy(&waited.stdout));
+    lost.kill();
+
+    options.args.clear();
+    let operator = Operator::start_in(control_plane, &options, NAMESPACE)?;
+    let upgrade = async {
+        let values = ["operator.logLevel=debug"];
+        release(control_plane, "upgrade --wait --timeout 5m", &values).await?.map_err(anyhow::Error::msg)?;
+        ensure!(log_level(client).await?.as_deref() == Some("debug"));
+        let done = control_plane.kubectl(&[&status[..], &["--timeout=5m"]].concat()).await?;
+        ensure!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        Ok(())
+    };
+    while_probed(client, &operator, upgrade).await??;
+    operator.kill();
+    Ok(())
+}
+
+/// Does the work of a kubelet meanwhile: the operator's Pods are Ready while the process says that it is.
+async fn while_probed<T>(client: &Client, operator: &Operator, work: impl Future<Output = T>) -> Result<T> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
+    let its_own = ListParams::default().labels("app.kubernetes.io/name=windows-node-pools");
+    let probe = async {
+        let mut period = tokio::time::interval(Duration::from_millis(500));
+        loop {
+            period.tick().await;
+            let ready = operator.get("/readyz").await.is_ok_and(|text| text.contains("200 OK"));
+            let condition = json!({"type": "Ready", "status": if ready { "True" } else { "False" }});
+            let status = Patch::Merge(json!({"status": {"phase": "Running", "conditions": [condition]}}));
+            for pod in pods.list(&its_own).await? {
+                // It may be gone by now.
+                let _ = pods.patch_status(&pod.name_any(), &PatchParams::default(), &status).await;
+            }
+        }
+    };
+    tokio::select! {
+        done = work => Ok(done),
+        ended = probe => ended,
+    }
+}
+
 /// Reasons of what fails in `check`, with the rights of a user.
 fn check_fails(kubeconfig: &Path, options: &OperatorOptions, args: &[&str]) -> Result<Vec<String>> {
     let mut command = Command::new(&options.program);
@@ -140,17 +198,23 @@ fn check_fails(kubeconfig: &Path, options: &OperatorOptions, args: &[&str]) -> R
     Ok(failed.map(|row| row["reason"].as_str().unwrap_or_default().to_owned()).collect())
 }
 
-/// The operator leads with the rights of its own account, knows the policies as its own, writes a pool's status and binds the rights of hosts.
-async fn operates(control_plane: &ControlPlane, client: &Client) -> Result<()> {
-    let files = tempfile::tempdir()?;
+/// The program, with a payload in `files`.
+fn options(files: &Path) -> Result<OperatorOptions> {
     let options = OperatorOptions {
         program: PathBuf::from(env!("CARGO_BIN_EXE_windows-node-pools")),
-        payload: files.path().join("payload"),
-        wicd: files.path().join("wicd.exe"),
+        payload: files.join("payload"),
+        wicd: files.join("wicd.exe"),
         args: Vec::new(),
     };
     payload::write(&options.payload, &entries(b"kubelet"), payload::LEVEL_FAST)?;
     std::fs::write(&options.wicd, b"wicd, for hosts that only compare its hash")?;
+    Ok(options)
+}
+
+/// The operator leads with the rights of its own account, knows the policies as its own, writes a pool's status and binds the rights of hosts.
+async fn operates(control_plane: &ControlPlane, client: &Client) -> Result<()> {
+    let files = tempfile::tempdir()?;
+    let options = options(files.path())?;
     let operator = Operator::start_in(control_plane, &options, NAMESPACE)?;
     operator.leads().await?;
     let pools: Api<WindowsNodePool> = Api::all(client.clone());

@@ -7,10 +7,13 @@ use api::{
     conditions::{self, kind},
     names::{DEFAULT_NAMESPACE, MANAGER_ADAPTER, WINDOWS_INSTANCES, key},
 };
-use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use k8s_openapi::api::{
+    admissionregistration::v1::ValidatingAdmissionPolicy,
+    core::v1::{ConfigMap, Pod},
+};
 use kube::{
     Api, ResourceExt as _,
-    api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 use testbed::{deployment, sim::SimOptions};
@@ -157,14 +160,23 @@ async fn the_guide_leads_from_wmco_and_back() -> Result<()> {
     are_adopted(&world, &legacy).await?;
     guide.run(&world, "## 6. Verify").await?;
 
+    let ours = maps(&world).list(&ListParams::default()).await?.items.into_iter().map(|map| map.name_any());
+    let ours = ours.filter(|name| has_digest(name)).last().context("no services ConfigMap of the operator")?;
     guide.run(&world, "## 7. Go back").await?;
     world.stop().await?;
     are_as_wmco_needs_them(&world, &legacy).await?;
+    may_delete(&world, &ours, false).await?;
+    guide.run(&world, "### Delete this operator").await?;
+    may_delete(&world, &ours, true).await?;
+    let policies: Api<ValidatingAdmissionPolicy> = Api::all(world.client.clone());
+    let left: Vec<_> = policies.list(&ListParams::default()).await?.items.iter().map(ResourceExt::name_any).collect();
+    ensure!(left.is_empty(), "left: {left:?}");
 
     // WMCO is there again, without OLM. The operator makes the pool.
     wmco_starts(&world, false).await?;
     let ignored = Patch::Merge(json!({"metadata": {"labels": {key::IGNORE: null}}}));
     maps(&world).patch(WINDOWS_INSTANCES, &PatchParams::default(), &ignored).await?;
+    deployment::install(&world.control_plane).await?;
     world.new_operator().await?;
     let before = connections(&legacy);
     guide.run(&world, "### Without OLM").await?;
@@ -193,6 +205,31 @@ async fn the_guide_leads_from_wmco_and_back() -> Result<()> {
     guide.run(&world, "## 5. Begin").await?;
     ensure!(world.pool(WINDOWS_INSTANCES).await?.spec.mode == Some(api::Mode::Apply), "the command sets no mode");
     Ok(())
+}
+
+/// Whether a services ConfigMap is this operator's.
+fn has_digest(name: &str) -> bool {
+    let digest = name.strip_prefix("windows-services-").and_then(|rest| rest.rsplit_once('-'));
+    digest.is_some_and(|(_, digest)| digest.len() == 32 && digest.bytes().all(|b| b.is_ascii_hexdigit()))
+}
+
+/// Whether WMCO's account may delete a services ConfigMap of this operator, as it does once no Node names the version.
+async fn may_delete(world: &World, name: &str, expected: bool) -> Result<()> {
+    let user = format!("system:serviceaccount:{DEFAULT_NAMESPACE}:{WMCO}");
+    let subject = json!({"kind": "ServiceAccount", "name": WMCO, "namespace": DEFAULT_NAMESPACE});
+    let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": WMCO},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"}, "subjects": [subject]});
+    world.control_plane.apply_yaml(&binding.to_string()).await?;
+    let client = world.control_plane.client_as(&user, &[]).await?;
+    let maps: Api<ConfigMap> = Api::namespaced(client, DEFAULT_NAMESPACE);
+    let deletes = || async { maps.delete(name, &DeleteParams::default().dry_run()).await };
+    if expected {
+        // Neither a right nor the end of a policy holds at once.
+        return world.eventually("WMCO may delete the ConfigMap", || async { deletes().await.is_ok() }).await;
+    }
+    let why = "only the operator may write them";
+    let is_refused = || async { deletes().await.is_err_and(|error| error.to_string().contains(why)) };
+    world.eventually("a policy refuses it", is_refused).await
 }
 
 /// They have instances, and nothing has changed on a host: no service was started, no host restarted, no node cordoned.

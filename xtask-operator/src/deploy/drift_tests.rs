@@ -4,12 +4,12 @@ use std::{collections::BTreeMap, process::Command};
 
 use api::names::DEFAULT_NAMESPACE;
 use serde_json::{Value, json};
-use testbed::binaries;
+use testbed::{binaries, registry::Registry};
 
 use super::{
-    Object, Platform, Site, chart, crds,
+    Object, Platform, Site, VERSION, chart, crds,
     kustomize_tests::{build, folder},
-    manifest, objects, payload,
+    manifest, objects, payload, workload,
 };
 
 /// Objects by kind, namespace and name.
@@ -114,6 +114,29 @@ fn helm(values: &[&str]) -> Result<String, String> {
     if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
 }
 
+/// As a person installs it from a registry.
+#[test]
+fn a_chart_in_a_registry_is_the_same() {
+    let (registry, folder) = (Registry::start().unwrap(), tempfile::tempdir().unwrap());
+    let run = |args: &[&str]| {
+        let mut helm = Command::new(binaries::helm().unwrap());
+        let output =
+            helm.current_dir(folder.path()).env("HELM_CONFIG_HOME", folder.path()).args(args).output().unwrap();
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let chart = devenv::workspace_root().join(chart::FOLDER);
+    let (archive, charts) =
+        (format!("windows-node-pools-{VERSION}.tgz"), format!("oci://{}/charts", registry.address()));
+    run(&["package", chart.to_str().unwrap()]);
+    run(&["push", &archive, &charts, "--plain-http"]);
+    let (pushed, version) = (format!("{charts}/windows-node-pools"), binaries::KUBERNETES_VERSION);
+    let namespace = ["--namespace", DEFAULT_NAMESPACE, "--kube-version", version];
+    let rendered =
+        run(&[&["template", "a-release", &pushed, "--version", VERSION, "--plain-http"], &namespace[..]].concat());
+    assert_eq!(read(&rendered), read(&helm(&[]).unwrap()));
+}
+
 #[test]
 fn overlays_chart_and_manifests_of_a_release_are_the_same_objects() {
     let all = objects(&Site::default());
@@ -177,7 +200,7 @@ fn assert_same_with_payload(form: payload::Form) -> Vec<Object> {
     std::fs::write(folder.path().join("kustomization.yaml"), kustomization.to_string()).unwrap();
     let mut expected = Platform::OpenShift.objects(&objects(&Site::default()));
     for object in &mut expected {
-        for patch in form.patches(DIGEST) {
+        for patch in form.patches(&workload::default_image(), DIGEST) {
             patch.apply(object);
         }
     }
@@ -336,6 +359,7 @@ fn a_wrong_value_is_refused_with_its_name() {
         ("platform=kubernetes", "operator.apiServer is missing"),
         ("platform=vanilla", "/platform"),
         ("guards.action=Ignore", "/guards/action"),
+        ("operator.payload=/payload,payload.image=a", "operator.payload and payload.image are both set"),
     ] {
         let error = helm(&[value]).unwrap_err();
         assert!(error.contains(part), "{value}: {error}");

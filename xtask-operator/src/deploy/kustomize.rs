@@ -9,7 +9,7 @@ use super::{
     object::{NAME, Object, Patch, Site, VERSION},
     payload,
     platform::Platform,
-    windows_exporter,
+    windows_exporter, workload,
     yaml::{self, Note, Notes, emit},
 };
 
@@ -138,7 +138,7 @@ fn of_folder(objects: &[Object], folder: &str, kind: &str) -> Value {
         value["images"] = images();
     }
     if let Some(form) = payload::Form::ALL.into_iter().find(|form| form.component() == folder) {
-        let patches = patches(&form.patches(&payload::default_image()), |_, _| {});
+        let patches = patches(&form.patches(&workload::default_image(), &payload::default_image()), |_, _| {});
         value = json!({"apiVersion": value["apiVersion"], "kind": kind, "patches": patches});
     }
     value

@@ -29,6 +29,34 @@ pub(super) fn folder(files: &[(&str, &str)]) -> TempDir {
     folder
 }
 
+/// As a person does who has the base in no folder: by the URL of a repository.
+#[test]
+fn a_base_in_a_repository_is_the_same() {
+    let root = devenv::workspace_root();
+    let repository = tempfile::tempdir().unwrap();
+    let run = |program: &str, args: &[&str]| {
+        let output = Command::new(program).current_dir(repository.path()).args(args).output().unwrap();
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    };
+    let sources = ["deploy", "crds"].map(|name| root.join(name));
+    let [deploy, crds] = sources.each_ref().map(|path| path.to_str().unwrap());
+    run("cp", &["-r", deploy, crds, "."]);
+    run("git", &["init", "-q", "-b", "main"]);
+    run("git", &["add", "-A"]);
+    run("git", &["-c", "user.name=it", "-c", "user.email=it@example.com", "commit", "-q", "-m", "A release"]);
+    run("git", &["tag", "v0.1.0"]);
+    for platform in ["openshift", "kubernetes"] {
+        let url = format!("file://{}//deploy/{platform}?ref=v0.1.0", repository.path().display());
+        let remote = build(Path::new(&url)).unwrap();
+        assert_eq!(remote, build(&root.join("deploy").join(platform)).unwrap());
+        // An overlay names it as it names a folder.
+        let overlay =
+            format!("resources:\n- {url}\nimages:\n- name: windows-node-pools\n  newName: registry.example.com/a\n");
+        let overlay = folder(&[("kustomization.yaml", &overlay)]);
+        assert!(build(overlay.path()).unwrap().contains("image: registry.example.com/a:"));
+    }
+}
+
 fn pool_of(rendered: &str) -> Value {
     let documents =
         serde_yaml::Deserializer::from_str(rendered).map(|one| serde::Deserialize::deserialize(one).unwrap());

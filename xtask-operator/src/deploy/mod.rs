@@ -27,8 +27,9 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 pub(crate) use alerts::{Alert, alerts};
 pub(crate) use chart::values_table as chart_values;
 pub(crate) use object::{Object, Site, VERSION};
-pub(crate) use olm::{Release, bundle, catalog, openshift};
+pub(crate) use olm::{Release, bundle, catalog, catalog_source, openshift};
 pub(crate) use platform::Platform;
+pub(crate) use rights::under_olm;
 pub(crate) use single::manifest;
 pub(crate) use yaml::comment;
 

@@ -76,8 +76,15 @@ impl Patch {
     /// Changes the object, if it is the one that is meant.
     pub(crate) fn apply(&self, object: &mut Object) {
         let is_meant = object.kind() == self.kind && self.name.is_none_or(|n| object.value["metadata"]["name"] == n);
-        let Some((parent, key)) = self.path.rsplit_once('/').filter(|_| is_meant) else { return };
-        match object.value.pointer_mut(parent) {
+        if is_meant {
+            self.apply_to(&mut object.value);
+        }
+    }
+
+    /// Changes the object.
+    pub(crate) fn apply_to(&self, object: &mut Value) {
+        let Some((parent, key)) = self.path.rsplit_once('/') else { return };
+        match object.pointer_mut(parent) {
             Some(Value::Object(parent)) => {
                 parent.insert(key.replace("~1", "/"), self.value.clone());
             }

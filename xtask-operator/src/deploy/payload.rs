@@ -64,11 +64,11 @@ impl Form {
     }
 
     /// The same as changes of the Deployment.
-    pub(super) fn patches(self, image: &str) -> Vec<Patch> {
+    pub(super) fn patches(self, operator: &str, image: &str) -> Vec<Patch> {
         let of_pod = "/spec/template/spec";
         let mut patches = Vec::new();
         let mut patch = |path: String, value| patches.push(Patch { kind: "Deployment", name: None, path, value });
-        let init_containers = self.init_containers(&format!("{NAME}:{VERSION}"), image);
+        let init_containers = self.init_containers(operator, image);
         if !init_containers.is_empty() {
             patch(format!("{of_pod}/initContainers"), json!(init_containers));
         }

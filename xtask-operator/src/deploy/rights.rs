@@ -334,7 +334,7 @@ fn other_namespaces(site: &Site) -> Vec<Object> {
 
 /// What the operator may do in addition where OLM installs it: create its policies, and not change them. Its `OperatorCondition` is OLM's
 /// to grant.
-pub(super) fn under_olm(site: &Site) -> Vec<Object> {
+pub(crate) fn under_olm(site: &Site) -> Vec<Object> {
     let file = "olm/rights.yaml";
     let to = account(&site.service_account, &site.namespace);
     let about = "Where OLM installs the operator: the ConfigMap that names the release whose policies are in force.";

@@ -17,7 +17,7 @@ pub(crate) fn manifest(platform: Platform, image: &str, payload_image: Option<&s
     objects.extend(platform.objects(&super::objects(&site)));
     let deployment = objects.iter_mut().find(|object| object.kind() == "Deployment").context("no Deployment")?;
     deployment.value["spec"]["template"]["spec"]["containers"][0]["image"] = json!(image);
-    for patch in payload_image.into_iter().flat_map(|image| payload::Form::Volume.patches(image)) {
+    for patch in payload_image.into_iter().flat_map(|payload| payload::Form::Volume.patches(image, payload)) {
         patch.apply(deployment);
     }
     let documents: Vec<String> = objects.iter().map(document).collect();

@@ -22,6 +22,11 @@ use k8s_openapi::{
 
 use super::object::{NAME, Object, Site, VERSION};
 
+/// The operator's image, where a release names none by its digest.
+pub(super) fn default_image() -> String {
+    format!("{NAME}:{VERSION}")
+}
+
 /// Where kubelet probes.
 pub(super) const PROBES: i32 = 9182;
 /// Where metrics are.
@@ -118,7 +123,7 @@ fn container() -> Container {
     };
     Container {
         name: "operator".into(),
-        image: Some(format!("{NAME}:{VERSION}")),
+        image: Some(default_image()),
         args: Some(vec!["run".into()]),
         env: Some(vec![of_pod("WATCH_NAMESPACE", "metadata.namespace"), of_pod("POD_NAME", "metadata.name")]),
         ports: Some(vec![port("probes", PROBES), port("metrics", METRICS), port("webhook", WEBHOOK)]),

@@ -30,7 +30,7 @@ impl Reserved {
         let api_server = host.parse::<IpAddr>().ok().map(|ip| ip.to_canonical());
         let dns = cluster.cluster_dns.iter().filter_map(|a| a.parse::<IpAddr>().ok());
         Self {
-            services: cluster.service_cidr.split(',').filter_map(|cidr| network(cidr.trim())).collect(),
+            services: networks(&cluster.service_cidr).collect(),
             addresses: dns.chain(api_server).map(|ip| ip.to_canonical()).collect(),
             api_server: host.to_ascii_lowercase(),
             domain: cluster.cluster_domain.to_ascii_lowercase(),
@@ -66,6 +66,15 @@ impl Reserved {
             || of_cluster(&self.domain)
             || name == self.api_server)
     }
+}
+
+/// Whether an address belongs to a Service, where `service_cidr` is the network of Services: one range, or several with commas in between.
+pub fn is_of_service(service_cidr: &str, ip: IpAddr) -> bool {
+    networks(service_cidr).any(|network| contains(network, ip.to_canonical()))
+}
+
+fn networks(cidrs: &str) -> impl Iterator<Item = (IpAddr, u8)> {
+    cidrs.split(',').filter_map(|cidr| network(cidr.trim()))
 }
 
 fn network(cidr: &str) -> Option<(IpAddr, u8)> {

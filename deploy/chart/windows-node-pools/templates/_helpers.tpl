@@ -32,6 +32,9 @@ nodeSelector:
 {{- if and (eq .Values.platform "kubernetes") (not .Values.operator.apiServer) }}
 {{- fail "operator.apiServer is missing: with platform kubernetes, set it to the URL at which Windows hosts reach the API server, for example https://api.example.com:6443" }}
 {{- end }}
+{{- if and .Values.operator.payload .Values.payload.image }}
+{{- fail "operator.payload and payload.image are both set: the payload is either in a folder of the operator's image or in an image of its own; remove one" }}
+{{- end }}
 {{- if .Values.operator.payload }}
 - name: PAYLOAD_DIR
   value: {{ .Values.operator.payload | quote }}

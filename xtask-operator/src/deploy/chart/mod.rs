@@ -25,6 +25,10 @@ pub(crate) const FOLDER: &str = "deploy/chart/windows-node-pools";
 const NO_API_SERVER: &str = "operator.apiServer is missing: with platform kubernetes, set it to the URL at which Windows hosts reach the API server, \
     for example https://api.example.com:6443";
 
+/// Why a release with two payloads is refused.
+const TWO_PAYLOADS: &str = "operator.payload and payload.image are both set: the payload is either in a folder of the operator's image or in an image of \
+    its own; remove one";
+
 const ABOUT: &str = "Operator that turns Windows hosts into nodes of an OpenShift or Kubernetes cluster";
 
 /// Path from the root of the repository, and text.

@@ -335,10 +335,14 @@ pub(super) fn helpers(objects: &[Object], settings: &[OperatorSetting]) -> Strin
          {{{{- if and (eq .Values.platform \"kubernetes\") (not .Values.operator.apiServer) }}}}\n\
          {{{{- fail {:?} }}}}\n\
          {{{{- end }}}}\n\
+         {{{{- if and .Values.operator.payload .Values.payload.image }}}}\n\
+         {{{{- fail {:?} }}}}\n\
+         {{{{- end }}}}\n\
          {variables}{{{{- end }}}}\n",
         defaults(Platform::OpenShift),
         defaults(Platform::Kubernetes),
         super::NO_API_SERVER,
+        super::TWO_PAYLOADS,
     )
 }
 

@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result};
 use api::names::{DEFAULT_KEY_SECRET, DEFAULT_KEY_SECRET_KEY, DEFAULT_NAMESPACE, key};
 use serde_json::{Map, Value, json};
 
-use super::{Release, Sorted, VERSION, csv_name, openshift_version, release_of_policies, site};
+use super::{super::payload::Form, Release, Sorted, VERSION, csv_name, openshift_version, release_of_policies, site};
 
 /// The property of the newest OpenShift.
 pub(super) const MAX_OPENSHIFT: &str = "olm.maxOpenShiftVersion";
@@ -87,7 +87,8 @@ pub(super) fn csv(release: &Release<'_>, sorted: &Sorted) -> Result<Value> {
 }
 
 fn related_images(release: &Release<'_>) -> Vec<Value> {
-    let images = [("operator", Some(release.image)), ("must-gather", release.must_gather)];
+    let images =
+        [("operator", Some(release.image)), ("payload", release.payload), ("must-gather", release.must_gather)];
     images.into_iter().filter_map(|(name, image)| Some(json!({"name": name, "image": image?}))).collect()
 }
 
@@ -201,7 +202,12 @@ fn words(name: &str) -> String {
 }
 
 fn deployment(release: &Release<'_>, deployment: &Value) -> Value {
-    let mut spec = deployment["spec"].clone();
+    let mut deployment = deployment.clone();
+    // Not as a volume: OLM installs on clusters whose nodes cannot mount an image.
+    for patch in release.payload.into_iter().flat_map(|image| Form::InitContainers.patches(release.image, image)) {
+        patch.apply_to(&mut deployment);
+    }
+    let mut spec = deployment["spec"].take();
     let container = &mut spec["template"]["spec"]["containers"][0];
     container["image"] = release.image.into();
     if let Some(env) = container["env"].as_array_mut() {

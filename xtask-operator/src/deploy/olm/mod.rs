@@ -8,7 +8,7 @@ mod openshift_version;
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 pub(crate) use openshift_version::openshift;
 
@@ -16,7 +16,7 @@ use super::{
     kustomize::{HEADER, document},
     object::{NAME, Object, Site, VERSION},
     platform::Platform,
-    policies, rights,
+    policies, rights, workload,
     yaml::{Notes, emit},
 };
 
@@ -32,6 +32,8 @@ pub(crate) struct Release<'a> {
     pub image: &'a str,
     /// The image for `oc adm must-gather`, by digest.
     pub must_gather: Option<&'a str>,
+    /// The image of the payload, by digest, where the operator's image has none.
+    pub payload: Option<&'a str>,
     /// Minor versions of Kubernetes whose programs are in the image, for example 36.
     pub kubernetes: &'a [u32],
 }
@@ -153,9 +155,19 @@ pub(crate) fn catalog(release: &Release<'_>, bundle_image: &str) -> Result<Strin
     Ok(HEADER.to_owned() + &catalog::documents(release, &csv, bundle_image)?)
 }
 
+/// What has OLM v0 offer the catalog in this image.
+pub(crate) fn catalog_source(catalog_image: &str) -> String {
+    plain(&json!({
+        "apiVersion": "operators.coreos.com/v1alpha1",
+        "kind": "CatalogSource",
+        "metadata": {"name": NAME, "namespace": "openshift-marketplace"},
+        "spec": {"sourceType": "grpc", "image": catalog_image, "displayName": "Windows node pools"},
+    }))
+}
+
 /// Path from the root of the repository, and text: what reviewers read and tests install. The image has a tag, and the CRDs are in `crds/`.
 pub(super) fn files(kubernetes: &[u32]) -> Result<BTreeMap<String, String>> {
-    let release = Release { image: &format!("{NAME}:{VERSION}"), must_gather: None, kubernetes };
+    let release = Release { image: &workload::default_image(), must_gather: None, payload: None, kubernetes };
     let mut files: BTreeMap<_, _> =
         without_crds(&release)?.into_iter().map(|(path, text)| (format!("deploy/olm/{path}"), text)).collect();
     files.insert(format!("deploy/{}", policies::release::FILE), lasting_policies());

@@ -19,7 +19,11 @@ const MUST_GATHER: &str =
     "registry.example.com/c@sha256:00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 const BUNDLE_IMAGE: &str =
     "registry.example.com/b@sha256:fedcba9876543210fedcba9876543210fedcba9876543210fedcba9876543210";
-const RELEASE: Release<'_> = Release { image: IMAGE, must_gather: Some(MUST_GATHER), kubernetes: &[36] };
+const RELEASE: Release<'_> = Release { image: IMAGE, must_gather: Some(MUST_GATHER), payload: None, kubernetes: &[36] };
+
+const PAYLOAD: &str = "registry.example.com/p@sha256:ffeeddccbbaa99887766554433221100ffeeddccbbaa99887766554433221100";
+/// The operator's image has no payload.
+const WITH_PAYLOAD: Release<'_> = Release { payload: Some(PAYLOAD), ..RELEASE };
 
 /// The kinds that a bundle of format registry+v1 may hold, and whether they are in a namespace: `supportedResources` of operator-registry,
 /// by which OLM v1 goes, too.
@@ -49,12 +53,20 @@ const SUPPORTED: [(&str, bool); 22] = [
 ];
 
 fn manifests() -> Vec<(String, Value)> {
-    let files = bundle(&RELEASE).unwrap().into_iter().filter(|(path, _)| path.starts_with("manifests/"));
+    manifests_of(&RELEASE)
+}
+
+fn manifests_of(release: &Release<'_>) -> Vec<(String, Value)> {
+    let files = bundle(release).unwrap().into_iter().filter(|(path, _)| path.starts_with("manifests/"));
     files.map(|(path, text)| (path, serde_yaml::from_str(&text).unwrap())).collect()
 }
 
 fn the_csv() -> Value {
-    manifests().into_iter().find(|(_, object)| object["kind"] == "ClusterServiceVersion").unwrap().1
+    csv_of(&RELEASE)
+}
+
+fn csv_of(release: &Release<'_>) -> Value {
+    manifests_of(release).into_iter().find(|(_, object)| object["kind"] == "ClusterServiceVersion").unwrap().1
 }
 
 #[test]
@@ -177,18 +189,38 @@ fn a_bundle_has_the_objects_of_openshift_but_for_what_is_named() {
 
 #[test]
 fn every_image_of_a_release_has_a_digest_and_is_listed() {
-    let csv = the_csv();
-    let related: Vec<_> =
-        csv["spec"]["relatedImages"].as_array().unwrap().iter().map(|image| image["image"].as_str().unwrap()).collect();
-    let pod = &csv["spec"]["install"]["spec"]["deployments"][0]["spec"]["template"]["spec"];
-    let containers = ["containers", "initContainers"].iter().filter_map(|key| pod[*key].as_array()).flatten();
-    for container in containers {
-        let image = container["image"].as_str().unwrap();
-        assert!(image.contains("@sha256:") && related.contains(&image), "{image}");
+    for release in [RELEASE, WITH_PAYLOAD] {
+        let csv = csv_of(&release);
+        let related = csv["spec"]["relatedImages"].as_array().unwrap();
+        let related: Vec<_> = related.iter().map(|image| image["image"].as_str().unwrap()).collect();
+        let pod = &csv["spec"]["install"]["spec"]["deployments"][0]["spec"]["template"]["spec"];
+        let containers = ["containers", "initContainers"].iter().filter_map(|key| pod[*key].as_array()).flatten();
+        for container in containers {
+            let image = container["image"].as_str().unwrap();
+            assert!(image.contains("@sha256:") && related.contains(&image), "{image}");
+        }
+        assert_eq!(csv["metadata"]["annotations"]["containerImage"], IMAGE);
+        assert_eq!(csv["metadata"]["annotations"]["operators.openshift.io/must-gather-image"], MUST_GATHER);
+        assert!(related.contains(&MUST_GATHER));
+        assert_eq!(related.contains(&PAYLOAD), release.payload.is_some());
     }
-    assert_eq!(csv["metadata"]["annotations"]["containerImage"], IMAGE);
-    assert_eq!(csv["metadata"]["annotations"]["operators.openshift.io/must-gather-image"], MUST_GATHER);
-    assert!(related.contains(&MUST_GATHER));
+}
+
+/// On each cluster: many nodes cannot mount an image.
+#[test]
+fn a_bundle_copies_the_payload_from_an_image_of_its_own() {
+    let csv = csv_of(&WITH_PAYLOAD);
+    let pod = &csv["spec"]["install"]["spec"]["deployments"][0]["spec"]["template"]["spec"];
+    let list = |of: &Value| of.as_array().cloned().unwrap_or_default();
+    let images: Vec<_> = list(&pod["initContainers"]).iter().map(|one| one["image"].clone()).collect();
+    assert_eq!(images, [IMAGE, PAYLOAD]);
+    assert!(list(&pod["volumes"]).iter().all(|volume| volume["image"].is_null()));
+    let operator = &pod["containers"][0];
+    assert_eq!(operator["image"], IMAGE);
+    assert!(list(&operator["env"]).iter().any(|variable| variable["name"] == "PAYLOAD_DIR"));
+    assert!(list(&operator["volumeMounts"]).iter().any(|mount| mount["name"] == "payload"));
+    let pod = &the_csv()["spec"]["install"]["spec"]["deployments"][0]["spec"]["template"]["spec"];
+    assert_eq!(pod["initContainers"], Value::Null);
 }
 
 #[test]
