@@ -179,7 +179,7 @@ impl Reconciler {
                     self.begin(&desired, operation);
                 }
             }
-            Ok(Some(desired)) => match desired.services.validate() {
+            Ok(Some(desired)) => match desired.services.validate_for_host() {
                 Ok(()) => {
                     self.begin(&desired, operation);
                     info!(version = desired.version, node = desired.node_name, "following this desired state");

@@ -271,6 +271,13 @@ fn a_desired_state_that_cannot_be_used_changes_nothing() {
     bed.settle();
     bed.desire("v2", vec![service("a", 0, &["a"])]);
     assert_eq!(bed.settle().version.as_deref(), Some("v1"));
+    let script = json!({"variableName": "ENDPOINT", "path": "x.ps1"});
+    bed.desire("v2", vec![Service { powershell_pre_scripts: vec![script], ..service("kubelet", 1, &[]) }]);
+    assert_eq!(
+        bed.settle().version.as_deref(),
+        Some("v1"),
+        "no script is run, and the variable would stay in the command"
+    );
     files::write(&bed.host, path::DESIRED, b"{", Access::Protected).unwrap();
     assert_eq!(bed.settle().version.as_deref(), Some("v1"));
     bed.kill("kubelet");
