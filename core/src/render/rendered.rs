@@ -136,6 +136,11 @@ fn service_accounts(template: &TemplateSpec) -> Vec<String> {
 }
 
 impl Rendered {
+    /// Whether a cloud controller manager is to find the machines of the Nodes.
+    pub fn has_cloud_controller(&self) -> bool {
+        self.services.services.iter().any(|s| s.name == "kubelet" && s.path.contains(kubelet::EXTERNAL_CLOUD))
+    }
+
     /// Hash of what it means to a host, in 64 hex digits: not of how it is written down, and not of what stays with the
     /// operator. Comparable only with what the same operator computes, see [`HASH_VERSION`]: what was stored by another one
     /// is hashed again.
