@@ -14,6 +14,9 @@ use super::PullSecret;
 const DIRECTORY: &str = r"C:\k\containerd\registries";
 /// Where images of `docker.io` really are.
 const DOCKER_HUB: (&str, &str) = ("docker.io", "registry-1.docker.io");
+/// In this spelling alone: a registry's token takes the place of the header. Beside one in another spelling containerd sends both, and a proxy in front of the
+/// registry may refuse that.
+const AUTHORIZATION: &str = "Authorization";
 /// A name that never resolves (RFC 2606): nothing is pulled where the source is not to be asked and there is no mirror.
 const NOWHERE: &str = "never-contact-source.invalid";
 
@@ -284,7 +287,7 @@ fn in_order<S: Serializer>(hosts: &[(String, Host)], serializer: S) -> Result<S:
 fn hosts_toml(registry: &Registry<'_>, secret: &PullSecret) -> String {
     let host = |mirror: &Mirror<'_>| {
         let basic = mirror.login(secret).map(|basic| format!("Basic {basic}"));
-        let header = basic.map(|value| ("authorization", value)).into_iter().collect();
+        let header = basic.map(|value| (AUTHORIZATION, value)).into_iter().collect();
         let capabilities: &[&str] = if mirror.tags { &["pull", "resolve"] } else { &["pull"] };
         Host { capabilities, override_path: true, header }
     };

@@ -87,8 +87,8 @@ fn one_file_for_each_registry() {
         (
             r"C:\k\containerd\registries\docker.io\hosts.toml",
             "server = \"https://mirror:5000/v2/hub\"\ncapabilities = [\"pull\"]\noverride_path = true\n\n[header]\n\
-             authorization = \"Basic YTpi\"\n\n[host.\"https://mirror:5000/v2/hub\"]\ncapabilities = [\"pull\"]\noverride_path = true\n\n\
-             [host.\"https://mirror:5000/v2/hub\".header]\nauthorization = \"Basic YTpi\"\n",
+             Authorization = \"Basic YTpi\"\n\n[host.\"https://mirror:5000/v2/hub\"]\ncapabilities = [\"pull\"]\noverride_path = true\n\n\
+             [host.\"https://mirror:5000/v2/hub\".header]\nAuthorization = \"Basic YTpi\"\n",
         ),
         (
             r"C:\k\containerd\registries\nowhere.example.com\hosts.toml",
@@ -97,7 +97,7 @@ fn one_file_for_each_registry() {
         (
             r"C:\k\containerd\registries\registry.example.com_5000_\hosts.toml",
             "[host.\"https://mirror:5000/v2/own\"]\ncapabilities = [\"pull\"]\noverride_path = true\n\n\
-             [host.\"https://mirror:5000/v2/own\".header]\nauthorization = \"Basic Yzpk\"\n\n\
+             [host.\"https://mirror:5000/v2/own\".header]\nAuthorization = \"Basic Yzpk\"\n\n\
              [host.\"https://second/v2\"]\ncapabilities = [\"pull\", \"resolve\"]\noverride_path = true\n\n\
              [host.\"https://zebra/v2\"]\ncapabilities = [\"pull\", \"resolve\"]\noverride_path = true\n\n\
              [host.\"https://alpha/v2\"]\ncapabilities = [\"pull\", \"resolve\"]\noverride_path = true\n",
@@ -202,7 +202,7 @@ fn the_login_with_the_longest_path_of_the_mirror() {
     ] {
         let read: toml::Value = toml::from_str(&files(&rules, &secret)[0].1).unwrap();
         let hosts = read["host"].as_table().unwrap();
-        let header = |host: &toml::Value| host.get("header").map(|h| h["authorization"].as_str().unwrap().to_owned());
+        let header = |host: &toml::Value| host.get("header").map(|h| h["Authorization"].as_str().unwrap().to_owned());
         let found: Vec<Option<String>> = hosts.values().map(header).collect();
         let expected: Vec<Option<String>> = expected.iter().map(|login| login.map(|l| format!("Basic {l}"))).collect();
         assert_eq!(found, expected, "{about}");
@@ -215,7 +215,7 @@ fn the_login_with_the_longest_path_of_the_mirror() {
 #[test]
 fn a_mirror_without_a_login_has_none() {
     let (_, text) = files(&[rule("quay.io", &["mirror:5000"])], &PullSecret::default()).remove(0);
-    assert!(!text.contains("authorization"), "{text}");
+    assert!(!text.contains("uthorization"), "{text}");
 }
 
 proptest! {
