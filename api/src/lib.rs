@@ -7,6 +7,7 @@
 //! * [`payload`]: the manifest of the files that a host needs.
 //! * [`events`]: the reasons of the operator's events.
 //! * [`reasons`]: reasons of errors, with their meaning and remedy.
+//! * [`registries`]: which images a login of a registry is for.
 //! * [`text`]: text from outside the operator, made safe to display.
 //!
 //! This crate has no client and no async code: it is also compiled for Windows.
@@ -38,6 +39,7 @@ pub mod payload;
 mod pool;
 mod quantity;
 pub mod reasons;
+pub mod registries;
 mod rule;
 pub mod services;
 pub mod services_version;

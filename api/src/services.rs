@@ -46,7 +46,8 @@ pub struct Service {
     /// Variables with values that the host itself knows.
     #[serde(default, deserialize_with = "or_null", skip_serializing_if = "Vec::is_empty")]
     pub host_variables_in_command: Vec<HostVariable>,
-    /// Legacy; always empty in ConfigMaps of this operator and never run, because it does not use PowerShell.
+    /// Legacy: scripts that WMCO's daemon runs before the service, for values of its command. Always empty in ConfigMaps of this operator, which does not
+    /// use PowerShell; [`ServicesConfig::validate_for_host`] refuses others.
     #[serde(default, deserialize_with = "or_null", skip_serializing_if = "Vec::is_empty")]
     pub powershell_pre_scripts: Vec<serde_json::Value>,
     /// Variables that the service has in addition to those of the machine.
@@ -271,6 +272,23 @@ impl ServicesConfig {
         }
     }
 
+    /// Checks what a host is to follow: the rules of the format, and that no service needs a script. Without it, its command would be started with the
+    /// variable in it in place of the value.
+    ///
+    /// # Errors
+    /// [`ServicesError::Service`], as [`ServicesConfig::validate`], and when a service has a script.
+    pub fn validate_for_host(&self) -> Result<(), ServicesError> {
+        self.validate()?;
+        match self.services.iter().find(|service| !service.powershell_pre_scripts.is_empty()) {
+            Some(service) => Err(ServicesError::Service {
+                service: service.name.clone(),
+                problem: "it needs a PowerShell script (powershellPreScripts) to run before it, and this daemon runs none: the services are of the Windows Machine Config \
+                          Operator; take the node over, or leave it to that operator",
+            }),
+            None => Ok(()),
+        }
+    }
+
     /// A service that depends on itself, directly or through others.
     fn cycle(&self) -> Option<&Service> {
         // Repeatedly removes services that depend on no remaining service. A service that cannot be removed is in a
@@ -374,6 +392,14 @@ mod tests {
         let config = ServicesConfig::from_data(&data).unwrap();
         assert_eq!(config.services.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(), ["kubelet", "kube-proxy"]);
         assert_eq!(ServicesConfig::from_data(&config.to_data()).unwrap(), config);
+        // It is compared with what a host would get, and followed by none.
+        let refused = config.validate_for_host().unwrap_err().to_string();
+        assert!(refused.contains("kube-proxy") && refused.contains("powershellPreScripts"), "{refused}");
+        let mut plain = config;
+        plain.services[1].powershell_pre_scripts.clear();
+        plain.validate_for_host().unwrap();
+        plain.services[0].path.clear();
+        assert!(plain.validate_for_host().is_err(), "nor one that breaks a rule of the format");
     }
 
     #[test]

@@ -80,7 +80,7 @@ fn what_hosts_get_on_each_platform() {
 /// whether a host may be a node, and what people read of it.
 #[test]
 fn what_depends_on_the_version_of_windows() {
-    for WindowsVersion { name, build, support_ends, image } in VERSIONS {
+    for WindowsVersion { name, build, support_ends, image, .. } in VERSIONS {
         let verdict = |os_name: &str, os_build: String| {
             let machine = Machine {
                 is_admin: true,

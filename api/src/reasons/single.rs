@@ -59,6 +59,18 @@ pub(super) const SINGLE: Section = Section {
             "Remove the services that the message names, or disable them.",
         ),
         of(
+            "WindowsSupportEnds",
+            "a warning in `PreflightPassed=True` and of `check host`",
+            "Microsoft's extended support of the host's Windows ends in this year, or has ended.",
+            "Replace the host by one with a newer [version](platforms.md#versions-of-windows).",
+        ),
+        of(
+            "NameNotOfInstance",
+            "a warning in `PreflightPassed=True`",
+            "The host is to have a cloud controller manager on AWS, which finds no instance by the name of its Node.",
+            "List the host with the private DNS name of its instance, or outside of the cloud: see [platforms](platforms.md).",
+        ),
+        of(
             "NotDomainJoined",
             "instance: `GMSAReady=False`",
             "The pool lists accounts, and the host is a member of no domain.",

@@ -11,7 +11,7 @@ use remote::{
 };
 use wnp_core::operation::{
     preflight::{self, Preflight},
-    preflight_warnings::{self, Warning},
+    preflight_warnings::{self, Asked, Warning},
     service_accounts, windows_versions,
 };
 
@@ -133,12 +133,14 @@ fn of_state(args: &CheckHost, state: &HostState) -> Vec<Row> {
         let note = match check {
             "restart" => "Windows waits for none that needs you",
             "antivirus" => "nothing that needs you",
+            "support" => "Microsoft supports this Windows",
             _ => "none of another installer",
         };
         finding(check, warning.map(|w| (true, w.reason(), w.to_string())), note.to_owned())
     };
     let faults = preflight::results(&asked, state).into_iter().map(fault);
-    let warnings = preflight_warnings::results(state, false).into_iter().map(warning);
+    let warnings =
+        preflight_warnings::results(&Asked { now: asked.now, ..Asked::default() }, state).into_iter().map(warning);
     faults.chain(warnings).chain(facts_of(machine)).chain([plugins(state)]).chain(accounts(args, state)).collect()
 }
 

@@ -165,7 +165,7 @@ fn preflight(scope: &mut Scope, target: &Target, api_server: &str, state: &HostS
     let credential_plugin = target.rendered.shared.credential_plugin.as_ref().map(|plugin| plugin.clsid.as_str());
     let asked = Preflight { cluster_id, user: &user, api_server: Some(api_server), needed, credential_plugin, now };
     let found = preflight::check(&asked, state);
-    suitability::report(scope, found.as_ref().copied(), state);
+    suitability::report(scope, &target.rendered, found.as_ref().copied(), state);
     Ok(found?)
 }
 

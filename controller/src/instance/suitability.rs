@@ -7,8 +7,12 @@ use api::{
 };
 use jiff::Timestamp;
 use wnp_core::{
-    operation::{preflight::Faults, preflight_warnings, service_accounts},
-    render::Shared,
+    operation::{
+        preflight::Faults,
+        preflight_warnings::{self, Asked},
+        service_accounts,
+    },
+    render::{Platform, Rendered, Shared},
 };
 
 use super::scope::Scope;
@@ -16,9 +20,16 @@ use crate::events::EventReason;
 
 /// Reports what the check before the first change has found. Warnings that are new get an event. A restart that the operation is about to
 /// make is none.
-pub(super) fn report(scope: &mut Scope, found: Result<(), &Faults>, state: &HostState) {
+pub(super) fn report(scope: &mut Scope, of_pool: &Rendered, found: Result<(), &Faults>, state: &HostState) {
     let leaves = scope.status.operation.as_ref().and_then(|o| o.boot_id_to_leave.as_ref());
-    let warnings = preflight_warnings::in_words(state, leaves == Some(&state.machine.boot_id));
+    let is_on_aws = scope.cx.hosts.release.get().cluster.platform == Platform::Aws && of_pool.has_cloud_controller();
+    let name = scope.name();
+    let asked = Asked {
+        restarts: leaves == Some(&state.machine.boot_id),
+        now: Timestamp::now(),
+        name_on_aws: is_on_aws.then_some(&name),
+    };
+    let warnings = preflight_warnings::in_words(&asked, state);
     let (status, why, message) = match found {
         Ok(()) if warnings.is_empty() => (Status::True, reason::SUCCEEDED, String::new()),
         Ok(()) => (Status::True, reason::PASSED_WITH_WARNINGS, format!("warning: {warnings}")),

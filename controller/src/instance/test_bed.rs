@@ -102,6 +102,16 @@ impl Bed {
         (self.cx, self.caches) = process(&self.api, self.files.path(), epoch, self.traces.clone());
     }
 
+    /// The operator starts again, with these payloads: each has a minor version of Kubernetes as its name.
+    pub(super) fn take_payloads(&mut self, payloads: &[(&str, Vec<Entry>)]) {
+        let dir = self.files.path().join("payload");
+        std::fs::remove_dir_all(&dir).unwrap();
+        for (minor, entries) in payloads {
+            write(&dir.join(minor), entries, LEVEL_FAST).unwrap();
+        }
+        self.restart_operator();
+    }
+
     /// The operator starts again, and traces its operations from now on.
     pub(super) fn trace_to(&mut self, traces: Traces) {
         self.traces = traces;

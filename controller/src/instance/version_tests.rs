@@ -1,11 +1,18 @@
 //! Versions that cannot be given to a host, and what a host may have kept from an earlier time.
 
+use std::fs;
+
 use api::{
     GrantType, TemplateSpec,
     host::{CredentialPlugin, path},
     names,
 };
 use serde_json::{Value, json};
+use testbed::payload::Entry;
+use wnp_core::{
+    render::{Cluster, Stored, fixtures},
+    rollout::version_diff,
+};
 
 use super::{
     executor_tests::{World, is_cordoned},
@@ -74,6 +81,50 @@ async fn a_version_that_cannot_be_had_is_reported_and_changes_nothing() {
         assert!(!is_cordoned(&node) && world.bed.host.kubelet_starts() == starts, "{about}: {node}");
         assert_eq!(world.instance().unwrap()["status"]["currentVersion"], json!(old), "{about}");
     }
+}
+
+/// From the API server's version to the program on the host, and back with the cluster: what a rollout does for each node.
+#[tokio::test]
+async fn a_node_moves_to_the_payload_of_the_clusters_version() {
+    let mut world = World::new().await;
+    let kubelet =
+        |version: &str| Entry::new(r"C:\k\kubelet.exe", version).version(Some(version)).services(&["kubelet"]);
+    let payloads = [("1.35", vec![kubelet("1.35.4")]), ("1.36", vec![kubelet("1.36.3")])];
+    world.bed.take_payloads(&payloads);
+    let follow = |world: &World, minor: u32, is_upgrading: bool| {
+        let cluster = Cluster { kubernetes_minor: Some(minor), is_upgrading, ..fixtures::cluster() };
+        world.bed.cx.hosts.release.follow(Ok(cluster.into()));
+        assert_eq!(world.bed.cx.hosts.release.fault(), None, "{minor}");
+    };
+    let rendered = |world: &World| {
+        let template: TemplateSpec = serde_json::from_value(json!({"kubelet": {"maxPods": 110}})).unwrap();
+        world.bed.cx.hosts.release.get().render(&template).unwrap()
+    };
+    let on_host = |world: &World| fs::read_to_string(world.bed.host.drive_c().join("k/kubelet.exe")).unwrap();
+
+    follow(&world, 35, false);
+    let first = world.publish(110);
+    world.grant("join-1", GrantType::Provision, &first, &json!({}));
+    world.works_until("it joins", |w| w.follows(&first)).await;
+    assert_eq!(on_host(&world), "1.35.4");
+
+    follow(&world, 36, true);
+    assert_eq!(world.publish(110), first, "the upgrade of the control plane is not done");
+    let mut last = first.clone();
+    for (minor, expected) in [(36, "1.36.3"), (35, "1.35.4")] {
+        let before = rendered(&world);
+        follow(&world, minor, false);
+        let (version, starts) = (world.publish(110), world.bed.host.kubelet_starts());
+        assert_ne!(version, last, "{minor}");
+        let change = version_diff::change(&Stored::Ours(before), &rendered(&world));
+        let grant = json!({"version": version, "disruption": change.disruption, "services": change.services});
+        world.grant(&format!("update-{minor}"), GrantType::Update, &version, &grant);
+        world.works_until(expected, |w| w.follows(&version)).await;
+        assert_eq!(on_host(&world), expected);
+        assert!(world.bed.host.kubelet_starts() > starts, "{minor}: the new kubelet was not started");
+        last = version;
+    }
+    assert_eq!(last, first, "the same again");
 }
 
 /// wicd would refuse it, after the drain.

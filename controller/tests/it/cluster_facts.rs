@@ -226,7 +226,7 @@ async fn mirrors_and_logins_of_registries_reach_nodes_that_run() -> Result<()> {
     until_followed(&world, &before).await?;
     let login = || toml("registry.example.com_5000_");
     let mirror = "[host.\"https://mirror.example.com:5000/v2\"]";
-    ensure!(login().contains(mirror) && login().contains("authorization = \"Basic "), "{}", login());
+    ensure!(login().contains(mirror) && login().contains("Authorization = \"Basic "), "{}", login());
     let named = |pool: &WindowsNodePool| {
         let found = conditions::find(&pool_status(pool).conditions, kind::WARNING).cloned();
         found.filter(|c| c.reason == "ClusterFactsPartlyUsed").map(|c| c.message).unwrap_or_default()
@@ -257,7 +257,7 @@ async fn mirrors_and_logins_of_registries_reach_nodes_that_run() -> Result<()> {
         .join(POOL, &spec_with(&hosts, json!({"template": {"spec": {"clusterPullSecret": {"mode": "Ignore"}}}})))
         .await?;
     until_followed(&world, &before).await?;
-    ensure!(config_json().is_empty() && login().contains(mirror) && !login().contains("authorization"), "{}", login());
+    ensure!(config_json().is_empty() && login().contains(mirror) && !login().contains("uthorization"), "{}", login());
 
     // What the cluster drops goes from hosts.
     let before = version(&world).await?;

@@ -39,6 +39,7 @@ mod guide;
 mod guide_commands;
 mod helm;
 mod host_identity;
+mod hosts_toml;
 mod image;
 mod image_pull;
 mod inventory;

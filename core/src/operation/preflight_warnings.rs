@@ -1,10 +1,15 @@
 //! What makes a host a worse node, and stops nothing: it is reported, and its owner decides. What a host says of itself reaches
 //! people only in part and made fit to be shown.
 
+use std::net::Ipv4Addr;
+
 use api::{
     host::{Defender, Feature, HostState, RestartCause},
     text,
 };
+use jiff::Timestamp;
+
+use super::windows_versions;
 
 /// Directories that an antivirus slows down, or breaks by holding files open: programs and settings, layers of images and containers,
 /// volumes of pods.
@@ -42,6 +47,25 @@ pub enum Warning {
         /// Their names.
         names: String,
     },
+    /// Microsoft's support of the host's Windows ends.
+    #[error(
+        "Microsoft's extended support of {name} ends in {year}; replace the host by one with a newer version of Windows Server"
+    )]
+    WindowsSupportEnds {
+        /// The version.
+        name: &'static str,
+        /// In which year.
+        year: u16,
+    },
+    /// The cloud controller manager of AWS finds no machine by the name of the Node.
+    #[error(
+        "on AWS a Node has the private DNS name of its instance, as ip-10-0-0-1.eu-west-1.compute.internal, and {name:?} is none: the cloud controller manager deletes it when it is not \
+         Ready; list the host with that name, or in a pool with template.spec.kubelet.cloudProvider: None"
+    )]
+    NameNotOfInstance {
+        /// The name.
+        name: String,
+    },
 }
 
 impl Warning {
@@ -52,18 +76,41 @@ impl Warning {
             Self::AntivirusFilter { .. } => "AntivirusFilter",
             Self::DefenderChecksContainerd => "DefenderChecksContainerd",
             Self::OtherContainerRuntime { .. } => "OtherContainerRuntime",
+            Self::WindowsSupportEnds { .. } => "WindowsSupportEnds",
+            Self::NameNotOfInstance { .. } => "NameNotOfInstance",
         }
     }
 }
 
-/// Each check with its warning, if there is one. `restarts`: the operator is about to restart the host.
-pub fn results(state: &HostState, restarts: bool) -> [(&'static str, Option<Warning>); 3] {
-    [("restart", restart(state, restarts)), ("antivirus", antivirus(state)), ("runtimes", runtimes(state))]
+/// What the host is checked with.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Asked<'a> {
+    /// Whether the operator is about to restart the host.
+    pub restarts: bool,
+    /// Now.
+    pub now: Timestamp,
+    /// Name of the Node, where AWS's cloud controller manager is to find an instance by it.
+    pub name_on_aws: Option<&'a str>,
+}
+
+/// Each check with its warning, if there is one.
+pub fn results(asked: &Asked<'_>, state: &HostState) -> Vec<(&'static str, Option<Warning>)> {
+    let mut results = vec![
+        ("restart", restart(state, asked.restarts)),
+        ("antivirus", antivirus(state)),
+        ("runtimes", runtimes(state)),
+        ("support", support(state, asked.now)),
+    ];
+    if let Some(name) = asked.name_on_aws {
+        let warning = Warning::NameNotOfInstance { name: name.to_owned() };
+        results.push(("cloud-name", (!is_name_of_instance(name)).then_some(warning)));
+    }
+    results
 }
 
 /// All warnings in a sentence. Empty if there are none.
-pub fn in_words(state: &HostState, restarts: bool) -> String {
-    let all: Vec<String> = results(state, restarts).into_iter().filter_map(|(_, w)| w).map(|w| w.to_string()).collect();
+pub fn in_words(asked: &Asked<'_>, state: &HostState) -> String {
+    let all: Vec<String> = results(asked, state).into_iter().filter_map(|(_, w)| w).map(|w| w.to_string()).collect();
     all.join("; ")
 }
 
@@ -98,6 +145,21 @@ fn antivirus(state: &HostState) -> Option<Warning> {
 fn runtimes(state: &HostState) -> Option<Warning> {
     let found = &state.container_runtimes;
     (!found.is_empty()).then(|| Warning::OtherContainerRuntime { names: names(found) })
+}
+
+fn support(state: &HostState, now: Timestamp) -> Option<Warning> {
+    let version = windows_versions::find(&state.machine.os_name, &state.machine.os_build)?;
+    let warning = Warning::WindowsSupportEnds { name: version.name, year: version.support_ends };
+    version.is_support_ending(now).then_some(warning)
+}
+
+/// Whether a name has the form of an instance's private DNS name, by its address or by its id. A domain of the network's own does not
+/// change it.
+fn is_name_of_instance(name: &str) -> bool {
+    let Some((host, domain)) = name.split_once('.') else { return false };
+    let is_address = host.strip_prefix("ip-").is_some_and(|ip| ip.replace('-', ".").parse::<Ipv4Addr>().is_ok());
+    let is_id = host.strip_prefix("i-").is_some_and(|id| id.bytes().all(|b| b.is_ascii_hexdigit()));
+    (is_address || is_id) && (domain == "ec2.internal" || domain.ends_with(".compute.internal"))
 }
 
 fn names(all: &[String]) -> String {
@@ -138,7 +200,16 @@ mod tests {
             configured(s);
             s.antivirus.defender = Defender::Excludes;
         };
-        let cases: [(&str, Change, Option<&str>, &str); 10] = [
+        let old: Change = |s| {
+            s.machine.os_name = "Windows Server 2019 Standard".into();
+            s.machine.os_build = "10.0.17763.1".into();
+        };
+        let newer: Change = |s| {
+            s.machine.os_name = "Windows Server 2022 Standard".into();
+            s.machine.os_build = "10.0.20348.1".into();
+        };
+        let now = "2029-02-01T00:00:00Z".parse().unwrap();
+        let cases: [(&str, Change, Option<&str>, &str); 12] = [
             ("a good host", |_| (), None, ""),
             ("an update", update, Some("WindowsRestartPending"), "changed features or packages and Windows Update"),
             (
@@ -158,16 +229,39 @@ mod tests {
             ("Defender before the join", |s| s.antivirus.defender = Defender::Checks, None, ""),
             ("Defender without the exclusion", removed, Some("DefenderChecksContainerd"), "by policy"),
             ("Defender with the exclusion", excluded, None, ""),
+            ("a Windows of long ago", old, Some("WindowsSupportEnds"), "Windows Server 2019 ends in 2029"),
+            ("a newer one", newer, None, ""),
             ("docker", |s| s.container_runtimes.push("docker".into()), Some("OtherContainerRuntime"), "docker run"),
         ];
         for (about, change, expected, part) in cases {
             let mut state = HostState::default();
             change(&mut state);
-            let found: Vec<Warning> = results(&state, false).into_iter().filter_map(|(_, w)| w).collect();
+            let asked = Asked { now, ..Asked::default() };
+            let found: Vec<Warning> = results(&asked, &state).into_iter().filter_map(|(_, w)| w).collect();
             assert_eq!(found.iter().map(Warning::reason).collect::<Vec<_>>(), Vec::from_iter(expected), "{about}");
-            let text = in_words(&state, false);
+            let text = in_words(&asked, &state);
             assert!(text.contains(part) && text.is_empty() == expected.is_none(), "{about}");
-            assert!(!in_words(&state, true).contains("Windows waits"), "{about}");
+            assert!(!in_words(&Asked { restarts: true, ..asked }, &state).contains("Windows waits"), "{about}");
+        }
+    }
+
+    #[test]
+    fn names_of_instances_on_aws() {
+        for (name, expected) in [
+            (None, true),
+            (Some("ip-10-0-12-7.ec2.internal"), true),
+            (Some("ip-10-0-12-7.eu-west-1.compute.internal"), true),
+            (Some("i-0123456789abcdef0.us-west-2.compute.internal"), true),
+            (Some("ip-10-0-12-7"), false),
+            (Some("ip-10-0-12-777.ec2.internal"), false),
+            (Some("ip-10-0-12-7.example.com"), false),
+            (Some("i-win.ec2.internal"), false),
+            (Some("win-1"), false),
+        ] {
+            let asked = Asked { name_on_aws: name, ..Asked::default() };
+            let text = in_words(&asked, &HostState::default());
+            assert_eq!(text.is_empty(), expected, "{name:?}: {text}");
+            assert!(text.is_empty() || text.contains(name.unwrap()), "{text}");
         }
     }
 
@@ -177,7 +271,7 @@ mod tests {
         let mut state = HostState::default();
         state.antivirus.filters.clone_from(&bad);
         state.container_runtimes = bad;
-        let text = in_words(&state, false);
+        let text = in_words(&Asked::default(), &state);
         assert!(text.len() < 1500 && text.chars().all(|c| c == ' ' || c.is_ascii_graphic()), "{text}");
         assert!(text.contains("and 9992 more"), "{text}");
     }

@@ -1,5 +1,7 @@
 //! Versions of Windows that nodes can have.
 
+use jiff::{Timestamp, tz::TimeZone};
+
 /// A version of Windows Server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowsVersion {
@@ -11,13 +13,40 @@ pub struct WindowsVersion {
     pub support_ends: u16,
     /// Tag of base images whose containers it runs without Hyper-V.
     pub image: &'static str,
+    /// The oldest version of `registry.k8s.io/pause`, the image of sandboxes, that is known to have it.
+    pub min_pause: [u16; 3],
+}
+
+impl WindowsVersion {
+    /// Whether the support has ended, or ends in the year of `now`: the day is not known here.
+    pub fn is_support_ending(&self, now: Timestamp) -> bool {
+        now.to_zoned(TimeZone::UTC).year() >= i16::try_from(self.support_ends).unwrap_or(i16::MAX)
+    }
 }
 
 /// The long-term servicing channel alone: containers run with process isolation, which wants a base image of the same version.
 pub const VERSIONS: [WindowsVersion; 3] = [
-    WindowsVersion { name: "Windows Server 2019", build: 17763, support_ends: 2029, image: "ltsc2019" },
-    WindowsVersion { name: "Windows Server 2022", build: 20348, support_ends: 2031, image: "ltsc2022" },
-    WindowsVersion { name: "Windows Server 2025", build: 26100, support_ends: 2034, image: "ltsc2025" },
+    WindowsVersion {
+        name: "Windows Server 2019",
+        build: 17763,
+        support_ends: 2029,
+        image: "ltsc2019",
+        min_pause: [3, 6, 0],
+    },
+    WindowsVersion {
+        name: "Windows Server 2022",
+        build: 20348,
+        support_ends: 2031,
+        image: "ltsc2022",
+        min_pause: [3, 6, 0],
+    },
+    WindowsVersion {
+        name: "Windows Server 2025",
+        build: 26100,
+        support_ends: 2034,
+        image: "ltsc2025",
+        min_pause: [3, 10, 2],
+    },
 ];
 
 /// The version of a host that reports this name and build. Windows 11 has builds of Windows Server.
@@ -38,9 +67,39 @@ mod tests {
     #[test]
     fn the_reference_has_each_version() {
         const PAGE: &str = include_str!("../../../docs/reference/platforms.md");
-        for WindowsVersion { name, build, support_ends, image } in VERSIONS {
+        for WindowsVersion { name, build, support_ends, image, .. } in VERSIONS {
             let row = format!("| {name} | {build} | `{image}` | {support_ends} |");
             assert!(PAGE.lines().any(|line| line.starts_with(&row)), "docs/reference/platforms.md lacks\n{row}");
+        }
+    }
+
+    /// Numbers of a tag, as 3.10.2.
+    fn numbers(tag: &str) -> [u16; 3] {
+        let mut numbers = tag.split('.').map(|part| part.parse().unwrap());
+        let numbers = std::array::from_fn(|_| numbers.next().unwrap_or(0));
+        assert_ne!(numbers, [0; 3], "{tag}");
+        numbers
+    }
+
+    #[test]
+    fn the_payload_has_an_image_of_sandboxes_for_each_version() {
+        const CONFIG: &str = include_str!("../../../xtask/payload/static/containerd_conf.toml");
+        let config: toml::Value = toml::from_str(CONFIG).unwrap();
+        let images = &config["plugins"]["io.containerd.cri.v1.images"];
+        let image = images["pinned_images"]["sandbox"].as_str().unwrap();
+        let tag = image.strip_prefix("registry.k8s.io/pause:").expect(image);
+        for WindowsVersion { name, min_pause, .. } in VERSIONS {
+            assert!(numbers(tag) >= min_pause, "{image} lacks {name}, which is in {min_pause:?}");
+        }
+    }
+
+    #[test]
+    fn support_is_ending_from_the_first_day_of_its_last_year() {
+        let version = VERSIONS[0];
+        for (now, expected) in
+            [("2028-12-31T23:59:59Z", false), ("2029-01-01T00:00:00Z", true), ("2035-06-01T00:00:00Z", true)]
+        {
+            assert_eq!(version.is_support_ending(now.parse().unwrap()), expected, "{now}");
         }
     }
 

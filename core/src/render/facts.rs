@@ -63,7 +63,7 @@ pub struct Cluster {
 impl Cluster {
     /// What of the facts does not reach hosts, or reaches them otherwise than it is meant, and why.
     pub fn problems(&self) -> Vec<String> {
-        self.unusable.iter().cloned().chain(mirrors::problems(&self.mirrors)).collect()
+        self.unusable.iter().cloned().chain(mirrors::problems(&self.mirrors, &self.pull_secret)).collect()
     }
 
     /// Names of the facts that differ, for people. Values stay out: some are secret.

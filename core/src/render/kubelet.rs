@@ -15,6 +15,9 @@ use super::{
 const IMAGE_GC_HIGH: i64 = 85;
 const IMAGE_GC_LOW: i64 = 80;
 
+/// Leaves it to a cloud controller manager to initialise the Node.
+pub(super) const EXTERNAL_CLOUD: &str = "--cloud-provider=external";
+
 /// Feature gates that the operator sets.
 const FEATURE_GATES: [&str; 2] = ["NodeLogQuery", "RotateKubeletServerCertificate"];
 
@@ -31,7 +34,7 @@ pub(super) fn command(context: &Context<'_>) -> String {
         "--v=2".to_owned(),
     ];
     if context.cluster.external_cloud_provider {
-        arguments.push("--cloud-provider=external".to_owned());
+        arguments.push(EXTERNAL_CLOUD.to_owned());
     }
     // The name is the one that the operator has proven; what a cloud or DNS calls the host now does not matter.
     arguments.push(format!("--hostname-override={NODE_NAME}"));

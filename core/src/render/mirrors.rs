@@ -14,6 +14,9 @@ use super::PullSecret;
 const DIRECTORY: &str = r"C:\k\containerd\registries";
 /// Where images of `docker.io` really are.
 const DOCKER_HUB: (&str, &str) = ("docker.io", "registry-1.docker.io");
+/// In this spelling alone: a registry's token takes the place of the header. Beside one in another spelling containerd sends both, and a proxy in front of the
+/// registry may refuse that.
+const AUTHORIZATION: &str = "Authorization";
 /// A name that never resolves (RFC 2606): nothing is pulled where the source is not to be asked and there is no mirror.
 const NOWHERE: &str = "never-contact-source.invalid";
 
@@ -96,10 +99,31 @@ struct Merged<'a> {
 
 #[derive(Debug, Default)]
 struct Registry<'a> {
-    mirrors: Vec<(Endpoint, bool)>,
+    mirrors: Vec<Mirror<'a>>,
     never_source: bool,
     /// What it follows: the rule, and its mirrors.
     rules: Vec<(&'a MirrorRule, Vec<Endpoint>)>,
+}
+
+/// A place that containerd asks.
+#[derive(Debug)]
+struct Mirror<'a> {
+    endpoint: Endpoint,
+    tags: bool,
+    /// The rules that name it, each with the whole path of its mirror: that decides about the login.
+    paths: Vec<(&'a MirrorRule, &'a str)>,
+}
+
+impl Mirror<'_> {
+    /// The login of the first rule that has one: containerd sends one header to each place.
+    fn login<'s>(&self, secret: &'s PullSecret) -> Option<&'s str> {
+        self.logins(secret).map(|(_, _, login)| login).next()
+    }
+
+    fn logins<'s>(&self, secret: &'s PullSecret) -> impl Iterator<Item = (&MirrorRule, &str, &'s str)> {
+        let login = |path| secret.of(&self.endpoint.registry, path);
+        self.paths.iter().filter_map(move |(rule, path)| Some((*rule, *path, login(path)?)))
+    }
 }
 
 fn merge(rules: &[MirrorRule]) -> Merged<'_> {
@@ -115,7 +139,7 @@ fn merge(rules: &[MirrorRule]) -> Merged<'_> {
         };
         let mut endpoints = Vec::new();
         for mirror in mirrors {
-            match Location::parse(mirror).map(|m| endpoint(place, m)) {
+            match Location::parse(mirror).map(|m| endpoint(place, m).map(|endpoint| (endpoint, m.path))) {
                 Ok(Some(endpoint)) => endpoints.push(endpoint),
                 Ok(None) => merged.problems.push(format!(
                     "{origin}: the mirror {mirror:?} of {source:?} is left out: its path must end with {:?}, the source's, because containerd \
@@ -138,19 +162,26 @@ fn merge(rules: &[MirrorRule]) -> Merged<'_> {
         }
         let registry = merged.registries.entry(place.registry).or_default();
         registry.never_source |= rule.never_source;
-        for endpoint in &endpoints {
-            match registry.mirrors.iter_mut().find(|(known, _)| known == endpoint) {
-                Some((_, tags)) => *tags |= rule.tags,
-                None => registry.mirrors.push((endpoint.clone(), rule.tags)),
+        for (endpoint, path) in &endpoints {
+            match registry.mirrors.iter_mut().find(|known| known.endpoint == *endpoint) {
+                Some(known) => {
+                    known.tags |= rule.tags;
+                    known.paths.push((rule, path));
+                }
+                None => registry.mirrors.push(Mirror {
+                    endpoint: endpoint.clone(),
+                    tags: rule.tags,
+                    paths: vec![(rule, path)],
+                }),
             }
         }
-        registry.rules.push((rule, endpoints));
+        registry.rules.push((rule, endpoints.into_iter().map(|(endpoint, _)| endpoint).collect()));
     }
     merged
 }
 
-/// What a person must know: rules that are left out, and those that extend to repositories that they do not name.
-pub(super) fn problems(rules: &[MirrorRule]) -> Vec<String> {
+/// What a person must know: rules that are left out, those that extend to repositories that they do not name, and logins that are not used.
+pub(super) fn problems(rules: &[MirrorRule], secret: &PullSecret) -> Vec<String> {
     let Merged { registries, mut problems } = merge(rules);
     for (name, registry) in registries {
         // A rule for a whole registry is meant for all of its images.
@@ -171,21 +202,49 @@ pub(super) fn problems(rules: &[MirrorRule]) -> Vec<String> {
                 ));
             }
         }
-        let mut parts = registry.rules.iter().filter(in_part).filter(|(rule, _)| !rule.tags);
-        if let Some((first, endpoints)) = parts.next() {
-            for (rule, others) in parts.filter(|(_, others)| others != endpoints) {
-                let shown: Vec<String> = others.iter().map(Endpoint::url).collect();
-                problems.push(format!(
-                    "{}: images of {:?} are asked from the mirrors of {:?} ({}), too, because containerd has mirrors of whole registries only",
-                    rule.origin,
-                    first.source,
-                    rule.source,
-                    shown.join(", ")
-                ));
-            }
-        }
+        problems.extend(redirected(name, &registry));
+        problems.extend(registry.mirrors.iter().flat_map(|mirror| unused_logins(mirror, secret)));
     }
     problems
+}
+
+/// Rules for parts of a registry whose images are asked from other mirrors, too: those of its other parts, or those of the whole.
+fn redirected(name: &str, registry: &Registry<'_>) -> Vec<String> {
+    let (parts, wholes): (Vec<_>, Vec<_>) = registry.rules.iter().partition(|(rule, _)| rule.source != name);
+    // Each mirror for tags of a part has been named already.
+    let parts: Vec<_> = parts.into_iter().filter(|(rule, _)| !rule.tags).collect();
+    let others = if wholes.is_empty() { &parts[..parts.len().min(1)] } else { &wholes[..] };
+    let urls = |endpoints: &[Endpoint]| endpoints.iter().map(Endpoint::url).collect::<Vec<_>>().join(", ");
+    let redirect = |(rule, endpoints): &&(&MirrorRule, Vec<Endpoint>)| {
+        let (other, _) = others.iter().find(|(_, others)| others != endpoints)?;
+        Some(format!(
+            "{}: images of {:?} are asked from the mirrors of {:?} ({}), too, and the other way round, because containerd has mirrors of whole \
+             registries only",
+            rule.origin,
+            other.source,
+            rule.source,
+            urls(endpoints)
+        ))
+    };
+    parts.iter().filter_map(redirect).collect()
+}
+
+/// Logins of organisations of a mirror that are not used: containerd sends one to each place.
+fn unused_logins(mirror: &Mirror<'_>, secret: &PullSecret) -> Vec<String> {
+    let Some(used) = mirror.login(secret) else { return Vec::new() };
+    let shown = |path: &str| format!("{}/{path}", mirror.endpoint.registry).trim_end_matches('/').to_owned();
+    let first = mirror.logins(secret).map(|(_, path, _)| path).next().unwrap_or_default();
+    let unused = mirror.logins(secret).filter(|(_, _, login)| *login != used);
+    unused
+        .map(|(MirrorRule { origin, source, .. }, path, _)| {
+            format!(
+                "{origin}: images of {source:?} are asked from the mirror {:?} with the login of {:?}, because containerd has one login for {}",
+                shown(path),
+                shown(first),
+                mirror.endpoint.url()
+            )
+        })
+        .collect()
 }
 
 /// Path and content of each file.
@@ -226,13 +285,13 @@ fn in_order<S: Serializer>(hosts: &[(String, Host)], serializer: S) -> Result<S:
 }
 
 fn hosts_toml(registry: &Registry<'_>, secret: &PullSecret) -> String {
-    let host = |(endpoint, tags): &(Endpoint, bool)| {
-        let basic = secret.of(&endpoint.registry, &endpoint.prefix).map(|basic| format!("Basic {basic}"));
-        let header = basic.map(|value| ("authorization", value)).into_iter().collect();
-        let capabilities: &[&str] = if *tags { &["pull", "resolve"] } else { &["pull"] };
+    let host = |mirror: &Mirror<'_>| {
+        let basic = mirror.login(secret).map(|basic| format!("Basic {basic}"));
+        let header = basic.map(|value| (AUTHORIZATION, value)).into_iter().collect();
+        let capabilities: &[&str] = if mirror.tags { &["pull", "resolve"] } else { &["pull"] };
         Host { capabilities, override_path: true, header }
     };
-    let hosts: Vec<(String, Host)> = registry.mirrors.iter().map(|m| (m.0.url(), host(m))).collect();
+    let hosts: Vec<(String, Host)> = registry.mirrors.iter().map(|m| (m.endpoint.url(), host(m))).collect();
     let (server, last) = match hosts.first() {
         _ if !registry.never_source => (None, None),
         Some((url, host)) => (Some(url.clone()), Some(host.clone())),

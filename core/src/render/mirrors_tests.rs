@@ -87,8 +87,8 @@ fn one_file_for_each_registry() {
         (
             r"C:\k\containerd\registries\docker.io\hosts.toml",
             "server = \"https://mirror:5000/v2/hub\"\ncapabilities = [\"pull\"]\noverride_path = true\n\n[header]\n\
-             authorization = \"Basic YTpi\"\n\n[host.\"https://mirror:5000/v2/hub\"]\ncapabilities = [\"pull\"]\noverride_path = true\n\n\
-             [host.\"https://mirror:5000/v2/hub\".header]\nauthorization = \"Basic YTpi\"\n",
+             Authorization = \"Basic YTpi\"\n\n[host.\"https://mirror:5000/v2/hub\"]\ncapabilities = [\"pull\"]\noverride_path = true\n\n\
+             [host.\"https://mirror:5000/v2/hub\".header]\nAuthorization = \"Basic YTpi\"\n",
         ),
         (
             r"C:\k\containerd\registries\nowhere.example.com\hosts.toml",
@@ -97,7 +97,7 @@ fn one_file_for_each_registry() {
         (
             r"C:\k\containerd\registries\registry.example.com_5000_\hosts.toml",
             "[host.\"https://mirror:5000/v2/own\"]\ncapabilities = [\"pull\"]\noverride_path = true\n\n\
-             [host.\"https://mirror:5000/v2/own\".header]\nauthorization = \"Basic Yzpk\"\n\n\
+             [host.\"https://mirror:5000/v2/own\".header]\nAuthorization = \"Basic Yzpk\"\n\n\
              [host.\"https://second/v2\"]\ncapabilities = [\"pull\", \"resolve\"]\noverride_path = true\n\n\
              [host.\"https://zebra/v2\"]\ncapabilities = [\"pull\", \"resolve\"]\noverride_path = true\n\n\
              [host.\"https://alpha/v2\"]\ncapabilities = [\"pull\", \"resolve\"]\noverride_path = true\n",
@@ -123,6 +123,22 @@ fn what_cannot_be_followed_as_it_is_meant_is_named() {
             vec![rule("quay.io/a", &["m/a"]), rule("quay.io/b", &["n/b"])],
             vec![&["quay.io/a", "quay.io/b", "https://n/v2"]],
         ),
+        (
+            "one organisation, and the whole with another mirror",
+            vec![rule("quay.io/a", &["m/a"]), rule("quay.io", &["n"])],
+            vec![&["quay.io/a", "\"quay.io\"", "https://m/v2", "the other way round"]],
+        ),
+        (
+            "the whole, for tags too, and two organisations",
+            vec![tags(rule("quay.io", &["n"])), rule("quay.io/a", &["m/a"]), rule("quay.io/b", &["n/b"])],
+            vec![&["images of \"quay.io\"", "mirrors of \"quay.io/a\"", "https://m/v2"]],
+        ),
+        (
+            "one organisation of a whole that is forbidden",
+            vec![never(rule("quay.io", &[])), rule("quay.io/a", &["m/a"])],
+            vec![&["images of \"quay.io\"", "mirrors of \"quay.io/a\"", "https://m/v2"]],
+        ),
+        ("one organisation, and the whole", vec![rule("quay.io", &["m"]), rule("quay.io/a", &["m/a"])], none.to_vec()),
         ("tags of one", vec![tags(rule("quay.io/a", &["m/a"]))], vec![&["tags", "quay.io/a", "m/a"]]),
         (
             "a source that is forbidden in part",
@@ -138,7 +154,7 @@ fn what_cannot_be_followed_as_it_is_meant_is_named() {
         ("a wildcard", vec![rule("*.example.com", &["m"])], vec![&["*.example.com", "name each registry"]]),
         ("a mirror that is none", vec![rule("quay.io", &["https://m", "n"])], vec![&["https://m", "quay.io"]]),
     ] {
-        let found = problems(&rules);
+        let found = problems(&rules, &secret());
         assert_eq!(found.len(), expected.len(), "{about}: {found:?}");
         for (found, expected) in found.iter().zip(expected) {
             assert!(expected.iter().all(|part| found.contains(part)), "{about}: {found}");
@@ -148,10 +164,58 @@ fn what_cannot_be_followed_as_it_is_meant_is_named() {
     assert_eq!(written(&left_out), []);
 }
 
+/// A login is that of the mirror's whole path, as podman chooses it, although containerd asks a place above it.
+#[test]
+fn the_login_with_the_longest_path_of_the_mirror() {
+    let text = br#"{"auths": {
+        "mirror:5000": {"auth": "YTpi"}, "mirror:5000/factory": {"auth": "Yzpk"}, "mirror:5000/factory/line": {"auth": "ZTpm"},
+        "scoped/a": {"auth": "YTpi"}, "scoped/b": {"auth": "Yzpk"}, "*.example.com": {"auth": "ZTpm"}
+    }}"#;
+    let (secret, _) = PullSecret::parse(text, "1").unwrap();
+    let none: &[&str] = &[];
+    for (about, rules, expected, problem) in [
+        ("the registry", vec![rule("quay.io", &["mirror:5000"])], vec![Some("YTpi")], none),
+        ("an organisation", vec![rule("quay.io/factory", &["mirror:5000/factory"])], vec![Some("Yzpk")], none),
+        ("below it", vec![rule("quay.io/line", &["mirror:5000/factory/line"])], vec![Some("ZTpm")], none),
+        ("no part of a name", vec![rule("quay.io/factory2", &["mirror:5000/factory2"])], vec![Some("YTpi")], none),
+        ("nothing for the registry", vec![rule("quay.io/a", &["scoped/a"])], vec![Some("YTpi")], none),
+        ("of another organisation", vec![rule("quay.io/c", &["scoped/c"])], vec![None], none),
+        ("a wildcard", vec![rule("quay.io", &["m.example.com"])], vec![Some("ZTpm")], none),
+        (
+            "the same in two places",
+            vec![rule("quay.io/a", &["scoped/a", "mirror:5000/a"])],
+            vec![Some("YTpi"), Some("YTpi")],
+            none,
+        ),
+        (
+            "one place, two logins",
+            vec![rule("quay.io/a", &["scoped/a"]), rule("quay.io/b", &["scoped/b"])],
+            vec![Some("YTpi")],
+            &["factory", "\"quay.io/b\"", "\"scoped/b\"", "the login of \"scoped/a\""],
+        ),
+        (
+            "one place, one login",
+            vec![rule("quay.io/c", &["scoped/c"]), rule("quay.io/b", &["scoped/b"])],
+            vec![Some("Yzpk")],
+            none,
+        ),
+    ] {
+        let read: toml::Value = toml::from_str(&files(&rules, &secret)[0].1).unwrap();
+        let hosts = read["host"].as_table().unwrap();
+        let header = |host: &toml::Value| host.get("header").map(|h| h["Authorization"].as_str().unwrap().to_owned());
+        let found: Vec<Option<String>> = hosts.values().map(header).collect();
+        let expected: Vec<Option<String>> = expected.iter().map(|login| login.map(|l| format!("Basic {l}"))).collect();
+        assert_eq!(found, expected, "{about}");
+        let problems = problems(&rules, &secret);
+        assert_eq!(problems.len(), usize::from(!problem.is_empty()), "{about}: {problems:?}");
+        assert!(problem.iter().all(|part| problems[0].contains(part)), "{about}: {problems:?}");
+    }
+}
+
 #[test]
 fn a_mirror_without_a_login_has_none() {
     let (_, text) = files(&[rule("quay.io", &["mirror:5000"])], &PullSecret::default()).remove(0);
-    assert!(!text.contains("authorization"), "{text}");
+    assert!(!text.contains("uthorization"), "{text}");
 }
 
 proptest! {
@@ -168,6 +232,6 @@ proptest! {
             let read: toml::Value = toml::from_str(&text).unwrap();
             prop_assert!(read.as_table().unwrap().keys().all(|k| ["server", "capabilities", "override_path", "header", "host"].contains(&k.as_str())));
         }
-        problems(&rules);
+        problems(&rules, &secret());
     }
 }

@@ -32,7 +32,8 @@ pub(super) fn of_pool(cluster: &Cluster, template: &TemplateSpec) -> Result<Clus
     if size > MAX_MIRRORS {
         return refuse(MIRRORS, format!("it has {size} bytes, and {MAX_MIRRORS} can be stored; name fewer mirrors"));
     }
-    if let Some(problem) = mirrors::problems(&rules(template.image_mirrors.as_ref())).into_iter().next() {
+    let logins = cluster.pull_secret.of_hosts(template.cluster_pull_secret.as_ref());
+    if let Some(problem) = mirrors::problems(&rules(template.image_mirrors.as_ref()), &logins).into_iter().next() {
         return refuse(MIRRORS, problem);
     }
     Ok(with_files(own, trusted, template.image_mirrors.as_ref()))
@@ -85,6 +86,11 @@ mod tests {
         TemplateSpec { image_mirrors: Some(mirrors), ..TemplateSpec::default() }
     }
 
+    fn digests(mirrors: Vec<ImageMirror>) -> TemplateSpec {
+        let mirrors = ImageMirrors { image_digest_mirrors: Some(mirrors), ..ImageMirrors::default() };
+        TemplateSpec { image_mirrors: Some(mirrors), ..TemplateSpec::default() }
+    }
+
     fn proxy(url: &str) -> TemplateSpec {
         let proxy = ProxySettings { https_proxy: Some(url.into()), ..ProxySettings::default() };
         TemplateSpec { proxy: Some(proxy), ..TemplateSpec::default() }
@@ -129,6 +135,13 @@ mod tests {
             (tags(vec![mirror("registry.example.com", &format!("{}.example.com", "a".repeat(63))); 1000]), MIRRORS),
             // It would be asked for the images of others, too: name the registry.
             (tags(vec![mirror("registry.example.com/a", "mirror.example.com/a")]), MIRRORS),
+            (
+                digests(vec![
+                    mirror("registry.example.com", "m.example.com"),
+                    mirror("registry.example.com/a", "n.example.com/a"),
+                ]),
+                MIRRORS,
+            ),
         ] {
             let error = of_pool(&fixtures::cluster(), &template).unwrap_err();
             assert_eq!(error.reason(), "TemplateInvalid");

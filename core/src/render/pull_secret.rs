@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use api::{ClusterPullSecret, PullSecretMode};
+use api::{
+    ClusterPullSecret, PullSecretMode,
+    registries::{is_below, location, names, specificity, split},
+};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -11,8 +14,6 @@ use serde_json::{Value, json};
 pub(super) const PATH: &str = api::host::path::REGISTRY_LOGINS;
 /// What Red Hat identifies a cluster with. It is no registry.
 const TELEMETRY: &str = "cloud.openshift.com";
-/// Docker Hub goes by three names.
-const DOCKER_HUB: [&str; 3] = ["docker.io", "index.docker.io", "registry-1.docker.io"];
 
 /// Logins of registries.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -69,11 +70,15 @@ impl PullSecret {
         Self { entries, revision }
     }
 
-    /// What the hosts of a pool get of it.
-    pub(super) fn of_pool(&self, pool: &ClusterPullSecret) -> Self {
+    /// What the hosts of a pool get of it: all, if the pool says nothing.
+    pub(super) fn of_hosts(&self, pool: Option<&ClusterPullSecret>) -> Self {
+        pool.map_or_else(|| self.clone(), |pool| self.of_pool(pool))
+    }
+
+    fn of_pool(&self, pool: &ClusterPullSecret) -> Self {
         let chosen = pool.registries.as_deref().unwrap_or_default();
         let is_chosen = |registry: &str, chosen: &str| {
-            let ((host, path), (chosen_host, chosen_path)) = (host_and_path(registry), host_and_path(chosen));
+            let ((host, path), (chosen_host, chosen_path)) = (split(location(registry)), split(location(chosen)));
             names(chosen_host).contains(&host) && is_below(path, chosen_path)
         };
         let is_wanted = |registry: &str| match pool.mode.unwrap_or_default() {
@@ -90,14 +95,10 @@ impl PullSecret {
         Self { entries, revision: self.revision.clone() }
     }
 
-    /// The login of a registry, or of the longest path that `path` begins with.
+    /// The login that kubelet would use for images below a path of a registry.
     pub(super) fn of(&self, registry: &str, path: &str) -> Option<&str> {
-        let names = names(registry);
-        let found = self.entries.iter().filter_map(|(key, basic)| {
-            let (host, rest) = host_and_path(key);
-            (names.contains(&host) && is_below(path, rest)).then_some((rest.len(), basic))
-        });
-        found.max_by_key(|(length, _)| *length).map(|(_, basic)| basic.as_str())
+        let fits = self.entries.iter().filter_map(|(key, basic)| Some((specificity(key, registry, path)?, basic)));
+        fits.max_by(|(a, _), (b, _)| a.cmp(b)).map(|(_, basic)| basic.as_str())
     }
 
     /// Which state of which Secret it is.
@@ -111,28 +112,6 @@ impl PullSecret {
             self.entries.iter().map(|(registry, basic)| (registry, json!({ "auth": basic }))).collect();
         (!auths.is_empty()).then(|| json!({ "auths": auths }))
     }
-}
-
-/// All names of a registry.
-fn names(registry: &str) -> Vec<&str> {
-    if DOCKER_HUB.contains(&registry) { DOCKER_HUB.to_vec() } else { vec![registry] }
-}
-
-/// Whether a path is another one, or goes on after it.
-fn is_below(path: &str, above: &str) -> bool {
-    path.strip_prefix(above).is_some_and(|rest| above.is_empty() || rest.is_empty() || rest.starts_with('/'))
-}
-
-/// Registry of a key, and the path, if it has one.
-fn host_and_path(key: &str) -> (&str, &str) {
-    let location = location(key);
-    location.split_once('/').unwrap_or((location, ""))
-}
-
-/// Registry and path of a key, which may be a URL: Docker Hub's is `https://index.docker.io/v1/`.
-fn location(key: &str) -> &str {
-    let rest = key.split_once("://").map_or(key, |(_, rest)| rest).trim_end_matches('/');
-    rest.strip_suffix("/v1").or_else(|| rest.strip_suffix("/v2")).unwrap_or(rest)
 }
 
 /// `user:password` in Base64, from either form of an entry.

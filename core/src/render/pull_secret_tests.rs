@@ -57,6 +57,30 @@ fn the_longest_path_wins() {
 }
 
 #[test]
+fn wildcards_match_as_those_of_kubelet_do() {
+    let auth = |login: &str| json!({"auth": STANDARD.encode(login)});
+    let (secret, _) = parse(&json!({"auths": {
+        "*.example.com": auth("all:a"),
+        "*.example.com/org": auth("org:o"),
+        "exact.example.com": auth("exact:e"),
+        "*.example.com:5000": auth("port:p"),
+    }}));
+    for (registry, path, expected) in [
+        ("mirror.example.com", "", Some("all:a")),
+        ("mirror.example.com", "org/app", Some("org:o")),
+        ("exact.example.com", "app", Some("exact:e")),
+        ("exact.example.com", "org", Some("org:o")),
+        ("mirror.example.com:5000", "org", Some("port:p")),
+        ("mirror.example.com:5001", "", None),
+        ("a.mirror.example.com", "", None),
+        ("example.com", "", None),
+    ] {
+        let expected = expected.map(|login| STANDARD.encode(login));
+        assert_eq!(secret.of(registry, path), expected.as_deref(), "{registry} {path}");
+    }
+}
+
+#[test]
 fn a_pool_restricts_it() {
     for (choice, expected) in [
         (ClusterPullSecret::default(), 4),

@@ -14,7 +14,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::{
-    Cluster, HostParams, METADATA_ADDRESS, Platform, PullSecret, RenderError, Settings, check, containerd,
+    Cluster, HostParams, METADATA_ADDRESS, Platform, RenderError, Settings, check, containerd,
     context::Context,
     credential_plugin, credential_provider,
     files::{self, Programs},
@@ -106,7 +106,11 @@ pub fn render(
         containerd: containerd::drop_in(&containerd, has_containerd)?,
         logs: settings.logs.rotation(),
         metadata_address: metadata_address(cluster, template),
-        cluster_files: files::hashes(cluster, &programs, &logins(cluster, template.cluster_pull_secret.as_ref())),
+        cluster_files: files::hashes(
+            cluster,
+            &programs,
+            &cluster.pull_secret.of_hosts(template.cluster_pull_secret.as_ref()),
+        ),
         cluster_pull_secret: template.cluster_pull_secret.clone(),
         trusted_certificates: template.trusted_certificates.clone(),
         image_mirrors: template.image_mirrors.clone(),
@@ -131,12 +135,12 @@ fn service_accounts(template: &TemplateSpec) -> Vec<String> {
     accounts
 }
 
-/// Logins of registries that the hosts of a pool get.
-fn logins(cluster: &Cluster, pool: Option<&ClusterPullSecret>) -> PullSecret {
-    pool.map_or_else(|| cluster.pull_secret.clone(), |pool| cluster.pull_secret.of_pool(pool))
-}
-
 impl Rendered {
+    /// Whether a cloud controller manager is to find the machines of the Nodes.
+    pub fn has_cloud_controller(&self) -> bool {
+        self.services.services.iter().any(|s| s.name == "kubelet" && s.path.contains(kubelet::EXTERNAL_CLOUD))
+    }
+
     /// Hash of what it means to a host, in 64 hex digits: not of how it is written down, and not of what stays with the
     /// operator. Comparable only with what the same operator computes, see [`HASH_VERSION`]: what was stored by another one
     /// is hashed again.
@@ -249,7 +253,7 @@ impl Rendered {
         let mut configs = files::of_cluster(cluster, &programs, &host.node_name);
         let kubelet = kubelet::with_taints(self.shared.kubelet.clone(), &host.taints);
         configs.push(files::file(path::KUBELET_CONFIG, files::text(&kubelet)));
-        let logins = logins(cluster, self.shared.cluster_pull_secret.as_ref());
+        let logins = cluster.pull_secret.of_hosts(self.shared.cluster_pull_secret.as_ref());
         configs.extend(files::of_registries(cluster, &logins));
         configs.extend(self.shared.containerd.clone().map(|text| files::file(program::CONTAINERD_DROP_IN, text)));
         configs.sort_by(|a, b| a.path.cmp(&b.path));

@@ -57,8 +57,9 @@ fn a_pool_may_be_where_the_cloud_is_not() {
     ] {
         let cluster = Cluster { platform: Platform::Azure, external_cloud_provider: in_cluster, ..cluster() };
         let template = kubelet_of(KubeletSettings { cloud_provider: of_pool, ..KubeletSettings::default() });
-        let services =
-            render(&cluster, &payload(&PROGRAMS), &Settings::default(), &template).unwrap().services.services;
+        let rendered = render(&cluster, &payload(&PROGRAMS), &Settings::default(), &template).unwrap();
+        assert_eq!(rendered.has_cloud_controller(), expected, "{in_cluster} {of_pool:?}");
+        let services = rendered.services.services;
         let has_flag = services.iter().any(|s| s.name == "kubelet" && s.path.contains("--cloud-provider=external"));
         let has_manager = services.iter().any(|s| s.name == "cloud-node-manager");
         assert_eq!((has_flag, has_manager), (expected, expected), "{in_cluster} {of_pool:?}");

@@ -227,6 +227,7 @@ async fn obtain(
     let found = found.ok_or_else(|| FollowError::NoConfigMap(name.clone()))?;
     services_version::verify(version, &found.data, found.rendered.as_deref()).map_err(unverified)?;
     let services = ServicesConfig::from_data(&found.data)?;
+    services.validate_for_host()?;
     let (host, version) = (host.clone(), version.to_owned());
     let written = tokio::task::spawn_blocking(move || remember(&*host, &version, services)).await;
     written.unwrap_or(Err(FollowError::Busy))

@@ -233,6 +233,11 @@ async fn a_config_map_that_cannot_be_used_leaves_the_last_good_copy() {
     };
     assert_eq!(reason(&format!("v2-{}", "0".repeat(32))).await, "ConfigMapMissing");
     assert_eq!(reason(&bed.publish("v2", &config("two\nlines"))).await, "ServicesInvalid");
+    let mut scripted = config("kube-proxy.exe --cluster-cidr=ENDPOINT");
+    scripted.services[0]
+        .powershell_pre_scripts
+        .push(json!({"variableName": "ENDPOINT", "path": "x.ps1", "NodeArgs": null}));
+    assert_eq!(reason(&bed.publish("v2", &scripted)).await, "ServicesInvalid");
     assert_eq!(files::read_json::<Desired>(&*host, path::DESIRED).unwrap().unwrap(), identity);
 }
 

@@ -120,17 +120,20 @@ impl Reconciler {
         let Some(desired) = self.desired.clone() else {
             return Ok(Report::default());
         };
+        // First, because it needs nothing of the rest: what fails below must not keep a node that runs from its credentials.
+        let had_route = self.has_metadata_route(&desired);
         let heals = desired.drift == api::Drift::Heal;
         let wanted = self.wanted(&desired, node, now);
         let settled = if self.is_quiet(&wanted)? {
-            true
+            had_route
         } else {
             self.environment(&desired, heals, now)?;
-            self.services(wanted, &desired, node, now)?
+            let settled = self.services(wanted, &desired, node, now)?;
+            // A service that starts or stops may have changed the networks, and with them the routes.
+            self.has_metadata_route(&desired) && had_route && settled
         };
         self.integrity.check(&*self.host, &desired.services.files, heals, THOROUGH, &mut self.drift, now);
         self.drift.save(&*self.host)?;
-        let settled = self.has_metadata_route(&desired) && settled;
         let reboot = settle_reboot(&*self.host)?;
         self.complaints.remove("pass");
         Ok(Report { settled, reboot, ..self.report(now) })
@@ -176,7 +179,7 @@ impl Reconciler {
                     self.begin(&desired, operation);
                 }
             }
-            Ok(Some(desired)) => match desired.services.validate() {
+            Ok(Some(desired)) => match desired.services.validate_for_host() {
                 Ok(()) => {
                     self.begin(&desired, operation);
                     info!(version = desired.version, node = desired.node_name, "following this desired state");
@@ -469,6 +472,9 @@ fn is_as(actual: &ServiceInfo, spec: &ServiceSpec) -> bool {
 #[cfg(test)]
 #[path = "reconciler_drift_tests.rs"]
 mod drift_tests;
+#[cfg(test)]
+#[path = "reconciler_route_tests.rs"]
+mod route_tests;
 #[cfg(test)]
 #[path = "reconciler_tests.rs"]
 mod tests;

@@ -1,7 +1,7 @@
 use super::*;
 use crate::fake::{FakeHost, ServiceEvent};
 use crate::files::Access;
-use crate::host::{Adapter, Route};
+use crate::host::Adapter;
 use crate::network;
 use crate::operation::require_reboot;
 use api::services::{HostFact, HostVariable, NodeVariable, OvnHybridNetwork, Prepare, Service, ServicesConfig};
@@ -25,103 +25,7 @@ fn a_restart_that_has_happened_is_forgotten_and_quiet_passes_ask_for_no_facts() 
     }
 }
 
-/// A network of containers takes the card, and with it its routes: at any time, and most often when the host starts.
-#[test]
-fn a_node_without_the_route_to_the_metadata_service_is_not_settled() {
-    let address = std::net::Ipv4Addr::new(169, 254, 169, 254);
-    let default = |interface| Route {
-        destination: std::net::Ipv4Addr::UNSPECIFIED,
-        length: 0,
-        next_hop: std::net::Ipv4Addr::new(10, 0, 0, 1),
-        interface,
-        metric: 15,
-    };
-    let mut bed = Bed::new();
-    let desired = Desired { version: "1".into(), metadata_address: Some(address), ..Desired::default() };
-    files::write_json(&bed.host, path::DESIRED, &desired, Access::Protected).unwrap();
-    for interface in [7, 9] {
-        bed.host.state().routes = vec![default(interface)];
-        assert!(!bed.pass().settled && bed.reconciler.is_moving(), "it was not verified");
-        assert!(bed.pass().settled);
-        let made = bed.host.state().routes.last().copied().unwrap();
-        assert_eq!((made.destination, made.interface), (address, interface));
-    }
-    // The network of the host is not there yet.
-    let routes = std::mem::take(&mut bed.host.state().routes);
-    assert!(!bed.pass().settled && bed.reconciler.is_moving(), "there is no way to the service");
-    bed.host.state().routes = routes;
-    assert!(bed.pass().settled);
-    // Another card, on which the route is farther away: the old one of wicd goes, and one of another program is reported.
-    let farther = |routes: &mut Vec<Route>| routes.iter_mut().for_each(|r| r.metric += 25);
-    {
-        let mut state = bed.host.state();
-        let old = state.routes.pop().unwrap();
-        state.routes = vec![default(11), Route { interface: 11, ..old }];
-        farther(&mut state.routes);
-        state.routes.push(old);
-    }
-    assert!(!bed.pass().settled, "the nearer one leads nowhere");
-    assert!(bed.pass().settled);
-    let to_it = |bed: &Bed| bed.host.state().routes.iter().filter(|r| r.destination == address).count();
-    assert_eq!(to_it(&bed), 1);
-    let theirs = Route { destination: address, length: 32, metric: 1, ..default(13) };
-    bed.host.state().routes.push(theirs);
-    assert!(!bed.pass().settled && to_it(&bed) == 2, "it is not for wicd to take out");
-    bed.host.state().routes.truncate(1);
-    bed.host.state().refused.insert(format!("add_route {address}"));
-    for _ in 0..5 {
-        assert!(!bed.pass().settled, "Windows refuses the route");
-    }
-    bed.host.state().refused.clear();
-    bed.settle();
-    // On a host in no cloud nothing is asked for.
-    bed.desire("2", Vec::new());
-    bed.settle();
-    bed.host.state().counts.clear();
-    bed.pass();
-    assert_eq!(bed.host.state().counts.get("routes"), None);
-}
-
-/// The route that wicd made goes with the host; one that was there, or that another program made after a restart, stays.
-#[test]
-fn the_route_to_the_metadata_service_goes_with_the_node() {
-    let address = std::net::Ipv4Addr::new(169, 254, 169, 254);
-    let theirs = |bed: &Bed| {
-        let default = bed.host.state().routes[0];
-        Route { destination: address, length: 32, ..default }
-    };
-    for (about, was_there, restarts, stays) in [
-        ("wicd made it", false, false, false),
-        ("it was there", true, false, true),
-        ("it is of another run of the host", false, true, true),
-    ] {
-        let mut bed = Bed::new();
-        let desired = Desired {
-            cluster_id: crate::operation::tests::CLUSTER.into(),
-            node_name: "win-1".into(),
-            version: "1".into(),
-            metadata_address: Some(address),
-            ..Desired::default()
-        };
-        files::write_json(&bed.host, path::DESIRED, &desired, Access::Protected).unwrap();
-        if was_there {
-            let route = theirs(&bed);
-            bed.host.state().routes.push(route);
-        }
-        bed.settle();
-        if restarts {
-            let route = Route { metric: 40, ..theirs(&bed) };
-            bed.host.set_boot_id("2");
-            bed.host.state().routes[1] = route;
-            bed.settle();
-        }
-        assert_eq!(cleaned(&bed.host), api::host::Outcome::Done, "{about}");
-        let left = bed.host.state().routes.iter().any(|r| r.destination == address);
-        assert_eq!((left, bed.host.state().routes[0].length), (stays, 0), "{about}");
-    }
-}
-
-fn cleaned(host: &FakeHost) -> api::host::Outcome {
+pub(super) fn cleaned(host: &FakeHost) -> api::host::Outcome {
     let body = api::host::Body::Cleanup(api::host::Cleanup {});
     crate::operation::run(host, &crate::operation::tests::request("leave-1", 1, body)).outcome
 }
@@ -367,6 +271,13 @@ fn a_desired_state_that_cannot_be_used_changes_nothing() {
     bed.settle();
     bed.desire("v2", vec![service("a", 0, &["a"])]);
     assert_eq!(bed.settle().version.as_deref(), Some("v1"));
+    let script = json!({"variableName": "ENDPOINT", "path": "x.ps1"});
+    bed.desire("v2", vec![Service { powershell_pre_scripts: vec![script], ..service("kubelet", 1, &[]) }]);
+    assert_eq!(
+        bed.settle().version.as_deref(),
+        Some("v1"),
+        "no script is run, and the variable would stay in the command"
+    );
     files::write(&bed.host, path::DESIRED, b"{", Access::Protected).unwrap();
     assert_eq!(bed.settle().version.as_deref(), Some("v1"));
     bed.kill("kubelet");

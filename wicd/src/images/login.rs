@@ -2,12 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use api::registries;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
-
-/// Names of Docker Hub.
-const DOCKER_HUB: [&str; 3] = ["docker.io", "index.docker.io", "registry-1.docker.io"];
 
 /// User name and password at a registry.
 #[derive(Clone, PartialEq, Eq)]
@@ -39,65 +37,15 @@ struct Entry {
 /// Logins for an image, the most special first. A file that is no `config.json` has none.
 pub fn logins(config: &[u8], image: &str) -> Vec<Login> {
     let Ok(config) = serde_json::from_slice::<Config>(config) else { return Vec::new() };
-    let (registry, path) = split(image);
-    let mut found: Vec<(usize, String, Login)> = config
+    let (registry, path) = registries::split(image);
+    let mut found: Vec<(&String, Login)> = config
         .auths
-        .into_iter()
-        .filter_map(|(key, entry)| {
-            let (pattern, prefix) = split(location(&key));
-            let fits = is_registry(pattern, registry) && is_below(path, prefix);
-            let login = login(&entry.auth).filter(|_| fits)?;
-            Some((prefix.len(), key, login))
-        })
+        .iter()
+        .filter(|(key, _)| registries::specificity(key, registry, path).is_some())
+        .filter_map(|(key, entry)| Some((key, login(&entry.auth)?)))
         .collect();
-    found.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| b.1.cmp(&a.1)));
-    found.into_iter().map(|(_, _, login)| login).collect()
-}
-
-fn split(location: &str) -> (&str, &str) {
-    location.split_once('/').unwrap_or((location, ""))
-}
-
-/// Registry and path of a key, which may be a URL.
-fn location(key: &str) -> &str {
-    let rest = key.split_once("://").map_or(key, |(_, rest)| rest).trim_end_matches('/');
-    rest.strip_suffix("/v1").or_else(|| rest.strip_suffix("/v2")).unwrap_or(rest)
-}
-
-/// Whether a path is another one, or goes on after it.
-fn is_below(path: &str, above: &str) -> bool {
-    let end = |rest: &str| rest.is_empty() || rest.starts_with(['/', ':', '@']);
-    above.is_empty() || path.strip_prefix(above).is_some_and(end)
-}
-
-/// Whether a registry is meant by a key: each part of the name is the same or fits a pattern with `*`, and the port is the same.
-fn is_registry(pattern: &str, registry: &str) -> bool {
-    if DOCKER_HUB.contains(&registry) {
-        return DOCKER_HUB.contains(&pattern);
-    }
-    let ((pattern, port), (name, port_of)) = (host_and_port(pattern), host_and_port(registry));
-    let parts = || pattern.split('.').zip(name.split('.'));
-    port == port_of
-        && pattern.split('.').count() == name.split('.').count()
-        && parts().all(|(pattern, part)| fits(pattern, part))
-}
-
-fn host_and_port(registry: &str) -> (&str, &str) {
-    registry.rsplit_once(':').unwrap_or((registry, ""))
-}
-
-/// Whether a text fits a pattern in which `*` stands for any text.
-fn fits(pattern: &str, text: &str) -> bool {
-    let mut pieces = pattern.split('*');
-    let first = pieces.next().unwrap_or_default();
-    let Some(mut rest) = text.strip_prefix(first) else { return false };
-    let pieces: Vec<&str> = pieces.collect();
-    let Some((last, middle)) = pieces.split_last() else { return rest.is_empty() };
-    for piece in middle {
-        let Some(at) = rest.find(piece) else { return false };
-        rest = &rest[at + piece.len()..];
-    }
-    rest.ends_with(last)
+    found.sort_by_cached_key(|(key, _)| std::cmp::Reverse(registries::specificity(key, registry, path)));
+    found.into_iter().map(|(_, login)| login).collect()
 }
 
 fn login(auth: &str) -> Option<Login> {

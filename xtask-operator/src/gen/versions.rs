@@ -63,7 +63,7 @@ fn minor(version: &str) -> u32 {
 fn kubelets(text: &mut String) {
     let about = "A payload has the kubelet of one minor version. It must not be newer than the oldest API server, and not more than three minor versions older: \
                  the operator refuses another one with `KubeletVersionSkew` (test `kubelet_is_at_most_as_new_as_the_api_server_and_at_most_three_minors_older`). \
-                 These can be [built](../guide/payload.md#one-payload-for-each-version-of-kubernetes).";
+                 `cargo xtask payload --kubernetes` [builds](../guide/payload.md#one-payload-for-each-version-of-kubernetes) those of the table; a kubelet of your own must keep to the same rule.";
     let rows = payload::KUBERNETES.map(|kubernetes| {
         let servers = api_servers_of_kubelet(minor(kubernetes));
         let (first, last) = (*servers.start(), *servers.end());

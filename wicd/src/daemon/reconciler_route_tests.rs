@@ -1,0 +1,153 @@
+//! The route to the metadata service, which each pass of the reconciler keeps.
+
+use std::net::Ipv4Addr;
+
+use super::tests::*;
+use super::*;
+use crate::files::Access;
+use crate::host::Route;
+use api::services::ServicesConfig;
+
+const ADDRESS: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
+
+/// A network of containers takes the card, and with it its routes: at any time, and most often when the host starts.
+#[test]
+fn a_node_without_the_route_to_the_metadata_service_is_not_settled() {
+    let default = |interface| Route {
+        destination: Ipv4Addr::UNSPECIFIED,
+        length: 0,
+        next_hop: Ipv4Addr::new(10, 0, 0, 1),
+        interface,
+        metric: 15,
+    };
+    let mut bed = Bed::new();
+    let desired = Desired { version: "1".into(), metadata_address: Some(ADDRESS), ..Desired::default() };
+    files::write_json(&bed.host, path::DESIRED, &desired, Access::Protected).unwrap();
+    for interface in [7, 9] {
+        bed.host.state().routes = vec![default(interface)];
+        assert!(!bed.pass().settled && bed.reconciler.is_moving(), "it was not verified");
+        assert!(bed.pass().settled);
+        let made = bed.host.state().routes.last().copied().unwrap();
+        assert_eq!((made.destination, made.interface), (ADDRESS, interface));
+    }
+    // The network of the host is not there yet.
+    let routes = std::mem::take(&mut bed.host.state().routes);
+    assert!(!bed.pass().settled && bed.reconciler.is_moving(), "there is no way to the service");
+    bed.host.state().routes = routes;
+    assert!(bed.pass().settled);
+    // Another card, on which the route is farther away: the old one of wicd goes, and one of another program is reported.
+    let farther = |routes: &mut Vec<Route>| routes.iter_mut().for_each(|r| r.metric += 25);
+    {
+        let mut state = bed.host.state();
+        let old = state.routes.pop().unwrap();
+        state.routes = vec![default(11), Route { interface: 11, ..old }];
+        farther(&mut state.routes);
+        state.routes.push(old);
+    }
+    assert!(!bed.pass().settled, "the nearer one leads nowhere");
+    assert!(bed.pass().settled);
+    let to_it = |bed: &Bed| bed.host.state().routes.iter().filter(|r| r.destination == ADDRESS).count();
+    assert_eq!(to_it(&bed), 1);
+    let theirs = Route { destination: ADDRESS, length: 32, metric: 1, ..default(13) };
+    bed.host.state().routes.push(theirs);
+    assert!(!bed.pass().settled && to_it(&bed) == 2, "it is not for wicd to take out");
+    bed.host.state().routes.truncate(1);
+    bed.host.state().refused.insert(format!("add_route {ADDRESS}"));
+    for _ in 0..5 {
+        assert!(!bed.pass().settled, "Windows refuses the route");
+    }
+    bed.host.state().refused.clear();
+    bed.settle();
+    // On a host in no cloud nothing is asked for.
+    bed.desire("2", Vec::new());
+    bed.settle();
+    bed.host.state().counts.clear();
+    bed.pass();
+    assert_eq!(bed.host.state().counts.get("routes"), None);
+}
+
+/// A node that runs on must not be without credentials because of something else: whichever call fails, the pass after it has made the route.
+#[test]
+fn a_pass_that_fails_restores_the_route_to_the_metadata_service_all_the_same() {
+    for (about, call) in [
+        ("the record of drift", format!("path {}", crate::operation::SETTLED)),
+        ("services cannot be listed", "services ".to_owned()),
+    ] {
+        let mut bed = Bed::new();
+        let services = ServicesConfig { services: three(), ..ServicesConfig::default() };
+        let desired =
+            Desired { metadata_address: Some(ADDRESS), node_name: "win-1".into(), services, ..Desired::default() };
+        let host = bed.host.clone();
+        let desire = |version: &str| {
+            let desired = Desired { version: version.into(), ..desired.clone() };
+            files::write_json(&host, path::DESIRED, &desired, Access::Protected).unwrap();
+        };
+        desire("1");
+        bed.settle();
+        desire("2");
+        bed.meddle("kubelet", |s| s.command = "mine".into());
+        bed.host.state().refused.insert(call);
+        let fails = |bed: &mut Bed| {
+            bed.host.state().routes.retain(|r| r.length == 0);
+            !bed.pass().settled && bed.reconciler.complaints.contains_key("pass")
+        };
+        assert!((0..5).any(|_| fails(&mut bed)), "{about}: nothing has failed");
+        assert!(bed.host.state().routes.iter().any(|r| r.destination == ADDRESS), "{about}");
+    }
+}
+
+/// hybrid-overlay-node makes a network when it starts, which takes the card.
+#[test]
+fn a_route_that_a_service_drops_is_restored_in_the_same_pass() {
+    let mut bed = Bed::new();
+    bed.host.on_service({
+        let host = bed.host.clone();
+        move |_, _| host.state().routes.retain(|r| r.length == 0)
+    });
+    let services = ServicesConfig { services: three(), ..ServicesConfig::default() };
+    let desired =
+        Desired { metadata_address: Some(ADDRESS), node_name: "win-1".into(), services, ..Desired::default() };
+    files::write_json(&bed.host, path::DESIRED, &desired, Access::Protected).unwrap();
+    bed.pass();
+    assert_eq!(bed.host.state().starts.get("containerd"), Some(&1));
+    assert!(bed.host.state().routes.iter().any(|r| r.destination == ADDRESS));
+    bed.settle();
+}
+
+/// The route that wicd made goes with the host; one that was there, or that another program made after a restart, stays.
+#[test]
+fn the_route_to_the_metadata_service_goes_with_the_node() {
+    let theirs = |bed: &Bed| {
+        let default = bed.host.state().routes[0];
+        Route { destination: ADDRESS, length: 32, ..default }
+    };
+    for (about, was_there, restarts, stays) in [
+        ("wicd made it", false, false, false),
+        ("it was there", true, false, true),
+        ("it is of another run of the host", false, true, true),
+    ] {
+        let mut bed = Bed::new();
+        let desired = Desired {
+            cluster_id: crate::operation::tests::CLUSTER.into(),
+            node_name: "win-1".into(),
+            version: "1".into(),
+            metadata_address: Some(ADDRESS),
+            ..Desired::default()
+        };
+        files::write_json(&bed.host, path::DESIRED, &desired, Access::Protected).unwrap();
+        if was_there {
+            let route = theirs(&bed);
+            bed.host.state().routes.push(route);
+        }
+        bed.settle();
+        if restarts {
+            let route = Route { metric: 40, ..theirs(&bed) };
+            bed.host.set_boot_id("2");
+            bed.host.state().routes[1] = route;
+            bed.settle();
+        }
+        assert_eq!(cleaned(&bed.host), api::host::Outcome::Done, "{about}");
+        let left = bed.host.state().routes.iter().any(|r| r.destination == ADDRESS);
+        assert_eq!((left, bed.host.state().routes[0].length), (stays, 0), "{about}");
+    }
+}
