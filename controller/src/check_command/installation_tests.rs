@@ -172,12 +172,12 @@ async fn each_fault_of_an_installation_is_found_by_its_check() {
         (
             "objects of a version of the future",
             Box::new(|bed| bed.crd(|crd| crd["status"]["storedVersions"] = json!(["v1alpha1", "v2"]))),
-            Some(("crds", "failed", "CrdConflict")),
+            Some(("crds", "failed", "CrdVersionUnknown")),
         ),
         (
             "a version that is not served",
             Box::new(|bed| bed.crd(|crd| crd["spec"]["versions"][0]["served"] = false.into())),
-            Some(("crds", "failed", "CrdConflict")),
+            Some(("crds", "failed", "CrdOutdated")),
         ),
         ("no Lease", Box::new(|bed| bed.gone(LEASE)), Some(("leader", "failed", "NoLeader"))),
         (
