@@ -13,15 +13,20 @@ use std::{process::ExitCode, sync::Arc};
 pub use host::host;
 pub use takeover::takeover;
 
-use crate::{api_server, args::CheckInstallation, context::Cluster, operator_namespace};
+use crate::{
+    api_server,
+    args::{self, CheckInstallation},
+    context::Cluster,
+    operator_namespace,
+};
 
 /// Checks an installation, or what is in the way of one, prints the results, and returns the exit status.
 ///
 /// # Errors
 /// When there is no configuration for the API server, it does not answer, or the results cannot be printed. What is wrong is no error: the
 /// exit status reports it.
-pub async fn installation(mut args: CheckInstallation) -> anyhow::Result<ExitCode> {
-    let cluster = Cluster::new(api_server::config().await?, &Arc::default())?;
+pub async fn installation(mut args: CheckInstallation, cluster: &args::Cluster) -> anyhow::Result<ExitCode> {
+    let cluster = Cluster::new(api_server::config(cluster).await?, &Arc::default())?;
     cluster.client.apiserver_version().await?;
     let rows = if args.pre {
         before::rows(&cluster.client, &args.run).await

@@ -169,6 +169,9 @@ fn settings() -> String {
             .find_subcommand("run")
             .is_some_and(|run| run.get_arguments().any(|other| other.get_id() == arg.get_id()))
     };
+    let columns = ["argument", "variable", "default", "effect"];
+    let about = "They stand before or after the name of the command. Commands that need no cluster take no notice.";
+    section(&mut page, "All commands", about, &columns, program.get_arguments().map(|arg| setting(&program, arg)));
     for command in program.get_subcommands() {
         let (name, is_run) = (command.get_name(), command.get_name() == "run");
         let mut about =
@@ -188,7 +191,6 @@ fn settings() -> String {
         if args().next().is_none() {
             let _ = write!(page, "\n## {name}\n\n{about}\n");
         } else {
-            let columns = ["argument", "variable", "default", "effect"];
             section(&mut page, name, &about, &columns, args().map(|arg| setting(command, arg)));
         }
     }
