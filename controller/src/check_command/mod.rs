@@ -1,6 +1,7 @@
 //! The command `check`: what stands in the way of something, found without a change.
 
 mod before;
+pub mod catalog;
 mod fault;
 mod host;
 mod installation;
@@ -13,6 +14,7 @@ use std::{process::ExitCode, sync::Arc};
 pub use host::host;
 pub use takeover::takeover;
 
+use self::catalog::Scope;
 use crate::{
     api_server,
     args::{self, CheckInstallation},
@@ -35,5 +37,5 @@ pub async fn installation(mut args: CheckInstallation, cluster: &args::Cluster) 
         args.run.namespace.clone_from(&home.name);
         installation::rows(cluster, &args.run, home).await
     };
-    row::print(&rows, args.output)
+    row::print(&rows, args.output, Scope::Installation)
 }

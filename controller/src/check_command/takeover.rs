@@ -27,6 +27,7 @@ use wnp_core::{
 };
 
 use super::{
+    catalog::Scope,
     obstacle::Obstacle,
     row::{self, Row},
 };
@@ -58,7 +59,7 @@ pub async fn takeover(args: CheckTakeover, cluster: &args::Cluster) -> anyhow::R
         }
     };
     let rows = Check { client: cluster.client, namespace: args.run.namespace }.rows(target).await;
-    row::print(&rows, args.output)
+    row::print(&rows, args.output, Scope::Takeover)
 }
 
 /// One run of the command.

@@ -1,4 +1,4 @@
-//! The reference pages that are tables in code: alerts, conditions, events, metrics and settings.
+//! The reference pages that are tables in code: alerts, checks, conditions, events, metrics and settings.
 
 use std::fmt::Write as _;
 
@@ -8,16 +8,21 @@ use api::{
     reasons::{Reason, SECTIONS},
 };
 use clap::{Arg, Command};
-use controller::{args, metrics::Metrics};
+use controller::{
+    args,
+    check_command::catalog::{CHECKS, Scope},
+    metrics::Metrics,
+};
 
 use crate::deploy::{self, Alert};
 
 use super::reference::{capital, cell};
 
 /// Name and text of each page.
-pub(super) fn pages() -> [(&'static str, String); 5] {
+pub(super) fn pages() -> [(&'static str, String); 6] {
     [
         ("alerts", alerts()),
+        ("checks", checks()),
         ("conditions", conditions()),
         ("events", events()),
         ("metrics", metrics()),
@@ -156,6 +161,20 @@ fn alerts() -> String {
         ]
     });
     section(&mut page, "All alerts", "", &["alert", "severity", "after", "meaning"], rows);
+    page
+}
+
+fn checks() -> String {
+    let about = "What the commands [`check`](../guide/troubleshooting.md#check-the-installation), [`check host`](../guide/hosts.md#in-short) and \
+                 [`check takeover`](../guide/from-wmco.md#1-before-you-begin) check. Each row that they print has the link to its section here, and each reason \
+                 is in [conditions and reasons](conditions.md#the-command-check).";
+    let mut page = page("Checks", about);
+    for scope in Scope::ALL {
+        let _ = write!(page, "\n## The rows of {}\n", scope.command());
+        for check in CHECKS.iter().filter(|check| check.scope == scope) {
+            let _ = write!(page, "\n### {}\n\n{} [Read on]({}).\n", check.title(), check.about, check.more);
+        }
+    }
     page
 }
 
