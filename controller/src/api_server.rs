@@ -1,47 +1,79 @@
 //! How to reach the API server: as a kubeconfig says, or as a pod does. Without a proxy of the environment, which is for Git servers and
 //! registries: kube has no use for it, and does not read `NO_PROXY`.
 
-use std::path::Path;
-
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use kube::{
     Config,
     config::{KubeConfigOptions, Kubeconfig},
 };
 
+use crate::args::Cluster;
+
 /// Stands in a kubeconfig where kube would otherwise read variables. Nothing connects to it.
 const NO_PROXY: &str = "http://none.invalid";
 
-/// Configuration for a client.
+/// A cluster that was chosen.
+pub(crate) struct Chosen {
+    pub config: Config,
+    /// For a person who has to recognise it.
+    pub title: String,
+}
+
+/// Configuration for a client of the cluster that is named, otherwise of the current context, or of the cluster of the pod.
 ///
 /// # Errors
-/// When there is neither a kubeconfig nor a service account, or the kubeconfig cannot be used.
-pub(crate) async fn config() -> anyhow::Result<Config> {
+/// When there is neither a kubeconfig nor a service account, the kubeconfig cannot be read or used, or it has no such context.
+pub(crate) async fn choose(cluster: &Cluster) -> anyhow::Result<Chosen> {
+    let context = cluster.context.as_deref();
+    if let Some(file) = &cluster.kubeconfig {
+        let failed = || format!("the kubeconfig {} cannot be used", file.display());
+        return of_kubeconfig(Kubeconfig::read_from(file).with_context(failed)?, context).await.with_context(failed);
+    }
     match Kubeconfig::read() {
-        Ok(kubeconfig) => of_kubeconfig(kubeconfig).await.context("the kubeconfig cannot be used"),
-        Err(e) => Config::incluster()
-            .with_context(|| format!("no configuration for the API server: run in a pod, or set KUBECONFIG ({e})")),
+        Ok(kubeconfig) => of_kubeconfig(kubeconfig, context).await.context("the kubeconfig cannot be used"),
+        Err(e) if context.is_some() => {
+            Err(e).context("--context needs a kubeconfig: name one with --kubeconfig, or set KUBECONFIG")
+        }
+        Err(e) => {
+            let config = Config::incluster().with_context(|| {
+                format!("no configuration for the API server: run in a pod, name a file with --kubeconfig, or set KUBECONFIG ({e})")
+            })?;
+            let title = format!("cluster of this pod at {}", config.cluster_url);
+            Ok(Chosen { config, title })
+        }
     }
 }
 
-/// Configuration for a client by the kubeconfig in this file, or as [`config`] without one.
+/// As [`choose`], for who need not name the cluster.
 ///
 /// # Errors
-/// When the file cannot be read or used, or as [`config`].
-pub(crate) async fn config_of(file: Option<&Path>) -> anyhow::Result<Config> {
-    let Some(file) = file else { return config().await };
-    let context = || format!("the kubeconfig {} cannot be used", file.display());
-    of_kubeconfig(Kubeconfig::read_from(file).with_context(context)?).await.with_context(context)
+/// As [`choose`].
+pub(crate) async fn config(cluster: &Cluster) -> anyhow::Result<Config> {
+    Ok(choose(cluster).await?.config)
 }
 
 /// A proxy that the kubeconfig itself names stays, so that making a client refuses it.
-async fn of_kubeconfig(mut kubeconfig: Kubeconfig) -> anyhow::Result<Config> {
+async fn of_kubeconfig(mut kubeconfig: Kubeconfig, context: Option<&str>) -> anyhow::Result<Chosen> {
+    let names: Vec<&str> = kubeconfig.contexts.iter().map(|named| named.name.as_str()).collect();
+    if let Some(context) = context.filter(|context| !names.contains(context)) {
+        bail!("it has no context {context}; it has: {}", names.join(", "));
+    }
+    let title = title(&kubeconfig, context);
     for cluster in kubeconfig.clusters.iter_mut().filter_map(|named| named.cluster.as_mut()) {
         cluster.proxy_url.get_or_insert_with(|| NO_PROXY.to_owned());
     }
-    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    let options = KubeConfigOptions { context: context.map(Into::into), ..KubeConfigOptions::default() };
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &options).await?;
     config.proxy_url = config.proxy_url.filter(|url| url.host() != Some("none.invalid"));
-    Ok(config)
+    let title = format!("{title} at {}", config.cluster_url);
+    Ok(Chosen { config, title })
+}
+
+fn title(kubeconfig: &Kubeconfig, context: Option<&str>) -> String {
+    let chosen = context.or(kubeconfig.current_context.as_deref()).unwrap_or_default();
+    let found = kubeconfig.contexts.iter().find(|named| named.name == chosen).and_then(|named| named.context.as_ref());
+    let cluster = found.map(|context| context.cluster.as_str()).unwrap_or_default();
+    format!("cluster {cluster} (context {chosen})")
 }
 
 #[cfg(test)]
@@ -59,9 +91,38 @@ mod tests {
                 "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}],
                 "current-context": "a",
             });
-            let config = of_kubeconfig(serde_json::from_value(kubeconfig).unwrap()).await.unwrap();
+            let config = of_kubeconfig(serde_json::from_value(kubeconfig).unwrap(), None).await.unwrap().config;
             assert_eq!(config.proxy_url.map(|url| url.to_string()).as_deref(), expected);
         }
+    }
+
+    #[tokio::test]
+    async fn a_context_chooses_the_cluster_which_the_title_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("config");
+        let cluster = |name: &str| json!({"name": name, "cluster": {"server": format!("https://{name}.example:6443")}});
+        let kubeconfig = json!({
+            "clusters": [cluster("test"), cluster("prod")],
+            "users": [{"name": "me", "user": {}}],
+            "contexts": [
+                {"name": "t", "context": {"cluster": "test", "user": "me"}},
+                {"name": "p", "context": {"cluster": "prod", "user": "me"}},
+            ],
+            "current-context": "t",
+        });
+        std::fs::write(&file, kubeconfig.to_string()).unwrap();
+        let choose = async |context: Option<&str>| {
+            choose(&Cluster { kubeconfig: Some(file.clone()), context: context.map(Into::into) }).await
+        };
+        for (context, url, title) in [
+            (None, "https://test.example:6443/", "cluster test (context t) at https://test.example:6443/"),
+            (Some("p"), "https://prod.example:6443/", "cluster prod (context p) at https://prod.example:6443/"),
+        ] {
+            let chosen = choose(context).await.unwrap();
+            assert_eq!((chosen.config.cluster_url.to_string().as_str(), chosen.title.as_str()), (url, title));
+        }
+        let error = choose(Some("x")).await.map(|chosen| chosen.title).unwrap_err();
+        assert!(format!("{error:#}").ends_with("it has no context x; it has: t, p"), "{error:#}");
     }
 
     /// A process of its own, because variables belong to the whole process.

@@ -22,9 +22,30 @@ pub use platform::PlatformArg;
 #[derive(Parser, Debug)]
 #[command(name = "windows-node-pools", version = VERSION_TEXT.as_str())]
 pub struct Cli {
+    /// Which cluster.
+    #[command(flatten)]
+    pub cluster: Cluster,
     /// Command.
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// Which cluster a command is for. Commands that need none take no notice.
+#[derive(clap::Args, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cluster {
+    /// Kubeconfig. `KUBECONFIG`, `~/.kube/config` or the service account of the pod if not set.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig. Its current context if not set.
+    #[arg(long, global = true, value_name = "CONTEXT")]
+    pub context: Option<String>,
+}
+
+impl Cluster {
+    /// Whether a person has named one.
+    pub fn is_named(&self) -> bool {
+        self.kubeconfig.is_some() || self.context.is_some()
+    }
 }
 
 /// Command.
@@ -60,7 +81,8 @@ pub enum Command {
         #[command(flatten)]
         installation: Box<CheckInstallation>,
     },
-    /// Run the whole life of a node on a real Windows host, from the join to the removal, and report what works. Restarts the host.
+    /// Run the whole life of a node on a real Windows host, from the join to the removal, and report what works. Restarts the host. You must be
+    /// allowed to write WindowsNodePools, Secrets, Nodes and pods.
     #[command(
         after_help = "Exit status:\n  0  every row passed or is skipped\n  1  an error, a row that failed, or something that is left"
     )]
@@ -84,8 +106,9 @@ pub enum Command {
         #[command(subcommand)]
         copy: Copy,
     },
-    /// Print a MachineSet of OpenShift's Machine API whose Machines run Windows, with what the autoscaler needs to scale it from zero. Writes
-    /// nothing.
+    /// Print a MachineSet of OpenShift's Machine API whose Machines run Windows, with what the autoscaler needs to scale it from zero. With
+    /// --kubeconfig or --context, what no argument names is read from a MachineSet of the Linux workers of that cluster, and the infrastructure from
+    /// its `Infrastructure`; otherwise nothing is read. Writes nothing.
     #[command(
         name = "machineset",
         after_help = "Exit status:\n  0  the MachineSet is printed\n  1  an error, or a value that is missing or does not fit"
@@ -451,9 +474,6 @@ pub struct CheckHost {
 /// Arguments of `acceptance`.
 #[derive(Parser, Clone, Debug)]
 pub struct Acceptance {
-    /// Kubeconfig of a user who may write WindowsNodePools, Secrets, Nodes and pods. `KUBECONFIG` or the service account of the pod if not set.
-    #[arg(long, value_name = "FILE")]
-    pub kubeconfig: Option<PathBuf>,
     /// IP address or DNS name of the host, which is in no pool yet.
     #[arg(long, value_name = "ADDRESS")]
     pub host: String,
@@ -506,9 +526,6 @@ pub struct Gather {
     /// Folder for the data, which must be empty. The archive is written beside it. `windows-node-pools-TIME` if not set.
     #[arg(long, value_name = "DIR")]
     pub dest: Option<PathBuf>,
-    /// Kubeconfig. `KUBECONFIG` or the service account of the pod if not set.
-    #[arg(long, value_name = "FILE")]
-    pub kubeconfig: Option<PathBuf>,
     /// Namespace of the operator.
     #[arg(long, env = "WATCH_NAMESPACE", default_value = api::names::DEFAULT_NAMESPACE)]
     pub namespace: String,

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::{
     api_server,
-    args::{Explain, Output},
+    args::{self, Explain, Output},
 };
 
 /// Prints the chain from a node to the commit.
@@ -19,8 +19,9 @@ use crate::{
 /// # Errors
 /// When there is no configuration for the API server, the API server refuses a request or does not answer, or no pool has a
 /// host of this name.
-pub async fn run(args: Explain) -> anyhow::Result<()> {
-    let client = Client::try_from(api_server::config().await?).context("cannot make a client for the API server")?;
+pub async fn run(args: Explain, cluster: &args::Cluster) -> anyhow::Result<()> {
+    let client =
+        Client::try_from(api_server::config(cluster).await?).context("cannot make a client for the API server")?;
     let name = args.host.to_ascii_lowercase();
     let instance: Option<WindowsInstance> =
         Api::all(client.clone()).get_opt(&name).await.context("failed to get the WindowsInstance")?;

@@ -77,6 +77,37 @@ pub(crate) fn host_key_source(known: &KnownKeys<'_>, ssh: &Ssh) -> Result<HostKe
     Ok(HostKeySource::FirstUse)
 }
 
+/// What introduces the key that a host has shown, in the message about it.
+const SHOWN: &str = ", got ";
+
+/// The fingerprint of the key that a host has shown, in the message of a failed log-in. `None`: it names no whole one.
+pub(crate) fn shown_key(message: &str) -> Option<&str> {
+    let (_, after) = message.rsplit_once(SHOWN)?;
+    let fingerprint = after.split([';', ' ']).next()?;
+    is_fingerprint(fingerprint).then_some(fingerprint)
+}
+
+/// Whether a text is a whole fingerprint, `SHA256:` and 43 characters of base64, as `ssh-keygen -l` prints it.
+pub(crate) fn is_fingerprint(text: &str) -> bool {
+    fingerprint_of(text).is_some_and(|whole| whole == text)
+}
+
+/// The fingerprint of what a person trusts, which may be a whole key.
+fn fingerprint_of(trusted: &str) -> Option<String> {
+    match HostKeyCheck::pinned(trusted).ok()? {
+        HostKeyCheck::PinnedFingerprint(fingerprint) => Some(fingerprint),
+        HostKeyCheck::Pinned(key) => Some(key.fingerprint()),
+        HostKeyCheck::AnyOf(_) | HostKeyCheck::TrustOnFirstUse => None,
+    }
+}
+
+/// Whether the annotation `trust-host-key` has the operator believe the key that a failed log-in names. One for another key changes
+/// nothing, nor does any while the list declares the key.
+pub(crate) fn trusts_shown_key(allowed: Option<&str>, declared: Option<&str>, message: &str) -> bool {
+    let allowed = allowed.filter(|_| declared.is_none()).and_then(fingerprint_of);
+    allowed.is_some_and(|allowed| shown_key(message) == Some(allowed.as_str()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -145,6 +176,31 @@ mod tests {
             assert_eq!(word(host_key_source(known, &ssh(None, true))), first_use, "{known:?}");
             assert_eq!(word(host_key_source(known, &ssh(strict, false))), is_strict, "{known:?}");
             assert_eq!(word(host_key_source(known, &ssh(strict, true))), with_known_hosts, "{known:?}");
+        }
+    }
+
+    #[test]
+    fn only_the_key_that_a_host_shows_is_trusted() {
+        let whole_key = HostKey { key_type: "ssh-ed25519".into(), public_key_base64: NODE.into() };
+        let mismatch = |offered: &str| {
+            let (address, expected) = ("10.0.0.1".to_owned(), vec![DECLARED.to_owned(), CONTACT.to_owned()]);
+            remote::ssh::SshError::HostKeyMismatch { address, expected, offered: offered.into() }.to_string()
+        };
+        let of_key = mismatch(&whole_key.fingerprint());
+        for (about, allowed, declared, message, expected) in [
+            ("no annotation", None, None, mismatch(ALLOWED), false),
+            ("the shown key", Some(ALLOWED), None, mismatch(ALLOWED), true),
+            ("with padding", Some(&*format!("{ALLOWED}=")), None, mismatch(ALLOWED), true),
+            ("another one", Some(ALLOWED), None, mismatch(PINNED), false),
+            ("one of those that were expected", Some(DECLARED), None, mismatch(ALLOWED), false),
+            ("the beginning of it", Some(&ALLOWED[..20]), None, mismatch(ALLOWED), false),
+            ("nothing", Some(""), None, mismatch(ALLOWED), false),
+            ("a whole key", Some(&*format!("ssh-ed25519 {NODE}")), None, of_key, true),
+            ("the list declares another", Some(ALLOWED), Some(DECLARED), mismatch(ALLOWED), false),
+            ("no key of this type", Some(ALLOWED), None, mismatch("only keys of type ssh-rsa"), false),
+            ("another message", Some(ALLOWED), None, "x".into(), false),
+        ] {
+            assert_eq!(trusts_shown_key(allowed, declared, &message), expected, "{about}: {message}");
         }
     }
 

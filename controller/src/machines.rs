@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use api::MachineGroup;
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, Client,
     api::{ApiResource, DynamicObject, GroupVersionKind},
@@ -105,8 +106,8 @@ impl Machines {
         found.flat_map(|m| m.addresses).map(|a| (a.kind, a.address)).collect()
     }
 
-    /// The MachineHealthCheck that replaces the Machine `<namespace>/<name>` once its Node is not Ready.
-    pub(crate) fn health_check(&self, machine: &str) -> Option<String> {
+    /// The MachineHealthCheck that replaces the Machine `<namespace>/<name>`, whose Node is as it is.
+    pub(crate) fn health_check(&self, machine: &str, node: Option<&Node>) -> Option<String> {
         let (namespace, name) = machine.split_once('/')?;
         self.groups().into_iter().find_map(|group| {
             let watched = self.of(group)?;
@@ -116,7 +117,7 @@ impl Machines {
             let mut covering: Vec<String> = checks
                 .iter()
                 .filter_map(|c| HealthCheck::read(c, group))
-                .filter(|c| c.covers(&machine))
+                .filter(|c| c.covers(&machine, node))
                 .map(|c| c.title())
                 .collect();
             covering.sort();

@@ -30,24 +30,25 @@ async fn main() -> ExitCode {
             return if error.use_stderr() { FAILED.into() } else { ExitCode::SUCCESS };
         }
     };
+    let cluster = &cli.cluster;
     let result = match cli.command {
-        Command::Run(args) => Box::pin(controller::run::run(*args)).await.map(|()| ExitCode::SUCCESS),
-        Command::Plan(args) => Box::pin(controller::plan_command::run(*args)).await,
-        Command::Explain(args) => controller::explain_command::run(args).await.map(|()| ExitCode::SUCCESS),
+        Command::Run(args) => Box::pin(controller::run::run(*args, cluster)).await.map(|()| ExitCode::SUCCESS),
+        Command::Plan(args) => Box::pin(controller::plan_command::run(*args, cluster)).await,
+        Command::Explain(args) => controller::explain_command::run(args, cluster).await.map(|()| ExitCode::SUCCESS),
         Command::Check { what: None, installation } => {
-            Box::pin(controller::check_command::installation(*installation)).await
+            Box::pin(controller::check_command::installation(*installation, cluster)).await
         }
         Command::Check { what: Some(Check::Host(args)), .. } => Box::pin(controller::check_command::host(args)).await,
         Command::Check { what: Some(Check::Takeover(args)), .. } => {
-            Box::pin(controller::check_command::takeover(*args)).await
+            Box::pin(controller::check_command::takeover(*args, cluster)).await
         }
-        Command::Acceptance(args) => Box::pin(controller::acceptance::run(*args)).await,
+        Command::Acceptance(args) => Box::pin(controller::acceptance::run(*args, cluster)).await,
         Command::Lint(args) => controller::lint_command::run(&args),
-        Command::Status(args) => controller::status_command::run(args).await,
-        Command::Act(args) => Box::pin(controller::act_command::run(args)).await,
-        Command::Gather(args) => Box::pin(controller::gather::run(*args)).await,
+        Command::Status(args) => controller::status_command::run(args, cluster).await,
+        Command::Act(args) => Box::pin(controller::act_command::run(args, cluster)).await,
+        Command::Gather(args) => Box::pin(controller::gather::run(*args, cluster)).await,
         Command::Payload { copy } => controller::payload_command::run(&copy),
-        Command::MachineSet(args) => controller::machineset_command::run(*args).await,
+        Command::MachineSet(args) => controller::machineset_command::run(*args, cluster).await,
         Command::Crds => crds().map(|()| ExitCode::SUCCESS),
         Command::Completion { shell } => args::complete(shell).map(|()| ExitCode::SUCCESS).map_err(Into::into),
     };

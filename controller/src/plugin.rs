@@ -79,7 +79,7 @@ pub async fn complete(words: &[String]) -> std::io::Result<()> {
     let (last, given) = words.split_last().map_or(("", words), |(last, given)| (last.as_str(), given));
     let Candidates { mut words, names, files } = candidates(&command(), given, last);
     if let Some(names) = names {
-        let found = tokio::time::timeout(PATIENCE, list(names)).await;
+        let found = tokio::time::timeout(PATIENCE, list(names, &cluster(given))).await;
         let found = found.ok().and_then(Result::ok).unwrap_or_default();
         words.extend(found.into_iter().filter(|name| !given.contains(name)).map(|name| (name, String::new())));
     }
@@ -95,8 +95,20 @@ fn answer(words: &[(String, String)], last: &str, files: bool) -> String {
     lines.join("\n") + "\n"
 }
 
-async fn list(names: Names) -> anyhow::Result<BTreeSet<String>> {
-    let client = Client::try_from(api_server::config().await?)?;
+/// The cluster that the words so far name.
+fn cluster(given: &[String]) -> args::Cluster {
+    let value = |option: &str| {
+        let of = |(n, word): (usize, &String)| match word.strip_prefix(option)? {
+            "" => given.get(n + 1).cloned(),
+            rest => rest.strip_prefix('=').map(Into::into),
+        };
+        given.iter().enumerate().filter_map(of).next_back()
+    };
+    args::Cluster { kubeconfig: value("--kubeconfig").map(Into::into), context: value("--context") }
+}
+
+async fn list(names: Names, cluster: &args::Cluster) -> anyhow::Result<BTreeSet<String>> {
+    let client = Client::try_from(api_server::config(cluster).await?)?;
     let all = ListParams::default();
     Ok(match names {
         Names::Pools => {
@@ -110,13 +122,13 @@ async fn list(names: Names) -> anyhow::Result<BTreeSet<String>> {
 
 /// What may take the place of the last word, after these.
 fn candidates(command: &Command, given: &[String], last: &str) -> Candidates {
-    let (mut command, mut positionals, mut option) = (command, 0, None);
+    let (of_all, mut command, mut positionals, mut option) = (command, command, 0, None);
     for word in given {
         if option.take().is_some() {
             continue;
         }
         if word.starts_with('-') {
-            option = value_of(command, word);
+            option = value_of(command, word).or_else(|| value_of(of_all, word));
         } else if let Some(below) = command.find_subcommand(word) {
             (command, positionals) = (below, 0);
         } else {
@@ -127,7 +139,7 @@ fn candidates(command: &Command, given: &[String], last: &str) -> Candidates {
         return of_argument(option);
     }
     if last.starts_with('-') {
-        let options = command.get_arguments().filter(|arg| !arg.is_hide_set());
+        let options = command.get_arguments().chain(of_all.get_arguments()).filter(|arg| !arg.is_hide_set());
         let long = |arg: &Arg| Some((format!("--{}", arg.get_long()?), about(arg.get_help())));
         let words: BTreeSet<_> = options.filter_map(long).collect();
         return Candidates { words: words.into_iter().collect(), ..Candidates::default() };
@@ -230,6 +242,10 @@ mod tests {
             ("lint ", ":0", None),
             ("plan -f ", ":0", None),
             ("check h", "host :4", None),
+            ("--context p status ", ":4", Some(Names::Pools)),
+            ("status --context p ", ":4", Some(Names::Pools)),
+            ("status --con", "--context :4", None),
+            ("status --kubeconfig ", ":0", None),
             ("nothing ", "", None),
         ] {
             let (mut found, found_names) = found(line);
@@ -240,6 +256,21 @@ mod tests {
             }
             let sorted = |text: &str| text.split(' ').map(ToOwned::to_owned).collect::<BTreeSet<_>>();
             assert_eq!((sorted(&found), found_names), (sorted(words), names), "{line:?}");
+        }
+    }
+
+    #[test]
+    fn names_are_those_of_the_cluster_that_is_named() {
+        for (line, kubeconfig, context) in [
+            ("status", None, None),
+            ("--context p status", None, Some("p")),
+            ("status --context=p --kubeconfig a", Some("a"), Some("p")),
+            ("status --context p --context q", None, Some("q")),
+            ("status --contexts=p --context", None, None),
+        ] {
+            let words: Vec<String> = line.split(' ').map(Into::into).collect();
+            let expected = args::Cluster { kubeconfig: kubeconfig.map(Into::into), context: context.map(Into::into) };
+            assert_eq!(cluster(&words), expected, "{line}");
         }
     }
 }

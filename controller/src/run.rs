@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     api_server,
-    args::Run,
+    args::{self, Run},
     certificate_approval, cluster, cluster_facts,
     context::{Base, Caches, Cluster, Context, Process, WINDOWS_NODES},
     events::EventReason,
@@ -69,7 +69,7 @@ const GRACE: Duration = Duration::from_secs(20);
 /// When the log level or `--otlp-endpoint` is invalid, an address to listen on cannot be bound, there is no configuration for the API server, the
 /// API server does not answer at the start, a CRD is not installed, the Lease is lost, or a task of the operator ends. A stop
 /// signal is no error.
-pub async fn run(args: Run) -> anyhow::Result<()> {
+pub async fn run(args: Run, cluster: &args::Cluster) -> anyhow::Result<()> {
     let level = telemetry::init(args.log_format, &args.log_level)?;
     tracing::info!(version = crate::args::version(), namespace = args.namespace, "starting");
     let stop = CancellationToken::new();
@@ -89,7 +89,7 @@ pub async fn run(args: Run) -> anyhow::Result<()> {
     let plain = (!args.metrics_tls).then_some(args.metrics_listen);
     http::serve(args.listen, plain, args.admin_listen, health, level, stop.clone()).await.context("cannot listen")?;
 
-    let config = api_server::config().await?;
+    let config = api_server::config(cluster).await?;
     // The Lease never waits for other requests.
     let mut for_lease = config.clone();
     for_lease.default_retry = false;

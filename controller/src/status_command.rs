@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::{
     api_server,
-    args::{Output, Status},
+    args::{self, Output, Status},
 };
 
 /// Ready hosts of a pool that are shown one by one.
@@ -24,8 +24,9 @@ const FEW: usize = 10;
 ///
 /// # Errors
 /// When there is no configuration for the API server, it refuses a request or does not answer, or there is no pool of a name.
-pub async fn run(args: Status) -> anyhow::Result<ExitCode> {
-    let client = Client::try_from(api_server::config().await?).context("cannot make a client for the API server")?;
+pub async fn run(args: Status, cluster: &args::Cluster) -> anyhow::Result<ExitCode> {
+    let client =
+        Client::try_from(api_server::config(cluster).await?).context("cannot make a client for the API server")?;
     let all = ListParams::default();
     let pools: Api<WindowsNodePool> = Api::all(client.clone());
     let mut pools = pools.list(&all).await.context("failed to list the WindowsNodePools")?.items;

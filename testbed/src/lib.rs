@@ -2,6 +2,7 @@
 
 pub mod binaries;
 mod children;
+pub mod collector;
 pub mod control_plane;
 pub mod deployment;
 pub mod git;

@@ -62,6 +62,7 @@ const OTHERS: &[(&str, &[&str])] = &[
             "WindowsNodePool",
         ],
     ),
+    ("conditions of a MachineHealthCheck", &["RemediationAllowed"]),
     (
         "steps, operations and actions of events",
         &["AdaptSource", "KeepUserData", "PullImages", "ReadInventory", "ReadSecret", "ReplaceMachine", "RotateKey"],

@@ -61,8 +61,18 @@ pub(super) const CHECK: Section = Section {
         row("CrdMissing", "A CRD of the operator is not there.", "Install the operator again."),
         row(
             "CrdConflict",
-            "A CRD of this name is not that of this release: it has another kind or scope, or a version that this release does not know.",
-            "Install the release that stores objects in that version, or a newer one.",
+            "A CRD of this name has another kind or scope: it is of another product.",
+            "Remove that product and its CRD, or use another cluster.",
+        ),
+        row(
+            "CrdVersionUnknown",
+            "Objects of the operator's CRD are stored in a version that this release does not know.",
+            "Install the release that stored objects in that version, or a newer one.",
+        ),
+        row(
+            "CrdOutdated",
+            "The operator's CRD is of an earlier release, and does not serve a version of this one.",
+            "Apply the CRDs of this release; an upgrade of a Helm chart does not do it.",
         ),
         row(
             "NoLeader",

@@ -16,7 +16,7 @@ use super::{
     spec::{self, change},
     world::{Seen, World, said},
 };
-use crate::args::Acceptance;
+use crate::args::{Acceptance, Cluster};
 
 /// For how long a held pod must stay.
 const HELD: Duration = Duration::from_secs(10);
@@ -221,8 +221,12 @@ impl Run {
     async fn exec(&self) -> anyhow::Result<String> {
         let (name, mark) = (self.world.names.name(), format!("{}-exec", self.mark()));
         let mut kubectl = Command::new("kubectl");
-        if let Some(file) = &self.args.kubeconfig {
+        let Cluster { kubeconfig, context } = &self.world.cluster;
+        if let Some(file) = kubeconfig {
             kubectl.arg("--kubeconfig").arg(file);
+        }
+        if let Some(context) = context {
+            kubectl.args(["--context", context]);
         }
         kubectl
             .args(["--namespace", "default", "exec", &name, "--", "cmd.exe", "/c", "echo", &mark])

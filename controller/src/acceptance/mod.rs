@@ -34,8 +34,8 @@ use self::{
     world::{Names, Seen, World, said},
 };
 use crate::{
-    api_server,
-    args::{Acceptance, Output},
+    api_server::{self, Chosen},
+    args::{Acceptance, Cluster, Output},
     ssh_target,
 };
 
@@ -51,9 +51,9 @@ const VERSION: Duration = Duration::from_secs(20);
 /// # Errors
 /// When the host or the cluster cannot be used, the user does not agree, or the result cannot be written. A row that fails is no error: the
 /// exit status reports it.
-pub async fn run(args: Acceptance) -> anyhow::Result<ExitCode> {
-    let config = api_server::config_of(args.kubeconfig.as_deref()).await?;
-    agree(&args, &config.cluster_url.to_string())?;
+pub async fn run(args: Acceptance, cluster: &Cluster) -> anyhow::Result<ExitCode> {
+    let Chosen { config, title } = api_server::choose(cluster).await?;
+    agree(&args, &title)?;
     let client = Client::try_from(config).context("cannot make a client")?;
     let world = World {
         client,
@@ -61,6 +61,7 @@ pub async fn run(args: Acceptance) -> anyhow::Result<ExitCode> {
         names: Names::new(),
         address: args.host.clone(),
         limit: args.timeout,
+        cluster: cluster.clone(),
     };
     let run = Box::pin(prepare(args, world)).await?;
     let mut report = Report {
@@ -126,7 +127,7 @@ fn interruption() -> anyhow::Result<impl Future<Output = ()>> {
 /// Says what is done, and asks whether it may be.
 fn agree(args: &Acceptance, cluster: &str) -> anyhow::Result<()> {
     eprintln!(
-        "This makes the host {} a node of the cluster {cluster}, restarts it several times, has it drained for maintenance, changes its settings, and removes it again. On the \
+        "This makes the host {} a node of the {cluster}, restarts it several times, has it drained for maintenance, changes its settings, and removes it again. On the \
          cluster it makes one WindowsNodePool, one Secret with the key in the namespace {}, a PodDisruptionBudget and pods, and removes them; it changes no other node.\n\
          What cannot be undone: the Windows feature Containers stays enabled, the host restarts, and what runs on it ends.",
         args.host, args.namespace

@@ -24,6 +24,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::spec;
+use crate::args::Cluster;
 
 /// Between two reads of what is waited for.
 const POLL: Duration = Duration::from_millis(500);
@@ -137,6 +138,8 @@ pub(super) struct World {
     /// Address of the host.
     pub(super) address: String,
     pub(super) limit: Duration,
+    /// Which cluster, for `kubectl`.
+    pub(super) cluster: Cluster,
 }
 
 impl World {

@@ -7,6 +7,7 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use super::decision::{Change, Decided, Refusal};
+use crate::host_key_policy::{is_fingerprint, shown_key};
 
 /// Longest message of a host that is repeated.
 const MOST: usize = 400;
@@ -102,6 +103,11 @@ pub(super) fn abandon(instance: &WindowsInstance, pool: Option<&WindowsNodePool>
 
 /// Trusts the host key that the host showed.
 pub(super) fn trust(instance: &WindowsInstance, fingerprint: &str) -> Decided {
+    if !is_fingerprint(fingerprint) {
+        return Err(Refusal::new(format!(
+            "{fingerprint} is no whole fingerprint, which is SHA256: and 43 characters: copy it whole from the console of the host"
+        )));
+    }
     let status = instance.status.clone().unwrap_or_default();
     if instance.annotations().get(key::TRUST_HOST_KEY).is_some_and(|trusted| trusted == fingerprint) {
         return Ok(Change::none("this key is trusted already"));
@@ -110,7 +116,7 @@ pub(super) fn trust(instance: &WindowsInstance, fingerprint: &str) -> Decided {
         return Err(Refusal::new("its list declares the host key, and that one counts: change hostKey there"));
     }
     if let Some(mismatch) = failures(&status).find(|failures| failures.last_reason == "HostKeyMismatch") {
-        if !mismatch.last_message.contains(&format!("got {fingerprint}")) {
+        if shown_key(&mismatch.last_message) != Some(fingerprint) {
             let message = text::line(&mismatch.last_message, MOST);
             return Err(Refusal::new(format!(
                 "the host showed another key than {fingerprint}; compare it on the console of the host: {message}"
@@ -130,7 +136,7 @@ mod tests {
     use super::*;
 
     const OLD: &str = "SHA256:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
-    const NEW: &str = "SHA256:BBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBB";
+    const NEW: &str = "SHA256:BBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBA";
 
     fn instance(changes: &Value) -> WindowsInstance {
         let mut object = json!({
@@ -270,6 +276,20 @@ mod tests {
                 OLD,
                 json!("refused"),
                 "the host showed another key",
+            ),
+            (
+                "the beginning of it",
+                json!({"status": {"failures": mismatch}}),
+                &NEW[..49],
+                json!("refused"),
+                "no whole fingerprint",
+            ),
+            (
+                "the beginning of any",
+                json!({"status": {"failures": unproven}}),
+                "SHA256:",
+                json!("refused"),
+                "no whole fingerprint",
             ),
             ("unproven", json!({"status": {"failures": unproven}}), NEW, set, "now SHA256:BBB"),
             ("not in question", json!({}), NEW, json!("refused"), "not in question"),

@@ -17,8 +17,8 @@ use self::{
     decision::{Decided, Refusal},
 };
 use crate::{
-    api_server,
-    args::{Act, Approve, Output},
+    api_server::{self, Chosen},
+    args::{self, Act, Approve, Output},
     errors::plain,
 };
 
@@ -32,8 +32,10 @@ mod pool;
 ///
 /// # Errors
 /// When there is no configuration for the API server, it refuses a request or does not answer, or a question is not answered with yes.
-pub async fn run(args: Act) -> anyhow::Result<ExitCode> {
-    let client = Client::try_from(api_server::config().await?).context("cannot make a client for the API server")?;
+pub async fn run(args: Act, cluster: &args::Cluster) -> anyhow::Result<ExitCode> {
+    let Chosen { config, title } = api_server::choose(cluster).await?;
+    let client = Client::try_from(config).context("cannot make a client for the API server")?;
+    let ask = |danger: &str| ask(&question(&title, danger));
     let (outcomes, output) = perform(&client, args, &ask).await?;
     match output {
         Output::Json => crate::output::print(&(serde_json::to_string_pretty(&outcomes)? + "\n"))?,
@@ -52,9 +54,14 @@ pub async fn run(args: Act) -> anyhow::Result<ExitCode> {
     Ok(if is_refused { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
+/// What a person confirms. Who has several clusters may have another one in mind.
+fn question(cluster: &str, danger: &str) -> String {
+    format!("In the {cluster}:\n{danger}")
+}
+
 /// Asks a person on the terminal.
-fn ask(danger: &str) -> anyhow::Result<()> {
-    eprintln!("{danger}");
+fn ask(question: &str) -> anyhow::Result<()> {
+    eprintln!("{question}");
     ensure!(
         std::io::stdin().is_terminal(),
         "standard input is no terminal on which to confirm this: confirm with --yes"

@@ -134,3 +134,15 @@ async fn what_does_not_exist_is_refused() {
         "{outcomes:?}"
     );
 }
+
+#[test]
+fn a_person_confirms_what_happens_in_which_cluster() {
+    let text = question(
+        "cluster prod (context p) at https://prod.example:6443/",
+        "WindowsInstance win-1: the host is given up",
+    );
+    assert_eq!(
+        text,
+        "In the cluster prod (context p) at https://prod.example:6443/:\nWindowsInstance win-1: the host is given up"
+    );
+}

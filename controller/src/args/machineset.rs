@@ -1,6 +1,6 @@
 //! Arguments of the command that makes a MachineSet.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::collections::BTreeMap;
 
 use clap::{Parser, ValueEnum};
 
@@ -12,10 +12,6 @@ pub struct MachineSet {
     /// Platform of the cluster.
     #[arg(long, value_enum)]
     pub platform: MachinePlatform,
-    /// Kubeconfig of a cluster. What no argument names is read from a MachineSet of its Linux workers, and the infrastructure from its
-    /// `Infrastructure`. Nothing is read if not set.
-    #[arg(long, value_name = "FILE")]
-    pub kubeconfig: Option<PathBuf>,
     /// Number of Machines.
     #[arg(long, default_value_t = 1)]
     pub replicas: u16,

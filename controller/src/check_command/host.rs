@@ -15,7 +15,10 @@ use wnp_core::operation::{
     service_accounts, windows_versions,
 };
 
-use super::row::{self, Finding, Row};
+use super::{
+    catalog::Scope,
+    row::{self, Finding, Row},
+};
 use crate::{args::CheckHost, ssh_target};
 
 /// For log-in and for each answer.
@@ -28,7 +31,7 @@ const LIMIT: Duration = Duration::from_mins(1);
 /// status reports it.
 pub async fn host(args: CheckHost) -> anyhow::Result<ExitCode> {
     let rows = rows(&args).await?;
-    row::print(&rows, args.output)
+    row::print(&rows, args.output, Scope::Host)
 }
 
 async fn rows(args: &CheckHost) -> anyhow::Result<Vec<Row>> {
@@ -189,5 +192,83 @@ fn windows(os_name: &str, os_build: &str) -> String {
     match windows_versions::find(os_name, os_build) {
         Some(version) => format!("{name}, base images {}, supported until {}", version.image, version.support_ends),
         None => name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A host of which only that is wrong, the check that says so, and its result.
+    type Case = (&'static str, fn(&mut HostState), Option<(&'static str, &'static str, &'static str)>);
+
+    #[test]
+    fn each_fault_of_a_host_is_found_by_its_check() {
+        let args = CheckHost {
+            address: "10.0.0.1".into(),
+            login: crate::args::Login {
+                identity: "key".into(),
+                port: 22,
+                user: "Administrator".into(),
+                host_key: None,
+            },
+            api_server: Some("https://api:6443".into()),
+            needed_mib: 1024,
+            gmsa: Vec::new(),
+            wicd: "wicd.exe".into(),
+            output: crate::args::Output::Table,
+        };
+        let cases: [Case; 9] = [
+            ("nothing", |_| (), None),
+            ("no administrator", |s| s.machine.is_admin = false, Some(("rights", "failed", "NotAdministrator"))),
+            (
+                "a build that is none of ours",
+                |s| s.machine.os_build = "10.0.25398.1".into(),
+                Some(("windows", "failed", "WindowsNotSupported")),
+            ),
+            (
+                "a desktop",
+                |s| s.machine.os_name = "Windows 10 Pro".into(),
+                Some(("windows", "failed", "WindowsNotSupported")),
+            ),
+            ("a full disk", |s| s.machine.disk_free = 1 << 29, Some(("disk", "failed", "DiskFull"))),
+            (
+                "kubelet of another installer",
+                |s| s.foreign_services.push("kubelet".into()),
+                Some(("services", "failed", "ForeignServices")),
+            ),
+            ("a clock that is off", |s| s.machine.clock_ms += 3_600_000, Some(("clock", "failed", "ClockSkew"))),
+            ("a port in use", |s| s.ports_in_use.push(10250), Some(("port", "failed", "PortInUse"))),
+            (
+                "no way to the API server",
+                |s| s.api_server = Some("timed out".into()),
+                Some(("api-server", "failed", "ApiServerUnreachable")),
+            ),
+        ];
+        for (about, break_it, expected) in cases {
+            let mut state = HostState::default();
+            state.machine = Machine {
+                is_admin: true,
+                os_name: "Windows Server 2022 Datacenter".into(),
+                os_build: "10.0.20348.2527".into(),
+                clock_ms: Timestamp::now().as_millisecond(),
+                disk_free: 2 << 30,
+                ..Machine::default()
+            };
+            break_it(&mut state);
+            let rows: Vec<_> = of_state(&args, &state).iter().map(|row| row::object(row, Scope::Host)).collect();
+            let wrong: Vec<_> = rows.iter().filter(|row| row["result"] != "passed").collect();
+            let found: Vec<_> = wrong
+                .iter()
+                .map(|row| ["check", "result", "reason"].map(|k| row[k].as_str().unwrap_or_default()))
+                .collect();
+            let expected: Vec<_> =
+                expected.into_iter().map(|(check, result, reason)| [check, result, reason]).collect();
+            assert_eq!(found, expected, "{about}");
+            for row in rows {
+                let link = format!("docs/reference/checks.md#check-host-{}", row["check"].as_str().unwrap());
+                assert_eq!(row["link"], link.as_str(), "{row}");
+            }
+        }
     }
 }

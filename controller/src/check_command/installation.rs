@@ -302,24 +302,20 @@ pub(super) fn conflict(shipped: &CustomResourceDefinition, crd: &CustomResourceD
     let names = |crd: &CustomResourceDefinition| {
         (crd.spec.scope.clone(), crd.spec.names.kind.clone(), crd.spec.names.plural.clone())
     };
-    let fault = |problem: String| Some(Fault::CrdConflict { name: crd.name_any(), problem });
     if names(shipped) != names(crd) {
-        return fault("it has another scope or kind: it is not of this operator".into());
+        return Some(Fault::CrdConflict(crd.name_any()));
     }
     let known: BTreeSet<&str> = shipped.spec.versions.iter().map(|v| v.name.as_str()).collect();
     let stored = crd.status.as_ref().and_then(|s| s.stored_versions.as_deref()).unwrap_or_default();
-    if let Some(version) = stored.iter().find(|v| !known.contains(v.as_str())) {
-        return fault(format!("objects are stored in the version {version}, which this release does not know"));
-    }
-    None
+    let version = stored.iter().find(|v| !known.contains(v.as_str()))?;
+    Some(Fault::CrdVersionUnknown { name: crd.name_any(), version: version.clone() })
 }
 
 /// A version of this release that the API server does not serve yet.
 fn unserved(shipped: &CustomResourceDefinition, crd: &CustomResourceDefinition) -> Option<Fault> {
     let is_served = |name: &str| crd.spec.versions.iter().any(|v| v.name == name && v.served);
     let version = shipped.spec.versions.iter().find(|v| v.served && !is_served(&v.name))?;
-    let problem = format!("it does not serve the version {} of this release", version.name);
-    Some(Fault::CrdConflict { name: crd.name_any(), problem })
+    Some(Fault::CrdOutdated { name: crd.name_any(), version: version.name.clone() })
 }
 
 /// Who leads, or why no process does.

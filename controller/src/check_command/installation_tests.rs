@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
-    check_command::{before, row},
+    check_command::{before, catalog::Scope, row},
     fake_api::FakeApi,
     operator_namespace,
 };
@@ -53,6 +53,13 @@ fn private_key() -> Value {
     let key = PrivateKey::random(&mut safe_rng(), Algorithm::Ed25519).unwrap();
     let pem = base64::engine::general_purpose::STANDARD.encode(&**key.to_openssh(LineEnding::LF).unwrap());
     json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "data": {"private-key.pem": pem}})
+}
+
+/// As `-o json` has it. Each row has a section of its own in the reference.
+fn of_check(row: &Row) -> Value {
+    let row = row::object(row, Scope::Installation);
+    assert_eq!(row["link"], format!("docs/reference/checks.md#check-{}", row["check"].as_str().unwrap()).as_str());
+    row
 }
 
 struct Bed(FakeApi);
@@ -120,11 +127,11 @@ impl Bed {
 
     async fn rows(&self) -> Vec<Value> {
         let home = operator_namespace::find(&self.0.client(), "ns").await;
-        Check { client: self.0.client(), run: Self::run(), home }.rows().await.iter().map(row::object).collect()
+        Check { client: self.0.client(), run: Self::run(), home }.rows().await.iter().map(of_check).collect()
     }
 
     async fn before(&self) -> Vec<Value> {
-        before::rows(&self.0.client(), &Self::run()).await.iter().map(row::object).collect()
+        before::rows(&self.0.client(), &Self::run()).await.iter().map(of_check).collect()
     }
 }
 
@@ -172,12 +179,12 @@ async fn each_fault_of_an_installation_is_found_by_its_check() {
         (
             "objects of a version of the future",
             Box::new(|bed| bed.crd(|crd| crd["status"]["storedVersions"] = json!(["v1alpha1", "v2"]))),
-            Some(("crds", "failed", "CrdConflict")),
+            Some(("crds", "failed", "CrdVersionUnknown")),
         ),
         (
             "a version that is not served",
             Box::new(|bed| bed.crd(|crd| crd["spec"]["versions"][0]["served"] = false.into())),
-            Some(("crds", "failed", "CrdConflict")),
+            Some(("crds", "failed", "CrdOutdated")),
         ),
         ("no Lease", Box::new(|bed| bed.gone(LEASE)), Some(("leader", "failed", "NoLeader"))),
         (
@@ -312,6 +319,26 @@ async fn what_is_in_the_way_of_an_installation_is_found_by_its_check() {
     }
 }
 
+#[tokio::test]
+async fn a_payload_that_cannot_be_given_to_hosts_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let there = dir.path().join("payload");
+    std::fs::create_dir(&there).unwrap();
+    for (about, path, expected) in [
+        ("there is none, as on a laptop", dir.path().join("none"), ("warning", "PayloadMissing")),
+        ("it is not whole", there, ("failed", "PayloadInvalid")),
+    ] {
+        let error = ReleaseError::from(remote::payload::Payload::open(&path).map(|_| ()).unwrap_err());
+        let mut run = Bed::run();
+        run.payload = path;
+        let rows = of_release(Err(&error), &run).await;
+        let rows: Vec<Value> = rows.iter().map(of_check).collect();
+        assert_eq!(rows.len(), 1, "{about}");
+        let found = ["check", "result", "reason"].map(|key| rows[0][key].as_str().unwrap());
+        assert_eq!(found, ["payload", expected.0, expected.1], "{about}: {}", rows[0]);
+    }
+}
+
 #[test]
 fn a_clock_that_differs_is_found() {
     let here: Timestamp = "2027-01-01T00:00:00Z".parse().unwrap();
@@ -321,7 +348,7 @@ fn a_clock_that_differs_is_found() {
         (Some("2026-12-31T23:00:00Z"), Some("ClockDiffers")),
         (None, Some("NotReadable")),
     ] {
-        let row = row::object(&clock(server.map(|s| s.parse().unwrap()), here));
+        let row = of_check(&clock(server.map(|s| s.parse().unwrap()), here));
         assert_eq!(row["reason"].as_str(), reason, "{row}");
     }
 }

@@ -1,6 +1,7 @@
 //! The command `check`: what stands in the way of something, found without a change.
 
 mod before;
+pub mod catalog;
 mod fault;
 mod host;
 mod installation;
@@ -13,15 +14,21 @@ use std::{process::ExitCode, sync::Arc};
 pub use host::host;
 pub use takeover::takeover;
 
-use crate::{api_server, args::CheckInstallation, context::Cluster, operator_namespace};
+use self::catalog::Scope;
+use crate::{
+    api_server,
+    args::{self, CheckInstallation},
+    context::Cluster,
+    operator_namespace,
+};
 
 /// Checks an installation, or what is in the way of one, prints the results, and returns the exit status.
 ///
 /// # Errors
 /// When there is no configuration for the API server, it does not answer, or the results cannot be printed. What is wrong is no error: the
 /// exit status reports it.
-pub async fn installation(mut args: CheckInstallation) -> anyhow::Result<ExitCode> {
-    let cluster = Cluster::new(api_server::config().await?, &Arc::default())?;
+pub async fn installation(mut args: CheckInstallation, cluster: &args::Cluster) -> anyhow::Result<ExitCode> {
+    let cluster = Cluster::new(api_server::config(cluster).await?, &Arc::default())?;
     cluster.client.apiserver_version().await?;
     let rows = if args.pre {
         before::rows(&cluster.client, &args.run).await
@@ -30,5 +37,5 @@ pub async fn installation(mut args: CheckInstallation) -> anyhow::Result<ExitCod
         args.run.namespace.clone_from(&home.name);
         installation::rows(cluster, &args.run, home).await
     };
-    row::print(&rows, args.output)
+    row::print(&rows, args.output, Scope::Installation)
 }

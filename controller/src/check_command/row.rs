@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
+use super::catalog::{self, Scope};
 use crate::args::Output;
 
 /// Exit status when a check has failed.
@@ -70,33 +71,67 @@ impl Row {
 ///
 /// # Errors
 /// When they cannot be printed.
-pub(super) fn print(rows: &[Row], output: Output) -> anyhow::Result<ExitCode> {
+pub(super) fn print(rows: &[Row], output: Output, scope: Scope) -> anyhow::Result<ExitCode> {
     let text = match output {
-        Output::Table => table(rows),
-        Output::Json => serde_json::to_string_pretty(&rows.iter().map(object).collect::<Vec<_>>())? + "\n",
+        Output::Table => table(rows, scope),
+        Output::Json => {
+            serde_json::to_string_pretty(&rows.iter().map(|row| object(row, scope)).collect::<Vec<_>>())? + "\n"
+        }
     };
     crate::output::print(&text)?;
     Ok(if rows.iter().all(Row::is_fit) { ExitCode::SUCCESS } else { FAILED.into() })
 }
 
-fn table(rows: &[Row]) -> String {
+fn table(rows: &[Row], scope: Scope) -> String {
     let row = |Row { check, finding, note }: &Row| match finding {
         None => [(*check).to_owned(), "passed".to_owned(), note.clone()],
         Some(f) => {
             let remedy = f.remedy.as_ref().map(|r| format!("; {r}")).unwrap_or_default();
-            [(*check).to_owned(), f.result().to_owned(), format!("{}: {}{remedy}", f.reason, f.message)]
+            let link = catalog::link(scope, check);
+            [(*check).to_owned(), f.result().to_owned(), format!("{}: {}{remedy}; see {link}", f.reason, f.message)]
         }
     };
     let head = ["CHECK", "RESULT", "MESSAGE"].map(str::to_owned);
     crate::output::aligned(&[head].into_iter().chain(rows.iter().map(row)).collect::<Vec<_>>())
 }
 
-pub(super) fn object(row: &Row) -> Value {
+pub(super) fn object(row: &Row, scope: Scope) -> Value {
     let Row { check, finding, note } = row;
-    let Some(f) = finding else { return json!({"check": check, "result": "passed", "message": note}) };
-    let mut object = json!({"check": check, "result": f.result(), "reason": f.reason, "message": f.message});
+    let link = catalog::link(scope, check);
+    let Some(f) = finding else {
+        return json!({"check": check, "result": "passed", "message": note, "link": link});
+    };
+    let mut object =
+        json!({"check": check, "result": f.result(), "reason": f.reason, "message": f.message, "link": link});
     if let Some(remedy) = &f.remedy {
         object["remedy"] = remedy.clone().into();
     }
     object
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_finding_ends_with_where_to_read_on() {
+        let finding = Finding {
+            is_warning: false,
+            reason: "CrdMissing".into(),
+            message: "it is missing".into(),
+            remedy: Some("install".into()),
+        };
+        let rows = [
+            Row { check: "crds", finding: Some(finding), note: String::new() },
+            Row::passed("leader", "a process holds the Lease"),
+        ];
+        assert_eq!(
+            table(&rows, Scope::Installation),
+            "CHECK    RESULT   MESSAGE\n\
+             crds     failed   CrdMissing: it is missing; install; see docs/reference/checks.md#check-crds\n\
+             leader   passed   a process holds the Lease\n"
+        );
+        let leader = object(&rows[1], Scope::Installation);
+        assert_eq!(leader["link"], "docs/reference/checks.md#check-leader");
+    }
 }

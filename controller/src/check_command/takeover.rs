@@ -27,12 +27,13 @@ use wnp_core::{
 };
 
 use super::{
+    catalog::Scope,
     obstacle::Obstacle,
     row::{self, Row},
 };
 use crate::{
     api_server,
-    args::CheckTakeover,
+    args::{self, CheckTakeover},
     cluster,
     context::{Cluster, WINDOWS_NODES},
     release::ReleaseError,
@@ -47,8 +48,8 @@ const WMCO: &str = "windows-machine-config-operator";
 /// # Errors
 /// When there is no configuration for the API server, it does not answer, or the results cannot be printed. What is in the way is no error:
 /// the exit status reports it.
-pub async fn takeover(args: CheckTakeover) -> anyhow::Result<ExitCode> {
-    let cluster = Cluster::new(api_server::config().await?, &Arc::default())?;
+pub async fn takeover(args: CheckTakeover, cluster: &args::Cluster) -> anyhow::Result<ExitCode> {
+    let cluster = Cluster::new(api_server::config(cluster).await?, &Arc::default())?;
     cluster.client.apiserver_version().await?;
     let target = match cluster.release(&args.run).await {
         Err(error) => Err(Obstacle::of_release(&error, &args.run.payload)),
@@ -58,7 +59,7 @@ pub async fn takeover(args: CheckTakeover) -> anyhow::Result<ExitCode> {
         }
     };
     let rows = Check { client: cluster.client, namespace: args.run.namespace }.rows(target).await;
-    row::print(&rows, args.output)
+    row::print(&rows, args.output, Scope::Takeover)
 }
 
 /// One run of the command.

@@ -104,7 +104,7 @@ impl Bed {
 
     async fn rows(&self, target: Result<Services, Obstacle>) -> Vec<Value> {
         let check = Check { client: self.api.client(), namespace: "ns".into() };
-        check.rows(target).await.iter().map(row::object).collect()
+        check.rows(target).await.iter().map(|row| row::object(row, Scope::Takeover)).collect()
     }
 }
 

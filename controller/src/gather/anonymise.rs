@@ -88,9 +88,18 @@ impl Names {
                 let data = object["data"].as_object();
                 data.into_iter().flat_map(serde_json::Map::keys).for_each(|name| self.host(name));
             }
-            "Machine" => text("/metadata/name").into_iter().for_each(|name| self.host(name)),
+            "Machine" => {
+                for pointer in ["/metadata/name", "/metadata/labels/cluster.x-k8s.io~1cluster-name"] {
+                    self.host(text(pointer).unwrap_or_default());
+                }
+            }
             "DNS" => text("/spec/baseDomain").into_iter().for_each(|name| self.domain(name)),
-            "Infrastructure" | "Proxy" => self.urls(object),
+            "Infrastructure" => {
+                // With it begin the names of Machines, MachineSets and nodes, and it begins with that of the cluster.
+                self.host(text("/status/infrastructureName").unwrap_or_default());
+                self.urls(object);
+            }
+            "Proxy" => self.urls(object),
             _ => {}
         }
     }
@@ -204,7 +213,9 @@ mod tests {
             json!({"kind": "Node", "metadata": {"name": "win-1", "labels": {"kubernetes.io/hostname": "win-1"}},
                 "status": {"addresses": [{"address": "10.1.2.3"}, {"address": "WIN-1.corp.example.com"}]}}),
             json!({"kind": "WindowsInstance", "metadata": {"name": "win-10"}, "spec": {"host": {"address": "10.1.2.4"}}}),
-            json!({"kind": "Infrastructure", "status": {"apiServerURL": "https://api.prod.example.net:6443"}}),
+            json!({"kind": "Infrastructure", "status": {
+                "apiServerURL": "https://api.prod.example.net:6443", "infrastructureName": "prod-x7k2p",
+            }}),
         ] {
             names.learn(&object);
         }
@@ -215,11 +226,12 @@ mod tests {
     fn names_addresses_and_domains_have_pseudonyms() {
         let pseudonyms = Pseudonyms::new(&names());
         for (text, expected) in [
-            ("node win-1 and win-10", "node x-host-1-x and x-host-3-x"),
-            ("WIN-1.CORP.example.com", "x-host-2-x"),
+            ("node win-1 and win-10", "node x-host-2-x and x-host-4-x"),
+            ("WIN-1.CORP.example.com", "x-host-3-x"),
+            ("MachineSet prod-x7k2p-windows of prod-x7k2p", "MachineSet x-host-1-x-windows of x-host-1-x"),
             ("other.corp.example.com", "other.x-domain-1-x"),
             ("https://api.prod.example.net:6443/x", "https://api.x-domain-2-x:6443/x"),
-            ("kube-proxy-win-1.yaml", "kube-proxy-x-host-1-x.yaml"),
+            ("kube-proxy-win-1.yaml", "kube-proxy-x-host-2-x.yaml"),
             ("win-11 darwin-1 win-1a", "win-11 darwin-1 win-1a"),
             ("10.1.2.3:22, 10.1.2.3/32", "x-ipv4-1-x:22, x-ipv4-1-x/32"),
             ("[fd00::1]:22 FD00:0::1", "[x-ipv6-2-x]:22 x-ipv6-2-x"),
@@ -229,7 +241,7 @@ mod tests {
             assert_eq!(pseudonyms.apply(text), expected, "{text}");
         }
         let table = pseudonyms.table();
-        assert_eq!((table["x-host-1-x"].as_str(), table["x-ipv4-1-x"].as_str()), ("win-1", "10.1.2.3"));
+        assert_eq!((table["x-host-2-x"].as_str(), table["x-ipv4-1-x"].as_str()), ("win-1", "10.1.2.3"));
         assert!(pseudonyms.is_complete());
     }
 

@@ -20,6 +20,8 @@ const LIMIT: Duration = Duration::from_mins(1);
 const PAGE: usize = 500;
 /// Objects of one kind. A cluster with more has them from a fault, and the first ones show it.
 const MOST_OBJECTS: usize = 5000;
+/// Events of one kind, which are listed by name, so that the newest may be the last.
+const MOST_EVENTS: usize = 50_000;
 /// Metadata of Secrets alone. An API server that cannot return it refuses, because the request accepts only that.
 const METADATA_ONLY: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 /// Port of the operator's metrics.
@@ -104,6 +106,14 @@ impl Reader {
 
     /// The objects that an item keeps, and whether there are more than can be gathered.
     async fn list(&self, item: &Item) -> Result<(Vec<Value>, bool), ReadError> {
+        match (self.list_version(item).await, item.in_earlier_version()) {
+            (Err(ReadError::Missing), Some(earlier)) => self.list_version(&earlier).await,
+            (listed, _) => listed,
+        }
+    }
+
+    async fn list_version(&self, item: &Item) -> Result<(Vec<Value>, bool), ReadError> {
+        let most = if item.form == Form::List { MOST_EVENTS } else { MOST_OBJECTS };
         let accept = if item.form == Form::Secret { METADATA_ONLY } else { "application/json" };
         let (mut objects, mut next) = (Vec::new(), String::new());
         loop {
@@ -126,7 +136,7 @@ impl Reader {
                 }
             }
             match token.as_str().filter(|token| !token.is_empty()) {
-                Some(_) if objects.len() >= MOST_OBJECTS => return Ok((objects, true)),
+                Some(_) if objects.len() >= most => return Ok((objects, true)),
                 Some(token) => next = format!("continue={}", encode(token)),
                 None => return Ok((objects, false)),
             }
@@ -147,10 +157,16 @@ impl Reader {
         };
         folder.note(&item.name(), &format!("{} objects", objects.len()));
         if has_more {
-            folder.failed(&item.name(), &format!("there are more than {MOST_OBJECTS}; the rest is left out"));
+            folder.failed(&item.name(), &format!("there are more than {}; the rest is left out", objects.len()));
         }
         if item.form == Form::List {
             let path = item.folder(item.namespace.as_deref()) + ".yaml";
+            let listed = objects.len();
+            // YAML is longer than JSON.
+            let objects = plan::newest_events(objects, MOST_OF_A_FILE / 2);
+            if objects.len() < listed {
+                folder.failed(&path, &format!("the oldest {} are left out", listed - objects.len()));
+            }
             let result = folder.object(&path, json!({"apiVersion": "v1", "kind": "List", "items": objects}));
             return folder.keep(&path, result);
         }

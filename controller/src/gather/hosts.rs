@@ -242,7 +242,9 @@ fn write(name: &str, answer: &host::Answer, unpacked: Unpacked, folder: &mut Fol
                 } else {
                     text
                 };
-                let result = folder.text(&path, &text);
+                let is_newest_first = part.starts_with("events/");
+                let result =
+                    if is_newest_first { folder.newest_first(&path, &text) } else { folder.text(&path, &text) };
                 folder.keep(&path, result);
             }
             None => folder.failed(&path, "it is no text, in which secrets could be found"),
@@ -292,6 +294,41 @@ mod tests {
         assert!(matches!(host_key(&declared, &ssh).unwrap(), HostKeySource::Check(HostKeyCheck::PinnedFingerprint(_))));
         let known = instance("known", pinned);
         assert!(matches!(host_key(&known, &ssh).unwrap(), HostKeySource::Check(HostKeyCheck::Pinned(_))));
+    }
+
+    #[test]
+    fn what_a_host_sends_is_written_without_secrets_and_with_its_newest_events() {
+        const SECRET: &str = "hunter2Hunter2";
+        let events = format!(
+            "<Event><EventData><Data Name='Password'>{SECRET}</Data><Data Name='a'>newest</Data></EventData></Event>\n{}oldest\n",
+            "<Event/>\n".repeat(super::super::write::MOST_OF_A_FILE / 9)
+        );
+        let unattend = format!("<AdministratorPassword>\n<Value>{SECRET}</Value>\n</AdministratorPassword>");
+        let log = format!(
+            "net use \\\\server /user:me pass={SECRET}\nGET https://x.blob.core.windows.net/c?sv=1&sig={SECRET}\n"
+        );
+        let sshd = format!("sshd: debug1: env SECRET_ID={SECRET}\nsshd: Authorization: Basic {SECRET}\n");
+        let files = [
+            ("events/System.xml", events),
+            ("logs/setup.xml", unattend),
+            ("logs/script.log", log),
+            ("logs/sshd.log", sshd),
+        ];
+        let files = files.into_iter().map(|(name, text)| (name.to_owned(), text.into_bytes())).collect();
+        let dir = tempfile::tempdir().unwrap();
+        let mut folder = Folder::create(&dir.path().join("x"), None).unwrap();
+        let answer: host::Answer =
+            serde_json::from_value(json!({"protocol": 1, "operation": "x", "outcome": "done"})).unwrap();
+        write("win-1", &answer, Unpacked { files, refused: vec![format!("token={SECRET}")] }, &mut folder);
+        folder.finish().unwrap();
+        let read = |path: &str| std::fs::read_to_string(dir.path().join("x").join(path)).unwrap();
+        let events = read("hosts/win-1/events/System.xml");
+        assert!(events.contains("newest") && !events.contains("oldest"));
+        for path in ["events/System.xml", "logs/setup.xml", "logs/script.log", "logs/sshd.log"] {
+            let text = read(&format!("hosts/win-1/{path}"));
+            assert!(!text.contains(SECRET) && text.contains(redact::REDACTED), "{path}");
+        }
+        assert!(!read("gather.log").contains(SECRET));
     }
 
     #[test]

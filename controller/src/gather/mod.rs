@@ -27,6 +27,7 @@ use self::{
 use crate::{
     api_server,
     args::{self, Gather},
+    operator_namespace,
 };
 
 /// Exit status when nothing was gathered.
@@ -40,14 +41,16 @@ const README: &str = include_str!("README.txt");
 ///
 /// # Errors
 /// When there is no configuration for the API server, or the folder cannot be written. What cannot be read is no error.
-pub async fn run(args: Gather) -> anyhow::Result<ExitCode> {
+pub async fn run(mut args: Gather, cluster: &args::Cluster) -> anyhow::Result<ExitCode> {
     let now = Timestamp::now();
     let since = since(&args, now)?;
-    let mut config = api_server::config_of(args.kubeconfig.as_deref()).await?;
+    let mut config = api_server::config(cluster).await?;
     config.default_retry = false;
     let server = config.cluster_url.to_string();
     let client = Client::try_from(config).context("cannot make a client for the API server")?;
     let reader = Reader::new(client.clone());
+    let found = operator_namespace::find(&client, &args.namespace).await;
+    args.namespace.clone_from(&found.name);
 
     let pseudonyms = if args.anonymise { Some(pseudonyms(&reader, &args, &server).await?) } else { None };
     let root = args
@@ -57,6 +60,7 @@ pub async fn run(args: Gather) -> anyhow::Result<ExitCode> {
     let mut folder = Folder::create(&root, pseudonyms)?;
     folder.text("version", &format!("{PRODUCT}\n{}\n", args::version()))?;
     folder.text("README", README)?;
+    folder.note("namespace of the operator", &found.note());
     // Every user of the cluster may get it: that is no support data.
     reader.version(&mut folder).await;
     let of_ours = folder.files();

@@ -4,7 +4,10 @@ use std::collections::BTreeSet;
 
 use api::names::{GROUP, LEASE, SERVICES_CONFIG_MAP_PREFIX};
 use serde_json::{Value, json};
-use wnp_core::csr::Kind;
+use wnp_core::{csr::Kind, machines::read::CLUSTER_API_OS};
+
+/// Group of Cluster API.
+const CLUSTER_API: &str = "cluster.x-k8s.io";
 
 /// Objects of one kind.
 #[derive(Clone, Debug, Default)]
@@ -13,6 +16,8 @@ pub(super) struct Item {
     pub group: &'static str,
     /// Version.
     pub version: &'static str,
+    /// An earlier version, for a cluster that does not have the first.
+    pub earlier: Option<&'static str>,
     /// Plural name.
     pub resource: &'static str,
     /// Namespace; all if there is none and the kind has namespaces.
@@ -62,10 +67,15 @@ pub(super) enum Form {
 }
 
 const fn item(group: &'static str, version: &'static str, resource: &'static str) -> Item {
-    Item { group, version, resource, namespace: None, query: "", keep: Keep::All, form: Form::Whole }
+    Item { group, version, earlier: None, resource, namespace: None, query: "", keep: Keep::All, form: Form::Whole }
 }
 
 impl Item {
+    /// The same in the earlier version, if there is one.
+    pub(super) fn in_earlier_version(&self) -> Option<Self> {
+        Some(Self { version: self.earlier?, earlier: None, ..self.clone() })
+    }
+
     /// Path of the list in the API.
     pub(super) fn path(&self) -> String {
         let Self { group, version, resource, .. } = self;
@@ -106,8 +116,13 @@ impl Item {
             Keep::WindowsMachines => {
                 let labels =
                     ["/metadata/labels", "/spec/template/metadata/labels", "/spec/template/spec/metadata/labels"];
-                let key = api::names::key::MACHINE_OS;
-                labels.iter().filter_map(|pointer| object.pointer(pointer)?[key].as_str()).any(|os| os == "Windows")
+                let has = |labels: &Value| {
+                    let label = |key: &str| labels[key].as_str();
+                    let of_cluster_api = label(CLUSTER_API_OS).filter(|_| self.group == CLUSTER_API);
+                    label(api::names::key::MACHINE_OS) == Some("Windows")
+                        || of_cluster_api.is_some_and(|os| os.eq_ignore_ascii_case("windows"))
+                };
+                labels.iter().filter_map(|pointer| object.pointer(pointer)).any(has)
             }
             Keep::Namespaces(namespaces) => namespaces.contains(text("/metadata/namespace")),
         }
@@ -123,8 +138,16 @@ pub(super) fn with_names(namespace: &str) -> Vec<Item> {
         keep: Keep::Prefixes(&[api::names::WINDOWS_INSTANCES]),
         ..item("", "v1", "configmaps")
     };
-    let mut items =
-        vec![nodes(), ours("windowsnodepools"), ours("windowsinstances"), config_maps, machines("machines")];
+    // Linux nodes, too: their names stand in events, in Leases and in where the operator's Pods run.
+    let all_nodes = item("", "v1", "nodes");
+    let mut items = vec![
+        all_nodes,
+        ours("windowsnodepools"),
+        ours("windowsinstances"),
+        config_maps,
+        machines("machines"),
+        cluster_api("machines", Keep::WindowsMachines),
+    ];
     items.extend(of_openshift);
     items
 }
@@ -144,6 +167,11 @@ fn machines(resource: &'static str) -> Item {
         keep: Keep::WindowsMachines,
         ..item("machine.openshift.io", "v1beta1", resource)
     }
+}
+
+/// In all namespaces: there is none of its own.
+fn cluster_api(resource: &'static str, keep: Keep) -> Item {
+    Item { earlier: Some("v1beta1"), keep, ..item(CLUSTER_API, "v1beta2", resource) }
 }
 
 /// All that is gathered, once the names of the Windows Nodes are known, and the namespaces of the pods on them.
@@ -201,7 +229,12 @@ pub(super) fn items(namespace: &str, nodes: &BTreeSet<String>, pod_namespaces: &
         here(rbac("rolebindings")),
         machines("machines"),
         machines("machinesets"),
-        machines("machinehealthchecks"),
+        // They name no system: what they select, labels say.
+        kept(Keep::All, machines("machinehealthchecks")),
+        cluster_api("machines", Keep::WindowsMachines),
+        cluster_api("machinesets", Keep::WindowsMachines),
+        cluster_api("machinedeployments", Keep::WindowsMachines),
+        cluster_api("machinehealthchecks", Keep::All),
         item("operator.openshift.io", "v1", "networks"),
     ];
     for resource in ["networks", "infrastructures", "clusterversions", "proxies", "dnses"] {
@@ -246,6 +279,23 @@ pub(super) fn formed(form: Form, mut object: Value) -> Value {
     }
 }
 
+/// Events from the oldest to the newest, as far as the newest fit into `most` bytes of JSON. The API server lists them by name.
+pub(super) fn newest_events(mut events: Vec<Value>, most: usize) -> Vec<Value> {
+    let time = |event: &Value| {
+        let times = ["/series/lastObservedTime", "/lastTimestamp", "/eventTime", "/metadata/creationTimestamp"];
+        // Times of one form: they are in order as texts.
+        times.iter().find_map(|path| event.pointer(path)?.as_str().map(str::to_owned)).unwrap_or_default()
+    };
+    events.sort_by_cached_key(time);
+    let mut bytes = 0;
+    let fits = |event: &&Value| {
+        bytes += event.to_string().len();
+        bytes <= most
+    };
+    let kept = events.iter().rev().take_while(fits).count();
+    events.split_off(events.len() - kept)
+}
+
 /// What is written of a pod of another owner: what keeps it where it is, and nothing of what it runs with.
 pub(super) fn summary(pod: &Value) -> Value {
     let metadata = &pod["metadata"];
@@ -284,6 +334,25 @@ mod tests {
     }
 
     #[test]
+    fn the_newest_events_stay_and_the_last_is_the_newest() {
+        let event = |name: &str, time: &str| json!({"metadata": {"name": name, "creationTimestamp": "2027-01-01T00:00:00Z"}, "lastTimestamp": time});
+        let unnamed =
+            json!({"metadata": {"name": "e", "creationTimestamp": "2027-01-01T00:02:30Z"}, "lastTimestamp": null});
+        let events = vec![
+            event("a", "2027-01-01T00:03:00Z"),
+            event("b", "2027-01-01T00:01:00Z"),
+            unnamed,
+            event("c", "2027-01-01T00:02:00Z"),
+        ];
+        let one = events[0].to_string().len();
+        for (most, expected) in [(10_000, "b c e a"), (2 * one, "e a"), (one, "a"), (0, "")] {
+            let kept = newest_events(events.clone(), most);
+            let names: Vec<&str> = kept.iter().filter_map(|e| e["metadata"]["name"].as_str()).collect();
+            assert_eq!(names.join(" "), expected, "{most}");
+        }
+    }
+
+    #[test]
     fn what_is_kept_is_ours() {
         for (resource, namespace, object, expected) in [
             ("leases", Some("kube-node-lease"), json!({"metadata": {"name": "win-1"}}), true),
@@ -317,6 +386,22 @@ mod tests {
                 true,
             ),
             ("machines", Some("openshift-machine-api"), json!({"metadata": {"name": "linux"}}), false),
+            (
+                "machines",
+                Some("openshift-machine-api"),
+                json!({"metadata": {"labels": {"node.cluster.x-k8s.io/os": "windows"}}}),
+                false,
+            ),
+            ("machines", None, json!({"metadata": {"labels": {"node.cluster.x-k8s.io/os": "windows"}}}), true),
+            ("machines", None, json!({"metadata": {"labels": {"node.cluster.x-k8s.io/os": "linux"}}}), false),
+            (
+                "machinedeployments",
+                None,
+                json!({"spec": {"template": {"metadata": {"labels": {"machine.openshift.io/os-id": "Windows"}}}}}),
+                true,
+            ),
+            ("machinehealthchecks", Some("openshift-machine-api"), json!({"metadata": {"name": "any"}}), true),
+            ("machinehealthchecks", None, json!({"metadata": {"name": "any"}}), true),
         ] {
             assert_eq!(find(resource, namespace).keeps(&object), expected, "{resource} {object}");
         }

@@ -12,6 +12,9 @@ use serde_json::{Map, Value};
 /// What stands in the place of a secret.
 pub(crate) const REDACTED: &str = "(redacted)";
 
+/// Longest value in brackets or in an XML element, in bytes.
+const MOST_OF_A_VALUE: usize = 64 << 10;
+
 /// Parts of names that say that the value is a secret, in lower case and without what separates words.
 const SECRET_PARTS: [&str; 14] = [
     "password",
@@ -32,6 +35,8 @@ const SECRET_PARTS: [&str; 14] = [
 ];
 /// Whole names that say so.
 const SECRET_NAMES: [&str; 3] = ["auth", "authorization", "proxyauthorization"];
+/// Last words of names that say so: `DB_PASS`, and the signatures of URLs, with which any client has what the URL names.
+const SECRET_ENDS: [&str; 6] = ["pass", "passcode", "sig", "signature", "psk", "sas"];
 /// Last words of names whose values only name or describe a secret.
 const HARMLESS_ENDS: [&str; 40] = [
     "name",
@@ -76,6 +81,7 @@ const HARMLESS_ENDS: [&str; 40] = [
     "bits",
 ];
 /// Words before `key` that make it a public one, or one of another sense.
+/// The first two say so of variables, too.
 const PUBLIC_KEYS: [&str; 10] =
     ["public", "pub", "host", "topology", "label", "match", "sort", "known", "authorized", "registry"];
 
@@ -84,17 +90,26 @@ fn says_secret(name: &str) -> bool {
     let words = words(name);
     let joined = words.concat();
     let is_password = joined.contains("passw");
+    // The second half of the credentials of an AppRole of Vault.
+    if joined.ends_with("secretid") {
+        return true;
+    }
     if words.last().is_some_and(|last| HARMLESS_ENDS.contains(&last.as_str()))
         && !(is_password && joined.ends_with("hash"))
     {
         return false;
     }
+    // Of a variable, as `HOST_KEY`, nothing says that the key is a public one but these words.
+    let is_variable = name.contains('_') && !name.contains(|c: char| c.is_lowercase());
+    let publics = if is_variable { &PUBLIC_KEYS[..2] } else { &PUBLIC_KEYS };
     let is_key = |(i, word): (usize, &String)| {
-        matches!(word.as_str(), "key" | "keys")
-            && i.checked_sub(1).is_some_and(|before| !PUBLIC_KEYS.contains(&words[before].as_str()))
+        let before = i.checked_sub(1).map(|before| words[before].as_str());
+        (matches!(word.as_str(), "key" | "keys") && before.map_or(is_variable, |before| !publics.contains(&before)))
+            || (is_variable && word.ends_with("key") && word.len() > 3)
     };
     SECRET_PARTS.iter().any(|part| joined.contains(part))
         || SECRET_NAMES.contains(&joined.as_str())
+        || words.last().is_some_and(|last| SECRET_ENDS.contains(&last.as_str()))
         || name == "KEY"
         || words.iter().enumerate().any(is_key)
 }
@@ -147,6 +162,8 @@ fn walk_fields(fields: &mut Map<String, Value>, is_secret: bool) {
     // As a variable in `env`, or a header: the name is a value.
     let named = ["name", "Name", "key"].iter().filter_map(|k| fields.get(*k)?.as_str()).any(says_secret);
     for (name, mut value) in std::mem::take(fields) {
+        // As in the YAML `password: {hunter2}`: the name is the value.
+        let is_name_secret = is_secret && value.is_null();
         let describes = name == "key" || words(&name).last().is_some_and(|last| HARMLESS_ENDS.contains(&last.as_str()));
         if name == "auths" {
             forget(&mut value);
@@ -154,7 +171,7 @@ fn walk_fields(fields: &mut Map<String, Value>, is_secret: bool) {
             let is_value = named && matches!(name.as_str(), "value" | "Value");
             walk(&mut value, says_secret(&name) || is_value || (is_secret && !describes));
         }
-        fields.insert(text(&name), value);
+        fields.insert(if is_name_secret { REDACTED.into() } else { text(&name) }, value);
     }
 }
 
@@ -210,10 +227,13 @@ pattern!(
 pattern!(FLAG, r"(?m)(^|\s)(--?[A-Za-z][\w-]*)([ \t]+)([^\s-]\S*)");
 // The same as two items of a list, in JSON and in YAML.
 pattern!(FLAG_ITEM, r#"(\\*["']|- )(--?[A-Za-z][\w-]*)(\\*["']\s*,\s*\\*["']|\s*\n\s*- )([^"'\\\n]+)"#);
-pattern!(VARIABLE, r#"(?i)\bname\\*["']?\s*[:=]\s*\\*["']?([\w.-]+)\\*["']?(?:,|\s|\\n)+\\*["']?\z"#);
+pattern!(VARIABLE, r#"(?i)\b(?:name|key)\\*["']?\s*[:=]\s*\\*["']?([\w.-]+)\\*["']?(?:,|\s|\\n)+\\*["']?\z"#);
+// The beginning of an XML element, with its attributes.
+pattern!(ELEMENT, r"<([A-Za-z_][\w:.-]*)((?:\s[^<>]*)?)>");
+pattern!(NAME_ATTRIBUTE, r#"(?i)\s(?:name|key)\s*=\s*\\*["']([^"'\\<>]+)"#);
 pattern!(
     NAME,
-    r#"((?:(?i:api|access|private|secret|shared|signing|account)[ _-])?[\w$][\w.$/-]*)(\\*["']?)[ \t]*(?:=>|:=|=|:)[ \t]*"#
+    r#"((?:(?i:api|access|private|secret|shared|signing|account)[ _-])?[\w$][\w.$/-]*)(\\*["']?|&(?:quot|apos|#34|#39);)[ \t]*(?:=>|:=|=|:)[ \t]*"#
 );
 
 /// Takes the secrets out of a text of any kind.
@@ -232,7 +252,35 @@ pub(crate) fn text(text: &str) -> String {
     };
     let text = replace(&FLAG, text, flag);
     let text = replace(&FLAG_ITEM, text, flag);
-    named(&text)
+    named(&elements(&text))
+}
+
+/// Replaces what is in XML elements whose names, or those in their attributes, say that it is a secret: `<Password>`,
+/// `<Data Name='Password'>`. One that is cut off ends with its line.
+fn elements(text: &str) -> Cow<'_, str> {
+    let (mut result, mut copied, mut from) = (String::new(), 0, 0);
+    while let Some(found) = ELEMENT.captures_at(text, from) {
+        let (Some(whole), Some(name), Some(attributes)) = (found.get(0), found.get(1), found.get(2)) else { break };
+        from = whole.end();
+        let named = NAME_ATTRIBUTE.captures(attributes.as_str()).is_some_and(|named| says_secret(&named[1]));
+        if attributes.as_str().ends_with('/') || !(named || says_secret(name.as_str())) {
+            continue;
+        }
+        let rest = &text[from..];
+        let length = near(rest).find(&format!("</{}", name.as_str())).or_else(|| rest.find(['\n', '\r']));
+        let length = length.unwrap_or(rest.len());
+        if !rest[..length].trim().is_empty() {
+            result.push_str(&text[copied..from]);
+            result.push_str(REDACTED);
+            copied = from + length;
+        }
+        from += length;
+    }
+    if copied == 0 {
+        return text.into();
+    }
+    result.push_str(&text[copied..]);
+    result.into()
 }
 
 /// Replaces what `with` gives something for.
@@ -322,23 +370,36 @@ fn scalar(rest: &str, before: &str, is_quoted: bool) -> Option<(usize, String)> 
         let closes = if mark.len() + end < rest.len() { mark } else { "" };
         return (end > 0).then(|| (mark.len() + end + closes.len(), format!("{mark}{REDACTED}{closes}")));
     }
+    // Quotation marks in XML.
+    for mark in ["&quot;", "&apos;", "&#34;", "&#39;"] {
+        if let Some(value) = rest.strip_prefix(mark) {
+            let (length, closes) = value.find(mark).map_or((value.len(), ""), |end| (end, mark));
+            return (length > 0).then(|| (mark.len() + length + closes.len(), format!("{mark}{REDACTED}{closes}")));
+        }
+    }
     let line = &rest[..to_line_end];
-    if line.starts_with(['|', '>']) {
+    let block = || {
         let indent = before.len() - before.trim_start_matches([' ', '-']).len();
         let below = |l: &&str| l.trim().is_empty() || l.len() - l.trim_start_matches(' ').len() > indent;
         let block: usize = rest[to_line_end..].split_inclusive('\n').skip(1).take_while(below).map(str::len).sum();
         let first = rest[to_line_end..].find('\n').map_or(rest.len() - to_line_end, |at| at + 1);
-        return Some((to_line_end + first + block, format!("{REDACTED}\n")));
+        to_line_end + first + block
+    };
+    if line.starts_with(['|', '>']) {
+        return Some((block(), format!("{REDACTED}\n")));
     }
     if let Some((length, mut below)) = json(rest) {
         walk(&mut below, true);
         return Some((length, below.to_string()));
     }
-    if line.starts_with('[') && !line.contains('{') {
-        return Some((rest.find(']').map_or(rest.len(), |at| at + 1), format!("[\"{REDACTED}\"]")));
-    }
-    if line.trim().is_empty() || line.starts_with(['{', '[', '&']) {
+    if line.trim().is_empty() {
         return None;
+    }
+    if line.starts_with(['{', '[']) {
+        // What is cut off, or none that ends, goes as far as what is below it.
+        return Some(
+            bracketed(rest).map_or_else(|| (block(), format!("{REDACTED}\n")), |end| (end, REDACTED.to_owned())),
+        );
     }
     let begins_line = ["", "export", "set", "-", "SET", "$env:", "#", "//"].contains(&before.trim());
     let end = if is_quoted {
@@ -358,6 +419,30 @@ fn json(text: &str) -> Option<(usize, Value)> {
     let mut values = serde_json::Deserializer::from_str(text).into_iter();
     let value = text.starts_with(['{', '[']).then(|| values.next())??.ok()?;
     Some((values.byte_offset(), value))
+}
+
+/// The beginning of a text, in which the end of a value is sought: a hostile text has many beginnings and no end.
+fn near(text: &str) -> &str {
+    let mut end = text.len().min(MOST_OF_A_VALUE);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+/// Where the bracket at the beginning of a text is closed, and what follows it without a break ends.
+fn bracketed(text: &str) -> Option<usize> {
+    let mut depth = 0_usize;
+    let closed = near(text).char_indices().find_map(|(at, c)| {
+        match c {
+            '{' | '[' => depth += 1,
+            '}' | ']' => depth -= 1,
+            _ => {}
+        }
+        (depth == 0).then_some(at + 1)
+    })?;
+    let ends = |c: char| c.is_whitespace() || [',', ';', '"', '\'', '\\', '}', ']', '<'].contains(&c);
+    Some(closed + text[closed..].find(ends).unwrap_or(text.len() - closed))
 }
 
 /// Where the quotation mark that began a text ends it.

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::*;
 
 /// Where a secret can stand, with `{}` in its place. What follows `\u{1}` must stay.
-const CARRIERS: [&str; 44] = [
+const CARRIERS: [&str; 71] = [
     "https://user:{}@proxy.example.com:3128/x\u{1}proxy.example.com:3128/x",
     "https://{}@git.example.com/x\u{1}git.example.com/x",
     "http://user:a/{}@proxy.example.com\u{1}proxy.example.com",
@@ -49,6 +49,33 @@ const CARRIERS: [&str; 44] = [
     r#"{"password": ["{}"], "x": 1}"#,
     r#"{"password": {"value": "{}"}}"#,
     "tokens: [a, {}]",
+    "<Data Name='Password'>{}</Data><Data Name='User'>me</Data>\u{1}<Data Name='User'>me</Data>",
+    "<Data Name=\"ClientSecret\"><![CDATA[a<{}]]></Data>",
+    "<AdministratorPassword>\n<Value>{}</Value>\n</AdministratorPassword><x>y</x>\u{1}<x>y</x>",
+    "<Data Name='Token'>{}",
+    r#""message":"<Data Name=\"Password\">{}</Data>""#,
+    r#"<add key="Password" value="{}"/>"#,
+    r#"<add key="Password" value="{{}}"/>"#,
+    "<Data>{&quot;password&quot;:&quot;{}&quot;,&quot;user&quot;:&quot;me&quot;}</Data>\u{1}&quot;me&quot;",
+    "<Data>x?a=b&amp;sig={}</Data>",
+    "x pass={} user=me\u{1}user=me",
+    "DB_PASS: {}",
+    "cmdkey /add:x /user:me /pass:{}\u{1}/user:me",
+    "https://x.blob.core.windows.net/c/b?sv=2022-11-02&sp=r&sig=a%2B{}%3D\u{1}sv=2022-11-02&sp=r",
+    "SECRET_ID={}",
+    "HOST_KEY={}",
+    "KEY_PEM={}",
+    "MY_STORAGEKEY={}",
+    "password: &{}",
+    "token: &anchor {}",
+    "password: {{}}",
+    "secret: {a: {}, b: [c, {}]}\nuser: me\u{1}user: me",
+    "tokens: [{a: {}}]",
+    "password=[{}",
+    "password=[a]{} user=me\u{1}user=me",
+    "password={a{} user=me",
+    "password: [\n  {}\n]\nuser: me\u{1}user: me",
+    "{\n  \"secret\": {\n    \"a\": \"{}\",\n    \"b\": [",
     r#"{"metadata":{"annotations":{"kubectl.kubernetes.io/last-applied-configuration":"{\"data\":\"{}\"}"}}}"#,
 ];
 
@@ -112,6 +139,9 @@ fn what_diagnosis_needs_stays() {
         "https://api.example.com:6443/api/v1/nodes?limit=500",
         "windowsmachineconfig.openshift.io/pub-key-hash: 1b09c446168c967cf155dad635a1c250641ebcb6cb28d1b301c1999490f9cb9f\n",
         "basic authentication is off; bearer tokens are used",
+        "<Event><System><Provider Name='Service Control Manager'/><EventID>7036</EventID><Keywords>0x8080</Keywords></System></Event>",
+        "<Data Name='param1'>kubelet</Data>",
+        "I0101 reconciler.go:1] Attached volume {\"name\": \"x\"} [a b] &{c}",
         "rest_client_requests_total{code=\"200\",host=\"10.0.0.1:443\"} 5",
     ] {
         assert_eq!(text(stays), stays);
@@ -160,6 +190,22 @@ fn names_say_whether_their_values_are_secrets() {
         ("username", false),
         ("", false),
         ("monkey", false),
+        ("pass", true),
+        ("DB_PASS", true),
+        ("bypass", false),
+        ("passed", false),
+        ("sig", true),
+        ("X-Amz-Signature", true),
+        ("SECRET_ID", true),
+        ("secretId", true),
+        ("ACCESS_KEY_ID", false),
+        ("STORAGEKEY", false),
+        ("MY_STORAGEKEY", true),
+        ("HOST_KEY", true),
+        ("KEY_PEM", true),
+        ("KEY_FILE", false),
+        ("PUBLIC_KEY", false),
+        ("SSH_PUB_KEY", false),
     ] {
         assert_eq!(says_secret(name), expected, "{name}");
     }

@@ -72,6 +72,94 @@ async fn what_cannot_be_read_does_not_end_the_rest() {
     assert!(api.all_calls().iter().all(|call| call.method == "GET"), "gathering changes nothing");
 }
 
+/// A canary in each kind of object, where the name beside it is what says that it is a secret.
+#[tokio::test]
+async fn what_the_template_of_a_report_asks_for_is_gathered_without_secrets() {
+    let api = FakeApi::new();
+    let openshift = "/apis/machine.openshift.io/v1beta1/namespaces/openshift-machine-api";
+    let capi = "/apis/cluster.x-k8s.io/v1beta1";
+    let metadata = |name: &str, namespace: &str| json!({"name": name, "namespace": namespace});
+    let template = json!({"metadata": {"labels": {"machine.openshift.io/os-id": "Windows"}}});
+    let set = |name: &str| {
+        json!({"metadata": metadata(name, "openshift-machine-api"), "spec": {"template": template,
+        "providerSpec": {"userData": format!("<powershell>$pass = {SECRET}</powershell>")}}})
+    };
+    let check = |namespace: &str| json!({"metadata": metadata("any", namespace), "spec": {"maxUnhealthy": "40%"}});
+    let cluster_api =
+        json!({"metadata": {"name": "m", "namespace": "c", "labels": {"node.cluster.x-k8s.io/os": "windows"}}});
+    let network = json!({"metadata": {"name": "cluster"}, "spec": {"defaultNetwork": {"type": "OVNKubernetes"}}});
+    let helm = json!({"metadata": {"name": "sh.helm.release.v1.wnp.v1", "namespace": "operator", "annotations": {"x": SECRET},
+        "managedFields": [{"fieldsV1": {"f:data": {"f:release": {}}}}]}, "data": {"release": SECRET}});
+    let env = json!([{"name": "SECRET_ID", "value": SECRET}, {"name": "DB_PASS", "value": SECRET}, {"name": "HOST_KEY", "value": SECRET},
+        {"name": "URL", "value": format!("https://x.blob.core.windows.net/c?sv=1&sig={SECRET}")}]);
+    let deployment = json!({"metadata": metadata("windows-node-pools", "operator"),
+        "spec": {"template": {"spec": {"containers": [{"name": "operator", "env": env}]}}}});
+    let data = json!({"a": format!("<Data Name='Password'>{SECRET}</Data>"), "b": format!("password: {{{SECRET}}}\n"),
+        "c": format!("token: &x {SECRET}\n"), "d": format!("secret: {{a: {SECRET}}}\nuser: me\n")});
+    let config_map = json!({"metadata": metadata("windows-services-1", "operator"), "data": data});
+    let event = |name: &str, time: &str| {
+        json!({"metadata": metadata(name, "operator"), "lastTimestamp": time,
+        "message": format!("wicd says {{\"pass\": [\"{SECRET}\"")})
+    };
+    let events = json!([event("z", "2027-01-01T00:00:00Z"), event("a", "2027-01-01T01:00:00Z")]);
+    for (path, items) in [
+        (format!("{openshift}/machinesets"), json!([set("win")])),
+        (format!("{openshift}/machinehealthchecks"), json!([check("openshift-machine-api")])),
+        (format!("{capi}/machines"), json!([cluster_api])),
+        (format!("{capi}/machinehealthchecks"), json!([check("c")])),
+        ("/apis/operator.openshift.io/v1/networks".into(), json!([network])),
+        ("/api/v1/namespaces/operator/secrets".into(), json!([helm])),
+        ("/apis/apps/v1/namespaces/operator/deployments".into(), json!([deployment])),
+        ("/api/v1/namespaces/operator/configmaps".into(), json!([config_map])),
+        ("/api/v1/namespaces/operator/events".into(), events),
+    ] {
+        api.on("GET", &path, 200, list(items));
+    }
+    for resource in ["machines", "machinehealthchecks"] {
+        let newer = format!("/apis/cluster.x-k8s.io/v1beta2/{resource}");
+        api.fail("GET", &newer, 404, "NotFound", "there is none", Value::Null);
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut folder = Folder::create(&dir.path().join("x"), None).unwrap();
+    of_cluster(&Reader::new(api.client()), "operator", Since(None), &mut folder).await;
+    let files = all_below(&dir.path().join("x"));
+    for path in [
+        "namespaces/openshift-machine-api/machine.openshift.io/machinesets/win.yaml",
+        "namespaces/openshift-machine-api/machine.openshift.io/machinehealthchecks/any.yaml",
+        "namespaces/c/cluster.x-k8s.io/machines/m.yaml",
+        "namespaces/c/cluster.x-k8s.io/machinehealthchecks/any.yaml",
+        "cluster-scoped-resources/operator.openshift.io/networks/cluster.yaml",
+        "namespaces/operator/core/secrets/sh.helm.release.v1.wnp.v1.yaml",
+        "namespaces/operator/apps/deployments/windows-node-pools.yaml",
+        "namespaces/operator/core/configmaps/windows-services-1.yaml",
+        "namespaces/operator/core/events.yaml",
+    ] {
+        let found = files.iter().find(|(file, _)| file.ends_with(path));
+        assert!(found.is_some(), "{path} is not in {files:?}");
+        assert!(found.is_some_and(|(_, text)| !text.contains(SECRET)), "{found:?}");
+    }
+    let (_, events) = files.iter().find(|(file, _)| file.ends_with("core/events.yaml")).unwrap();
+    assert!(events.find("name: z") < events.find("name: a"), "the newest is last: {events}");
+}
+
+/// Names of Linux nodes and of the infrastructure stand in Leases, events and names of Machines.
+#[tokio::test]
+async fn pseudonyms_cover_every_node_and_the_infrastructure() {
+    let api = FakeApi::new();
+    let node = |name: &str, os: &str| json!({"metadata": {"name": name, "labels": {"kubernetes.io/os": os}}});
+    let nodes = json!({"kind": "NodeList", "metadata": {}, "items": [node("win-1", "windows"), node("control-plane-1", "linux")]});
+    api.on("GET", "/api/v1/nodes", 200, nodes);
+    let infrastructure = json!({"metadata": {"name": "cluster"}, "status": {"infrastructureName": "prod-x7k2p"}});
+    let infrastructures = json!({"kind": "InfrastructureList", "metadata": {}, "items": [infrastructure]});
+    api.on("GET", "/apis/config.openshift.io/v1/infrastructures", 200, infrastructures);
+    let args = Gather { namespace: "operator".into(), ..Gather::default() };
+    let pseudonyms = pseudonyms(&Reader::new(api.client()), &args, "https://10.0.0.1:6443").await.unwrap();
+    let written = pseudonyms.apply("win-1 control-plane-1 prod-x7k2p-worker-0");
+    for name in ["win-1", "control-plane-1", "prod-x7k2p"] {
+        assert!(!written.contains(name), "{written}");
+    }
+}
+
 #[test]
 fn the_beginning_of_logs_is_given_as_must_gather_gives_it() {
     let now: Timestamp = "2026-01-02T00:00:00Z".parse().unwrap();

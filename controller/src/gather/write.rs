@@ -1,4 +1,4 @@
-//! The folder that is gathered. Every byte that is written passes [`Folder::text`]: redacted, then under pseudonyms, then bounded.
+//! The folder that is gathered. Every byte that is written passes `Folder::write`: redacted, then under pseudonyms, then bounded.
 
 use std::{
     fs::{self, File},
@@ -84,7 +84,17 @@ impl Folder {
 
     /// Writes a text. `path` has `/` between its parts; what must not be in a name of a file is replaced.
     pub(crate) fn text(&mut self, path: &str, text: &str) -> Result<(), WriteError> {
-        let text = self.clean(newest(text));
+        self.write(path, newest(text))
+    }
+
+    /// Writes a text whose first lines are the newest.
+    pub(crate) fn newest_first(&mut self, path: &str, text: &str) -> Result<(), WriteError> {
+        self.write(path, beginning(text))
+    }
+
+    /// `text` is within the limit of a file.
+    fn write(&mut self, path: &str, text: &str) -> Result<(), WriteError> {
+        let text = self.clean(text);
         if self.files >= MOST_FILES || self.bytes + text.len() as u64 > MOST_OF_ALL {
             return Err(WriteError::Full);
         }
@@ -194,6 +204,18 @@ fn newest(text: &str) -> &str {
     text[from..].find('\n').map_or(&text[from..], |line| &text[from + line + 1..])
 }
 
+/// The first whole lines of a text that is too long.
+fn beginning(text: &str) -> &str {
+    if text.len() <= MOST_OF_A_FILE {
+        return text;
+    }
+    let mut end = MOST_OF_A_FILE;
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].rfind('\n').map_or(&text[..end], |line| &text[..=line])
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -205,6 +227,10 @@ mod tests {
         assert_eq!(newest("a\nb"), "a\nb");
         let long = format!("{}\nlast ä\n", "ä".repeat(MOST_OF_A_FILE / 2));
         assert_eq!(newest(&long), "last ä\n");
+        let long = format!("first ä\n{}", "ä".repeat(MOST_OF_A_FILE / 2));
+        assert_eq!(beginning(&long), "first ä\n");
+        assert_eq!(beginning("a\nb"), "a\nb");
+        assert_eq!(beginning(&"ä".repeat(MOST_OF_A_FILE)).len(), MOST_OF_A_FILE);
     }
 
     #[test]

@@ -13,22 +13,22 @@ use opentelemetry_proto::tonic::trace::v1::{Span, status::StatusCode as SpanStat
 use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
 use serde_json::{Value, json};
-use testbed::sim::Fault;
+use testbed::{
+    collector::{Collector, attribute},
+    sim::Fault,
+};
 use tracing_subscriber::{filter::LevelFilter, fmt, layer::SubscriberExt as _};
 
 use super::executor_tests::World;
 use crate::{
     args::Run,
     fake_api::AtWrite,
-    traces::{
-        self, Exporter,
-        collector::{Collector, attribute},
-    },
+    traces::{self, Exporter},
 };
 
 /// A host whose operator sends traces to a collector.
 async fn traced() -> (World, Collector, Exporter) {
-    let collector = Collector::start(StatusCode::OK).await;
+    let collector = Collector::start(StatusCode::OK).await.unwrap();
     let args = Run::parse_from(["run", "--otlp-endpoint", &collector.url()]);
     let (traces, exporter) = traces::start(&args, "operator-1", Counter::default()).unwrap();
     let mut world = World::new().await;

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::{
     api_server,
-    args::{MachinePlatform, MachineSet},
+    args::{self, MachinePlatform, MachineSet},
     errors::plain,
 };
 
@@ -28,13 +28,12 @@ use workers::{Cluster, Worker};
 /// # Errors
 /// When a value is not known, the name does not fit the platform, the cluster is on another platform, or the API server refuses a request or
 /// does not answer.
-pub async fn run(args: MachineSet) -> anyhow::Result<ExitCode> {
-    let cluster = match &args.kubeconfig {
-        Some(file) => {
-            let config = api_server::config_of(Some(file)).await?;
-            Some(read(Client::try_from(config).context("cannot make a client for the API server")?).await?)
-        }
-        None => None,
+pub async fn run(args: MachineSet, chosen: &args::Cluster) -> anyhow::Result<ExitCode> {
+    let cluster = if chosen.is_named() {
+        let config = api_server::config(chosen).await?;
+        Some(read(Client::try_from(config).context("cannot make a client for the API server")?).await?)
+    } else {
+        None
     };
     crate::output::print(&text(&args, cluster.as_ref())?)?;
     Ok(ExitCode::SUCCESS)

@@ -11,6 +11,8 @@ use wnp_core::{
     rollout::member,
 };
 
+use crate::host_key_policy::trusts_shown_key;
+
 /// An instance and its Node.
 pub(super) struct Host {
     pub(super) instance: Arc<WindowsInstance>,
@@ -47,14 +49,20 @@ impl Host {
         !by_person && (is_cordoned(node) || !node::ready(node).0)
     }
 
-    /// Whether its last failure was that it shows another key. What the host's own kubelet can write excuses nothing.
+    /// Whether its last failure was that it, or its jump host, shows another key, and no person has excused that. The annotation
+    /// `trust-host-key` excuses the key that it names, and none of a jump host. What the host's own kubelet can write excuses nothing.
     pub(super) fn shows_another_key(&self) -> bool {
-        let failures = self.status().and_then(|s| s.failures.as_ref());
-        let shows =
-            failures.is_some_and(|f| ["HostKeyMismatch", "JumpHostKeyMismatch"].contains(&f.last_reason.as_str()));
-        shows
-            && !self.instance.annotations().contains_key(key::TRUST_HOST_KEY)
-            && !member::is_held(&self.instance, None)
+        let Some(failures) = self.status().and_then(|s| s.failures.as_ref()) else { return false };
+        let is_trusted = match failures.last_reason.as_str() {
+            "HostKeyMismatch" => trusts_shown_key(
+                self.instance.annotations().get(key::TRUST_HOST_KEY).map(String::as_str),
+                self.instance.spec.host.host_key.as_deref(),
+                &failures.last_message,
+            ),
+            "JumpHostKeyMismatch" => false,
+            _ => return false,
+        };
+        !is_trusted && !member::is_held(&self.instance, None)
     }
 }
 
@@ -108,18 +116,24 @@ mod tests {
     #[test]
     fn another_key_is_reported_until_a_person_trusts_it() {
         let none = Value::Null;
+        let shown = format!("SHA256:{}", "A".repeat(43));
+        let message = format!("the host key of 10.0.0.1 changed: expected SHA256:x, got {shown}; if");
         let failed = |reason: &str| {
             let at = "2027-01-01T00:00:00Z";
-            json!({"failures": {"count": 1, "firstTime": at, "lastReason": reason, "lastMessage": "x"}})
+            json!({"failures": {"count": 1, "firstTime": at, "lastReason": reason, "lastMessage": message}})
         };
-        let (changed, trust) = (failed("HostKeyMismatch"), json!({(key::TRUST_HOST_KEY): "SHA256:x"}));
-        let hold = json!({(key::HOLD): "true"});
+        let (changed, of_jump_host) = (failed("HostKeyMismatch"), failed("JumpHostKeyMismatch"));
+        let trust = |fingerprint: &str| json!({(key::TRUST_HOST_KEY): fingerprint});
+        let (trusted, earlier) = (trust(&shown), trust(&format!("SHA256:{}A", "B".repeat(42))));
+        let hold = json!({key::HOLD: "true"});
         for (about, host, expected) in [
             ("another key", host(&none, &none, &changed, &none), true),
-            ("of the jump host", host(&none, &none, &failed("JumpHostKeyMismatch"), &none), true),
+            ("of the jump host", host(&none, &none, &of_jump_host, &none), true),
             ("another failure", host(&none, &none, &failed("ConnectTimeout"), &none), false),
             ("no failure", host(&none, &none, &json!({}), &none), false),
-            ("trusted", host(&trust, &none, &changed, &none), false),
+            ("trusted", host(&trusted, &none, &changed, &none), false),
+            ("another key was trusted once", host(&earlier, &none, &changed, &none), true),
+            ("the host's key is trusted, and not the jump host's", host(&trusted, &none, &of_jump_host, &none), true),
             ("held", host(&hold, &none, &changed, &none), false),
             ("held by what the host can write itself", host(&none, &none, &changed, &node(&hold, false, "True")), true),
         ] {

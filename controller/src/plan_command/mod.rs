@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     api_server,
-    args::{LogFormat, Output, Plan, Run},
+    args::{self, LogFormat, Output, Plan, Run},
     cluster,
     context::{Base, Caches, Cluster, Context, Process, WINDOWS_NODES},
     machines::Machines,
@@ -83,7 +83,7 @@ struct Told {
 /// two pools have the same name. When there is no configuration for the API server, the API server fails or does not answer,
 /// the services of hosts cannot be rendered, or the answer cannot be printed. A pool that cannot be planned is no error: the
 /// exit status reports it.
-pub async fn run(args: Plan) -> anyhow::Result<ExitCode> {
+pub async fn run(args: Plan, cluster: &args::Cluster) -> anyhow::Result<ExitCode> {
     telemetry::init(LogFormat::Text, "warn")?;
     let mut wanted = Vec::new();
     for file in &args.filename {
@@ -100,7 +100,7 @@ pub async fn run(args: Plan) -> anyhow::Result<ExitCode> {
             args.run.cache.display()
         )
     })?;
-    let cx = context(Run { cache: cache.path().into(), ..args.run }, release.as_ref()).await?;
+    let cx = context(Run { cache: cache.path().into(), ..args.run }, release.as_ref(), cluster).await?;
     if args.filename.is_empty() {
         wanted = documents::of_cluster(cx.caches.pools.state())?;
     }
@@ -161,8 +161,8 @@ fn of_release(answer: Answer, version: &str) -> Answer {
 }
 
 /// What the controllers would have, as it is now, with what hosts get from this release.
-async fn context(args: Run, release: Option<&ReleaseFile>) -> anyhow::Result<PoolContext> {
-    let config = api_server::config().await?;
+async fn context(args: Run, release: Option<&ReleaseFile>, cluster: &args::Cluster) -> anyhow::Result<PoolContext> {
+    let config = api_server::config(cluster).await?;
     let cluster = Cluster::new(config, &Arc::default()).context("cannot make a client for the API server")?;
     let client = cluster.client.clone();
     let all = ListParams::default();

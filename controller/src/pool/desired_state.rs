@@ -219,7 +219,7 @@ impl DesiredState {
         }
         if candidate.down_since.is_some() {
             let machine = instance.spec.origin.as_ref().and_then(|o| o.machine.as_deref());
-            candidate.health_check = machine.and_then(|m| cx.caches.machines.health_check(m));
+            candidate.health_check = machine.and_then(|m| cx.caches.machines.health_check(m, node.as_deref()));
         }
         candidate.astray = follows.is_some_and(|version| self.course.is_astray(version));
         candidate.withheld = !self.losses(instance).is_empty();

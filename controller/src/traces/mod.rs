@@ -6,8 +6,6 @@
 //! Nothing waits for the collector. Spans are in a queue of limited length, from which one task sends them; those that do not fit, and those that
 //! the collector does not take, are counted and lost.
 
-#[cfg(test)]
-pub(crate) mod collector;
 mod export;
 mod spans;
 

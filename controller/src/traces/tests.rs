@@ -6,10 +6,10 @@ use opentelemetry_sdk::{
     error::{OTelSdkError, OTelSdkResult},
     trace::SpanExporter,
 };
+use testbed::collector::Collector;
 use tokio::sync::Notify;
 
 use super::{
-    collector::Collector,
     export::{TracesError, url},
     *,
 };
@@ -115,7 +115,7 @@ async fn a_collector_that_hangs_fills_the_queue_and_no_more() {
 #[tokio::test]
 async fn a_collector_takes_spans_over_http() {
     for (answer, dropped) in [(StatusCode::OK, 0), (StatusCode::BAD_REQUEST, 700), (StatusCode::FOUND, 700)] {
-        let (collector, lost) = (Collector::start(answer).await, Counter::default());
+        let (collector, lost) = (Collector::start(answer).await.unwrap(), Counter::default());
         let (traces, exporter) = start(&run(&collector.url()), "operator-1", lost.clone()).unwrap();
         traces.send(spans(700));
         exporter.unwrap().finish().await;

@@ -79,18 +79,23 @@ async fn plant(world: &World) -> Result<()> {
     let labels = json!({"app": "x"});
     let container = json!({
         "name": "x", "image": "x", "args": ["--password", format!("{CANARY}7"), format!("--token={CANARY}8")],
-        "env": [{"name": "DB_PASSWORD", "value": format!("{CANARY}9")}, {"name": "CONFIG", "value": dockercfg}],
+        "env": [{"name": "DB_PASSWORD", "value": format!("{CANARY}9")}, {"name": "CONFIG", "value": dockercfg},
+            {"name": "SECRET_ID", "value": format!("{CANARY}19")}, {"name": "HOST_KEY", "value": format!("{CANARY}20")},
+            {"name": "BLOB", "value": format!("https://x.blob.core.windows.net/c?sv=1&sig={CANARY}21")}],
     });
     let template = json!({"metadata": {"labels": labels}, "spec": {"containers": [container]}});
     let objects = [
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta("windows-services-canary"), "data": {
             "private-key.pem": pem, "token": format!("{CANARY}10"), "x": format!("a: 1\npassword: |\n  {CANARY}11\n"),
             "y": format!("{{\"auths\":{{\"r\":{{\"auth\":\"{CANARY}12\"}}}}}}"), "z": jwt,
+            "flow": format!("password: {{{CANARY}22}}\n"), "xml": format!("<Data Name='Password'>{CANARY}23</Data>"),
         }}),
         json!({"apiVersion": "v1", "kind": "Event", "metadata": meta("canary"), "involvedObject": involved, "type": "Warning",
             "reason": "Canary", "message": format!("GET https://x/ failed: Authorization: Bearer {CANARY}13")}),
         json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "canary", "namespace": NAMESPACE,
             "annotations": {"x": format!("{CANARY}14")}}, "stringData": {"the-key": format!("{CANARY}15")}}),
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": meta("sh.helm.release.v1.canary.v1"), "type": "helm.sh/release.v1",
+            "stringData": {"release": format!("{CANARY}24")}}),
         json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta("canary"),
             "spec": {"selector": {"matchLabels": labels}, "template": template}}),
     ];
@@ -113,7 +118,14 @@ async fn no_secret_leaves_the_cluster_or_a_host() -> Result<()> {
     fs::write(logs.join("kubelet.log"), format!("I0101 kubelet says so\nAuthorization: Basic {CANARY}16\n"))?;
     let utf16: Vec<u8> = format!("\u{feff}password={CANARY}17").encode_utf16().flat_map(u16::to_le_bytes).collect();
     fs::write(logs.join("script.log"), utf16)?;
-    hosts[0].windows().state().events.insert("System".into(), vec![format!("<Event>token={CANARY}18</Event>")]);
+    let sshd =
+        format!("debug1: setting env DB_PASS={CANARY}25\nunattend: <Password><Value>{CANARY}26</Value></Password>\n");
+    fs::write(logs.join("sshd.log"), sshd)?;
+    let events = [
+        format!("<Event>token={CANARY}18</Event>"),
+        format!("<Event><EventData><Data Name='ClientSecret'>{CANARY}27</Data></EventData></Event>"),
+    ];
+    hosts[0].windows().state().events.insert("System".into(), events.into());
     // Its services are dead, and the cluster cannot get its logs.
     hosts[0].windows().state().services.values_mut().for_each(|s| s.state = api::host::ServiceState::Stopped);
     let epoch = fs::read(hosts[1].drive_c().join("k/wicd/epoch"))?;
@@ -153,6 +165,10 @@ async fn no_secret_leaves_the_cluster_or_a_host() -> Result<()> {
         ),
         ("namespaces/openshift-windows-machine-config-operator/core/events.yaml", "reason: Canary"),
         ("namespaces/openshift-windows-machine-config-operator/core/secrets/canary.yaml", "the-key"),
+        (
+            "namespaces/openshift-windows-machine-config-operator/core/secrets/sh.helm.release.v1.canary.v1.yaml",
+            "release",
+        ),
         ("namespaces/openshift-windows-machine-config-operator/apps/deployments/canary.yaml", "DB_PASSWORD"),
         (
             "namespaces/openshift-windows-machine-config-operator/coordination.k8s.io/leases/windows-node-pools.yaml",
@@ -160,6 +176,7 @@ async fn no_secret_leaves_the_cluster_or_a_host() -> Result<()> {
         ),
         ("hosts/win-0/logs/kubelet/kubelet.log", "kubelet says so"),
         ("hosts/win-0/logs/kubelet/script.log", "password="),
+        ("hosts/win-0/logs/kubelet/sshd.log", "setting env"),
         ("hosts/win-0/events/System.xml", "<Event>"),
         ("hosts/win-0/services.json", "kubelet"),
         ("hosts/win-1/owned.json", "kubelet"),

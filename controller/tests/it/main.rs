@@ -74,6 +74,7 @@ mod statuses;
 mod takeover;
 mod takeover_guide;
 mod template;
+mod traces;
 mod transcripts;
 mod unnamed;
 mod upgrade;

@@ -1,15 +1,19 @@
-//! Which Machines a MachineHealthCheck replaces once their Nodes are not Ready: the operator leaves their hosts to it. Two that repair one
-//! node at the same time would each undo what the other does. Pure.
+//! Which Machines a MachineHealthCheck replaces: the operator leaves their hosts to it. Two that repair one node at the same time would each
+//! undo what the other does, and a node that each leaves to the other stays down. Pure.
 
 use api::MachineGroup;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use k8s_openapi::{
+    api::core::v1::Node,
+    apimachinery::pkg::{apis::meta::v1::LabelSelector, util::intstr::IntOrString},
+};
 use kube::{
     ResourceExt,
     core::{DynamicObject, Selector, SelectorExt as _},
 };
 use serde::Deserialize;
+use serde_json::Value;
 
-use super::read::Machine;
+use super::read::{Condition, Machine};
 
 /// Annotation of a MachineHealthCheck that replaces nothing for now, in both APIs, and of a Machine of Cluster API.
 const PAUSED: &str = "cluster.x-k8s.io/paused";
@@ -17,6 +21,11 @@ const PAUSED: &str = "cluster.x-k8s.io/paused";
 const SKIPPED: &str = "cluster.x-k8s.io/skip-remediation";
 /// Label of a Machine of Cluster API with the name of its cluster.
 const CLUSTER: &str = "cluster.x-k8s.io/cluster-name";
+
+/// Phase of a Machine that every MachineHealthCheck replaces, whatever its Node is like.
+const FAILED: &str = "Failed";
+/// Condition that says whether a MachineHealthCheck replaces anything while so many Machines are unhealthy.
+const ALLOWED: &str = "RemediationAllowed";
 
 /// A MachineHealthCheck that is in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +35,11 @@ pub struct HealthCheck {
     name: String,
     cluster: Option<String>,
     selector: Selector,
+    /// Conditions of a Node, each of which has its Machine replaced once it has lasted.
+    of_nodes: Vec<Condition>,
+    /// The same of a Machine.
+    of_machines: Vec<Condition>,
+    refrains: bool,
 }
 
 impl HealthCheck {
@@ -37,29 +51,83 @@ impl HealthCheck {
         }
         let selector = object.data.pointer("/spec/selector").map(LabelSelector::deserialize);
         let cluster = object.data.pointer("/spec/clusterName").and_then(|v| v.as_str());
+        // In `v1beta2` of Cluster API they are below `checks`.
+        let of_nodes = ["/spec/unhealthyConditions", "/spec/checks/unhealthyNodeConditions"];
         Some(Self {
             group,
             namespace: object.namespace().unwrap_or_default(),
             name: object.name_any(),
             cluster: cluster.filter(|_| group == MachineGroup::ClusterApi).map(Into::into),
             selector: selector.transpose().ok()?.unwrap_or_default().try_into().ok()?,
+            of_nodes: of_nodes.iter().flat_map(|path| conditions(object, path)).collect(),
+            of_machines: conditions(object, "/spec/checks/unhealthyMachineConditions"),
+            refrains: refrains(object),
         })
     }
 
-    /// Whether it replaces this Machine once the Node is not Ready.
-    pub fn covers(&self, machine: &Machine) -> bool {
+    /// Whether it replaces this Machine, if nothing changes: at once, or when its timeout is over. `node` is the Machine's Node, if there
+    /// is one.
+    pub fn covers(&self, machine: &Machine, node: Option<&Node>) -> bool {
         let here = machine.source.as_ref().is_some_and(|s| s.group == self.group && s.namespace == self.namespace);
         let of_cluster = self.cluster.as_ref().is_none_or(|c| machine.labels.get(CLUSTER) == Some(c));
         // Annotations of a Machine that only Cluster API reads.
         let spared = [PAUSED, SKIPPED].iter().any(|key| machine.annotations.contains_key(*key));
         let is_spared = spared && self.group == MachineGroup::ClusterApi;
-        here && of_cluster && !is_spared && self.selector.matches(&machine.labels)
+        let selects = here && of_cluster && !is_spared && self.selector.matches(&machine.labels);
+        selects && !self.refrains && self.is_unhealthy(machine, node)
+    }
+
+    /// Whether it takes the Machine for one that is to be replaced, but for its timeouts.
+    fn is_unhealthy(&self, machine: &Machine, node: Option<&Node>) -> bool {
+        // One whose Node was deleted is replaced; one that never had one, after the time for its start.
+        let Some(node) = node else { return true };
+        let of_node = node.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
+        let node_has = |c: &Condition| of_node.iter().any(|found| found.type_ == c.kind && found.status == c.status);
+        machine.phase == FAILED
+            || self.of_nodes.iter().any(node_has)
+            || self.of_machines.iter().any(|c| machine.conditions.contains(c))
     }
 
     /// As messages name it.
     pub fn title(&self) -> String {
         format!("MachineHealthCheck {}/{}", self.namespace, self.name)
     }
+}
+
+fn conditions(object: &DynamicObject, path: &str) -> Vec<Condition> {
+    let listed = object.data.pointer(path).and_then(Value::as_array).into_iter().flatten();
+    listed.filter_map(|condition| Condition::deserialize(condition).ok()).collect()
+}
+
+/// Whether it replaces nothing because too many Machines are unhealthy. `remediationsAllowed` does not say so: it is 0, too, while it
+/// replaces the last one that it may.
+fn refrains(object: &DynamicObject) -> bool {
+    let limits = ["/spec/maxUnhealthy", "/spec/remediation/triggerIf/unhealthyLessThanOrEqualTo"];
+    let limit = limits.iter().find_map(|path| IntOrString::deserialize(object.data.pointer(path)?).ok());
+    if limit
+        .as_ref()
+        .is_some_and(|limit| matches!(limit, IntOrString::Int(0)) || *limit == IntOrString::String("0%".into()))
+    {
+        return true;
+    }
+    let said = conditions(object, "/status/conditions").into_iter().find(|c| c.kind == ALLOWED);
+    if let Some(said) = said {
+        return said.status == "False";
+    }
+    // Without that condition its controller is an old one, or has not seen it yet.
+    let number = |path: &str| object.data.pointer(path)?.as_i64();
+    let Some((expected, healthy)) = number("/status/expectedMachines").zip(number("/status/currentHealthy")) else {
+        return false;
+    };
+    let most = match limit {
+        Some(IntOrString::Int(most)) => Some(i64::from(most)),
+        Some(IntOrString::String(share)) => {
+            let percent = share.strip_suffix('%').and_then(|percent| percent.parse::<u8>().ok());
+            percent.and_then(|percent| expected.checked_mul(percent.into())).map(|share| share / 100)
+        }
+        None => None,
+    };
+    most.is_some_and(|most| expected.saturating_sub(healthy) > most)
 }
 
 #[cfg(test)]
@@ -75,6 +143,90 @@ mod tests {
     fn machine(group: MachineGroup, labels: &Value, annotations: &Value) -> Machine {
         let metadata = json!({"name": "m", "namespace": "ns", "labels": labels, "annotations": annotations});
         Machine::read(&object(json!({"metadata": metadata})), group)
+    }
+
+    fn node(conditions: &[(&str, &str)]) -> Node {
+        let conditions: Vec<Value> =
+            conditions.iter().map(|(kind, status)| json!({"type": kind, "status": status})).collect();
+        serde_json::from_value(json!({"metadata": {"name": "n"}, "status": {"conditions": conditions}})).unwrap()
+    }
+
+    /// What the host of an unhealthy Machine needs is done by the MachineHealthCheck or by the operator, never by both and never by none:
+    /// `true` means the MachineHealthCheck.
+    #[test]
+    fn a_node_that_is_not_ready_is_one_controllers_work() {
+        use MachineGroup::{ClusterApi, OpenShift};
+        let ready = |status: &str| json!({"type": "Ready", "status": status, "timeout": "5m"});
+        let both = json!({"unhealthyConditions": [ready("False"), ready("Unknown")]});
+        let silent = json!({"unhealthyConditions": [ready("Unknown")]});
+        let disk = json!({"unhealthyConditions": [{"type": "DiskPressure", "status": "True", "timeout": "5m"}]});
+        let with = |mut spec: Value, more: Value| {
+            spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            spec
+        };
+        let nested = json!({"checks": {"unhealthyNodeConditions": [ready("False")]}});
+        let triggered = |most: Value| {
+            with(nested.clone(), json!({"remediation": {"triggerIf": {"unhealthyLessThanOrEqualTo": most}}}))
+        };
+        let of_machine =
+            json!({"checks": {"unhealthyMachineConditions": [{"type": "InfrastructureReady", "status": "False"}]}});
+        let (none, gone) = (json!({}), Value::Null);
+        let down = json!([["Ready", "False"], ["DiskPressure", "False"]]);
+        let unknown = json!([["Ready", "Unknown"], ["DiskPressure", "Unknown"]]);
+        let full = json!([["Ready", "False"], ["DiskPressure", "True"]]);
+        let counts = |expected: i32, healthy: i32| json!({"expectedMachines": expected, "currentHealthy": healthy, "remediationsAllowed": 0});
+        let says =
+            |allowed: &str| json!({"remediationsAllowed": 0, "conditions": [{"type": ALLOWED, "status": allowed}]});
+        let failed = json!({"phase": "Failed"});
+        let unready = json!({"conditions": [{"type": "InfrastructureReady", "status": "False"}]});
+        let limited = |most: Value| with(both.clone(), json!({"maxUnhealthy": most}));
+        for (about, group, spec, of_check, of_machine, conditions, expected) in [
+            ("not Ready", OpenShift, both.clone(), &none, &none, &down, true),
+            ("silent", OpenShift, both.clone(), &none, &none, &unknown, true),
+            ("only silent ones are replaced, and it is", OpenShift, silent.clone(), &none, &none, &unknown, true),
+            ("only silent ones are replaced, and it speaks", OpenShift, silent.clone(), &none, &none, &down, false),
+            ("another condition", OpenShift, disk.clone(), &none, &none, &down, false),
+            ("another condition, which it has", OpenShift, disk, &none, &none, &full, true),
+            ("a Node without conditions", OpenShift, both.clone(), &none, &none, &json!([]), false),
+            ("no conditions", OpenShift, json!({}), &none, &none, &down, false),
+            ("no conditions, and the Node is gone", OpenShift, json!({}), &none, &none, &gone, true),
+            ("a Machine that failed", OpenShift, silent.clone(), &none, &failed, &down, true),
+            (
+                "conditions that are none",
+                OpenShift,
+                json!({"unhealthyConditions": [7, {"type": 7}]}),
+                &none,
+                &none,
+                &down,
+                false,
+            ),
+            ("below checks", ClusterApi, nested.clone(), &none, &none, &down, true),
+            ("below checks, another status", ClusterApi, nested.clone(), &none, &none, &unknown, false),
+            ("of the Machine", ClusterApi, of_machine.clone(), &none, &unready, &down, true),
+            ("of another Machine", ClusterApi, of_machine, &none, &none, &down, false),
+            ("too many are unhealthy", OpenShift, both.clone(), &says("False"), &none, &down, false),
+            ("too many, and the Node is gone", OpenShift, both.clone(), &says("False"), &none, &gone, false),
+            ("the last one that it may replace", OpenShift, limited(json!(1)), &says("True"), &none, &down, true),
+            ("it never may", OpenShift, limited(json!(0)), &says("True"), &none, &down, false),
+            ("it never may, as a share", OpenShift, limited(json!("0%")), &none, &none, &down, false),
+            ("nothing is counted", OpenShift, limited(json!("40%")), &none, &none, &down, true),
+            ("as many as it may", OpenShift, limited(json!(2)), &counts(5, 3), &none, &down, true),
+            ("more than it may", OpenShift, limited(json!(2)), &counts(5, 2), &none, &down, false),
+            ("a share, rounded down", OpenShift, limited(json!("40%")), &counts(2, 1), &none, &down, false),
+            ("a share", OpenShift, limited(json!("40%")), &counts(5, 3), &none, &down, true),
+            ("a limit that is none", OpenShift, limited(json!("many")), &counts(5, 0), &none, &down, true),
+            ("no limit", OpenShift, both, &counts(5, 0), &none, &down, true),
+            ("triggered", ClusterApi, triggered(json!(2)), &counts(5, 3), &none, &down, true),
+            ("not triggered", ClusterApi, triggered(json!("20%")), &counts(5, 3), &none, &down, false),
+        ] {
+            let check = object(json!({"metadata": {"name": "c", "namespace": "ns"}, "spec": spec, "status": of_check}));
+            let machine = object(json!({"metadata": {"name": "m", "namespace": "ns"}, "status": of_machine}));
+            let (check, machine) = (HealthCheck::read(&check, group).unwrap(), Machine::read(&machine, group));
+            let conditions: Option<Vec<(String, String)>> = serde_json::from_value(conditions.clone()).unwrap();
+            let node =
+                conditions.map(|all| node(&all.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect::<Vec<_>>()));
+            assert_eq!(check.covers(&machine, node.as_ref()), expected, "{about}");
+        }
     }
 
     #[test]
@@ -134,7 +286,7 @@ mod tests {
             let check = json!({"metadata": {"name": "c", "namespace": "ns", "annotations": of_check}, "spec": spec});
             let check = HealthCheck::read(&object(check), group);
             let machine = machine(group, labels, of_machine);
-            assert_eq!(check.is_some_and(|c| c.covers(&machine)), expected, "{about}");
+            assert_eq!(check.is_some_and(|c| c.covers(&machine, None)), expected, "{about}");
         }
     }
 
@@ -144,9 +296,9 @@ mod tests {
         let check = HealthCheck::read(&check, MachineGroup::OpenShift).unwrap();
         assert_eq!(check.title(), "MachineHealthCheck ns/c");
         let (none, mut elsewhere) = (json!({}), machine(MachineGroup::OpenShift, &json!({}), &json!({})));
-        assert!(check.covers(&elsewhere));
+        assert!(check.covers(&elsewhere, None));
         elsewhere.source.as_mut().unwrap().namespace = "other".into();
-        assert!(!check.covers(&elsewhere));
-        assert!(!check.covers(&machine(MachineGroup::ClusterApi, &none, &none)));
+        assert!(!check.covers(&elsewhere, None));
+        assert!(!check.covers(&machine(MachineGroup::ClusterApi, &none, &none), None));
     }
 }

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use super::MACHINE_API;
 
 /// Label of a Machine of Cluster API.
-const CLUSTER_API_OS: &str = "node.cluster.x-k8s.io/os";
+pub const CLUSTER_API_OS: &str = "node.cluster.x-k8s.io/os";
 
 /// The Machines of a MachineSet, or, without a name, those of a namespace that no MachineSet owns.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -86,6 +86,19 @@ pub struct Machine {
     pub addresses: Vec<Address>,
     /// Its Node.
     pub node: Option<String>,
+    /// What its controllers say of it, by which a MachineHealthCheck of Cluster API may select it.
+    pub conditions: Vec<Condition>,
+}
+
+/// A condition of a Machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct Condition {
+    /// Its type.
+    #[serde(rename = "type", default)]
+    pub kind: String,
+    /// `True`, `False` or `Unknown`.
+    #[serde(default)]
+    pub status: String,
 }
 
 /// An address of a Machine.
@@ -124,6 +137,7 @@ struct MachineStatus {
     phase: Option<String>,
     addresses: Vec<Address>,
     node_ref: Option<NodeRef>,
+    conditions: Vec<Condition>,
 }
 
 #[derive(Deserialize, Default)]
@@ -150,6 +164,7 @@ impl Machine {
             phase: status.phase.unwrap_or_default(),
             addresses: status.addresses,
             node: status.node_ref.and_then(|n| n.name).filter(|n| !n.is_empty()),
+            conditions: status.conditions,
         }
     }
 

@@ -3,6 +3,7 @@
 //! Each part may fail: `index.json`, the last entry, reports it. Secrets are left out as far as this side knows them; the operator redacts
 //! all that it unpacks. Logs of workloads are not ours to send.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 
@@ -20,6 +21,10 @@ use crate::host::{HnsRequest, Host, HostError, Kind};
 const MOST_OF_A_LOG: u64 = 2 << 20;
 /// Logs. Rotated ones are among them.
 const MOST_LOGS: usize = 200;
+/// Entries of the index. A directory may have any number of links, and each is an entry.
+const MOST_OF_INDEX: usize = 2000;
+/// Of the events of each query, the newest, in bytes.
+const MOST_OF_EVENTS: usize = 8 << 20;
 /// All parts together, in bytes: fewer than the operator unpacks.
 const MOST_OF_ALL: u64 = 48 << 20;
 /// Events of each query. Windows writes some thousand a day where something repeats.
@@ -28,6 +33,8 @@ const MOST_EVENTS: usize = 2000;
 const DEPTH: usize = 3;
 /// Logs of workloads.
 const OF_WORKLOADS: [&str; 2] = [r"C:\var\log\pods", r"C:\var\log\containers"];
+/// Directories of the logs that most faults need.
+const FIRST: [&str; 2] = ["kubelet", "wicd"];
 /// Directories with certificates.
 const CERTIFICATES: [&str; 3] = [path::WICD_CERTS, path::KUBELET_PKI, r"C:\k\tls\certs"];
 /// Files with certificates.
@@ -55,9 +62,8 @@ pub(super) fn collect(host: &dyn Host, operation: &str, asked: &Support) -> Resu
     let mut archive = Archive { tar, bytes: 0, index: Vec::new() };
     of_windows(host, asked, &mut archive).map_err(failed)?;
     of_ours(host, &mut archive).map_err(failed)?;
-    logs(host, path::LOGS, DEPTH, &mut archive).map_err(failed)?;
-    let index = std::mem::take(&mut archive.index);
-    archive.add("index.json", &pretty(&index)).map_err(failed)?;
+    logs(host, &mut archive).map_err(failed)?;
+    archive.finish_index().map_err(failed)?;
     archive.tar.into_inner().and_then(Encoder::finish).and_then(|file| file.sync_all()).map_err(failed)?;
     Ok(Outcome::Done)
 }
@@ -69,13 +75,27 @@ impl Archive {
             self.failed(name, "the archive is full");
             return Ok(());
         }
-        let mut header = tar::Header::new_gnu();
-        header.set_size(content.len() as u64);
-        header.set_mode(0o600);
-        self.tar.append_data(&mut header, name, content)?;
+        self.append(name, content)?;
         self.bytes += content.len() as u64;
         self.index.push(json!({"part": name, "bytes": content.len()}));
         Ok(())
+    }
+
+    fn append(&mut self, name: &str, content: &[u8]) -> io::Result<()> {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(content.len() as u64);
+        header.set_mode(0o600);
+        self.tar.append_data(&mut header, name, content)
+    }
+
+    /// Adds the index, however full the archive is: without it what is missing is not known.
+    fn finish_index(&mut self) -> io::Result<()> {
+        let mut index = std::mem::take(&mut self.index);
+        if let Some(more) = index.len().checked_sub(MOST_OF_INDEX).filter(|more| *more > 0) {
+            index.truncate(MOST_OF_INDEX);
+            index.push(json!({"failed": format!("the index has {more} more entries, which are left out")}));
+        }
+        self.append("index.json", &pretty(&index))
     }
 
     fn failed(&mut self, part: &str, why: &str) {
@@ -107,7 +127,7 @@ fn of_windows(host: &dyn Host, asked: &Support, archive: &mut Archive) -> io::Re
         ("events/Application.xml", "Application", &recent, MOST_EVENTS),
         ("events/boots.xml", "System", BOOTS, MOST_BOOTS),
     ] {
-        archive.part(name, host.events(channel, query, most).map(|events| events.join("\n").into_bytes()))?;
+        archive.part(name, host.events(channel, query, most).map(newest_events))?;
     }
     for what in ["networks", "endpoints", "policylists"] {
         let asked = HnsRequest { method: "GET", path: format!("/{what}"), body: String::new() };
@@ -116,6 +136,19 @@ fn of_windows(host: &dyn Host, asked: &Support, archive: &mut Archive) -> io::Re
     archive.part("updates.json", host.updates().map(|updates| pretty(&updates)))?;
     let causes = pretty(&host.restart_causes());
     archive.part("restart-causes.json", Ok(causes))
+}
+
+/// Events, the newest first, as far as they fit: one application must not fill the archive.
+fn newest_events(events: Vec<String>) -> Vec<u8> {
+    let mut text = String::new();
+    for event in events {
+        if text.len() + event.len() > MOST_OF_EVENTS {
+            break;
+        }
+        text.push_str(&event);
+        text.push('\n');
+    }
+    text.into_bytes()
 }
 
 /// Every service with its state. Variables may hold secrets: their names alone.
@@ -195,14 +228,52 @@ fn certificates(host: &dyn Host) -> Result<Vec<u8>, HostError> {
     Ok(pretty(&found))
 }
 
-/// The logs below a directory. Links are left out: who may write there may not have others' files sent.
-fn logs(host: &dyn Host, directory: &str, depth: usize, archive: &mut Archive) -> io::Result<()> {
+/// A log that may be added.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Log {
+    directory: String,
+    file: String,
+    modified: u64,
+}
+
+/// Adds the logs as far as they fit, those first that say most of a fault that lasts.
+fn logs(host: &dyn Host, archive: &mut Archive) -> io::Result<()> {
+    let mut found = Vec::new();
+    find_logs(host, path::LOGS, DEPTH, archive, &mut found);
+    let mut logs = in_order(found);
+    let left_out = logs.split_off(logs.len().min(MOST_LOGS));
+    for Log { file, .. } in logs {
+        let entry = format!("logs/{}", file.trim_start_matches(path::LOGS).trim_start_matches('\\').replace('\\', "/"));
+        archive.part(&entry, tail(host, &file).map(Option::unwrap_or_default))?;
+    }
+    for Log { file, .. } in left_out {
+        archive.failed(&file, "there are too many logs");
+    }
+    Ok(())
+}
+
+/// The newest log of each directory, then the second of each, and so on: limits cut old logs, and none of a service because another
+/// writes much. Those of kubelet and of ours go before the others of their rank. Pure.
+fn in_order(mut logs: Vec<Log>) -> Vec<Log> {
+    logs.sort_by(|a, b| b.modified.cmp(&a.modified).then_with(|| a.file.cmp(&b.file)));
+    let mut ranks: BTreeMap<String, usize> = BTreeMap::new();
+    let rank = |log: Log| {
+        let rank = ranks.entry(log.directory.to_lowercase()).or_default();
+        *rank += 1;
+        let is_first = FIRST.iter().any(|name| log.directory.eq_ignore_ascii_case(&format!(r"{}\{name}", path::LOGS)));
+        (*rank, !is_first, log)
+    };
+    let mut ranked: Vec<_> = logs.into_iter().map(rank).collect();
+    // Stable: the newest first among equals.
+    ranked.sort_by_key(|(rank, is_later, _)| (*rank, *is_later));
+    ranked.into_iter().map(|(_, _, log)| log).collect()
+}
+
+/// Finds the logs below a directory. Links are left out: who may write there may not have others' files sent.
+fn find_logs(host: &dyn Host, directory: &str, depth: usize, archive: &mut Archive, found: &mut Vec<Log>) {
     let names = match files::list(host, directory) {
         Ok(names) => names,
-        Err(error) => {
-            archive.failed(directory, &chain(&error));
-            return Ok(());
-        }
+        Err(error) => return archive.failed(directory, &chain(&error)),
     };
     for name in names {
         let file = format!(r"{directory}\{name}");
@@ -211,25 +282,20 @@ fn logs(host: &dyn Host, directory: &str, depth: usize, archive: &mut Archive) -
             Ok(Some(Kind::Directory)) if OF_WORKLOADS.iter().any(|other| file.eq_ignore_ascii_case(other)) => {
                 archive.failed(&file, "logs of workloads are not collected");
             }
-            Ok(Some(Kind::Directory)) if depth > 1 => logs(host, &file, depth - 1, archive)?,
+            Ok(Some(Kind::Directory)) if depth > 1 => find_logs(host, &file, depth - 1, archive, found),
             Ok(Some(Kind::Directory)) => archive.failed(&file, "lies too deep"),
             Ok(Some(Kind::Link)) => archive.failed(&file, "is a link"),
-            Ok(Some(Kind::File)) => {
-                let logs =
-                    archive.index.iter().filter(|part| part["part"].as_str().is_some_and(|p| p.starts_with("logs/")));
-                if logs.count() >= MOST_LOGS {
-                    archive.failed(&file, "there are too many logs");
-                    return Ok(());
+            Ok(Some(Kind::File)) => match files::stamp(host, &file) {
+                Ok(stamp) => {
+                    let modified = stamp.map(|stamp| stamp.modified).unwrap_or_default();
+                    found.push(Log { directory: directory.to_owned(), file, modified });
                 }
-                let entry =
-                    format!("logs/{}", file.trim_start_matches(path::LOGS).trim_start_matches('\\').replace('\\', "/"));
-                archive.part(&entry, tail(host, &file).map(Option::unwrap_or_default))?;
-            }
+                Err(error) => archive.failed(&file, &chain(&error)),
+            },
             Ok(None) => {}
             Err(error) => archive.failed(&file, &chain(&error)),
         }
     }
-    Ok(())
 }
 
 /// The newest end of a file, from the beginning of a line. `None` if there is no file.

@@ -102,3 +102,84 @@ fn parts_that_fail_do_not_end_the_rest() {
     }
     assert!(parts.contains_key("machine.json") && parts.contains_key("updates.json"));
 }
+
+#[test]
+fn limits_cut_the_oldest_logs_and_never_the_index() {
+    let bed = Bed::new();
+    let full = vec![b'x'; usize::try_from(MOST_OF_A_LOG).unwrap() - 1];
+    let set_age = |file: &str, age: u64| {
+        let at = std::time::UNIX_EPOCH + std::time::Duration::from_secs(2_000_000_000 - age);
+        std::fs::File::options().write(true).open(bed.host.path(file).unwrap()).unwrap().set_modified(at).unwrap();
+    };
+    // More than all parts may have, of a service whose name comes first and that writes most.
+    for n in 0..=MOST_OF_ALL / MOST_OF_A_LOG {
+        let file = format!(r"C:\var\log\containerd\containerd-{n:02}.log");
+        bed.write(&file, &full);
+        set_age(&file, n);
+    }
+    for (file, age) in [
+        (r"C:\var\log\kubelet\kubelet.log", 100),
+        (r"C:\var\log\wicd\wicd.log", 101),
+        (r"C:\var\log\wicd\old.log", 900),
+    ] {
+        bed.write(file, &full);
+        set_age(file, age);
+    }
+    bed.host.state().events.insert("System".into(), vec!["x".repeat(MOST_OF_EVENTS - 10), "y".repeat(20)]);
+    files::make_directory(&bed.host, &api::host::operation_dir("gather-1")).unwrap();
+    assert_eq!(collect(&bed.host, "gather-1", &Support { hours: 24 }).unwrap(), Outcome::Done);
+    let parts = unpacked(&bed);
+    for part in
+        ["logs/kubelet/kubelet.log", "logs/wicd/wicd.log", "logs/wicd/old.log", "logs/containerd/containerd-00.log"]
+    {
+        assert!(parts.contains_key(part), "{part} is not in {:?}", parts.keys());
+    }
+    let oldest = format!("logs/containerd/containerd-{:02}.log", MOST_OF_ALL / MOST_OF_A_LOG);
+    assert!(!parts.contains_key(&oldest));
+    let index: Vec<Value> = serde_json::from_str(&parts["index.json"]).unwrap();
+    assert!(index.iter().any(|e| e["part"] == oldest.as_str() && e["failed"] == "the archive is full"), "{index:?}");
+    assert!(parts["events/System.xml"].len() <= MOST_OF_EVENTS && !parts["events/System.xml"].contains('y'));
+}
+
+#[test]
+fn an_index_is_bounded() {
+    let bed = Bed::new();
+    let target = bed.host.path(r"C:\x.tar.zst").unwrap();
+    let file = File::create(&target).unwrap();
+    let tar = tar::Builder::new(Encoder::new(file, LEVEL).unwrap());
+    let mut archive = Archive { tar, bytes: MOST_OF_ALL, index: Vec::new() };
+    for n in 0..=MOST_OF_INDEX {
+        archive.failed(&n.to_string(), "is a link");
+    }
+    archive.finish_index().unwrap();
+    archive.tar.into_inner().and_then(Encoder::finish).unwrap();
+    let mut tar = tar::Archive::new(zstd::Decoder::new(File::open(target).unwrap()).unwrap());
+    let mut text = String::new();
+    tar.entries().unwrap().next().unwrap().unwrap().read_to_string(&mut text).unwrap();
+    let index: Vec<Value> = serde_json::from_str(&text).unwrap();
+    assert_eq!(index.len(), MOST_OF_INDEX + 1);
+    assert_eq!(index[MOST_OF_INDEX]["failed"], "the index has 1 more entries, which are left out");
+}
+
+#[test]
+fn the_newest_log_of_each_service_goes_first() {
+    let log = |directory: &str, name: &str, modified: u64| Log {
+        directory: format!(r"C:\var\log\{directory}"),
+        file: name.to_owned(),
+        modified,
+    };
+    for (about, logs, expected) in [
+        ("none", vec![], ""),
+        ("newest first", vec![log("a", "1", 1), log("a", "3", 3), log("a", "2", 2)], "3 2 1"),
+        ("one of each", vec![log("a", "1", 9), log("a", "2", 8), log("b", "3", 1)], "1 3 2"),
+        (
+            "kubelet first",
+            vec![log("a", "1", 9), log("KUBELET", "2", 1), log("kubelet", "3", 0), log("a", "4", 8)],
+            "2 1 3 4",
+        ),
+        ("by name at one time", vec![log("a", "2", 1), log("a", "1", 1)], "1 2"),
+    ] {
+        let order: Vec<String> = in_order(logs).into_iter().map(|log| log.file).collect();
+        assert_eq!(order.join(" "), expected, "{about}");
+    }
+}

@@ -1,4 +1,4 @@
-//! The reference pages that are tables in code: alerts, conditions, events, metrics and settings.
+//! The reference pages that are tables in code: alerts, checks, conditions, events, metrics and settings.
 
 use std::fmt::Write as _;
 
@@ -8,16 +8,21 @@ use api::{
     reasons::{Reason, SECTIONS},
 };
 use clap::{Arg, Command};
-use controller::{args, metrics::Metrics};
+use controller::{
+    args,
+    check_command::catalog::{CHECKS, Scope},
+    metrics::Metrics,
+};
 
 use crate::deploy::{self, Alert};
 
 use super::reference::{capital, cell};
 
 /// Name and text of each page.
-pub(super) fn pages() -> [(&'static str, String); 5] {
+pub(super) fn pages() -> [(&'static str, String); 6] {
     [
         ("alerts", alerts()),
+        ("checks", checks()),
         ("conditions", conditions()),
         ("events", events()),
         ("metrics", metrics()),
@@ -159,6 +164,20 @@ fn alerts() -> String {
     page
 }
 
+fn checks() -> String {
+    let about = "What the commands [`check`](../guide/troubleshooting.md#check-the-installation), [`check host`](../guide/hosts.md#in-short) and \
+                 [`check takeover`](../guide/from-wmco.md#1-before-you-begin) check. Each row that they print has the link to its section here, and each reason \
+                 is in [conditions and reasons](conditions.md#the-command-check).";
+    let mut page = page("Checks", about);
+    for scope in Scope::ALL {
+        let _ = write!(page, "\n## The rows of {}\n", scope.command());
+        for check in CHECKS.iter().filter(|check| check.scope == scope) {
+            let _ = write!(page, "\n### {}\n\n{} [Read on]({}).\n", check.title(), check.about, check.more);
+        }
+    }
+    page
+}
+
 fn settings() -> String {
     let about = "The arguments of `windows-node-pools` and its subcommands, and the environment variables that set them. An argument wins over its \
                  variable.";
@@ -169,6 +188,9 @@ fn settings() -> String {
             .find_subcommand("run")
             .is_some_and(|run| run.get_arguments().any(|other| other.get_id() == arg.get_id()))
     };
+    let columns = ["argument", "variable", "default", "effect"];
+    let about = "They stand before or after the name of the command. Commands that need no cluster take no notice.";
+    section(&mut page, "All commands", about, &columns, program.get_arguments().map(|arg| setting(&program, arg)));
     for command in program.get_subcommands() {
         let (name, is_run) = (command.get_name(), command.get_name() == "run");
         let mut about =
@@ -188,7 +210,6 @@ fn settings() -> String {
         if args().next().is_none() {
             let _ = write!(page, "\n## {name}\n\n{about}\n");
         } else {
-            let columns = ["argument", "variable", "default", "effect"];
             section(&mut page, name, &about, &columns, args().map(|arg| setting(command, arg)));
         }
     }

@@ -142,7 +142,7 @@ async fn refuses(cx: &Context, machine: &Machine, instance: &WindowsInstance) ->
 /// A Machine whose Node is not Ready is replaced by its MachineHealthCheck, if it has one.
 fn left_to(cx: &Context, machine: &Machine, node: Option<&Node>) -> Option<String> {
     let is_down = node.is_none_or(|n| !node::ready(n).0);
-    let check = cx.caches.machines.health_check(&machine.key()).filter(|_| is_down)?;
+    let check = cx.caches.machines.health_check(&machine.key(), node).filter(|_| is_down)?;
     Some(format!("its Node is not Ready, and {check} replaces such Machines"))
 }
 

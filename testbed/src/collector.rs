@@ -1,7 +1,8 @@
-//! A collector for tests: takes what an exporter of OTLP/HTTP sends, as the messages that the protocol defines.
+//! A collector of traces: takes what an exporter of OTLP/HTTP sends, as the messages that the protocol defines.
 
 use std::{net::SocketAddr, sync::Arc};
 
+use anyhow::Result;
 use axum::{
     Router,
     body::Bytes,
@@ -16,50 +17,64 @@ use opentelemetry_proto::tonic::{
 };
 use parking_lot::Mutex;
 use prost::Message as _;
+use tokio::task::JoinHandle;
 
-/// A collector on this machine.
-pub(crate) struct Collector {
+/// A collector on this machine, which ends when it is dropped.
+pub struct Collector {
     address: SocketAddr,
     requests: Requests,
+    server: JoinHandle<std::io::Result<()>>,
 }
 
 type Requests = Arc<Mutex<Vec<ExportTraceServiceRequest>>>;
 
+impl Drop for Collector {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
 impl Collector {
-    /// One that answers every request with this status.
-    pub(crate) async fn start(answer: StatusCode) -> Self {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (address, requests) = (listener.local_addr().unwrap(), Requests::default());
+    /// One that answers every request with this status. What is no request of the protocol is refused, and not kept.
+    ///
+    /// # Errors
+    /// When no port can be opened.
+    pub async fn start(answer: StatusCode) -> Result<Self> {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+        let (address, requests) = (listener.local_addr()?, Requests::default());
         let take = move |State(requests): State<Requests>, headers: HeaderMap, body: Bytes| async move {
-            assert_eq!(headers["content-type"], "application/x-protobuf");
-            requests.lock().push(ExportTraceServiceRequest::decode(body).unwrap());
+            if headers.get("content-type").is_none_or(|kind| kind != "application/x-protobuf") {
+                return StatusCode::UNSUPPORTED_MEDIA_TYPE;
+            }
+            let Ok(request) = ExportTraceServiceRequest::decode(body) else { return StatusCode::BAD_REQUEST };
+            requests.lock().push(request);
             answer
         };
         let app = Router::new().route("/v1/traces", post(take)).with_state(requests.clone());
-        tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
-        Self { address, requests }
+        let server = tokio::spawn(async move { axum::serve(listener, app).await });
+        Ok(Self { address, requests, server })
     }
 
     /// For `--otlp-endpoint`.
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
     /// All spans, in the order of their arrival.
-    pub(crate) fn spans(&self) -> Vec<Span> {
+    pub fn spans(&self) -> Vec<Span> {
         let resources = self.requests.lock().iter().flat_map(|r| r.resource_spans.clone()).collect::<Vec<_>>();
         resources.into_iter().flat_map(|r| r.scope_spans).flat_map(|s| s.spans).collect()
     }
 
     /// An attribute of what sends the spans.
-    pub(crate) fn resource(&self, key: &str) -> Option<String> {
+    pub fn resource(&self, key: &str) -> Option<String> {
         let requests = self.requests.lock();
         text(&requests.first()?.resource_spans.first()?.resource.as_ref()?.attributes, key)
     }
 }
 
 /// An attribute of a span.
-pub(crate) fn attribute(span: &Span, key: &str) -> Option<String> {
+pub fn attribute(span: &Span, key: &str) -> Option<String> {
     text(&span.attributes, key)
 }
 
