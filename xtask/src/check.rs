@@ -13,7 +13,7 @@ use devenv::{AUDIT_DIR, WINDOWS_TARGET, execute, forget_caller, has_windows_targ
 
 use crate::{boundaries, deny, docs, fuzz, links, modules, operator_task, reasons, tracked, unused, words};
 
-/// Runs all that CI checks of each change: format, words, tracked files, links, documentation, modules, reasons, dependencies, clippy for both targets, generated files, tests, the operator's
+/// Runs all that CI checks of each change: format, words, tracked files, links, documentation, modules, reasons, dependencies, the site, clippy for both targets, generated files, tests, the operator's
 /// rights, fuzz targets for a few seconds each.
 #[derive(clap::Args)]
 #[group(multiple = false)]
@@ -21,7 +21,7 @@ pub(crate) struct Args {
     /// Run only the steps that build nothing of the operator: format, words, tracked files, links, documentation, modules, reasons, boundaries and unused dependencies.
     #[arg(long)]
     fast: bool,
-    /// Run the steps of minutes: those of --fast, dependencies, clippy, generated files and the tests beside the code, which start no API server.
+    /// Run the steps of minutes: those of --fast, dependencies, the site, clippy, generated files and the tests beside the code, which start no API server.
     #[arg(long)]
     quick: bool,
     /// Run what takes hours instead: property tests with many cases, long walks, fuzz targets for ten minutes each, and the images of a release, built twice.
@@ -49,6 +49,7 @@ const FAST: &[Step] = &[
 const OF_MINUTES: &[Step] = &[
     ("generated files", || execute(operator_task("gen").arg("--check"))),
     ("dependencies", || deny::run(&deny::Args {})),
+    ("site of the documentation", || docs::run(&docs::Args { check: false })),
     ("clippy", || cargo(&["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"])),
     ("clippy for Windows", clippy_for_windows),
 ];

@@ -13,6 +13,7 @@ mod modules;
 mod reasons;
 mod setup;
 mod source;
+mod tools;
 mod tracked;
 mod unused;
 mod words;
