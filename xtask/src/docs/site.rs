@@ -12,6 +12,7 @@ use devenv::execute;
 
 use crate::{
     links,
+    spelling::OWN_WORDS,
     tools::{MDBOOK, MDBOOK_MERMAID},
 };
 
@@ -56,7 +57,7 @@ fn of_site(documents: &BTreeMap<String, String>, is_file: &BTreeSet<&str>) -> BT
     let mut waiting: Vec<String> = is_file
         .iter()
         .filter(|path| {
-            path.starts_with("docs/") && !SETTINGS.iter().any(|name| path.ends_with(name))
+            path.starts_with("docs/") && **path != OWN_WORDS && !SETTINGS.iter().any(|name| path.ends_with(name))
         })
         .map(ToString::to_string)
         .collect();
@@ -120,7 +121,7 @@ mod tests {
             ("b.md".to_owned(), "[c](c.yaml#x)\n".to_owned()),
             ("other.md".to_owned(), String::new()),
         ]);
-        let files = BTreeSet::from(["docs/a.md", "docs/book.toml", "b.md", "c.yaml", "other.md"]);
+        let files = BTreeSet::from(["docs/a.md", "docs/book.toml", OWN_WORDS, "b.md", "c.yaml", "other.md"]);
         assert_eq!(Vec::from_iter(of_site(&documents, &files)), ["b.md", "c.yaml", "docs/a.md"]);
     }
 }
