@@ -47,6 +47,7 @@ mod key_rotation;
 mod lint;
 mod machine_health_check;
 mod machine_keys;
+mod machine_sets;
 mod machines;
 mod maintenance;
 mod many_clusters;
