@@ -336,6 +336,8 @@ fn a_wrong_value_is_refused_with_its_name() {
         ("platform=kubernetes", "operator.apiServer is missing"),
         ("platform=vanilla", "/platform"),
         ("guards.action=Ignore", "/guards/action"),
+        ("monitoring.runbookBaseUrl=docs/runbooks", "/monitoring/runbookBaseUrl"),
+        ("monitoring.runbookBaseUrl=https://wiki.example.com/", "/monitoring/runbookBaseUrl"),
     ] {
         let error = helm(&[value]).unwrap_err();
         assert!(error.contains(part), "{value}: {error}");
