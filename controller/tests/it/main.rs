@@ -69,6 +69,7 @@ mod rollout_pause;
 mod rollout_restart;
 mod rollout_unfit;
 mod rollout_windows;
+mod runbooks;
 mod status_command;
 mod statuses;
 mod takeover;
