@@ -139,13 +139,13 @@ pub mod reason {
         /// Changes wait until a [maintenance window](../guide/rollouts.md#maintenance-windows) opens. The message names the next one.
         WAITING_FOR_WINDOW = "WaitingForWindow" on "pool: `Updated=False`, `Updating=False`, `Ready=Unknown`, `Reconciling=True`"; "No action is needed.";
         /// A change waits for an approval.
-        WAITING_FOR_APPROVAL = "WaitingForApproval" on "pool: `Updated=False`, `Updating=False`, `Ready=Unknown`, `Reconciling=True`"; "Check the changed nodes, then [approve](../guide/rollouts.md#steps-and-approval).";
+        WAITING_FOR_APPROVAL = "WaitingForApproval" on "pool: `Updated=False`, `Updating=False`, `Ready=Unknown`, `Reconciling=True`"; "Check the changed nodes, then [approve](../guide/rollouts.md#steps-and-approval): `kubectl windows-node-pools approve POOL`.";
         /// A change would lose settings that nodes have from WMCO. The condition `UpdateWithheld` of each instance names them.
         SETTINGS_WOULD_BE_LOST = "SettingsWouldBeLost" on "pool: `Updated=False`, `Updating=False`, `Ready=Unknown`, `Reconciling=True`; instance: `UpdateWithheld=True`"; "[Add them to the pool, or accept the loss](../guide/from-wmco.md#what-a-node-has-and-what-it-would-lose).";
         /// Nodes that a person has cordoned use up `rollout.maxUnavailable`. The message names them.
-        BLOCKED_BY_CORDON = "BlockedByCordon" on "pool: `Updated=False`, `Updating=False`, `Ready=Unknown`, `Reconciling=True`"; "Uncordon them, or annotate the Nodes with `windowsmachineconfig.openshift.io/hold=true`.";
+        BLOCKED_BY_CORDON = "BlockedByCordon" on "pool: `Updated=False`, `Updating=False`, `Ready=Unknown`, `Reconciling=True`"; "Uncordon them, or hold each of them: `kubectl windows-node-pools hold HOST`, or the annotation `windowsmachineconfig.openshift.io/hold=true` of its Node.";
         /// The only nodes that do not follow the desired version are those that a person holds with the annotation `hold`. The message names them.
-        ON_HOLD = "OnHold" on "pool: `Updated=False`, `Updating=False`, `Ready=True`"; "Remove the annotation `windowsmachineconfig.openshift.io/hold` from them.";
+        ON_HOLD = "OnHold" on "pool: `Updated=False`, `Updating=False`, `Ready=True`"; "End the hold of each: `kubectl windows-node-pools release HOST`, or remove the annotation `windowsmachineconfig.openshift.io/hold`.";
         /// Nodes are in maintenance, and nothing is to be done with the others. The message names them.
         IN_MAINTENANCE = "InMaintenance" on "pool: `Ready=True`"; "[Hand them back](../guide/maintenance.md#hand-the-node-back) when they are patched.";
         /// A change waits between two steps.

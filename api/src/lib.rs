@@ -5,6 +5,7 @@
 //! * [`host`]: the protocol between operator and `wicd.exe`: JSON files over SFTP.
 //! * [`services`]: the `windows-services-<version>` ConfigMap.
 //! * [`payload`]: the manifest of the files that a host needs.
+//! * [`act`]: what people do when the operator waits for them.
 //! * [`events`]: the reasons of the operator's events.
 //! * [`reasons`]: reasons of errors, with their meaning and remedy.
 //! * [`registries`]: which images a login of a registry is for.
@@ -24,6 +25,7 @@
 
 #![expect(unreachable_pub, reason = "the derive of `KubeSchema` repeats each type in a function")]
 
+pub mod act;
 pub mod conditions;
 mod crd;
 mod documented;

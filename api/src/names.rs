@@ -50,6 +50,9 @@ pub const ACCEPTANCE: &str = "windows-node-pools-acceptance";
 /// Name under which events are reported, and the operator's user agent.
 pub const COMPONENT: &str = "windows-node-pools";
 
+/// The operator's program as a plugin of kubectl, as a person enters it.
+pub const PLUGIN: &str = "kubectl windows-node-pools";
+
 /// Label of what the operator creates, with [`COMPONENT`] as its value.
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 

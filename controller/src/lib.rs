@@ -19,6 +19,8 @@ mod cluster_facts;
 mod context;
 pub mod csr;
 mod disruption_budget;
+#[cfg(test)]
+mod documented_commands_tests;
 mod drain;
 mod errors;
 mod events;

@@ -3,14 +3,12 @@
 
 use std::{collections::BTreeSet, ffi::OsStr, path::Path, time::Duration};
 
-use api::{WindowsInstance, WindowsNodePool};
+use api::{WindowsInstance, WindowsNodePool, names::PLUGIN};
 use clap::{Arg, ArgAction, Command};
 use kube::{Api, Client, ResourceExt, api::ListParams};
 
 use crate::{api_server, args};
 
-/// How a person writes it.
-pub(crate) const COMMAND: &str = "kubectl windows-node-pools";
 /// The name under which kubectl finds it: kubectl writes the dashes of a command as underscores.
 pub const PROGRAM: &str = "kubectl-windows_node_pools";
 /// The name under which kubectl asks it for completions.
@@ -52,7 +50,7 @@ pub fn command() -> Command {
         let is_hidden = NOT_FOR_PEOPLE.contains(&command.get_name());
         command.hide(is_hidden)
     };
-    args::command().bin_name(COMMAND).display_name(COMMAND).mut_subcommands(hide)
+    args::command().bin_name(PLUGIN).display_name(PLUGIN).mut_subcommands(hide)
 }
 
 /// Objects whose names complete an argument.

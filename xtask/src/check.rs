@@ -11,17 +11,17 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use devenv::{AUDIT_DIR, WINDOWS_TARGET, execute, forget_caller, has_windows_target, skip, workspace_root};
 
-use crate::{boundaries, deny, docs, fuzz, links, modules, operator_task, reasons, tracked, unused, words};
+use crate::{boundaries, deny, docs, fuzz, links, modules, operator_task, reasons, spelling, tracked, unused, words};
 
-/// Runs all that CI checks of each change: format, words, tracked files, links, documentation, modules, reasons, dependencies, clippy for both targets, generated files, tests, the operator's
+/// Runs all that CI checks of each change: format, words, tracked files, links, documentation, spelling, modules, reasons, dependencies, the site, clippy for both targets, generated files, tests, the operator's
 /// rights, fuzz targets for a few seconds each.
 #[derive(clap::Args)]
 #[group(multiple = false)]
 pub(crate) struct Args {
-    /// Run only the steps that build nothing of the operator: format, words, tracked files, links, documentation, modules, reasons, boundaries and unused dependencies.
+    /// Run only the steps that build nothing of the operator: format, words, tracked files, links, documentation, spelling, modules, reasons, boundaries and unused dependencies.
     #[arg(long)]
     fast: bool,
-    /// Run the steps of minutes: those of --fast, dependencies, clippy, generated files and the tests beside the code, which start no API server.
+    /// Run the steps of minutes: those of --fast, dependencies, the site, clippy, generated files and the tests beside the code, which start no API server.
     #[arg(long)]
     quick: bool,
     /// Run what takes hours instead: property tests with many cases, long walks, fuzz targets for ten minutes each, and the images of a release, built twice.
@@ -39,6 +39,7 @@ const FAST: &[Step] = &[
     ("tracked files", || tracked::run(&tracked::Args {})),
     ("links", || links::run(&links::Args {})),
     ("documentation", || docs::run(&docs::Args { check: true })),
+    ("spelling", || spelling::run(&spelling::Args {})),
     ("modules", || modules::run(&modules::Args {})),
     ("reasons", || reasons::run(&reasons::Args {})),
     ("unused dependencies", || unused::run(&unused::Args {})),
@@ -49,6 +50,7 @@ const FAST: &[Step] = &[
 const OF_MINUTES: &[Step] = &[
     ("generated files", || execute(operator_task("gen").arg("--check"))),
     ("dependencies", || deny::run(&deny::Args {})),
+    ("site of the documentation", || docs::run(&docs::Args { check: false })),
     ("clippy", || cargo(&["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"])),
     ("clippy for Windows", clippy_for_windows),
 ];

@@ -1,16 +1,14 @@
 //! `cargo xtask deny`: cargo-deny over deny.toml, at a pinned version that is built once and kept.
 
 use std::{
-    fs,
-    path::PathBuf,
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result};
-use devenv::{cache_dir, execute, workspace_root};
+use devenv::{execute, workspace_root};
 
-const VERSION: &str = "0.20.2";
+use crate::tools::CARGO_DENY;
 
 /// Time to fetch the advisories.
 const FETCH: Duration = Duration::from_mins(2);
@@ -22,7 +20,7 @@ pub(crate) struct Args {}
 
 /// Runs cargo-deny.
 pub(crate) fn run(_: &Args) -> Result<()> {
-    let program = program()?;
+    let program = CARGO_DENY.program()?;
     let deny = |args: &[&str]| {
         let mut command = Command::new(&program);
         command.arg("--manifest-path").arg(workspace_root().join("Cargo.toml")).args(args);
@@ -51,20 +49,4 @@ fn succeeds_within(limit: Duration, command: &mut Command) -> Result<bool> {
     child.kill()?;
     child.wait()?;
     Ok(false)
-}
-
-/// The pinned cargo-deny.
-fn program() -> Result<PathBuf> {
-    let root = cache_dir()?.join(format!("cargo-deny-{VERSION}"));
-    let program = root.join("bin/cargo-deny");
-    if program.is_file() {
-        return Ok(program);
-    }
-    eprintln!("building cargo-deny {VERSION} (minutes, once)");
-    let target = root.join("target");
-    // Debug: half the time to build, and it runs for two seconds either way.
-    let install = ["install", "cargo-deny", "--version", VERSION, "--locked", "--debug", "--root"];
-    execute(Command::new("cargo").args(install).arg(&root).env("CARGO_TARGET_DIR", &target))?;
-    fs::remove_dir_all(target)?;
-    Ok(program)
 }

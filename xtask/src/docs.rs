@@ -12,13 +12,13 @@ use devenv::workspace_root;
 
 use crate::links;
 
-/// The page that is generated here: which commands of the guide are run.
+/// The page that is generated here: which commands of the guide and of runbooks are run.
 const COMMANDS: &str = "docs/reference/commands.md";
 
-/// Writes the list of the guide's commands, and builds the site of the documentation in target/site.
+/// Writes the list of the commands of guide and runbooks, and builds the site of the documentation in target/site.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Build nothing and write nothing: fail if a page is not in docs/SUMMARY.md, a test that a page names does not exist, a command of the guide is neither run nor says why not, or the list of commands
+    /// Build nothing and write nothing: fail if a page is not in docs/SUMMARY.md, a test that a page names does not exist, a command of the guide or of a runbook is neither run nor says why not, or the list of commands
     /// is not up to date.
     #[arg(long)]
     pub check: bool,
@@ -36,7 +36,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     ensure!(faults.is_empty(), "tests that pages name:\n  {}", faults.join("\n  "));
     let blocks = blocks::all(&documents);
     let faults = blocks::faults(&blocks, &source_of);
-    ensure!(faults.is_empty(), "commands of the guide:\n  {}", faults.join("\n  "));
+    ensure!(faults.is_empty(), "commands of the guide and of runbooks:\n  {}", faults.join("\n  "));
     let page = blocks::page(&blocks);
     if args.check {
         ensure!(documents.get(COMMANDS) == Some(&page), "{COMMANDS} is not up to date; run `cargo xtask docs`");

@@ -13,6 +13,8 @@ mod modules;
 mod reasons;
 mod setup;
 mod source;
+mod spelling;
+mod tools;
 mod tracked;
 mod unused;
 mod words;
@@ -63,6 +65,7 @@ enum Task {
     Rights(Forwarded),
     /// Installs what the test bed needs on a Debian machine, as root; does nothing if all is there.
     Setup,
+    Spelling(spelling::Args),
     Tracked(tracked::Args),
     Unused(unused::Args),
     Words(words::Args),
@@ -98,6 +101,7 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Reasons(args) => reasons::run(&args),
         Task::Rights(task) => become_operator_task("rights", &task),
         Task::Setup => setup::setup(),
+        Task::Spelling(args) => spelling::run(&args),
         Task::Tracked(args) => tracked::run(&args),
         Task::Unused(args) => unused::run(&args),
         Task::Words(args) => words::run(&args),

@@ -22,6 +22,9 @@ const PACKAGES: &[(&str, &str)] = &[
     // Test of images that are pulled ahead.
     ("containerd", "containerd"),
     ("make", "make"),
+    // The spelling of the documentation.
+    ("hunspell", "hunspell"),
+    ("/usr/share/hunspell/en_US.dic", "hunspell-en-us"),
     // The operator's image, and a run of it.
     ("musl-gcc", "musl-tools"),
     ("buildah", "buildah"),

@@ -228,8 +228,8 @@ pub(super) const REFUSED: Section = Section {
         row(
             "HostUnproven",
             "The host has a Node, and the record of its host key or of its machine id is lost, so that nothing proves which host answers.",
-            "Declare the host key, annotate the instance with \
-             [`trust-host-key`](../guide/troubleshooting.md#trust-a-host-key-that-has-changed), or correct the address.",
+            "Declare the host key, [trust it](../guide/troubleshooting.md#trust-a-host-key-that-has-changed) \
+             (`kubectl windows-node-pools trust-host-key`, or the annotation `trust-host-key` of the instance), or correct the address.",
         ),
         row("NoRecipient", "A request names no recipient.", REPORT),
         row("HostBusy", "Another operation, or the service, holds the host for more than 30 s.", RETRIED),

@@ -1,6 +1,6 @@
 //! Why a step on a host failed.
 
-use api::names::key;
+use api::act::Act;
 
 use crate::{
     csr::CsrError, drain::DrainError, secrets::SecretError, versions::VersionError, wicd_rights::RightsProblem,
@@ -99,8 +99,8 @@ pub(crate) enum StepError {
     /// The host is a node, and it is not proven which Node is its own.
     #[error(
         "it is not proven that the Node {name} is this host's, so that neither is touched: {why}. To take the host out and leave both as \
-         they are, annotate its WindowsInstance with {}=true",
-        key::ABANDON
+         they are, {}",
+        Act::Abandon(name)
     )]
     NodeUnproven {
         /// The name.

@@ -47,6 +47,7 @@ use std::{sync::Arc, time::Duration};
 
 use api::{
     DeletionPolicy, Disruption, Grant, GrantType, WindowsInstance,
+    act::Act,
     conditions::{self, Status, kind, reason},
     names::key,
 };
@@ -188,7 +189,7 @@ async fn act(scope: &mut Scope) -> Result<Action, StepError> {
         None if scope.status.failures.is_some() => Ok(Action::await_change()),
         None => {
             let waiting = Waiting { lacks_policies: held.is_some(), ..waiting(scope) };
-            scope.set_conditions(&Situation::Waiting { leaving: false, why: &waiting.message() });
+            scope.set_conditions(&Situation::Waiting { leaving: false, why: &waiting.message(&scope.name()) });
             Ok(Action::await_change())
         }
     }
@@ -263,7 +264,7 @@ async fn leave(scope: &mut Scope, grant: Option<Grant>) -> Result<Action, StepEr
         }
     }
     let waiting = Waiting { leaves: true, has_machine: machine.is_some(), ..waiting(scope) };
-    scope.set_conditions(&Situation::Waiting { leaving: true, why: &waiting.message() });
+    scope.set_conditions(&Situation::Waiting { leaving: true, why: &waiting.message(&scope.name()) });
     // No watch reports the deletion of a Machine whose Node was deleted before.
     Ok(if machine.is_some() { Action::requeue(MACHINE_POLL) } else { Action::await_change() })
 }
@@ -391,7 +392,9 @@ async fn sync_idle_node(scope: &mut Scope) -> Result<Option<Duration>, StepError
         says = format!("{says}; {waits}");
     }
     if is_held(&scope.instance, Some(&node)) {
-        says = format!("{says}; on hold: the annotation {}=true keeps it as it is", key::HOLD);
+        let end = Act::Release(&scope.name()).command();
+        says =
+            format!("{says}; on hold: the annotation {}=true keeps it as it is. To end the hold, run {end}", key::HOLD);
     }
     let up_to_date = scope.up_to_date();
     let is_asked = maintenance::requested(scope, Some(&node)).request.is_some();

@@ -5,7 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use api::{GrantType, WindowsInstance, WindowsNodePool, WindowsNodePoolSpec, names::key};
+use api::{GrantType, WindowsInstance, WindowsNodePool, WindowsNodePoolSpec, act::Act};
 use kube::{Api, runtime::controller::Action};
 
 use super::{error::StepError, remove, scope::Scope, update};
@@ -55,7 +55,7 @@ fn message(name: &str, instance: &WindowsInstance, deconfiguring: bool) -> Strin
         (false, false) => "the operator does not change the host",
     };
     format!(
-        "the pool {pool} does not exist: {state}. Create the pool again with this host in its list, and the host stays a node; or forget the host, which deletes its Node and leaves the services and files on the host: kubectl annotate wi {name} {}=true",
-        key::ABANDON
+        "the pool {pool} does not exist: {state}. Create the pool again with this host in its list, and the host stays a node; or forget the host, which deletes its Node and leaves the services and files on the host: {}",
+        Act::Abandon(name)
     )
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use api::{
     Disruption, Failures, Grant, GrantType, Operation, PinnedHostKey, ProvenAt, Step, Time, WindowsInstance,
     WindowsInstanceStatus, WindowsNodePool,
+    act::Act,
     conditions::{self, kind},
     names::{MANAGER_INSTANCE, UNKNOWN_VERSION, key},
 };
@@ -414,11 +415,7 @@ impl Scope {
         if !self.removes() || error.is_of_jump_host() || (self.step() != Step::Deconfigure && !error.is_unreachable()) {
             return error.to_string();
         }
-        format!(
-            "{error}. If this host is gone for good, give it up: kubectl annotate windowsinstance {} {}=true",
-            self.name(),
-            key::ABANDON
-        )
+        format!("{error}. If this host is gone for good, give it up: {}", Act::Abandon(&self.name()))
     }
 
     /// Notes a failure, and when the next attempt is made.

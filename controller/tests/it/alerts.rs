@@ -7,8 +7,10 @@ use std::collections::BTreeSet;
 use anyhow::{Context as _, Result, bail, ensure};
 use api::{
     Host, WindowsNodePool,
+    conditions::{kind, reason},
     names::{METRICS_SERVICE, key},
 };
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::{admissionregistration::v1::ValidatingAdmissionPolicy, core::v1::ConfigMap};
 use kube::{
     Api,
@@ -24,10 +26,11 @@ use testbed::{
 use crate::{
     another_operator::{legacy_ends, legacy_leads},
     cluster::NAMESPACE,
-    fleet::{LIMIT, World, entry, is_ready, pool_status, spec, spec_with},
+    fleet::{LIMIT, World, entry, has, is_ready, pool_status, spec, spec_with},
     metrics_tls::{bind, published, token},
     removal::{budget, pod},
     repair::{fell, say_not_ready},
+    rollout_windows::daily,
     transcripts::root,
 };
 
@@ -134,6 +137,7 @@ async fn faults_fire_alerts_and_people_who_intend_them_silence_them() -> Result<
     let mut watched = Box::pin(Watched::start()).await?;
     the_faults_of_pools(&watched).await?;
     what_people_intend(&watched).await?;
+    what_waits(&watched).await?;
     the_faults_of_the_operator(&mut watched).await
 }
 
@@ -204,6 +208,30 @@ async fn what_people_intend(watched: &Watched) -> Result<()> {
     let failed = pool_status(&world.pool("refused").await?).failed_nodes;
     let held = pool_status(&world.pool("emptied").await?).removals_to_confirm;
     ensure!(failed == 1 && held == 1, "the faults are gone: nothing is silenced");
+    Ok(())
+}
+
+/// Changes that wait for a maintenance window and for an approval: of their pools, no alert is even pending.
+async fn what_waits(watched: &Watched) -> Result<()> {
+    let world = &watched.world;
+    let opens = Timestamp::now().checked_add(SignedDuration::from_hours(12))?;
+    for (pool, hosts, rollout, reason) in [
+        ("window", 1, json!({"maintenanceWindows": [daily(opens)]}), reason::WAITING_FOR_WINDOW),
+        ("approval", 2, json!({"steps": [{"nodes": 1, "approval": true}]}), reason::WAITING_FOR_APPROVAL),
+    ] {
+        let hosts = world.hosts(pool, hosts).await?;
+        world.join(pool, &spec_with(&hosts, json!({"rollout": rollout}))).await?;
+        watched.patch(pool, change()).await?;
+        let waits = |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::UPDATED, "False", reason);
+        world.until(pool, reason, waits).await?;
+        // Rules are evaluated as often as the operator is scraped: three times since.
+        let series = format!(r#"windows_node_pool_status_reason{{pool="{pool}",type="Updated",reason="{reason}"}}"#);
+        let seen = format!("count_over_time({series}[5m]) > 3");
+        let is_seen = || async { watched.prometheus.query(&seen).await.is_ok_and(|samples| !samples.is_empty()) };
+        within(LIMIT, "Prometheus sees it wait", is_seen).await?;
+        let alerts = watched.prometheus.query(&format!(r#"ALERTS{{pool="{pool}"}}"#)).await?;
+        ensure!(alerts.is_empty(), "{pool}: {alerts:?}");
+    }
     Ok(())
 }
 

@@ -23,7 +23,7 @@ fn pool(hosts: &[SimHost], pods: i32, window: &Value) -> WindowsNodePoolSpec {
 }
 
 /// An hour each day, from this minute on.
-fn daily(opens: Timestamp) -> Value {
+pub(crate) fn daily(opens: Timestamp) -> Value {
     json!({"name": "calm", "schedule": opens.strftime("%M %H * * *").to_string(), "durationSeconds": 3600})
 }
 

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use api::{WindowsInstance, WindowsNodePool, conditions::reason, names::key};
+use api::{WindowsInstance, WindowsNodePool, act::Act, conditions::reason, names::key};
 use kube::ResourceExt;
 
 use super::{
@@ -85,6 +85,7 @@ impl List {
         self.to_confirm = if hold == Hold::Pending { 0 } else { names.len() };
         let source = self.status.as_ref().map_or("the list", |s| s.source.as_str());
         let held = Held {
+            pool: &pool.name_any(),
             hosts: &names,
             of: change.of,
             list: &match (hold, revision) {
@@ -129,6 +130,8 @@ fn reason_of(hold: Hold) -> &'static str {
 
 /// What a person has to know of hosts that stay.
 struct Held<'a> {
+    /// Name of the pool.
+    pool: &'a str,
     hosts: &'a [String],
     of: usize,
     /// The source, or its revision.
@@ -141,10 +144,10 @@ struct Held<'a> {
 
 impl Held<'_> {
     fn message(&self, hold: Hold) -> String {
-        let Self { hosts, of, list, trouble, nameless, pools, limit } = self;
+        let Self { pool, hosts, of, list, trouble, nameless, pools, limit } = self;
         let (n, names) = (hosts.len(), first_names(hosts));
         let count = if n == 1 { "1 host".to_owned() } else { format!("{n} hosts") };
-        let confirm = format!("annotate the pool with {}={n}", key::APPROVE_REMOVAL);
+        let confirm = Act::ApproveRemovals(pool, n);
         match hold {
             Hold::Missing => format!(
                 "{trouble}. The {count} of the pool stay: {names}. To remove them, {confirm}, or delete the pool"
@@ -184,6 +187,7 @@ mod tests {
         let hosts: Vec<String> = ["a", "b", "c", "d"].map(Into::into).into();
         let (entries, pools) = (["win.example.com".to_owned()], ["hall-b".to_owned()]);
         let held = Held {
+            pool: "hall-a",
             hosts: &hosts,
             of: 9,
             list: "ConfigMap windows-instances",
@@ -206,6 +210,9 @@ mod tests {
             for part in parts.iter().chain(&["a, b, c and 1 more"]) {
                 assert!(message.contains(part), "{part} in {message}");
             }
+            let is_decided_by_people = hold != Hold::Pending;
+            let command = "kubectl windows-node-pools approve hall-a --removals 4 ";
+            assert_eq!(message.contains(command), is_decided_by_people, "{message}");
         }
     }
 }

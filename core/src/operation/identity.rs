@@ -5,6 +5,7 @@
 //! this cluster's own objects.
 
 use api::{
+    act::{Act, FINGERPRINT},
     host::{HostState, Owner, ServiceState},
     names::UNKNOWN_CLUSTER,
 };
@@ -178,7 +179,8 @@ pub enum Refusal {
     },
     /// There is no record of the host key of a host that is a node.
     #[error(
-        "the Node {name} exists, but the host key of its host is not on record; the operator does not trust the first key that the host at {address} shows. Declare it (hostKey in its entry), or annotate the instance with trust-host-key"
+        "the Node {name} exists, but the host key of its host is not on record; the operator does not trust the first key that the host at {address} shows. Declare it (hostKey in its entry); or compare the key on the console of the host and {}",
+        Act::TrustHostKey(name, FINGERPRINT)
     )]
     KeyUnproven {
         /// The host that is meant.
@@ -188,7 +190,8 @@ pub enum Refusal {
     },
     /// Both the address and the host key of a node are new.
     #[error(
-        "the machine at {address} says that it is {name}, but neither its address nor its host key is on record, so nothing proves it; the operator did not change it. Correct address and host key of {name} in its list, change them one after the other, or allow the key: annotate the WindowsInstance with trust-host-key"
+        "the machine at {address} says that it is {name}, but neither its address nor its host key is on record, so nothing proves it; the operator did not change it. Correct address and host key of {name} in its list, change them one after the other; or compare the key on the console of the host and {}",
+        Act::TrustHostKey(name, FINGERPRINT)
     )]
     AllIsNew {
         /// Where it is.

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use api::Pause;
+use api::{Pause, act::Act, names::key};
 
 /// What decides it.
 #[expect(clippy::struct_excessive_bools, reason = "each field is an independent observation")]
@@ -27,8 +27,8 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// The first of all reasons, in words.
-    pub fn message(self) -> Cow<'static, str> {
+    /// The first of all reasons, in words. `host` is its name.
+    pub fn message(self, host: &str) -> Cow<'static, str> {
         let words = match self {
             Self { is_plan: true, .. } => "waits because its pool is in mode Plan: no operation begins",
             Self { has_other_operator: true, .. } => {
@@ -38,7 +38,9 @@ impl Waiting {
                 "waits until the admission policies for wicd are in force again; see the condition PoliciesInForce of its pool"
             }
             Self { held: true, .. } => {
-                "waits because the annotation windowsmachineconfig.openshift.io/hold=true holds it"
+                let end = Act::Release(host).command();
+                return format!("waits because the annotation {}=true holds it. To end the hold, run {end}", key::HOLD)
+                    .into();
             }
             Self { pause: Some(pause), .. } => {
                 return format!("waits because its pool is {pause} ({})", pause.field()).into();
@@ -76,13 +78,14 @@ mod tests {
             (Waiting { pause, lacks_policies: true, has_other_operator: true, ..join }, "no other operator works"),
             (Waiting { pause, is_plan: true, ..join }, "mode Plan"),
         ] {
-            assert!(waiting.message().contains(expected), "{waiting:?}: {}", waiting.message());
+            assert!(waiting.message("win-1").contains(expected), "{waiting:?}: {}", waiting.message("win-1"));
         }
     }
 
     #[test]
-    fn the_annotation_has_its_name() {
-        let held = Waiting { held: true, ..Waiting::default() };
-        assert!(held.message().contains(&format!("{}=true", api::names::key::HOLD)));
+    fn a_hold_is_named_with_its_end() {
+        let held = Waiting { held: true, ..Waiting::default() }.message("win-1").into_owned();
+        assert!(held.contains(&format!("{}=true", key::HOLD)), "{held}");
+        assert!(held.ends_with("kubectl windows-node-pools release win-1"), "{held}");
     }
 }

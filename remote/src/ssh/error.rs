@@ -2,7 +2,7 @@
 
 use std::{io, time::Duration};
 
-use api::names::key::TRUST_HOST_KEY;
+use api::act::{Act, HOST};
 use wnp_core::operation::key_refusal::AUTHENTICATION_FAILED;
 
 /// What was being done to which file, for errors.
@@ -54,8 +54,8 @@ pub enum SshError {
     },
     /// The host proved another key than the known one. Another machine may intercept the connection.
     #[error(
-        "the host key of {address} changed: expected {}, got {offered}; if the host was reinstalled on purpose, correct its hostKey or known_hosts entry if it has one, otherwise annotate its WindowsInstance with {TRUST_HOST_KEY}={offered}",
-        .expected.join(" or ")
+        "the host key of {address} changed: expected {}, got {offered}; if the host was reinstalled on purpose, correct its hostKey or known_hosts entry if it has one, otherwise trust the new key: {}",
+        .expected.join(" or "), Act::TrustHostKey(HOST, offered)
     )]
     HostKeyMismatch { address: String, expected: Vec<String>, offered: String },
     /// The policy is strict, and the host is not listed.

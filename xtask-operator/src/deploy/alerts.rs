@@ -6,9 +6,6 @@ use serde_json::{Value, json};
 
 use super::object::{NAME, Object, Site};
 
-/// The folder of the runbooks. Each has the name of its alert.
-const RUNBOOKS: &str = "docs/runbooks";
-
 /// As OpenShift's guidelines for alerts mean them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Severity {
@@ -46,9 +43,9 @@ pub(crate) struct Alert {
 }
 
 impl Alert {
-    /// Its runbook, as a path in this repository: where a house has its copy is not known.
-    pub(crate) fn runbook(&self) -> String {
-        format!("{RUNBOOKS}/{}.md", self.name)
+    /// URL of its runbook, which has the name of the alert: a page of the site.
+    fn runbook(&self, site: &Site) -> String {
+        format!("{}/{}.html", site.runbooks, self.name)
     }
 
     fn rule(&self, site: &Site) -> Value {
@@ -59,7 +56,7 @@ impl Alert {
             "annotations": {
                 "summary": self.summary,
                 "description": site.fill(self.description),
-                "runbook_url": self.runbook(),
+                "runbook_url": self.runbook(site),
             },
         });
         if let Some(lasts) = self.lasts {

@@ -341,6 +341,24 @@ fn each_series_of_an_expression_is_one_that_there_is() {
     }
 }
 
+/// Alertmanager and the console make a link of it.
+#[test]
+fn the_runbook_of_an_alert_is_a_page_below_one_url() {
+    let of_house = Site { runbooks: "https://wiki.example.com/windows".into(), ..Site::default() };
+    for (site, base) in [
+        (Site::default(), "https://windows-node-pools.example.com/runbooks/"),
+        (of_house, "https://wiki.example.com/windows/"),
+    ] {
+        let rule = object(&site, "").value;
+        let rules = rule["spec"]["groups"][0]["rules"].as_array().unwrap();
+        assert_eq!(rules.len(), alerts().len());
+        for rule in rules {
+            let (name, url) = (rule["alert"].as_str().unwrap(), rule["annotations"]["runbook_url"].as_str().unwrap());
+            assert_eq!(url, format!("{base}{name}.html"));
+        }
+    }
+}
+
 #[test]
 fn each_alert_has_a_runbook_and_each_runbook_an_alert() {
     let folder = devenv::workspace_root().join("docs/runbooks");

@@ -360,6 +360,8 @@ fn a_wrong_value_is_refused_with_its_name() {
         ("platform=vanilla", "/platform"),
         ("guards.action=Ignore", "/guards/action"),
         ("operator.payload=/payload,payload.image=a", "operator.payload and payload.image are both set"),
+        ("monitoring.runbookBaseUrl=docs/runbooks", "/monitoring/runbookBaseUrl"),
+        ("monitoring.runbookBaseUrl=https://wiki.example.com/", "/monitoring/runbookBaseUrl"),
     ] {
         let error = helm(&[value]).unwrap_err();
         assert!(error.contains(part), "{value}: {error}");

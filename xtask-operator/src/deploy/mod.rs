@@ -88,4 +88,6 @@ mod drift_tests;
 #[cfg(test)]
 mod kustomize_tests;
 #[cfg(test)]
+mod windows_exporter_series_tests;
+#[cfg(test)]
 mod windows_exporter_tests;

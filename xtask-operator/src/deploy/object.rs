@@ -94,6 +94,10 @@ impl Patch {
     }
 }
 
+/// Where the runbooks are if an installation names no other place. The project has no public site: a house sets the URL of its own copy, which
+/// `cargo xtask docs` builds. The name is one that no house has (RFC 2606), so that an alert leads to no stranger.
+pub(crate) const RUNBOOKS: &str = "https://windows-node-pools.example.com/runbooks";
+
 /// Where the objects are installed, and by which tool.
 #[derive(Clone, Debug)]
 pub(crate) struct Site {
@@ -101,6 +105,8 @@ pub(crate) struct Site {
     pub namespace: String,
     /// The operator's ServiceAccount.
     pub service_account: String,
+    /// URL of the folder of the site that has the runbooks of alerts, without a slash at its end.
+    pub runbooks: String,
     /// The tool that keeps the objects, for the label `managed-by`.
     pub managed_by: String,
     /// Labels of this tool's own.
@@ -112,6 +118,7 @@ impl Default for Site {
         Self {
             namespace: DEFAULT_NAMESPACE.into(),
             service_account: NAME.into(),
+            runbooks: RUNBOOKS.into(),
             managed_by: "kustomize".into(),
             labels: Vec::new(),
         }

@@ -5,10 +5,10 @@ use std::{collections::BTreeSet, fs, process::Command};
 use serde_json::{Value, json};
 use testbed::binaries;
 
-use super::{object::Site, windows_exporter};
+use super::{object::Site, windows_exporter, windows_exporter_series_tests};
 
-/// Series of windows_exporter 0.27, in the payload, with the collectors with which hosts run it: those that the rules need.
-pub(super) const OURS: &[&str] = &[
+/// Series of the windows_exporter of the payload that the rules need.
+const OURS: &[&str] = &[
     "windows_container_cpu_usage_seconds_total",
     "windows_container_memory_usage_private_working_set_bytes",
     "windows_container_network_receive_bytes_total",
@@ -54,6 +54,9 @@ fn the_rules_need_only_series_that_the_payload_has() {
         windows_exporter::recordings().iter().flat_map(|(_, expr)| series_in(expr)).collect();
     let known: BTreeSet<String> = OURS.iter().chain([&MEMORY_OF_WMCO]).map(ToString::to_string).collect();
     assert_eq!(needed, known);
+    let recorded = windows_exporter_series_tests::recorded();
+    let missing: Vec<_> = OURS.iter().filter(|series| !recorded.contains(*series)).collect();
+    assert!(missing.is_empty(), "windows_exporter has no {missing:?}");
 }
 
 #[test]

@@ -17,6 +17,7 @@ pub(super) fn versions() -> String {
     let about = "Each row says what shows it. **Tested**: tests run it. **Should work**: nothing is known against it, and no test runs it. **No**: the operator refuses it, or reports \
                  it. Nothing here was run on real Windows or on OpenShift: see [what only real Windows can prove](windows-only.md).";
     let mut text = page("Versions that work together", about);
+    combinations(&mut text);
     clusters(&mut text);
     kubelets(&mut text);
     windows(&mut text);
@@ -26,6 +27,39 @@ pub(super) fn versions() -> String {
 
 fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
     cells.map(ToOwned::to_owned).to_vec()
+}
+
+/// All axes together, one row for each payload that a release can have.
+fn combinations(text: &mut String) {
+    let about = "Each row is a release of the operator with one payload, and all that it works with. The sections below say what shows each part.";
+    let tested = minor(testbed::binaries::KUBERNETES_VERSION);
+    let builds = VERSIONS.iter().map(|version| version.build.to_string()).collect::<Vec<_>>().join(", ");
+    let rows = payload::KUBERNETES.map(|kubernetes| {
+        let servers = api_servers_of_kubelet(minor(kubernetes));
+        let (first, last) = (*servers.start(), *servers.end());
+        let state = if minor(kubernetes) == tested {
+            format!("tested with Kubernetes 1.{tested}, simulated hosts and hosts under Wine; the others should work")
+        } else {
+            "should work".to_owned()
+        };
+        row([
+            deploy::VERSION,
+            &format!("kubelet {kubernetes}, containerd {}", containerd()),
+            &format!("1.{first} to 1.{last}"),
+            &format!("{} to {}", deploy::openshift(first), deploy::openshift(last)),
+            &builds,
+            "OVN-Kubernetes with hybrid overlay, or a network in HostProcess pods",
+            &state,
+        ])
+    });
+    let columns = ["operator", "payload", "Kubernetes", "OpenShift", "builds of Windows", "network", "state"];
+    section(text, "In one view", about, &columns, rows.to_vec());
+}
+
+/// The version of containerd in the payload.
+fn containerd() -> &'static str {
+    let version = CONTAINERD.lines().find_map(|line| line.trim().strip_prefix(MODULE)?.split(' ').next());
+    version.unwrap_or("unknown").trim_start_matches('v')
 }
 
 fn clusters(text: &mut String) {
@@ -94,11 +128,9 @@ fn windows(text: &mut String) {
 }
 
 fn others(text: &mut String) {
-    let containerd =
-        CONTAINERD.lines().find_map(|line| line.trim().strip_prefix(MODULE)?.split(' ').next()).unwrap_or("unknown");
     let rows = vec![
         row([
-            &format!("containerd {}", containerd.trim_start_matches('v')),
+            &format!("containerd {}", containerd()),
             "should work",
             "the payload is built with it; tests compare the rendered configuration, and run no containerd on Windows",
         ]),
@@ -158,6 +190,8 @@ mod tests {
     fn rows_follow_from_the_data() {
         let text = versions();
         for row in [
+            "| 0.1.0 | kubelet 1.36, containerd 2.",
+            " | 1.35 to 1.38 | 4.22 to 5.2 | 17763, 20348, 26100 | OVN-Kubernetes with hybrid overlay, or a network in HostProcess pods | should work |",
             "| Kubernetes 1.36.3 | tested |",
             "| 1.36 | 1.36 to 1.39 | 5.0 to 5.3 |",
             "| 1.33 | 1.33 to 1.36 | 4.20 to 5.0 |",

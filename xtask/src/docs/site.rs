@@ -3,17 +3,19 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    path::{Path, PathBuf},
+    path::Path,
     process::Command,
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use devenv::execute;
 
-use crate::links;
+use crate::{
+    links,
+    spelling::OWN_WORDS,
+    tools::{MDBOOK, MDBOOK_MERMAID},
+};
 
-/// Programs, and the crates that have them. The second one shows diagrams.
-const PROGRAMS: [&str; 2] = ["mdbook", "mdbook-mermaid"];
 /// Files of `docs/` that are no pages.
 const SETTINGS: [&str; 2] = ["book.toml", "site.css"];
 /// Where the sources of the site are made.
@@ -23,7 +25,7 @@ const OUTSIDE: &str = "repository";
 
 /// Builds the site.
 pub(super) fn build(root: &Path, files: &[String], documents: BTreeMap<String, String>) -> Result<()> {
-    let [mdbook, mermaid] = programs()?;
+    let (mdbook, mermaid) = (MDBOOK.program()?, MDBOOK_MERMAID.program()?);
     let stage = root.join(STAGE);
     if stage.exists() {
         fs::remove_dir_all(&stage)?;
@@ -40,30 +42,23 @@ pub(super) fn build(root: &Path, files: &[String], documents: BTreeMap<String, S
     for name in SETTINGS {
         fs::copy(root.join("docs").join(name), stage.join(name)).with_context(|| format!("copy docs/{name}"))?;
     }
-    execute(Command::new(mermaid).arg("install").arg(&stage))?;
-    execute(Command::new(mdbook).arg("build").arg(&stage))?;
+    execute(Command::new(&mermaid).arg("install").arg(&stage))?;
+    // mdBook starts the other program by its name.
+    let folder = mermaid.parent().context("a program has a folder")?.to_owned();
+    let others = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::env::join_paths(std::iter::once(folder).chain(std::env::split_paths(&others)))?;
+    execute(Command::new(mdbook).arg("build").arg(&stage).env("PATH", path))?;
     println!("{}", root.join("target/site/index.html").display());
     Ok(())
-}
-
-fn programs() -> Result<[PathBuf; 2]> {
-    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
-    let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
-    let found = PROGRAMS.map(|name| {
-        let of_cargo = home.as_ref().map(|home| home.join("bin").join(name)).filter(|path| path.is_file());
-        devenv::find(name).or(of_cargo)
-    });
-    let [Some(mdbook), Some(mermaid)] = found else {
-        bail!("the site needs {}: cargo install --locked {}", PROGRAMS.join(" and "), PROGRAMS.join(" "));
-    };
-    Ok([mdbook, mermaid])
 }
 
 /// The pages, and all that they lead to.
 fn of_site(documents: &BTreeMap<String, String>, is_file: &BTreeSet<&str>) -> BTreeSet<String> {
     let mut waiting: Vec<String> = is_file
         .iter()
-        .filter(|path| path.starts_with("docs/") && !SETTINGS.iter().any(|name| path.ends_with(name)))
+        .filter(|path| {
+            path.starts_with("docs/") && **path != OWN_WORDS && !SETTINGS.iter().any(|name| path.ends_with(name))
+        })
         .map(ToString::to_string)
         .collect();
     let mut site = BTreeSet::new();
@@ -126,7 +121,7 @@ mod tests {
             ("b.md".to_owned(), "[c](c.yaml#x)\n".to_owned()),
             ("other.md".to_owned(), String::new()),
         ]);
-        let files = BTreeSet::from(["docs/a.md", "docs/book.toml", "b.md", "c.yaml", "other.md"]);
+        let files = BTreeSet::from(["docs/a.md", "docs/book.toml", OWN_WORDS, "b.md", "c.yaml", "other.md"]);
         assert_eq!(Vec::from_iter(of_site(&documents, &files)), ["b.md", "c.yaml", "docs/a.md"]);
     }
 }

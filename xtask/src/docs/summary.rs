@@ -18,7 +18,11 @@ pub(super) fn faults(documents: &BTreeMap<String, String>) -> Vec<String> {
     let missing = pages.filter(|path| !times.contains_key(*path)).map(|path| format!("{path} is not in it: add it"));
     let twice =
         times.iter().filter(|(_, times)| **times > 1).map(|(path, times)| format!("{path} is in it {times} times"));
-    missing.chain(twice).collect()
+    let nowhere = times
+        .keys()
+        .filter(|path| !documents.contains_key(*path))
+        .map(|path| format!("{path} is in it and is no page"));
+    missing.chain(twice).chain(nowhere).collect()
 }
 
 #[cfg(test)]
@@ -32,6 +36,7 @@ mod tests {
             ("- [A](guide/a.md)\n- [B](b.md)\n- [C](../CHANGELOG.md)\n", vec![]),
             ("- [A](guide/a.md)\n", vec!["docs/b.md is not in it: add it"]),
             ("- [A](guide/a.md)\n- [B](b.md)\n- [Again](guide/a.md)\n", vec!["docs/guide/a.md is in it 2 times"]),
+            ("- [A](guide/a.md)\n- [B](b.md)\n- [C](guide/c.md)\n", vec!["docs/guide/c.md is in it and is no page"]),
         ] {
             let pages = [page("docs/guide/a.md"), page("docs/b.md"), page("CHANGELOG.md")];
             let documents = pages.into_iter().chain([(SUMMARY.to_owned(), summary.to_owned())]).collect();

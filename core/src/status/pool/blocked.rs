@@ -2,6 +2,7 @@
 
 use api::{
     GrantType,
+    act::{Act, HOST},
     conditions::{kind, reason},
     names::key,
 };
@@ -32,11 +33,12 @@ pub(super) fn withheld(members: &[Member]) -> Option<Blocked> {
 pub(super) fn on_hold(members: &[Member]) -> Option<Blocked> {
     let names = names(members, |m| m.candidate.held && !m.candidate.leaving && m.candidate.change.is_some());
     let message = format!(
-        "{} not updated, because the annotation {}=true holds {}: {}",
+        "{} not updated, because the annotation {}=true holds {}: {}. To end a hold, run {}",
         number(&names),
         key::HOLD,
         if names.len() == 1 { "it" } else { "them" },
-        first_names(&names)
+        first_names(&names),
+        Act::Release(only(&names)).command()
     );
     (!names.is_empty()).then_some((reason::ON_HOLD, message))
 }
@@ -60,11 +62,11 @@ pub(super) fn by_cordon(members: &[Member], decision: &Decision) -> Option<Block
     }
     let node = if names.len() == 1 { "node" } else { "nodes" };
     let message = format!(
-        "{} to be updated, blocked by the cordon of {node} {}, which uses up rollout.maxUnavailable. Uncordon, or set the \
-         annotation {}=true on the Node, so that it does not count",
+        "{} to be updated, blocked by the cordon of {node} {}, which uses up rollout.maxUnavailable. Uncordon, or hold \
+         the Node, so that it does not count: {}",
         decision.waiting.len(),
         first_names(&names),
-        key::HOLD
+        Act::Hold(only(&names))
     );
     Some((reason::BLOCKED_BY_CORDON, message))
 }
@@ -73,6 +75,11 @@ fn names(members: &[Member], which: impl Fn(&Member) -> bool) -> Vec<String> {
     let mut names: Vec<String> = members.iter().filter(|m| which(m)).map(|m| m.candidate.name.clone()).collect();
     names.sort();
     names
+}
+
+/// The name of the only host; for several, a reader chooses.
+fn only(names: &[String]) -> &str {
+    if let [name] = names { name } else { HOST }
 }
 
 fn number(names: &[String]) -> String {

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use api::{
     Pause, Step, Time, Verdict, WindowsNodePool,
+    act::{Act, HOST},
     conditions::{self, Status, kind, reason},
     names::key,
 };
@@ -56,7 +57,7 @@ impl<'a> View<'a> {
         now: Timestamp,
     ) -> Self {
         let pause = pool.spec.rollout().pause(now);
-        let held = held(seen, pause);
+        let held = held(pool, seen, pause);
         let act = act(seen, groups, &to_update(seen, held.as_ref()));
         Self { pool, seen, groups, trouble: worst(pool, pause, seen, groups), held, act, pause }
     }
@@ -387,7 +388,7 @@ pub(super) struct Held {
     pub waits: bool,
 }
 
-fn held(seen: &ObservedPool<'_>, pause: Option<Pause>) -> Option<Held> {
+fn held(pool: &WindowsNodePool, seen: &ObservedPool<'_>, pause: Option<Pause>) -> Option<Held> {
     let waiting = &seen.decision.waiting;
     let keeps = |reason, message| Held { reason, message, passes: false, stalls: false, waits: false };
     let waits = |reason, message| Some(Held { waits: true, ..keeps(reason, message) });
@@ -398,8 +399,8 @@ fn held(seen: &ObservedPool<'_>, pause: Option<Pause>) -> Option<Held> {
         let (what, todo) = if *rolled_back {
             ("all nodes return to their previous version", "Change the template or the operator".to_string())
         } else {
-            let again = format!("or retry the instances with the annotation {}", api::names::key::RETRY);
-            ("no further node is changed", format!("Change the template or the operator, {again}"))
+            let again = format!("Change the template or the operator; or, to try a host again, {}", Act::Retry(HOST));
+            ("no further node is changed", again)
         };
         let message = format!("version {tried} failed on {}; {what}. {todo}", number(*failed, "node"));
         return stalls(reason::FAILURE_LIMIT_REACHED, message, *rolled_back);
@@ -426,7 +427,9 @@ fn held(seen: &ObservedPool<'_>, pause: Option<Pause>) -> Option<Held> {
     }
     match &seen.course.gate.hold {
         BlockedBy::Approval { .. } => {
-            let message = format!("{n} until version {version} is approved: set rollout.approvedVersion to it");
+            let name = pool.metadata.name.as_deref().unwrap_or_default();
+            let act = Act::ApproveVersion(name, version);
+            let message = format!("{n} until version {version} is approved: {act}");
             waits(reason::WAITING_FOR_APPROVAL, message)
         }
         BlockedBy::Soaking { until } => {

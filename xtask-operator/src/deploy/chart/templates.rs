@@ -35,6 +35,7 @@ pub(super) fn site() -> Site {
     Site {
         namespace: mark("{{.Release.Namespace}}"),
         service_account: mark("{{.Values.serviceAccount.name}}"),
+        runbooks: mark("{{.Values.monitoring.runbookBaseUrl}}"),
         managed_by: mark("{{.Release.Service}}"),
         labels: vec![
             ("app.kubernetes.io/instance", mark("{{.Release.Name}}")),

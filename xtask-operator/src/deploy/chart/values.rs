@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::{
     kustomize::HEADER,
-    object::{NAME, Object},
+    object::{NAME, Object, RUNBOOKS},
     payload,
     yaml::{self, Notes, emit},
 };
@@ -297,6 +297,13 @@ fn of_options(objects: &[Object]) -> Vec<Setting> {
             json!({}),
             texts(),
             "Further labels of ServiceMonitors and PrometheusRules, by which a Prometheus selects them.",
+        ),
+        setting(
+            "monitoring.runbookBaseUrl",
+            json!(RUNBOOKS),
+            json!({"type": "string", "pattern": "^https?://[^ \"{}]*[^ \"{}/]$"}),
+            "URL of the folder with the runbooks that alerts name in `runbook_url`, without a slash at its end: `runbooks` in your copy of the site, \
+             which `cargo xtask docs` builds. The default is a placeholder.",
         ),
         setting(
             "monitoring.serviceAccount.name",

@@ -1,0 +1,105 @@
+//! What people do when the operator waits for them, as messages propose it: the command of the plugin, and beside it the annotation or field that
+//! does the same where the plugin is not installed.
+
+use std::fmt;
+
+use crate::names::{PLUGIN, key};
+
+/// Stands for the name of a host that the message does not know, or of each of several.
+pub const HOST: &str = "HOST";
+/// Stands for a fingerprint that a person reads on the console of a host.
+pub const FINGERPRINT: &str = "FINGERPRINT";
+
+/// An act of a person. A message has it as `run COMMAND (or CHANGE)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act<'a> {
+    /// Try a host again at once.
+    Retry(&'a str),
+    /// Begin no operation on a host.
+    Hold(&'a str),
+    /// End the hold of a host.
+    Release(&'a str),
+    /// Give up a host without a connection to it.
+    Abandon(&'a str),
+    /// Trust the key that a host showed.
+    TrustHostKey(&'a str, &'a str),
+    /// Confirm the removal of a number of hosts of a pool.
+    ApproveRemovals(&'a str, usize),
+    /// Let the rollout of a pool pass to a version.
+    ApproveVersion(&'a str, &'a str),
+}
+
+impl Act<'_> {
+    /// The command of the plugin, without the name of the plugin.
+    fn arguments(self) -> String {
+        match self {
+            Self::Retry(host) => format!("retry {host}"),
+            Self::Hold(host) => format!("hold {host}"),
+            Self::Release(host) => format!("release {host}"),
+            Self::Abandon(host) => format!("abandon {host}"),
+            Self::TrustHostKey(host, fingerprint) => format!("trust-host-key {host} {fingerprint}"),
+            Self::ApproveRemovals(pool, number) => format!("approve {pool} --removals {number}"),
+            Self::ApproveVersion(pool, version) => format!("approve {pool} --version {version}"),
+        }
+    }
+
+    /// The command, as a person enters it.
+    pub fn command(self) -> String {
+        format!("{PLUGIN} {}", self.arguments())
+    }
+
+    /// The same without the plugin, as an imperative.
+    fn change(self) -> String {
+        match self {
+            Self::Retry(_) => format!("annotate the WindowsInstance with a new value of {}", key::RETRY),
+            Self::Hold(_) => format!("annotate the Node with {}=true", key::HOLD),
+            Self::Release(_) => format!("remove the annotation {}", key::HOLD),
+            Self::Abandon(_) => format!("annotate the WindowsInstance with {}=true", key::ABANDON),
+            Self::TrustHostKey(_, fingerprint) => {
+                format!("annotate the WindowsInstance with {}={fingerprint}", key::TRUST_HOST_KEY)
+            }
+            Self::ApproveRemovals(_, number) => format!("annotate the pool with {}={number}", key::APPROVE_REMOVAL),
+            Self::ApproveVersion(_, version) => format!("set rollout.approvedVersion to {version}"),
+        }
+    }
+}
+
+impl fmt::Display for Act<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "run {} (or {})", self.command(), self.change())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_act_has_its_command_and_its_change() {
+        for (act, command, change) in [
+            (Act::Retry("win-1"), "retry win-1", "a new value of windowsmachineconfig.openshift.io/retry"),
+            (Act::Hold("win-1"), "hold win-1", "the Node with windowsmachineconfig.openshift.io/hold=true"),
+            (Act::Release(HOST), "release HOST", "remove the annotation windowsmachineconfig.openshift.io/hold"),
+            (Act::Abandon("win-1"), "abandon win-1", "windowsmachineconfig.openshift.io/abandon=true"),
+            (
+                Act::TrustHostKey("win-1", "SHA256:a"),
+                "trust-host-key win-1 SHA256:a",
+                "windowsmachineconfig.openshift.io/trust-host-key=SHA256:a",
+            ),
+            (
+                Act::ApproveRemovals("hall-a", 3),
+                "approve hall-a --removals 3",
+                "the pool with windowsmachineconfig.openshift.io/approve-removal=3",
+            ),
+            (
+                Act::ApproveVersion("hall-a", "1.0.0-a"),
+                "approve hall-a --version 1.0.0-a",
+                "rollout.approvedVersion to 1.0.0-a",
+            ),
+        ] {
+            let said = act.to_string();
+            let rest = said.strip_prefix(&format!("run kubectl windows-node-pools {command} (or "));
+            assert!(rest.is_some_and(|rest| rest.ends_with(&format!("{change})"))), "{said}");
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! The commands that the documentation shows: those of the program are parsed by the program, and the fields that kubectl is to print exist.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use clap::error::ErrorKind;
+use serde_json::Value;
+
+use crate::plugin;
+
+const PROGRAM: &str = "windows-node-pools";
+/// What follows a command in a line of a shell, or in prose.
+const ENDS: [&str; 8] = ["|", ">", "<", "&&", ";", "#", "\\", "…"];
+
+/// Where a command stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// In a block, from which a reader copies it.
+    Block,
+    /// In a sentence, which may leave out arguments.
+    Prose,
+}
+
+/// Blocks of commands, one line for each command, and spans of code.
+fn texts(page: &str) -> Vec<(Place, String)> {
+    let (mut texts, mut prose) = (Vec::new(), String::new());
+    let mut lines = page.lines();
+    while let Some(line) = lines.next() {
+        let Some(language) = line.trim_start().strip_prefix("```") else {
+            prose += line;
+            prose.push('\n');
+            continue;
+        };
+        let block: Vec<&str> = lines.by_ref().take_while(|line| !line.trim_start().starts_with("```")).collect();
+        if language == "sh" {
+            let block = block.join("\n").replace("\\\n", " ");
+            texts.extend(block.lines().map(|line| (Place::Block, line.to_owned())));
+        }
+    }
+    texts.extend(prose.split('`').skip(1).step_by(2).map(|span| (Place::Prose, span.to_owned())));
+    texts
+}
+
+/// The arguments of the program in a text, if it starts the program: by its name, as a plugin, or in the operator's Pod.
+fn arguments(text: &str) -> Option<Vec<&str>> {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let is_started = |at: usize| {
+        let before = words.get(..at).and_then(<[&str]>::last).copied();
+        matches!(before, None | Some("kubectl" | "--" | "|" | "./" | "oc"))
+    };
+    let at = (0..words.len()).find(|&at| words.get(at) == Some(&PROGRAM) && is_started(at))?;
+    Some(words.into_iter().skip(at + 1).take_while(|word| !ENDS.contains(word)).collect())
+}
+
+fn fault(place: Place, arguments: &[&str]) -> Option<String> {
+    let words = [PROGRAM].iter().chain(arguments);
+    let error = plugin::command().try_get_matches_from(words).err()?;
+    let is_incomplete = matches!(
+        error.kind(),
+        ErrorKind::MissingRequiredArgument
+            | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+            | ErrorKind::ValueValidation
+            | ErrorKind::InvalidValue
+    );
+    let is_fine = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion)
+        || (place == Place::Prose && is_incomplete);
+    (!is_fine).then(|| format!("{}: {error}", arguments.join(" ")))
+}
+
+/// Fields of pools and instances that a command of kubectl prints, with the kind.
+fn fields(line: &str) -> Vec<(&'static str, Vec<String>)> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let kind = words.iter().find_map(|word| match *word {
+        "wnp" | "windowsnodepool" | "windowsnodepools" => Some("WindowsNodePool"),
+        "wi" | "windowsinstance" | "windowsinstances" => Some("WindowsInstance"),
+        _ => None,
+    });
+    let Some(kind) = kind.filter(|_| line.contains("jsonpath") || line.contains("custom-columns")) else {
+        return Vec::new();
+    };
+    let paths = line.split(|c: char| !c.is_ascii_alphanumeric() && c != '.');
+    let paths = paths.filter(|path| [".status", ".spec"].iter().any(|part| path.starts_with(part)));
+    paths.map(|path| (kind, path.split('.').skip(1).map(ToOwned::to_owned).collect())).collect()
+}
+
+fn has_field(kind: &str, path: &[String]) -> bool {
+    let crds = api::crds();
+    let crd = crds.iter().find(|crd| crd.spec.names.kind == kind).map(serde_json::to_value);
+    let Some(Ok(crd)) = crd else { return false };
+    let mut schema: &Value = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+    for name in path {
+        schema = &schema["properties"][name];
+    }
+    !schema.is_null()
+}
+
+fn pages(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(pages(&path));
+        } else if path.extension().is_some_and(|extension| extension == "md") {
+            found.push(path);
+        }
+    }
+    found
+}
+
+#[test]
+fn the_program_knows_each_command_that_a_page_shows_and_pools_have_each_field() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let (mut commands, mut faults) = (0, Vec::new());
+    for page in pages(&root.join("docs")).into_iter().chain([root.join("README.md")]) {
+        for (place, text) in texts(&fs::read_to_string(&page).unwrap()) {
+            if let Some(arguments) = arguments(&text) {
+                commands += 1;
+                faults.extend(fault(place, &arguments).map(|fault| format!("{}: {fault}", page.display())));
+            }
+            for (kind, path) in fields(&text).into_iter().filter(|(kind, path)| !has_field(kind, path)) {
+                faults.push(format!("{}: {kind} has no {}", page.display(), path.join(".")));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    assert!(commands > 50, "only {commands} commands were found");
+}
+
+#[test]
+fn a_command_that_the_program_refuses_is_found() {
+    use Place::{Block, Prose};
+    for (page, is_fine) in [
+        ("```sh\nkubectl windows-node-pools approve POOL --removals 3   # asks\n```\n", true),
+        ("```sh\nkubectl windows-node-pools approve POOL --removal 3\n```\n", false),
+        ("```sh\nkubectl windows-node-pools abandon\n```\n", false),
+        ("```sh\nwindows-node-pools \\\n  lint hosts | grep x\n```\n", true),
+        ("give it up with `kubectl windows-node-pools abandon`\n", true),
+        ("with `kubectl windows-node-pools forget HOST`\n", false),
+        ("with `gather --nothing` or `deploy/windows-node-pools --x`\n", true),
+        ("```yaml\nwindows-node-pools --nothing\n```\n", true),
+    ] {
+        let found = texts(page).into_iter().filter_map(|(place, text)| fault(place, &arguments(&text)?)).count();
+        assert_eq!(found == 0, is_fine, "{page}");
+    }
+    assert_eq!(texts("`a`\n```sh\nb \\\n c\n```\n"), [(Block, "b   c".to_owned()), (Prose, "a".to_owned())]);
+    for (line, is_fine) in [
+        ("kubectl get wi -o custom-columns=NAME:.metadata.name,FAILED:.status.failedVersion", true),
+        ("kubectl get wi -o custom-columns=NAME:.metadata.name,FAILED:.status.failedVersions", false),
+        (r#"kubectl get wnp a -o jsonpath='{.status.conditions[?(@.type=="Stalled")].message}'"#, true),
+        ("kubectl get wnp a -o jsonpath='{.spec.paused}'", false),
+    ] {
+        assert_eq!(fields(line).iter().all(|(kind, path)| has_field(kind, path)), is_fine, "{line}");
+        assert!(!fields(line).is_empty(), "{line}");
+    }
+}

@@ -1,0 +1,48 @@
+//! The MachineSets that `windows-node-pools machineset` prints, as an API server with the kinds of the Machine API takes them.
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+use testbed::{
+    ControlPlane, ControlPlaneOptions,
+    deployment::{self, MachineApi},
+};
+
+use crate::transcripts::root;
+
+/// What the API server says to an object, in a dry run in which fields that it does not know are faults.
+async fn apply(control_plane: &ControlPlane, object: &str) -> Result<std::result::Result<Value, String>> {
+    let file = tempfile::NamedTempFile::with_suffix(".yaml")?;
+    std::fs::write(file.path(), object)?;
+    let path = file.path().to_str().context("path is not UTF-8")?;
+    let args = ["apply", "--server-side", "--dry-run=server", "--validate=strict", "-o", "json", "-f", path];
+    let output = control_plane.kubectl(&args).await?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    Ok(if output.status.success() && !said.contains("Warning") {
+        Ok(serde_json::from_slice(&output.stdout)?)
+    } else {
+        Err(said)
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_api_server_takes_each_machine_set_of_the_generator() -> Result<()> {
+    // A control plane of its own: kinds of machines change what other operators do.
+    let control_plane = &ControlPlane::start(ControlPlaneOptions::default()).await?;
+    deployment::install(control_plane).await?;
+    deployment::install_machines(control_plane, MachineApi::OpenShift).await?;
+    let mut first = None;
+    for file in std::fs::read_dir(root().join("controller/src/machineset_command/goldens"))? {
+        let path = file?.path();
+        let text = std::fs::read_to_string(&path)?;
+        let taken = apply(control_plane, &text).await?.map_err(|said| anyhow::anyhow!("{}: {said}", path.display()))?;
+        let given: Value = serde_yaml::from_str(&text)?;
+        ensure!(taken["spec"] == given["spec"], "{}: the API server changed it: {}", path.display(), taken["spec"]);
+        first.get_or_insert(given);
+    }
+    // What it would say to a field in the wrong place.
+    let mut wrong = first.context("the generator has no MachineSet")?;
+    wrong["spec"]["template"]["spec"]["taint"] = json!([]);
+    let said = apply(control_plane, &wrong.to_string()).await?.err().context("a wrong field is taken")?;
+    ensure!(said.contains("taint"), "{said}");
+    Ok(())
+}

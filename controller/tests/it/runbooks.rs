@@ -1,0 +1,87 @@
+//! The commands of the runbooks, on a pool with one node: kubectl and the API server know the kinds, names and options in them.
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::json;
+use testbed::sim::{HostOptions, SimOptions};
+
+use crate::{
+    cluster::NAMESPACE,
+    fleet::{World, spec},
+    guide::Guide,
+    transcripts::root,
+};
+
+const POOL: &str = "factory";
+const HOST: &str = "win-1";
+
+/// Page and section of each block that has the mark.
+const BLOCKS: &[(&str, &str)] = &[
+    ("README.md", "# Runbooks"),
+    ("WindowsNodePoolCertificateExpiring.md", "## Diagnosis"),
+    ("WindowsNodePoolDegraded.md", "## Diagnosis"),
+    ("WindowsNodePoolDrainBlocked.md", "## Diagnosis"),
+    ("WindowsNodePoolHostKeyChanged.md", "## Diagnosis"),
+    ("WindowsNodePoolNodesUnavailable.md", "## Diagnosis"),
+    ("WindowsNodePoolOperationSlow.md", "## Diagnosis"),
+    ("WindowsNodePoolRemovalHeld.md", "## Diagnosis"),
+    ("WindowsNodePoolSourceStale.md", "## Diagnosis"),
+    ("WindowsNodePoolStalled.md", "## Diagnosis"),
+    ("WindowsNodePoolsDown.md", "## Diagnosis"),
+    ("WindowsNodePoolsErrors.md", "## Diagnosis"),
+    ("WindowsNodePoolsNoLeader.md", "## Diagnosis"),
+    ("WindowsNodePoolsOtherOperator.md", "## Diagnosis"),
+    ("WindowsNodePoolsPoliciesMissing.md", "## Diagnosis"),
+];
+
+/// With names for the words in capitals, and without what a shell does with the output: a search that finds nothing fails.
+fn command(line: &str) -> String {
+    let command = line.split(" | ").next().unwrap_or_default();
+    [("NAMESPACE", NAMESPACE), ("POOL", POOL), ("HOST", HOST), ("NODE", HOST)]
+        .iter()
+        .fold(command.to_owned(), |command, (word, name)| command.replace(word, name))
+}
+
+/// What some of them show: objects that are there where the operator is a Deployment, and while WMCO leads.
+async fn install(world: &World) -> Result<()> {
+    let labels = json!({"app.kubernetes.io/name": "windows-node-pools"});
+    let template = json!({"metadata": {"labels": labels}, "spec": {"containers": [{"name": "operator", "image": "example.com/operator"}]}});
+    let deployment = json!({
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "windows-node-pools", "namespace": NAMESPACE, "labels": labels},
+        "spec": {"replicas": 0, "selector": {"matchLabels": labels}, "template": template},
+    });
+    world.control_plane.apply_yaml(&deployment.to_string()).await?;
+    let name = api::names::WMCO_LOCK;
+    let lock = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": NAMESPACE}});
+    world.control_plane.apply_yaml(&lock.to_string()).await.map(drop)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_command_of_a_diagnosis_is_one_that_the_cluster_understands() -> Result<()> {
+    let world = World::new(SimOptions::default(), &[]).await?;
+    let host = world.sim.host(HostOptions::named(HOST)).await?;
+    world.join(POOL, &spec(&[host])).await?;
+    install(&world).await?;
+    let mut faults = Vec::new();
+    for (page, section) in BLOCKS {
+        let runbook = Guide::open(&world.control_plane, &format!("../runbooks/{page}"), "runbooks")?;
+        for line in runbook.block(section, "sh")?.lines() {
+            let output = runbook.output(&world, &command(line)).await?;
+            if !output.status.success() {
+                faults.push(format!("{page}: {line}: {}", String::from_utf8_lossy(&output.stderr)));
+            }
+        }
+    }
+    ensure!(faults.is_empty(), "{}", faults.join("\n"));
+    Ok(())
+}
+
+#[test]
+fn each_runbook_is_run() -> Result<()> {
+    for entry in std::fs::read_dir(root().join("docs/runbooks"))? {
+        let name = entry?.file_name().into_string().ok().context("a name that is no text")?;
+        ensure!(BLOCKS.iter().any(|(page, _)| *page == name), "no commands of {name} are run");
+    }
+    Ok(())
+}
