@@ -246,8 +246,7 @@ mod tests {
             ),
         ];
         for (about, break_it, expected) in cases {
-            let mut state = HostState::default();
-            state.machine = Machine {
+            let machine = Machine {
                 is_admin: true,
                 os_name: "Windows Server 2022 Datacenter".into(),
                 os_build: "10.0.20348.2527".into(),
@@ -255,6 +254,7 @@ mod tests {
                 disk_free: 2 << 30,
                 ..Machine::default()
             };
+            let mut state = HostState { machine, ..HostState::default() };
             break_it(&mut state);
             let rows: Vec<_> = of_state(&args, &state).iter().map(|row| row::object(row, Scope::Host)).collect();
             let wrong: Vec<_> = rows.iter().filter(|row| row["result"] != "passed").collect();

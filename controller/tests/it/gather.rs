@@ -13,7 +13,10 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use serde_json::{Value, json};
-use testbed::{deployment::NAMESPACE, sim::SimOptions};
+use testbed::{
+    deployment::NAMESPACE,
+    sim::{SimHost, SimOptions},
+};
 
 use crate::fleet::{World, is_ready, spec};
 
@@ -106,14 +109,9 @@ async fn plant(world: &World) -> Result<()> {
     Ok(())
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn no_secret_leaves_the_cluster_or_a_host() -> Result<()> {
-    let world = World::new(SimOptions::default(), &[]).await?;
-    let hosts = world.hosts("win", 2).await?;
-    world.join("factory", &spec(&hosts)).await?;
-    world.until("factory", "it is Ready", is_ready).await?;
-    plant(&world).await?;
-    let logs = hosts[0].drive_c().join("var/log/kubelet");
+/// Puts a canary into logs and events of a host.
+fn plant_on(host: &SimHost) -> Result<()> {
+    let logs = host.drive_c().join("var/log/kubelet");
     fs::create_dir_all(&logs)?;
     fs::write(logs.join("kubelet.log"), format!("I0101 kubelet says so\nAuthorization: Basic {CANARY}16\n"))?;
     let utf16: Vec<u8> = format!("\u{feff}password={CANARY}17").encode_utf16().flat_map(u16::to_le_bytes).collect();
@@ -125,7 +123,18 @@ async fn no_secret_leaves_the_cluster_or_a_host() -> Result<()> {
         format!("<Event>token={CANARY}18</Event>"),
         format!("<Event><EventData><Data Name='ClientSecret'>{CANARY}27</Data></EventData></Event>"),
     ];
-    hosts[0].windows().state().events.insert("System".into(), events.into());
+    host.windows().state().events.insert("System".into(), events.into());
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_secret_leaves_the_cluster_or_a_host() -> Result<()> {
+    let world = World::new(SimOptions::default(), &[]).await?;
+    let hosts = world.hosts("win", 2).await?;
+    world.join("factory", &spec(&hosts)).await?;
+    world.until("factory", "it is Ready", is_ready).await?;
+    plant(&world).await?;
+    plant_on(&hosts[0])?;
     // Its services are dead, and the cluster cannot get its logs.
     hosts[0].windows().state().services.values_mut().for_each(|s| s.state = api::host::ServiceState::Stopped);
     let epoch = fs::read(hosts[1].drive_c().join("k/wicd/epoch"))?;
