@@ -61,7 +61,7 @@ fn unknown(words: &BTreeSet<&str>, list: &str) -> Result<Vec<String>> {
         .spawn()
         .context("start hunspell")?;
     let mut input = child.stdin.take().context("hunspell has no input")?;
-    let lines = words.iter().map(|word| format!("{word}\n")).collect::<String>();
+    let lines = words.iter().copied().collect::<Vec<_>>().join("\n") + "\n";
     // It prints while it reads, and would wait for a reader of more than a pipe holds.
     let writer = std::thread::spawn(move || input.write_all(lines.as_bytes()));
     let output = child.wait_with_output()?;
