@@ -160,8 +160,8 @@ async fn the_guide_leads_from_wmco_and_back() -> Result<()> {
     are_adopted(&world, &legacy).await?;
     guide.run(&world, "## 6. Verify").await?;
 
-    let ours = maps(&world).list(&ListParams::default()).await?.items.into_iter().map(|map| map.name_any());
-    let ours = ours.filter(|name| has_digest(name)).last().context("no services ConfigMap of the operator")?;
+    let mut names = maps(&world).list(&ListParams::default()).await?.items.into_iter().map(|map| map.name_any());
+    let ours = names.find(|name| has_digest(name)).context("no services ConfigMap of the operator")?;
     guide.run(&world, "## 7. Go back").await?;
     world.stop().await?;
     are_as_wmco_needs_them(&world, &legacy).await?;
@@ -169,7 +169,8 @@ async fn the_guide_leads_from_wmco_and_back() -> Result<()> {
     guide.run(&world, "### Delete this operator").await?;
     may_delete(&world, &ours, true).await?;
     let policies: Api<ValidatingAdmissionPolicy> = Api::all(world.client.clone());
-    let left: Vec<_> = policies.list(&ListParams::default()).await?.items.iter().map(ResourceExt::name_any).collect();
+    let left: Vec<_> =
+        policies.list(&ListParams::default()).await?.items.iter().map(kube::ResourceExt::name_any).collect();
     ensure!(left.is_empty(), "left: {left:?}");
 
     // WMCO is there again, without OLM. The operator makes the pool.
