@@ -145,6 +145,11 @@ pub const CHECKS: &[Check] = &[
     host("restart", "Windows waits for no restart that needs a person.", "../guide/hosts.md#warnings"),
     host("antivirus", "No antivirus slows containers.", "../guide/hosts.md#warnings"),
     host("runtimes", "No other container runtime is installed.", "../guide/hosts.md#warnings"),
+    host(
+        "support",
+        "Microsoft's support of the host's Windows does not end in this year.",
+        "platforms.md#versions-of-windows",
+    ),
     host("name", "Nothing: the name of the host.", "../guide/hosts.md#name"),
     host("features", "Nothing: whether the feature Containers is enabled.", "../guide/hosts.md#in-short"),
     host("language", "Nothing: the language of Windows.", "../guide/hosts.md#in-short"),

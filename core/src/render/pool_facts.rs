@@ -2,7 +2,7 @@
 
 use api::{CloudProvider, ImageMirror, ImageMirrors, MirrorSourcePolicy, ProxySettings, TemplateSpec};
 
-use super::{Cluster, MirrorRule, Proxy, RenderError, check, mirrors};
+use super::{Cluster, MirrorRule, Proxy, PullSecret, RenderError, check, mirrors};
 
 const PROXY: &str = "template.spec.proxy";
 const CERTIFICATES: &str = "template.spec.trustedCertificates";
@@ -32,8 +32,9 @@ pub(super) fn of_pool(cluster: &Cluster, template: &TemplateSpec) -> Result<Clus
     if size > MAX_MIRRORS {
         return refuse(MIRRORS, format!("it has {size} bytes, and {MAX_MIRRORS} can be stored; name fewer mirrors"));
     }
-    let logins = cluster.pull_secret.of_hosts(template.cluster_pull_secret.as_ref());
-    if let Some(problem) = mirrors::problems(&rules(template.image_mirrors.as_ref()), &logins).into_iter().next() {
+    // By the rules alone: a login that is added to the cluster's pull secret must not make a pool invalid that works.
+    let no_logins = PullSecret::default();
+    if let Some(problem) = mirrors::problems(&rules(template.image_mirrors.as_ref()), &no_logins).into_iter().next() {
         return refuse(MIRRORS, problem);
     }
     Ok(with_files(own, trusted, template.image_mirrors.as_ref()))
@@ -94,6 +95,14 @@ mod tests {
     fn proxy(url: &str) -> TemplateSpec {
         let proxy = ProxySettings { https_proxy: Some(url.into()), ..ProxySettings::default() };
         TemplateSpec { proxy: Some(proxy), ..TemplateSpec::default() }
+    }
+
+    #[test]
+    fn a_login_of_the_cluster_makes_no_pool_invalid() {
+        let two = digests(vec![mirror("r.example/a", "m.example/a"), mirror("r.example/b", "m.example/b")]);
+        let text = br#"{"auths": {"m.example/a": {"auth": "YTpi"}, "m.example/b": {"auth": "Yzpk"}}}"#;
+        let (pull_secret, _) = PullSecret::parse(text, "1").unwrap();
+        of_pool(&Cluster { pull_secret, ..fixtures::cluster() }, &two).unwrap();
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::{
     env, fs,
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -11,6 +12,10 @@ use devenv::{WINDOWS_TARGET, cargo_home, forget_caller, workspace_root};
 
 use super::Arch;
 use crate::binaries::{Run as _, say, with_progress};
+
+/// The linker for Windows. rustc takes its kind from its name.
+const LINKER: &str = "x86_64-w64-mingw32-gcc.sh";
+const LINK: &str = include_str!("x86_64-w64-mingw32-gcc.sh");
 
 /// How the operator is compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,6 +109,13 @@ impl Compiler {
     /// When cargo fails.
     pub fn wicd(&self) -> Result<PathBuf> {
         let mut cargo = self.cargo(WINDOWS_TARGET, "wicd", &[]);
+        let linker = self.target.join(LINKER);
+        fs::create_dir_all(&self.target)?;
+        fs::write(&linker, LINK)?;
+        fs::set_permissions(&linker, fs::Permissions::from_mode(0o755))?;
+        let rust = Command::new("rustc").current_dir(&self.source).args(["--print", "sysroot"]).read()?;
+        cargo.env(format!("CARGO_TARGET_{}_LINKER", WINDOWS_TARGET.replace('-', "_").to_uppercase()), linker);
+        cargo.env("LINK_TARGET", &self.target).env("LINK_CARGO", &self.cargo_home).env("LINK_RUST", rust.trim());
         run(cargo.args(["-p", "wicd"]), "wicd.exe for the image")?;
         self.built(WINDOWS_TARGET, "wicd", "wicd.exe")
     }
@@ -136,4 +148,54 @@ impl Compiler {
 fn run(cargo: &mut Command, what: &str) -> Result<()> {
     say(&format!("bringing {what} up to date (many minutes the first time)"));
     with_progress(&format!("building {what}"), || cargo.run())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the linker is given is the same wherever the folders are.
+    #[test]
+    fn names_of_files_are_relative() {
+        let seen = ["a", "usr/z"].map(|name| {
+            let folder = tempfile::tempdir().unwrap();
+            let path = |rest: &str| folder.path().join(name).join(rest);
+            for part in ["bin", "target", "cargo", "rust"] {
+                fs::create_dir_all(path(part)).unwrap();
+            }
+            let write = |file: &Path, text: &str| {
+                fs::write(file, text).unwrap();
+                fs::set_permissions(file, fs::Permissions::from_mode(0o755)).unwrap();
+            };
+            write(
+                &path("bin/x86_64-w64-mingw32-gcc"),
+                "#!/bin/sh\ncat target.txt cargo-home/cargo.txt rust/rust.txt\nprintf '%s\\n' \"$@\"\n",
+            );
+            write(&path(LINKER), LINK);
+            for part in ["target", "cargo", "rust"] {
+                fs::write(path(part).join(format!("{part}.txt")), format!("{part}\n")).unwrap();
+            }
+            let of = |rest: &str| path(rest).display().to_string();
+            let output = Command::new(path(LINKER))
+                .args([
+                    "-o".into(),
+                    of("target/wicd.exe"),
+                    "-L".into(),
+                    of("cargo/registry/a b"),
+                    of("rust/lib/std.rlib"),
+                    "-lkernel32".into(),
+                ])
+                .env("PATH", format!("{}:/usr/bin:/bin", of("bin")))
+                .env("LINK_TARGET", path("target"))
+                .env("LINK_CARGO", path("cargo"))
+                .env("LINK_RUST", path("rust"))
+                .output()
+                .unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            String::from_utf8(output.stdout).unwrap()
+        });
+        let expected =
+            "target\ncargo\nrust\n-o\nwicd.exe\n-L\ncargo-home/registry/a b\nrust/lib/std.rlib\n-lkernel32\n";
+        assert_eq!(seen, [expected, expected]);
+    }
 }
