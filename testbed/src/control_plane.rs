@@ -47,6 +47,8 @@ use crate::{
 pub const OPERATOR: &str = "system:serviceaccount:openshift-windows-machine-config-operator:windows-node-pools";
 /// How long a control plane may take to become ready, on a busy machine.
 const START: Duration = Duration::from_mins(3);
+/// How often kube-controller-manager is started again meanwhile.
+const RESTARTS: u32 = 20;
 
 /// How a control plane differs from the usual one.
 #[derive(Clone, Debug, Default)]
@@ -411,9 +413,21 @@ impl ControlPlane {
     async fn wait_until_ready(&self) -> Result<()> {
         let client = self.client().await?;
         let deadline = Instant::now() + START;
+        let mut restarts = 0;
         loop {
-            for daemon in [&self.etcd, &self.apiserver, &self.controller_manager] {
-                lock(daemon).as_mut().context("stopped while it was waited for")?.check()?;
+            let check = |daemon: &Mutex<Option<Daemon>>| {
+                lock(daemon).as_mut().context("stopped while it was waited for").and_then(Daemon::check)
+            };
+            check(&self.etcd)?;
+            check(&self.apiserver)?;
+            // It ends when the API server takes more than 10 s to be healthy, as on a busy machine. A kubelet starts it again.
+            match check(&self.controller_manager) {
+                Ok(()) => {}
+                Err(error) if restarts == RESTARTS => return Err(error),
+                Err(_) => {
+                    restarts += 1;
+                    *lock(&self.controller_manager) = Some(self.start_controller_manager()?);
+                }
             }
             match ready(&client).await {
                 Ok(()) => return Ok(()),
