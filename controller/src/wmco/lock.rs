@@ -27,8 +27,10 @@ use crate::{
 pub(crate) const REASON: &str = "AnotherOperator";
 /// Interval of the checks of the Pod that holds the lock: it is not watched.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// Times of the Lease's duration without a Pod that holds the lock, after which the other operator is gone. Its Deployment replaces a Pod
-/// that a drain or an upgrade ends, and the next one takes the lock later.
+/// How long no Pod must hold the lock until the other operator is gone: its Deployment replaces a Pod that a drain or an upgrade ends, and the
+/// next one takes the lock later. Less where the Lease is shorter than usual.
+const PATIENCE: Duration = Duration::from_mins(1);
+/// The same in durations of the Lease.
 const LEASES: u32 = 4;
 /// Interval of checks without a change, in case that a watch has missed one.
 const SLOW: Duration = Duration::from_mins(5);
@@ -53,7 +55,7 @@ impl Holder {
         let (pod, namespace) = (&self.pod, self.lock.namespace().unwrap_or_default());
         format!(
             "the Windows Machine Config Operator runs in the Pod {pod} (ConfigMap {namespace}/{LOCK}), and two operators must not change \
-             the same nodes. No operation begins until that Pod is gone: delete its Subscription and its ClusterServiceVersion, or its \
+             the same nodes. No operation begins until that Pod and each that replaces it have been gone for a minute: delete its Subscription and its ClusterServiceVersion, or its \
              Deployment (docs/guide/from-wmco.md)"
         )
     }
@@ -226,7 +228,7 @@ pub(crate) async fn follow(
     let mut last = Last::default();
     loop {
         let found = holder(&client, ours).await;
-        let found = found.map(|found| last.counted(found, Instant::now(), LEASES * lease));
+        let found = found.map(|found| last.counted(found, Instant::now(), PATIENCE.min(LEASES * lease)));
         let interval = if matches!(found, Ok(None)) { SLOW } else { INTERVAL };
         on_seen(found);
         let changed = tokio::time::timeout(interval, changes.next());

@@ -58,13 +58,20 @@ pub(super) fn rollout(hosts: u32) -> Vec<Aim> {
     vec![
         AtLeast("slots_used_ratio", slots),
         AtMost("api_writes_per_host", 9.0),
+        Below("status_writes_per_host", 15.0),
         Below("disrupted_seconds_per_host", 10.0),
     ]
 }
 
 /// Of `bench idle`: less than 1 % of a core.
-pub(super) fn idle(seconds: u32) -> Vec<Aim> {
-    vec![AtMost("ssh_connections", 0.0), AtMost("api_writes", 0.0), Below("cpu_seconds", f64::from(seconds) / 100.0)]
+pub(super) fn idle(hosts: u32, seconds: u32) -> Vec<Aim> {
+    let rss = if hosts <= 1000 { 100.0 } else { 250.0 };
+    vec![
+        AtMost("ssh_connections", 0.0),
+        AtMost("api_writes", 0.0),
+        Below("cpu_seconds", f64::from(seconds) / 100.0),
+        Below("rss_mib", rss),
+    ]
 }
 
 /// Of `bench inventory`.
@@ -109,7 +116,8 @@ mod tests {
                 "ssh_connections_per_host,seconds",
             ),
             (join("5000", None), [("seconds", 899.9), ("peak_rss_mib", 249.9)], "none"),
-            (idle(300), [("cpu_seconds", 3.0), ("api_writes", 1.0)], "api_writes,cpu_seconds"),
+            (idle(1000, 300), [("cpu_seconds", 3.0), ("api_writes", 1.0)], "api_writes,cpu_seconds"),
+            (idle(1000, 300), [("cpu_seconds", 2.9), ("rss_mib", 100.0)], "rss_mib"),
             (
                 inventory(1000),
                 [("push_to_instances_seconds", 10.0), ("fetched_bytes_one_line_change", 1.0)],
