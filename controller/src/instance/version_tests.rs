@@ -89,7 +89,8 @@ async fn a_node_moves_to_the_payload_of_the_clusters_version() {
     let mut world = World::new().await;
     let kubelet =
         |version: &str| Entry::new(r"C:\k\kubelet.exe", version).version(Some(version)).services(&["kubelet"]);
-    let payloads = [("1.35", vec![kubelet("1.35.4")]), ("1.36", vec![kubelet("1.36.3")])];
+    let of_minor = |(minor, version)| (minor, vec![kubelet(version)]);
+    let payloads = [("1.34", "1.34.9"), ("1.35", "1.35.4"), ("1.36", "1.36.3")].map(of_minor);
     world.bed.take_payloads(&payloads);
     let follow = |world: &World, minor: u32, is_upgrading: bool| {
         let cluster = Cluster { kubernetes_minor: Some(minor), is_upgrading, ..fixtures::cluster() };
@@ -102,16 +103,19 @@ async fn a_node_moves_to_the_payload_of_the_clusters_version() {
     };
     let on_host = |world: &World| fs::read_to_string(world.bed.host.drive_c().join("k/kubelet.exe")).unwrap();
 
-    follow(&world, 35, false);
+    follow(&world, 34, false);
     let first = world.publish(110);
     world.grant("join-1", GrantType::Provision, &first, &json!({}));
     world.works_until("it joins", |w| w.follows(&first)).await;
-    assert_eq!(on_host(&world), "1.35.4");
+    assert_eq!(on_host(&world), "1.34.9");
 
-    follow(&world, 36, true);
-    assert_eq!(world.publish(110), first, "the upgrade of the control plane is not done");
+    // A control plane that goes over a minor version in one upgrade, as from EUS to EUS.
+    for minor in [35, 36] {
+        follow(&world, minor, true);
+        assert_eq!(world.publish(110), first, "the upgrade of the control plane is not done");
+    }
     let mut last = first.clone();
-    for (minor, expected) in [(36, "1.36.3"), (35, "1.35.4")] {
+    for (minor, expected) in [(36, "1.36.3"), (35, "1.35.4"), (34, "1.34.9")] {
         let before = rendered(&world);
         follow(&world, minor, false);
         let (version, starts) = (world.publish(110), world.bed.host.kubelet_starts());

@@ -1,6 +1,5 @@
 //! The alerts that are installed, in a real Prometheus that scrapes the operator: faults that are caused fire them, and people who intend the
-//! cause silence them. Only the tests of the rules have `WindowsNodePoolOperationSlow`, whose shortest deadline is a minute, and
-//! `WindowsNodePoolCertificateExpiring`, for which a daemon would have to fail to renew its certificate for hours.
+//! cause silence them.
 
 use std::collections::BTreeSet;
 
@@ -18,6 +17,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 use testbed::{
+    ControlPlane, ControlPlaneOptions,
     deployment::within,
     prometheus::Prometheus,
     sim::{Fault, HostOptions, SimOptions},
@@ -26,7 +26,7 @@ use testbed::{
 use crate::{
     another_operator::{legacy_ends, legacy_leads},
     cluster::NAMESPACE,
-    fleet::{LIMIT, World, entry, has, is_ready, pool_status, spec, spec_with},
+    fleet::{LIMIT, World, entries, entry, has, is_ready, pool_status, spec, spec_with},
     metrics_tls::{bind, published, token},
     removal::{budget, pod},
     repair::{fell, say_not_ready},
@@ -66,9 +66,11 @@ struct Watched {
 }
 
 impl Watched {
-    async fn start() -> Result<Self> {
+    async fn start(options: ControlPlaneOptions) -> Result<Self> {
         let args = ["--metrics-tls", "true", "--backoff-base", "1h", "--backoff-max", "1h"];
-        let world = World::without_leader(SimOptions::default(), &args).await?;
+        let control_plane = Box::pin(ControlPlane::start(options)).await?;
+        let world =
+            Box::pin(World::on(control_plane, SimOptions::default(), &entries(b"kubelet"), None, &args)).await?;
         let token = token(&world.client, "prometheus").await?;
         bind(&world.client, "prometheus").await?;
         let server = format!("{METRICS_SERVICE}.{NAMESPACE}.svc");
@@ -134,11 +136,40 @@ fn change() -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn faults_fire_alerts_and_people_who_intend_them_silence_them() -> Result<()> {
-    let mut watched = Box::pin(Watched::start()).await?;
+    let mut watched = Box::pin(Watched::start(ControlPlaneOptions::default())).await?;
     the_faults_of_pools(&watched).await?;
     what_people_intend(&watched).await?;
     what_waits(&watched).await?;
     the_faults_of_the_operator(&mut watched).await
+}
+
+/// Two that need their time, in a world of their own: the shortest deadline is a minute, and a daemon renews its certificate long before its end
+/// unless the cluster signs for a shorter time than it is asked to.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_operation_and_a_short_certificate_fire_alerts() -> Result<()> {
+    let controller_manager_flags = vec!["--cluster-signing-duration=10m".to_owned()];
+    let options = ControlPlaneOptions { controller_manager_flags, ..ControlPlaneOptions::default() };
+    let watched = Box::pin(Watched::start(options)).await?;
+    let world = &watched.world;
+    let never = HostOptions { faults: vec![Fault::NeverRegisters], ..HostOptions::named("slow-0") };
+    let slow = [world.sim.host(never).await?];
+    world.apply("slow", &spec_with(&slow, json!({"rollout": {"progressDeadlineSeconds": 60}}))).await?;
+    let short = world.hosts("short", 1).await?;
+    world.join("short", &spec(&short)).await?;
+    watched.scrape().await?;
+
+    watched.until_fires("CertificateExpiring", "short").await?;
+    world.annotate("short-0", key::HOLD, "true").await?;
+    watched.until_silent("CertificateExpiring", "short").await?;
+
+    watched.until_fires("OperationSlow", "slow").await?;
+    watched.pause("slow").await?;
+    watched.until_silent("OperationSlow", "slow").await?;
+    let stalled = |p: &WindowsNodePool| {
+        has(&pool_status(p).conditions, kind::STALLED, "True", reason::PROGRESS_DEADLINE_EXCEEDED)
+    };
+    ensure!(stalled(&world.pool("slow").await?), "the fault is gone: nothing is silenced");
+    Ok(())
 }
 
 async fn the_faults_of_pools(watched: &Watched) -> Result<()> {

@@ -373,7 +373,8 @@ async fn hosts_join_by_the_image_with_what_is_shipped() -> Result<()> {
         let (store, folder) = (store.clone(), folder.path().to_owned());
         tokio::task::spawn_blocking(move || {
             let operator = Compiler::new()?.operator(Arch::Amd64, Profile::Test, None)?;
-            image::build(&store, &files(&folder, operator)?, &folder.join("out"))
+            let files = Files { wicd: testbed::binaries::wicd_exe()?, ..files(&folder, operator)? };
+            image::build(&store, &files, &folder.join("out"))
         })
     };
     let control_plane = Box::pin(ControlPlane::start(ControlPlaneOptions::default())).await?;

@@ -27,12 +27,24 @@ use crate::{
     rollout::until_updated,
 };
 
-/// The CRDs as of the commit 391eb2e, without descriptions and columns.
-const OLDER_CRDS: &str = include_str!("../fixtures/older/crds.jsonl");
-const OLDER_POOL: &str = include_str!("../fixtures/older/pool.yaml");
+/// What a cluster has of a release before this one.
+struct Release {
+    /// The CRDs, without descriptions and columns.
+    crds: &'static str,
+    /// A pool with fields of that time.
+    pool: &'static str,
+}
+
+/// As of the commits 391eb2e and aa4aab7: who goes from the first to this one skips the second.
+const OLDEST: Release =
+    Release { crds: include_str!("../fixtures/oldest/crds.jsonl"), pool: include_str!("../fixtures/oldest/pool.yaml") };
+const OLDER: Release =
+    Release { crds: include_str!("../fixtures/older/crds.jsonl"), pool: include_str!("../fixtures/older/pool.yaml") };
 
 /// A payload that is disruptive for every node.
 const NEXT: &[u8] = b"kubelet of the next release";
+/// And the one after it.
+const LAST: &[u8] = b"kubelet of the last release";
 
 /// What is published with a release that has this payload.
 fn release_file(world: &World, kubelet: &[u8]) -> Result<tempfile::NamedTempFile> {
@@ -140,15 +152,26 @@ async fn a_release_says_what_it_does_and_waits_for_those_who_have_a_say() -> Res
     Ok(())
 }
 
-/// Applies CRDs in the place of those that are there, and writes all objects, as the API server does in the course of time.
-async fn older_crds(world: &World) -> Result<()> {
+/// Brings the cluster into the state that a release has left: its CRDs, and objects that the API server has written since, without all that came
+/// later.
+async fn go_back_to(release: &Release, world: &World) -> Result<Value> {
     let crds: Api<CustomResourceDefinition> = Api::all(world.client.clone());
-    for line in OLDER_CRDS.lines() {
+    for line in release.crds.lines() {
         let mut older: CustomResourceDefinition = serde_json::from_str(line)?;
         older.metadata.resource_version = crds.get(&older.name_any()).await?.resource_version();
         crds.replace(&older.name_any(), &PostParams::default(), &older).await?;
     }
-    Ok(())
+    let pools: Api<DynamicObject> = Api::all_with(world.client.clone(), &ApiResource::erase::<WindowsNodePool>(&()));
+    let has_gone = || async {
+        let again = write_again::<WindowsInstance>(world, "older").await;
+        let kept = write_again::<WindowsNodePool>(world, "older").await.and(again);
+        let pool = pools.get("kept").await;
+        kept.is_ok() && pool.is_ok_and(|p| p.data["status"].get("removalsToConfirm").is_none())
+    };
+    world.eventually("the older CRDs are in force", has_gone).await?;
+    let stored: Value = serde_yaml::from_str(release.pool)?;
+    pools.create(&PostParams::default(), &serde_json::from_value(stored.clone())?).await?;
+    Ok(stored)
 }
 
 async fn write_again<K: Resource<DynamicType = ()>>(world: &World, release: &str) -> Result<()> {
@@ -167,56 +190,56 @@ async fn nodes_stay_over_several_releases_and_back_by_one() -> Result<()> {
     let spec = spec_with(&hosts, json!({"rollout": {"steps": [{"nodes": 1, "approval": true}], "order": "Name"}}));
     world.join("kept", &spec).await?;
     let before = standing(&world, &hosts).await?;
-    let kubelet_version = |p: &WindowsNodePool| pool_status(p).desired_version.unwrap_or_default();
-    let first = kubelet_version(&world.pool("kept").await?);
+    let first = desired_version(&world.pool("kept").await?);
 
-    // The cluster as an older release has it: its CRDs, and objects without all that came later.
-    world.stop().await?;
-    older_crds(&world).await?;
+    // From the oldest to this one, over the other, and from that one. Each time all in one step.
     let pools: Api<DynamicObject> = Api::all_with(world.client.clone(), &ApiResource::erase::<WindowsNodePool>(&()));
-    let has_gone = || async {
-        let again = write_again::<WindowsInstance>(&world, "older").await;
-        let kept = write_again::<WindowsNodePool>(&world, "older").await.and(again);
-        let pool = pools.get("kept").await;
-        kept.is_ok() && pool.is_ok_and(|p| p.data["status"].get("removalsToConfirm").is_none())
-    };
-    world.eventually("the older CRDs are in force", has_gone).await?;
-    let older: Value = serde_yaml::from_str(OLDER_POOL)?;
-    pools.create(&PostParams::default(), &serde_json::from_value(older.clone())?).await?;
+    let mut last = first.clone();
+    for (release, payload, kubelet) in [(OLDEST, "next", NEXT), (OLDER, "last", LAST)] {
+        world.stop().await?;
+        let older = go_back_to(&release, &world).await?;
+        install(&world.control_plane).await?;
+        world.give(payload, &entries(kubelet))?;
+        world.new_operator().await?;
+        let version = until_one_waits(&world, &last).await?;
+        ensure!(standing(&world, &hosts).await? == before, "a node or an instance is another one");
+        approve(&world, &version).await?;
+        ensure!(standing(&world, &hosts).await? == before, "a node or an instance is another one");
+        let name = older["metadata"]["name"].as_str().context("no name")?;
+        world.until(name, "the older pool is read", |p| pool_status(p).plan.is_some()).await?;
+        let stored = pools.get(name).await?;
+        ensure!(stored.data["spec"] == older["spec"], "the spec is another one: {}", stored.data["spec"]);
+        last = version;
+    }
 
-    // All in one step.
-    install(&world.control_plane).await?;
-    world.give("next", &entries(NEXT))?;
-    world.new_operator().await?;
-    world
-        .until("kept", "one is changed and the other waits", |p| {
-            has(&pool_status(p).conditions, kind::READY, "Unknown", reason::WAITING_FOR_APPROVAL)
-        })
-        .await?;
-    ensure!(standing(&world, &hosts).await? == before, "a node or an instance is another one");
-    let version = kubelet_version(&world.pool("kept").await?);
-    ensure!(version != first, "the release is not rolled out");
-    let approve = json!({"metadata": {"annotations": {key::APPROVE: version}}});
-    pools.patch("kept", &PatchParams::default(), &Patch::Merge(approve)).await?;
-    until_updated(&world, "kept").await?;
-    ensure!(standing(&world, &hosts).await? == before, "a node or an instance is another one");
-    world.until("stored", "the older pool is read", |p| pool_status(p).plan.is_some()).await?;
-    let stored = pools.get("stored").await?;
-    ensure!(stored.data["spec"] == older["spec"], "the spec is another one: {}", stored.data["spec"]);
-
-    // Back by one: the CRDs stay, and the payload is the one before. What a node has then is not new to the operator.
+    // Back: the CRDs stay, and the payload is the first one. What a node has then is not new to the operator.
     world.give("first", &entries(b"kubelet"))?;
     world.restart().await?;
-    world
-        .until("kept", "one is changed and the other waits", |p| {
-            has(&pool_status(p).conditions, kind::READY, "Unknown", reason::WAITING_FOR_APPROVAL)
-        })
-        .await?;
-    let again = kubelet_version(&world.pool("kept").await?);
+    let again = until_one_waits(&world, &last).await?;
     ensure!(again == first, "{again} is not the version of before, {first}");
-    let approve = json!({"metadata": {"annotations": {key::APPROVE: first}}});
-    pools.patch("kept", &PatchParams::default(), &Patch::Merge(approve)).await?;
-    until_updated(&world, "kept").await?;
+    approve(&world, &first).await?;
     ensure!(standing(&world, &hosts).await? == before, "a node or an instance is another one");
     Ok(())
+}
+
+fn desired_version(pool: &WindowsNodePool) -> String {
+    pool_status(pool).desired_version.unwrap_or_default()
+}
+
+/// Waits until the first node is changed and the second waits. Returns the version, which is not that of before.
+async fn until_one_waits(world: &World, before: &str) -> Result<String> {
+    world
+        .until("kept", "one is changed and the other waits", |p| {
+            desired_version(p) != before
+                && has(&pool_status(p).conditions, kind::READY, "Unknown", reason::WAITING_FOR_APPROVAL)
+        })
+        .await?;
+    Ok(desired_version(&world.pool("kept").await?))
+}
+
+async fn approve(world: &World, version: &str) -> Result<()> {
+    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
+    let approve = json!({"metadata": {"annotations": {key::APPROVE: version}}});
+    pools.patch("kept", &PatchParams::default(), &Patch::Merge(approve)).await?;
+    until_updated(world, "kept").await
 }

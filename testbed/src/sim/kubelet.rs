@@ -49,13 +49,27 @@ pub const BROKEN: &[u8] = b"BROKEN";
 /// Delay after which Windows starts the service again.
 const START_AGAIN: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// Runs the machine's kubelet whenever its service runs.
+/// Runs the machine's kubelet whenever its service runs, and has wicd's service go on with its work.
 pub(super) async fn supervise(fleet: Arc<Fleet>, machine: Arc<Machine>) {
+    tokio::join!(run_when_started(&fleet, &machine), go_on(&machine));
+}
+
+/// As the real one, wicd's service continues later what it could not do, be it that another process held the host's lock.
+async fn go_on(machine: &Machine) {
+    loop {
+        sleep(START_AGAIN).await;
+        if machine.windows().is_moving() {
+            machine.windows().keep(None);
+        }
+    }
+}
+
+async fn run_when_started(fleet: &Arc<Fleet>, machine: &Arc<Machine>) {
     let mut state = machine.state();
     let running = |s: &State| s.powered && machine.windows().is_running(KUBELET);
     while let Ok(run_of_now) = state.wait_for(running).await.map(|s| s.kubelet_runs) {
         tokio::select! {
-            () = run(&fleet, &machine) => {}
+            () = run(fleet, machine) => {}
             _ = state.wait_for(|s| s.kubelet_runs != run_of_now || !running(s)) => {}
         }
     }
@@ -448,7 +462,51 @@ fn serving_request(node: &str, address: &str) -> Result<(String, String)> {
 
 #[cfg(test)]
 mod tests {
+    use api::{
+        host::WICD_SERVICE,
+        services::{Service, ServicesConfig},
+    };
+    use wicd::host::{Host as _, ServiceSpec};
+
     use super::*;
+    use crate::sim::{Link, machine::Parts};
+
+    /// A process that is started while the lock is held has it, too, until it runs its program: the lock may be held for longer than a verb takes.
+    #[tokio::test]
+    async fn wicd_goes_on_when_the_lock_was_held() -> Result<()> {
+        let dir = tempfile::tempdir()?;
+        let machine = Machine::new(Parts {
+            name: "win-0".into(),
+            address: "127.0.0.1:22".parse()?,
+            user: "Administrator".into(),
+            authorized_keys: Vec::new(),
+            host_key: crate::sim::new_key(),
+            dir: dir.path().to_owned(),
+            link: Link::default(),
+            process_start: std::time::Duration::ZERO,
+            restart: std::time::Duration::ZERO,
+            boot: std::time::Duration::ZERO,
+        })?;
+        let host = machine.windows().host();
+        let kubelet = Service { name: KUBELET.into(), path: r"C:\k\kubelet.exe".into(), ..Service::default() };
+        let services = ServicesConfig { services: vec![kubelet], ..ServicesConfig::default() };
+        let desired = Desired { node_name: "win-0".into(), services, ..Desired::default() };
+        wicd::files::write_json(host, path::DESIRED, &desired, wicd::files::Access::Inherited)?;
+        host.put_service(&ServiceSpec { name: WICD_SERVICE.into(), ..ServiceSpec::default() })?;
+
+        let held = wicd::lock::take(host, std::time::Duration::ZERO)?;
+        host.start_service(WICD_SERVICE)?;
+        machine.windows().keep(None);
+        assert!(!machine.windows().is_running(KUBELET), "services wait for who holds the lock");
+        drop(held);
+        let started = async { machine.state().wait_for(|s| s.kubelet_runs == 1).await.is_ok() };
+        tokio::select! {
+            started = started => assert!(started),
+            () = go_on(&machine) => {}
+        }
+        assert!(!machine.windows().is_moving(), "there is nothing left to do");
+        Ok(())
+    }
 
     #[test]
     fn wicd_says_what_is_true_and_new() {

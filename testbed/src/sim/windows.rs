@@ -1,7 +1,7 @@
 //! What Windows is to a simulated host: wicd's fake host, over the directory that SFTP serves.
 //!
 //! The operator's verbs are run by wicd's own core, and services are kept by its service's own [`Reconciler`]: not all the time,
-//! as that would be too much for hundreds of hosts, but whenever there is something to do.
+//! as that would be too much for hundreds of hosts, but whenever something happens, and until there is nothing left to do.
 
 use std::{
     net::IpAddr,
@@ -104,6 +104,13 @@ impl Windows {
     /// host.
     pub(super) fn keep(&self, node: Option<&Value>) -> Report {
         if self.is_running(WICD_SERVICE) { settle(&self.reconciler, node) } else { Report::default() }
+    }
+
+    /// Whether wicd's service runs and has not come to an end with its work, for example because a verb held the host's lock.
+    pub(super) fn is_moving(&self) -> bool {
+        // Who has it is at work on it now.
+        let moving = || self.reconciler.try_lock().is_ok_and(|r| r.is_moving());
+        self.is_running(WICD_SERVICE) && moving()
     }
 
     /// The host itself.
