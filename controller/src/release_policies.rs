@@ -203,6 +203,15 @@ mod tests {
         assert!(!here.is_empty() && here[0].policy.name_any() != there[0].policy.name_any());
     }
 
+    /// Those of any release stay in clusters beside those of the next, with no condition: with another content, both would hold for ever. Who must
+    /// change one lets the operator delete the old names, which needs a right that it does not have.
+    #[test]
+    fn what_lasts_is_the_same_in_each_release() {
+        let user = format!("system:serviceaccount:{DEFAULT_NAMESPACE}:{}", api::names::COMPONENT);
+        let names: Vec<_> = lasting(DEFAULT_NAMESPACE, &user).iter().map(|guard| guard.policy.name_any()).collect();
+        assert_eq!(names, ["windows-node-pools-release-852eeb4aa178", "windows-node-pools-release-kept-69047bae11ac"]);
+    }
+
     #[test]
     fn a_release_is_named_by_all_of_its_policies() {
         let of = |texts: &[&str]| release_of("0.1.0", texts.iter().copied());

@@ -51,7 +51,7 @@ use crate::{
     wmco_sources,
 };
 use wnp_core::{
-    inventory::{hosts::may_await_hosts, ownership::Reading},
+    inventory::{hosts::may_await_hosts, ownership::Reading, wmco_nodes::wmco_nodes},
     rollout::versions_in_use::versions_in_use,
     status::pool::refuse,
 };
@@ -176,7 +176,6 @@ impl Leader {
         watches.spawn("the watch of instances", watch_instances);
         watches.spawn("the watch of Nodes", watch_nodes);
         watches.spawn("the watch of the admission policies", wicd_binding::keep(base.clone()));
-        watches.spawn("the watch of another operator", keep_alone(base.clone()));
         // The caches come first: what they do not know yet would look like something that is not there.
         tokio::select! {
             filled = async { tokio::join!(base.caches.pools.wait_until_ready(), base.caches.instances.wait_until_ready(), base.caches.nodes.wait_until_ready()) } => {
@@ -186,6 +185,7 @@ impl Leader {
             }
             () = stop.cancelled() => return Ok(()),
         }
+        watches.spawn("the watch of another operator", keep_alone(base.clone()));
         tokio::select! {
             _ = async { tokio::join!(base.wicd.rights.known(), base.other_operator.known()) } => {}
             () = stop.cancelled() => return Ok(()),
@@ -385,7 +385,7 @@ async fn wake_unreadable(cx: Arc<Context>) {
     }
 }
 
-/// Begins nothing while the legacy operator works.
+/// Begins nothing while the legacy operator works. The caches are filled: a Node is not that operator's because its instance is not there yet.
 async fn keep_alone(cx: Arc<Base>) {
     let on_seen = |found| {
         if cx.other_operator.note(found, &cx.process.metrics, &cx.events) {
@@ -396,7 +396,12 @@ async fn keep_alone(cx: Arc<Base>) {
         }
     };
     let (args, stop) = (&cx.process.args, cx.process.stop.clone());
-    lock::follow(cx.cluster.client.clone(), &args.namespace, args.lease_duration, on_seen, stop).await;
+    let has_nodes = || {
+        let has_instance = |name: &str| cx.caches.instances.get(&ObjectRef::new(name)).is_some();
+        // One that a pool has released may count for that minute, too.
+        !wmco_nodes(cx.caches.nodes.state().iter().map(|n| &**n), &has_instance, &|_| false).is_empty()
+    };
+    lock::follow(cx.cluster.client.clone(), &args.namespace, args.lease_duration, has_nodes, on_seen, stop).await;
 }
 
 /// Reports why nothing is begun in a pool.

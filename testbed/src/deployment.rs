@@ -55,6 +55,7 @@ pub async fn apply(control_plane: &ControlPlane, folder: &str) -> Result<()> {
 /// When the API server refuses something.
 pub async fn install_by_olm(control_plane: &ControlPlane) -> Result<()> {
     let client = control_plane.client().await?;
+    install_monitoring(control_plane).await?;
     for crd in api::crds() {
         control_plane.apply_yaml(&serde_yaml::to_string(&crd)?).await?;
         served(&client, &crd.metadata.name.context("a CRD has a name")?).await?;
@@ -64,8 +65,6 @@ pub async fn install_by_olm(control_plane: &ControlPlane) -> Result<()> {
     for entry in std::fs::read_dir(crate::source_dir().join("../deploy/olm/manifests"))? {
         let object: Value = serde_yaml::from_str(&std::fs::read_to_string(entry?.path())?)?;
         let objects = match object["kind"].as_str() {
-            // Kinds of the Prometheus operator, which no test bed has.
-            Some("ServiceMonitor" | "PrometheusRule") => Vec::new(),
             Some("ClusterServiceVersion") => of_version(&object),
             _ => vec![object],
         };
@@ -91,6 +90,19 @@ fn of_version(version: &Value) -> Vec<Value> {
         json!({"apiVersion": "apps/v1", "kind": "Deployment", "spec": deployment["spec"],
             "metadata": {"name": deployment["name"], "namespace": NAMESPACE, "labels": deployment["label"]}}),
     ]
+}
+
+/// Installs the kinds of the Prometheus operator, which OpenShift has.
+///
+/// # Errors
+/// When the API server refuses something, or it is not in force within a minute.
+pub async fn install_monitoring(control_plane: &ControlPlane) -> Result<()> {
+    control_plane.apply_file(&crate::source_dir().join("crds").join("monitoring.yaml")).await?;
+    let client = control_plane.client().await?;
+    for kind in ["servicemonitors", "prometheusrules"] {
+        served(&client, &format!("{kind}.monitoring.coreos.com")).await?;
+    }
+    Ok(())
 }
 
 /// Installs the kind with which operators report to the Operator Lifecycle Manager whether it may upgrade them.

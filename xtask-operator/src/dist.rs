@@ -329,6 +329,16 @@ mod tests {
         images
     }
 
+    /// The labels of an image.
+    fn labels(built: &Built) -> Value {
+        let blob = |digest: &str| -> Value {
+            let blob = fs::read(built.layout.join("blobs").join(digest.replace(':', "/"))).unwrap();
+            serde_json::from_slice(&blob).unwrap()
+        };
+        let manifest = blob(&built.digest);
+        blob(manifest["config"]["digest"].as_str().unwrap())["config"]["Labels"].clone()
+    }
+
     #[test]
     fn all_that_a_release_names_is_in_its_list_and_the_same_in_a_mirror() {
         if !image::missing(image::Arch::Amd64, &["buildah"]).is_empty() {
@@ -346,27 +356,37 @@ mod tests {
         fs::write(&files.operator, "a program").unwrap();
         fs::write(&files.wicd, "wicd").unwrap();
         payload::write(&files.payload, &[Entry::new(r"C:\k\kubelet.exe", "kubelet")], payload::LEVEL_FAST).unwrap();
-        let images = image::build(&Store::new(&path("store")).unwrap(), &files, &path("out")).unwrap();
+        let store = Store::new(&path("store")).unwrap();
+        let images = image::build(&store, &files, &path("out")).unwrap();
 
         let (source, mirror) = (Registry::start().unwrap(), Registry::start().unwrap());
         let push = |built: &Built, name: &str| {
             crane(&["push", built.layout.to_str().unwrap(), &format!("{}/you/{name}:test", source.address())]);
             format!("{}/you/{name}@{}", source.address(), built.digest)
         };
-        let args = Args {
+        let mut args = Args {
             image: push(&images.slim, image::SLIM),
             payload_image: Some(push(&images.payload, image::PAYLOAD)),
             must_gather_image: images.must_gather.as_ref().map(|built| push(built, image::MUST_GATHER)),
             payload: None,
             wicd: None,
             kubernetes: vec![crate::payload::KUBERNETES[0].into()],
-            // What is in them does not matter here.
-            bundle_image: Some(push(&images.payload, "bundle")),
-            catalog_image: Some(push(&images.payload, "catalog")),
+            bundle_image: None,
+            catalog_image: None,
             plugin: Vec::new(),
             plugin_url: None,
             out: path("dist"),
         };
+        run(&args).unwrap();
+        let bundle = path("dist/olm/bundle");
+        let bundle = store.build_by("bundle.Containerfile", &bundle, "bundle", "test", &path("out")).unwrap();
+        let labels = labels(&bundle);
+        let of_bundle = |key: &str| labels[format!("operators.operatorframework.io.bundle.{key}")].as_str();
+        assert_eq!(of_bundle("mediatype.v1"), Some("registry+v1"), "{labels}");
+        assert_eq!(of_bundle("manifests.v1"), Some("manifests/"), "{labels}");
+        args.bundle_image = Some(push(&bundle, "bundle"));
+        // `opm` builds that of the catalog: what is in it does not matter here.
+        args.catalog_image = Some(push(&images.payload, "catalog"));
         run(&args).unwrap();
 
         let list = fs::read_to_string(path("dist/images.txt")).unwrap();

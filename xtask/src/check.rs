@@ -70,10 +70,11 @@ const NIGHTLY: &[Step] = &[
     ("property tests with many cases", || tests(&[BESIDE_THE_CODE], &[("PROPTEST_CASES", "10000")])),
     ("long walks", || tests(&[&["--test", "it", "--", "walk::"]], &[("WALK_STEPS", "500")])),
     ("fuzz targets", || fuzz_targets(600)),
-    ("payload", || execute(operator_task("payload").args(["--out", "target/payload"]))),
+    ("payload", || execute(operator_task("payload").args(["--out", "target/payload", "--kubernetes", "all"]))),
     ("images of a release, twice", || {
         execute(operator_task("image").args(["--payload", "target/payload", "--check-reproducible"]))
     }),
+    ("soak", || execute(operator_task("bench").args(["soak", "--minutes", "60"]))),
 ];
 
 /// Runs every step; the first that fails ends it.

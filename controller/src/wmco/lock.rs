@@ -117,6 +117,12 @@ pub(crate) enum Presence {
     /// It lives.
     #[error("{}", .0.message())]
     Lives(Box<Holder>),
+    /// It has nodes here, and this process does not know for how long no Pod has held the lock.
+    #[error(
+        "nodes of the Windows Machine Config Operator are in this cluster, and no Pod holds its lock (ConfigMap {LOCK}): one that a drain or an \
+         upgrade has ended may be replaced. Operations begin when the lock has been free for a minute"
+    )]
+    MayReturn,
     /// That is not known yet.
     #[error("failed to see whether another operator runs: {0}")]
     Unknown(String),
@@ -126,7 +132,7 @@ impl Presence {
     /// Reason of conditions, events and the metric.
     pub(crate) fn reason(&self) -> &'static str {
         match self {
-            Self::Lives(_) => REASON,
+            Self::Lives(_) | Self::MayReturn => REASON,
             Self::Unknown(_) => "ApiError",
         }
     }
@@ -167,12 +173,12 @@ impl OtherOperator {
     }
 
     /// Notes what was seen. An API server that does not answer says nothing new. Returns whether it is something else than before.
-    pub(crate) fn note(&self, found: kube::Result<Option<Holder>>, metrics: &Metrics, events: &Events) -> bool {
+    pub(crate) fn note(&self, found: kube::Result<Option<Presence>>, metrics: &Metrics, events: &Events) -> bool {
         let seen = match found {
-            Ok(found) => found.map_or(Ok(()), |holder| Err(Presence::Lives(Box::new(holder)))),
+            Ok(found) => found.map_or(Ok(()), Err),
             Err(error) => {
                 tracing::warn!(%error, "failed to see whether another operator runs");
-                if matches!(&*self.0.borrow(), Some(Ok(()) | Err(Presence::Lives(_)))) {
+                if !matches!(&*self.0.borrow(), None | Some(Err(Presence::Unknown(_)))) {
                     return false;
                 }
                 Err(Presence::Unknown(said(&error)))
@@ -196,28 +202,45 @@ impl OtherOperator {
     }
 }
 
-/// The holder that was seen last.
-#[derive(Debug, Default)]
-struct Last(Option<(Holder, Instant)>);
+/// When the lock was held last, and by what Pod.
+#[derive(Debug)]
+struct Last {
+    holder: Option<Holder>,
+    /// Who held it before this process began is not known.
+    seen: Instant,
+}
 
 impl Last {
-    /// The holder that counts at the time `now`, when `found` was found: one that is gone counts until `patience` has passed.
-    fn counted(&mut self, found: Option<Holder>, now: Instant, patience: Duration) -> Option<Holder> {
-        match found {
-            Some(holder) => self.0 = Some((holder, now)),
-            None if self.0.as_ref().is_some_and(|(_, seen)| now.duration_since(*seen) >= patience) => self.0 = None,
-            None => {}
+    /// What counts at the time `now`, when `found` was found. A holder that is gone counts until `patience` has passed, and so does one that may
+    /// have gone before this process began.
+    fn counted(
+        &mut self,
+        found: Option<Holder>,
+        now: Instant,
+        patience: Duration,
+        has_nodes: impl Fn() -> bool,
+    ) -> Option<Presence> {
+        if found.is_some() {
+            (self.holder, self.seen) = (found, now);
+        } else if now.duration_since(self.seen) >= patience {
+            self.holder = None;
+            return None;
         }
-        self.0.as_ref().map(|(holder, _)| holder.clone())
+        match &self.holder {
+            Some(holder) => Some(Presence::Lives(Box::new(holder.clone()))),
+            None => has_nodes().then_some(Presence::MayReturn),
+        }
     }
 }
 
-/// Follows the lock until `stop`, and reports to `on_seen` at each check. `ours` is the namespace of this operator, `lease` the duration of its Lease.
+/// Follows the lock until `stop`, and reports to `on_seen` at each check. `ours` is the namespace of this operator, `lease` the duration of its
+/// Lease, and `has_nodes` returns whether the other operator has nodes in the cluster.
 pub(crate) async fn follow(
     client: Client,
     ours: &str,
     lease: Duration,
-    on_seen: impl Fn(kube::Result<Option<Holder>>),
+    has_nodes: impl Fn() -> bool,
+    on_seen: impl Fn(kube::Result<Option<Presence>>),
     stop: CancellationToken,
 ) {
     let of_namespace = |namespace| {
@@ -225,10 +248,10 @@ pub(crate) async fn follow(
         watcher(locks, watcher::Config::default().fields(&named(LOCK))).default_backoff().boxed()
     };
     let mut changes = stream::select_all(namespaces(ours).map(of_namespace));
-    let mut last = Last::default();
+    let mut last = Last { holder: None, seen: Instant::now() };
     loop {
         let found = holder(&client, ours).await;
-        let found = found.map(|found| last.counted(found, Instant::now(), PATIENCE.min(LEASES * lease)));
+        let found = found.map(|found| last.counted(found, Instant::now(), PATIENCE.min(LEASES * lease), &has_nodes));
         let interval = if matches!(found, Ok(None)) { SLOW } else { INTERVAL };
         on_seen(found);
         let changed = tokio::time::timeout(interval, changes.next());
@@ -321,9 +344,9 @@ mod tests {
 
     #[test]
     fn a_pod_that_is_replaced_counts_until_the_next_one_has_the_lock() {
-        let (begin, mut last) = (Instant::now(), Last::default());
+        let begin = Instant::now();
         let holder = |pod: &str| Holder { lock: ConfigMap::default(), pod: pod.into() };
-        for (second, found, expected) in [
+        let replaced = [
             (0, None, None),
             (1, Some("wmco-1"), Some("wmco-1")),
             (2, None, Some("wmco-1")),
@@ -332,10 +355,23 @@ mod tests {
             (119, None, Some("wmco-2")),
             (120, None, None),
             (121, None, None),
-        ] {
-            let now = begin + Duration::from_secs(second);
-            let counted = last.counted(found.map(holder), now, Duration::from_mins(1));
-            assert_eq!(counted.as_ref().map(Holder::pod), expected, "{second} s: {found:?}");
+        ];
+        // This process begins after the end of a Pod that it has not seen.
+        const MAY: &str = "may return";
+        let unseen = [(0, None, Some(MAY)), (59, None, Some(MAY)), (60, None, None), (61, None, None)];
+        let next_one = [(0, None, Some(MAY)), (59, Some("wmco-2"), Some("wmco-2")), (61, None, Some("wmco-2"))];
+        for (has_nodes, times) in [(false, &replaced[..]), (true, &unseen), (true, &next_one)] {
+            let mut last = Last { holder: None, seen: begin };
+            for &(second, found, expected) in times {
+                let now = begin + Duration::from_secs(second);
+                let counted = last.counted(found.map(holder), now, Duration::from_mins(1), || has_nodes);
+                let counted = counted.map(|presence| match presence {
+                    Presence::Lives(holder) => holder.pod().to_owned(),
+                    Presence::MayReturn => MAY.into(),
+                    Presence::Unknown(why) => why,
+                });
+                assert_eq!(counted.as_deref(), expected, "{second} s: {found:?}, nodes: {has_nodes}");
+            }
         }
     }
 
@@ -354,7 +390,7 @@ mod tests {
         let (other, metrics) = (OtherOperator::unknown(), Metrics::default());
         let events = Events::new(api.client(), "test");
         let outage = || Err(kube::Error::Api(Box::new(kube::core::Status::failure("down", "x").with_code(500))));
-        let lives = || Ok(Some(Holder { lock: ConfigMap::default(), pod: "wmco-1".into() }));
+        let lives = || Ok(Some(Presence::Lives(Box::new(Holder { lock: ConfigMap::default(), pod: "wmco-1".into() }))));
         let reason = || other.problem().map(|problem| problem.reason());
         assert_eq!((other.is_gone(), reason()), (false, Some("ApiError")));
         for (about, found, is_new, expected) in [
@@ -365,6 +401,8 @@ mod tests {
             ("it goes", Ok(None), true, None),
             ("an outage after that", outage(), false, None),
             ("it comes back", lives(), true, Some("AnotherOperator")),
+            ("it may come back", Ok(Some(Presence::MayReturn)), true, Some("AnotherOperator")),
+            ("an outage meanwhile", outage(), false, Some("AnotherOperator")),
         ] {
             assert_eq!(other.note(found, &metrics, &events), is_new, "{about}");
             assert_eq!((reason(), other.is_gone()), (expected, expected.is_none()), "{about}");

@@ -5,12 +5,12 @@ use anyhow::{Result, ensure};
 use api::{
     WindowsNodePool,
     conditions::{self, kind},
-    names::DEFAULT_NAMESPACE,
+    names::{DEFAULT_NAMESPACE, key},
 };
 use controller::csr::Kind;
 use k8s_openapi::api::{
     certificates::v1::CertificateSigningRequest,
-    core::v1::{ConfigMap, Pod, ServiceAccount},
+    core::v1::{ConfigMap, Node, Pod, ServiceAccount},
     events::v1::Event,
 };
 use kube::{
@@ -62,9 +62,9 @@ pub(crate) async fn legacy_ends(world: &World, pod: &str) -> Result<()> {
     world.eventually("the lock is gone", || async { matches!(locks.get_opt(LOCK).await, Ok(None)) }).await
 }
 
-fn waits(pool: &WindowsNodePool, pod: &str) -> bool {
+fn waits(pool: &WindowsNodePool, part: &str) -> bool {
     let ready = conditions::find(&pool_status(pool).conditions, kind::READY).cloned();
-    ready.is_some_and(|c| c.status == "False" && c.reason == "AnotherOperator" && c.message.contains(pod))
+    ready.is_some_and(|c| c.status == "False" && c.reason == "AnotherOperator" && c.message.contains(part))
 }
 
 /// Requests with which the kubelet of a node renews its certificates: which are approved is seen soon.
@@ -90,14 +90,21 @@ pub(crate) async fn verdict(world: &World, name: &str) -> Vec<String> {
 async fn nothing_begins_while_the_legacy_operator_lives() -> Result<()> {
     let control_plane = ControlPlane::start(ControlPlaneOptions::default()).await?;
     deployment::install(&control_plane).await?;
-    legacy_leads(&control_plane, "wmco-1").await?;
+    let nodes: Api<Node> = Api::all(control_plane.client().await?);
+    let of_legacy =
+        json!({"metadata": {"name": "legacy", "labels": {"kubernetes.io/os": "windows", key::BYOH: "true"}}});
+    nodes.create(&PostParams::default(), &serde_json::from_value(of_legacy)?).await?;
     let mut world = World::on(control_plane, SimOptions::default(), &entries(b"kubelet"), None, &[]).await?;
     world.operator.leads().await?;
     let hosts = world.hosts("win", 2).await?;
     world.apply("factory", &spec(&hosts[..1])).await?;
 
+    // A drain has ended both operators, and this one is back first.
+    world.until("factory", "it waits for the other one", |p| waits(p, "may be replaced")).await?;
+    legacy_leads(&world.control_plane, "wmco-1").await?;
     // It waits, is ready, and says why. It has begun nothing: not even the finalizer of the pool.
     world.until("factory", "it waits", |p| waits(p, "wmco-1")).await?;
+    nodes.delete("legacy", &DeleteParams::default()).await?;
     ensure!(world.operator.get("/readyz").await?.contains("200 OK"), "it is not ready");
     ensure!(world.operator.metric(FAULT).await? > 0.0, "the metric does not say it");
     ensure!(world.pool("factory").await?.finalizers().is_empty(), "the pool has a finalizer");

@@ -21,9 +21,10 @@ fn find<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
 }
 
 #[tokio::test]
-async fn overlays_render_and_the_api_server_takes_what_it_knows_of_them() -> Result<()> {
+async fn overlays_render_and_the_api_server_takes_them() -> Result<()> {
     let control_plane = shared().await?;
-    // OpenShift has it.
+    // OpenShift has them.
+    testbed::deployment::install_monitoring(control_plane).await?;
     for namespace in ["openshift-machine-api", "openshift-config"] {
         let made = control_plane.kubectl(&["create", "namespace", namespace]).await?;
         let error = String::from_utf8_lossy(&made.stderr);
@@ -40,12 +41,7 @@ components: [../../deploy/components/payload-volume]
     let with_volume = with_volume.path().to_str().context("path is not UTF-8")?;
     for folder in ["base", "kubernetes", "openshift", "azure", with_volume] {
         let objects = rendered(folder).await?;
-        // OpenShift's monitoring has a kind of its own.
-        let known: Vec<_> = objects
-            .iter()
-            .filter(|object| object["kind"] != "ServiceMonitor" && object["kind"] != "PrometheusRule")
-            .collect();
-        let text = known.iter().map(serde_yaml::to_string).collect::<Result<Vec<_>, _>>()?.join("---\n");
+        let text = objects.iter().map(serde_yaml::to_string).collect::<Result<Vec<_>, _>>()?.join("---\n");
         let file = tempfile::NamedTempFile::with_suffix(".yaml")?;
         std::fs::write(file.path(), text)?;
         let path = file.path().to_str().context("path is not UTF-8")?;

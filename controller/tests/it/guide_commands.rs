@@ -1,8 +1,12 @@
 //! Commands of the guide, on a pool of one host, in the order of its life: each does what its page says.
 
 use anyhow::{Context as _, Result, ensure};
-use api::{conditions::kind, names::key};
+use api::{
+    conditions::kind,
+    names::{DEFAULT_NAMESPACE, key},
+};
 use kube::ResourceExt as _;
+use russh::keys::ssh_key::PublicKey;
 use serde_json::{Value, json};
 use testbed::sim::{HostOptions, SimOptions};
 
@@ -14,7 +18,11 @@ use crate::{
 const POOL: &str = "factory";
 const HOST: &str = "win-1";
 
-/// What only shows something: each prints a line of the host or of the pool, or nothing while there is nothing to show.
+/// What shows only what is wrong, and nothing is. Runbooks have the same commands where something is.
+const SHOWS_FAULTS: &[(&str, &str)] =
+    &[("removal.md", "## A drain that does not get on"), ("removal.md", "## A host that cannot be reached")];
+
+/// What only shows something: each prints a line of the host or of the pool.
 const SHOWS: &[(&str, &str, &str)] = &[
     ("troubleshooting.md", "# Troubleshooting", "Name:         win-1"),
     ("quick-start.md", "## 6. If it does not work", "Name:         win-1"),
@@ -22,9 +30,6 @@ const SHOWS: &[(&str, &str, &str)] = &[
     ("hosts.md", "## Which host it is", "-"),
     ("gmsa.md", "## The domain of a host", "win-1"),
     ("gmsa.md", "## Check the accounts", "win-1"),
-    ("removal.md", "## A drain that does not get on", ""),
-    ("removal.md", "## A host that cannot be reached", ""),
-    ("backup.md", "## What to back up", ""),
     ("keys.md", "## How to", "condition met"),
     ("git.md", "## Fetch at once", "annotated"),
     ("troubleshooting.md", "### Try again now", "annotated"),
@@ -52,10 +57,25 @@ async fn ready_node(world: &World, what: &str, before: Option<&String>) -> Resul
     Ok(world.node(HOST).await?.context("no Node")?.uid())
 }
 
+/// Gives the operator a key as each page of an installation says, and returns the public half of the last one.
+async fn key_by_each_page(world: &World) -> Result<PublicKey> {
+    kubectl(world, &["create", "namespace", "windows"]).await?;
+    run(world, "install-helm.md", "## The key").await?;
+    let mut last = None;
+    for page in ["install-openshift.md", "install-kubernetes.md"] {
+        kubectl(world, &["-n", DEFAULT_NAMESPACE, "delete", "secret", "cloud-private-key"]).await?;
+        let guide = Guide::open(&world.control_plane, page, "guide_commands")?;
+        guide.run(world, "## 3. Give it a key").await?;
+        last = Some(std::fs::read_to_string(guide.folder().join("windows-key.pub"))?);
+    }
+    Ok(PublicKey::from_openssh(&last.context("no page")?)?)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_life_of_a_node_by_the_commands_of_the_guide() -> Result<()> {
     let world = World::new(SimOptions::default(), &[]).await?;
-    let host = world.sim.host(HostOptions::named(HOST)).await?;
+    let authorized_keys = Some(vec![key_by_each_page(&world).await?]);
+    let host = world.sim.host(HostOptions { authorized_keys, ..HostOptions::named(HOST) }).await?;
 
     // The pool of the page. Address and port are those of this test.
     let quick_start = Guide::open(&world.control_plane, "quick-start.md", "guide_commands")?;
@@ -69,6 +89,22 @@ async fn the_life_of_a_node_by_the_commands_of_the_guide() -> Result<()> {
     for (page, section, shown) in SHOWS {
         let printed = run(&world, page, section).await?;
         ensure!(printed.contains(shown), "{page} {section}: {printed}");
+    }
+
+    for (page, section) in SHOWS_FAULTS {
+        let printed = run(&world, page, section).await?;
+        ensure!(!printed.contains(HOST), "{page} {section}: {printed}");
+    }
+    let backup = Guide::open(&world.control_plane, "backup.md", "guide_commands")?;
+    backup.run(&world, "## What to back up").await?;
+    for (file, part) in [
+        ("pools.yaml", "name: factory"),
+        ("host-keys.txt", "win-1 SHA256:"),
+        ("configmaps.yaml", "name: windows-services-"),
+        ("secrets.yaml", "private-key.pem: "),
+    ] {
+        let text = std::fs::read_to_string(backup.folder().join(file))?;
+        ensure!(text.contains(part), "{file} has no {part}");
     }
 
     // A pause by hand, one with an end for all pools, and a node that a person holds.

@@ -51,7 +51,7 @@ async fn helm(control_plane: &ControlPlane, args: &[&str]) -> Result<Result<(), 
 }
 
 async fn release(control_plane: &ControlPlane, command: &str, values: &[&str]) -> Result<Result<(), String>> {
-    let chart = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../deploy/chart/windows-node-pools");
+    let chart = chart();
     let chart = chart.to_str().context("path is not UTF-8")?;
     let always = [
         "platform=kubernetes",
@@ -92,6 +92,8 @@ async fn a_release_in_another_namespace_works_is_upgraded_and_leaves_pools_behin
 
     rolls_out(&control_plane, &client).await?;
 
+    goes_back(&control_plane, &client).await?;
+
     helm(&control_plane, &["uninstall", RELEASE]).await?.map_err(anyhow::Error::msg)?;
     let deployments = Api::<Deployment>::namespaced(client.clone(), NAMESPACE);
     eventually("the Deployment is gone", || async {
@@ -125,6 +127,38 @@ async fn test(control_plane: &ControlPlane, client: &Client) -> Result<()> {
     let (tested, ended) = tokio::join!(helm(control_plane, &["test", RELEASE]), ends);
     ended?;
     tested?.map_err(anyhow::Error::msg)
+}
+
+/// The chart of a release before this one, whose CRDs do not have all fields: without them, what is stored stays.
+async fn goes_back(control_plane: &ControlPlane, client: &Client) -> Result<()> {
+    let pools: Api<WindowsNodePool> = Api::all(client.clone());
+    let newer = Patch::Merge(
+        json!({"spec": {"provisioning": {"prePull": {"images": ["registry.example.com/base:1"], "maxHosts": 3}}}}),
+    );
+    pools.patch("kept", &PatchParams::default(), &newer).await?;
+    let folder = tempfile::tempdir()?;
+    let copied = Command::new("cp").arg("-r").arg(chart()).arg(folder.path()).status()?;
+    ensure!(copied.success(), "cp: {copied}");
+    let before = folder.path().join("windows-node-pools");
+    let file = before.join("templates/crd-windowsnodepools.yaml");
+    let crd = std::fs::read_to_string(&file)?;
+    ensure!(crd.contains("prePull:"), "the chart has no such field");
+    std::fs::write(&file, crd.replace("prePull:", "gone:"))?;
+    let before = before.to_str().context("path is not UTF-8")?;
+    let back = ["upgrade", RELEASE, before, "--reset-then-reuse-values", "--set", "crds.enabled=false"];
+    helm(control_plane, &back).await?.map_err(anyhow::Error::msg)?;
+    let stored = pools
+        .patch("kept", &PatchParams::default(), &Patch::Merge(json!({"metadata": {"labels": {"a": "b"}}})))
+        .await?;
+    ensure!(
+        stored.spec.provisioning.is_some_and(|provisioning| provisioning.pre_pull.is_some()),
+        "a field of the newer release is lost"
+    );
+    release(control_plane, "upgrade", &["crds.enabled=true"]).await?.map_err(anyhow::Error::msg)
+}
+
+fn chart() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../deploy/chart/windows-node-pools")
 }
 
 /// A rollout ends when the process is ready, for Helm and for kubectl, and not before.

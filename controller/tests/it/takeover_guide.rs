@@ -13,7 +13,10 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, ResourceExt as _,
-    api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams},
+    api::{
+        ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, ObjectMeta, Patch, PatchParams,
+        PostParams,
+    },
 };
 use serde_json::{Value, json};
 use testbed::{deployment, sim::SimOptions};
@@ -22,6 +25,7 @@ use crate::{
     fleet::{LIMIT, World, has, pool_status},
     guide::Guide,
     takeover::{Legacy, SAME, can_be_taken_by_the_legacy_operator},
+    transcripts::root,
 };
 
 const LOCK: &str = "windows-machine-config-operator-lock";
@@ -56,6 +60,7 @@ async fn wmco_starts(world: &World, by_olm: bool) -> Result<()> {
         metadata["ownerReferences"] = json!([{"apiVersion": csv["apiVersion"], "kind": csv["kind"],
             "name": csv["metadata"]["name"], "uid": csv["metadata"]["uid"]}]);
     }
+    monitoring_of_wmco(world, metadata.get("ownerReferences")).await?;
     let pod = json!({"metadata": {"labels": labels}, "spec": {"hostNetwork": true, "automountServiceAccountToken": false,
         "containers": [{"name": "manager", "image": "wmco"}]}});
     let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata,
@@ -69,6 +74,28 @@ async fn wmco_starts(world: &World, by_olm: bool) -> Result<()> {
     let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": pod.name_any(), "uid": pod.uid()});
     let lock = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": LOCK, "ownerReferences": [owner]}});
     maps(world).create(&PostParams::default(), &serde_json::from_value(lock)?).await?;
+    Ok(())
+}
+
+/// The operator makes the ServiceMonitor again if it is another one. Its package has the rules, which end with it where OLM has installed it.
+async fn monitoring_of_wmco(world: &World, package: Option<&Value>) -> Result<()> {
+    let endpoint = json!({"port": "https-metrics", "interval": "30s", "scheme": "https"});
+    let rules = json!([{"record": "node_cpu_info", "expr": "windows_cpu_info"}]);
+    let rules = json!({"groups": [{"name": "windows.rules", "rules": rules}]});
+    for (kind, name, spec, owners) in [
+        ("ServiceMonitor", "windows-exporter", json!({"endpoints": [endpoint], "selector": {}}), None),
+        ("PrometheusRule", "windows-prometheus-k8s-rules", rules, package),
+    ] {
+        let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("monitoring.coreos.com", "v1", kind));
+        let objects: Api<DynamicObject> = Api::namespaced_with(world.client.clone(), DEFAULT_NAMESPACE, &kind);
+        let object = json!({"apiVersion": kind.api_version, "kind": kind.kind, "spec": spec,
+            "metadata": {"name": name, "ownerReferences": owners}});
+        if objects.get_opt(name).await?.is_some() {
+            objects.delete(name, &DeleteParams::default()).await?;
+        }
+        let by_wmco = PostParams { field_manager: Some(WMCO.into()), ..PostParams::default() };
+        objects.create(&by_wmco, &serde_json::from_value(object)?).await?;
+    }
     Ok(())
 }
 
@@ -104,12 +131,28 @@ fn connections(legacy: &Legacy) -> Vec<u64> {
     legacy.hosts.iter().map(|h| h.stats().connections).collect()
 }
 
+/// What OpenShift has, and the overlay of the page of the installation.
+async fn openshift(world: &World, guide: &Guide) -> Result<()> {
+    deployment::install_monitoring(&world.control_plane).await?;
+    for name in ["openshift-machine-api", "openshift-config"] {
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+        world.control_plane.apply_yaml(&namespace.to_string()).await?;
+    }
+    let deploy = guide.folder().join("deploy");
+    std::fs::create_dir_all(deploy.join("mine"))?;
+    std::os::unix::fs::symlink(root().join("deploy/openshift"), deploy.join("openshift"))?;
+    let overlay = Guide::open(&world.control_plane, "install-openshift.md", "takeover_guide")?;
+    let overlay = overlay.block("## 1. Describe the installation", "yaml")?;
+    Ok(std::fs::write(deploy.join("mine/kustomization.yaml"), overlay)?)
+}
+
 /// The steps with a pool that a person has in Git, from WMCO under OLM and back; then from WMCO without OLM, with the pool that the
 /// operator makes.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_guide_leads_from_wmco_and_back() -> Result<()> {
     let mut world = World::new(SimOptions::default(), &[]).await?;
     let guide = Guide::open(&world.control_plane, "from-wmco.md", "takeover_guide")?;
+    openshift(&world, &guide).await?;
     let legacy = Legacy::new(&world, WINDOWS_INSTANCES, SAME, 2).await?;
     world.stop().await?;
     let data = legacy.hosts.iter().map(|h| (h.address().to_string(), "username=Administrator\n".to_string())).collect();
@@ -138,6 +181,7 @@ async fn the_guide_leads_from_wmco_and_back() -> Result<()> {
     guide.run(&world, "## 1. Before you begin").await?;
 
     // Installed beside WMCO, the operator waits.
+    guide.run(&world, "## 3. Install").await?;
     world.new_operator().await?;
     world.until(WINDOWS_INSTANCES, "it waits for WMCO", waits_for_wmco).await?;
     guide.run(&world, "### With OLM").await?;
@@ -177,10 +221,10 @@ async fn the_guide_leads_from_wmco_and_back() -> Result<()> {
     wmco_starts(&world, false).await?;
     let ignored = Patch::Merge(json!({"metadata": {"labels": {key::IGNORE: null}}}));
     maps(&world).patch(WINDOWS_INSTANCES, &PatchParams::default(), &ignored).await?;
-    deployment::install(&world.control_plane).await?;
-    world.new_operator().await?;
     let before = connections(&legacy);
     guide.run(&world, "### Without OLM").await?;
+    guide.run(&world, "## 3. Install").await?;
+    world.new_operator().await?;
     world.until_event(WINDOWS_INSTANCES, "TakeoverWaits").await?;
     let port = json!({"spec": {"ssh": {"port": legacy.hosts[0].port()}}});
     pools.patch(WINDOWS_INSTANCES, &PatchParams::default(), &Patch::Merge(port)).await?;

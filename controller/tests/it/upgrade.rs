@@ -1,6 +1,10 @@
 //! Another release of the operator takes the place of the one that is there: over several releases, and back by one.
 
-use std::{collections::BTreeMap, process::Stdio};
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    process::{Command, Stdio},
+};
 
 use anyhow::{Context as _, Result, ensure};
 use api::{
@@ -24,7 +28,9 @@ use wnp_core::rollout::release_file::ReleaseFile;
 
 use crate::{
     fleet::{World, entries, has, is_cordoned, is_ready, pool_status, spec_with},
+    guide::Guide,
     rollout::until_updated,
+    transcripts::root,
 };
 
 /// What a cluster has of a release before this one.
@@ -194,14 +200,14 @@ async fn nodes_stay_over_several_releases_and_back_by_one() -> Result<()> {
 
     // From the oldest to this one, over the other, and from that one. Each time all in one step.
     let pools: Api<DynamicObject> = Api::all_with(world.client.clone(), &ApiResource::erase::<WindowsNodePool>(&()));
-    let mut last = first.clone();
+    let mut versions = vec![first];
     for (release, payload, kubelet) in [(OLDEST, "next", NEXT), (OLDER, "last", LAST)] {
         world.stop().await?;
         let older = go_back_to(&release, &world).await?;
         install(&world.control_plane).await?;
         world.give(payload, &entries(kubelet))?;
         world.new_operator().await?;
-        let version = until_one_waits(&world, &last).await?;
+        let version = until_one_waits(&world, &versions[versions.len() - 1]).await?;
         ensure!(standing(&world, &hosts).await? == before, "a node or an instance is another one");
         approve(&world, &version).await?;
         ensure!(standing(&world, &hosts).await? == before, "a node or an instance is another one");
@@ -209,16 +215,56 @@ async fn nodes_stay_over_several_releases_and_back_by_one() -> Result<()> {
         world.until(name, "the older pool is read", |p| pool_status(p).plan.is_some()).await?;
         let stored = pools.get(name).await?;
         ensure!(stored.data["spec"] == older["spec"], "the spec is another one: {}", stored.data["spec"]);
-        last = version;
+        versions.push(version);
     }
+    let [_, next, last] = versions.try_into().map_err(|versions| anyhow::anyhow!("{versions:?}"))?;
 
-    // Back: the CRDs stay, and the payload is the first one. What a node has then is not new to the operator.
-    world.give("first", &entries(b"kubelet"))?;
+    // Back by one: the CRDs stay, with what they hold, and the payload is the one before. What a node has then is not new to the operator.
+    let kept =
+        json!({"spec": {"provisioning": {"prePull": {"images": ["registry.example.com/base:1"], "maxHosts": 3}}}});
+    pools.patch("stored", &PatchParams::default(), &Patch::Merge(kept)).await?;
+    back_by_one(&world).await?;
+    world.give("next", &entries(NEXT))?;
     world.restart().await?;
     let again = until_one_waits(&world, &last).await?;
-    ensure!(again == first, "{again} is not the version of before, {first}");
-    approve(&world, &first).await?;
+    ensure!(again == next, "{again} is not the version of before, {next}");
+    approve(&world, &next).await?;
     ensure!(standing(&world, &hosts).await? == before, "a node or an instance is another one");
+    let stored = pools.get("stored").await?;
+    ensure!(
+        stored.data["spec"]["provisioning"]["prePull"]["maxHosts"] == 3,
+        "a field of the newer release is lost: {:?}",
+        stored.data
+    );
+    Ok(())
+}
+
+/// Applies a release before this one, with CRDs of its own, by the command of the guide.
+async fn back_by_one(world: &World) -> Result<()> {
+    let guide = Guide::open(&world.control_plane, "upgrade.md", "upgrade")?;
+    let copied = Command::new("cp").arg("-r").arg(root().join("deploy")).arg(guide.folder()).status()?;
+    ensure!(copied.success(), "cp: {copied}");
+    let folder = |name: &str, resources: Vec<String>| -> Result<PathBuf> {
+        let folder = guide.folder().join(name);
+        std::fs::create_dir_all(&folder)?;
+        let kustomization = json!({"resources": resources});
+        std::fs::write(folder.join("kustomization.yaml"), kustomization.to_string())?;
+        Ok(folder)
+    };
+    folder("deploy/mine", vec!["../base".into()])?;
+    let mut files = Vec::new();
+    for line in OLDER.crds.lines() {
+        let mut crd: Value = serde_json::from_str(line)?;
+        crd["metadata"]["labels"] = json!({"app.kubernetes.io/component": "api"});
+        files.push((crd["metadata"]["name"].as_str().context("a name")?.to_owned() + ".yaml", crd));
+    }
+    let crds = folder("crds", files.iter().map(|(name, _)| name.clone()).collect())?;
+    for (name, crd) in &files {
+        std::fs::write(crds.join(name), crd.to_string())?;
+    }
+    let applied = guide.run(world, "## Back by one").await?;
+    ensure!(applied.contains("deployment.apps/windows-node-pools serverside-applied"), "{applied}");
+    ensure!(!applied.contains("customresourcedefinition"), "{applied}");
     Ok(())
 }
 

@@ -1,5 +1,5 @@
 //! Which Machines a MachineHealthCheck replaces: the operator leaves their hosts to it. Two that repair one node at the same time would each
-//! undo what the other does, and a node that each leaves to the other stays down. Pure.
+//! undo what the other does. Pure.
 
 use api::MachineGroup;
 use k8s_openapi::{
@@ -22,6 +22,8 @@ const SKIPPED: &str = "cluster.x-k8s.io/skip-remediation";
 /// Label of a Machine of Cluster API with the name of its cluster.
 const CLUSTER: &str = "cluster.x-k8s.io/cluster-name";
 
+/// Condition of a Node that a repair changes from one status to another.
+const READY: &str = "Ready";
 /// Phase of a Machine that every MachineHealthCheck replaces, whatever its Node is like.
 const FAILED: &str = "Failed";
 /// Condition that says whether a MachineHealthCheck replaces anything while so many Machines are unhealthy.
@@ -83,8 +85,10 @@ impl HealthCheck {
         let Some(node) = node else { return true };
         let of_node = node.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
         let node_has = |c: &Condition| of_node.iter().any(|found| found.type_ == c.kind && found.status == c.status);
+        // One that is replaced when it is silent becomes silent while it is repaired, and one that says that it is not Ready may say so again.
+        let is_down = of_node.iter().any(|found| found.type_ == READY && found.status != "True");
         machine.phase == FAILED
-            || self.of_nodes.iter().any(node_has)
+            || self.of_nodes.iter().any(|c| node_has(c) || is_down && c.kind == READY)
             || self.of_machines.iter().any(|c| machine.conditions.contains(c))
     }
 
@@ -151,8 +155,8 @@ mod tests {
         serde_json::from_value(json!({"metadata": {"name": "n"}, "status": {"conditions": conditions}})).unwrap()
     }
 
-    /// What the host of an unhealthy Machine needs is done by the MachineHealthCheck or by the operator, never by both and never by none:
-    /// `true` means the MachineHealthCheck.
+    /// What the host of an unhealthy Machine needs is done by the MachineHealthCheck or by the operator, never by both: `true` means the
+    /// MachineHealthCheck.
     #[test]
     fn a_node_that_is_not_ready_is_one_controllers_work() {
         use MachineGroup::{ClusterApi, OpenShift};
@@ -184,7 +188,7 @@ mod tests {
             ("not Ready", OpenShift, both.clone(), &none, &none, &down, true),
             ("silent", OpenShift, both.clone(), &none, &none, &unknown, true),
             ("only silent ones are replaced, and it is", OpenShift, silent.clone(), &none, &none, &unknown, true),
-            ("only silent ones are replaced, and it speaks", OpenShift, silent.clone(), &none, &none, &down, false),
+            ("only silent ones are replaced, and it speaks", OpenShift, silent.clone(), &none, &none, &down, true),
             ("another condition", OpenShift, disk.clone(), &none, &none, &down, false),
             ("another condition, which it has", OpenShift, disk, &none, &none, &full, true),
             ("a Node without conditions", OpenShift, both.clone(), &none, &none, &json!([]), false),
@@ -201,7 +205,7 @@ mod tests {
                 false,
             ),
             ("below checks", ClusterApi, nested.clone(), &none, &none, &down, true),
-            ("below checks, another status", ClusterApi, nested.clone(), &none, &none, &unknown, false),
+            ("below checks, another status", ClusterApi, nested.clone(), &none, &none, &unknown, true),
             ("of the Machine", ClusterApi, of_machine.clone(), &none, &unready, &down, true),
             ("of another Machine", ClusterApi, of_machine, &none, &none, &down, false),
             ("too many are unhealthy", OpenShift, both.clone(), &says("False"), &none, &down, false),

@@ -77,7 +77,7 @@ pub struct Images {
     pub slim: Built,
     /// The payload.
     pub payload: Built,
-    /// That for `oc adm must-gather`, if this machine has [what it is made of](must_gather::is_possible).
+    /// That for `oc adm must-gather`, if [it can be built](must_gather::is_built).
     pub must_gather: Option<Built>,
 }
 
@@ -117,8 +117,7 @@ pub fn build(store: &Store, files: &Files, out: &Path) -> Result<Images> {
     let config = |name, about| operator_config(name, about, files.revision.as_deref());
     let operator = store.build(Some(&payload), &of_operator, arch, &config(OPERATOR, ABOUT_OPERATOR))?;
     let slim = store.build(None, &of_operator, arch, &config(SLIM, ABOUT_SLIM))?;
-    // The shell comes from the machine that builds.
-    let must_gather = (arch == Arch::Amd64 && must_gather::is_possible()).then(|| {
+    let must_gather = must_gather::is_built(arch).then(|| {
         let of_gather = stage.path().join("must-gather");
         must_gather::stage(files, &of_gather)?;
         let mut config = labels(MUST_GATHER, ABOUT_MUST_GATHER, &version, files.revision.as_deref());

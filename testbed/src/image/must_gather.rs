@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::{PROGRAM, WICD, make_folder, place};
+use super::{Arch, PROGRAM, WICD, make_folder, place};
 use crate::image::Files;
 
 /// Debian's package `bash-static`.
@@ -25,9 +25,9 @@ const APPLETS: [&str; 17] = [
 const GATHER: &str =
     "#!/bin/bash\nexec /usr/local/bin/windows-node-pools gather --dest /must-gather --no-archive \"$@\"\n";
 
-/// Whether this machine has what the image is made of.
-pub fn is_possible() -> bool {
-    [BASH, BUSYBOX].iter().all(|program| Path::new(program).is_file())
+/// Whether it is built: the shell comes from the machine that builds, which must have what the image is made of.
+pub fn is_built(arch: Arch) -> bool {
+    arch == Arch::Amd64 && [BASH, BUSYBOX].iter().all(|program| Path::new(program).is_file())
 }
 
 /// Puts the files of the image into a folder.

@@ -83,6 +83,18 @@ impl Store {
         built
     }
 
+    /// Builds an image as a Containerfile in `folder` says, and writes it to `out`.
+    ///
+    /// # Errors
+    /// When buildah fails.
+    pub fn build_by(&self, containerfile: &str, folder: &Path, name: &str, tag: &str, out: &Path) -> Result<Built> {
+        let folder = folder.to_str().context("path is not UTF-8")?;
+        let file = format!("{folder}/{containerfile}");
+        let args = ["build", "--quiet", "--isolation", "chroot", "--file", &file, folder];
+        let id = self.command("buildah").args(args).read()?;
+        self.export(id.trim(), name, tag, out)
+    }
+
     /// Names an image, and writes it to a folder.
     pub(super) fn export(&self, id: &str, name: &str, tag: &str, out: &Path) -> Result<Built> {
         let buildah = |args: &[&str]| self.command("buildah").args(args).read();

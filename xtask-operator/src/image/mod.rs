@@ -11,7 +11,11 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use devenv::workspace_root;
+use remote::payload::Payload;
 use testbed::image::{self, Arch, Built, Compiler, Files, Images, Profile, Store, must_gather};
+use wnp_core::rollout::release_file::ReleaseFile;
+
+use crate::deploy::VERSION;
 
 /// Builds the operator's images, without a container engine and without a base image, and a list of what is in them (SBOM).
 ///
@@ -43,6 +47,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     let missing = image::missing(args.arch, &programs);
     ensure!(missing.is_empty(), "no {}: {}", missing.join(", "), args.arch.remedy());
+    is_usable(&args.payload)?;
     let out = workspace_root().join(&args.out);
     let revision = revision();
     if revision.is_none() {
@@ -65,6 +70,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         println!("{name} {digest}\n  {}", layout.display());
     }
     println!("SBOM\n  {}", sbom.display());
+    Ok(())
+}
+
+/// Whether the operator takes a payload, all its files are there, and services of hosts can be rendered for each version of Kubernetes in it. Found
+/// here and not in the cluster.
+fn is_usable(payload: &Path) -> Result<()> {
+    let opened = Payload::open(payload).with_context(|| format!("open {}", payload.display()))?;
+    opened.verify_all().with_context(|| format!("verify {}", payload.display()))?;
+    ReleaseFile::new(VERSION, &"0".repeat(64), opened.by_minor().clone()).context("render the services of hosts")?;
     Ok(())
 }
 

@@ -1,4 +1,5 @@
-//! What is in the images, as one document of CycloneDX: the operator and `wicd.exe` with their crates, the payload's programs with their Go modules.
+//! What is in the images, as one document of CycloneDX: the operator and `wicd.exe` with their crates, the payload's programs with their Go modules,
+//! and what comes from packages of Debian.
 //!
 //! The crates are those that cargo resolves for the program's target. Go writes the modules of a program into it. Of a payload's program that
 //! Go did not build, and of its other files, the document has the hash alone.
@@ -15,20 +16,21 @@ use anyhow::{Context as _, Result, ensure};
 use devenv::{WINDOWS_TARGET, forget_caller, workspace_root};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
-use testbed::image::{Files, manifests};
+use testbed::image::{Files, manifests, must_gather};
 
 /// A file of the images, and what was compiled into it.
 struct Program {
     name: String,
     version: Option<String>,
-    sha256: String,
+    /// Not of a file that the image's build writes from others.
+    sha256: Option<String>,
     parts: BTreeSet<Part>,
 }
 
-/// A crate or a Go module.
+/// A crate, a Go module or a package of Debian.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Part {
-    /// `cargo` or `golang`, as in the URL of a package.
+    /// `cargo`, `golang` or `deb/debian`, as in the URL of a package.
     kind: &'static str,
     pub name: String,
     pub version: String,
@@ -50,16 +52,32 @@ pub(super) fn of(files: &Files) -> Result<String> {
         Program {
             name: "windows-node-pools".into(),
             version: Some(env!("CARGO_PKG_VERSION").into()),
-            sha256: sha256(&files.operator)?,
+            sha256: Some(sha256(&files.operator)?),
             parts: crates("controller", files.arch.target())?,
         },
         Program {
             name: "wicd.exe".into(),
             version: Some(env!("CARGO_PKG_VERSION").into()),
-            sha256: sha256(&files.wicd)?,
+            sha256: Some(sha256(&files.wicd)?),
             parts: crates("wicd", WINDOWS_TARGET)?,
         },
     ];
+    let of_debian = [("etc/ssl/certs/ca-certificates.crt", "ca-certificates", None)].into_iter().chain(
+        [
+            ("bin/bash", "bash-static", Some(must_gather::BASH)),
+            ("bin/busybox", "busybox-static", Some(must_gather::BUSYBOX)),
+        ]
+        .into_iter()
+        .filter(|_| must_gather::is_built(files.arch)),
+    );
+    for (name, package, file) in of_debian {
+        programs.push(Program {
+            name: name.into(),
+            version: None,
+            sha256: file.map(|file| sha256(Path::new(file))).transpose()?,
+            parts: BTreeSet::from([debian(package)?]),
+        });
+    }
     for (folder, manifest) in manifests(&files.payload)? {
         for file in manifest.files {
             let blob = folder.join(format!("{}.zst", file.path));
@@ -68,7 +86,7 @@ pub(super) fn of(files: &Files) -> Result<String> {
                 name: format!("payload/{}", prefix.display()),
                 parts: if is_program(&file.path) { modules(&blob)? } else { BTreeSet::new() },
                 version: file.version,
-                sha256: file.sha256,
+                sha256: Some(file.sha256),
             });
         }
     }
@@ -89,8 +107,11 @@ fn document(programs: &[Program]) -> Value {
     let program = |program: &Program| {
         let mut value = json!({
             "type": if program.parts.is_empty() { "file" } else { "application" },
-            "bom-ref": program.name, "name": program.name, "hashes": [{"alg": "SHA-256", "content": program.sha256}],
+            "bom-ref": program.name, "name": program.name,
         });
+        if let Some(sha256) = &program.sha256 {
+            value["hashes"] = json!([{"alg": "SHA-256", "content": sha256}]);
+        }
         if let Some(version) = &program.version {
             value["version"] = json!(version);
         }
@@ -144,6 +165,15 @@ fn of_cargo(line: &str) -> Option<Part> {
     // Some name alternatives as it was usual before SPDX.
     let licence = Some(licence.replace(" / ", " OR ").replace('/', " OR ")).filter(|licence| !licence.is_empty());
     Some(Part { kind: "cargo", name: name.into(), version: version.into(), licence, is_ours })
+}
+
+/// An installed package.
+fn debian(package: &str) -> Result<Part> {
+    let mut query = Command::new("dpkg-query");
+    let output = query.args(["--show", "--showformat", "${Version}", package]).output().context("start dpkg-query")?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
+    let (kind, version) = ("deb/debian", String::from_utf8(output.stdout)?);
+    Ok(Part { kind, name: package.into(), version, licence: None, is_ours: false })
 }
 
 fn is_program(path: &str) -> bool {
@@ -237,7 +267,7 @@ mod tests {
         let program = |name: &str, parts: &[&str]| Program {
             name: name.into(),
             version: None,
-            sha256: "0".into(),
+            sha256: Some("0".into()),
             parts: parts.iter().map(|name| part(name)).collect(),
         };
         let document = document(&[program("a", &["x", "y"]), program("b", &["y"]), program("c", &[])]);
