@@ -19,7 +19,7 @@ use testbed::{
 };
 use tokio::{task::spawn_blocking, time::sleep};
 
-use super::process::Usage;
+use super::{GIVEN_OPERATOR, process::Usage};
 
 /// The operator's own count of what it writes to the API server.
 pub(super) const API_WRITES: &str = "windows_node_pool_api_writes_total";
@@ -60,7 +60,10 @@ impl World {
 
     /// As [`World::start`], with further arguments of the operator.
     pub(super) async fn start_with(hosts: u32, payload_mib: u64, sim: SimOptions, args: &[&str]) -> Result<Self> {
-        let program = spawn_blocking(operator::build).await??;
+        let program = match std::env::var_os(GIVEN_OPERATOR) {
+            Some(given) => given.into(),
+            None => spawn_blocking(operator::build).await??,
+        };
         // Nodes are not to be found dead: they send no heartbeats, or late ones on a busy machine.
         let patient = ["--node-monitor-grace-period=24h", "--node-startup-grace-period=24h"];
         // The signer of certificates may ask as often as on OpenShift. Left alone it asks 20 times a second, and a hundred hosts
