@@ -14,7 +14,7 @@ use k8s_openapi::api::{
     events::v1::Event,
     rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding},
 };
-use kube::{Api, Client, Resource, ResourceExt as _, api::ListParams};
+use kube::{Api, Client, Resource, ResourceExt, api::ListParams};
 use serde::de::DeserializeOwned;
 use wnp_core::csr::is_decided;
 
@@ -35,7 +35,7 @@ const REQUESTS_OF_JOIN: u32 = 3;
 /// Events of the operator and of Kubernetes about a host that joins, leaves or changes, or whose operation is interrupted.
 const EVENTS_OF_JOIN: u32 = 4;
 const EVENTS_OF_REMOVAL: u32 = 6;
-const EVENTS_OF_CHANGE: u32 = 6;
+const EVENTS_OF_CHANGE: u32 = 4;
 const EVENTS_OF_INTERRUPTION: u32 = 8;
 
 const OPEN_CONNECTIONS: &str = "windows_node_pool_ssh_connections_open";
@@ -109,7 +109,7 @@ impl Rest {
             open_connections: world.operator.metric(OPEN_CONNECTIONS).await?,
             objects,
             versions,
-            undecided_requests: requests.iter().filter(|csr| !is_decided(csr)).map(|csr| csr.name_any()).collect(),
+            undecided_requests: requests.iter().filter(|csr| !is_decided(csr)).map(ResourceExt::name_any).collect(),
             requests: u32::try_from(requests.len())?,
             events: u32::try_from(events.len())?,
         })
@@ -252,7 +252,7 @@ mod tests {
             (Causes::default(), 0, 0),
             (Causes { joins: 100, ..Causes::default() }, 300, 400),
             (Causes { removals: 1, ..Causes::default() }, 0, 6),
-            (Causes { changes: 1, ..Causes::default() }, 0, 6),
+            (Causes { changes: 1, ..Causes::default() }, 0, 4),
             (Causes { joins: 1, interruptions: 2, ..Causes::default() }, 9, 20),
         ] {
             assert_eq!((causes.requests(), causes.events()), (requests, events), "{causes:?}");
