@@ -125,7 +125,7 @@ impl Scene {
     }
 
     /// Signs whatever is committed from now on with this key, or not at all.
-    fn signs_with(&self, key: Option<&str>) {
+    pub(crate) fn signs_with(&self, key: Option<&str>) {
         self.origin.git(&["config", "commit.gpgsign", if key.is_some() { "true" } else { "false" }]);
         if let Some(key) = key {
             self.origin.git(&["config", "gpg.format", "ssh"]);
@@ -134,7 +134,7 @@ impl Scene {
     }
 
     /// A new key. Returns the path of its private and the text of its public half.
-    fn new_signer(&self, name: &str) -> Result<(String, String)> {
+    pub(crate) fn new_signer(&self, name: &str) -> Result<(String, String)> {
         let path = self.origin.root().join(name);
         let made =
             Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-C", name, "-f"]).arg(&path).status()?;

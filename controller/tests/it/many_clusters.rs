@@ -1,16 +1,17 @@
 //! One repository with the hosts of many clusters. Each cluster follows its own folder, and what a commit does to one cluster no other
 //! notices.
 
-use anyhow::{Result, ensure};
-use api::{WindowsNodePool, conditions, conditions::kind};
+use anyhow::{Context as _, Result, ensure};
+use api::{IntOrPercent, Removal, WindowsNodePool, WindowsNodePoolSpec, conditions, conditions::kind};
+use kube::ResourceExt as _;
 use serde_json::json;
 use testbed::{
     deployment::NAMESPACE,
-    sim::{SimHost, SimOptions},
+    sim::{HostOptions, SimHost, SimOptions, Stats},
 };
 
 use crate::{
-    fleet::{World, is_ready, pool_status},
+    fleet::{World, is_cordoned, is_ready, pool_status},
     git::{POOL, Scene},
 };
 
@@ -29,8 +30,8 @@ fn follows(commit: &str, hosts: i32) -> impl Fn(&WindowsNodePool) -> bool {
     }
 }
 
-/// The pool refuses the newest commit for this reason.
-fn refuses(reason: &'static str) -> impl Fn(&WindowsNodePool) -> bool {
+/// The pool holds its hosts for this reason.
+fn holds(reason: &'static str) -> impl Fn(&WindowsNodePool) -> bool {
     move |pool| {
         let status = pool_status(pool);
         let synced = conditions::find(&status.conditions, kind::INVENTORY_SYNCED);
@@ -38,43 +39,185 @@ fn refuses(reason: &'static str) -> impl Fn(&WindowsNodePool) -> bool {
     }
 }
 
+/// The pool refuses this commit, because no trusted key has signed it.
+fn refuses(commit: &str) -> impl Fn(&WindowsNodePool) -> bool {
+    let revision = Some(format!("main@sha1:{commit}"));
+    move |pool| {
+        let refused = pool_status(pool).inventory.and_then(|i| i.refused_revision);
+        holds("VerificationError")(pool) && refused == revision
+    }
+}
+
+/// Two clusters that follow one repository.
+struct Sites {
+    /// The north, and the repository.
+    scene: Scene,
+    south: World,
+    /// Hosts of each. The last one of the north can be logged in to with the keys of both.
+    of_north: Vec<SimHost>,
+    of_south: Vec<SimHost>,
+}
+
+impl Sites {
+    async fn new() -> Result<Self> {
+        let (scene, south) = tokio::try_join!(Scene::new(2), World::new(SimOptions::default(), &[]))?;
+        let keys = [&scene.world.key, &south.key].map(|key| key.public_key().clone());
+        let moves = HostOptions { authorized_keys: Some(keys.into()), ..HostOptions::named("moves") };
+        let mut of_north = scene.hosts.clone();
+        of_north.push(scene.world.sim.host(moves).await?);
+        let of_south = south.hosts("south", 3).await?;
+        secret(&south, "repository", &json!({"ca.crt": scene.server.authority.pem})).await?;
+        Ok(Self { scene, south, of_north, of_south })
+    }
+
+    /// The pool of a site, which may remove so many hosts at once.
+    fn pool(&self, site: &str, max_removals: u32) -> WindowsNodePoolSpec {
+        let verify = json!({"secretRef": {"name": "signers"}});
+        let mut spec = self.scene.spec(json!({"path": format!("sites/{site}"), "verify": verify}));
+        spec.inventory.removal = Some(Removal { max_removals: Some(IntOrPercent::Int(max_removals)) });
+        spec
+    }
+
+    fn commit(&self, site: &str, hosts: &[&SimHost], message: &str) -> String {
+        self.scene.origin.commit(&format!("sites/{site}/hosts.yaml"), list(hosts), message)
+    }
+
+    async fn until_north(&self, what: &str, check: impl Fn(&WindowsNodePool) -> bool) -> Result<()> {
+        self.scene.world.until(POOL, what, check).await
+    }
+
+    async fn until_south(&self, what: &str, check: impl Fn(&WindowsNodePool) -> bool) -> Result<()> {
+        self.south.until(POOL, what, check).await
+    }
+}
+
+async fn secret(world: &World, name: &str, data: &serde_json::Value) -> Result<()> {
+    let metadata = json!({"name": name, "namespace": NAMESPACE});
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": data});
+    world.control_plane.apply_yaml(&secret.to_string()).await
+}
+
+fn all(hosts: &[SimHost]) -> Vec<&SimHost> {
+    hosts.iter().collect()
+}
+
+fn stats(hosts: &[SimHost]) -> Vec<Stats> {
+    hosts.iter().map(SimHost::stats).collect()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn one_repository_has_the_hosts_of_two_clusters() -> Result<()> {
-    // The first cluster, with the repository.
-    let scene = Scene::new(2).await?;
-    let (north, origin) = (&scene.world, &scene.origin);
-    let south = World::new(SimOptions::default(), &[]).await?;
-    let of_south = south.hosts("south", 2).await?;
-    let secret = json!({
-        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "repository", "namespace": NAMESPACE},
-        "stringData": {"ca.crt": scene.server.authority.pem},
-    });
-    south.control_plane.apply_yaml(&secret.to_string()).await?;
+    let sites = Box::pin(Sites::new()).await?;
+    let (north, south) = (&sites.scene.world, &sites.south);
+    let (signer, public) = sites.scene.new_signer("signer")?;
+    for world in [north, south] {
+        secret(world, "signers", &json!({"signer.sshpub": public})).await?;
+    }
+    sites.scene.signs_with(Some(&signer));
+    sites.commit("north", &all(&sites.of_north), "Hosts of the north");
+    let first = sites.commit("south", &all(&sites.of_south), "Hosts of the south");
+    north.apply(POOL, &sites.pool("north", 1)).await?;
+    south.apply(POOL, &sites.pool("south", 2)).await?;
+    sites.until_north("the north has its hosts", follows(&first, 3)).await?;
+    sites.until_south("the south has its hosts", follows(&first, 3)).await?;
 
-    origin.commit("sites/north/hosts.yaml", list(&[&scene.hosts[0], &scene.hosts[1]]), "Hosts of the north");
-    let first = origin.commit("sites/south/hosts.yaml", list(&[&of_south[0], &of_south[1]]), "Hosts of the south");
-    north.apply(POOL, &scene.spec(json!({"path": "sites/north"}))).await?;
-    south.apply(POOL, &scene.spec(json!({"path": "sites/south"}))).await?;
-    north.until(POOL, "the north has its hosts", follows(&first, 2)).await?;
-    south.until(POOL, "the south has its hosts", follows(&first, 2)).await?;
+    Box::pin(what_nobody_signed_changes_no_cluster(&sites, &signer)).await?;
+    Box::pin(a_folder_that_goes_removes_no_node(&sites)).await?;
+    Box::pin(a_host_of_another_cluster_stays_where_it_is(&sites)).await?;
+    Box::pin(each_cluster_removes_what_it_may(&sites)).await?;
+    Box::pin(a_host_moves(&sites)).await
+}
 
-    // A folder that goes removes no node, and the other cluster works on.
-    let stats: Vec<_> = scene.hosts.iter().map(SimHost::stats).collect();
-    origin.git(&["rm", "-rq", "sites/south"]);
-    let lost = origin.commit_all("Without the south");
-    south.until(POOL, "the south keeps its hosts", refuses("PathNotFound")).await?;
-    north.until(POOL, "the north follows the commit", follows(&lost, 2)).await?;
-    ensure!(stats == scene.hosts.iter().map(SimHost::stats).collect::<Vec<_>>(), "hosts of the north were contacted");
-    ensure!(south.node(of_south[0].name()).await?.is_some(), "a node of the south is gone");
+/// One history, verified by both.
+async fn what_nobody_signed_changes_no_cluster(sites: &Sites, signer: &str) -> Result<()> {
+    let (north, south) = (all(&sites.of_north), all(&sites.of_south));
+    let before = [stats(&sites.of_north), stats(&sites.of_south)];
+    sites.scene.signs_with(None);
+    sites.commit("north", &north[..2], "Without one of the north");
+    let unsigned = sites.commit("south", &south[..2], "Without one of the south");
+    sites.until_north("the north refuses what is not signed", refuses(&unsigned)).await?;
+    sites.until_south("the south refuses what is not signed", refuses(&unsigned)).await?;
+    for (world, hosts) in [(&sites.scene.world, &sites.of_north), (&sites.south, &sites.of_south)] {
+        for host in hosts {
+            let instance = world.instance(host.name()).await?.context("no instance")?;
+            ensure!(!instance.is_leaving(), "{} leaves", host.name());
+        }
+    }
+    sites.scene.signs_with(Some(signer));
+    sites.commit("north", &north, "All of the north");
+    let signed = sites.commit("south", &south, "All of the south");
+    sites.until_north("the north follows what is signed", follows(&signed, 3)).await?;
+    sites.until_south("the south follows what is signed", follows(&signed, 3)).await?;
+    ensure!(before == [stats(&sites.of_north), stats(&sites.of_south)], "hosts were contacted");
+    Ok(())
+}
 
-    // A host of the north in the folder of the south, by mistake: the south has no key that it takes.
-    let both = list(&[&of_south[0], &of_south[1], &scene.hosts[0]]);
-    origin.commit("sites/south/hosts.yaml", both, "A host of another cluster");
-    south.until_failed(scene.hosts[0].name(), "AuthenticationFailed").await?;
-    ensure!(scene.hosts[0].stats().processes == stats[0].processes, "a program was started on a host of the north");
+/// And the other cluster works on.
+async fn a_folder_that_goes_removes_no_node(sites: &Sites) -> Result<()> {
+    let before = stats(&sites.of_north);
+    sites.scene.origin.git(&["rm", "-rq", "sites/south"]);
+    let lost = sites.scene.origin.commit_all("Without the south");
+    sites.until_south("the south keeps its hosts", holds("PathNotFound")).await?;
+    sites.until_north("the north follows the commit", follows(&lost, 3)).await?;
+    ensure!(before == stats(&sites.of_north), "hosts of the north were contacted");
+    for host in &sites.of_south {
+        ensure!(sites.south.node(host.name()).await?.is_some(), "the node {} is gone", host.name());
+    }
+    Ok(())
+}
+
+/// Hosts of the north in the folder of the south, by mistake: one that only the north can log in to, and one that both can.
+async fn a_host_of_another_cluster_stays_where_it_is(sites: &Sites) -> Result<()> {
+    let (north, south) = (&sites.scene.world, &sites.south);
+    let mut hosts = all(&sites.of_south);
+    let (locked, open) = (&sites.of_north[0], &sites.of_north[2]);
+    let (processes, services) = (locked.stats().processes, open.services());
+    let uid = north.node(open.name()).await?.context("no Node")?.uid();
+    hosts.extend([locked, open]);
+    sites.commit("south", &hosts, "Hosts of another cluster");
+    south.until_failed(locked.name(), "AuthenticationFailed").await?;
+    south.until_failed(open.name(), "HostOfAnotherCluster").await?;
+    ensure!(locked.stats().processes == processes, "a program was started on a host of the north");
 
     // Corrected, each has its own again.
-    let last = origin.commit("sites/south/hosts.yaml", list(&[&of_south[0], &of_south[1]]), "Corrected");
-    south.until(POOL, "the south is as before", follows(&last, 2)).await?;
-    north.until(POOL, "the north is as before", follows(&last, 2)).await
+    let last = sites.commit("south", &hosts[..3], "Corrected");
+    sites.until_south("the south is as before", follows(&last, 3)).await?;
+    sites.until_north("the north is as before", follows(&last, 3)).await?;
+    let node = north.node(open.name()).await?.context("the Node is gone")?;
+    ensure!(node.uid() == uid && !is_cordoned(&node), "the Node of {} is another one, or cordoned", open.name());
+    ensure!(open.services() == services, "services were changed: {:?}", open.services());
+    Ok(())
+}
+
+/// Two hosts leave each folder. The north may remove one at once, and the south two.
+async fn each_cluster_removes_what_it_may(sites: &Sites) -> Result<()> {
+    let (north, south) = (all(&sites.of_north), all(&sites.of_south));
+    sites.commit("north", &north[2..], "One host of the north");
+    let one = sites.commit("south", &south[..1], "One host of the south");
+    for host in &sites.of_south[1..] {
+        sites.south.until_gone(host).await?;
+    }
+    sites.until_south("the south has one host", follows(&one, 1)).await?;
+    sites.until_north("the north holds", holds("MassRemovalBlocked")).await?;
+    for host in &sites.of_north {
+        let instance = sites.scene.world.instance(host.name()).await?.context("no instance")?;
+        ensure!(!instance.is_leaving() && !host.services().is_empty(), "{} leaves", host.name());
+    }
+    let corrected = sites.commit("north", &north, "All of the north");
+    sites.until_north("the north has all its hosts", follows(&corrected, 3)).await
+}
+
+/// Out of the one folder, until its Node is gone, and then into the other.
+async fn a_host_moves(sites: &Sites) -> Result<()> {
+    let (north, host) = (all(&sites.of_north), &sites.of_north[2]);
+    sites.commit("north", &north[..2], "It leaves the north");
+    sites.scene.world.until_gone(host).await?;
+    // Its next kubelet is one of the south. The test bed needs to be informed, the operator does not.
+    sites.south.sim.take_over(host);
+    let moved = sites.commit("south", &[&sites.of_south[0], host], "It joins the south");
+    sites.until_south("the south has it", follows(&moved, 2)).await?;
+    sites.until_north("the north has the others", follows(&moved, 2)).await?;
+    ensure!(sites.south.node(host.name()).await?.is_some(), "there is no Node");
+    ensure!(sites.scene.world.node(host.name()).await?.is_none(), "the north has a Node again");
+    Ok(())
 }

@@ -14,10 +14,18 @@ use kube::{
     api::{DeleteParams, PostParams},
     runtime::{WatchStreamExt as _, watcher},
 };
+use rand::RngCore as _;
 use serde_json::json;
-use testbed::sim::{HostOptions, SimOptions};
+use testbed::{
+    ControlPlane, ControlPlaneOptions,
+    payload::{Content, Entry},
+    sim::{HostOptions, SimHost, SimOptions},
+};
 
-use crate::fleet::{World, has, is_cordoned, is_cordoned_by_us, pool_status, spec, spec_with, status};
+use crate::{
+    fleet::{World, entries, has, is_cordoned, is_cordoned_by_us, pool_status, spec, spec_with, status},
+    rollout::until_updated,
+};
 
 /// Seconds that pods ask for to end.
 const GRACE: i64 = 7;
@@ -107,9 +115,12 @@ fn observe(world: &World) -> (Arc<Mutex<Observed>>, [tokio::task::JoinHandle<()>
 
 #[tokio::test(flavor = "multi_thread")]
 async fn hosts_leave() -> Result<()> {
-    let termination = std::time::Duration::from_millis(500);
-    let world = World::new(SimOptions { termination, ..SimOptions::default() }, &[]).await?;
-    tokio::try_join!(
+    let sim = SimOptions { termination: std::time::Duration::from_millis(500), ..SimOptions::default() };
+    let control_plane = Box::pin(ControlPlane::start(ControlPlaneOptions::default())).await?;
+    let payload = payload(Content::Bytes(b"kubelet".into()));
+    let mut world = Box::pin(World::on(control_plane, sim, &payload, None, &[])).await?;
+    world.operator.leads().await?;
+    let (.., again) = tokio::try_join!(
         one_at_a_time_and_gently(&world),
         a_budget_blocks(&world),
         the_pool_is_deleted(&world),
@@ -117,6 +128,42 @@ async fn hosts_leave() -> Result<()> {
         the_host_is_out_of_reach(&world),
         what_is_deleted_by_hand_comes_back(&world),
     )?;
+    only_what_has_changed_is_sent(&mut world, &again).await
+}
+
+/// Size of a file of the payload that never changes and does not compress, and of what does not compress of the one that changes.
+const UNCHANGED: u64 = 4 << 20;
+const CHANGED: u64 = 1 << 20;
+/// Bytes that come over a connection beside the payload, at most.
+const BESIDE: u64 = 200 << 10;
+
+fn payload(kubelet: Content) -> Vec<Entry> {
+    let unchanged = Entry::with(r"C:\k\cni\host-local.exe", Content::Random { size: UNCHANGED, seed: 1 });
+    let kubelet = Entry::with(r"C:\k\kubelet.exe", kubelet).services(&["kubelet"]);
+    // The first one is another kubelet.
+    entries(b"").into_iter().skip(1).chain([kubelet, unchanged]).collect()
+}
+
+/// Bytes that a host has received.
+fn received(host: &SimHost) -> u64 {
+    host.stats().bytes_received
+}
+
+/// Of another payload, a host receives the file that it does not have, compressed.
+async fn only_what_has_changed_is_sent(world: &mut World, hosts: &[SimHost]) -> Result<()> {
+    let before: Vec<u64> = hosts.iter().map(received).collect();
+    let mut kubelet = vec![0; 4 * usize::try_from(CHANGED)?];
+    rand::rng().fill_bytes(&mut kubelet[..usize::try_from(CHANGED)?]);
+    let version = |pool: &WindowsNodePool| pool_status(pool).desired_version;
+    let last = version(&world.pool("again").await?);
+    world.give("next", &payload(Content::Bytes(kubelet)))?;
+    world.restart().await?;
+    world.until("again", "it has another version", |pool| version(pool) != last).await?;
+    until_updated(world, "again").await?;
+    for (host, before) in hosts.iter().zip(before) {
+        let sent = received(host) - before;
+        ensure!((CHANGED..CHANGED + BESIDE).contains(&sent), "{} received {sent} bytes", host.name());
+    }
     Ok(())
 }
 
@@ -226,6 +273,14 @@ async fn orphans_go_on_running(world: &World) -> Result<()> {
     ensure!(!before.is_empty() && host.services() == before, "{:?} {before:?}", host.services());
     ensure!(host.stats().connections == 1, "the host was touched");
     world.until_event("orphan", "Orphaned").await?;
+
+    // In a pool again: it has the whole payload, and nothing of that is sent.
+    let first = received(&host);
+    ensure!(first > UNCHANGED, "it received {first} bytes when it joined");
+    world.join("orphans", &spec(std::slice::from_ref(&host))).await?;
+    world.until_joined("orphan").await?;
+    let sent = received(&host) - first;
+    ensure!(host.stats().connections > 1 && sent < BESIDE, "it received {sent} bytes when it joined again");
     Ok(())
 }
 
@@ -262,10 +317,11 @@ async fn the_host_is_out_of_reach(world: &World) -> Result<()> {
     world.until("lost", "it is forgiven", |p| unclean(p).is_empty()).await
 }
 
-async fn what_is_deleted_by_hand_comes_back(world: &World) -> Result<()> {
+async fn what_is_deleted_by_hand_comes_back(world: &World) -> Result<Vec<SimHost>> {
     let hosts = world.hosts("again", 2).await?;
     world.join("again", &spec_with(&hosts, json!({"rollout": {"maxUnavailable": 2}}))).await?;
     let (instance, node) = (hosts[0].name(), hosts[1].name());
+    let joined: Vec<u64> = hosts.iter().map(received).collect();
 
     let first = world.instance(instance).await?.context("no instance")?;
     let instances: Api<api::WindowsInstance> = Api::all(world.client.clone());
@@ -282,5 +338,11 @@ async fn what_is_deleted_by_hand_comes_back(world: &World) -> Result<()> {
         .await?;
     world.until_joined(node).await?;
     ensure!(hosts.iter().all(|h| h.boots() == 1), "a host was restarted");
-    world.until("again", "all are Ready", |p| crate::fleet::is_ready(p) && pool_status(p).ready_nodes == 2).await
+    world.until("again", "all are Ready", |p| crate::fleet::is_ready(p) && pool_status(p).ready_nodes == 2).await?;
+
+    // Without its Node, a host still has its files. One that was removed has nothing, and receives all again.
+    let sent: Vec<u64> = hosts.iter().zip(&joined).map(|(host, before)| received(host) - before).collect();
+    ensure!(joined.iter().all(|bytes| *bytes > UNCHANGED), "{joined:?} bytes when they joined");
+    ensure!(sent[0] > UNCHANGED && sent[1] < BESIDE, "{sent:?} bytes when they joined again");
+    Ok(hosts)
 }

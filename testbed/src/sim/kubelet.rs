@@ -49,9 +49,14 @@ pub const BROKEN: &[u8] = b"BROKEN";
 /// Delay after which Windows starts the service again.
 const START_AGAIN: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// Runs the machine's kubelet whenever its service runs, and has wicd's service go on with its work.
-pub(super) async fn supervise(fleet: Arc<Fleet>, machine: Arc<Machine>) {
-    tokio::join!(run_when_started(&fleet, &machine), go_on(&machine));
+/// Runs the machine's kubelet whenever its service runs, and has wicd's service go on with its work, until the machine goes to another cluster
+/// than this one.
+pub(super) async fn supervise(fleet: Arc<Fleet>, machine: Arc<Machine>, cluster: u32) {
+    let mut state = machine.state();
+    tokio::select! {
+        _ = async { tokio::join!(run_when_started(&fleet, &machine), go_on(&machine)) } => {}
+        _ = state.wait_for(|s| s.cluster != cluster) => {}
+    }
 }
 
 /// As the real one, wicd's service continues later what it could not do, be it that another process held the host's lock.

@@ -9,7 +9,7 @@ use std::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Duration, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use api::host::Verb;
@@ -50,6 +50,8 @@ pub(super) struct State {
     pub(super) boot: Duration,
     /// Where its SSH port is.
     pub(super) address: SocketAddr,
+    /// Number of the cluster whose world runs its kubelet now.
+    pub(super) cluster: u32,
 }
 
 /// How a machine is made.
@@ -75,6 +77,8 @@ pub(super) struct Machine {
     state: Arc<watch::Sender<State>>,
     pub(super) connections: AtomicU64,
     processes: AtomicU64,
+    /// Microseconds that programs ran.
+    busy: AtomicU64,
     pub(super) received: Arc<AtomicU64>,
     /// Programs whose content has been found to match their name, with time and size that they had.
     whole: Mutex<HashMap<String, (SystemTime, u64)>>,
@@ -97,7 +101,16 @@ impl Machine {
         let drive = parts.dir.join("drive_c");
         super::drive::format(&drive, &parts.dir.join("linux"))?;
         let (boot, address) = (parts.boot, parts.address);
-        let state = State { powered: true, boots: 1, faults: Vec::new(), revision: 0, kubelet_runs: 0, boot, address };
+        let state = State {
+            powered: true,
+            boots: 1,
+            faults: Vec::new(),
+            revision: 0,
+            kubelet_runs: 0,
+            boot,
+            address,
+            cluster: 0,
+        };
         let state = Arc::new(watch::Sender::new(state));
         let revised = state.clone();
         let changed = move |event, service: &str| {
@@ -114,6 +127,7 @@ impl Machine {
             state,
             connections: AtomicU64::new(0),
             processes: AtomicU64::new(0),
+            busy: AtomicU64::new(0),
             received: Arc::default(),
             whole: Mutex::default(),
             parts,
@@ -180,6 +194,11 @@ impl Machine {
         }
     }
 
+    /// How long its programs ran that have ended.
+    pub(super) fn busy(&self) -> Duration {
+        Duration::from_micros(self.busy.load(Ordering::Relaxed))
+    }
+
     pub(super) fn admits(&self, user: &str, key: &PublicKey) -> bool {
         // User names have no case on Windows.
         let files: Vec<String> = KEY_FILES.iter().filter_map(|parts| self.key_file(parts)).collect();
@@ -207,7 +226,13 @@ impl Machine {
     pub(super) async fn execute(self: &Arc<Self>, command: &str) -> Exit {
         self.processes.fetch_add(1, Ordering::Relaxed);
         let (machine, command) = (self.clone(), command.to_string());
-        let process = tokio::spawn(async move { machine.process(&command).await });
+        let process = tokio::spawn(async move {
+            let begun = Instant::now();
+            let exit = machine.process(&command).await;
+            let ran = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+            machine.busy.fetch_add(ran, Ordering::Relaxed);
+            exit
+        });
         process.await.unwrap_or_else(|_| Exit::new(0xC000_0005, ""))
     }
 

@@ -217,11 +217,21 @@ impl Sim {
         })?;
         machine.change(|s| s.faults = options.faults);
         tokio::spawn(port::serve(machine.clone(), listener, self.stop.clone()));
-        if let Some(fleet) = &self.fleet {
-            let machine = machine.clone();
-            fleet.spawn(|fleet| kubelet::supervise(fleet, machine));
-        }
+        self.run(machine.clone(), 0);
         Ok(SimHost { machine })
+    }
+
+    /// Runs the kubelet of another world's host from now on: its Node is one of this world's cluster. All else of it stays where it is.
+    pub fn take_over(&self, host: &SimHost) {
+        let cluster = host.machine.state().borrow().cluster + 1;
+        host.machine.change(|s| s.cluster = cluster);
+        self.run(host.machine.clone(), cluster);
+    }
+
+    fn run(&self, machine: Arc<Machine>, cluster: u32) {
+        if let Some(fleet) = &self.fleet {
+            fleet.spawn(|fleet| kubelet::supervise(fleet, machine, cluster));
+        }
     }
 }
 
@@ -282,6 +292,11 @@ impl SimHost {
     /// What has happened to it since it was made.
     pub fn stats(&self) -> Stats {
         self.machine.stats()
+    }
+
+    /// How long its programs ran that have ended, all together.
+    pub fn busy(&self) -> Duration {
+        self.machine.busy()
     }
 
     /// Restarts it, as a person with the power button would.

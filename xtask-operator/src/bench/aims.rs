@@ -1,7 +1,5 @@
 //! What the operator must reach, on 2 cores with the control plane and all hosts on them.
 
-use serde_json::Value;
-
 use super::report::{Field, number};
 
 /// One bound of a field.
@@ -30,22 +28,19 @@ impl Aim {
     }
 }
 
-/// Of `bench join`. `one` is how long the profile `1` took, if it ran before.
-pub(super) fn join(profile: &str, one: Option<f64>) -> Vec<Aim> {
+/// Of `bench join`.
+pub(super) fn join(profile: &str) -> Vec<Aim> {
     let mut aims = vec![
         AtMost("ssh_connections_per_host", 1.0),
         AtMost("processes_per_host", 4.0),
         AtMost("api_writes_per_host", 14.0),
     ];
     match profile {
-        "100" => {
-            aims.push(Below("peak_rss_mib", 64.0));
-            aims.extend(one.map(|one| Below("seconds", 2.0 * one)));
-        }
+        "100" => aims.extend([Below("ratio_to_one", 2.0), Below("peak_rss_mib", 64.0)]),
         "1000" => aims.extend([Below("seconds", 120.0), Below("peak_rss_mib", 150.0)]),
         "5000" => aims.extend([Below("seconds", 900.0), Below("peak_rss_mib", 250.0)]),
         "payload" => aims.push(Below("seconds", 40.0)),
-        "direct" | "latency" => aims.push(Below("seconds", 10.0)),
+        "direct" | "latency" => aims.extend([AtMost("ratio_to_sftp", 1.0), Below("seconds", 10.0)]),
         "processes" => aims.push(Below("seconds", 8.0)),
         _ => {}
     }
@@ -61,6 +56,11 @@ pub(super) fn rollout(hosts: u32) -> Vec<Aim> {
         Below("status_writes_per_host", 15.0),
         Below("disrupted_seconds_per_host", 10.0),
     ]
+}
+
+/// Of `bench upload`: as fast as the fastest of OpenSSH's tools.
+pub(super) fn upload() -> Vec<Aim> {
+    vec![AtLeast("ratio_to_fastest", 1.0)]
 }
 
 /// Of `bench idle`: less than 1 % of a core.
@@ -83,51 +83,88 @@ pub(super) fn inventory(hosts: u32) -> Vec<Aim> {
     aims
 }
 
-/// The field of a report that names the fields whose aims a result misses. What was not measured misses nothing.
-pub(super) fn missed(aims: &[Aim], fields: &[Field]) -> Field {
-    let missed = |aim: &Aim| number(fields, aim.field()).is_some_and(|value| !aim.met(value));
-    let names: Vec<&str> = aims.iter().copied().filter(missed).map(Aim::field).collect();
-    ("aims_missed", if names.is_empty() { Value::from("none") } else { names.join(",").into() })
+/// The fields of a report that name the fields whose aims a result misses, and those that could not be judged.
+pub(super) fn judged(aims: &[Aim], fields: &[Field]) -> [Field; 2] {
+    let names = |of: &dyn Fn(&Aim) -> bool| {
+        let names: Vec<&str> = aims.iter().filter(|aim| of(aim)).map(|aim| aim.field()).collect();
+        if names.is_empty() { "none".to_owned() } else { names.join(",") }
+    };
+    let value = |aim: &Aim| number(fields, aim.field());
+    [
+        ("aims_missed", names(&|aim| value(aim).is_some_and(|value| !aim.met(value))).into()),
+        ("aims_not_measured", names(&|aim| value(aim).is_none()).into()),
+    ]
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        super::report::{Cell, ratio, round, share},
+        *,
+    };
+
+    const NONE: &str = "none";
+
+    /// A field for each aim: what just meets its bound.
+    fn met(aims: &[Aim]) -> Vec<Field> {
+        let just = |aim: &Aim| match aim {
+            Below(field, bound) => (*field, round(bound - 0.001)),
+            AtMost(field, bound) | AtLeast(field, bound) => (*field, round(*bound)),
+        };
+        aims.iter().map(just).collect()
+    }
 
     #[test]
-    fn a_result_names_the_aims_that_it_misses() {
-        for (aims, fields, expected) in [
-            (rollout(500), [("slots_used_ratio", 0.95), ("api_writes_per_host", 9.0)], "none"),
+    fn a_result_names_the_aims_that_it_misses_and_those_that_were_not_measured() {
+        for (aims, other, missed, not_measured) in [
+            (join("100"), vec![], NONE, NONE),
+            (join("100"), vec![("ratio_to_one", share(2.0))], "ratio_to_one", NONE),
+            (join("100"), vec![("ratio_to_one", ratio(20.0, None))], NONE, "ratio_to_one"),
+            (join("100"), vec![("peak_rss_mib", round(64.0))], "peak_rss_mib", NONE),
             (
-                rollout(500),
-                [("slots_used_ratio", 0.94), ("api_writes_per_host", 9.1)],
-                "slots_used_ratio,api_writes_per_host",
+                join("1000"),
+                vec![("seconds", round(120.0)), ("ssh_connections_per_host", round(1.001))],
+                "ssh_connections_per_host,seconds",
+                NONE,
             ),
+            (join("5000"), vec![("seconds", round(900.0))], "seconds", NONE),
+            (join("direct"), vec![("ratio_to_sftp", ratio(6.001, Some(6.0)))], "ratio_to_sftp", NONE),
+            (join("latency"), vec![("ratio_to_sftp", ratio(6.0, Some(6.0)))], NONE, NONE),
+            (
+                join("latency"),
+                vec![("ratio_to_sftp", Cell::NONE), ("seconds", round(10.0))],
+                "seconds",
+                "ratio_to_sftp",
+            ),
+            // What is printed as 0.95, 9, 1 and 64 is not that.
+            (rollout(500), vec![("slots_used_ratio", share(0.945))], "slots_used_ratio", NONE),
+            (rollout(500), vec![("api_writes_per_host", round(9.01))], "api_writes_per_host", NONE),
+            (join("100"), vec![("peak_rss_mib", round(63.99))], NONE, NONE),
+            (upload(), vec![("ratio_to_fastest", share(0.999))], "ratio_to_fastest", NONE),
+            (rollout(2000), vec![("slots_used_ratio", share(0.9))], NONE, NONE),
+            (rollout(2000), vec![("slots_used_ratio", Cell::NONE)], NONE, "slots_used_ratio"),
             (
                 rollout(2000),
-                [("slots_used_ratio", 0.9), ("disrupted_seconds_per_host", 10.0)],
+                vec![("slots_used_ratio", share(f64::NAN)), ("disrupted_seconds_per_host", round(10.0))],
                 "disrupted_seconds_per_host",
+                "slots_used_ratio",
             ),
-            (join("100", None), [("seconds", 20.0), ("peak_rss_mib", 63.9)], "none"),
-            (join("100", Some(6.0)), [("seconds", 12.0), ("peak_rss_mib", 64.0)], "peak_rss_mib,seconds"),
-            (
-                join("1000", None),
-                [("seconds", 120.0), ("ssh_connections_per_host", 1.1)],
-                "ssh_connections_per_host,seconds",
-            ),
-            (join("5000", None), [("seconds", 899.9), ("peak_rss_mib", 249.9)], "none"),
-            (idle(1000, 300), [("cpu_seconds", 3.0), ("api_writes", 1.0)], "api_writes,cpu_seconds"),
-            (idle(1000, 300), [("cpu_seconds", 2.9), ("rss_mib", 100.0)], "rss_mib"),
-            (
-                inventory(1000),
-                [("push_to_instances_seconds", 10.0), ("fetched_bytes_one_line_change", 1.0)],
-                "push_to_instances_seconds",
-            ),
-            (inventory(5000), [("push_to_instances_seconds", 10.0), ("fetched_bytes_one_line_change", 1.0)], "none"),
+            (idle(1000, 300), vec![("api_writes", 1.into())], "api_writes", NONE),
+            (idle(1000, 300), vec![("rss_mib", round(100.0))], "rss_mib", NONE),
+            (idle(5000, 300), vec![("rss_mib", round(100.0))], NONE, NONE),
+            (inventory(1000), vec![("push_to_instances_seconds", round(10.0))], "push_to_instances_seconds", NONE),
+            (inventory(5000), vec![("push_to_instances_seconds", round(10.0))], NONE, NONE),
         ] {
-            let fields = fields.map(|(name, value)| (name, Value::from(value)));
-            assert_eq!(missed(&aims, &fields).1, expected, "{aims:?} {fields:?}");
+            // The first field of a name is the one that counts.
+            let fields = [other.clone(), met(&aims)].concat();
+            let expected = [("aims_missed", missed.into()), ("aims_not_measured", not_measured.into())];
+            assert_eq!(judged(&aims, &fields), expected, "{other:?}");
         }
-        assert_eq!(missed(&rollout(500), &[("slots_used_ratio", Value::Null)]).1, "none");
+    }
+
+    #[test]
+    fn without_a_field_its_aim_is_not_measured() {
+        let [(_, missed), (_, not_measured)] = judged(&upload(), &[]);
+        assert_eq!((missed, not_measured), (NONE.into(), "ratio_to_fastest".into()));
     }
 }

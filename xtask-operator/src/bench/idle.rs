@@ -59,7 +59,7 @@ pub(super) async fn run(args: &Args) -> Result<()> {
         ("rss_mib", round(after.rss_mib)),
         ("load", load.into()),
     ];
-    fields.push(aims::missed(&aims::idle(args.hosts, args.seconds), &fields));
+    fields.extend(aims::judged(&aims::idle(args.hosts, args.seconds), &fields));
     Report::new(args.json).add(&fields);
     Ok(())
 }

@@ -115,7 +115,7 @@ async fn measure(hosts: u32) -> Result<Vec<Field>> {
         ("peak_rss_mib", round(usage.peak_rss_mib)),
         ("load", load.into()),
     ];
-    fields.push(aims::missed(&aims::inventory(hosts), &fields));
+    fields.extend(aims::judged(&aims::inventory(hosts), &fields));
     Ok(fields)
 }
 

@@ -9,7 +9,8 @@ use testbed::sim::{Link, SimHost, SimOptions, Stats};
 use super::{
     aims, load,
     process::Usage,
-    report::{Field, Report, number, round},
+    report::{Cell, Field, Report, number, ratio, round},
+    upload,
     world::{API_WRITES, World, without_heartbeats},
 };
 
@@ -32,11 +33,13 @@ pub(super) struct Args {
 struct Profile {
     name: &'static str,
     hosts: u32,
-    payload_mib: u64,
+    payload_mib: u32,
     rtt: Duration,
     process_start: Duration,
     /// How long a kubelet takes from its start to its Node.
     boot: Duration,
+    /// Whether OpenSSH's sftp sends the same bytes first, for comparison.
+    beside_sftp: bool,
 }
 
 const PROFILES: [Profile; 9] = [
@@ -46,10 +49,12 @@ const PROFILES: [Profile; 9] = [
     many("1000", 1000),
     many("5000", 5000),
     Profile { payload_mib: 235, boot: Duration::ZERO, ..many("payload", 20) },
-    Profile { payload_mib: 235, boot: Duration::ZERO, ..many("direct", 1) },
-    Profile { payload_mib: 235, boot: Duration::ZERO, rtt: Duration::from_millis(20), ..many("latency", 1) },
+    DIRECT,
+    Profile { name: "latency", rtt: Duration::from_millis(20), ..DIRECT },
     Profile { boot: Duration::ZERO, process_start: Duration::from_millis(300), ..many("processes", 5) },
 ];
+
+const DIRECT: Profile = Profile { payload_mib: 235, boot: Duration::ZERO, beside_sftp: true, ..many("direct", 1) };
 
 const fn many(name: &'static str, hosts: u32) -> Profile {
     Profile {
@@ -59,6 +64,7 @@ const fn many(name: &'static str, hosts: u32) -> Profile {
         rtt: Duration::ZERO,
         process_start: Duration::ZERO,
         boot: Duration::from_secs(5),
+        beside_sftp: false,
     }
 }
 
@@ -84,6 +90,15 @@ pub(super) async fn run(args: &Args) -> Result<()> {
     if failed.is_empty() { Ok(()) } else { bail!("profiles failed: {}", failed.join(", ")) }
 }
 
+/// What OpenSSH's sftp takes for the same bytes over the same line, where it is compared and can be measured.
+async fn sftp_seconds(profile: &Profile) -> Option<f64> {
+    if !profile.beside_sftp {
+        return None;
+    }
+    let measured = upload::sftp_seconds(profile.payload_mib, profile.rtt).await;
+    measured.inspect_err(|error| eprintln!("{}: sftp is not measured: {error:#}", profile.name)).ok()
+}
+
 /// `one` is how long a single host took.
 async fn measure(profile: &Profile, limit: Duration, one: Option<f64>) -> Result<Vec<Field>> {
     let sim = SimOptions {
@@ -92,7 +107,8 @@ async fn measure(profile: &Profile, limit: Duration, one: Option<f64>) -> Result
         boot: profile.boot,
         ..without_heartbeats()
     };
-    let mut world = World::start(profile.hosts, profile.payload_mib, sim).await?;
+    let mut world = World::start(profile.hosts, profile.payload_mib.into(), sim).await?;
+    let sftp = sftp_seconds(profile).await;
     let load = load();
     let idle = world.control_plane_seconds()?;
     let seconds = world.join(&WindowsNodePoolSpec::default(), limit).await?.as_secs_f64();
@@ -105,6 +121,9 @@ async fn measure(profile: &Profile, limit: Duration, one: Option<f64>) -> Result
         let all = u32::try_from(stats.iter().map(of).sum::<u64>()).unwrap_or(u32::MAX);
         round(f64::from(all) / hosts)
     };
+    // What a host takes for itself: its programs, one after the other, and its kubelet.
+    let busy: Duration = world.hosts.iter().map(SimHost::busy).sum();
+    let host_seconds = busy.as_secs_f64() / hosts + profile.boot.as_secs_f64();
     let mut fields = vec![
         ("profile", profile.name.into()),
         ("hosts", profile.hosts.into()),
@@ -113,6 +132,10 @@ async fn measure(profile: &Profile, limit: Duration, one: Option<f64>) -> Result
         ("process_start_ms", profile.process_start.as_millis().try_into().unwrap_or(0_u64).into()),
         ("boot_ms", profile.boot.as_millis().try_into().unwrap_or(0_u64).into()),
         ("seconds", round(seconds)),
+        ("host_seconds", round(host_seconds)),
+        ("sftp_seconds", sftp.map_or(Cell::NONE, round)),
+        ("ratio_to_one", ratio(seconds, one)),
+        ("ratio_to_sftp", ratio(seconds, sftp.map(|sftp| sftp + host_seconds))),
         ("peak_rss_mib", round(usage.peak_rss_mib)),
         ("cpu_seconds", round(usage.cpu_seconds)),
         ("control_plane_cpu_seconds", round(world.control_plane_seconds()? - idle)),
@@ -122,6 +145,6 @@ async fn measure(profile: &Profile, limit: Duration, one: Option<f64>) -> Result
         ("bytes_sent_per_host", mean(|s| s.bytes_received).into()),
         ("load", load.into()),
     ];
-    fields.push(aims::missed(&aims::join(profile.name, one), &fields));
+    fields.extend(aims::judged(&aims::join(profile.name), &fields));
     Ok(fields)
 }

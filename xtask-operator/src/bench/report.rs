@@ -3,7 +3,44 @@
 use serde_json::{Map, Value};
 
 /// Name and value of a column.
-pub(super) type Field = (&'static str, Value);
+pub(super) type Field = (&'static str, Cell);
+
+/// The value of a column. Aims are judged on what was measured; only what is printed is rounded.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Cell {
+    Exact(Value),
+    /// A number, and how many digits after the point are printed.
+    Measured(f64, i32),
+}
+
+impl Cell {
+    /// A value that could not be measured.
+    pub(super) const NONE: Self = Self::Exact(Value::Null);
+
+    fn number(&self) -> Option<f64> {
+        match self {
+            Self::Exact(value) => value.as_f64(),
+            Self::Measured(number, _) => Some(*number).filter(|n| n.is_finite()),
+        }
+    }
+
+    /// As it is printed.
+    fn printed(&self) -> Value {
+        match self {
+            Self::Exact(value) => value.clone(),
+            Self::Measured(number, digits) => {
+                let unit = 10_f64.powi(*digits);
+                Value::from((number * unit).round() / unit)
+            }
+        }
+    }
+}
+
+impl<T: Into<Value>> From<T> for Cell {
+    fn from(value: T) -> Self {
+        Self::Exact(value.into())
+    }
+}
 
 /// Prints results as they come. All have the same fields.
 pub(super) struct Report {
@@ -18,10 +55,10 @@ impl Report {
     }
 
     /// Prints one result: names and values in the order of the columns. The result is a line of its own.
-    pub(super) fn add(&mut self, fields: &[(&str, Value)]) {
+    pub(super) fn add(&mut self, fields: &[Field]) {
         if self.json {
             let object: Map<String, Value> =
-                fields.iter().map(|(name, value)| ((*name).into(), value.clone())).collect();
+                fields.iter().map(|(name, cell)| ((*name).into(), cell.printed())).collect();
             println!("{}", Value::Object(object));
             return;
         }
@@ -29,12 +66,12 @@ impl Report {
             println!("{}", line(fields, |(name, _)| (*name).to_owned()));
             self.begun = true;
         }
-        println!("{}", line(fields, |(_, value)| text(value)));
+        println!("{}", line(fields, |(_, cell)| text(&cell.printed())));
     }
 }
 
 /// Each column is as wide as its name, and no value is wider than that here.
-fn line(fields: &[(&str, Value)], cell: impl Fn(&(&str, Value)) -> String) -> String {
+fn line(fields: &[Field], cell: impl Fn(&Field) -> String) -> String {
     let cells = fields.iter().map(|field| format!("{:>width$}", cell(field), width = field.0.len().max(5)));
     cells.collect::<Vec<_>>().join("  ")
 }
@@ -42,23 +79,29 @@ fn line(fields: &[(&str, Value)], cell: impl Fn(&(&str, Value)) -> String) -> St
 fn text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
+        Value::Null => "-".into(),
         other => other.to_string(),
     }
 }
 
-/// The number in the column `name`.
+/// The number in the column `name`, as it was measured.
 pub(super) fn number(fields: &[Field], name: &str) -> Option<f64> {
-    fields.iter().find(|(field, _)| *field == name)?.1.as_f64()
+    fields.iter().find(|(field, _)| *field == name)?.1.number()
 }
 
-/// A number with one digit after the point.
-pub(super) fn round(value: f64) -> Value {
-    Value::from((value * 10.0).round() / 10.0)
+/// A number that is printed with one digit after the point.
+pub(super) fn round(value: f64) -> Cell {
+    Cell::Measured(value, 1)
 }
 
-/// A number with two digits after the point, for shares of one.
-pub(super) fn share(value: f64) -> Value {
-    Value::from((value * 100.0).round() / 100.0)
+/// A number that is printed with two digits after the point, for shares of one.
+pub(super) fn share(value: f64) -> Cell {
+    Cell::Measured(value, 2)
+}
+
+/// How `value` compares with another one, if there is one.
+pub(super) fn ratio(value: f64, to: Option<f64>) -> Cell {
+    to.map_or(Cell::NONE, |to| share(value / to))
 }
 
 #[cfg(test)]
@@ -67,8 +110,25 @@ mod tests {
 
     #[test]
     fn columns_stand_below_their_names() {
-        let fields = [("tool", Value::from("scp")), ("mib_per_second", round(123.456))];
-        assert_eq!(line(&fields, |(name, _)| (*name).to_owned()), " tool  mib_per_second");
-        assert_eq!(line(&fields, |(_, value)| text(value)), "  scp           123.5");
+        let fields = [("tool", "scp".into()), ("mib_per_second", round(123.456)), ("ratio", Cell::NONE)];
+        assert_eq!(line(&fields, |(name, _)| (*name).to_owned()), " tool  mib_per_second  ratio");
+        assert_eq!(line(&fields, |(_, cell)| text(&cell.printed())), "  scp           123.5      -");
+    }
+
+    #[test]
+    fn a_number_is_rounded_when_it_is_printed() {
+        for (cell, raw, printed) in [
+            (share(0.945), Some(0.945), Value::from(0.95)),
+            (round(0.04), Some(0.04), Value::from(0.0)),
+            (round(f64::NAN), None, Value::Null),
+            (7.into(), Some(7.0), Value::from(7)),
+            ("win-1".into(), None, Value::from("win-1")),
+            (ratio(3.0, Some(2.0)), Some(1.5), Value::from(1.5)),
+            (ratio(3.0, None), None, Value::Null),
+        ] {
+            let fields = [("field", cell.clone())];
+            assert_eq!((number(&fields, "field"), cell.printed()), (raw, printed), "{cell:?}");
+            assert_eq!(number(&fields, "another"), None);
+        }
     }
 }

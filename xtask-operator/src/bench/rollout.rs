@@ -17,14 +17,13 @@ use kube::{
     Api, ResourceExt as _,
     runtime::{WatchStreamExt as _, watcher, watcher::Event},
 };
-use serde_json::Value;
 use testbed::sim::SimOptions;
 use tokio::time::interval;
 
 use super::{
     aims, load,
     process::Usage,
-    report::{Field, Report, round, share},
+    report::{Cell, Field, Report, round, share},
     tally::Tally,
     world::{API_WRITES, World, without_heartbeats},
 };
@@ -120,7 +119,7 @@ async fn measure(hosts: u32, limit: Duration) -> Result<Vec<Field>> {
         ("hosts", hosts.into()),
         ("slots", cap.into()),
         ("seconds", round(seconds)),
-        ("slots_used_ratio", slots_used.map_or(Value::Null, share)),
+        ("slots_used_ratio", slots_used.map_or(Cell::NONE, share)),
         ("status_writes_per_host", round(status_writes)),
         ("api_writes_per_host", round((after.api_writes - before.api_writes) / n)),
         ("etcd_bytes_per_host", ((after.etcd_bytes - before.etcd_bytes) / n).round().into()),
@@ -130,7 +129,7 @@ async fn measure(hosts: u32, limit: Duration) -> Result<Vec<Field>> {
         ("control_plane_cpu_seconds", round(after.control_plane_seconds - before.control_plane_seconds)),
         ("load", load.into()),
     ];
-    fields.push(aims::missed(&aims::rollout(hosts), &fields));
+    fields.extend(aims::judged(&aims::rollout(hosts), &fields));
     Ok(fields)
 }
 

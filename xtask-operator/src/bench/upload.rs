@@ -5,7 +5,7 @@ use std::{
     io::{Read as _, Write as _},
     net::SocketAddr,
     os::unix::fs::MetadataExt as _,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::Arc,
     time::{Duration, Instant},
@@ -18,9 +18,9 @@ use testbed::openssh::OpenSsh;
 use tokio::task::spawn_blocking;
 
 use super::{
-    load,
+    aims, load,
     proxy::Proxy,
-    report::{Report, round},
+    report::{Report, ratio, round},
 };
 
 /// How much.
@@ -30,8 +30,11 @@ pub(super) struct Args {
     #[arg(long)]
     json: bool,
     /// MiB that are sent.
-    #[arg(long, default_value_t = 256)]
+    #[arg(long, default_value_t = 235, value_parser = clap::value_parser!(u32).range(1..))]
     mib: u32,
+    /// How often each tool sends them. The median counts.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    times: u32,
 }
 
 /// What sends.
@@ -42,37 +45,88 @@ enum Tool {
     Scp,
 }
 
-/// Measures each tool once at each round trip, from its start to its end, log-in included.
+/// Measures the tools at each round trip, from their start to their end, log-in included.
 pub(super) async fn run(args: &Args) -> Result<()> {
-    let server = Server::start()?;
-    let source = server.0.dir().join("source");
-    fill(&source, args.mib)?;
+    let sender = Sender::start(args.mib)?;
     let mut report = Report::new(args.json);
     for rtt_ms in [0, 20] {
-        let proxy = match rtt_ms {
-            0 => None,
-            _ => Some(Proxy::start(server.0.address(), Duration::from_millis(rtt_ms)).await?),
-        };
-        let address = proxy.as_ref().map_or(server.0.address(), |proxy| proxy.address);
-        for tool in [Tool::Ours, Tool::Sftp, Tool::Scp] {
-            let load = load();
-            let begun = Instant::now();
-            match tool {
-                Tool::Ours => server.ours(address, &source).await?,
-                Tool::Sftp | Tool::Scp => server.openssh(tool, address, &source).await?,
-            }
-            let seconds = begun.elapsed().as_secs_f64();
-            server.take(&source)?;
-            report.add(&[
-                ("tool", format!("{tool:?}").to_lowercase().into()),
-                ("rtt_ms", rtt_ms.into()),
-                ("mib", args.mib.into()),
-                ("mib_per_second", round(f64::from(args.mib) / seconds)),
-                ("load", load.into()),
-            ]);
-        }
+        let load = load();
+        let rtt = Duration::from_millis(rtt_ms);
+        let [ours, sftp, scp] = sender.medians([Tool::Ours, Tool::Sftp, Tool::Scp], rtt, args.times).await?;
+        let speed = |seconds: f64| f64::from(args.mib) / seconds;
+        let mut fields = vec![
+            ("rtt_ms", rtt_ms.into()),
+            ("mib", args.mib.into()),
+            ("times", args.times.into()),
+            ("ours_mib_per_second", round(speed(ours))),
+            ("sftp_mib_per_second", round(speed(sftp))),
+            ("scp_mib_per_second", round(speed(scp))),
+            ("ratio_to_fastest", ratio(speed(ours), Some(speed(sftp.min(scp))))),
+            ("load", load.into()),
+        ];
+        fields.extend(aims::judged(&aims::upload(), &fields));
+        report.add(&fields);
     }
     Ok(())
+}
+
+/// How often [`sftp_seconds`] measures.
+const TIMES: u32 = 3;
+
+/// Seconds that OpenSSH's sftp takes to send so much: the median of some times.
+pub(super) async fn sftp_seconds(mib: u32, rtt: Duration) -> Result<f64> {
+    let [seconds] = Sender::start(mib)?.medians([Tool::Sftp], rtt, TIMES).await?;
+    Ok(seconds)
+}
+
+/// What is sent, and the server that it is sent to.
+struct Sender {
+    server: Server,
+    source: PathBuf,
+}
+
+impl Sender {
+    fn start(mib: u32) -> Result<Self> {
+        let server = Server::start()?;
+        let source = server.0.dir().join("source");
+        fill(&source, mib)?;
+        Ok(Self { server, source })
+    }
+
+    /// Seconds of each tool. They take turns, so that what else the machine does disturbs all alike.
+    async fn medians<const N: usize>(&self, tools: [Tool; N], rtt: Duration, times: u32) -> Result<[f64; N]> {
+        let proxy = if rtt.is_zero() { None } else { Some(Proxy::start(self.server.0.address(), rtt).await?) };
+        let address = proxy.as_ref().map_or(self.server.0.address(), |proxy| proxy.address);
+        let mut seconds = [const { Vec::new() }; N];
+        for _ in 0..times {
+            for (tool, seconds) in tools.iter().zip(&mut seconds) {
+                seconds.push(self.send(*tool, address).await?);
+            }
+        }
+        Ok(seconds.map(median))
+    }
+
+    async fn send(&self, tool: Tool, address: SocketAddr) -> Result<f64> {
+        let begun = Instant::now();
+        match tool {
+            Tool::Ours => self.server.ours(address, &self.source).await?,
+            Tool::Sftp | Tool::Scp => self.server.openssh(tool, address, &self.source).await?,
+        }
+        let seconds = begun.elapsed().as_secs_f64();
+        self.server.take(&self.source)?;
+        Ok(seconds)
+    }
+}
+
+/// The one in the middle, or the mean of the two there. Of nothing there is none.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match (values.get(middle), values.len() % 2) {
+        (Some(one), 1) => *one,
+        (Some(upper), _) => f64::midpoint(values[middle - 1], *upper),
+        (None, _) => f64::NAN,
+    }
 }
 
 /// Writes bytes that do not compress, and leaves them in the page cache.
@@ -164,5 +218,20 @@ fn same(a: &Path, b: &Path) -> Result<bool> {
         if n == 0 || piece[..n] != other[..n] {
             return Ok(n == 0);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_slow_time_does_not_move_the_median() {
+        for (values, expected) in
+            [(vec![3.0], 3.0), (vec![9.0, 1.0, 2.0], 2.0), (vec![4.0, 1.0, 2.0, 99.0], 3.0), (vec![1.0, 2.0], 1.5)]
+        {
+            assert_eq!(median(values.clone()).total_cmp(&expected), std::cmp::Ordering::Equal, "{values:?}");
+        }
+        assert!(median(Vec::new()).is_nan());
     }
 }

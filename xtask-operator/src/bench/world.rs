@@ -19,7 +19,7 @@ use testbed::{
 };
 use tokio::{task::spawn_blocking, time::sleep};
 
-use super::process::Usage;
+use super::{GIVEN_OPERATOR, process::Usage};
 
 /// The operator's own count of what it writes to the API server.
 pub(super) const API_WRITES: &str = "windows_node_pool_api_writes_total";
@@ -55,7 +55,15 @@ pub(super) struct World {
 impl World {
     /// Starts everything but the pool.
     pub(super) async fn start(hosts: u32, payload_mib: u64, sim: SimOptions) -> Result<Self> {
-        let program = spawn_blocking(operator::build).await??;
+        Self::start_with(hosts, payload_mib, sim, &[]).await
+    }
+
+    /// As [`World::start`], with further arguments of the operator.
+    pub(super) async fn start_with(hosts: u32, payload_mib: u64, sim: SimOptions, args: &[&str]) -> Result<Self> {
+        let program = match std::env::var_os(GIVEN_OPERATOR) {
+            Some(given) => given.into(),
+            None => spawn_blocking(operator::build).await??,
+        };
         // Nodes are not to be found dead: they send no heartbeats, or late ones on a busy machine.
         let patient = ["--node-monitor-grace-period=24h", "--node-startup-grace-period=24h"];
         // The signer of certificates may ask as often as on OpenShift. Left alone it asks 20 times a second, and a hundred hosts
@@ -87,7 +95,7 @@ impl World {
         let names = (0..hosts).map(|n| HostOptions::named(format!("win-{n}")));
         let hosts = stream::iter(names).map(|host| sim.host(host)).buffered(8).try_collect().await?;
 
-        let args = ["--lease-duration", "30s"].map(String::from).to_vec();
+        let args = ["--lease-duration", "30s"].iter().chain(args).map(ToString::to_string).collect();
         let options = OperatorOptions { program, payload: dir, wicd, args };
         let operator = Operator::start(&control_plane, &options)?;
         operator.leads().await?;

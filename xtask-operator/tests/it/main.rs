@@ -1,0 +1,3 @@
+//! Tests of the tasks as programs.
+
+mod bench;
