@@ -99,6 +99,8 @@ pub struct State {
     pub started_state: Option<ServiceState>,
     /// Names of calls that fail, as `delete_service kubelet`.
     pub refused: BTreeSet<String>,
+    /// Calls that do not answer as long as a test holds this, by name as in `refused`.
+    pub hung: BTreeMap<String, Arc<Mutex<()>>>,
     /// How many calls still succeed before all fail, as if the process were gone.
     pub calls_left: Option<u32>,
     /// Calls so far.
@@ -194,6 +196,8 @@ impl FakeHost {
 
     /// Counts a call, and fails it if that was arranged.
     fn call(&self, name: &'static str, object: &str) -> Result<MutexGuard<'_, State>, HostError> {
+        let hung = self.state().hung.get(&format!("{name} {object}")).cloned();
+        drop(hung.as_ref().map(|held| held.lock()));
         let mut state = self.state();
         state.calls += 1;
         *state.counts.entry(name).or_default() += 1;
@@ -228,6 +232,10 @@ fn may_change(state: &State, key: &str) -> Result<(), HostError> {
 }
 
 impl Host for FakeHost {
+    fn detached(&self) -> Arc<dyn Host> {
+        Arc::new(self.clone())
+    }
+
     fn images(&self) -> Result<Box<dyn ImageStore>, ImageError> {
         let is_stopped = self.state().services.get("containerd").is_some_and(|s| s.state != ServiceState::Running);
         Ok(Box::new(FakeImages { images: self.images.clone(), is_stopped }))

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use api::host::{AccountState, Antivirus, Machine, RestartCause, ServiceState};
@@ -19,6 +20,8 @@ use crate::reach;
 
 /// A Windows host. Every call is idempotent: what is there already is success.
 pub trait Host: Send + Sync {
+    /// The same host, for a thread that may outlive the caller.
+    fn detached(&self) -> Arc<dyn Host>;
     /// Where a Windows path really lies: itself on Windows, below a directory in tests. Refuses what
     /// [`api::payload::is_host_path`] refuses, so that no path of a request leads out of `C:`.
     ///

@@ -71,8 +71,9 @@ pub(super) const CHECK: Section = Section {
         ),
         row(
             "CrdOutdated",
-            "The operator's CRD is of an earlier release, and does not serve a version of this one.",
-            "Apply the CRDs of this release; an upgrade of a Helm chart does not do it.",
+            "The operator's CRD is of an earlier release: it does not serve a version of this one, or lacks a property of it, which the API server drops \
+             from what is written. The message names it.",
+            "Apply the CRDs of this release; `helm upgrade` does it unless `crds.enabled` is `false`.",
         ),
         row(
             "NoLeader",

@@ -56,10 +56,9 @@ pub(super) fn has_hold(annotations: &Annotations) -> bool {
     annotations.get(key::HOLD).is_some_and(|value| value == "true")
 }
 
-/// Holds the object with these annotations. That of a Node goes before that of its instance, which is `beside`.
-pub(super) fn hold(annotations: &Annotations, beside: Option<&Annotations>) -> Change {
-    let is_decided = annotations.contains_key(key::HOLD);
-    if has_hold(annotations) || (!is_decided && beside.is_some_and(has_hold)) {
+/// Holds the object with these annotations.
+pub(super) fn hold(annotations: &Annotations) -> Change {
+    if has_hold(annotations) {
         return Change::none("it is on hold already");
     }
     let message = "it was not on hold; now no operation begins on it, until: windows-node-pools release";
@@ -206,15 +205,12 @@ mod tests {
         let with =
             |value: Option<&str>| -> Annotations { value.map(|v| (key::HOLD.into(), v.into())).into_iter().collect() };
         let (set, gone) = (json!({key::HOLD: "true"}), json!({key::HOLD: null}));
-        for (about, own, beside, held, released) in [
-            ("neither", None, None, set.clone(), Value::Null),
-            ("on it", Some("true"), None, Value::Null, gone.clone()),
-            ("on its instance", None, Some("true"), Value::Null, Value::Null),
-            ("without effect", Some("yes"), None, set.clone(), Value::Null),
-            ("its own goes before that of the instance", Some("false"), Some("true"), set.clone(), Value::Null),
+        for (about, own, held, released) in [
+            ("none", None, set.clone(), Value::Null),
+            ("on hold", Some("true"), Value::Null, gone),
+            ("without effect", Some("yes"), set, Value::Null),
         ] {
-            let beside = beside.map(|value| with(Some(value)));
-            assert_eq!(outcome_of(Ok(hold(&with(own), beside.as_ref()))).0, held, "{about}");
+            assert_eq!(outcome_of(Ok(hold(&with(own)))).0, held, "{about}");
             assert_eq!(outcome_of(Ok(release(&with(own)))).0, released, "{about}");
         }
     }

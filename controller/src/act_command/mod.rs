@@ -106,7 +106,7 @@ async fn perform_act(client: &Client, args: Act, ask: Agree<'_>) -> anyhow::Resu
             let decide = |object: &WindowsNodePool| Ok(pool::resume(object, jiff::Timestamp::now()));
             (vec![act(&pools, &pool, ask, decide).await?], output)
         }
-        Act::Hold { host, output } => (vec![hold(client, &instances, &host, ask).await?], output),
+        Act::Hold { host, output } => (hold(client, &instances, &host, ask).await?, output),
         Act::Release { host, output } => (release(client, &instances, &host, ask).await?, output),
         Act::Abandon { host, yes, output } => {
             let ask = if yes { agreed } else { ask };
@@ -148,25 +148,27 @@ async fn own_node(client: &Client, instance: &WindowsInstance) -> anyhow::Result
     Ok(node.filter(|node| uid.is_some() && node.metadata.uid.as_ref() == uid))
 }
 
-/// The annotation belongs on the Node, as in the guide; a host without one has only its instance.
+/// Both objects of the host: the annotation of the Node goes before that of the instance, and is one that the host's own kubelet can write, so
+/// that it silences no alert about the identity of the host. The instance first: a hold of which the second half fails holds already.
 async fn hold(
     client: &Client,
     instances: &Api<WindowsInstance>,
     name: &str,
     ask: Agree<'_>,
-) -> anyhow::Result<Outcome> {
+) -> anyhow::Result<Vec<Outcome>> {
     let node = match get(instances, name).await? {
-        Some(instance) => own_node(client, &instance).await?.zip(Some(instance)),
+        Some(instance) => own_node(client, &instance).await?,
         None => None,
     };
-    let Some((_, instance)) = node else {
-        return act(instances, name, ask, |instance| Ok(host::hold(instance.annotations(), None))).await;
-    };
-    let nodes: Api<Node> = Api::all(client.clone());
-    act(&nodes, name, ask, |node: &Node| Ok(host::hold(node.annotations(), Some(instance.annotations())))).await
+    let mut outcomes = vec![act(instances, name, ask, |instance| Ok(host::hold(instance.annotations()))).await?];
+    if node.is_some() {
+        let nodes: Api<Node> = Api::all(client.clone());
+        outcomes.push(act(&nodes, name, ask, |node: &Node| Ok(host::hold(node.annotations()))).await?);
+    }
+    Ok(outcomes)
 }
 
-/// The annotation may be on both.
+/// The annotation may be on both, or on one that a person annotated. The instance last: a release of which the second half fails still holds.
 async fn release(
     client: &Client,
     instances: &Api<WindowsInstance>,

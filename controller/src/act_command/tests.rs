@@ -96,17 +96,16 @@ async fn what_cannot_be_undone_is_confirmed_once() {
 }
 
 #[tokio::test]
-async fn a_hold_is_on_the_node_of_the_host_alone() {
+async fn a_hold_is_on_the_instance_and_on_the_node_of_the_host() {
     let api = world();
-    for (host, plural, other) in [("win-1", "nodes", "windowsinstances"), ("win-2", "windowsinstances", "nodes")] {
+    // The Node of the second is another host's.
+    for (host, on_node) in [("win-1", json!("true")), ("win-2", Value::Null)] {
         done(&api, Act::Hold { host: host.into(), output: Output::Table }).await;
-        assert_eq!(annotation(&api, plural, host, key::HOLD), "true", "{host}");
-        assert_eq!(annotation(&api, other, host, key::HOLD), Value::Null, "{host}");
+        assert_eq!(annotation(&api, "windowsinstances", host, key::HOLD), "true", "{host}");
+        assert_eq!(annotation(&api, "nodes", host, key::HOLD), on_node, "{host}");
     }
-    // Another client holds the instance as well.
-    api.objects(|objects| {
-        objects.edit("windowsinstances", "win-1", |i| i["metadata"]["annotations"] = json!({key::HOLD: "true"}));
-    });
+    let again = done(&api, Act::Hold { host: "win-1".into(), output: Output::Table }).await;
+    assert!(again.iter().all(|outcome| outcome.message.ends_with("it is on hold already")), "{again:?}");
     let outcomes = done(&api, Act::Release { host: "win-1".into(), output: Output::Table }).await;
     assert_eq!(outcomes.iter().map(|o| o.kind.as_str()).collect::<Vec<_>>(), ["Node", "WindowsInstance"]);
     for plural in ["nodes", "windowsinstances"] {

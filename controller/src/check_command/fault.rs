@@ -28,9 +28,9 @@ pub(super) enum Fault {
         "the CustomResourceDefinition {name}: objects are stored in the version {version}, which this release does not know"
     )]
     CrdVersionUnknown { name: String, version: String },
-    /// A CRD is of an earlier release.
-    #[error("the CustomResourceDefinition {name} does not serve the version {version} of this release")]
-    CrdOutdated { name: String, version: String },
+    /// A CRD is of an earlier release: it lacks a version, or a property of one.
+    #[error("the CustomResourceDefinition {name} is of an earlier release: it lacks {lacks}")]
+    CrdOutdated { name: String, lacks: String },
     /// No process leads.
     #[error("no operator leads: the Lease {namespace}/{name} {problem}", name = api::names::LEASE)]
     NoLeader { namespace: String, problem: String, remedy: String },
@@ -149,7 +149,7 @@ impl Problem for Fault {
                 format!("install the release that stored objects as {version}, or a newer one: this release cannot read them")
             }
             Self::CrdOutdated { .. } => {
-                "apply the CRDs of this release, which no upgrade of a Helm chart does: kubectl apply --server-side -k crds".into()
+                "apply the CRDs of this release: kubectl apply --server-side -k crds; helm upgrade does it unless crds.enabled is false".into()
             }
             Self::NoLeader { remedy, .. } => remedy.clone(),
             Self::WmcoRuns(_) => "install all the same: the operator begins nothing while that Pod lives, and continues by itself when you have deleted the \
@@ -186,7 +186,11 @@ mod tests {
                 "CrdVersionUnknown",
                 "install the release that stored objects as v2",
             ),
-            (Fault::CrdOutdated { name, version }, "CrdOutdated", "kubectl apply --server-side -k crds"),
+            (
+                Fault::CrdOutdated { name, lacks: "the version v2".into() },
+                "CrdOutdated",
+                "kubectl apply --server-side -k crds",
+            ),
         ] {
             assert_eq!(fault.reason(), reason);
             assert!(fault.remedy().is_some_and(|found| found.contains(remedy)), "{fault}: {:?}", fault.remedy());

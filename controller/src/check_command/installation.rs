@@ -13,7 +13,9 @@ use k8s_openapi::{
 };
 use kube::{Api, Client, Config, ResourceExt, api::ListParams, client::Body};
 
-use super::{fault::Fault, row::Row};
+use serde_json::json;
+
+use super::{fault::Fault, row::Row, schema};
 use crate::{
     args::Run,
     cluster,
@@ -139,11 +141,11 @@ impl Check {
             let name = shipped.name_any();
             match Api::<CustomResourceDefinition>::all(self.client.clone()).get_opt(&name).await {
                 Ok(None) => found.push(Fault::CrdMissing(name)),
-                Ok(Some(crd)) => found.extend(conflict(&shipped, &crd).or_else(|| unserved(&shipped, &crd))),
+                Ok(Some(crd)) => found.extend(conflict(&shipped, &crd).or_else(|| outdated(&shipped, &crd))),
                 Err(error) => found.push(Fault::not_readable(&format!("the CustomResourceDefinition {name}"), &error)),
             }
         }
-        Row::of("crds", &found, "they are served in the version of this release")
+        Row::of("crds", &found, "they are served as this release has them")
     }
 
     async fn leader(&self, now: Timestamp) -> Row {
@@ -311,11 +313,17 @@ pub(super) fn conflict(shipped: &CustomResourceDefinition, crd: &CustomResourceD
     Some(Fault::CrdVersionUnknown { name: crd.name_any(), version: version.clone() })
 }
 
-/// A version of this release that the API server does not serve yet.
-fn unserved(shipped: &CustomResourceDefinition, crd: &CustomResourceDefinition) -> Option<Fault> {
-    let is_served = |name: &str| crd.spec.versions.iter().any(|v| v.name == name && v.served);
-    let version = shipped.spec.versions.iter().find(|v| v.served && !is_served(&v.name))?;
-    Some(Fault::CrdOutdated { name: crd.name_any(), version: version.name.clone() })
+/// What the CRD of the API server lacks yet: a version of this release, or a property of one.
+fn outdated(shipped: &CustomResourceDefinition, crd: &CustomResourceDefinition) -> Option<Fault> {
+    let lacks = shipped.spec.versions.iter().filter(|version| version.served).find_map(|version| {
+        let name = &version.name;
+        let Some(served) = crd.spec.versions.iter().find(|v| v.name == *name && v.served) else {
+            return Some(format!("the version {name}"));
+        };
+        let property = schema::lacking(&json!(version.schema), &json!(served.schema))?;
+        Some(format!("the property {property} of the version {name}"))
+    })?;
+    Some(Fault::CrdOutdated { name: crd.name_any(), lacks })
 }
 
 /// Who leads, or why no process does.

@@ -186,6 +186,17 @@ async fn each_fault_of_an_installation_is_found_by_its_check() {
             Box::new(|bed| bed.crd(|crd| crd["spec"]["versions"][0]["served"] = false.into())),
             Some(("crds", "failed", "CrdOutdated")),
         ),
+        (
+            "a CRD without a property of this release",
+            Box::new(|bed| {
+                bed.crd(|crd| {
+                    let rollout = &mut crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+                        ["properties"]["rollout"]["properties"];
+                    rollout.as_object_mut().unwrap().remove("pausedUntil").unwrap();
+                });
+            }),
+            Some(("crds", "failed", "CrdOutdated")),
+        ),
         ("no Lease", Box::new(|bed| bed.gone(LEASE)), Some(("leader", "failed", "NoLeader"))),
         (
             "a Lease that was given back",

@@ -7,6 +7,7 @@ mod host;
 mod installation;
 mod obstacle;
 mod row;
+mod schema;
 mod takeover;
 
 use std::{process::ExitCode, sync::Arc};

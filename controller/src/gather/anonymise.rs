@@ -73,13 +73,24 @@ impl Names {
                 }
             }
             "WindowsInstance" => {
-                for pointer in ["/metadata/name", "/spec/host/name", "/spec/host/address"] {
+                // Windows' own name for itself need not be that of its node.
+                for pointer in ["/metadata/name", "/spec/host/name", "/spec/host/address", "/status/facts/hostname"] {
                     self.host(text(pointer).unwrap_or_default());
                 }
+                self.domain(text("/status/facts/domain").unwrap_or_default());
             }
             "WindowsNodePool" => {
-                for host in object["spec"]["inventory"]["hosts"].as_array().into_iter().flatten() {
-                    ["name", "address"].iter().filter_map(|k| host[*k].as_str()).for_each(|name| self.host(name));
+                // Hosts that are listed, refused, planned, contacted for their name or given up: not all of them have an instance.
+                for (hosts, keys) in [
+                    ("/spec/inventory/hosts", ["name", "address"]),
+                    ("/status/refused", ["host", "host"]),
+                    ("/status/plan/hosts", ["host", "host"]),
+                    ("/status/contacts", ["hostname", "address"]),
+                    ("/status/uncleanHosts", ["name", "address"]),
+                ] {
+                    for host in object.pointer(hosts).and_then(Value::as_array).into_iter().flatten() {
+                        keys.iter().filter_map(|key| host[*key].as_str()).for_each(|name| self.host(name));
+                    }
                 }
                 self.host(text("/spec/ssh/jumpHost/address").unwrap_or_default());
                 self.urls(object);
@@ -243,6 +254,27 @@ mod tests {
         let table = pseudonyms.table();
         assert_eq!((table["x-host-2-x"].as_str(), table["x-ipv4-1-x"].as_str()), ("win-1", "10.1.2.3"));
         assert!(pseudonyms.is_complete());
+    }
+
+    #[test]
+    fn names_are_learned_from_wherever_a_kind_has_them() {
+        let instance =
+            |status: Value| json!({"kind": "WindowsInstance", "metadata": {"name": "node-1"}, "status": status});
+        let pool =
+            |status: Value| json!({"kind": "WindowsNodePool", "metadata": {"name": "factory"}, "status": status});
+        for (about, object) in [
+            ("Windows' own name", instance(json!({"facts": {"hostname": "SECRET-PC"}}))),
+            ("its domain", instance(json!({"facts": {"domain": "secret-pc.example"}}))),
+            ("refused", pool(json!({"refused": [{"host": "secret-pc"}]}))),
+            ("planned", pool(json!({"plan": {"hosts": [{"host": "secret-pc"}]}}))),
+            ("contacted", pool(json!({"contacts": [{"address": "10.0.0.1", "hostname": "secret-pc"}]}))),
+            ("given up", pool(json!({"uncleanHosts": [{"name": "secret-pc", "address": "10.0.0.1"}]}))),
+        ] {
+            let mut names = Names::default();
+            names.learn(&object);
+            let written = Pseudonyms::new(&names).apply("kubelet on secret-pc.example of Factory");
+            assert!(!written.contains("secret-pc"), "{about}: {written}");
+        }
     }
 
     proptest! {

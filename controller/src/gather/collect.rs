@@ -68,6 +68,26 @@ impl From<kube::Error> for ReadError {
     }
 }
 
+/// Why names are not known that would then stand in the archive.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NamesError {
+    /// The list cannot be read.
+    #[error(
+        "failed to list {what}, whose names must get pseudonyms: {why}. Nothing was gathered: run the command again as a person who may list {what}, or without --anonymise"
+    )]
+    NotListed {
+        /// Objects of one kind.
+        what: String,
+        /// Why not.
+        why: String,
+    },
+    /// The list is not whole.
+    #[error(
+        "there are more than {MOST_OBJECTS} {0}, too many to give each a pseudonym. Nothing was gathered: run the command again without --anonymise"
+    )]
+    TooMany(String),
+}
+
 /// Reads from the API server.
 pub(super) struct Reader {
     client: Client,
@@ -143,9 +163,41 @@ impl Reader {
         }
     }
 
-    /// The objects of an item, for their names alone. Those that cannot be read are reported when they are gathered.
-    pub(super) async fn names(&self, item: &Item) -> Vec<Value> {
+    /// The objects of an item, as far as they can be read: those that cannot are reported when they are gathered.
+    pub(super) async fn readable(&self, item: &Item) -> Vec<Value> {
         self.list(item).await.map(|(objects, _)| objects).unwrap_or_default()
+    }
+
+    /// All objects of an item, for the names in them. None if the cluster does not have the kind.
+    pub(super) async fn names(&self, item: &Item) -> Result<Vec<Value>, NamesError> {
+        match self.list(item).await {
+            Ok((objects, false)) => Ok(objects),
+            Ok((_, true)) => Err(NamesError::TooMany(item.name())),
+            Err(ReadError::Missing) => Ok(Vec::new()),
+            // A person without the right is refused before the API server sees that it does not have the kind.
+            Err(error) if self.may_be_served(item).await => {
+                Err(NamesError::NotListed { what: item.name(), why: error.to_string() })
+            }
+            Err(_) => Ok(Vec::new()),
+        }
+    }
+
+    /// Whether the cluster has a kind. Yes, too, if the API server does not say.
+    async fn may_be_served(&self, item: &Item) -> bool {
+        for version in [Some(item.clone()), item.in_earlier_version()].into_iter().flatten() {
+            let is_not = match self.bytes(&version.group_version(), "application/json", MOST_OF_A_FILE).await {
+                Ok(bytes) => serde_json::from_slice::<Value>(&bytes).is_ok_and(|list| {
+                    let resources = list["resources"].as_array();
+                    resources.is_some_and(|all| all.iter().all(|one| one["name"] != item.resource))
+                }),
+                Err(ReadError::Missing) => true,
+                Err(_) => false,
+            };
+            if !is_not {
+                return true;
+            }
+        }
+        false
     }
 
     /// Gathers the objects of an item.

@@ -53,12 +53,18 @@ pub(super) async fn gather(client: &Client, args: &Gather, asked: &str, folder: 
         Ok(targets) => targets,
         Err(error) => return folder.failed("hosts", &api::text::line(&error.to_string(), 500)),
     };
-    let (chosen, unknown) = choose(instances, asked);
+    let (mut chosen, unknown) = choose(instances, asked);
     for name in unknown {
         folder.failed(
             &format!("host {name}"),
             "there is no WindowsInstance of this name; see: kubectl get windowsinstances",
         );
+    }
+    if args.anonymise {
+        for instance in chosen.extract_if(.., |instance| !is_named(instance)) {
+            let why = "the cluster does not know its computer name yet, so that it has no pseudonym; ask it without --anonymise";
+            folder.failed(&format!("host {}", instance.name_any()), why);
+        }
     }
     if chosen.len() > MANY {
         let warning = format!(
@@ -99,6 +105,11 @@ fn choose(instances: Vec<WindowsInstance>, asked: &str) -> (Vec<WindowsInstance>
     let is_there = |name: &str| instances.iter().any(|instance| instance.name_any() == name);
     let unknown = names.iter().filter(|name| !is_there(name)).map(|name| (*name).to_owned()).collect();
     (instances.into_iter().filter(|instance| names.contains(&instance.name_any().as_str())).collect(), unknown)
+}
+
+/// Whether it is known how Windows names itself: its logs have that name.
+fn is_named(instance: &WindowsInstance) -> bool {
+    instance.status.as_ref().is_some_and(|status| status.facts.is_some())
 }
 
 impl Access {
@@ -329,6 +340,14 @@ mod tests {
             assert!(!text.contains(SECRET) && text.contains(redact::REDACTED), "{path}");
         }
         assert!(!read("gather.log").contains(SECRET));
+    }
+
+    #[test]
+    fn a_host_whose_computer_name_is_unknown_has_no_pseudonym() {
+        let mut known = instance("win-1", json!({}));
+        known.status.get_or_insert_default().facts = Some(api::HostFacts::default());
+        assert!(is_named(&known));
+        assert!(!is_named(&instance("win-1", json!({}))) && !is_named(&instance("win-1", json!(null))));
     }
 
     #[test]

@@ -13,9 +13,14 @@ mod plan;
 mod redact;
 mod write;
 
-use std::{collections::BTreeSet, fmt::Write as _, path::PathBuf, process::ExitCode};
+use std::{
+    collections::BTreeSet,
+    fmt::Write as _,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use jiff::{SignedDuration, Timestamp};
 use kube::Client;
 
@@ -30,6 +35,8 @@ use crate::{
     operator_namespace,
 };
 
+/// Folder that `oc adm must-gather` copies from its Pod, and the only one: what lies beside it is lost.
+const OF_MUST_GATHER: &str = "/must-gather";
 /// Exit status when nothing was gathered.
 const NOTHING: u8 = 1;
 /// What `version` begins with: the product, for who sorts archives of several.
@@ -44,6 +51,7 @@ const README: &str = include_str!("README.txt");
 pub async fn run(mut args: Gather, cluster: &args::Cluster) -> anyhow::Result<ExitCode> {
     let now = Timestamp::now();
     let since = since(&args, now)?;
+    keeps_table(&args)?;
     let mut config = api_server::config(cluster).await?;
     config.default_retry = false;
     let server = config.cluster_url.to_string();
@@ -91,12 +99,24 @@ fn since(args: &Gather, now: Timestamp) -> anyhow::Result<Since> {
     Ok(Since(time))
 }
 
-/// Pseudonyms for all names that the cluster knows.
+/// Whether a person gets the table of pseudonyms: not from a Pod that ends.
+fn keeps_table(args: &Gather) -> anyhow::Result<()> {
+    let is_in_pod = args.dest.as_deref() == Some(Path::new(OF_MUST_GATHER));
+    ensure!(
+        !(args.anonymise && is_in_pod),
+        "oc adm must-gather does not copy the table of pseudonyms, without which no answer can be understood: anonymise from a laptop, with \
+         windows-node-pools gather --anonymise, or leave --anonymise out"
+    );
+    Ok(())
+}
+
+/// Pseudonyms for all names that the cluster knows. An error if some cannot be known: an archive of which a person believes that it has no
+/// names must have none.
 async fn pseudonyms(reader: &Reader, args: &Gather, server: &str) -> anyhow::Result<Pseudonyms> {
     let mut names = Names::default();
     names.url(server);
     for item in plan::with_names(&args.namespace) {
-        reader.names(&item).await.iter().for_each(|object| names.learn(object));
+        reader.names(&item).await?.iter().for_each(|object| names.learn(object));
     }
     let pseudonyms = Pseudonyms::new(&names);
     if !pseudonyms.is_complete() {
@@ -107,7 +127,7 @@ async fn pseudonyms(reader: &Reader, args: &Gather, server: &str) -> anyhow::Res
 
 async fn of_cluster(reader: &Reader, namespace: &str, since: Since, folder: &mut Folder) {
     let name = |node: &serde_json::Value| node["metadata"]["name"].as_str().map(str::to_owned);
-    let nodes: BTreeSet<String> = reader.names(&plan::nodes()).await.iter().filter_map(name).collect();
+    let nodes: BTreeSet<String> = reader.readable(&plan::nodes()).await.iter().filter_map(name).collect();
     let namespaces = reader.pods_on(&nodes, folder).await;
     for item in plan::items(namespace, &nodes, &namespaces) {
         reader.gather(&item, since, folder).await;
@@ -117,7 +137,7 @@ async fn of_cluster(reader: &Reader, namespace: &str, since: Since, folder: &mut
 /// Packs, and prints what a person needs to know.
 fn report(folder: &Folder, args: &Gather, gathered: usize) -> anyhow::Result<ExitCode> {
     let mut text = format!("{gathered} files in {}\n", folder.root().display());
-    if let Some(table) = folder.write_table()? {
+    if let Some(table) = folder.finish_table()? {
         let _ = writeln!(text, "Names of the pseudonyms, to keep: {}", table.display());
     }
     if !args.no_archive {

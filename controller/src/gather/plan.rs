@@ -76,10 +76,15 @@ impl Item {
         Some(Self { version: self.earlier?, earlier: None, ..self.clone() })
     }
 
+    /// Path of its group and version in the API.
+    pub(super) fn group_version(&self) -> String {
+        let Self { group, version, .. } = self;
+        if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") }
+    }
+
     /// Path of the list in the API.
     pub(super) fn path(&self) -> String {
-        let Self { group, version, resource, .. } = self;
-        let root = if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") };
+        let (root, resource) = (self.group_version(), self.resource);
         match &self.namespace {
             Some(namespace) => format!("{root}/namespaces/{namespace}/{resource}"),
             None => format!("{root}/{resource}"),

@@ -72,6 +72,61 @@ async fn what_cannot_be_read_does_not_end_the_rest() {
     assert!(api.all_calls().iter().all(|call| call.method == "GET"), "gathering changes nothing");
 }
 
+/// An object that the plan keeps, with canaries where an object of any kind may have them.
+fn with_canaries(item: &plan::Item) -> Value {
+    let name = match &item.keep {
+        plan::Keep::Prefixes(prefixes) => format!("{}x", prefixes[0]),
+        plan::Keep::Names(names) => names.first().unwrap().clone(),
+        _ => "x".to_owned(),
+    };
+    let namespace = match &item.keep {
+        plan::Keep::Namespaces(namespaces) => namespaces.first().cloned(),
+        _ => item.namespace.clone(),
+    };
+    let container =
+        json!({"name": "c", "args": ["--password", SECRET], "env": [{"name": "DB_PASSWORD", "value": SECRET}]});
+    let containers = json!([container]);
+    json!({
+        "metadata": {
+            "name": name, "namespace": namespace, "labels": {"machine.openshift.io/os-id": "Windows"},
+            "annotations": {"example.com/api-key": SECRET, "example.com/proxy": format!("http://me:{SECRET}@proxy.example.com")},
+        },
+        "involvedObject": {"kind": "Node", "name": "win-1"},
+        "message": format!("Authorization: Bearer {SECRET}"),
+        "data": {"token": SECRET},
+        "spec": {
+            "signerName": "kubernetes.io/kubelet-serving", "containers": containers,
+            "template": {"spec": {"containers": containers}},
+        },
+        "status": {"message": format!("token={SECRET}")},
+    })
+}
+
+/// Each kind of the plan, so that none is added that passes by the redaction.
+#[tokio::test]
+async fn no_kind_of_the_plan_is_written_with_a_secret() {
+    let names = |name: &str| BTreeSet::from([name.to_owned()]);
+    for item in plan::items("operator", &names("win-1"), &names("shop")) {
+        let (api, what) = (FakeApi::new(), item.name());
+        api.on("GET", &item.path(), 200, list(json!([with_canaries(&item)])));
+        let log = json!({"line": format!("Authorization: Bearer {SECRET}")});
+        api.on("GET", &format!("{}/x/log", item.path()), 200, log);
+        let dir = tempfile::tempdir().unwrap();
+        let mut folder = Folder::create(&dir.path().join("x"), None).unwrap();
+        Reader::new(api.client()).gather(&item, Since(None), &mut folder).await;
+        let written = all_below(&dir.path().join("x"));
+        assert!(!written.is_empty(), "{what}: nothing is written, {:?}", folder.failures());
+        for (path, text) in &written {
+            assert!(!text.contains(SECRET), "{what}: {}: {text}", path.display());
+            // The values of Secrets are not even replaced: there are none.
+            let had_some = text.contains(redact::REDACTED);
+            assert_eq!(had_some, item.form != plan::Form::Secret, "{what}: {}: {text}", path.display());
+        }
+        let expected = if item.form == plan::Form::Pod { 2 } else { 1 };
+        assert_eq!(written.len(), expected, "{what}: {written:?}");
+    }
+}
+
 /// A canary in each kind of object, where the name beside it is what says that it is a secret.
 #[tokio::test]
 async fn what_the_template_of_a_report_asks_for_is_gathered_without_secrets() {
@@ -142,6 +197,107 @@ async fn what_the_template_of_a_report_asks_for_is_gathered_without_secrets() {
     assert!(events.find("name: z") < events.find("name: a"), "the newest is last: {events}");
 }
 
+async fn pseudonyms_of(api: &FakeApi) -> anyhow::Result<Pseudonyms> {
+    let args = Gather { namespace: "operator".into(), ..Gather::default() };
+    pseudonyms(&Reader::new(api.client()), &args, "https://10.0.0.1:6443").await
+}
+
+/// The cluster does not have the other kinds that have names.
+fn others_are_missing(api: &FakeApi) {
+    let items = plan::with_names("operator");
+    for item in items.iter().cloned().chain(items.iter().filter_map(plan::Item::in_earlier_version)) {
+        // Answers are given in their order: what a test has said before comes first, and stays if it is the last.
+        if !api.has("GET", &item.path()) {
+            api.fail("GET", &item.path(), 404, "NotFound", "there is none", Value::Null);
+        }
+    }
+}
+
+/// An archive of which a person believes that it has no names must have none.
+#[tokio::test]
+async fn without_all_names_nothing_is_anonymised() {
+    const GROUP: &str = "/apis/machine.openshift.io/v1beta1";
+    let machines = format!("{GROUP}/namespaces/openshift-machine-api/machines");
+    let forbids = |api: &FakeApi, path: &str| {
+        api.fail("GET", path, 403, "Forbidden", "machines is forbidden", Value::Null);
+    };
+    let serves = |api: &FakeApi, name: &str| {
+        api.on("GET", GROUP, 200, json!({"kind": "APIResourceList", "resources": [{"name": name}]}));
+    };
+    let nodes = |api: &FakeApi, code: u16| {
+        api.fail("GET", "/api/v1/nodes", code, "Forbidden", "nodes is forbidden", Value::Null);
+    };
+    type Arrange<'a> = Box<dyn Fn(&FakeApi) + 'a>;
+    let cases: [(&str, Arrange<'_>, Result<(), &str>); 8] = [
+        ("no such kind", Box::new(|_| {}), Ok(())),
+        (
+            "Nodes are forbidden",
+            Box::new(|api| nodes(api, 403)),
+            Err("failed to list nodes, whose names must get pseudonyms"),
+        ),
+        ("the API server fails", Box::new(|api| nodes(api, 500)), Err("or without --anonymise")),
+        (
+            "too many",
+            Box::new(|api| {
+                let page = json!({"kind": "NodeList", "metadata": {"continue": "x"}, "items": vec![json!({"metadata": {"name": "n"}}); 5000]});
+                api.on("GET", "/api/v1/nodes", 200, page);
+            }),
+            Err("there are more than 5000 nodes"),
+        ),
+        (
+            "a forbidden kind that is there",
+            Box::new(|api| {
+                forbids(api, &machines);
+                serves(api, "machines");
+            }),
+            Err("failed to list machines.machine.openshift.io in openshift-machine-api"),
+        ),
+        (
+            "a forbidden kind that is not",
+            Box::new(|api| {
+                forbids(api, &machines);
+                serves(api, "others");
+            }),
+            Ok(()),
+        ),
+        (
+            "a forbidden kind of a group that is not there",
+            Box::new(|api| {
+                forbids(api, &machines);
+                api.fail("GET", GROUP, 404, "NotFound", "there is none", Value::Null);
+            }),
+            Ok(()),
+        ),
+        (
+            "a forbidden kind of which nothing is known",
+            Box::new(|api| forbids(api, &machines)),
+            Err("failed to list machines.machine"),
+        ),
+    ];
+    for (about, arrange, expected) in cases {
+        let api = FakeApi::new();
+        arrange(&api);
+        others_are_missing(&api);
+        let found = pseudonyms_of(&api).await.map(drop).map_err(|error| error.to_string());
+        match expected {
+            Ok(()) => assert_eq!(found, Ok(()), "{about}"),
+            Err(words) => assert!(found.as_ref().is_err_and(|error| error.contains(words)), "{about}: {found:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_pod_that_ends_anonymises_nothing() {
+    for (dest, anonymise, is_refused) in
+        [("/must-gather", true, true), ("/must-gather", false, false), ("/tmp/x", true, false)]
+    {
+        let args = Gather { dest: Some(dest.into()), anonymise, ..Gather::default() };
+        let refusal = keeps_table(&args).map_err(|error| error.to_string());
+        assert_eq!(refusal.is_err(), is_refused, "{dest} {anonymise}");
+        assert!(refusal.is_ok() || refusal.is_err_and(|error| error.contains("anonymise from a laptop")), "{dest}");
+    }
+}
+
 /// Names of Linux nodes and of the infrastructure stand in Leases, events and names of Machines.
 #[tokio::test]
 async fn pseudonyms_cover_every_node_and_the_infrastructure() {
@@ -152,8 +308,8 @@ async fn pseudonyms_cover_every_node_and_the_infrastructure() {
     let infrastructure = json!({"metadata": {"name": "cluster"}, "status": {"infrastructureName": "prod-x7k2p"}});
     let infrastructures = json!({"kind": "InfrastructureList", "metadata": {}, "items": [infrastructure]});
     api.on("GET", "/apis/config.openshift.io/v1/infrastructures", 200, infrastructures);
-    let args = Gather { namespace: "operator".into(), ..Gather::default() };
-    let pseudonyms = pseudonyms(&Reader::new(api.client()), &args, "https://10.0.0.1:6443").await.unwrap();
+    others_are_missing(&api);
+    let pseudonyms = pseudonyms_of(&api).await.unwrap();
     let written = pseudonyms.apply("win-1 control-plane-1 prod-x7k2p-worker-0");
     for name in ["win-1", "control-plane-1", "prod-x7k2p"] {
         assert!(!written.contains(name), "{written}");

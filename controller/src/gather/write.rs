@@ -1,7 +1,7 @@
 //! The folder that is gathered. Every byte that is written passes `Folder::write`: redacted, then under pseudonyms, then bounded.
 
 use std::{
-    fs::{self, File},
+    fs::{self, File, OpenOptions},
     io::{self, Write as _},
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
@@ -58,7 +58,10 @@ impl Folder {
             return Err(WriteError::NotEmpty(root.to_owned()));
         }
         let (log, failures) = (Vec::new(), Vec::new());
-        Ok(Self { root: root.to_owned(), pseudonyms, bytes: 0, files: 0, log, failures })
+        let folder = Self { root: root.to_owned(), pseudonyms, bytes: 0, files: 0, log, failures };
+        // Before anything is gathered: a table that cannot be written would be missed at the end. One that is there is of another archive.
+        folder.write_table(File::options().write(true).create_new(true))?;
+        Ok(folder)
     }
 
     /// Where it is.
@@ -171,16 +174,19 @@ impl Folder {
         pack().map(|()| path.clone()).map_err(|source| WriteError::Io { path, source })
     }
 
-    /// Writes what the pseudonyms stand for, beside the folder and for its owner alone.
-    pub(crate) fn write_table(&self) -> Result<Option<PathBuf>, WriteError> {
+    /// Writes what the pseudonyms stand for, with the addresses that were met, and returns where that is.
+    pub(crate) fn finish_table(&self) -> Result<Option<PathBuf>, WriteError> {
+        self.write_table(File::options().write(true).truncate(true))
+    }
+
+    /// The table is beside the folder, for its owner alone.
+    fn write_table(&self, options: &mut OpenOptions) -> Result<Option<PathBuf>, WriteError> {
         let Some(pseudonyms) = &self.pseudonyms else { return Ok(None) };
         let mut name = self.root.clone().into_os_string();
         name.push(".names.yaml");
         let path = PathBuf::from(name);
         let table = serde_yaml::to_string(&pseudonyms.table()).unwrap_or_default();
-        let write = || -> io::Result<()> {
-            File::options().write(true).create_new(true).mode(0o600).open(&path)?.write_all(table.as_bytes())
-        };
+        let mut write = || options.mode(0o600).open(&path)?.write_all(table.as_bytes());
         write().map(|()| Some(path.clone())).map_err(|source| WriteError::Io { path, source })
     }
 }
@@ -249,12 +255,24 @@ mod tests {
         assert_eq!(read("a/_/x-host-1-x.log"), "x password=(redacted) on x-host-1-x");
         assert_eq!(read("b.yaml"), "data:\n  token: (redacted)\nmetadata: {}\n");
         assert!(read("gather.log").ends_with("x-host-1-x: failed: https://(redacted)@x/ refuses\n"));
-        let table = folder.write_table().unwrap().unwrap();
+        let table = dir.path().join("x.names.yaml");
+        assert!(fs::read_to_string(&table).unwrap().contains("win-1"), "it is there if the rest is interrupted");
+        assert_eq!(folder.finish_table().unwrap().unwrap(), table);
         assert_eq!(fs::read_to_string(&table).unwrap(), "x-host-1-x: win-1\n");
         for path in [table, folder.pack().unwrap(), dir.path().join("x/b.yaml"), dir.path().join("x")] {
             assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o077, 0, "{}", path.display());
         }
         assert!(matches!(Folder::create(&dir.path().join("x"), None), Err(WriteError::NotEmpty(_))));
+    }
+
+    #[test]
+    fn nothing_is_gathered_whose_table_of_pseudonyms_cannot_be_written() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("x.names.yaml"), "of an earlier archive").unwrap();
+        let none = Pseudonyms::new(&super::super::anonymise::Names::default());
+        let created = Folder::create(&dir.path().join("x"), Some(none));
+        assert!(matches!(created, Err(WriteError::Io { path, .. }) if path.ends_with("x.names.yaml")));
+        assert_eq!(fs::read_to_string(dir.path().join("x.names.yaml")).unwrap(), "of an earlier archive");
     }
 
     proptest! {

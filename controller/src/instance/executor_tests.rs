@@ -355,24 +355,6 @@ async fn a_change_with_a_drain_that_is_interrupted_anywhere_moves_the_pods_first
     }
 }
 
-/// The owner of a node may never have heard of instances and pools.
-#[tokio::test]
-async fn what_disturbs_a_node_is_reported_on_its_node() {
-    let (mut world, _) = World::joined().await;
-    let (version, name) = (world.publish(120), "win-1");
-    world.grant("update-1", GrantType::Update, &version, &json!({"version": version, "disruption": "Drain"}));
-    let notes = |w: &World, reason: &str| -> Vec<String> {
-        let calls = w.bed.api.calls("POST", "/apis/events.k8s.io/v1/namespaces/default/events");
-        let is_it =
-            |b: &&Value| b["reason"] == reason && b["regarding"]["kind"] == "Node" && b["regarding"]["name"] == name;
-        calls.iter().map(|c| &c.body).filter(is_it).map(|b| b["note"].as_str().unwrap_or_default().to_owned()).collect()
-    };
-    world.works_until("the Node has the end of it", |w| !notes(w, "Updated").is_empty()).await;
-    let draining = notes(&world, "Draining");
-    assert!(draining.len() == 1 && draining[0].contains("pool p changes it from version"), "{draining:?}");
-    assert!(notes(&world, "ServicesRestarting").is_empty());
-}
-
 /// A Node that a person deletes comes back without a cordon, and pods come to it.
 #[tokio::test]
 async fn a_node_that_is_made_again_in_the_middle_of_its_change_is_drained_again() {

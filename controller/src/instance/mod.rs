@@ -22,6 +22,8 @@ mod maintenance;
 mod maintenance_tests;
 mod node_events;
 #[cfg(test)]
+mod node_events_tests;
+#[cfg(test)]
 mod other_operator_tests;
 pub(crate) mod own;
 mod poolless;

@@ -98,12 +98,16 @@ async fn a_person_steers_pools_and_hosts() -> Result<()> {
     world.until_instance("gate-1", "it was tried again", twice).await?;
     plugin.refused(&["abandon", "gate-1", "--yes"], "take it out of the list of yard first")?;
 
-    // A hold is on the Node.
+    // A hold is on the instance and on the Node.
+    let held = async || {
+        let on_instance = world.instance("win-0").await?.and_then(|i| i.annotations().get(key::HOLD).cloned());
+        let on_node = world.node("win-0").await?.and_then(|n| n.annotations().get(key::HOLD).cloned());
+        anyhow::Ok([on_instance, on_node])
+    };
     plugin.done(&["hold", "win-0"])?;
-    let held = async || anyhow::Ok(world.node("win-0").await?.and_then(|n| n.annotations().get(key::HOLD).cloned()));
-    ensure!(held().await?.as_deref() == Some("true"));
+    ensure!(held().await? == [Some("true".to_owned()), Some("true".to_owned())]);
     plugin.done(&["release", "win-0"])?;
-    ensure!(held().await?.is_none());
+    ensure!(held().await? == [None, None]);
 
     // kubectl asks for names.
     let (code, out, error) = plugin.run(COMPLETION, &["pause", ""])?;

@@ -27,6 +27,7 @@ use crate::{
     another_operator::{legacy_ends, legacy_leads},
     cluster::NAMESPACE,
     fleet::{LIMIT, World, entries, entry, has, is_ready, pool_status, spec, spec_with},
+    guide::Guide,
     metrics_tls::{bind, published, token},
     removal::{budget, pod},
     repair::{fell, say_not_ready},
@@ -230,8 +231,7 @@ async fn what_people_intend(watched: &Watched) -> Result<()> {
         world.edit_node(host, json!({"metadata": {"annotations": {key::HOLD: "true"}}})).await?;
     }
     watched.until_silent("NodesUnavailable", "down").await?;
-    world.annotate("key-0", key::HOLD, "true").await?;
-    watched.until_silent("HostKeyChanged", "key").await?;
+    what_is_documented_finds_the_host_and_silences(watched).await?;
     for pool in ["refused", "twice", "blocked", "key", "emptied", "down"] {
         watched.pause(pool).await?;
     }
@@ -240,6 +240,29 @@ async fn what_people_intend(watched: &Watched) -> Result<()> {
     let held = pool_status(&world.pool("emptied").await?).removals_to_confirm;
     ensure!(failed == 1 && held == 1, "the faults are gone: nothing is silenced");
     Ok(())
+}
+
+/// The commands of the alert and of its runbook, as a person enters them: they name the host, and a hold silences the alert.
+async fn what_is_documented_finds_the_host_and_silences(watched: &Watched) -> Result<()> {
+    let world = &watched.world;
+    let runbook = Guide::open(&world.control_plane, "../runbooks/WindowsNodePoolHostKeyChanged.md", "runbooks")?;
+    let run = async |commands: &str| {
+        let output = runbook.output(world, commands).await?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        ensure!(output.status.success(), "{commands}: {text}{}", String::from_utf8_lossy(&output.stderr));
+        Ok(text)
+    };
+    let names_host =
+        |text: &str| text.lines().any(|line| line.starts_with("key-0 ") && line.ends_with("HostKeyMismatch"));
+    let diagnosis = run(&runbook.block("## Diagnosis", "sh")?.replace("HOST", "key-0")).await?;
+    ensure!(names_host(&diagnosis) && diagnosis.contains("got SHA256:"), "{diagnosis}");
+    let firing = watched.prometheus.firing().await?;
+    let alert = firing.iter().find(|alert| alert["labels"]["alertname"] == "WindowsNodePoolHostKeyChanged");
+    let description = alert.and_then(|alert| alert["annotations"]["description"].as_str()).context("no alert")?;
+    let shown = run(description.split('`').nth(1).context("no command")?).await?;
+    ensure!(names_host(&shown), "{description}: {shown}");
+    run("kubectl windows-node-pools hold key-0").await?;
+    watched.until_silent("HostKeyChanged", "key").await
 }
 
 /// Changes that wait for a maintenance window and for an approval: of their pools, no alert is even pending.

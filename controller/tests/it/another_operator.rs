@@ -35,21 +35,26 @@ use crate::{
 const LOCK: &str = "windows-machine-config-operator-lock";
 const FAULT: &str = r#"windows_node_pool_fault{reason="AnotherOperator"}"#;
 
-/// The Windows Machine Config Operator leads: its Pod, and the lock that belongs to it.
+/// The Windows Machine Config Operator leads.
 pub(crate) async fn legacy_leads(control_plane: &ControlPlane, pod: &str) -> Result<()> {
+    legacy_leads_in(control_plane, DEFAULT_NAMESPACE, pod).await
+}
+
+/// Its Pod, and the lock that belongs to it.
+pub(crate) async fn legacy_leads_in(control_plane: &ControlPlane, namespace: &str, pod: &str) -> Result<()> {
     let client = control_plane.client().await?;
-    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), DEFAULT_NAMESPACE);
+    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
     let is_there = || async { matches!(accounts.get_opt("default").await, Ok(Some(_))) };
     deployment::within(crate::fleet::LIMIT, "pods can be made", is_there).await?;
     let pod = json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": pod, "labels": {"name": "windows-machine-config-operator"}},
         "spec": {"containers": [{"name": "manager", "image": "wmco"}], "automountServiceAccountToken": false}});
-    let pods: Api<Pod> = Api::namespaced(client.clone(), DEFAULT_NAMESPACE);
+    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let pod = pods.create(&PostParams::default(), &serde_json::from_value(pod)?).await?;
     let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": pod.name_any(), "uid": pod.uid()});
     let lock = json!({"apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {"name": LOCK, "ownerReferences": [owner]}});
-    let locks: Api<ConfigMap> = Api::namespaced(client, DEFAULT_NAMESPACE);
+    let locks: Api<ConfigMap> = Api::namespaced(client, namespace);
     locks.create(&PostParams::default(), &serde_json::from_value(lock)?).await?;
     Ok(())
 }

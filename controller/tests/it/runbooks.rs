@@ -5,6 +5,7 @@ use serde_json::json;
 use testbed::sim::{HostOptions, SimOptions};
 
 use crate::{
+    another_operator::legacy_leads_in,
     cluster::NAMESPACE,
     fleet::{World, spec},
     guide::Guide,
@@ -13,6 +14,9 @@ use crate::{
 
 const POOL: &str = "factory";
 const HOST: &str = "win-1";
+/// Namespace and Pod of the other operator.
+const ELSEWHERE: &str = "of-wmco";
+const WMCO: &str = "wmco-1";
 
 /// Page and section of each block that has the mark.
 const BLOCKS: &[(&str, &str)] = &[
@@ -52,9 +56,10 @@ async fn install(world: &World) -> Result<()> {
         "spec": {"replicas": 0, "selector": {"matchLabels": labels}, "template": template},
     });
     world.control_plane.apply_yaml(&deployment.to_string()).await?;
-    let name = api::names::WMCO_LOCK;
-    let lock = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": NAMESPACE}});
-    world.control_plane.apply_yaml(&lock.to_string()).await.map(drop)
+    // WMCO need not be in the namespace of this operator.
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": ELSEWHERE}});
+    world.control_plane.apply_yaml(&namespace.to_string()).await?;
+    legacy_leads_in(&world.control_plane, ELSEWHERE, WMCO).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -74,6 +79,12 @@ async fn each_command_of_a_diagnosis_is_one_that_the_cluster_understands() -> Re
         }
     }
     ensure!(faults.is_empty(), "{}", faults.join("\n"));
+    let runbook = Guide::open(&world.control_plane, "../runbooks/WindowsNodePoolsOtherOperator.md", "runbooks")?;
+    for line in runbook.block("## Diagnosis", "sh")?.lines() {
+        let output = runbook.output(&world, line).await?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        ensure!(text.contains(ELSEWHERE) && text.contains(WMCO), "{line}: {text}");
+    }
     Ok(())
 }
 

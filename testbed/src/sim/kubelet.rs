@@ -179,7 +179,7 @@ fn new_node(node: &str, status: Value) -> Value {
     })
 }
 
-fn node_status(machine: &Machine, address: &str, version: &str, ready: bool) -> Value {
+fn node_status(machine: &Machine, node: &str, address: &str, version: &str, ready: bool) -> Value {
     let now = k8s_openapi::jiff::Timestamp::now().to_string();
     let condition = |kind: &str, status: bool, reason: &str, message: &str| {
         json!({
@@ -196,7 +196,8 @@ fn node_status(machine: &Machine, address: &str, version: &str, ready: bool) -> 
     json!({
         "addresses": [
             { "type": "InternalIP", "address": address },
-            { "type": "Hostname", "address": machine.hostname },
+            // The operator overrides the name of Windows.
+            { "type": "Hostname", "address": node },
         ],
         "capacity": quantities,
         "allocatable": quantities,
@@ -234,7 +235,7 @@ pub(super) fn ready_node(machine: &Machine) -> Result<Value> {
     let desired = who_am_i(machine)?;
     let own = machine.address().ip().to_string();
     let address = if desired.node_ip.is_empty() { own } else { desired.node_ip };
-    Ok(new_node(&desired.node_name, node_status(machine, &address, "v1.36.3", !is_broken(machine))))
+    Ok(new_node(&desired.node_name, node_status(machine, &desired.node_name, &address, "v1.36.3", !is_broken(machine))))
 }
 
 /// What wicd changes in the annotations of the Node.
@@ -324,7 +325,7 @@ impl Kubelet<'_> {
     }
 
     fn status(&self, ready: bool) -> Value {
-        node_status(self.machine, &self.address, &self.fleet.options().kubelet_version, ready)
+        node_status(self.machine, &self.node, &self.address, &self.fleet.options().kubelet_version, ready)
     }
 
     /// Asks for a serving certificate, and returns whether one was issued. A host that has one does not ask again.

@@ -130,7 +130,11 @@ pub fn run(host: &dyn Host, request: &Request) -> Answer {
         Body::Apply(b) => &b.files,
         Body::Start(_) | Body::Reboot(_) | Body::Pull(_) | Body::Cleanup(_) | Body::Support(_) => &[],
     };
-    let state = match observe(host, files) {
+    let observed = match &request.body {
+        Body::Support(_) => support::state(host),
+        _ => observe(host, files),
+    };
+    let state = match observed {
         Ok(state) => Some(further(host, &request.body, state)),
         Err(e) => {
             report.warn(format!("failed to get the state of the host: {}", chain(&e)));

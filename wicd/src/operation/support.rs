@@ -6,14 +6,17 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use api::host::{Outcome, Support, path, support_path};
+use api::host::{HostState, Outcome, Support, path, support_path};
 use serde::Serialize;
 use serde_json::{Value, json};
 use x509_parser::pem::Pem;
 use zstd::stream::write::Encoder;
 
-use super::{Failure, chain};
+use super::{Failure, chain, observe};
 use crate::files;
 use crate::host::{HnsRequest, Host, HostError, Kind};
 
@@ -27,6 +30,8 @@ const MOST_OF_INDEX: usize = 2000;
 const MOST_OF_EVENTS: usize = 8 << 20;
 /// All parts together, in bytes: fewer than the operator unpacks.
 const MOST_OF_ALL: u64 = 48 << 20;
+/// Of that, what logs leave to the parts of Windows, in bytes: two kinds of events, and the small rest.
+const MOST_OF_WINDOWS: u64 = 20 << 20;
 /// Events of each query. Windows writes some thousand a day where something repeats.
 const MOST_EVENTS: usize = 2000;
 /// How deep logs lie: `C:\var\log\<service>\<file>`, and one more.
@@ -45,6 +50,17 @@ const MOST_BOOTS: usize = 100;
 /// Level of compression: texts are a tenth of their size, in seconds.
 const LEVEL: i32 = 3;
 
+/// How long Windows may take. The operator waits five minutes for the answer.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    /// For each part.
+    part: Duration,
+    /// For the parts together, until the last of them begins.
+    all: Duration,
+}
+
+const LIMITS: Limits = Limits { part: Duration::from_secs(30), all: Duration::from_mins(3) };
+
 /// An archive that grows, and what became of each part.
 struct Archive {
     tar: tar::Builder<Encoder<'static, File>>,
@@ -54,15 +70,22 @@ struct Archive {
 
 /// Collects, and answers whether there is an archive.
 pub(super) fn collect(host: &dyn Host, operation: &str, asked: &Support) -> Result<Outcome, Failure> {
+    collect_within(LIMITS, host, operation, asked)
+}
+
+/// Our own files and logs come first: what Windows does not say costs nothing of them.
+fn collect_within(limits: Limits, host: &dyn Host, operation: &str, asked: &Support) -> Result<Outcome, Failure> {
     let target = support_path(operation);
     let failed = |e| HostError::system("write", &target)(e);
     let _held = files::parents(host, &target)?;
     let file = files::make(&host.path(&target)?).map_err(failed)?;
     let tar = tar::Builder::new(Encoder::new(file, LEVEL).map_err(failed)?);
     let mut archive = Archive { tar, bytes: 0, index: Vec::new() };
-    of_windows(host, asked, &mut archive).map_err(failed)?;
     of_ours(host, &mut archive).map_err(failed)?;
-    logs(host, &mut archive).map_err(failed)?;
+    let mut logs = logs(host, &mut archive).into_iter();
+    add_logs(host, &mut logs, MOST_OF_ALL - MOST_OF_WINDOWS, &mut archive).map_err(failed)?;
+    of_windows(limits, host, asked, &mut archive).map_err(failed)?;
+    add_logs(host, &mut logs, u64::MAX, &mut archive).map_err(failed)?;
     archive.finish_index().map_err(failed)?;
     archive.tar.into_inner().and_then(Encoder::finish).and_then(|file| file.sync_all()).map_err(failed)?;
     Ok(Outcome::Done)
@@ -118,24 +141,70 @@ fn pretty(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec_pretty(value).unwrap_or_default()
 }
 
-fn of_windows(host: &dyn Host, asked: &Support, archive: &mut Archive) -> io::Result<()> {
-    archive.part("machine.json", host.machine().map(|machine| pretty(&machine)))?;
-    archive.part("services.json", services(host))?;
+/// A part that Windows is asked for.
+type Part = (String, Box<dyn FnOnce(&dyn Host) -> Result<Vec<u8>, HostError> + Send>);
+
+/// Adds what Windows says. A call that hangs, as those of HNS and of the event log may, costs its own part alone.
+fn of_windows(limits: Limits, host: &dyn Host, asked: &Support, archive: &mut Archive) -> io::Result<()> {
+    let end = Instant::now() + limits.all;
+    for (name, call) in parts_of_windows(asked) {
+        if Instant::now() >= end {
+            archive.failed(&name, &format!("left out: the parts before it took {} s", limits.all.as_secs()));
+            continue;
+        }
+        match answer_within(limits.part, host, call) {
+            Some(content) => archive.part(&name, content)?,
+            None => archive.failed(&name, &format!("no answer within {} s", limits.part.as_secs())),
+        }
+    }
+    Ok(())
+}
+
+/// What the answer says of the host beside the archive.
+pub(super) fn state(host: &dyn Host) -> Result<HostState, HostError> {
+    state_within(LIMITS.part, host)
+}
+
+fn state_within(limit: Duration, host: &dyn Host) -> Result<HostState, HostError> {
+    let timeout = || Err(HostError::Timeout { what: "Windows to describe the host".into(), seconds: limit.as_secs() });
+    answer_within(limit, host, |host| observe(host, &[])).unwrap_or_else(timeout)
+}
+
+/// Calls on a thread of its own. One that does not answer in time is left behind, and ends with the process.
+fn answer_within<T: Send + 'static>(
+    limit: Duration,
+    host: &dyn Host,
+    call: impl FnOnce(&dyn Host) -> T + Send + 'static,
+) -> Option<T> {
+    let (host, (sender, receiver)) = (host.detached(), mpsc::channel());
+    let run = move || drop(sender.send(call(host.as_ref())));
+    thread::Builder::new().name("support".into()).spawn(run).ok()?;
+    receiver.recv_timeout(limit).ok()
+}
+
+fn parts_of_windows(asked: &Support) -> Vec<Part> {
+    fn part(name: &str, call: impl FnOnce(&dyn Host) -> Result<Vec<u8>, HostError> + Send + 'static) -> Part {
+        (name.to_owned(), Box::new(call))
+    }
+    let mut parts = vec![
+        part("machine.json", |host| host.machine().map(|machine| pretty(&machine))),
+        part("services.json", services),
+    ];
     let recent = format!("*[System[TimeCreated[timediff(@SystemTime) <= {}]]]", u64::from(asked.hours) * 3_600_000);
     for (name, channel, query, most) in [
-        ("events/System.xml", "System", recent.as_str(), MOST_EVENTS),
-        ("events/Application.xml", "Application", &recent, MOST_EVENTS),
-        ("events/boots.xml", "System", BOOTS, MOST_BOOTS),
+        ("events/System.xml", "System", recent.clone(), MOST_EVENTS),
+        ("events/Application.xml", "Application", recent, MOST_EVENTS),
+        ("events/boots.xml", "System", BOOTS.to_owned(), MOST_BOOTS),
     ] {
-        archive.part(name, host.events(channel, query, most).map(newest_events))?;
+        parts.push(part(name, move |host| host.events(channel, &query, most).map(newest_events)));
     }
     for what in ["networks", "endpoints", "policylists"] {
         let asked = HnsRequest { method: "GET", path: format!("/{what}"), body: String::new() };
-        archive.part(&format!("hns/{what}.json"), host.hns(&asked).map(|answer| pretty(&answer)))?;
+        parts.push(part(&format!("hns/{what}.json"), move |host| host.hns(&asked).map(|answer| pretty(&answer))));
     }
-    archive.part("updates.json", host.updates().map(|updates| pretty(&updates)))?;
-    let causes = pretty(&host.restart_causes());
-    archive.part("restart-causes.json", Ok(causes))
+    parts.push(part("updates.json", |host| host.updates().map(|updates| pretty(&updates))));
+    parts.push(part("restart-causes.json", |host| Ok(pretty(&host.restart_causes()))));
+    parts
 }
 
 /// Events, the newest first, as far as they fit: one application must not fill the archive.
@@ -236,18 +305,24 @@ struct Log {
     modified: u64,
 }
 
-/// Adds the logs as far as they fit, those first that say most of a fault that lasts.
-fn logs(host: &dyn Host, archive: &mut Archive) -> io::Result<()> {
+/// The logs that may be added, those first that say most of a fault that lasts.
+fn logs(host: &dyn Host, archive: &mut Archive) -> Vec<Log> {
     let mut found = Vec::new();
     find_logs(host, path::LOGS, DEPTH, archive, &mut found);
     let mut logs = in_order(found);
-    let left_out = logs.split_off(logs.len().min(MOST_LOGS));
-    for Log { file, .. } in logs {
+    for Log { file, .. } in logs.split_off(logs.len().min(MOST_LOGS)) {
+        archive.failed(&file, "there are too many logs");
+    }
+    logs
+}
+
+/// Adds the next logs, until the archive may have more than `most` bytes.
+fn add_logs(host: &dyn Host, logs: &mut impl Iterator<Item = Log>, most: u64, archive: &mut Archive) -> io::Result<()> {
+    while archive.bytes.saturating_add(MOST_OF_A_LOG) <= most
+        && let Some(Log { file, .. }) = logs.next()
+    {
         let entry = format!("logs/{}", file.trim_start_matches(path::LOGS).trim_start_matches('\\').replace('\\', "/"));
         archive.part(&entry, tail(host, &file).map(Option::unwrap_or_default))?;
-    }
-    for Log { file, .. } in left_out {
-        archive.failed(&file, "there are too many logs");
     }
     Ok(())
 }

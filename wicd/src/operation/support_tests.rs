@@ -104,6 +104,55 @@ fn parts_that_fail_do_not_end_the_rest() {
 }
 
 #[test]
+fn a_call_of_windows_that_hangs_costs_its_own_part_alone() {
+    let bed = Bed::new();
+    bed.write(r"C:\var\log\kubelet\kubelet.log", b"I0101 kubelet runs\n");
+    files::make_directory(&bed.host, &api::host::operation_dir("gather-1")).unwrap();
+    // Until the end of the test.
+    let held = std::sync::Arc::new(std::sync::Mutex::new(()));
+    let _guard = held.lock().unwrap();
+    bed.host.state().hung.insert("hns /networks".into(), held.clone());
+    let limits = Limits { part: Duration::from_secs(3), all: LIMITS.all };
+    let outcome = collect_within(limits, &bed.host, "gather-1", &Support { hours: 24 }).unwrap();
+    assert_eq!(outcome, Outcome::Done);
+    let parts = unpacked(&bed);
+    let index: Vec<Value> = serde_json::from_str(&parts["index.json"]).unwrap();
+    let failed: Vec<&Value> = index.iter().filter(|entry| !entry["failed"].is_null()).collect();
+    assert_eq!(failed, [&json!({"part": "hns/networks.json", "failed": "no answer within 3 s"})]);
+    for part in ["logs/kubelet/kubelet.log", "certificates.json", "machine.json", "hns/endpoints.json", "updates.json"]
+    {
+        assert!(parts.contains_key(part), "{part} is not in {:?}", parts.keys());
+    }
+}
+
+#[test]
+fn our_own_files_are_there_when_windows_has_had_its_time() {
+    let bed = Bed::new();
+    bed.write(r"C:\var\log\kubelet\kubelet.log", b"I0101 kubelet runs\n");
+    files::make_directory(&bed.host, &api::host::operation_dir("gather-1")).unwrap();
+    let limits = Limits { part: LIMITS.part, all: Duration::ZERO };
+    collect_within(limits, &bed.host, "gather-1", &Support { hours: 24 }).unwrap();
+    let parts = unpacked(&bed);
+    let names: Vec<&str> = parts.keys().map(String::as_str).collect();
+    let ours =
+        ["certificates.json", "desired.json", "index.json", "logs/kubelet/kubelet.log", "owned.json", "state.json"];
+    assert_eq!(names, ours);
+    let index: Vec<Value> = serde_json::from_str(&parts["index.json"]).unwrap();
+    let left_out = json!({"part": "updates.json", "failed": "left out: the parts before it took 0 s"});
+    assert!(index.contains(&left_out), "{index:?}");
+}
+
+#[test]
+fn an_answer_does_not_wait_for_a_windows_that_hangs() {
+    let bed = Bed::new();
+    let held = std::sync::Arc::new(std::sync::Mutex::new(()));
+    let _guard = held.lock().unwrap();
+    bed.host.state().hung.insert("machine ".into(), held.clone());
+    let error = state_within(Duration::from_secs(1), &bed.host).unwrap_err();
+    assert_eq!(error.to_string(), "timed out waiting for Windows to describe the host after 1 s");
+}
+
+#[test]
 fn limits_cut_the_oldest_logs_and_never_the_index() {
     let bed = Bed::new();
     let full = vec![b'x'; usize::try_from(MOST_OF_A_LOG).unwrap() - 1];

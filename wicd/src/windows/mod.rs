@@ -37,6 +37,7 @@ mod wide;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use api::host::{AccountState, Antivirus, Machine, RestartCause, ServiceState};
 use tokio::net::windows::named_pipe::{ClientOptions, NamedPipeClient};
@@ -58,6 +59,10 @@ const CONTAINERD_PIPE: &str = r"\\.\pipe\containerd-containerd";
 pub struct WindowsHost;
 
 impl Host for WindowsHost {
+    fn detached(&self) -> Arc<dyn Host> {
+        Arc::new(*self)
+    }
+
     fn path(&self, windows_path: &str) -> Result<PathBuf, HostError> {
         path_parts(windows_path).map(|_| PathBuf::from(windows_path))
     }

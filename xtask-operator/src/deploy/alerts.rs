@@ -186,7 +186,8 @@ fn of_hosts() -> Vec<Alert> {
             None,
             "A Windows host shows another SSH host key than the known one.",
             "{{ $value }} hosts of pool {{ $labels.pool }} show another host key: they were reinstalled, or another machine intercepts the connection. \
-             The operator does not log in to them. `kubectl get wi` shows HostKeyMismatch; verify the key on the console of the host before you trust it.",
+             The operator does not log in to them. `kubectl get wi -o custom-columns=NAME:.metadata.name,REASON:.status.failures.lastReason` names them; verify \
+             the key on the console of the host, or of its jump host, before you trust it.",
         ),
         warning(
             "WindowsNodePoolNodesUnavailable",

@@ -1,0 +1,108 @@
+//! What `kubectl describe node` shows of each operation that a node feels: its owner may never have heard of instances and pools.
+
+use api::GrantType;
+use serde_json::{Value, json};
+
+use super::executor_tests::World;
+
+/// Notes of the events of a reason on the Node.
+fn notes(world: &World, reason: &str) -> Vec<String> {
+    let calls = world.bed.api.calls("POST", "/apis/events.k8s.io/v1/namespaces/default/events");
+    let is_it =
+        |b: &&Value| b["reason"] == reason && b["regarding"]["kind"] == "Node" && b["regarding"]["name"] == "win-1";
+    calls.iter().map(|c| &c.body).filter(is_it).map(|b| b["note"].as_str().unwrap_or_default().to_owned()).collect()
+}
+
+/// The pool takes it out, because of a revision of its list.
+fn take_out(world: &World) {
+    world.take_out();
+    world.edit(|i| i["spec"]["leaving"]["why"] = json!("no longer listed at main@sha1:0f3c"));
+}
+
+fn not_ready(world: &World) {
+    world.bed.api.objects(|o| {
+        o.edit("nodes", "win-1", |n| n["status"]["conditions"] = json!([{"type": "Ready", "status": "Unknown"}]));
+    });
+}
+
+#[tokio::test]
+async fn what_disturbs_a_node_is_reported_on_its_node() {
+    type Begin = Box<dyn Fn(&World, &str, &str)>;
+    // Reasons and notes, the last at the end of the operation; and a reason that has none.
+    type Case = (&'static str, Begin, &'static [(&'static str, &'static str)], &'static str);
+    let update = |more: Value| -> Begin {
+        Box::new(move |world, _, new| {
+            let mut grant = more.clone();
+            grant["version"] = json!(new);
+            world.grant("update-1", GrantType::Update, new, &grant);
+        })
+    };
+    let cases: [Case; 5] = [
+        (
+            "a change with a drain",
+            update(json!({"disruption": "Drain"})),
+            &[
+                ("Draining", "moving the pods away: pool p changes it from version 1.0.0-"),
+                ("Updated", "the node follows version 1.0.0-"),
+            ],
+            "ServicesRestarting",
+        ),
+        (
+            "a restart of services",
+            update(json!({"disruption": "Restart", "services": ["kubelet"]})),
+            &[
+                (
+                    "ServicesRestarting",
+                    "restarting kubelet while the pods continue to run: pool p changes it from version 1.0.0-",
+                ),
+                ("Updated", "the node follows version 1.0.0-"),
+            ],
+            "Draining",
+        ),
+        (
+            "a restart of the host",
+            Box::new(|world, old, _| world.grant("reboot-1", GrantType::Reboot, old, &json!({"disruption": "Reboot"}))),
+            &[
+                ("Draining", "moving the pods away: the host must be restarted"),
+                ("Rebooting", "restarting the host: a restart was requested"),
+                ("Rebooted", "the host was restarted, and its node is Ready again"),
+            ],
+            "Updated",
+        ),
+        (
+            "a repair",
+            Box::new(|world, old, _| {
+                not_ready(world);
+                world.grant("repair-1", GrantType::Repair, old, &json!({"disruption": "Reboot"}));
+            }),
+            &[
+                ("Rebooting", "restarting the host: a restart was requested"),
+                ("Repaired", "the host was repaired, and its node is Ready again"),
+            ],
+            "Updated",
+        ),
+        (
+            "a removal",
+            Box::new(|world, _, _| take_out(world)),
+            &[
+                ("Draining", "moving the pods away: the host leaves pool p: no longer listed at main@sha1:0f3c"),
+                ("Removed", "deleting the Node: the host leaves pool p: no longer listed at main@sha1:0f3c"),
+            ],
+            "Updated",
+        ),
+    ];
+    // Each waits most of its time.
+    let each = cases.map(|(about, begin, expected, absent)| async move {
+        let (mut world, old) = World::joined().await;
+        let new = world.publish(120);
+        begin(&world, &old, &new);
+        let (last, _) = expected.last().unwrap();
+        world.works_until(&format!("{about}: {last}"), |w| !notes(w, last).is_empty()).await;
+        for (reason, note) in expected {
+            let found = notes(&world, reason);
+            assert!(found.len() == 1 && found[0].starts_with(note), "{about}: {reason}: {found:?}");
+        }
+        assert_eq!(notes(&world, absent), Vec::<String>::new(), "{about}: {absent}");
+    });
+    futures::future::join_all(each).await;
+}
