@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::host::{CertificateKind, Desired, path};
+use api::host::{CertificateKind, Desired, WICD_CERTIFICATE_LIFE, path};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PublicKeyData};
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
@@ -28,8 +28,6 @@ const POLL: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_mins(15);
 /// Between two attempts: at first, and at most.
 const AGAIN: (i64, i64) = (30, 600);
-/// Default if the operator has not set it, in seconds.
-const DEFAULT_SECONDS: i32 = 24 * 3600;
 
 /// The certificate was not renewed.
 #[derive(Debug, thiserror::Error)]
@@ -163,7 +161,8 @@ pub async fn rotate(host: Arc<dyn Host>, connect: Arc<dyn Connect>, changed: wat
 async fn renew(host: &Arc<dyn Host>, connect: &dyn Connect) -> Result<(), RotationError> {
     let Some(desired) = files::read_json::<Desired>(&**host, path::DESIRED)? else { return Ok(()) };
     let settings: Option<Settings> = files::read_json(&**host, SETTINGS)?;
-    let seconds = settings.map_or(DEFAULT_SECONDS, |s| s.certificate_seconds);
+    let seconds = settings
+        .map_or_else(|| i32::try_from(WICD_CERTIFICATE_LIFE.as_secs()).unwrap_or(i32::MAX), |s| s.certificate_seconds);
     let (name, organisation) = certificates::subject(CertificateKind::Wicd, &desired.node_name);
     let key = KeyPair::generate()?;
     let mut params = CertificateParams::default();

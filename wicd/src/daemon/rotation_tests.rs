@@ -17,6 +17,58 @@ fn dues() {
     }
 }
 
+/// With the default life: how old the certificate is when the host is switched off, for how long it is off, and whether wicd can renew it by itself
+/// when the host is back.
+#[test]
+fn what_is_left_of_the_life_is_how_long_a_host_may_be_off() {
+    const HOUR: i64 = 3600;
+    let life = i64::try_from(WICD_CERTIFICATE_LIFE.as_secs()).unwrap();
+    let after = |hours: i64, seed: u64| Current { not_before: 0, not_after: life, seed }.due(hours * HOUR);
+    // Seed 0 renews as early as any, 200 as late.
+    for (age, off, earliest, latest) in [
+        (0, 83, Due::Later, Due::Later),
+        (0, 96, Due::Now, Due::Later),
+        (0, 119, Due::Now, Due::Now),
+        (23, 96, Due::Now, Due::Now),
+        (24, 96, Due::Over, Due::Over),
+        // No certificate is older than that on a host that is on: 12 h are always left.
+        (107, 12, Due::Now, Due::Now),
+        (108, 12, Due::Over, Due::Over),
+    ] {
+        assert_eq!((after(age + off, 0), after(age + off, 200)), (earliest, latest), "{age} + {off}");
+    }
+}
+
+/// It was off for four days with a certificate that it got just before.
+#[tokio::test]
+async fn a_host_that_was_off_for_four_days_renews_by_itself() {
+    let (bed, host, cluster) = bed(|signer, request| Issue::Issued(signer.sign(request, 86_400)));
+    let off = Duration::from_hours(96);
+    let key = KeyPair::generate().unwrap();
+    let request = CertificateParams::default().serialize_request(&key).unwrap().pem().unwrap();
+    let now = jiff::Timestamp::now().as_second();
+    // Where the time of the renewal falls is chance, and evenly spread: half of them are due by now.
+    let old = loop {
+        let chain = bed.sign_back(&request, off, WICD_CERTIFICATE_LIFE - off);
+        if Current::read(chain.as_bytes()).unwrap().due(now) == Due::Now {
+            break joined(&chain, &key).unwrap();
+        }
+    };
+    certificates::install_wicd(&bed.host, old.as_bytes(), now).unwrap();
+    let (changed, mut seen) = watch::channel(0);
+    let renewed = async {
+        while files::read(&bed.host, path::WICD_CERT).unwrap().unwrap() == old.as_bytes() {
+            seen.changed().await.unwrap();
+        }
+    };
+    tokio::select! {
+        () = rotate(host, Arc::new(cluster.clone()), changed) => unreachable!(),
+        () = renewed => {}
+    }
+    assert_eq!(cluster.connections.load(std::sync::atomic::Ordering::SeqCst), 1);
+    assert!(certificates::has_good(&bed.host, CertificateKind::Wicd, "win-1", now).unwrap());
+}
+
 proptest! {
     #[test]
     fn renewal_is_after_70_to_90_percent_of_the_life(not_before in 0_i64..1 << 40, life in 0_i64..1 << 40, seed in any::<u64>()) {
