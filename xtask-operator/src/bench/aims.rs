@@ -1,8 +1,13 @@
 //! What the operator must reach, on 2 cores with the control plane and all hosts on them.
 
+use std::time::Duration;
+
+use api::host::WICD_CERTIFICATE_LIFE;
 use serde_json::Value;
 
 use super::report::{Field, number};
+
+const DAY: Duration = Duration::from_hours(24);
 
 /// One bound of a field.
 #[derive(Clone, Copy, Debug)]
@@ -63,11 +68,23 @@ pub(super) fn rollout(hosts: u32) -> Vec<Aim> {
     ]
 }
 
+/// Writes of the operator for each renewal of wicd's certificate: the approval, and the status of the instance.
+const WRITES_OF_A_RENEWAL: f64 = 2.0;
+/// The least part of the life after which wicd renews a certificate.
+const EARLIEST_RENEWAL: f64 = 0.7;
+
+/// The most that renewals cost for each node and day, with the default life of a certificate.
+fn certificate_writes_each_day() -> f64 {
+    WRITES_OF_A_RENEWAL * DAY.as_secs_f64() / (EARLIEST_RENEWAL * WICD_CERTIFICATE_LIFE.as_secs_f64())
+}
+
 /// Of `bench idle`: less than 1 % of a core.
 pub(super) fn idle(hosts: u32, seconds: u32) -> Vec<Aim> {
+    let days = f64::from(hosts) * f64::from(seconds) / DAY.as_secs_f64();
     let rss = if hosts <= 1000 { 100.0 } else { 250.0 };
     vec![
         AtMost("ssh_connections", 0.0),
+        AtMost("certificate_writes", days * certificate_writes_each_day()),
         AtMost("api_writes", 0.0),
         Below("cpu_seconds", f64::from(seconds) / 100.0),
         Below("rss_mib", rss),
@@ -118,6 +135,9 @@ mod tests {
             (join("5000", None), [("seconds", 899.9), ("peak_rss_mib", 249.9)], "none"),
             (idle(1000, 300), [("cpu_seconds", 3.0), ("api_writes", 1.0)], "api_writes,cpu_seconds"),
             (idle(1000, 300), [("cpu_seconds", 2.9), ("rss_mib", 100.0)], "rss_mib"),
+            // 0.571 for each node and day.
+            (idle(1000, 864), [("certificate_writes", 5.0), ("api_writes", 0.0)], "none"),
+            (idle(1000, 864), [("certificate_writes", 6.0), ("api_writes", 0.0)], "certificate_writes"),
             (
                 inventory(1000),
                 [("push_to_instances_seconds", 10.0), ("fetched_bytes_one_line_change", 1.0)],
