@@ -162,8 +162,8 @@ async fn a_host_that_was_off_for_four_days_comes_back_without_the_operator() -> 
     let old = world.control_plane.old_certificate(&user, &[user::WICD_GROUP], age, WICD_CERTIFICATE_LIFE)?;
     let old = format!("{}{}", old.certificate, old.key);
     std::fs::write(on_host(host, path::WICD_CERT), &old)?;
-    let left = SignedDuration::try_from(WICD_CERTIFICATE_LIFE - age)?;
-    let end = Timestamp::now().checked_add(left)?;
+    let end = Timestamp::now().checked_sub(SignedDuration::try_from(age)?)?;
+    let end = end.checked_add(SignedDuration::try_from(WICD_CERTIFICATE_LIFE)?)?;
     let known = Patch::Merge(json!({"status": {"wicdCertificateExpires": end}}));
     let instances: Api<WindowsInstance> = Api::all(operator_client(&world.control_plane).await?);
     instances.patch_status(name, &PatchParams::default(), &known).await?;

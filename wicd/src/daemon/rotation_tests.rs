@@ -43,13 +43,14 @@ fn what_is_left_of_the_life_is_how_long_a_host_may_be_off() {
 #[tokio::test]
 async fn a_host_that_was_off_for_four_days_renews_by_itself() {
     let (bed, host, cluster) = bed(|signer, request| Issue::Issued(signer.sign(request, 86_400)));
-    let off = Duration::from_hours(96);
+    let (off, left) = (Duration::from_hours(96), Duration::from_hours(24));
+    assert_eq!(off + left, WICD_CERTIFICATE_LIFE);
     let key = KeyPair::generate().unwrap();
     let request = CertificateParams::default().serialize_request(&key).unwrap().pem().unwrap();
     let now = jiff::Timestamp::now().as_second();
     // Where the time of the renewal falls is chance, and evenly spread: half of them are due by now.
     let old = loop {
-        let chain = bed.sign_back(&request, off, WICD_CERTIFICATE_LIFE - off);
+        let chain = bed.sign_back(&request, off, left);
         if Current::read(chain.as_bytes()).unwrap().due(now) == Due::Now {
             break joined(&chain, &key).unwrap();
         }

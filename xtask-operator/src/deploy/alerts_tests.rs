@@ -140,8 +140,8 @@ const CASES: &[Case] = &[
     },
     Case {
         alert: "WindowsNodePoolCertificateExpiring",
-        // It expires at 08:30, and a fifteenth of 5 days is 8 h.
-        fires: &[(EXPIRY, "30600+0x120"), (LIFETIME, "432000+0x120")],
+        // It expires at 09:36, and a fifteenth of 5 days is 8 h.
+        fires: &[(EXPIRY, "34560+0x120"), (LIFETIME, "432000+0x120")],
         silent: &[
             ("it is renewed as late as it is renewed", &[(EXPIRY, "3600+0x54 7200+0x66"), (LIFETIME, "3600+0x120")]),
             ("the host is on hold", &[(LIFETIME, "432000+0x120")]),
