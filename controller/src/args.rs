@@ -290,7 +290,8 @@ pub struct Run {
     /// Time for which an unused version is kept, and interval of the check.
     #[arg(long, env = "WINDOWS_NODE_POOLS_VERSION_GRACE", value_parser = duration, default_value = "5m")]
     pub version_grace: Duration,
-    /// A step of an operation that leaves nothing to remember is stored in the status of its instance once it has lasted for this time. For tests.
+    /// A step of an operation that leaves nothing to remember, and what a new host waits for, is stored in the status of the instance once it has lasted for
+    /// this time. For tests.
     #[arg(long, hide = true, value_parser = duration, default_value = "2s")]
     pub show_step_after: Duration,
     /// Delay before the first retry of a failed host; doubles with each further failure.

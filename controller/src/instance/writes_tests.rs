@@ -2,6 +2,7 @@
 
 use api::GrantType;
 use jiff::{SignedDuration, Timestamp};
+use kube::runtime::controller::Action;
 use serde_json::json;
 
 use super::{executor_tests::World, reconcile_instance};
@@ -55,6 +56,27 @@ async fn a_join_and_a_change_write_what_must_be_remembered() {
         "POST events",
     ];
     assert_eq!(sorted(writes(&world, before)), sorted(expected.map(str::to_owned).to_vec()));
+}
+
+#[tokio::test]
+async fn a_new_instance_says_what_it_waits_for_once_that_lasts() {
+    let mut world = World::new().await;
+    let cx = world.bed.cx.clone();
+    for (created, expected) in [
+        (Timestamp::now().to_string(), &[][..]),
+        ("2026-01-01T00:00:00Z".to_owned(), &["PATCH windowsinstances/status"]),
+    ] {
+        world.edit(|i| i["metadata"]["creationTimestamp"] = json!(created));
+        let before = world.bed.api.all_calls().len();
+        let instance = world.bed.sync().unwrap();
+        let action = Box::pin(reconcile_instance(&instance, &cx)).await.unwrap();
+        assert_eq!(writes(&world, before), expected, "{created}: {action:?}");
+        assert_eq!(
+            action == Action::await_change(),
+            !expected.is_empty(),
+            "it is reconciled again by itself: {action:?}"
+        );
+    }
 }
 
 /// Beside the approval, which `csr::approver` counts, and the request, which is wicd's own.
