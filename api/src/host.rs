@@ -10,7 +10,7 @@
 mod answer;
 mod survey;
 
-use std::{collections::BTreeMap, net::Ipv4Addr};
+use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -88,6 +88,10 @@ pub mod path {
 
 /// Name of wicd's Windows service. Legacy.
 pub const WICD_SERVICE: &str = "windows-instance-config-daemon";
+/// Life of wicd's certificates if the operator is not set otherwise. Three fifths of it are left at any time, which is longer than a long weekend.
+pub const WICD_CERTIFICATE_LIFE: Duration = Duration::from_hours(7 * 24);
+/// The longest life that the operator approves for one of them.
+pub const MAX_WICD_CERTIFICATE_LIFE: Duration = Duration::from_hours(7 * 24);
 /// Start of the descriptions of the operator's services. Legacy.
 pub const SERVICE_DESCRIPTION_PREFIX: &str = "OpenShift managed ";
 

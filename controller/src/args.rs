@@ -2,6 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf, sync::LazyLock, time::Duration};
 
+use api::host::MAX_WICD_CERTIFICATE_LIFE;
 use clap::{
     ArgAction, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum,
     builder::{BoolishValueParser, FalseyValueParser},
@@ -289,7 +290,8 @@ pub struct Run {
     /// Time for which an unused version is kept, and interval of the check.
     #[arg(long, env = "WINDOWS_NODE_POOLS_VERSION_GRACE", value_parser = duration, default_value = "5m")]
     pub version_grace: Duration,
-    /// A step of an operation that leaves nothing to remember is stored in the status of its instance once it has lasted for this time. For tests.
+    /// A step of an operation that leaves nothing to remember, and what a new host waits for, is stored in the status of the instance once it has lasted for
+    /// this time. For tests.
     #[arg(long, hide = true, value_parser = duration, default_value = "2s")]
     pub show_step_after: Duration,
     /// Delay before the first retry of a failed host; doubles with each further failure.
@@ -304,8 +306,8 @@ pub struct Run {
     /// Timeout of a restart of a host.
     #[arg(long, env = "WINDOWS_NODE_POOLS_REBOOT_TIMEOUT", value_parser = duration, default_value = "30m")]
     pub reboot_timeout: Duration,
-    /// Validity of wicd's certificates.
-    #[arg(long, env = "WINDOWS_NODE_POOLS_WICD_CERTIFICATE_LIFETIME", value_parser = duration, default_value = "6h")]
+    /// Validity of wicd's certificates, from 10m to 168h. wicd renews each after 20 to 40 % of it.
+    #[arg(long, env = "WINDOWS_NODE_POOLS_WICD_CERTIFICATE_LIFETIME", value_parser = wicd_certificate_life, default_value = "168h")]
     pub wicd_certificate_lifetime: Duration,
     /// How often to look for Machine APIs and reconcile the user-data Secret.
     #[arg(long, env = "WINDOWS_NODE_POOLS_MACHINE_DISCOVERY_INTERVAL", value_parser = duration, default_value = "1m")]
@@ -618,6 +620,18 @@ fn duration(text: &str) -> Result<Duration, String> {
         .filter(|s| *s <= longest)
         .map(Duration::from_secs)
         .ok_or_else(|| format!("{text:?} is longer than a year"))
+}
+
+/// Life of a certificate of wicd. Of one that is longer the operator would deny every request, and of one that is shorter the API server.
+fn wicd_certificate_life(text: &str) -> Result<Duration, String> {
+    let life = duration(text)?;
+    let allowed = Duration::from_mins(10)..=MAX_WICD_CERTIFICATE_LIFE;
+    if allowed.contains(&life) {
+        Ok(life)
+    } else {
+        let most = MAX_WICD_CERTIFICATE_LIFE.as_secs() / 3600;
+        Err(format!("{text:?} is not between 10m and {most}h"))
+    }
 }
 
 /// Duration of a Lease: other operators wait for it.

@@ -19,6 +19,26 @@ fn a_lease_that_others_would_not_wait_for_is_refused() {
 }
 
 #[test]
+fn a_life_of_certificates_that_is_never_approved_is_refused_at_the_start() {
+    for (text, taken) in [
+        ("120h", true),
+        ("168h", true),
+        ("604801", false),
+        ("8760h", false),
+        ("10m", true),
+        ("599s", false),
+        ("0", false),
+    ] {
+        assert_eq!(wicd_certificate_life(text).is_ok(), taken, "{text}");
+    }
+    let run = |args: &[&str]| Run::try_parse_from(["run"].iter().chain(args));
+    let refusal = run(&["--wicd-certificate-lifetime", "169h"]).unwrap_err().to_string();
+    assert!(refusal.contains("\"169h\" is not between 10m and 168h"), "{refusal}");
+    // wicd has the same default.
+    assert_eq!(run(&[]).unwrap().wicd_certificate_lifetime, api::host::WICD_CERTIFICATE_LIFE);
+}
+
+#[test]
 fn the_command_line_is_consistent() {
     command().debug_assert();
 }

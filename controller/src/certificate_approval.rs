@@ -72,7 +72,8 @@ pub(crate) async fn run(cx: Arc<Base>, retry: Duration) {
     };
     let hosts = instance::claims::Hosts::new(cx.clone(), reserved);
     let (client, proven, stop) = (cx.cluster.client.clone(), cx.wicd.proven.clone(), cx.process.stop.clone());
-    csr::run(client, hosts, revise, on_verdict, operator, proven, stop).await;
+    let own = csr::Own { user: operator, issuing: cx.wicd.issuing.clone() };
+    csr::run(client, hosts, revise, on_verdict, own, proven, stop).await;
 }
 
 #[cfg(test)]

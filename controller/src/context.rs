@@ -21,7 +21,7 @@ use wnp_core::{
 use crate::{
     args::Run,
     cluster::{self, ClusterError},
-    csr::Renewals,
+    csr::{Issuing, Renewals},
     drain::Drainer,
     events::Events,
     machines::Machines,
@@ -204,6 +204,8 @@ pub(crate) struct Wicd {
     pub rights: WicdRights,
     /// Certificates that they have renewed.
     pub renewals: Renewals,
+    /// Requests for first certificates, of kubelet as well, that this process is issuing.
+    pub issuing: Issuing,
     /// Notifies the certificate approver that a host has been proven.
     pub proven: Arc<Notify>,
 }
@@ -241,7 +243,12 @@ impl Base {
             events,
             cluster: ThisCluster { reached: cluster, id: cluster_id },
             caches,
-            wicd: Wicd { rights, renewals: Renewals::default(), proven: Arc::new(Notify::new()) },
+            wicd: Wicd {
+                rights,
+                renewals: Renewals::default(),
+                issuing: Issuing::default(),
+                proven: Arc::new(Notify::new()),
+            },
             other_operator,
             wake: ReconcileTrigger::default(),
         }

@@ -1,7 +1,11 @@
 //! The certificates of a test cluster: one authority that signs the server, the clients and, through the controller
 //! manager, what nodes ask for.
 
-use std::{fmt, net::IpAddr};
+use std::{
+    fmt,
+    net::IpAddr,
+    time::{Duration, SystemTime},
+};
 
 use anyhow::{Result, bail};
 use rcgen::{
@@ -59,16 +63,16 @@ impl Authority {
         self.sign(params)
     }
 
-    /// As [`Authority::client`], and over since yesterday.
+    /// As [`Authority::client`], issued so long ago, and over after so long a life.
     ///
     /// # Errors
     /// As [`Authority::client`].
-    pub fn expired_client(&self, user: &str, groups: &[&str]) -> Result<Identity> {
+    pub fn old_client(&self, user: &str, groups: &[&str], age: Duration, life: Duration) -> Result<Identity> {
         let mut params = CertificateParams::new(Vec::new())?;
         params.distinguished_name = distinguished_name(user, groups)?;
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        let yesterday = jiff::Timestamp::now().checked_sub(jiff::SignedDuration::from_hours(24))?.as_second();
-        params.not_after = rcgen::date_time_ymd(1970, 1, 1) + std::time::Duration::from_secs(u64::try_from(yesterday)?);
+        let issued = SystemTime::now() - age;
+        (params.not_before, params.not_after) = (issued.into(), (issued + life).into());
         self.sign(params)
     }
 

@@ -19,7 +19,7 @@ use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
-use super::{Claim, Hosts, Kind, Outstanding, Verdict, index::Index, verdict};
+use super::{Claim, Hosts, Kind, Outstanding, Own, Verdict, index::Index, verdict};
 use crate::{
     supervision::{Panicked, catch},
     unreadable::Unreadable,
@@ -42,7 +42,8 @@ const MAX_WRITES: u16 = 16;
 /// - `revise` returns what becomes of a verdict under the circumstances, which may forbid an approval or a denial.
 /// - `on_verdict` is called after an approval or a denial has been written, and when a request begins to wait or waits
 ///   for another cause.
-/// - `operator_user` comes from [`super::operator_user`].
+/// - `own` names the operator's own requests. Those that this process is issuing are approved where they are issued; those that a process left when it
+///   died are approved here.
 /// - `poke` (by `notify_one`) has everything judged again at once, for when a host has been proven.
 ///
 /// One replica at a time should run this; two would do no harm, since each write is bound to the version that was judged.
@@ -51,7 +52,7 @@ pub async fn run<H: Hosts>(
     hosts: H,
     revise: impl Fn(Verdict) -> Verdict + Send + Sync + 'static,
     on_verdict: impl Fn(&Verdict, &CertificateSigningRequest) + Send + Sync + 'static,
-    operator_user: String,
+    own: Own,
     poke: Arc<Notify>,
     shutdown: CancellationToken,
 ) {
@@ -65,8 +66,8 @@ pub async fn run<H: Hosts>(
         hosts,
         revise: Box::new(revise),
         on_verdict: Box::new(on_verdict),
-        index: Mutex::new(Index::new(operator_user.clone(), Instant::now())),
-        operator_user,
+        index: Mutex::new(Index::new(own.user.clone(), Instant::now())),
+        own,
         first,
     });
     let observer = approver.clone();
@@ -96,7 +97,7 @@ struct Approver<H> {
     hosts: H,
     revise: Box<Revise>,
     on_verdict: Box<OnVerdict>,
-    operator_user: String,
+    own: Own,
     index: Mutex<Index>,
     /// Takes the names of requests that have become the first in their queues.
     first: mpsc::UnboundedSender<String>,
@@ -140,8 +141,9 @@ impl<H: Hosts> Approver<H> {
     /// Judges a request on what is known, confirms that with the API server, and writes the verdict.
     async fn carry_out(&self, csr: &CertificateSigningRequest) -> kube::Result<()> {
         let (verdict, csr) = match self.judge(csr) {
+            Verdict::Approve(_) if self.is_being_issued(csr) => return Ok(()),
             Verdict::Approve(_) | Verdict::Deny { .. } => {
-                confirm_and_decide(&self.api, &self.hosts, &self.revise, &self.operator_user, csr).await?
+                confirm_and_decide(&self.api, &self.hosts, &self.revise, &self.own.user, csr).await?
             }
             undecided => (undecided, csr.clone()),
         };
@@ -152,6 +154,11 @@ impl<H: Hosts> Approver<H> {
             (self.on_verdict)(&verdict, &csr);
         }
         Ok(())
+    }
+
+    /// Whether this process has posted it, and is about to approve it itself.
+    fn is_being_issued(&self, csr: &CertificateSigningRequest) -> bool {
+        csr.spec.username.as_ref() == Some(&self.own.user) && self.own.issuing.contains(&csr.name_any())
     }
 
     /// The verdict on what is known, and on what may be written now.

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::{
-    csr::{Claim, forge::Forged},
+    csr::{Claim, Issuing, forge::Forged},
     fake_api::{FakeApi, list},
 };
 
@@ -77,7 +77,8 @@ async fn run_until(api: &FakeApi, poke: Arc<Notify>, condition: impl Fn(&[(Strin
     let on_verdict = move |verdict: &Verdict, csr: &CertificateSigningRequest| {
         noted.lock().push((csr.name_any(), verdict.clone()));
     };
-    let running = tokio::spawn(run(api.client(), Known, |verdict| verdict, on_verdict, OPERATOR.into(), poke, on_stop));
+    let own = Own { user: OPERATOR.into(), issuing: Issuing::default() };
+    let running = tokio::spawn(run(api.client(), Known, |verdict| verdict, on_verdict, own, poke, on_stop));
     let holds = async {
         while !condition(&reported.lock()) {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -121,6 +122,8 @@ async fn the_second_request_of_a_host_waits_until_the_first_is_issued() {
     assert_eq!(names(&reported.lock(), is_approval), ["first", "second"]);
     let patches = api.calls("PATCH", &approval("first"));
     assert_eq!(patches[0].body["metadata"], json!({"uid": "uid-first", "resourceVersion": "1"}), "what was judged");
+    let written: Vec<String> = api.all_calls().into_iter().filter(|c| c.method != "GET").map(|c| c.path).collect();
+    assert_eq!(written, [approval("first"), approval("second")], "one write for each certificate");
 }
 
 #[tokio::test]

@@ -16,7 +16,7 @@ use kube::{
 use sha2::{Digest as _, Sha256};
 use x509_parser::pem::Pem;
 
-use super::{Claim, Kind, Outstanding, Verdict, approver::decide, verdict};
+use super::{Claim, Issuing, Kind, Outstanding, Verdict, approver::decide, verdict};
 use wnp_core::csr::{is_decided, request::Request};
 
 /// How long a signer may take. kube-controller-manager takes milliseconds.
@@ -123,7 +123,7 @@ pub async fn operator_user(client: &Client) -> Result<String, CsrError> {
 
 /// Has the request that a host sent over SSH issued, and returns the certificate and its chain as PEM.
 ///
-/// The request is judged like any other before it is posted. Doing it again with the same request leads to the same object and
+/// The request is judged like any other before it is posted. While it is in `issuing`, the approver of this process leaves it alone. Doing it again with the same request leads to the same object and
 /// certificate. Nothing is deleted: the cluster's own clean-up removes the object after an hour.
 ///
 /// # Errors
@@ -138,9 +138,12 @@ pub async fn request_and_sign(
     kind: Kind,
     csr_pem: &str,
     expiration: Duration,
+    issuing: &Issuing,
 ) -> Result<String, CsrError> {
     let wanted = build(claim, kind, csr_pem, expiration)?;
     let name = wanted.metadata.name.clone().unwrap_or_default();
+    // Before the approver can see it.
+    let _registered = issuing.begin(name.clone());
     let failed = |doing| {
         let name = name.clone();
         move |error: kube::Error| CsrError::Api { doing, name, source: Box::new(error) }
@@ -164,7 +167,7 @@ pub async fn request_and_sign(
             break;
         }
         csr = match decide(&api, &csr, &Verdict::Approve(kind)).await {
-            // The approver of this operator, or a person, got there first.
+            // A person, or the approver of this operator to whom it was an orphan, got there first.
             Err(kube::Error::Api(status)) if status.is_conflict() && attempt < APPROVAL_ATTEMPTS => {
                 let now = api.get(&name).await.map_err(failed("read"))?;
                 // What is approved is what was judged: another object of that name may ask for anything.

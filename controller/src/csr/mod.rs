@@ -3,6 +3,7 @@
 mod approver;
 mod index;
 mod issue;
+mod issuing;
 mod open;
 mod renewals;
 
@@ -12,11 +13,23 @@ mod renewals;
 mod forge;
 #[cfg(test)]
 mod swapped_tests;
+#[cfg(test)]
+mod together_tests;
 
 pub use approver::run;
 pub use issue::{CsrError, operator_user, request_and_sign};
+pub use issuing::Issuing;
 pub use renewals::Renewals;
 pub use wnp_core::csr::{Claim, Kind, Outstanding, Verdict, verdict};
+
+/// How the approver knows the operator's own requests.
+#[derive(Clone, Debug)]
+pub struct Own {
+    /// The operator's user; see [`operator_user`].
+    pub user: String,
+    /// Those that are left to [`request_and_sign`] in this process.
+    pub issuing: Issuing,
+}
 
 /// Where the approver learns about hosts.
 pub trait Hosts: Send + Sync + 'static {

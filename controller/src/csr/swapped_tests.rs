@@ -6,7 +6,7 @@ use std::time::Duration;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use serde_json::{Value, json};
 
-use super::{Claim, CsrError, Hosts, Kind, approver::confirm_and_decide, forge::Forged, request_and_sign};
+use super::{Claim, CsrError, Hosts, Issuing, Kind, approver::confirm_and_decide, forge::Forged, request_and_sign};
 use crate::fake_api::FakeApi;
 
 const PATH: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
@@ -48,7 +48,8 @@ async fn a_request_that_was_swapped_is_not_approved() {
         api.fail("PATCH", &format!("{PATH}/{name}/approval"), 409, "Conflict", "it has changed", Value::Null);
         api.on("GET", &format!("{PATH}/{name}"), 200, object(&name, uid, "2", pem_now, signer_now));
         let hour = Duration::from_hours(1);
-        let result = request_and_sign(api.client(), &claim(), Kind::KubeletClient, &pem, hour).await;
+        let issuing = Issuing::default();
+        let result = request_and_sign(api.client(), &claim(), Kind::KubeletClient, &pem, hour, &issuing).await;
         assert!(matches!(result, Err(CsrError::Replaced { .. })), "{about}: {result:?}");
         let approvals = api.calls("PATCH", &format!("{PATH}/{name}/approval"));
         assert_eq!(approvals.len(), 1, "{about}");
@@ -63,7 +64,8 @@ async fn a_request_that_was_swapped_is_not_approved() {
 async fn name_of(pem: &str) -> String {
     let api = FakeApi::new();
     api.fail("POST", PATH, 500, "InternalError", "no", Value::Null);
-    let error = request_and_sign(api.client(), &claim(), Kind::KubeletClient, pem, Duration::from_hours(1)).await;
+    let (hour, issuing) = (Duration::from_hours(1), Issuing::default());
+    let error = request_and_sign(api.client(), &claim(), Kind::KubeletClient, pem, hour, &issuing).await;
     let Err(CsrError::Api { name, .. }) = error else { panic!("{error:?}") };
     name
 }

@@ -325,7 +325,8 @@ pub(super) async fn certify(scope: &mut Scope, seen: &mut HostSeen) -> Result<()
                 CertificateKind::Kubelet => (csr::Kind::KubeletClient, KUBELET_CERTIFICATE),
                 CertificateKind::Wicd => (csr::Kind::WicdClient, cx.process.args.wicd_certificate_lifetime),
             };
-            let chain = csr::request_and_sign(cx.cluster.client.clone(), claim, csr_kind, &pem, life).await;
+            let (client, issuing) = (cx.cluster.client.clone(), &cx.wicd.issuing);
+            let chain = csr::request_and_sign(client, claim, csr_kind, &pem, life, issuing).await;
             chain.map(|chain| (kind, chain)).map_err(StepError::Csr)
         }
     };

@@ -190,11 +190,22 @@ async fn act(scope: &mut Scope) -> Result<Action, StepError> {
         Some(grant) => join::run(scope, &grant).await,
         None if scope.status.failures.is_some() => Ok(Action::await_change()),
         None => {
+            if let Some(rest) = undecided_for(scope) {
+                return Ok(Action::requeue(rest));
+            }
             let waiting = Waiting { lacks_policies: held.is_some(), ..waiting(scope) };
             scope.set_conditions(&Situation::Waiting { leaving: false, why: &waiting.message(&scope.name()) });
             Ok(Action::await_change())
         }
     }
+}
+
+/// How much longer a new instance does not say what it waits for. Its pool decides about it as soon as it sees it, and a wait that does not last is not
+/// worth a write.
+fn undecided_for(scope: &Scope) -> Option<Duration> {
+    let created = scope.instance.creation_timestamp().filter(|_| scope.status.conditions.is_empty())?;
+    let age = Duration::try_from(Timestamp::now().duration_since(created.0)).unwrap_or_default();
+    scope.cx.process.args.show_step_after.checked_sub(age).filter(|rest| !rest.is_zero())
 }
 
 /// What a host waits for that has no grant.

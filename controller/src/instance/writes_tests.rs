@@ -1,9 +1,11 @@
 //! What an operation costs the API server: the operator's own writes, without those of the pool controller and of the certificate approver.
 
 use api::GrantType;
+use jiff::{SignedDuration, Timestamp};
+use kube::runtime::controller::Action;
 use serde_json::json;
 
-use super::executor_tests::World;
+use super::{executor_tests::World, reconcile_instance};
 use crate::fake_api::Call;
 
 /// The writes since `before` calls, as "METHOD resource step", where a status has a step.
@@ -54,6 +56,59 @@ async fn a_join_and_a_change_write_what_must_be_remembered() {
         "POST events",
     ];
     assert_eq!(sorted(writes(&world, before)), sorted(expected.map(str::to_owned).to_vec()));
+}
+
+#[tokio::test]
+async fn a_new_instance_says_what_it_waits_for_once_that_lasts() {
+    let mut world = World::new().await;
+    let cx = world.bed.cx.clone();
+    for (created, expected) in [
+        (Timestamp::now().to_string(), &[][..]),
+        ("2026-01-01T00:00:00Z".to_owned(), &["PATCH windowsinstances/status"]),
+    ] {
+        world.edit(|i| i["metadata"]["creationTimestamp"] = json!(created));
+        let before = world.bed.api.all_calls().len();
+        let instance = world.bed.sync().unwrap();
+        let action = Box::pin(reconcile_instance(&instance, &cx)).await.unwrap();
+        assert_eq!(writes(&world, before), expected, "{created}: {action:?}");
+        assert_eq!(
+            action == Action::await_change(),
+            !expected.is_empty(),
+            "it is reconciled again by itself: {action:?}"
+        );
+    }
+}
+
+/// Beside the approval, which `csr::approver` counts, and the request, which is wicd's own.
+#[tokio::test]
+async fn a_renewal_of_wicds_certificate_costs_one_write_of_a_status() {
+    let (mut world, _) = World::joined().await;
+    let cx = world.bed.cx.clone();
+    let reconcile = |world: &mut World| {
+        let instance = world.bed.sync().unwrap();
+        let cx = cx.clone();
+        async move { Box::pin(reconcile_instance(&instance, &cx)).await.unwrap() }
+    };
+    reconcile(&mut world).await;
+    reconcile(&mut world).await;
+    let before = world.bed.api.all_calls().len();
+    reconcile(&mut world).await;
+    assert_eq!(writes(&world, before), [""; 0], "it is idle");
+
+    let request = serde_json::from_value(json!({
+        "metadata": {},
+        "spec": {"username": "system:wicd-node:win-1", "expirationSeconds": 432_000, "request": "", "signerName": "x"},
+    }));
+    let in_four_days = Timestamp::now().checked_add(SignedDuration::from_hours(96)).unwrap();
+    cx.wicd.renewals.note(&request.unwrap(), in_four_days);
+    for _ in 0..3 {
+        reconcile(&mut world).await;
+    }
+    assert_eq!(writes(&world, before), ["PATCH windowsinstances/status"]);
+    let stored = cx.wicd.renewals.end("win-1").map(api::Time::from);
+    let status = &world.instance().unwrap()["status"];
+    assert_eq!(status["wicdCertificateExpires"], json!(stored));
+    assert_eq!(world.bed.host.stats().connections, 1, "the join's");
 }
 
 /// Requests that are made at the same time have no order.

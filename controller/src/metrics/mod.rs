@@ -225,7 +225,8 @@ impl Default for Metrics {
         let api_writes =
             all.add("api_writes", None, "Writes to the API server by resource, without leases", Family::default());
         let drift = all.add("drift", None, "Changes on hosts that the operator did not make", Counter::default());
-        let csr_verdicts = all.add("csr_verdicts", None, "Certificate requests by verdict", Family::default());
+        let help = "Certificate requests by verdict, without the first certificates that the operator requests itself";
+        let csr_verdicts = all.add("csr_verdicts", None, help, Family::default());
         let leader = all.add("leader", None, "1 while this process leads", Gauge::default());
         let faults = all.add("fault", None, "1 for the reason why the operator begins no operation", Family::default());
         let help = "1 if the admission policy is in force as it ships, 0 if it is missing or differs";

@@ -206,17 +206,7 @@ impl DesiredState {
         let mut member = member(instance, unwanted, node.as_deref(), &wish, self.change(instance), now);
         let follows = instance.status.as_ref().and_then(|s| s.current_version.as_deref());
         let candidate = &mut member.candidate;
-        if candidate.ready && wicd_certificate_end(instance).is_some_and(|end| end <= now) {
-            // It was off when wicd would have renewed it, and only the operator can bring another. No other change is made, and none that
-            // waits keeps the node from it.
-            candidate.renews = follows.filter(|_| !candidate.wants_reboot).map(Into::into);
-            if candidate.change.is_none() {
-                let disruption = if candidate.wants_reboot { Disruption::Reboot } else { Disruption::None };
-                let version = self.course.target.clone();
-                candidate.change = Some(PendingChange { version, disruption, ..PendingChange::default() });
-                candidate.staged = true;
-            }
-        }
+        candidate.renew_certificate(wicd_certificate_end(instance), follows, &self.course.target, now);
         if candidate.down_since.is_some() {
             let machine = instance.spec.origin.as_ref().and_then(|o| o.machine.as_deref());
             candidate.health_check = machine.and_then(|m| cx.caches.machines.health_check(m, node.as_deref()));

@@ -282,8 +282,9 @@ async fn the_operator_approves_requests_of_nodes_and_daemons_and_no_others() -> 
         ("its own for serving", &operator, SERVING, server, Some(3600), Some(whose)),
         ("a kubelet's of another kind", &kubelet, CLIENT, client, Some(3600), Some(whose)),
         ("for another use", &operator, CLIENT, server, Some(3600), Some("no other usages")),
-        ("for long", &operator, CLIENT, client, Some(86401), Some("for a day at most")),
-        ("for as long as may be", &operator, CLIENT, client, None, Some("for a day at most")),
+        ("its own for a week", &operator, CLIENT, client, Some(604_800), None),
+        ("for long", &operator, CLIENT, client, Some(604_801), Some("for a week at most")),
+        ("for as long as may be", &operator, CLIENT, client, None, Some("for a week at most")),
     ] {
         let pem = if what.starts_with("a person's") { &of_person } else { &pem };
         let spec = json!({

@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use controller::csr::{Claim, CsrError, Hosts, Kind, Verdict, request_and_sign, run};
+use controller::csr::{Claim, CsrError, Hosts, Issuing, Kind, Own, Verdict, request_and_sign, run};
 use k8s_openapi::{ByteString, api::certificates::v1::CertificateSigningRequest};
 use kube::{Api, Client, api::PostParams, runtime::wait::await_condition};
 use serde_json::json;
@@ -155,7 +155,7 @@ async fn no_attack_is_approved_and_every_right_request_is() -> Result<()> {
         Known,
         |verdict| verdict,
         on_verdict,
-        OPERATOR.into(),
+        Own { user: OPERATOR.into(), issuing: Issuing::default() },
         poke.clone(),
         shutdown.clone(),
     ));
@@ -253,7 +253,7 @@ async fn no_attack_is_approved_and_every_right_request_is() -> Result<()> {
         },
         Post { signer: CLIENT, ..Post::of(KubeletClient, "wrong signer", &k1, win1().pem()) },
         Post { seconds: None, ..Post::of(WicdClient, "for a year", &w1, wicd_node("csr-1").pem()) },
-        Post { seconds: Some(86_401), ..Post::of(WicdClient, "for more than a day", &w1, wicd_node("csr-1").pem()) },
+        Post { seconds: Some(604_801), ..Post::of(WicdClient, "for more than a week", &w1, wicd_node("csr-1").pem()) },
     ];
     let right = [
         Post::of(KubeletClient, "operator, first certificate", &operator, node("csr-new").pem()),
@@ -346,7 +346,7 @@ async fn first_certificates_are_signed_and_the_same_when_asked_for_again() -> Re
     let hour = Duration::from_hours(1);
     let sign = |kind, pem: String, lifetime| {
         let (operator, claim) = (operator.clone(), claim.clone());
-        async move { request_and_sign(operator, &claim, kind, &pem, lifetime).await }
+        async move { request_and_sign(operator, &claim, kind, &pem, lifetime, &Issuing::default()).await }
     };
     for (kind, pem) in [(Kind::KubeletClient, node("first-1").pem()), (Kind::WicdClient, wicd_node("first-1").pem())] {
         let certificate = sign(kind, pem.clone(), hour).await?;
@@ -363,7 +363,8 @@ async fn first_certificates_are_signed_and_the_same_when_asked_for_again() -> Re
         (Kind::KubeletClient, Forged::new("system:node:first-1", &["system:masters"]), "WrongOrganisation"),
         (Kind::KubeletServing, node("first-1").names(&[Name::Dns("first-1")]), "WrongRequester"),
     ] {
-        let error = request_and_sign(stranger.clone(), &claim, kind, &forged.pem(), hour).await.unwrap_err();
+        let issuing = Issuing::default();
+        let error = request_and_sign(stranger.clone(), &claim, kind, &forged.pem(), hour, &issuing).await.unwrap_err();
         assert_eq!(error.reason(), reason, "{error}");
     }
     Ok(())

@@ -80,15 +80,15 @@ impl World {
         let client = control_plane.client().await?;
         let files = tempfile::tempdir()?;
         let sim = Sim::start(client.clone(), SimOptions { authorized_keys: vec![key.public_key().clone()], ..sim })?;
-        let is_set = args.contains(&"--backoff-base");
-        let backoff = if is_set { &[][..] } else { &["--backoff-base", "1s", "--backoff-max", "4s"] };
+        let unless_set = |these: &'static [&'static str]| if args.contains(&these[0]) { &[][..] } else { these };
+        let backoff = unless_set(&["--backoff-base", "1s", "--backoff-max", "4s"]);
         // Tests see steps that last for milliseconds.
-        let shown = ["--show-step-after", "0s"];
+        let shown = unless_set(&["--show-step-after", "0s"]);
         let options = OperatorOptions {
             program: PathBuf::from(env!("CARGO_BIN_EXE_windows-node-pools")),
             payload: files.path().join("payload"),
             wicd: wicd.unwrap_or_else(|| files.path().join("wicd.exe")),
-            args: backoff.iter().chain(&shown).chain(args).map(ToString::to_string).collect(),
+            args: backoff.iter().chain(shown).chain(args).map(ToString::to_string).collect(),
         };
         payload::write(&options.payload, payload, payload::LEVEL_FAST)?;
         std::fs::write(files.path().join("wicd.exe"), b"wicd, for hosts that only compare its hash")?;

@@ -85,3 +85,4 @@ mod wicd_rights;
 mod wine;
 mod wine_overlay;
 mod workloads;
+mod writes;

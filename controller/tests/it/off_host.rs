@@ -1,9 +1,12 @@
-//! A host was off for a day, and longer than its certificates live. Meanwhile its pool has changed. It comes back without a person, and was in no other host's way.
+//! Hosts were off. For longer than their certificates live: meanwhile their pool has changed, and they come back without a person, and were in no other host's
+//! way. For four days, with a certificate of wicd that is still valid: they come back without the operator.
+
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use api::{
     Step, WindowsInstance,
-    host::path,
+    host::{WICD_CERTIFICATE_LIFE, path},
     names::{key, user},
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
@@ -33,12 +36,13 @@ fn on_host(host: &SimHost, windows_path: &str) -> std::path::PathBuf {
 /// Replaces the certificates of kubelet and wicd by others that are over: the day has passed.
 fn let_certificates_expire(world: &World, host: &SimHost) -> Result<()> {
     let name = host.name();
-    let pem = |user: &str, group: &str| -> Result<(String, String)> {
-        let identity = world.control_plane.expired_certificate(&format!("{user}{name}"), &[group])?;
-        Ok((format!("{}{}", identity.certificate, identity.key), identity.certificate))
+    let pem = |user: &str, group: &str| -> Result<String> {
+        let (age, life) = (Duration::from_hours(48), Duration::from_hours(24));
+        let identity = world.control_plane.old_certificate(&format!("{user}{name}"), &[group], age, life)?;
+        Ok(format!("{}{}", identity.certificate, identity.key))
     };
-    let (kubelet, _) = pem(user::NODE_PREFIX, user::NODES_GROUP)?;
-    let (wicd, _) = pem(user::WICD_PREFIX, user::WICD_GROUP)?;
+    let kubelet = pem(user::NODE_PREFIX, user::NODES_GROUP)?;
+    let wicd = pem(user::WICD_PREFIX, user::WICD_GROUP)?;
     std::fs::write(on_host(host, path::KUBELET_CURRENT_CERT), &kubelet)?;
     std::fs::write(on_host(host, path::WICD_CERT), &wicd)?;
     // The one that kubelet began with is as old.
@@ -54,10 +58,15 @@ fn let_certificates_expire(world: &World, host: &SimHost) -> Result<()> {
 
 /// The Node as Kubernetes has it of a host that is off since yesterday.
 pub(crate) async fn silent_since_yesterday(world: &World, name: &str) -> Result<()> {
-    let yesterday = Timestamp::now().checked_sub(SignedDuration::from_hours(24))?.to_string();
+    silent_for(world, name, 24).await
+}
+
+/// The Node as Kubernetes has it of a host that has been off for so many hours.
+async fn silent_for(world: &World, name: &str, hours: i64) -> Result<()> {
+    let since = Timestamp::now().checked_sub(SignedDuration::from_hours(hours))?.to_string();
     let ready = json!({
         "type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown",
-        "message": "Kubelet stopped posting node status.", "lastTransitionTime": yesterday,
+        "message": "Kubelet stopped posting node status.", "lastTransitionTime": since,
     });
     let patch = Patch::Strategic(json!({"status": {"conditions": [ready]}}));
     Api::<Node>::all(world.client.clone()).patch_status(name, &PatchParams::default(), &patch).await?;
@@ -134,5 +143,49 @@ async fn hosts_that_were_off_for_a_day_come_back_without_a_person() -> Result<()
     let pods: Api<Pod> = Api::default_namespaced(world.client.clone());
     ensure!(pods.get("app-win-0").await?.metadata.deletion_timestamp.is_none(), "the pod was evicted");
     ensure!(on.boots() == 1, "a host that was on was restarted");
+    Ok(())
+}
+
+/// wicd's certificate was as old as any on a host that is on when the host was switched off on the eve of a long weekend.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_was_off_for_four_days_comes_back_without_the_operator() -> Result<()> {
+    let world = World::new(SimOptions { own_credentials: true, ..SimOptions::default() }, &[]).await?;
+    let hosts = world.hosts("win", 1).await?;
+    let host = &hosts[0];
+    let name = host.name();
+    // A repair would be the operator's.
+    world.join(POOL, &spec_with(&hosts, json!({"remediation": {"type": "None"}}))).await?;
+    host.power_off();
+    silent_for(&world, name, 96).await?;
+
+    let (age, user) = (Duration::from_hours(67 + 96), format!("{}{name}", user::WICD_PREFIX));
+    let old = world.control_plane.old_certificate(&user, &[user::WICD_GROUP], age, WICD_CERTIFICATE_LIFE)?;
+    let old = format!("{}{}", old.certificate, old.key);
+    std::fs::write(on_host(host, path::WICD_CERT), &old)?;
+    let end = Timestamp::now().checked_sub(SignedDuration::try_from(age)?)?;
+    let end = end.checked_add(SignedDuration::try_from(WICD_CERTIFICATE_LIFE)?)?;
+    let known = Patch::Merge(json!({"status": {"wicdCertificateExpires": end}}));
+    let instances: Api<WindowsInstance> = Api::all(operator_client(&world.control_plane).await?);
+    instances.patch_status(name, &PatchParams::default(), &known).await?;
+    world
+        .until(POOL, "it knows that the node is away", |p| p.status.as_ref().is_some_and(|s| s.ready_nodes == 0))
+        .await?;
+    let before = world.instance(name).await?.context("no instance")?;
+    let connections = host.stats().connections;
+
+    host.power_on();
+    let renewed = world
+        .until_instance(name, "it knows the end of a certificate that wicd renewed", |i| {
+            status(i).wicd_certificate_expires.and_then(api::Time::known).is_some_and(|at| at > end)
+        })
+        .await?;
+    world.until(POOL, "it is Ready", crate::fleet::is_ready).await?;
+    world
+        .eventually("wicd has it", || async {
+            std::fs::read_to_string(on_host(host, path::WICD_CERT)).is_ok_and(|now| now != old)
+        })
+        .await?;
+    ensure!(host.stats().connections == connections, "the operator has connected to the host");
+    ensure!(renewed.spec.grant == before.spec.grant, "the operator has granted {:?}", renewed.spec.grant);
     Ok(())
 }

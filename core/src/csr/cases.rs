@@ -126,8 +126,8 @@ fn right_requests_are_approved() {
     let long_usages = ["client auth", "key encipherment", "digital signature"];
     let mut no_expiry = node_client(W1, NODES, node("win-1").pem());
     no_expiry.spec.expiration_seconds = None;
-    let mut a_day = wicd(D1, WICDS, wicd_node("win-1").pem());
-    a_day.spec.expiration_seconds = Some(86_400);
+    let mut a_week = wicd(D1, WICDS, wicd_node("win-1").pem());
+    a_week.spec.expiration_seconds = Some(604_800);
     let table = [
         (
             "first kubelet certificate, by the operator",
@@ -168,7 +168,7 @@ fn right_requests_are_approved() {
         ),
         ("first wicd certificate, by the operator", wicd(OPERATOR, &[], wicd_node("win-new").pem()), Kind::WicdClient),
         ("wicd renews", wicd(D1, WICDS, wicd_node("win-1").pem()), Kind::WicdClient),
-        ("wicd for a day", a_day, Kind::WicdClient),
+        ("wicd for a week", a_week, Kind::WicdClient),
     ];
     for (what, csr, kind) in table {
         assert_eq!(judge(&csr), Verdict::Approve(kind), "{what}");
@@ -397,8 +397,8 @@ fn wrong_requests_of_ours_are_denied() {
             "WrongUsages",
         ),
         (
-            "wicd for longer than a day",
-            with(&|c| c.spec.expiration_seconds = Some(86_401), wicd(D1, WICDS, p(wicd_node("win-1")))),
+            "wicd for longer than a week",
+            with(&|c| c.spec.expiration_seconds = Some(604_801), wicd(D1, WICDS, p(wicd_node("win-1")))),
             "LifetimeTooLong",
         ),
         (

@@ -2,6 +2,7 @@
 
 use std::{cell::RefCell, collections::BTreeSet, time::Duration};
 
+use api::host::MAX_WICD_CERTIFICATE_LIFE;
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec};
 
 use super::{
@@ -9,8 +10,6 @@ use super::{
     request::{AlternativeName, ExtendedUsage, MAX_BYTES, Request},
 };
 
-/// The longest life that a wicd certificate may ask for. It must ask: the signer's own default is a year.
-const MAX_WICD_LIFETIME: Duration = Duration::from_hours(24);
 /// The longest life that one for the legacy operator's daemon may ask for, which is what that daemon asks for.
 const MAX_LEGACY_LIFETIME: Duration = Duration::from_hours(1);
 /// Group of all users of bootstrap tokens; token users are named after the token's id.
@@ -288,7 +287,8 @@ fn unproven_name(request: &Request, claim: &Claim) -> Option<String> {
 fn check_lifetime(kind: Kind, spec: &CertificateSigningRequestSpec, claim: &Claim) -> Result<(), Fault> {
     let seconds = spec.expiration_seconds.map(|seconds| u64::try_from(seconds).unwrap_or(0));
     let is_legacy = claim.legacy_daemon.is_some() && claim.legacy_daemon == spec.username;
-    let most = if is_legacy { MAX_LEGACY_LIFETIME } else { MAX_WICD_LIFETIME }.as_secs();
+    let most = if is_legacy { MAX_LEGACY_LIFETIME } else { MAX_WICD_CERTIFICATE_LIFE }.as_secs();
+    // wicd's must ask for one: the signer's own default is a year.
     if kind == Kind::WicdClient && seconds.is_none_or(|seconds| seconds > most) {
         return Err(Fault::new("LifetimeTooLong", format!("expirationSeconds must be given and at most {most}")));
     }

@@ -103,6 +103,22 @@ pub struct PendingChange {
     pub services: Vec<String>,
 }
 
+impl Candidate {
+    /// Has the operator bring another certificate for wicd, if the one that ended at `end` is over: the host was off when wicd would have
+    /// renewed it. One that is valid is wicd's own business. No other change is made, and none that waits keeps the node from it.
+    pub fn renew_certificate(&mut self, end: Option<Timestamp>, follows: Option<&str>, target: &str, now: Timestamp) {
+        if !self.ready || end.is_none_or(|end| end > now) {
+            return;
+        }
+        self.renews = follows.filter(|_| !self.wants_reboot).map(Into::into);
+        if self.change.is_none() {
+            let disruption = if self.wants_reboot { Disruption::Reboot } else { Disruption::None };
+            self.change = Some(PendingChange { version: target.into(), disruption, services: Vec::new() });
+            self.staged = true;
+        }
+    }
+}
+
 /// Nodes that are no longer waited for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lost {

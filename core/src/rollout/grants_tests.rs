@@ -1,5 +1,7 @@
 //! Situations of a pool, and who is granted what.
 
+use jiff::SignedDuration;
+
 use super::*;
 use crate::node::maintenance::By;
 
@@ -1083,6 +1085,31 @@ fn what_cost_nothing_says_so_and_gets_a_place_when_the_node_takes_pods_again() {
     let unwanted = granted(node("b"), GrantType::Reboot);
     let decision = decide(&[back("a"), unwanted], &Limits { max_unavailable: IntOrPercent::Int(2), ..limits }, NOW);
     assert!(decision.placed.is_empty(), "what is taken back in the same decision is free in the next: {decision:?}");
+}
+
+/// A host with the certificate of the default life was off for four days, with a certificate as old as any on a host that is on. Back in time, its wicd renews by itself.
+#[test]
+fn a_host_that_comes_back_with_a_valid_certificate_is_left_alone() {
+    let issued = Timestamp::UNIX_EPOCH;
+    let end = issued.checked_add(SignedDuration::try_from(api::host::WICD_CERTIFICATE_LIFE).unwrap()).unwrap();
+    let restart = |candidate: Candidate| Candidate { wants_reboot: true, ..candidate };
+    for (hours, candidate, expected) in [
+        (67 + 96, node("a"), None),
+        (167, node("a"), None),
+        (168, node("a"), Some((GrantType::Update, Some(Disruption::None)))),
+        (67 + 96, restart(node("a")), Some((GrantType::Reboot, None))),
+        // A repair brings another, too.
+        (200, dead("a"), Some((GrantType::Repair, None))),
+    ] {
+        let now = issued.checked_add(SignedDuration::from_hours(hours)).unwrap();
+        let mut candidate = candidate;
+        candidate.renew_certificate(Some(end), Some(V2), V2, now);
+        let granted = decide(&[candidate.clone()], &limits(), now).changes.remove("a").flatten();
+        assert_eq!(granted.map(|g| (g.type_, g.disruption)), expected, "{hours} h: {candidate:?}");
+    }
+    let mut unknown = node("a");
+    unknown.renew_certificate(None, Some(V2), V2, NOW);
+    assert_eq!(unknown, node("a"), "an end that is not known is not over");
 }
 
 /// Without it wicd can neither follow another version nor report.

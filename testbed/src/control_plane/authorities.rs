@@ -169,12 +169,12 @@ impl ControlPlane {
         self.authorities.kubelet_client(next)
     }
 
-    /// As [`ControlPlane::client_certificate`], and over since yesterday.
+    /// As [`ControlPlane::client_certificate`], issued so long ago, and over after so long a life.
     ///
     /// # Errors
     /// As [`ControlPlane::client_certificate`].
-    pub fn expired_certificate(&self, user: &str, groups: &[&str]) -> Result<Identity> {
-        self.authorities.first.expired_client(user, groups)
+    pub fn old_certificate(&self, user: &str, groups: &[&str], age: Duration, life: Duration) -> Result<Identity> {
+        self.authorities.first.old_client(user, groups, age, life)
     }
 }
 

@@ -22,13 +22,16 @@ use kube::{
 use rcgen::{CertificateParams, DnType, KeyPair, SanType};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Value, json};
-use tokio::time::{sleep, timeout};
+use tokio::{
+    sync::watch,
+    time::{sleep, timeout},
+};
 use wicd::{
     daemon::{
         cluster::{Connect as _, Kube},
         drift,
         reconciler::Report,
-        service_token,
+        rotation, service_token,
     },
     fake_kubelet,
 };
@@ -137,7 +140,7 @@ async fn run(fleet: &Arc<Fleet>, machine: &Arc<Machine>) {
             None => std::future::pending().await,
         }
     };
-    tokio::join!(serves, kubelet.report_version());
+    tokio::join!(serves, kubelet.report_version(), kubelet.rotate());
 }
 
 /// The way of a kubelet to the API server: with its own certificate, and with the authorities that were in the host's file when it started. (A
@@ -384,6 +387,14 @@ impl Kubelet<'_> {
             if let Err(error) = due.keep(host, &token) {
                 tracing::warn!(error = &error as &dyn std::error::Error, "a simulated host keeps no token");
             }
+        }
+    }
+
+    /// wicd's part: renews its certificate, where it goes to the API server with it. Goes on until dropped.
+    async fn rotate(&self) {
+        if self.client.is_some() {
+            let host = Arc::new(self.machine.windows().host().clone());
+            Box::pin(rotation::rotate(host.clone(), Arc::new(Kube::new(host)), watch::channel(0).0)).await;
         }
     }
 

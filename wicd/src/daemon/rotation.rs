@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::host::{CertificateKind, Desired, path};
+use api::host::{CertificateKind, Desired, WICD_CERTIFICATE_LIFE, path};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PublicKeyData};
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
@@ -28,8 +28,6 @@ const POLL: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_mins(15);
 /// Between two attempts: at first, and at most.
 const AGAIN: (i64, i64) = (30, 600);
-/// Default if the operator has not set it, in seconds.
-const DEFAULT_SECONDS: i32 = 24 * 3600;
 
 /// The certificate was not renewed.
 #[derive(Debug, thiserror::Error)]
@@ -107,10 +105,10 @@ impl Current {
         Some(Self { not_before: validity.not_before.timestamp(), not_after: validity.not_after.timestamp(), seed })
     }
 
-    /// When to renew: after 70 to 90 % of the life, spread evenly over many hosts.
+    /// When to renew: after 20 to 40 % of the life, spread evenly over many hosts. A host that is switched off has the rest of it.
     fn renew_at(self) -> i64 {
         let life = self.not_after.saturating_sub(self.not_before).max(0);
-        let permille = 700 + i64::try_from(self.seed % 201).unwrap_or(0);
+        let permille = 200 + i64::try_from(self.seed % 201).unwrap_or(0);
         self.not_before + i64::try_from(i128::from(life) * i128::from(permille) / 1000).unwrap_or(0)
     }
 
@@ -163,7 +161,8 @@ pub async fn rotate(host: Arc<dyn Host>, connect: Arc<dyn Connect>, changed: wat
 async fn renew(host: &Arc<dyn Host>, connect: &dyn Connect) -> Result<(), RotationError> {
     let Some(desired) = files::read_json::<Desired>(&**host, path::DESIRED)? else { return Ok(()) };
     let settings: Option<Settings> = files::read_json(&**host, SETTINGS)?;
-    let seconds = settings.map_or(DEFAULT_SECONDS, |s| s.certificate_seconds);
+    let seconds = settings
+        .map_or_else(|| i32::try_from(WICD_CERTIFICATE_LIFE.as_secs()).unwrap_or(i32::MAX), |s| s.certificate_seconds);
     let (name, organisation) = certificates::subject(CertificateKind::Wicd, &desired.node_name);
     let key = KeyPair::generate()?;
     let mut params = CertificateParams::default();

@@ -179,10 +179,15 @@ impl Bed {
 
     /// Signs a request for `seconds` from now.
     pub(crate) fn sign(&self, request: &str, seconds: i64) -> String {
+        self.sign_back(request, Duration::from_mins(1), Duration::from_secs(seconds.unsigned_abs()))
+    }
+
+    /// Signs a request as of `age` ago, for `left` from now.
+    pub(crate) fn sign_back(&self, request: &str, age: Duration, left: Duration) -> String {
         let mut params = CertificateSigningRequestParams::from_pem(request).unwrap();
         let now = std::time::SystemTime::now();
-        params.params.not_before = (now - Duration::from_mins(1)).into();
-        params.params.not_after = (now + Duration::from_secs(seconds.unsigned_abs())).into();
+        params.params.not_before = (now - age).into();
+        params.params.not_after = (now + left).into();
         params.signed_by(&self.ca).unwrap().pem()
     }
 

@@ -1,6 +1,12 @@
 //! What the operator must reach, on 2 cores with the control plane and all hosts on them.
 
+use std::time::Duration;
+
+use api::host::WICD_CERTIFICATE_LIFE;
+
 use super::report::{Field, number};
+
+const DAY: Duration = Duration::from_hours(24);
 
 /// One bound of a field.
 #[derive(Clone, Copy, Debug)]
@@ -63,11 +69,23 @@ pub(super) fn upload() -> Vec<Aim> {
     vec![AtLeast("ratio_to_fastest", 1.0)]
 }
 
+/// Writes of the operator for each renewal of wicd's certificate: the approval, and the status of the instance.
+const WRITES_OF_A_RENEWAL: f64 = 2.0;
+/// The least part of the life after which wicd renews a certificate.
+const EARLIEST_RENEWAL: f64 = 0.2;
+
+/// The most that renewals cost for each node and day, with the default life of a certificate.
+fn certificate_writes_each_day() -> f64 {
+    WRITES_OF_A_RENEWAL * DAY.as_secs_f64() / (EARLIEST_RENEWAL * WICD_CERTIFICATE_LIFE.as_secs_f64())
+}
+
 /// Of `bench idle`: less than 1 % of a core.
 pub(super) fn idle(hosts: u32, seconds: u32) -> Vec<Aim> {
+    let days = f64::from(hosts) * f64::from(seconds) / DAY.as_secs_f64();
     let rss = if hosts <= 1000 { 100.0 } else { 250.0 };
     vec![
         AtMost("ssh_connections", 0.0),
+        AtMost("certificate_writes", days * certificate_writes_each_day()),
         AtMost("api_writes", 0.0),
         Below("cpu_seconds", f64::from(seconds) / 100.0),
         Below("rss_mib", rss),
@@ -154,6 +172,9 @@ mod tests {
             (idle(5000, 300), vec![("rss_mib", round(100.0))], NONE, NONE),
             (inventory(1000), vec![("push_to_instances_seconds", round(10.0))], "push_to_instances_seconds", NONE),
             (inventory(5000), vec![("push_to_instances_seconds", round(10.0))], NONE, NONE),
+            // 1.43 for each node and day.
+            (idle(1000, 864), vec![("certificate_writes", 14.into())], NONE, NONE),
+            (idle(1000, 864), vec![("certificate_writes", 15.into())], "certificate_writes", NONE),
         ] {
             // The first field of a name is the one that counts.
             let fields = [other.clone(), met(&aims)].concat();

@@ -1,9 +1,10 @@
 //! Ready instances that nothing happens to.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::Result;
-use api::WindowsNodePoolSpec;
+use api::{Time, WindowsInstance, WindowsNodePoolSpec};
+use kube::{Api, ResourceExt as _, api::ListParams};
 use testbed::sim::SimOptions;
 use tokio::time::sleep;
 
@@ -36,6 +37,32 @@ const LEASE: Duration = Duration::from_secs(10);
 const STATUS: Duration = Duration::from_mins(5);
 
 const CONNECTIONS: &str = "windows_node_pool_ssh_connections_total";
+/// The operator's approvals. It requests nothing for a host that has joined.
+const APPROVALS: &str = r#"windows_node_pool_api_writes_total{resource="certificatesigningrequests/approval"}"#;
+
+/// What the operator has written until now.
+struct Written {
+    all: f64,
+    approvals: f64,
+    /// When wicd's certificates end, as the statuses of the instances have it.
+    ends: BTreeMap<String, Option<Time>>,
+}
+
+impl Written {
+    async fn by_now(world: &World) -> Result<Self> {
+        let instances = Api::<WindowsInstance>::all(world.client.clone()).list(&ListParams::default()).await?;
+        let end = |i: WindowsInstance| (i.name_any(), i.status.and_then(|s| s.wicd_certificate_expires));
+        let (all, approvals) = (world.operator.metric(API_WRITES).await?, world.operator.metric(APPROVALS).await?);
+        Ok(Self { all, approvals, ends: instances.items.into_iter().map(end).collect() })
+    }
+
+    /// Writes for certificates that were renewed since `before`, each an approval and, for one of wicd, a status; and all others.
+    fn since(&self, before: &Self) -> (f64, f64) {
+        let stored = self.ends.iter().filter(|(name, end)| before.ends.get(*name) != Some(end)).count();
+        let certificates = self.approvals - before.approvals + f64::from(u32::try_from(stored).unwrap_or(u32::MAX));
+        (certificates, self.all - before.all - certificates)
+    }
+}
 
 /// Lets hosts join, and then measures what the operator does.
 pub(super) async fn run(args: &Args) -> Result<()> {
@@ -45,15 +72,17 @@ pub(super) async fn run(args: &Args) -> Result<()> {
     sleep(Duration::from_secs(args.settle)).await;
     let load = load();
     let operator = &world.operator;
-    let (writes, connections) = (operator.metric(API_WRITES).await?, operator.metric(CONNECTIONS).await?);
+    let (written, connections) = (Written::by_now(&world).await?, operator.metric(CONNECTIONS).await?);
     let (before, others_before) = (Usage::of(operator.pid())?, world.control_plane_seconds()?);
     sleep(Duration::from_secs(args.seconds.into())).await;
     let after = Usage::of(operator.pid())?;
+    let (certificate_writes, api_writes) = Written::by_now(&world).await?.since(&written);
     let mut fields = vec![
         ("hosts", args.hosts.into()),
         ("seconds", args.seconds.into()),
         ("ssh_connections", round(operator.metric(CONNECTIONS).await? - connections)),
-        ("api_writes", round(operator.metric(API_WRITES).await? - writes)),
+        ("certificate_writes", round(certificate_writes)),
+        ("api_writes", round(api_writes)),
         ("cpu_seconds", round(after.cpu_seconds - before.cpu_seconds)),
         ("control_plane_cpu_seconds", round(world.control_plane_seconds()? - others_before)),
         ("rss_mib", round(after.rss_mib)),
@@ -62,4 +91,30 @@ pub(super) async fn run(args: &Args) -> Result<()> {
     fields.extend(aims::judged(&aims::idle(args.hosts, args.seconds), &fields));
     Report::new(args.json).add(&fields);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_renews_a_certificate_is_counted_apart() {
+        let end = |text: &str| text.parse::<jiff::Timestamp>().ok().map(Time::from);
+        let (old, new) = (end("2026-01-01T00:00:00Z"), end("2026-01-06T00:00:00Z"));
+        let written = |all, approvals, ends: [Option<Time>; 2]| Written {
+            all,
+            approvals,
+            ends: ["win-0", "win-1"].map(String::from).into_iter().zip(ends).collect(),
+        };
+        let before = written(100.0, 10.0, [old, old]);
+        for (after, expected) in [
+            (written(100.0, 10.0, [old, old]), (0.0, 0.0)),
+            (written(102.0, 11.0, [new, old]), (2.0, 0.0)),
+            // One of kubelet, of which no status says anything.
+            (written(101.0, 11.0, [old, old]), (1.0, 0.0)),
+            (written(107.0, 12.0, [new, new]), (4.0, 3.0)),
+        ] {
+            assert_eq!(after.since(&before), expected);
+        }
+    }
 }

@@ -140,11 +140,11 @@ const CASES: &[Case] = &[
     },
     Case {
         alert: "WindowsNodePoolCertificateExpiring",
-        // It expires at 02:00, and a fifteenth of 6 h is 24 min.
-        fires: &[(EXPIRY, "7200+0x120"), (LIFETIME, "21600+0x120")],
+        // It expires at 09:36, and a fifteenth of 5 days is 8 h.
+        fires: &[(EXPIRY, "34560+0x120"), (LIFETIME, "432000+0x120")],
         silent: &[
             ("it is renewed as late as it is renewed", &[(EXPIRY, "3600+0x54 7200+0x66"), (LIFETIME, "3600+0x120")]),
-            ("the host is on hold", &[(LIFETIME, "21600+0x120")]),
+            ("the host is on hold", &[(LIFETIME, "432000+0x120")]),
         ],
     },
     Case {

@@ -1,6 +1,6 @@
 //! An object of the installation, and where it is installed.
 
-use api::names::DEFAULT_NAMESPACE;
+use api::{host::MAX_WICD_CERTIFICATE_LIFE, names::DEFAULT_NAMESPACE};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -126,11 +126,13 @@ impl Default for Site {
 }
 
 impl Site {
-    /// The operator's user and namespace in the place of `$OPERATOR` and `$NAMESPACE`.
+    /// The operator's user and namespace in the place of `$OPERATOR` and `$NAMESPACE`, and the longest life of wicd's certificates in that of
+    /// `$WICD_SECONDS`.
     pub(super) fn fill(&self, text: &str) -> String {
         let Self { namespace, service_account, .. } = self;
         let user = format!("system:serviceaccount:{namespace}:{service_account}");
-        text.replace("$OPERATOR", &user).replace("$NAMESPACE", namespace)
+        let most = MAX_WICD_CERTIFICATE_LIFE.as_secs().to_string();
+        text.replace("$OPERATOR", &user).replace("$NAMESPACE", namespace).replace("$WICD_SECONDS", &most)
     }
 
     /// Metadata of an object without a namespace.

@@ -135,9 +135,9 @@ pub(super) const OPERATOR_APPROVALS: Policy = Policy {
         ),
         (
             r#"
-                variables.signer != "kubernetes.io/kube-apiserver-client" || object.spec.?expirationSeconds.orValue(31536000) <= 86400
+                variables.signer != "kubernetes.io/kube-apiserver-client" || object.spec.?expirationSeconds.orValue(31536000) <= $WICD_SECONDS
             "#,
-            "the operator may approve identities of wicd for a day at most",
+            "the operator may approve identities of wicd for a week at most",
         ),
         (
             "!variables.byLegacyDaemon || object.spec.?expirationSeconds.orValue(31536000) <= 3600",

@@ -12,7 +12,8 @@ type Words = &'static [&'static str];
 
 /// A policy that denies. Its binding has its name.
 ///
-/// In expressions, `$OPERATOR` stands for the operator's user and `$NAMESPACE` for its namespace.
+/// In expressions, `$OPERATOR` stands for the operator's user, `$NAMESPACE` for its namespace, and `$WICD_SECONDS` for the longest life of wicd's
+/// certificates.
 pub(super) struct Policy {
     pub file: &'static str,
     pub name: &'static str,

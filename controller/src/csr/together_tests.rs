@@ -1,0 +1,136 @@
+//! The approver and the issuer of one process, at the same requests.
+
+use std::{sync::Arc, time::Duration};
+
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use kube::ResourceExt as _;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::{Claim, CsrError, Hosts, Issuing, Kind, Own, Verdict, forge::Forged, request_and_sign, run};
+use crate::fake_api::{FakeApi, list};
+
+const PATH: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
+const OPERATOR: &str = "system:serviceaccount:windows:windows-node-pools";
+const HOUR: Duration = Duration::from_hours(1);
+
+fn claim(node: &str) -> Claim {
+    Claim { node_name: node.into(), joined: true, proven: true, ..Claim::default() }
+}
+
+struct All;
+
+impl Hosts for All {
+    fn lookup(&self, node: &str) -> Option<Claim> {
+        Some(claim(node))
+    }
+
+    async fn confirm(&self, node: &str, _kind: Option<Kind>) -> kube::Result<Option<Claim>> {
+        Ok(self.lookup(node))
+    }
+}
+
+/// The first request of the kubelet of a host.
+struct First {
+    node: &'static str,
+    pem: String,
+    name: String,
+}
+
+impl First {
+    async fn of(node: &'static str) -> Self {
+        let pem = Forged::new(&format!("system:node:{node}"), &["system:nodes"]).pem();
+        let api = FakeApi::new();
+        api.fail("POST", PATH, 500, "InternalError", "no", Value::Null);
+        let (claim, issuing) = (claim(node), Issuing::default());
+        let result = request_and_sign(api.client(), &claim, Kind::KubeletClient, &pem, HOUR, &issuing).await;
+        let Err(CsrError::Api { name, .. }) = result else { panic!("the API server answered") };
+        Self { node, pem, name }
+    }
+
+    /// As the API server shows it.
+    fn object(&self) -> Value {
+        json!({
+            "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
+            "metadata": {"name": self.name, "uid": format!("uid-{}", self.node), "resourceVersion": "1"},
+            "spec": {
+                "request": k8s_openapi::ByteString(self.pem.clone().into_bytes()), "username": OPERATOR,
+                "signerName": Kind::KubeletClient.signer_name(), "usages": ["digital signature", "client auth"],
+                "expirationSeconds": 3600,
+            },
+        })
+    }
+
+    fn approval(&self) -> String {
+        format!("{PATH}/{}/approval", self.name)
+    }
+}
+
+fn approved(object: &Value) -> Value {
+    let mut approved = object.clone();
+    approved["metadata"]["resourceVersion"] = json!("2");
+    approved["status"] = json!({"conditions": [{"type": "Approved", "status": "True"}]});
+    approved
+}
+
+async fn until(what: &str, condition: impl Fn() -> bool) {
+    let holds = async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    assert!(tokio::time::timeout(Duration::from_secs(20), holds).await.is_ok(), "{what}");
+}
+
+/// `mine` is being issued by this process, `orphan` was posted by an operator that died, and `renewal` shows when the approver has judged all.
+#[tokio::test]
+async fn each_request_is_approved_once_and_what_no_issuer_finishes_the_approver_does() {
+    let api = FakeApi::new();
+    let (mine, orphan, renewal) = (First::of("mine").await, First::of("orphan").await, First::of("renewal").await);
+    let mut by_host = renewal.object();
+    by_host["spec"]["username"] = json!("system:node:renewal");
+    by_host["spec"]["groups"] = json!(["system:nodes", "system:authenticated"]);
+    let all = [mine.object(), orphan.object(), by_host.clone()];
+    // The watch is late: it shows none of the approvals.
+    api.on("GET", PATH, 200, list("CertificateSigningRequestList", "certificates.k8s.io/v1", &all, ""));
+    api.hang("GET", &format!("{PATH}?watch=true"));
+    api.on("POST", PATH, 201, mine.object());
+    api.on("PATCH", &mine.approval(), 200, approved(&mine.object()));
+    api.on("PATCH", &orphan.approval(), 200, approved(&orphan.object()));
+    api.on("PATCH", &renewal.approval(), 200, approved(&by_host));
+    // The signer does not answer.
+    api.on("GET", &format!("{PATH}/{}", mine.name), 200, approved(&mine.object()));
+
+    let (issuing, poke, stop) = (Issuing::default(), Arc::new(Notify::new()), CancellationToken::new());
+    let patches = |of: &First| api.calls("PATCH", &of.approval()).len();
+    let issuer = {
+        let (client, issuing, pem) = (api.client(), issuing.clone(), mine.pem.clone());
+        tokio::spawn(async move {
+            request_and_sign(client, &claim("mine"), Kind::KubeletClient, &pem, HOUR, &issuing).await
+        })
+    };
+    until("the issuer approves", || patches(&mine) == 1).await;
+
+    let verdicts: Arc<Mutex<Vec<String>>> = Arc::default();
+    let noted = verdicts.clone();
+    let on_verdict = move |_: &Verdict, csr: &CertificateSigningRequest| noted.lock().push(csr.name_any());
+    let own = Own { user: OPERATOR.into(), issuing: issuing.clone() };
+    let approver = tokio::spawn(run(api.client(), All, |v| v, on_verdict, own, poke.clone(), stop.clone()));
+    until("the approver finishes what an operator that died has left", || patches(&orphan) == 1).await;
+    // All are judged again and again, as the watch is late.
+    for round in 1..5 {
+        until("the approver judges all", || patches(&renewal) >= round).await;
+        poke.notify_one();
+    }
+    assert_eq!(patches(&mine), 1, "{:?}", verdicts.lock());
+
+    // Its operation is cut off, and it may be open.
+    issuer.abort();
+    assert!(issuer.await.unwrap_err().is_cancelled());
+    poke.notify_one();
+    until("it is an orphan now", || verdicts.lock().contains(&mine.name)).await;
+    stop.cancel();
+    approver.await.unwrap();
+}
