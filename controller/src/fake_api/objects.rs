@@ -63,7 +63,16 @@ impl Objects {
     pub(crate) fn edit(&mut self, plural: &str, name: &str, change: impl FnOnce(&mut Value)) {
         if let Some(mut object) = self.get(plural, name).cloned() {
             change(&mut object);
-            self.put(plural, object);
+            let object = self.put(plural, object);
+            self.end(&object, |key| key.0 == plural && key.2 == name);
+        }
+    }
+
+    /// Removes what is deleted and was kept by finalizers that are gone.
+    fn end(&mut self, object: &Value, is_it: impl Fn(&Key) -> bool) {
+        let is_free = object["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty);
+        if is_free && object["metadata"]["deletionTimestamp"].is_string() {
+            self.all.retain(|key, _| !is_it(key));
         }
     }
 
@@ -157,10 +166,7 @@ impl Objects {
         if subresource == Some("approval") {
             self.sign(key);
         }
-        let is_free = |o: &Value| o["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty);
-        if object["metadata"]["deletionTimestamp"].is_string() && is_free(&object) {
-            self.all.remove(key);
-        }
+        self.end(&object, |k| k == key);
         (200, object)
     }
 

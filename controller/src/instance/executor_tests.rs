@@ -272,6 +272,28 @@ async fn a_removal_that_is_interrupted_anywhere_leaves_nothing() {
     }
 }
 
+/// The API server keeps a Node for another controller: it is deleted once, and the instance names what keeps it.
+#[tokio::test]
+async fn a_node_that_a_finalizer_keeps_is_waited_for_and_named() {
+    let (mut world, _) = World::joined().await;
+    let keep = |world: &World, finalizers: Value| {
+        world.bed.api.objects(|o| o.edit("nodes", "win-1", |n| n["metadata"]["finalizers"] = finalizers));
+    };
+    keep(&world, json!(["storage.example.com/detach"]));
+    world.take_out();
+    let says = |world: &World| {
+        world.instance().is_some_and(|i| {
+            let status = i["status"]["conditions"].to_string();
+            status.contains("finalizers are removed: storage.example.com/detach") && status.contains("patch node win-1")
+        })
+    };
+    world.works_until("it names the finalizer", says).await;
+    let deletions = world.bed.api.calls("DELETE", "/api/v1/nodes/win-1").len();
+    assert_eq!(deletions, 1, "the Node is deleted again and again");
+    keep(&world, json!([]));
+    world.works_until("it leaves", World::is_gone).await;
+}
+
 #[tokio::test]
 async fn a_host_that_is_cut_off_anywhere_joins() {
     let (world, _) = World::joined().await;

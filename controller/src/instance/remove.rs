@@ -33,7 +33,7 @@ use wnp_core::{
     node::ready,
     operation::{
         identity::{Identity, Purpose},
-        remove::{Next, ObservedRemoval, is_deconfiguring, is_step, next},
+        remove::{Next, ObservedRemoval, is_deconfiguring, is_step, kept_by_finalizers, next},
         times::age,
     },
 };
@@ -41,6 +41,9 @@ use wnp_core::{
 /// A node that is to leave stays one for at least this long after it was marked: what was taken out by mistake, or stands in the next
 /// object that is applied, has time to come back.
 const SETTLE: Duration = Duration::from_secs(5);
+
+/// Interval of looks at a Node that finalizers keep.
+const KEPT: Duration = Duration::from_secs(30);
 
 /// Continues the removal of the host, until it is complete or a wait is needed.
 pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
@@ -101,6 +104,11 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
                 (seen.clean, seen.begun) = (true, Some(Step::Deconfigure));
             }
             Next::DeleteNode(node) => {
+                if let Some(why) = kept_by_finalizers(&node) {
+                    scope.enter_step(Step::DeleteNode, &why).await?;
+                    // The Node's end brings the instance here at once.
+                    return Ok(Action::requeue(KEPT));
+                }
                 scope.enter_step(Step::DeleteNode, "deleting the Node").await?;
                 seen.begun = Some(Step::DeleteNode);
                 node_events::removed(scope, &node);

@@ -86,6 +86,16 @@ impl PoolError {
             Self::Version(e) => e.reason(),
         }
     }
+
+    /// Whether the API server has refused a request, and will do so again until a person changes something: a quota, a policy, a webhook or a right.
+    fn is_refusal(&self) -> bool {
+        let source = match self {
+            Self::Api { source, .. } => source,
+            Self::Version(VersionError::Api { source, .. }) => source,
+            Self::Render(_) | Self::Version(_) => return false,
+        };
+        matches!(source, kube::Error::Api(status) if matches!(status.code, 400 | 403 | 422))
+    }
 }
 
 fn failed(doing: &'static str) -> impl FnOnce(kube::Error) -> PoolError {
@@ -112,6 +122,11 @@ pub(crate) async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<PoolContext>) 
         Err(error) if !matches!(error, PoolError::Api { .. } | PoolError::Version(VersionError::Api { .. })) => {
             store(&pool, refuse(&pool, error.reason(), &error.to_string(), now), &cx).await?;
             Ok(Action::requeue(REFUSED_RETRY))
+        }
+        // So does what the API server will refuse again, for example because of a quota. It is tried again as after any other failure.
+        Err(error) if error.is_refusal() => {
+            store(&pool, refuse(&pool, error.reason(), &error.to_string(), now), &cx).await?;
+            Err(error)
         }
         done => done,
     }

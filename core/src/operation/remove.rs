@@ -4,6 +4,8 @@
 //! and drained. What cannot be revoked begins with the deletion of the instance.
 
 use api::{GrantType, Operation, Step, WindowsInstance};
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt as _;
 
 /// What was observed of a host that leaves, beside its Node.
 #[expect(clippy::struct_excessive_bools, reason = "each field is an independent observation")]
@@ -42,6 +44,18 @@ pub enum Next<N> {
     DeleteNode(N),
     /// Nothing: the host is out.
     Gone,
+}
+
+/// Why a Node that was deleted is still there: the API server keeps it until each of its finalizers is removed by the controller that has set it.
+pub fn kept_by_finalizers(node: &Node) -> Option<String> {
+    let (name, finalizers) = (node.name_any(), node.finalizers());
+    (node.metadata.deletion_timestamp.is_some() && !finalizers.is_empty()).then(|| {
+        format!(
+            "the Node is deleted and stays until its finalizers are removed: {}. See to the controllers that have set them, or remove them: \
+             kubectl patch node {name} --type=merge -p '{{\"metadata\":{{\"finalizers\":null}}}}'",
+            finalizers.join(", ")
+        )
+    })
 }
 
 /// Whether it is a step of a removal.
