@@ -156,7 +156,8 @@ impl Bed {
     }
 
     /// Scope on it.
-    pub(super) fn scope(&self, instance: WindowsInstance) -> Scope {
+    pub(super) fn scope(&self, instance: impl Into<Arc<WindowsInstance>>) -> Scope {
+        let instance = instance.into();
         let pool = self.cx.pool_of(&instance).unwrap();
         Scope::new(self.cx.clone(), instance, pool)
     }
