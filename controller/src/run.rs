@@ -45,7 +45,7 @@ use crate::{
     supervision::{Panicked, Tasks, catch},
     telemetry, traces,
     unreadable::Unreadable,
-    watch::{Changes, watch, watch_nodes},
+    watch::{Changes, watch, watch_instances, watch_nodes},
     webhook, wicd_binding,
     wmco::lock,
     wmco_sources,
@@ -164,11 +164,11 @@ impl Leader {
         let (pools, [pools_for_pools, pools_for_instances, pools_for_sources, pools_for_flux], watch_pools) =
             watch(client.clone(), &unreadable);
         let (instances, [instances_for_pools, instances_for_instances], watch_instances) =
-            watch(client.clone(), &unreadable);
+            watch_instances(client.clone(), &unreadable);
         let (nodes, [nodes_for_pools, nodes_for_instances], watch_nodes) =
             watch_nodes(client, WINDOWS_NODES, &unreadable);
         let caches = Caches { pools, instances, nodes, machines: Machines::default(), unreadable };
-        self.process.metrics.show(caches.pools.clone(), caches.instances.clone(), caches.nodes.clone());
+        self.process.metrics.show(caches.pools.clone(), caches.instances.store(), caches.nodes.clone());
         let base = Arc::new(Base::new(self.process, self.cluster, cluster_id, caches));
         let stop = base.process.stop.clone();
         let mut watches = Tasks::default();
@@ -441,19 +441,13 @@ async fn run_instances(
 ) {
     let (of_node, by_pool) = (cx.caches.instances.clone(), cx.caches.instances.clone());
     // Each reconcile may take minutes, waiting for a host. What bounds the work are grants and connections, not this.
-    Controller::for_shared_stream(instances, cx.caches.instances.clone())
+    Controller::for_shared_stream(instances, cx.caches.instances.store())
         .with_config(controller::Config::default().concurrency(0))
         .watches_shared_stream(nodes, move |node: Arc<Node>| {
             of_node.get(&ObjectRef::new(&node.name_any())).map(|i| ObjectRef::from_obj(&*i))
         })
         .watches_shared_stream(pools, move |pool: Arc<WindowsNodePool>| {
-            let name = pool.name_any();
-            by_pool
-                .state()
-                .into_iter()
-                .filter(|i| i.spec.pool_ref.name == name)
-                .map(|i| ObjectRef::from_obj(&*i))
-                .collect::<Vec<_>>()
+            by_pool.of_pool(&pool.name_any()).iter().map(|i| ObjectRef::from_obj(&**i)).collect::<Vec<_>>()
         })
         .reconcile_on(cx.wicd.renewals.nodes().map(|name| ObjectRef::new(&name)))
         .graceful_shutdown_on(cx.process.stop.clone().cancelled_owned())

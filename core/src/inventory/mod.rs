@@ -5,6 +5,7 @@
 
 pub mod address;
 mod departing;
+pub mod fleet;
 pub mod hosts;
 pub mod instances;
 pub mod letting_go;
