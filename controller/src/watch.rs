@@ -67,7 +67,7 @@ pub(crate) fn watch_nodes<const LISTENERS: usize>(
 }
 
 /// Changes that differ from what listeners have seen, and objects that are gone. `differs` gets what was seen, and what is.
-fn news<K>(
+pub(crate) fn news<K>(
     store: Store<K>,
     changes: impl Stream<Item = Arc<K>> + Send + 'static,
     differs: fn(&K, &K) -> bool,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use api::{HostKeyPolicy, InstanceHost, Origin, WindowsInstance, WindowsNodePool, WindowsNodePoolSpec};
+use api::{HostKeyPolicy, InstanceHost, Origin, WindowsInstance, WindowsNodePoolSpec};
 use kube::ResourceExt;
 
 use super::{
@@ -100,11 +100,6 @@ impl KnownHosts for WithPlanned<'_> {
         let planned = self.planned.at(place).into_iter().filter(|k| self.there.named(&k.name).is_none());
         self.there.at(place).into_iter().chain(planned).collect()
     }
-}
-
-/// Whether an entry of the pool may become usable when a host of another pool goes: it may be refused for that host's name or address.
-pub fn may_await_hosts(pool: &WindowsNodePool) -> bool {
-    pool.status.as_ref().is_some_and(|status| status.refused_hosts > 0)
 }
 
 /// What is known of host keys.

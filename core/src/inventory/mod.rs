@@ -4,6 +4,7 @@
 //! with one entry. What becomes of them is the same for all ([`hosts`]).
 
 pub mod address;
+pub mod concerns;
 mod departing;
 pub mod fleet;
 pub mod hosts;
