@@ -83,6 +83,11 @@ pub(super) fn inventory(hosts: u32) -> Vec<Aim> {
     aims
 }
 
+/// Of `bench decision`: a host costs hardly more in a large pool, or beside other pools.
+pub(super) fn decision() -> Vec<Aim> {
+    vec![AtMost("idle_ratio", 1.5), AtMost("rollout_ratio", 1.5)]
+}
+
 /// The field of a report that names the fields whose aims a result misses. What was not measured misses nothing.
 pub(super) fn missed(aims: &[Aim], fields: &[Field]) -> Field {
     let missed = |aim: &Aim| number(fields, aim.field()).is_some_and(|value| !aim.met(value));
@@ -123,6 +128,7 @@ mod tests {
                 [("push_to_instances_seconds", 10.0), ("fetched_bytes_one_line_change", 1.0)],
                 "push_to_instances_seconds",
             ),
+            (decision(), [("idle_ratio", 1.5), ("rollout_ratio", 1.501)], "rollout_ratio"),
             (inventory(5000), [("push_to_instances_seconds", 10.0), ("fetched_bytes_one_line_change", 1.0)], "none"),
         ] {
             let fields = fields.map(|(name, value)| (name, Value::from(value)));
