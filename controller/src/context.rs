@@ -24,6 +24,7 @@ use crate::{
     csr::{Issuing, Renewals},
     drain::Drainer,
     events::Events,
+    instances::Instances,
     machines::Machines,
     metrics::Metrics,
     places::Places,
@@ -124,7 +125,7 @@ pub(crate) struct Caches {
     /// Pools.
     pub pools: Store<WindowsNodePool>,
     /// Instances.
-    pub instances: Store<WindowsInstance>,
+    pub instances: Instances,
     /// Windows Nodes.
     pub nodes: Store<Node>,
     /// Machines.

@@ -1,8 +1,7 @@
 //! The limit of disruptions over all pools.
 
-use std::{collections::HashMap, sync::Arc};
+use std::collections::HashMap;
 
-use api::{Disruption, GrantType, WindowsInstance};
 use parking_lot::Mutex;
 
 use wnp_core::rollout::grants::Decision;
@@ -13,28 +12,25 @@ pub(crate) struct GlobalDisruptionBudget(Mutex<HashMap<String, u32>>);
 
 impl GlobalDisruptionBudget {
     /// Has a pool decide, with what the others leave it. One pool at a time: two that decide at once would each take what is left.
+    /// `granted` says how many nodes each pool that has instances was granted to disrupt.
     pub(crate) fn decide(
         &self,
         pool: &str,
         cap: Option<u32>,
-        instances: &[Arc<WindowsInstance>],
+        granted: &HashMap<String, u32>,
         decide: impl FnOnce(Option<u32>) -> Decision,
     ) -> Decision {
         let Some(cap) = cap else { return decide(None) };
         let mut known = self.0.lock();
         // Of a pool that has not decided in this process, what it was granted before counts.
-        let mut others: HashMap<String, u32> = HashMap::new();
-        for instance in instances {
-            *others.entry(instance.spec.pool_ref.name.clone()).or_default() += u32::from(disrupts(instance));
-        }
-        let taken: u32 = others
+        let taken: u32 = granted
             .iter()
             .filter(|(p, _)| *p != pool)
             .map(|(p, n)| known.get(p).copied().unwrap_or_default().max(*n))
             .sum();
         let decision = decide(Some(cap.saturating_sub(taken)));
         known.insert(pool.to_string(), decision.disrupting);
-        known.retain(|p, _| others.contains_key(p));
+        known.retain(|p, _| granted.contains_key(p));
         decision
     }
 
@@ -44,72 +40,39 @@ impl GlobalDisruptionBudget {
     }
 }
 
-fn disrupts(instance: &WindowsInstance) -> bool {
-    instance.spec.grant.as_ref().is_some_and(|g| match g.type_ {
-        GrantType::Update => g.disruption > Some(Disruption::None),
-        GrantType::Reboot | GrantType::Remove | GrantType::Maintenance => true,
-        _ => false,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use api::{Grant, PoolRef, WindowsInstanceSpec};
-
-    fn instance(pool: &str, grant: Option<(GrantType, Option<Disruption>)>) -> Arc<WindowsInstance> {
-        let grant = grant.map(|(type_, disruption)| Grant {
-            id: "x".into(),
-            type_,
-            granted_time: api::Time::default(),
-            without_place: false,
-            version: None,
-            disruption,
-            services: Vec::new(),
-        });
-        let pool_ref = PoolRef { name: pool.into() };
-        Arc::new(WindowsInstance::new("w", WindowsInstanceSpec { pool_ref, grant, ..WindowsInstanceSpec::default() }))
-    }
 
     /// What is left to a pool.
     fn left(
         known: &GlobalDisruptionBudget,
         pool: &str,
-        instances: &[Arc<WindowsInstance>],
+        granted: &HashMap<String, u32>,
         disrupting: u32,
     ) -> Option<u32> {
         let mut seen = None;
-        known.decide(pool, Some(3), instances, |others| {
+        known.decide(pool, Some(3), granted, |others| {
             seen = others;
             Decision { disrupting, ..Decision::default() }
         });
         seen
     }
 
+    fn granted(a: u32, b: u32) -> HashMap<String, u32> {
+        [("a".to_owned(), a), ("b".to_owned(), b)].into()
+    }
+
     #[test]
     fn pools_share_what_there_is() {
-        use GrantType::{Maintenance, Provision, Reboot, Remove, Stage, Update};
-        let granted = |type_, disruption| instance("a", Some((type_, disruption)));
-        for (name, of_a, expected) in [
-            ("nothing granted", instance("a", None), 3),
-            ("a join is not disruptive", granted(Provision, None), 3),
-            ("sending ahead neither", granted(Stage, None), 3),
-            ("nor a change without disruption", granted(Update, Some(Disruption::None)), 3),
-            ("a change with a drain", granted(Update, Some(Disruption::Drain)), 2),
-            ("a restart", granted(Reboot, None), 2),
-            ("a removal", granted(Remove, None), 2),
-            ("a maintenance", granted(Maintenance, None), 2),
-        ] {
-            let instances = [of_a, instance("b", None)];
-            assert_eq!(left(&GlobalDisruptionBudget::default(), "b", &instances, 0), Some(expected), "{name}");
-            assert_eq!(
-                left(&GlobalDisruptionBudget::default(), "a", &instances, 0),
-                Some(3),
-                "{name}: its own are not counted"
-            );
+        for (of_a, expected) in [(0, 3), (1, 2), (3, 0), (4, 0)] {
+            let granted = granted(of_a, 0);
+            assert_eq!(left(&GlobalDisruptionBudget::default(), "b", &granted, 0), Some(expected), "{of_a}");
+            let own = left(&GlobalDisruptionBudget::default(), "a", &granted, 0);
+            assert_eq!(own, Some(3), "{of_a}: its own are not counted");
         }
         let mut seen = Some(0);
-        GlobalDisruptionBudget::default().decide("a", None, &[], |others| {
+        GlobalDisruptionBudget::default().decide("a", None, &HashMap::new(), |others| {
             seen = others;
             Decision::default()
         });
@@ -118,13 +81,13 @@ mod tests {
 
     #[test]
     fn what_was_decided_counts_before_it_is_seen() {
-        let (known, instances) = (GlobalDisruptionBudget::default(), [instance("a", None), instance("b", None)]);
-        assert_eq!(left(&known, "a", &instances, 2), Some(3));
-        assert_eq!(left(&known, "b", &instances, 0), Some(1));
-        assert_eq!(left(&known, "a", &instances, 0), Some(3));
-        assert_eq!(left(&known, "b", &instances, 3), Some(3));
-        assert_eq!(left(&known, "a", &instances, 0), Some(0));
+        let (known, granted) = (GlobalDisruptionBudget::default(), granted(0, 0));
+        assert_eq!(left(&known, "a", &granted, 2), Some(3));
+        assert_eq!(left(&known, "b", &granted, 0), Some(1));
+        assert_eq!(left(&known, "a", &granted, 0), Some(3));
+        assert_eq!(left(&known, "b", &granted, 3), Some(3));
+        assert_eq!(left(&known, "a", &granted, 0), Some(0));
         known.forget("b");
-        assert_eq!(left(&known, "a", &instances, 0), Some(3));
+        assert_eq!(left(&known, "a", &granted, 0), Some(3));
     }
 }

@@ -31,6 +31,7 @@ pub mod gather;
 mod host_key_policy;
 mod http;
 mod instance;
+mod instances;
 mod inventory;
 mod lease;
 pub mod lint_command;

@@ -45,13 +45,17 @@ use crate::{
     supervision::{Panicked, Tasks, catch},
     telemetry, traces,
     unreadable::Unreadable,
-    watch::{Changes, watch, watch_nodes},
+    watch::{Changes, news, watch, watch_instances, watch_nodes},
     webhook, wicd_binding,
     wmco::lock,
     wmco_sources,
 };
 use wnp_core::{
-    inventory::{hosts::may_await_hosts, ownership::Reading, wmco_nodes::wmco_nodes},
+    inventory::{
+        concerns::{concerned_pools, concerns_hosts},
+        ownership::Reading,
+        wmco_nodes::wmco_nodes,
+    },
     rollout::versions_in_use::versions_in_use,
     status::pool::refuse,
 };
@@ -164,11 +168,11 @@ impl Leader {
         let (pools, [pools_for_pools, pools_for_instances, pools_for_sources, pools_for_flux], watch_pools) =
             watch(client.clone(), &unreadable);
         let (instances, [instances_for_pools, instances_for_instances], watch_instances) =
-            watch(client.clone(), &unreadable);
+            watch_instances(client.clone(), &unreadable);
         let (nodes, [nodes_for_pools, nodes_for_instances], watch_nodes) =
             watch_nodes(client, WINDOWS_NODES, &unreadable);
         let caches = Caches { pools, instances, nodes, machines: Machines::default(), unreadable };
-        self.process.metrics.show(caches.pools.clone(), caches.instances.clone(), caches.nodes.clone());
+        self.process.metrics.show(caches.pools.clone(), caches.instances.store(), caches.nodes.clone());
         let base = Arc::new(Base::new(self.process, self.cluster, cluster_id, caches));
         let stop = base.process.stop.clone();
         let mut watches = Tasks::default();
@@ -314,14 +318,9 @@ async fn run_pools(
     let there = cx.caches.instances.clone();
     let of_instance = move |instance: Arc<WindowsInstance>| -> Vec<ObjectRef<WindowsNodePool>> {
         of_instances.changed(&instance.spec.pool_ref.name, Instant::now());
-        let own = ObjectRef::new(&instance.spec.pool_ref.name);
-        if there.get(&ObjectRef::from_obj(&*instance)).is_some() {
-            return vec![own];
-        }
-        // A pool that refuses an entry from now on, because it has not seen yet that the host is gone, is reconciled for its own new status.
-        let pools = all.state();
-        let others = pools.iter().filter(|pool| may_await_hosts(pool)).map(|pool| ObjectRef::from_obj(&**pool));
-        others.filter(|pool| *pool != own).chain([own.clone()]).collect()
+        let is_gone = there.get(&ObjectRef::from_obj(&*instance)).is_none();
+        let pools = if is_gone { all.state() } else { Vec::new() };
+        concerned_pools(&instance, is_gone, &pools).iter().map(|pool| ObjectRef::new(pool)).collect()
     };
     let of_node = move |node: Arc<Node>| {
         node.labels().get(key::POOL).map(|pool| {
@@ -340,6 +339,7 @@ async fn run_pools(
                 let pace = pace.clone();
                 async move {
                     pace.wait(&pool.name_any()).await;
+                    cx.process.metrics.reconciled("WindowsNodePool");
                     // It may have changed meanwhile.
                     let pool = cx.caches.pools.get(&ObjectRef::from_obj(&*pool)).unwrap_or(pool);
                     if let Some(message) = cx.caches.unreadable.of_pool(&pool.name_any()) {
@@ -427,6 +427,7 @@ async fn refuse_pool(
 }
 
 async fn reconcile_instance(instance: Arc<WindowsInstance>, cx: Arc<Context>) -> Result<Action, StepError> {
+    cx.process.metrics.reconciled("WindowsInstance");
     match catch(Box::pin(instance::reconcile(instance.clone(), cx.clone()))).await {
         Ok(result) => result,
         Err(panicked) => {
@@ -445,20 +446,16 @@ async fn run_instances(
     pools: Changes<WindowsNodePool>,
 ) {
     let (of_node, by_pool) = (cx.caches.instances.clone(), cx.caches.instances.clone());
+    // Each host that gets on changes the status of its pool.
+    let pools = news(cx.caches.pools.clone(), pools, concerns_hosts);
     // Each reconcile may take minutes, waiting for a host. What bounds the work are grants and connections, not this.
-    Controller::for_shared_stream(instances, cx.caches.instances.clone())
+    Controller::for_shared_stream(instances, cx.caches.instances.store())
         .with_config(controller::Config::default().concurrency(0))
         .watches_shared_stream(nodes, move |node: Arc<Node>| {
             of_node.get(&ObjectRef::new(&node.name_any())).map(|i| ObjectRef::from_obj(&*i))
         })
         .watches_shared_stream(pools, move |pool: Arc<WindowsNodePool>| {
-            let name = pool.name_any();
-            by_pool
-                .state()
-                .into_iter()
-                .filter(|i| i.spec.pool_ref.name == name)
-                .map(|i| ObjectRef::from_obj(&*i))
-                .collect::<Vec<_>>()
+            by_pool.of_pool(&pool.name_any()).iter().map(|i| ObjectRef::from_obj(&**i)).collect::<Vec<_>>()
         })
         .reconcile_on(cx.wicd.renewals.nodes().map(|name| ObjectRef::new(&name)))
         .graceful_shutdown_on(cx.process.stop.clone().cancelled_owned())

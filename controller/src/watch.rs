@@ -5,6 +5,7 @@
 
 use std::{collections::HashMap, fmt::Debug, hash::Hash, sync::Arc};
 
+use api::WindowsInstance;
 use futures::{Stream, StreamExt, TryStreamExt, channel::mpsc, future, stream};
 use k8s_openapi::api::core::v1::Node;
 pub(crate) use kube::runtime::watcher::Event;
@@ -21,7 +22,7 @@ use kube::{
 use serde::de::DeserializeOwned;
 use wnp_core::node::essentials::{differs, keep_essentials};
 
-use crate::{errors::said, unreadable::Unreadable};
+use crate::{errors::said, instances::Instances, unreadable::Unreadable};
 
 /// What a controller listens to: every object that came, changed or went.
 pub(crate) type Changes<K> = stream::BoxStream<'static, Arc<K>>;
@@ -39,6 +40,21 @@ where
     listen(store.clone(), changes(store, events))
 }
 
+/// Begins to watch instances, as [`watch`]. The index has each change before its listeners do.
+pub(crate) fn watch_instances<const LISTENERS: usize>(
+    client: Client,
+    unreadable: &Unreadable,
+) -> (Instances, [Changes<WindowsInstance>; LISTENERS], impl Future<Output = ()> + Send + 'static) {
+    let (store, events) = readable(client, None, unreadable, |_| (), |_| true);
+    let instances = Instances::new(store.clone());
+    let events = events.inspect({
+        let instances = instances.clone();
+        move |event| instances.observe(event)
+    });
+    let (_, listeners, drive) = listen(store.clone(), changes(store, events));
+    (instances, listeners, drive)
+}
+
 /// Begins to watch Nodes with these labels, as [`watch`]. Listeners get no change that no decision reads: a heartbeat triggers nothing. The
 /// cache has the newest resource version of each.
 pub(crate) fn watch_nodes<const LISTENERS: usize>(
@@ -47,23 +63,39 @@ pub(crate) fn watch_nodes<const LISTENERS: usize>(
     unreadable: &Unreadable,
 ) -> (Store<Node>, [Changes<Node>; LISTENERS], impl Future<Output = ()> + Send + 'static) {
     let (store, events) = readable(client, Some(labels), unreadable, keep_essentials, |_| true);
-    let mut seen = HashMap::new();
-    let changes = changes(store.clone(), events).filter({
-        let store = store.clone();
-        move |node| future::ready(is_news(&mut seen, &store, node))
-    });
-    listen(store, changes)
+    listen(store.clone(), news(store.clone(), changes(store, events), differs))
 }
 
-/// Whether listeners have not seen the Node as it is.
-fn is_news(seen: &mut HashMap<String, Arc<Node>>, store: &Store<Node>, node: &Arc<Node>) -> bool {
-    let name = node.metadata.name.clone().unwrap_or_default();
+/// Changes that differ from what listeners have seen, and objects that are gone. `differs` gets what was seen, and what is.
+pub(crate) fn news<K>(
+    store: Store<K>,
+    changes: impl Stream<Item = Arc<K>> + Send + 'static,
+    differs: fn(&K, &K) -> bool,
+) -> Changes<K>
+where
+    K: Resource<DynamicType = ()> + Clone + Send + Sync + 'static,
+{
+    let mut seen = HashMap::new();
+    changes.filter(move |object| future::ready(is_news(&mut seen, &store, object, differs))).boxed()
+}
+
+/// Whether listeners have not seen an object of the cluster as it is.
+fn is_news<K>(
+    seen: &mut HashMap<String, Arc<K>>,
+    store: &Store<K>,
+    object: &Arc<K>,
+    differs: fn(&K, &K) -> bool,
+) -> bool
+where
+    K: Resource<DynamicType = ()> + Clone,
+{
+    let name = object.meta().name.clone().unwrap_or_default();
     if store.get(&ObjectRef::new(&name)).is_none() {
         seen.remove(&name);
         return true;
     }
-    let before = seen.insert(name, node.clone());
-    before.is_none_or(|before| differs(&before, node))
+    let before = seen.insert(name, object.clone());
+    before.is_none_or(|before| differs(&before, object))
 }
 
 /// As many streams of changes as there are listeners, and the future that drives them.
@@ -326,7 +358,7 @@ mod tests {
         ] {
             writer.apply_watcher_event(&event);
             let (Event::Apply(node) | Event::Delete(node)) = event else { continue };
-            assert_eq!(is_news(&mut seen, &store, &Arc::new(node)), expected, "{about}");
+            assert_eq!(is_news(&mut seen, &store, &Arc::new(node), differs), expected, "{about}");
         }
         assert_eq!(seen.len(), 1);
     }

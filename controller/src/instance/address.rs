@@ -1,7 +1,7 @@
 //! Verifies a node's host soon after its address has changed, rather than with the next operation: an error in a list
 //! is reported while its author still remembers it. The host is not changed.
 
-use std::{net::IpAddr, time::Duration};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use tokio::sync::Semaphore;
 
@@ -36,11 +36,11 @@ pub(super) async fn verify_before_removal(scope: &mut Scope) -> Result<(), StepE
         proven => return proven,
     };
     let entry = scope.instance.spec.host.clone();
-    let host = &mut scope.instance.spec.host;
+    let host = &mut Arc::make_mut(&mut scope.instance).spec.host;
     // A key that the entry declares is that of the machine to which the entry leads now.
     (host.address, host.port, host.host_key) = (place.address, place.port, None);
     look_there(scope, Purpose::Remove, true).await.map_err(|_| {
-        scope.instance.spec.host = entry;
+        Arc::make_mut(&mut scope.instance).spec.host = entry;
         // What its author can correct.
         error
     })
@@ -107,7 +107,7 @@ async fn verify_place(scope: &mut Scope) -> Result<Option<Duration>, StepError> 
         Ok(()) => {
             scope.mark_reachable();
             let note = format!("the host answers at {place} with its known host key and machine id");
-            scope.cx.events.say(&scope.instance, EventReason::AddressVerified, Step::VerifyAddress.as_str(), &note);
+            scope.cx.events.say(&*scope.instance, EventReason::AddressVerified, Step::VerifyAddress.as_str(), &note);
             Ok(None)
         }
         Err(error @ StepError::Api { .. }) => Err(error),
@@ -118,7 +118,7 @@ async fn verify_place(scope: &mut Scope) -> Result<Option<Duration>, StepError> 
             scope.mark_unreachable(&error);
             scope.cx.process.metrics.failed(&scope.instance.spec.pool_ref.name, &reason);
             let note = format!("{reason}: the host does not answer at {place}, its new address in the list: {error}");
-            scope.cx.events.say(&scope.instance, EventReason::AddressRefused, Step::VerifyAddress.as_str(), &note);
+            scope.cx.events.say(&*scope.instance, EventReason::AddressRefused, Step::VerifyAddress.as_str(), &note);
             Ok(Some(wait))
         }
     }

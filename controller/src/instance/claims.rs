@@ -79,18 +79,20 @@ impl Hosts {
 impl csr::Hosts for Hosts {
     fn lookup(&self, node_name: &str) -> Option<Claim> {
         let instance = self.cx.caches.instances.get(&ObjectRef::new(node_name))?;
-        let status = instance.status.clone().unwrap_or_default();
+        let none = WindowsInstanceStatus::default();
+        let status = instance.status.as_ref().unwrap_or(&none);
         let node = self.cx.node(node_name);
         let neighbours = Neighbours::default();
-        let beside = self.cx.beside(&instance, &status, &self.reserved, &neighbours, node.as_deref());
-        Some(claims::claim(&instance, &status, &beside))
+        let beside = self.cx.beside(&instance, status, &self.reserved, &neighbours, node.as_deref());
+        Some(claims::claim(&instance, status, &beside))
     }
 
     /// No host of a pool claims a name whose Node belongs to another owner.
     async fn confirm(&self, node_name: &str, kind: Option<Kind>) -> kube::Result<Option<Claim>> {
         let Some(instance) = self.cx.caches.instances.get(&ObjectRef::new(node_name)) else { return Ok(None) };
-        let status = instance.status.clone().unwrap_or_default();
-        let evidence = evidence(&instance, &status, &|machine| self.cx.caches.machines.addresses(machine));
+        let none = WindowsInstanceStatus::default();
+        let status = instance.status.as_ref().unwrap_or(&none);
+        let evidence = evidence(&instance, status, &|machine| self.cx.caches.machines.addresses(machine));
         let (node, whose) = whose::ask(&self.cx.cluster.client, &evidence).await?;
         match whose {
             Whose::Others(Mismatch::NotWindows { .. }) => return Ok(None),
@@ -102,8 +104,8 @@ impl csr::Hosts for Hosts {
             Some(Kind::KubeletServing) => self.neighbours.get(&self.cx).await?,
             _ => Arc::default(),
         };
-        let beside = self.cx.beside(&instance, &status, &self.reserved, &neighbours, node.as_ref());
-        Ok(Some(claims::claim(&instance, &status, &beside)))
+        let beside = self.cx.beside(&instance, status, &self.reserved, &neighbours, node.as_ref());
+        Ok(Some(claims::claim(&instance, status, &beside)))
     }
 }
 

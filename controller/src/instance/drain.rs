@@ -118,7 +118,7 @@ fn lifted(scope: &mut Scope, now: Timestamp) {
         }
     }
     let note = "another client uncordoned the node during the drain; the operator cordoned it again";
-    scope.cx.events.say(&scope.instance, EventReason::ExternalUncordon, "Drain", note);
+    scope.cx.events.say(&*scope.instance, EventReason::ExternalUncordon, "Drain", note);
 }
 
 /// For a node whose Node is not there: until no pod is bound to its name any more. Such pods run on as long as the host does; the cluster
@@ -172,7 +172,7 @@ pub(super) async fn pass(scope: &mut Scope, node: &Node) -> Result<Option<Action
         lifted(scope, now);
     }
     for warning in by_text(&progress.warnings) {
-        scope.cx.events.say(&scope.instance, EventReason::DrainWarning, "Drain", &warning);
+        scope.cx.events.say(&*scope.instance, EventReason::DrainWarning, "Drain", &warning);
     }
     for forced in &progress.forced {
         let note = format!("deleted without regard to its disruption budget: {forced}");

@@ -189,7 +189,7 @@ impl World {
                 format!("{objects}\nhost: {host:?}")
             };
             assert!(began.elapsed() < LIMIT, "{what}: {}\nunexpected {:?}", shown(), self.bed.api.unexpected());
-            let Some(instance) = instance else { panic!("{what}: the instance is gone, {}", shown()) };
+            let Some(instance) = instance.map(Into::into) else { panic!("{what}: the instance is gone, {}", shown()) };
             if asleep == seen {
                 tokio::time::sleep(Duration::from_millis(5)).await;
                 continue;
@@ -577,7 +577,7 @@ async fn a_node_that_takes_pods_again_is_not_cordoned_without_a_place() {
     world.take_out();
     world.edit(|i| i["spec"]["grant"]["withoutPlace"] = json!(true));
     for _ in 0..2 {
-        let instance = world.bed.sync().unwrap();
+        let instance = world.bed.sync().unwrap().into();
         Box::pin(reconcile_instance(&instance, &world.bed.cx)).await.unwrap();
     }
     assert!(!world.was_cordoned());

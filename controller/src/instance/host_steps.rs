@@ -151,7 +151,7 @@ fn check(scope: &mut Scope, session: &mut Session, state: &HostState) -> Result<
             "the name {name} is longer than the 15 characters that Windows allows for a computer name; the host reports the name {}. Its Node is still named {name}",
             facts.hostname
         );
-        scope.cx.events.say(&scope.instance, EventReason::HostNameTooLong, "Connect", &note);
+        scope.cx.events.say(&*scope.instance, EventReason::HostNameTooLong, "Connect", &note);
     }
     scope.status.facts = Some(facts);
     Ok(())
@@ -265,7 +265,7 @@ pub(super) async fn configure(
     let answer = session.ask(Body::Apply(Box::new(apply))).await?;
     for warning in answer.warnings.iter().take(10) {
         let warning = facts::message(warning);
-        scope.cx.events.say(&scope.instance, EventReason::HostWarning, Step::Configure.as_str(), &warning);
+        scope.cx.events.say(&*scope.instance, EventReason::HostWarning, Step::Configure.as_str(), &warning);
     }
     let mut state = answer.state.ok_or(RemoteError::BadAnswer { verb: Verb::Apply.as_str() })?;
     if let Outcome::RebootRequired { why } = answer.outcome {

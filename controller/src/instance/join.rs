@@ -41,7 +41,7 @@ async fn joined(scope: &mut Scope, node: Option<&Node>, target: &Target) -> Resu
     scope.status.wicd = Some(scope.cx.hosts.release.get().wicd.sha256.clone());
     is_node(scope, node, target.version.clone()).await?;
     let note = format!("the host is a node and follows version {}", target.version);
-    scope.cx.events.say(&scope.instance, EventReason::Joined, "Join", &note);
+    scope.cx.events.say(&*scope.instance, EventReason::Joined, "Join", &note);
     Ok(Action::await_change())
 }
 
@@ -54,7 +54,7 @@ async fn adopted(scope: &mut Scope, found: FoundNode) -> Result<Action, StepErro
     scope.status.node_ref = node.as_ref().map(|n| reference(n));
     is_node(scope, node.as_deref(), version.clone()).await?;
     let note = format!("the host is already a node of version {version}; the operator adopted it unchanged");
-    scope.cx.events.say(&scope.instance, EventReason::Adopted, "Join", &note);
+    scope.cx.events.say(&*scope.instance, EventReason::Adopted, "Join", &note);
     Ok(Action::await_change())
 }
 

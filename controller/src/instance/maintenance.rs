@@ -124,5 +124,5 @@ pub(super) async fn keep(scope: &mut Scope, node: Option<&Node>) -> Result<(), S
 /// Another client has lifted the cordon of a node in maintenance.
 pub(super) fn note_uncordon(scope: &Scope) {
     let note = "another client uncordoned the node in maintenance; the operator cordons it again. To end the maintenance, remove its annotation";
-    scope.cx.events.say(&scope.instance, EventReason::ExternalUncordon, "Maintenance", note);
+    scope.cx.events.say(&*scope.instance, EventReason::ExternalUncordon, "Maintenance", note);
 }

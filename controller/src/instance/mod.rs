@@ -116,7 +116,7 @@ pub(crate) fn error_policy(instance: Arc<WindowsInstance>, error: &StepError, cx
     Action::requeue(API_RETRY)
 }
 
-async fn reconcile_instance(cached: &WindowsInstance, cx: &Arc<Context>) -> Result<Action, StepError> {
+async fn reconcile_instance(cached: &Arc<WindowsInstance>, cx: &Arc<Context>) -> Result<Action, StepError> {
     // What is acted upon must have our own last write. If it has not, that write is about to bring us here again.
     if !cx.writes.instances.is_caught_up(cached) {
         return Ok(Action::await_change());
@@ -166,7 +166,7 @@ fn report_annotations(scope: &Scope) {
     let node = scope.cx.node(&scope.name());
     let on_node = node.iter().flat_map(|n| without_effect(n.annotations(), OF_NODE));
     for note in without_effect(scope.instance.annotations(), OF_INSTANCE).into_iter().chain(on_node) {
-        scope.cx.events.say(&scope.instance, EventReason::AnnotationWithoutEffect, "Reconcile", &note);
+        scope.cx.events.say(&*scope.instance, EventReason::AnnotationWithoutEffect, "Reconcile", &note);
     }
 }
 
@@ -350,7 +350,7 @@ async fn adopt_reported_version(scope: &mut Scope) {
     }
     let before = scope.status.current_version.replace(follows.clone()).unwrap_or_default();
     let note = format!("the host follows version {follows}, not the stored version {before}");
-    scope.cx.events.say(&scope.instance, EventReason::VersionCorrected, "Keep", &note);
+    scope.cx.events.say(&*scope.instance, EventReason::VersionCorrected, "Keep", &note);
 }
 
 /// A node without an operation: its Node keeps its desired metadata, and its health is reported. Returns when it is
@@ -418,7 +418,7 @@ async fn sync_idle_node(scope: &mut Scope) -> Result<Option<Duration>, StepError
     let was_ready = conditions::is_true(&scope.status.conditions, kind::READY);
     report_node(scope, &Situation::Node { ready, says: &says, up_to_date });
     if was_ready && !ready {
-        scope.cx.events.say(&scope.instance, EventReason::NodeNotReady, "Keep", &says);
+        scope.cx.events.say(&*scope.instance, EventReason::NodeNotReady, "Keep", &says);
     }
     // What another client wrote meanwhile may be a heartbeat, which triggers nothing.
     let outdated = is_outdated.then_some(API_RETRY);
@@ -465,7 +465,7 @@ fn report_host(scope: &mut Scope, node: &Node) {
     if report(kind::DRIFTED, "ChangedOnHost", drift.as_deref()) {
         scope.cx.process.metrics.drift.inc();
         let note = drift.unwrap_or_default();
-        scope.cx.events.say(&scope.instance, EventReason::Drifted, "Keep", &note);
+        scope.cx.events.say(&*scope.instance, EventReason::Drifted, "Keep", &note);
     }
 }
 
@@ -491,6 +491,6 @@ async fn report_lost_settings(scope: &mut Scope) {
     let (why, generation) = (reason::SETTINGS_WOULD_BE_LOST, scope.instance.metadata.generation);
     conditions::set(conditions, kind::UPDATE_WITHHELD, Status::True, why, &message, generation, Timestamp::now());
     if is_new {
-        scope.cx.events.say(&scope.instance, EventReason::SettingsWouldBeLost, "Update", &message);
+        scope.cx.events.say(&*scope.instance, EventReason::SettingsWouldBeLost, "Update", &message);
     }
 }

@@ -11,7 +11,7 @@ use wnp_core::node::maintenance::requests;
 
 /// Reports an event on the instance and on its Node, if the Node is there.
 pub(super) fn say(scope: &Scope, reason: EventReason, action: &str, note: &str) {
-    scope.cx.events.say(&scope.instance, reason, action, note);
+    scope.cx.events.say(&*scope.instance, reason, action, note);
     say_on_node(scope, reason, action, note);
 }
 

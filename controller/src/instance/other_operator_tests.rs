@@ -21,7 +21,7 @@ async fn reconcile(world: &mut World) -> (Action, u64) {
         }
     });
     let before = world.bed.host.stats().connections;
-    let instance = world.bed.sync().unwrap();
+    let instance = world.bed.sync().unwrap().into();
     let action = Box::pin(reconcile_instance(&instance, &world.bed.cx)).await.unwrap();
     (action, world.bed.host.stats().connections - before)
 }

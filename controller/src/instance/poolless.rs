@@ -16,7 +16,7 @@ use wnp_core::status::instance::Situation;
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Reconciles an instance without a pool.
-pub(super) async fn reconcile(cached: &WindowsInstance, cx: &Arc<Context>) -> Result<Action, StepError> {
+pub(super) async fn reconcile(cached: &Arc<WindowsInstance>, cx: &Arc<Context>) -> Result<Action, StepError> {
     let name = &cached.spec.pool_ref.name;
     let pools: Api<WindowsNodePool> = Api::all(cx.cluster.client.clone());
     match pools.get_opt(name).await {

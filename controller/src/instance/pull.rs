@@ -105,7 +105,7 @@ fn done(scope: &mut Scope, images: &[String]) -> Action {
             pulled.failures = None;
         }
         let note = format!("the host has all images that it pulls ahead ({})", images.len());
-        scope.cx.events.say(&scope.instance, EventReason::ImagesPulled, Step::PullImages.as_str(), &note);
+        scope.cx.events.say(&*scope.instance, EventReason::ImagesPulled, Step::PullImages.as_str(), &note);
     }
     scope.end_operation();
     Action::await_change()
@@ -123,7 +123,7 @@ pub(super) async fn failed(scope: &mut Scope, error: &StepError) -> Result<Durat
     scope.cx.process.metrics.failed(&scope.instance.spec.pool_ref.name, &reason);
     scope.trace_failure(&reason);
     let note = format!("{reason}: {step}: {error}");
-    scope.cx.events.say(&scope.instance, EventReason::PrePullFailed, step.as_str(), &note);
+    scope.cx.events.say(&*scope.instance, EventReason::PrePullFailed, step.as_str(), &note);
     scope.status.pre_pulled = Some(api::PrePulled { failures: Some(failures), ..before });
     scope.drop_operation();
     scope.save().await?;

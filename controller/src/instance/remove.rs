@@ -1,6 +1,6 @@
 //! Takes a host out: carries out the steps that [`operation::remove`](wnp_core::operation::remove) chooses.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use api::{
     DeletionPolicy, Grant, GrantType, Operation, Step, Time, UncleanHost, WindowsInstance, WindowsNodePool,
@@ -185,7 +185,7 @@ pub(super) async fn take_back(scope: &mut Scope) -> Result<(), StepError> {
     scope.status.failures = None;
     if !scope.leaving() {
         let note = "the host stays in the pool: its node accepts pods again";
-        scope.cx.events.say(&scope.instance, EventReason::RemovalTakenBack, "Remove", note);
+        scope.cx.events.say(&*scope.instance, EventReason::RemovalTakenBack, "Remove", note);
     }
     Ok(())
 }
@@ -218,7 +218,7 @@ pub(super) async fn let_go(scope: &mut Scope, grant: &Grant) -> Result<Action, S
     let handed_back = hand_back(scope).await?;
     let note = half.unwrap_or(handed_back);
     delete(scope, |i| leaves_with(i, grant)).await?;
-    scope.cx.events.say(&scope.instance, reason, "Orphan", &note);
+    scope.cx.events.say(&*scope.instance, reason, "Orphan", &note);
     finish(scope, Outcome::Aborted).await
 }
 
@@ -245,7 +245,7 @@ async fn delete(scope: &mut Scope, is_wanted: impl Fn(&WindowsInstance) -> bool)
         Ok(answer) => {
             if let Some(written) = answer.left() {
                 scope.cx.writes.instances.note(&written);
-                scope.instance.metadata = written.metadata;
+                Arc::make_mut(&mut scope.instance).metadata = written.metadata;
             }
             Ok(())
         }
@@ -270,13 +270,13 @@ async fn deconfigure(scope: &mut Scope) -> Result<(), StepError> {
         session.tidy(&[Verb::Facts]).await?;
         session.close().await;
         let note = format!("the host belongs to Node {} now, and the operator did not change it", owner.node_name);
-        scope.cx.events.say(&scope.instance, EventReason::HostIsAnothers, Step::Deconfigure.as_str(), &note);
+        scope.cx.events.say(&*scope.instance, EventReason::HostIsAnothers, Step::Deconfigure.as_str(), &note);
         return Ok(());
     }
     let answer = session.ask(Body::Cleanup(host::Cleanup::default())).await?;
     for warning in answer.warnings.iter().take(10) {
         let warning = facts::message(warning);
-        scope.cx.events.say(&scope.instance, EventReason::HostWarning, Step::Deconfigure.as_str(), &warning);
+        scope.cx.events.say(&*scope.instance, EventReason::HostWarning, Step::Deconfigure.as_str(), &warning);
     }
     session.tidy(&[Verb::Cleanup, Verb::Facts]).await?;
     session.remove_wicd().await?;
@@ -301,7 +301,7 @@ async fn gone(scope: &mut Scope) -> Result<Action, StepError> {
         "the operator never reached the host, so it put nothing on it"
     };
     scope.count_operation(true);
-    scope.cx.events.say(&scope.instance, EventReason::Removed, "Remove", note);
+    scope.cx.events.say(&*scope.instance, EventReason::Removed, "Remove", note);
     finish(scope, Outcome::Succeeded).await
 }
 
@@ -313,7 +313,7 @@ pub(super) async fn vanished(scope: &mut Scope) -> Result<Action, StepError> {
     delete(scope, WindowsInstance::is_leaving).await?;
     let note = "its Machine does not exist any more, and neither does the host";
     scope.count_operation(true);
-    scope.cx.events.say(&scope.instance, EventReason::Removed, "Remove", note);
+    scope.cx.events.say(&*scope.instance, EventReason::Removed, "Remove", note);
     finish(scope, Outcome::Succeeded).await
 }
 
@@ -340,7 +340,7 @@ pub(super) async fn abandon(scope: &mut Scope) -> Result<Action, StepError> {
         scope.name(),
         scope.instance.spec.host.address
     );
-    scope.cx.events.say(&scope.instance, EventReason::RemovedUnclean, "Abandon", &note);
+    scope.cx.events.say(&*scope.instance, EventReason::RemovedUnclean, "Abandon", &note);
     scope.cx.events.say(&*scope.pool, EventReason::RemovedUnclean, "Abandon", &note);
     finish(scope, Outcome::Aborted).await
 }

@@ -59,7 +59,7 @@ async fn ask(scope: &mut Scope) -> Result<(), StepError> {
         scope.status.node_ref = node.as_ref().map(reference);
         scope.status.failures = None;
         let note = "the instance had no stored state of a node; its host and its Node show that it is one";
-        scope.cx.events.say(&scope.instance, EventReason::Recovered, "Connect", note);
+        scope.cx.events.say(&*scope.instance, EventReason::Recovered, "Connect", note);
     }
     session.close().await;
     Ok(())

@@ -39,7 +39,7 @@ async fn no_node_is_drained_because_a_host_elsewhere_says_that_it_is_its_own() {
     assert_eq!(bed.host.stats().processes, 0, "the host was asked");
 
     // It has its turn, and still nothing happens to that Node.
-    Box::pin(reconcile_instance(&instance, &bed.cx)).await.unwrap();
+    Box::pin(reconcile_instance(&instance.clone().into(), &bed.cx)).await.unwrap();
     assert_eq!(bed.disturbed(), 0, "{:?}", bed.api.all_calls());
     assert_eq!(bed.api.calls("DELETE", INSTANCE), [], "it was let go");
 }
@@ -111,7 +111,7 @@ async fn no_removal_begins_with_a_grant_from_before_the_host_was_known() {
     let address = bed.host.address().to_string();
     bed.node("n-1", &address, &json!({key::DESIRED_VERSION: "1-a", key::VERSION: "1-a"}));
     let instance = bed.instance(&json!({}), &spec, &status);
-    Box::pin(reconcile_instance(&instance, &bed.cx)).await.unwrap();
+    Box::pin(reconcile_instance(&instance.clone().into(), &bed.cx)).await.unwrap();
     assert_eq!(bed.disturbed(), 0, "{:?}", bed.api.all_calls());
     let patches = bed.api.calls("PATCH", &format!("{INSTANCE}/status"));
     let stored = &patches.last().unwrap().body["status"];

@@ -134,7 +134,7 @@ async fn add(
         if let Some(both) = edit(&text, &change.new_line, &change.old_line, Old::Stays) {
             connection.rewrite(file, &bytes(&text), &bytes(&both)).await?;
             let note = format!("the key {} ({}) was added to {file}", new.fingerprint(), new.name());
-            scope.cx.events.say(&scope.instance, EventReason::KeyAdded, Step::AddKey.as_str(), &note);
+            scope.cx.events.say(&*scope.instance, EventReason::KeyAdded, Step::AddKey.as_str(), &note);
         }
     }
     if places.is_empty() {
@@ -176,7 +176,7 @@ async fn retire(scope: &mut Scope, session: &Session, change: &Change, files: &[
         if let Some(last) = edit(&text, &change.new_line, &change.old_line, Old::Goes) {
             connection.rewrite(file, &bytes(&text), &bytes(&last)).await?;
             let note = format!("the key {} ({}) was removed from {file}", old.fingerprint(), old.name());
-            scope.cx.events.say(&scope.instance, EventReason::KeyRetired, Step::RetireKey.as_str(), &note);
+            scope.cx.events.say(&*scope.instance, EventReason::KeyRetired, Step::RetireKey.as_str(), &note);
         }
     }
     // In a file that cannot be read there may still be one.
@@ -208,7 +208,7 @@ pub(super) async fn failed(scope: &mut Scope, error: &StepError) -> Result<std::
     scope.cx.process.metrics.failed(&scope.instance.spec.pool_ref.name, &reason);
     scope.trace_failure(&reason);
     let note = format!("{reason}: {step}: {error}");
-    scope.cx.events.say(&scope.instance, EventReason::KeyRotationFailed, step.as_str(), &note);
+    scope.cx.events.say(&*scope.instance, EventReason::KeyRotationFailed, step.as_str(), &note);
     scope.status.key_rotation = Some(KeyRotation { failures: Some(failures), ..before });
     scope.drop_operation();
     scope.save().await?;

@@ -2,7 +2,7 @@
 
 mod trace;
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use api::{
     Disruption, Failures, Grant, GrantType, Operation, PinnedHostKey, ProvenAt, Step, Time, WindowsInstance,
@@ -48,17 +48,21 @@ const CREDENTIALS_BACKOFF_MAX: std::time::Duration = std::time::Duration::from_s
 /// each change before would be a write more for every host that joins.
 pub(super) const REGISTER_QUIET: std::time::Duration = std::time::Duration::from_secs(10);
 
+/// That of an instance that has none yet.
+static NO_STATUS: LazyLock<WindowsInstanceStatus> = LazyLock::new(WindowsInstanceStatus::default);
+
 /// One instance that is being worked on.
 pub(super) struct Scope {
     /// What all share.
     pub cx: Arc<Context>,
-    /// The instance, as it was read when the work began.
-    pub instance: WindowsInstance,
+    /// The instance, as it was read when the work began: the cache's own, copied only if something of it is written.
+    pub instance: Arc<WindowsInstance>,
     /// Its pool.
     pub pool: Arc<WindowsNodePool>,
     /// Its desired status.
     pub status: WindowsInstanceStatus,
-    stored: WindowsInstanceStatus,
+    /// Its status as this reconcile has stored it last, if it has.
+    saved: Option<WindowsInstanceStatus>,
     /// Whether the operation is not stored yet: a grant that was revoked in the meantime must not be used.
     begins: bool,
     step_began: Option<std::time::Instant>,
@@ -78,12 +82,17 @@ pub(super) struct Target {
 
 impl Scope {
     /// Takes an instance up.
-    pub(super) fn new(cx: Arc<Context>, instance: WindowsInstance, pool: Arc<WindowsNodePool>) -> Self {
-        let stored = instance.status.clone().unwrap_or_default();
-        let mut status = stored.clone();
+    pub(super) fn new(cx: Arc<Context>, instance: Arc<WindowsInstance>, pool: Arc<WindowsNodePool>) -> Self {
+        // The only copy: nearly every reconcile describes its conditions again.
+        let mut status = instance.status.clone().unwrap_or_default();
         times::correct(&mut status, Timestamp::now());
-        let trace = Trace::new(&stored);
-        Self { cx, instance, pool, stored, status, begins: false, step_began: None, trace, written_node: None }
+        let trace = Trace::new(instance.status.as_ref().unwrap_or(&NO_STATUS));
+        Self { cx, instance, pool, saved: None, status, begins: false, step_began: None, trace, written_node: None }
+    }
+
+    /// Its status as it is stored.
+    fn stored(&self) -> &WindowsInstanceStatus {
+        self.saved.as_ref().or(self.instance.status.as_ref()).unwrap_or(&NO_STATUS)
     }
 
     /// Its name, which is that of its host and of its Node.
@@ -247,7 +256,7 @@ impl Scope {
             let operation = s.operation.as_ref().map(|o| (o.id.clone(), o.type_, o.changed));
             (s.holds_node_name, s.host_key.clone(), operation)
         };
-        if essential(&self.status) == essential(&self.stored) {
+        if essential(&self.status) == essential(self.stored()) {
             return Ok(());
         }
         self.save().await
@@ -450,7 +459,7 @@ impl Scope {
             Some(GrantType::Maintenance) => EventReason::MaintenanceFailed,
             _ => EventReason::JoinFailed,
         };
-        self.cx.events.say(&self.instance, event, step.as_str(), &format!("{reason}: {summary}"));
+        self.cx.events.say(&*self.instance, event, step.as_str(), &format!("{reason}: {summary}"));
         self.save().await?;
         Ok(wait)
     }
@@ -537,7 +546,7 @@ impl Scope {
             let operation = s.operation.as_ref().filter(|o| o.step == Step::Register)?;
             Some((operation.clone(), s.failures.clone(), s.current_version.clone()))
         };
-        let is_waiting = waits(&self.status).is_some_and(|w| waits(&self.stored) == Some(w));
+        let is_waiting = waits(&self.status).is_some_and(|w| waits(self.stored()) == Some(w));
         if is_waiting && self.in_step() < REGISTER_QUIET {
             return Ok(());
         }
@@ -547,7 +556,7 @@ impl Scope {
     /// Stores the status, if it differs from what is stored. It is stored on what was seen: an operator that was replaced while it
     /// slept must not write over what the next one has done.
     pub(super) async fn save(&mut self) -> Result<(), StepError> {
-        if self.status == self.stored {
+        if self.status == *self.stored() {
             self.send_trace();
             return Ok(());
         }
@@ -573,9 +582,9 @@ impl Scope {
             }
         };
         self.cx.writes.instances.note(&written);
-        self.instance.metadata.resource_version = written.metadata.resource_version;
+        Arc::make_mut(&mut self.instance).metadata.resource_version = written.metadata.resource_version;
         self.begins = false;
-        self.stored = self.status.clone();
+        self.saved = Some(self.status.clone());
         self.send_trace();
         Ok(())
     }
@@ -585,13 +594,13 @@ impl Scope {
         let fresh = api.get_opt(&self.name()).await.map_err(StepError::api("get the instance"))?;
         let fresh = fresh.filter(|f| f.uid() == self.instance.uid()).ok_or(StepError::Outdated)?;
         // As JSON, in which times have the same precision on both sides.
-        if json!(fresh.status.clone().unwrap_or_default()) != json!(self.stored) {
+        if json!(fresh.status.clone().unwrap_or_default()) != json!(self.stored()) {
             return Err(StepError::Outdated);
         }
         // An operation that can still be aborted is aborted: a revoked grant permits no disruption.
         let is_same = |now: &Operation, o: &Operation| (&now.id, now.type_) == (&o.id, o.type_);
         let goes_on = |o: &&Operation| self.status.operation.as_ref().is_some_and(|now| is_same(now, o));
-        let going_on = self.stored.operation.as_ref().filter(goes_on);
+        let going_on = self.stored().operation.as_ref().filter(goes_on);
         let is_granted = |o: &Operation| fresh.spec.grant.as_ref().is_some_and(|g| g.id == o.id);
         let is_taken_back = |o: &Operation| match o.type_ {
             GrantType::Remove => !(is_past_return(&fresh) || is_granted(o) && fresh.is_leaving()),
@@ -600,7 +609,7 @@ impl Scope {
         if going_on.is_some_and(is_taken_back) {
             return Err(StepError::Outdated);
         }
-        self.instance.metadata.resource_version = fresh.metadata.resource_version;
+        Arc::make_mut(&mut self.instance).metadata.resource_version = fresh.metadata.resource_version;
         Ok(())
     }
 }

@@ -39,7 +39,7 @@ pub(super) fn report(scope: &mut Scope, of_pool: &Rendered, found: Result<(), &F
     let before = conditions::find(&scope.status.conditions, kind::PREFLIGHT_PASSED).map(|c| c.message.clone());
     set(scope, kind::PREFLIGHT_PASSED, status, why, &message);
     if !warnings.is_empty() && before.is_none_or(|before| !before.contains(&warnings)) {
-        scope.cx.events.say(&scope.instance, EventReason::HostWarning, "Connect", &warnings);
+        scope.cx.events.say(&*scope.instance, EventReason::HostWarning, "Connect", &warnings);
     }
 }
 
@@ -57,7 +57,7 @@ pub(super) fn report_accounts(scope: &mut Scope, of_pool: &Shared, state: &HostS
     let before = conditions::find(&scope.status.conditions, kind::GMSA_READY).map(|c| c.message.clone());
     set(scope, kind::GMSA_READY, status, why, &message);
     if is_warning && before.as_deref() != Some(message.as_str()) {
-        scope.cx.events.say(&scope.instance, EventReason::HostWarning, "Connect", &message);
+        scope.cx.events.say(&*scope.instance, EventReason::HostWarning, "Connect", &message);
     }
 }
 

@@ -24,6 +24,7 @@ use crate::{
     args::Run,
     context::{Base, Caches, Cluster, Context, Process},
     fake_api::FakeApi,
+    instances::Instances,
     machines::Machines,
     metrics::Metrics,
     release::Release,
@@ -124,6 +125,7 @@ impl Bed {
         let (instances, nodes) = (read("windowsinstances"), read("nodes"));
         refill(&mut self.caches.nodes, nodes);
         refill(&mut self.caches.instances, instances.clone());
+        self.cx.caches.instances.refill();
         instances.into_iter().next().map(|i| serde_json::from_value(i).unwrap())
     }
 
@@ -156,7 +158,8 @@ impl Bed {
     }
 
     /// Scope on it.
-    pub(super) fn scope(&self, instance: WindowsInstance) -> Scope {
+    pub(super) fn scope(&self, instance: impl Into<Arc<WindowsInstance>>) -> Scope {
+        let instance = instance.into();
         let pool = self.cx.pool_of(&instance).unwrap();
         Scope::new(self.cx.clone(), instance, pool)
     }
@@ -220,7 +223,7 @@ fn process(api: &FakeApi, files: &Path, epoch: i64, traces: Traces) -> (Arc<Cont
     pools.apply_watcher_event(&Event::Apply(WindowsNodePool::new("p", spec)));
     let caches = Caches {
         pools: pools.as_reader(),
-        instances: instances.as_reader(),
+        instances: Instances::new(instances.as_reader()),
         nodes: nodes.as_reader(),
         machines: Machines::default(),
         unreadable: Unreadable::default(),

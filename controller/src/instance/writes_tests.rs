@@ -1,5 +1,7 @@
 //! What an operation costs the API server: the operator's own writes, without those of the pool controller and of the certificate approver.
 
+use std::sync::Arc;
+
 use api::GrantType;
 use jiff::{SignedDuration, Timestamp};
 use kube::runtime::controller::Action;
@@ -68,7 +70,7 @@ async fn a_new_instance_says_what_it_waits_for_once_that_lasts() {
     ] {
         world.edit(|i| i["metadata"]["creationTimestamp"] = json!(created));
         let before = world.bed.api.all_calls().len();
-        let instance = world.bed.sync().unwrap();
+        let instance = Arc::new(world.bed.sync().unwrap());
         let action = Box::pin(reconcile_instance(&instance, &cx)).await.unwrap();
         assert_eq!(writes(&world, before), expected, "{created}: {action:?}");
         assert_eq!(
@@ -85,7 +87,7 @@ async fn a_renewal_of_wicds_certificate_costs_one_write_of_a_status() {
     let (mut world, _) = World::joined().await;
     let cx = world.bed.cx.clone();
     let reconcile = |world: &mut World| {
-        let instance = world.bed.sync().unwrap();
+        let instance = Arc::new(world.bed.sync().unwrap());
         let cx = cx.clone();
         async move { Box::pin(reconcile_instance(&instance, &cx)).await.unwrap() }
     };

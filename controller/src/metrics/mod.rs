@@ -194,6 +194,8 @@ pub struct Metrics {
     pub policies: Family<PolicyLabel, Gauge>,
     /// Lifetime of the certificates of hosts' daemons, in seconds.
     pub host_certificate_lifetime: Gauge,
+    /// Reconciles.
+    reconciles: Family<KindLabel, Counter>,
     /// Reconcile errors.
     pub reconcile_errors: Family<KindLabel, Counter>,
     /// Spans of traces that no collector has.
@@ -241,6 +243,7 @@ impl Default for Metrics {
             "Lifetime of the certificates of hosts' daemons, as the operator requests it",
             Gauge::default(),
         );
+        let reconciles = all.add("reconciles", None, "Reconciles by kind", Family::default());
         let reconcile_errors = all.add("reconcile_errors", None, "Reconcile errors by kind", Family::default());
         let help = "Spans of traces that the collector did not take, or that did not fit into the queue";
         let spans_dropped = all.add("spans_dropped", None, help, Counter::default());
@@ -263,6 +266,7 @@ impl Default for Metrics {
             faults_known: Mutex::default(),
             policies,
             host_certificate_lifetime,
+            reconciles,
             reconcile_errors,
             spans_dropped,
         }
@@ -274,6 +278,11 @@ impl Metrics {
     pub fn wrote(&self, (resource, subresource): (&str, Option<&str>)) {
         let resource = subresource.map_or_else(|| resource.to_owned(), |sub| format!("{resource}/{sub}"));
         self.api_writes.get_or_create(&ResourceLabel { resource }).inc();
+    }
+
+    /// Counts a reconcile of an object of this kind.
+    pub fn reconciled(&self, kind: &'static str) {
+        self.reconciles.get_or_create(&KindLabel { kind }).inc();
     }
 
     /// Notes why the operator begins no operation at all, as far as it depends on this. What else keeps it from them stays noted.
@@ -483,6 +492,7 @@ mod tests {
         metrics.csr_verdicts.get_or_create(&ReasonLabel { reason: "x".into() }).inc();
         metrics.wrote(("x", None));
         metrics.fault(FaultOf::Release, Some("x"));
+        metrics.reconciled("x");
         metrics.reconcile_errors.get_or_create(&KindLabel { kind: "x" }).inc();
         metrics.policies.get_or_create(&PolicyLabel { policy: "x".into() }).set(1);
         metrics

@@ -16,6 +16,7 @@ use crate::{
     args::{self, LogFormat, Output, Plan, Run},
     cluster,
     context::{Base, Caches, Cluster, Context, Process, WINDOWS_NODES},
+    instances::Instances,
     machines::Machines,
     pool::{self, PoolContext},
     telemetry,
@@ -24,7 +25,7 @@ use crate::{
     watch,
 };
 use wnp_core::{
-    inventory::hosts::Known,
+    inventory::hosts::{Known, PlannedHosts},
     rollout::{
         preview::{is_idle, summary},
         release_file::{self, ReleaseFile, RenderChange},
@@ -106,7 +107,7 @@ pub async fn run(args: Plan, cluster: &args::Cluster) -> anyhow::Result<ExitCode
     }
     let change = release.as_ref().map(|file| file.render_change(&cx.hosts.release.get().cluster)).transpose()?;
 
-    let (mut answers, mut others) = (Vec::new(), Vec::new());
+    let (mut answers, mut others) = (Vec::new(), PlannedHosts::default());
     for document in wanted {
         let planned = answer(&document, &mut others, change.as_ref(), &cx).await?;
         answers.push(match &release {
@@ -190,6 +191,7 @@ async fn context(args: Run, release: Option<&ReleaseFile>, cluster: &args::Clust
         stop: CancellationToken::new(),
         looks_once: true,
     };
+    let instances = Instances::new(instances);
     let caches = Caches { pools, instances, nodes, machines: Machines::default(), unreadable };
     let shared = Arc::new(Context::new(Arc::new(Base::new(process, cluster, cluster_id, caches)), release));
     Ok(PoolContext::new(shared, warning))
@@ -198,7 +200,7 @@ async fn context(args: Run, release: Option<&ReleaseFile>, cluster: &args::Clust
 /// Plans one pool. Its hosts are added to `others`.
 async fn answer(
     document: &Document,
-    others: &mut Vec<Known>,
+    others: &mut PlannedHosts,
     release: Option<&RenderChange>,
     cx: &PoolContext,
 ) -> anyhow::Result<Answer> {

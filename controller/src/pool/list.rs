@@ -11,18 +11,18 @@ use remote::ssh::HostKeyCheck;
 use wnp_core::inventory::{
     Entry, EntryError, HostList, SourceError, SourceOutcome,
     address::canonical,
-    hosts::{self, HostKeys, Known},
+    hosts::{self, HostKeys, KnownHosts},
     list::{List, Nameless, ObservedList, broken},
     naming,
     ownership::{self, Reading, Unread},
     removals::Presence,
 };
 
-/// Asks the pool's source, and makes the best of it. `known` are the hosts of all pools.
+/// Asks the pool's source, and makes the best of it. `known` finds the hosts of all pools.
 pub(super) async fn list(
     pool: &WindowsNodePool,
     mine: &[Arc<WindowsInstance>],
-    known: &[Known],
+    known: &(dyn KnownHosts + Sync),
     cx: &PoolContext,
 ) -> List {
     let name = pool.name_any();
@@ -73,7 +73,7 @@ fn missing(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], trouble: &Sour
 async fn listed(
     pool: &WindowsNodePool,
     mine: &[Arc<WindowsInstance>],
-    known: &[Known],
+    known: &(dyn KnownHosts + Sync),
     listing: HostList,
     cx: &PoolContext,
 ) -> (List, Reading) {

@@ -3,6 +3,8 @@
 mod apply;
 mod audit;
 mod context;
+#[cfg(test)]
+mod cost_tests;
 mod debouncer;
 mod desired_state;
 mod instances;
@@ -19,7 +21,7 @@ pub(crate) mod unread;
 use std::{sync::Arc, time::Duration};
 
 use api::{
-    WindowsInstance, WindowsNodePool, WindowsNodePoolStatus,
+    WindowsNodePool, WindowsNodePoolStatus,
     names::{FINALIZER_POOL, MANAGER_POOL},
 };
 use jiff::Timestamp;
@@ -32,7 +34,7 @@ use serde_json::json;
 
 use crate::{events::EventReason, versions::VersionError};
 use wnp_core::{
-    inventory::{hosts::Known, list::List, strays::strays},
+    inventory::{list::List, strays::strays},
     render::RenderError,
     status::{
         policies,
@@ -139,8 +141,7 @@ async fn reconcile_pool(
 ) -> Result<Action, PoolError> {
     let name = pool.name_any();
     let deleting = pool.metadata.deletion_timestamp.is_some();
-    let all = cx.caches.instances.state();
-    let mine: Vec<Arc<WindowsInstance>> = all.iter().filter(|i| i.spec.pool_ref.name == name).cloned().collect();
+    let (mine, disrupting) = cx.caches.instances.of_pool_and_disrupting(&name, cx.process.args.max_disruptions);
     if deleting {
         cx.sources.names.forget(&name);
     }
@@ -151,20 +152,19 @@ async fn reconcile_pool(
     if !mine.iter().all(|i| cx.writes.grants.is_caught_up(i)) {
         return Ok(Action::await_change());
     }
-    let known: Vec<Known> = all.iter().map(|i| Known::of(i)).collect();
     let is_plan = pool.spec.is_plan() && !deleting;
     let intent = if is_plan { Intent::DryRun } else { Intent::Apply };
-    let seen = Snapshot::observe(pool, mine, &known, intent, cx, now).await?;
+    let seen = Snapshot::observe(pool, mine, &cx.caches.instances, intent, cx, now).await?;
     if is_plan {
         return report_plan(pool, &seen, cx, now).await;
     }
     // Hosts are sent only what is stored, so nothing is granted of a version that cannot be.
     seen.desired.publish(cx).await?;
-    let plan = plan::decide(pool, &seen, &all, cx, now);
+    let plan = plan::decide(pool, &seen, &disrupting, cx, now);
     let Some(applied) = apply::apply(pool, &seen, &plan, cx, now).await? else {
         return Ok(Action::requeue(API_RETRY));
     };
-    let next = report(pool, &seen, &plan, &all, cx, now);
+    let next = report(pool, &seen, &plan, cx, now);
     store(pool, next, cx).await?;
     let observed = seen.timers(pool, cx, now);
     Ok(Timers { grant: plan.decision.next, contact: applied.next_contact, ..observed }.action(now))
@@ -193,13 +193,12 @@ fn report(
     pool: &WindowsNodePool,
     seen: &Snapshot,
     plan: &Plan,
-    all: &[Arc<WindowsInstance>],
     cx: &PoolContext,
     now: Timestamp,
 ) -> WindowsNodePoolStatus {
     let deleting = pool.metadata.deletion_timestamp.is_some();
     let observed = status::ObservedPool {
-        strays: &strays_of(pool, &seen.list, all, cx),
+        strays: &strays_of(pool, &seen.list, cx),
         list: &seen.list,
         members: &seen.members,
         decision: &plan.decision,
@@ -215,13 +214,14 @@ fn report(
 }
 
 /// Nodes of the legacy list that no list names, for the pool of that list.
-fn strays_of(pool: &WindowsNodePool, list: &List, all: &[Arc<WindowsInstance>], cx: &PoolContext) -> Vec<String> {
+fn strays_of(pool: &WindowsNodePool, list: &List, cx: &PoolContext) -> Vec<String> {
     let inventory = &pool.spec.inventory;
     if pool.metadata.deletion_timestamp.is_some()
         || inventory.config_map_ref.as_ref().is_none_or(|r| r.name != api::names::WINDOWS_INSTANCES)
     {
         return Vec::new();
     }
+    let all = cx.caches.instances.state();
     let hosts = all.iter().map(|i| i.name_any()).chain(list.hosts.keys().cloned()).collect();
     let unnamed = list.unnamed.iter().map(|(place, _)| place.0.clone()).collect();
     let nodes = cx.caches.nodes.state();

@@ -1,8 +1,8 @@
 //! Decides what to do for a pool, from what was observed. Nothing is written but the pool's share of the limit over all pools, in memory.
 
-use std::sync::Arc;
+use std::collections::HashMap;
 
-use api::{WindowsInstance, WindowsNodePool};
+use api::WindowsNodePool;
 use jiff::Timestamp;
 use kube::{ResourceExt, runtime::reflector::ObjectRef};
 
@@ -20,11 +20,11 @@ pub(super) struct Plan {
     pub decision: Decision,
 }
 
-/// Decides. `all` are the instances of all pools, which share the limit over all disruptions.
+/// Decides. `disrupting` says how many nodes each pool was granted to disrupt: all share the limit over all disruptions.
 pub(super) fn decide(
     pool: &WindowsNodePool,
     seen: &Snapshot,
-    all: &[Arc<WindowsInstance>],
+    disrupting: &HashMap<String, u32>,
     cx: &PoolContext,
     now: Timestamp,
 ) -> Plan {
@@ -32,7 +32,7 @@ pub(super) fn decide(
     let changes = changes(&seen.list, &seen.mine, &version, pool, &|name| cx.caches.pools.get(&ObjectRef::new(name)));
     let candidates: Vec<Candidate> = seen.members.iter().map(|m| m.candidate.clone()).collect();
     let cap = cx.process.args.max_disruptions;
-    let decision = cx.disruptions.decide(&pool.name_any(), cap, all, |others| {
+    let decision = cx.disruptions.decide(&pool.name_any(), cap, disrupting, |others| {
         grants::decide(&candidates, &Limits { others, ..seen.limits.clone() }, now)
     });
     Plan { changes, decision }

@@ -25,7 +25,7 @@ use crate::wmco_versions::WmcoVersions;
 use wnp_core::{
     inventory::{
         EntryError,
-        hosts::Known,
+        hosts::{Known, KnownHosts, PlannedHosts, WithPlanned},
         letting_go::{self, Going},
         list::List,
     },
@@ -62,11 +62,11 @@ pub(super) struct Snapshot {
 }
 
 impl Snapshot {
-    /// Observes a pool with these instances. `known` are the hosts of all pools.
+    /// Observes a pool with these instances. `known` finds the hosts of all pools.
     pub(super) async fn observe(
         pool: &WindowsNodePool,
         mine: Vec<Arc<WindowsInstance>>,
-        known: &[Known],
+        known: &(dyn KnownHosts + Sync),
         intent: Intent,
         cx: &PoolContext,
         now: Timestamp,
@@ -110,7 +110,8 @@ impl Snapshot {
                 let says = node.annotations().get(key::VERSION).cloned();
                 says.or_else(|| node::ready(&node).0.then(|| UNKNOWN_VERSION.to_owned()))
             };
-            let is_new = |name: &&String| !mine.iter().any(|i| i.name_any() == **name);
+            let there: BTreeSet<String> = mine.iter().map(|i| i.name_any()).collect();
+            let is_new = |name: &&String| !there.contains(*name);
             let nodes: Vec<(String, String)> =
                 list.hosts.keys().filter(is_new).filter_map(|n| Some((n.clone(), version(n)?))).collect();
             let versions = nodes.iter().map(|(_, version)| version.clone()).collect();
@@ -211,16 +212,14 @@ pub(crate) struct Planned {
 /// When the API server does not answer, or the services of the hosts cannot be rendered.
 pub(crate) async fn plan(
     pool: &WindowsNodePool,
-    others: &[Known],
+    others: &PlannedHosts,
     cx: &PoolContext,
     now: Timestamp,
 ) -> Result<Planned, PoolError> {
-    let (name, all) = (pool.name_any(), cx.caches.instances.state());
-    let mine: Vec<Arc<WindowsInstance>> = all.iter().filter(|i| i.spec.pool_ref.name == name).cloned().collect();
-    let mut there: Vec<Known> = all.iter().map(|i| Known::of(i)).collect();
-    let more: Vec<Known> = others.iter().filter(|o| !there.iter().any(|k| k.name == o.name)).cloned().collect();
-    there.extend(more);
-    let look = Snapshot::observe(pool, mine, &there, Intent::DryRun, cx, now).await?;
+    let name = pool.name_any();
+    let mine = cx.caches.instances.of_pool(&name);
+    let known = WithPlanned { there: &cx.caches.instances, planned: others };
+    let look = Snapshot::observe(pool, mine, &known, Intent::DryRun, cx, now).await?;
     let of = |host: &InstanceHost| Known {
         name: host.name.clone(),
         address: host.address.clone(),

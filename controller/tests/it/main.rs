@@ -80,6 +80,7 @@ mod traces;
 mod transcripts;
 mod unnamed;
 mod upgrade;
+mod wakes;
 mod walk;
 mod wicd_rights;
 mod wine;

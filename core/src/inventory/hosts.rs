@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use api::{HostKeyPolicy, InstanceHost, Origin, WindowsInstance, WindowsNodePool, WindowsNodePoolSpec};
+use api::{HostKeyPolicy, InstanceHost, Origin, WindowsInstance, WindowsNodePoolSpec};
 use kube::ResourceExt;
 
 use super::{
     Entry, EntryError,
     address::{canonical, is_address},
+    naming::Place,
 };
 use crate::{node::permitted, operation::host_key_problem::HostKeyProblem};
 
@@ -42,9 +43,63 @@ impl Known {
     }
 }
 
-/// Whether an entry of the pool may become usable when a host of another pool goes: it may be refused for that host's name or address.
-pub fn may_await_hosts(pool: &WindowsNodePool) -> bool {
-    pool.status.as_ref().is_some_and(|status| status.refused_hosts > 0)
+/// Finds hosts that are there already, of all pools. An entry is compared only with those that are asked for, so that a pool costs
+/// nothing of the others.
+pub trait KnownHosts {
+    /// The host of this name.
+    fn named(&self, name: &str) -> Option<Known>;
+
+    /// The hosts whose entries say that they answer at this place.
+    fn at(&self, place: &Place) -> Vec<Known>;
+}
+
+/// Hosts that have no instance yet, as those of pools that are only planned.
+#[derive(Debug, Default)]
+pub struct PlannedHosts {
+    by_name: BTreeMap<String, Known>,
+    by_place: BTreeMap<Place, BTreeSet<String>>,
+}
+
+impl Extend<Known> for PlannedHosts {
+    /// Adds hosts. The first of a name stays.
+    fn extend<I: IntoIterator<Item = Known>>(&mut self, hosts: I) {
+        for known in hosts {
+            if !self.by_name.contains_key(&known.name) {
+                let place = (canonical(&known.address), known.port);
+                self.by_place.entry(place).or_default().insert(known.name.clone());
+                self.by_name.insert(known.name.clone(), known);
+            }
+        }
+    }
+}
+
+impl KnownHosts for PlannedHosts {
+    fn named(&self, name: &str) -> Option<Known> {
+        self.by_name.get(name).cloned()
+    }
+
+    fn at(&self, place: &Place) -> Vec<Known> {
+        self.by_place.get(place).into_iter().flatten().filter_map(|name| self.named(name)).collect()
+    }
+}
+
+/// Hosts that are there, and planned ones beside them, of which those that are there already are nothing new.
+pub struct WithPlanned<'a> {
+    /// Hosts that are there.
+    pub there: &'a (dyn KnownHosts + Sync),
+    /// Planned ones.
+    pub planned: &'a PlannedHosts,
+}
+
+impl KnownHosts for WithPlanned<'_> {
+    fn named(&self, name: &str) -> Option<Known> {
+        self.there.named(name).or_else(|| self.planned.named(name))
+    }
+
+    fn at(&self, place: &Place) -> Vec<Known> {
+        let planned = self.planned.at(place).into_iter().filter(|k| self.there.named(&k.name).is_none());
+        self.there.at(place).into_iter().chain(planned).collect()
+    }
 }
 
 /// What is known of host keys.
@@ -67,37 +122,36 @@ pub struct Resolved {
 }
 
 /// The hosts of a pool, with the pool's settings filled in, and the entries that are not used. An entry that is wrong
-/// stops only itself. `known` are the instances of all pools: the first owner keeps name and address.
+/// stops only itself. `known` finds the instances of all pools: the first owner keeps name and address.
 pub fn resolve(
     pool: &str,
     spec: &WindowsNodePoolSpec,
     entries: &[Entry],
-    known: &[Known],
+    known: &dyn KnownHosts,
     keys: &HostKeys<'_>,
 ) -> Resolved {
     let (mut hosts, mut problems) = (BTreeMap::<String, InstanceHost>::new(), Vec::new());
     let mut origins = BTreeMap::new();
-    let owners: BTreeMap<&str, &Known> = known.iter().map(|k| (k.name.as_str(), k)).collect();
-    let has_instance = |e: &Entry| owners.get(e.host.name.as_str()).is_some_and(|k| k.pool == pool);
+    let mut entries: Vec<(&Entry, Option<Known>)> = entries.iter().map(|e| (e, known.named(&e.host.name))).collect();
     // Who has an instance already comes first, so that a new entry with the same address cannot push it out.
-    let mut entries: Vec<&Entry> = entries.iter().collect();
-    entries.sort_by_key(|e| !has_instance(e));
+    entries.sort_by_key(|(_, owner)| owner.as_ref().is_none_or(|k| k.pool != pool));
 
     let ssh = spec.ssh();
     // For hosts that are listed in the pool, the API server has checked it.
     let is_strict = ssh.host_key_policy == Some(HostKeyPolicy::Strict) && ssh.known_hosts_secret_ref.is_none();
-    let mut taken: BTreeMap<(String, i32), String> = BTreeMap::new();
-    for known in known.iter().filter(|k| k.pool != pool && !k.is_elsewhere) {
-        taken.insert((canonical(&known.address), known.port), format!("{} of pool {}", known.name, known.pool));
-    }
+    let mut taken: BTreeMap<Place, &str> = BTreeMap::new();
+    let others_at = |place: &Place| {
+        let other = known.at(place).into_iter().find(|k| k.pool != pool && !k.is_elsewhere);
+        other.map(|k| format!("{} of pool {}", k.name, k.pool))
+    };
     let mut names = BTreeSet::new();
-    for Entry { host: entry, origin } in entries {
+    for (Entry { host: entry, origin }, owner) in entries {
         let mut refuse = |reason, message| problems.push(EntryError { host: entry.name.clone(), reason, message });
         if !names.insert(entry.name.clone()) {
             refuse("HostConflict", format!("host {} is listed twice; remove one entry", entry.name));
             continue;
         }
-        if let Some(owner) = owners.get(entry.name.as_str()).filter(|k| k.pool != pool) {
+        if let Some(owner) = owner.filter(|k| k.pool != pool) {
             refuse(
                 "HostConflict",
                 format!("host {} already belongs to pool {}; remove it from one of the two", entry.name, owner.pool),
@@ -125,7 +179,7 @@ pub fn resolve(
         }
         let port = entry.port.unwrap_or_else(|| i32::from(ssh.port()));
         let place = (canonical(&entry.address), port);
-        if let Some(other) = taken.get(&place) {
+        if let Some(other) = taken.get(&place).map(|name| (*name).to_owned()).or_else(|| others_at(&place)) {
             let message = format!(
                 "host {}: address {} port {port} already belongs to {other}; remove one of the two",
                 entry.name, entry.address
@@ -133,7 +187,7 @@ pub fn resolve(
             refuse("HostConflict", message);
             continue;
         }
-        taken.insert(place, entry.name.clone());
+        taken.insert(place, &entry.name);
         origins.extend(origin.clone().map(|origin| (entry.name.clone(), origin)));
         let keys = entry.private_key_secret_ref.clone().map_or_else(|| ssh.private_keys(), |k| vec![k]);
         hosts.insert(
@@ -157,7 +211,10 @@ pub fn resolve(
 
 #[cfg(test)]
 mod tests {
+    use std::{cell::RefCell, sync::Arc};
+
     use super::*;
+    use crate::inventory::fleet::Fleet;
     use api::{Host, Inventory, SecretKeyRef, Ssh};
     use proptest::prelude::*;
 
@@ -177,8 +234,10 @@ mod tests {
     ) -> (BTreeMap<String, InstanceHost>, Vec<EntryError>) {
         let entries: Vec<Entry> = spec.hosts().iter().map(|h| Entry { host: h.clone(), origin: None }).collect();
         let read = |key: &str| if key.len() > 20 { Ok(()) } else { Err("it is no key".to_owned()) };
+        let mut there = PlannedHosts::default();
+        there.extend(known.iter().cloned());
         let resolved =
-            super::resolve(pool, spec, &entries, known, &HostKeys { is_known: &|name| name == "pinned", read: &read });
+            super::resolve(pool, spec, &entries, &there, &HostKeys { is_known: &|name| name == "pinned", read: &read });
         (resolved.hosts, resolved.problems)
     }
     fn known(name: &str, address: &str, pool: &str) -> Known {
@@ -284,6 +343,75 @@ mod tests {
             assert_eq!(hosts.keys().map(String::as_str).collect::<Vec<_>>(), used, "{about}");
             assert_eq!(problems.iter().map(|p| (p.host.as_str(), p.reason)).collect::<Vec<_>>(), refused, "{about}");
         }
+    }
+
+    /// Counts what is asked for.
+    struct Counting<'a> {
+        fleet: &'a Fleet,
+        asked: RefCell<Vec<String>>,
+    }
+
+    impl KnownHosts for Counting<'_> {
+        fn named(&self, name: &str) -> Option<Known> {
+            self.asked.borrow_mut().push(name.to_owned());
+            self.fleet.named(name)
+        }
+        fn at(&self, place: &Place) -> Vec<Known> {
+            self.asked.borrow_mut().push(format!("{}:{}", place.0, place.1));
+            self.fleet.at(place)
+        }
+    }
+
+    #[test]
+    fn a_pool_asks_for_its_own_names_and_addresses_alone_however_large_the_fleet_is() {
+        let instance = |n: u32, pool: &str| {
+            let address = format!("10.0.{}.{}", n / 250, n % 250);
+            let host = InstanceHost { address, port: 22, ..InstanceHost::default() };
+            let pool_ref = api::PoolRef { name: pool.into() };
+            let spec = api::WindowsInstanceSpec { host, pool_ref, ..api::WindowsInstanceSpec::default() };
+            Arc::new(WindowsInstance::new(&format!("w{n}"), spec))
+        };
+        let fleet: Fleet = (0..5000).map(|n| instance(n, if n < 10 { "p" } else { "q" })).collect();
+        // The last two want an address and a name of the other pool.
+        let hosts: Vec<Host> = (0..10)
+            .map(|n| host(&format!("w{n}"), &format!("10.0.0.{n}")))
+            .chain([host("new", "10.0.0.10"), host("w11", "10.9.9.9")])
+            .collect();
+        let entries: Vec<Entry> = hosts.iter().map(|h| Entry { host: h.clone(), origin: None }).collect();
+        let counting = Counting { fleet: &fleet, asked: RefCell::default() };
+        let keys = HostKeys { is_known: &|_| false, read: &|_| Ok(()) };
+        let resolved = super::resolve("p", &spec(hosts.clone()), &entries, &counting, &keys);
+        let refused: Vec<&str> = resolved.problems.iter().map(|p| p.message.as_str()).collect();
+        assert!(refused[0].contains("already belongs to w10 of pool q"), "{refused:?}");
+        assert!(refused[1].contains("host w11 already belongs to pool q"), "{refused:?}");
+        assert_eq!((resolved.hosts.len(), refused.len()), (10, 2));
+
+        let mut asked = counting.asked.into_inner();
+        asked.sort();
+        // The entry with a name of the other pool is refused before its address matters.
+        let own = hosts.iter().map(|h| h.name.clone());
+        let places = hosts.iter().filter(|h| h.name != "w11").map(|h| format!("{}:22", h.address));
+        let mut expected: Vec<String> = own.chain(places).collect();
+        expected.sort();
+        assert_eq!(asked, expected);
+    }
+
+    #[test]
+    fn planned_hosts_keep_names_and_addresses_unless_they_are_there_already() {
+        let planned = |hosts: &[Known]| {
+            let mut planned = PlannedHosts::default();
+            planned.extend(hosts.iter().cloned());
+            planned
+        };
+        let there = planned(&[known("a", "10.0.0.1", "p")]);
+        let planned = planned(&[known("a", "10.0.0.9", "q"), known("b", "10.0.0.2", "q"), known("c", "10.0.0.1", "q")]);
+        let both = WithPlanned { there: &there, planned: &planned };
+        let at = |address: &str| both.at(&(address.into(), 22)).into_iter().map(|k| k.name).collect::<Vec<_>>();
+        assert_eq!(both.named("a").map(|k| k.pool).as_deref(), Some("p"));
+        assert_eq!(both.named("b").map(|k| k.pool).as_deref(), Some("q"));
+        assert_eq!(at("10.0.0.1"), ["a", "c"]);
+        assert_eq!(at("10.0.0.2"), ["b"]);
+        assert!(at("10.0.0.9").is_empty(), "it is there at another address");
     }
 
     #[test]

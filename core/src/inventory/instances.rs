@@ -249,12 +249,13 @@ pub fn writes(
     now: Timestamp,
 ) -> Vec<Write> {
     let Changes { create, update, leave } = changes;
+    let leave: BTreeSet<&str> = leave.iter().map(String::as_str).collect();
     let mut writes: Vec<Write> = Vec::new();
     writes.extend(create.iter().map(|i| Write::Create(Box::new(i.clone()))));
     writes.extend(update.iter().cloned().map(Write::Update));
     for instance in mine {
         let name = instance.name_any();
-        let leaving = leave.contains(&name).then(|| leaving(list, instance, now));
+        let leaving = leave.contains(name.as_str()).then(|| leaving(list, instance, now));
         let granting = decision.changes.get(&name);
         let mut spec = granting.map_or_else(|| json!({}), |g| granted(instance, g.as_ref(), now));
         let is_placed = decision.placed.contains(&name);
@@ -343,7 +344,8 @@ mod tests {
     use super::*;
     use crate::inventory::{
         Entry,
-        hosts::{self, HostKeys, Known},
+        fleet::Fleet,
+        hosts::{self, HostKeys},
     };
     use api::{Host, Inventory, WindowsNodePoolSpec};
 
@@ -355,7 +357,7 @@ mod tests {
     }
 
     fn plan(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>]) -> Changes {
-        let known: Vec<Known> = mine.iter().map(|i| Known::of(i)).collect();
+        let known: Fleet = mine.iter().cloned().collect();
         let entries: Vec<Entry> = pool.spec.hosts().iter().map(|h| Entry { host: h.clone(), origin: None }).collect();
         let hosts =
             hosts::resolve("p", &pool.spec, &entries, &known, &HostKeys { is_known: &|_| false, read: &|_| Ok(()) })

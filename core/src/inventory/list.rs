@@ -177,10 +177,11 @@ impl List {
 
     /// A host whose entry is there and cannot be used any more stays as it is: only who takes the entry out wants the host to go.
     pub fn keep_what_is_only_wrong(&mut self, mine: &[Arc<WindowsInstance>]) {
+        let names: BTreeSet<String> = self.problems.iter().map(|p| p.host.clone()).collect();
+        let addresses: BTreeSet<String> = names.iter().map(|host| canonical(host)).collect();
         for instance in mine.iter().filter(|i| !i.is_deleting()) {
-            let (name, address) = (instance.name_any(), canonical(&instance.spec.host.address));
-            let wrong = self.problems.iter().any(|p| p.host == name || canonical(&p.host) == address);
-            if wrong {
+            let name = instance.name_any();
+            if names.contains(&name) || addresses.contains(&canonical(&instance.spec.host.address)) {
                 self.hosts.entry(name).or_insert_with(|| instance.spec.host.clone());
             }
         }

@@ -4,7 +4,9 @@
 //! with one entry. What becomes of them is the same for all ([`hosts`]).
 
 pub mod address;
+pub mod concerns;
 mod departing;
+pub mod fleet;
 pub mod hosts;
 pub mod instances;
 pub mod letting_go;

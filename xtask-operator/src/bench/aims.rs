@@ -101,6 +101,11 @@ pub(super) fn inventory(hosts: u32) -> Vec<Aim> {
     aims
 }
 
+/// Of `bench decision`: a host costs hardly more in a large pool, or beside other pools.
+pub(super) fn decision() -> Vec<Aim> {
+    vec![AtMost("idle_ratio", 1.5), AtMost("rollout_ratio", 1.5)]
+}
+
 /// The fields of a report that name the fields whose aims a result misses, and those that could not be judged.
 pub(super) fn judged(aims: &[Aim], fields: &[Field]) -> [Field; 2] {
     let names = |of: &dyn Fn(&Aim) -> bool| {
@@ -175,6 +180,7 @@ mod tests {
             // 1.43 for each node and day.
             (idle(1000, 864), vec![("certificate_writes", 14.into())], NONE, NONE),
             (idle(1000, 864), vec![("certificate_writes", 15.into())], "certificate_writes", NONE),
+            (decision(), vec![("rollout_ratio", share(1.501))], "rollout_ratio", NONE),
         ] {
             // The first field of a name is the one that counts.
             let fields = [other.clone(), met(&aims)].concat();

@@ -1,0 +1,214 @@
+//! The cache of instances, and the index over it.
+
+use std::{collections::HashMap, sync::Arc};
+
+use api::WindowsInstance;
+use kube::runtime::{
+    reflector::{ObjectRef, Store, store::WriterDropped},
+    watcher::Event,
+};
+use parking_lot::RwLock;
+use wnp_core::inventory::{
+    fleet::Fleet,
+    hosts::{Known, KnownHosts},
+    naming::Place,
+};
+
+/// The instances of all pools. A pool finds its own, and those that its entries are compared with, and reads no others.
+#[derive(Clone)]
+pub(crate) struct Instances {
+    store: Store<WindowsInstance>,
+    fleet: Arc<RwLock<Fleet>>,
+    /// How many instances were handed out.
+    #[cfg(test)]
+    pub handed_out: Arc<std::sync::atomic::AtomicUsize>,
+}
+
+impl Instances {
+    /// Those of a cache, which changes only with [`observe`](Self::observe).
+    pub(crate) fn new(store: Store<WindowsInstance>) -> Self {
+        let instances = Self {
+            store,
+            fleet: Arc::default(),
+            #[cfg(test)]
+            handed_out: Arc::default(),
+        };
+        instances.refill();
+        instances
+    }
+
+    /// Takes in an event that the cache has taken in.
+    pub(crate) fn observe(&self, event: &Event<WindowsInstance>) {
+        match event {
+            Event::Apply(instance) | Event::Delete(instance) => {
+                // The cache is read under the lock, so that no older state replaces a newer one.
+                let mut fleet = self.fleet.write();
+                match self.store.get(&ObjectRef::from_obj(instance)) {
+                    Some(instance) => fleet.put(instance),
+                    None => fleet.remove(instance.metadata.name.as_deref().unwrap_or_default()),
+                }
+            }
+            Event::InitDone => self.refill(),
+            Event::Init | Event::InitApply(_) => {}
+        }
+    }
+
+    /// Builds the index again from the cache.
+    pub(crate) fn refill(&self) {
+        let mut fleet = self.fleet.write();
+        *fleet = self.store.state().into_iter().collect();
+    }
+
+    /// Waits until the cache has what there is, and the index, too.
+    ///
+    /// # Errors
+    /// When the watch ends before.
+    pub(crate) async fn wait_until_ready(&self) -> Result<(), WriterDropped> {
+        self.store.wait_until_ready().await?;
+        // The event that has filled the cache may not have come by here yet.
+        self.refill();
+        Ok(())
+    }
+
+    /// The cache itself.
+    pub(crate) fn store(&self) -> Store<WindowsInstance> {
+        self.store.clone()
+    }
+
+    /// An instance.
+    pub(crate) fn get(&self, instance: &ObjectRef<WindowsInstance>) -> Option<Arc<WindowsInstance>> {
+        self.count(1);
+        self.store.get(instance)
+    }
+
+    /// All instances. Their number is that of the fleet: for nothing that is done for each pool.
+    pub(crate) fn state(&self) -> Vec<Arc<WindowsInstance>> {
+        self.count(self.store.len());
+        self.store.state()
+    }
+
+    /// The instances of a pool, by name.
+    pub(crate) fn of_pool(&self, pool: &str) -> Vec<Arc<WindowsInstance>> {
+        let instances = self.fleet.read().of_pool(pool);
+        self.count(instances.len());
+        instances
+    }
+
+    /// The same, and of the same moment how many nodes each pool was granted to disrupt, if there is a limit for all of them.
+    pub(crate) fn of_pool_and_disrupting(
+        &self,
+        pool: &str,
+        limit: Option<u32>,
+    ) -> (Vec<Arc<WindowsInstance>>, HashMap<String, u32>) {
+        let fleet = self.fleet.read();
+        let instances = fleet.of_pool(pool);
+        self.count(instances.len());
+        (instances, limit.map(|_| fleet.disrupting()).unwrap_or_default())
+    }
+
+    fn count(&self, instances: usize) {
+        #[cfg(test)]
+        self.handed_out.fetch_add(instances, std::sync::atomic::Ordering::Relaxed);
+        let _ = (self, instances);
+    }
+}
+
+impl KnownHosts for Instances {
+    fn named(&self, name: &str) -> Option<Known> {
+        let known = self.fleet.read().named(name);
+        self.count(known.iter().len());
+        known
+    }
+
+    fn at(&self, place: &Place) -> Vec<Known> {
+        let known = self.fleet.read().at(place);
+        self.count(known.len());
+        known
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use api::{InstanceHost, PoolRef, WindowsInstanceSpec};
+    use kube::{ResourceExt, runtime::reflector::store::Writer};
+
+    use super::*;
+
+    fn instance(name: &str, address: &str, pool: &str) -> WindowsInstance {
+        let host = InstanceHost { address: address.into(), port: 22, ..InstanceHost::default() };
+        let pool_ref = PoolRef { name: pool.into() };
+        WindowsInstance::new(name, WindowsInstanceSpec { host, pool_ref, ..WindowsInstanceSpec::default() })
+    }
+
+    /// What the index says of the pools `p` and `q`, and of the address 10.0.0.1.
+    fn seen(instances: &Instances) -> [Vec<String>; 3] {
+        let names = |pool: &str| instances.of_pool(pool).iter().map(|i| i.name_any()).collect();
+        let at = instances.at(&("10.0.0.1".into(), 22)).into_iter().map(|k| k.name).collect();
+        [names("p"), names("q"), at]
+    }
+
+    /// What happens, the event, and what [`seen`] then returns.
+    type Case = (&'static str, Event<WindowsInstance>, [&'static [&'static str]; 3]);
+
+    #[test]
+    fn the_index_follows_the_cache() {
+        let mut writer = Writer::default();
+        let instances = Instances::new(writer.as_reader());
+        let (a, b) = (instance("a", "10.0.0.1", "p"), instance("b", "10.0.0.2", "p"));
+        let cases: Vec<Case> = vec![
+            ("a list begins", Event::Init, [&[], &[], &[]]),
+            ("it is not complete", Event::InitApply(a.clone()), [&[], &[], &[]]),
+            ("it is", Event::InitDone, [&["a"], &[], &["a"]]),
+            ("another", Event::Apply(b.clone()), [&["a", "b"], &[], &["a"]]),
+            (
+                "it moves to an address in use",
+                Event::Apply(instance("b", "10.0.0.1", "p")),
+                [&["a", "b"], &[], &["a", "b"]],
+            ),
+            ("it changes pools", Event::Apply(instance("b", "10.0.0.1", "q")), [&["a"], &["b"], &["a", "b"]]),
+            ("the first one goes", Event::Delete(a), [&[], &["b"], &["b"]]),
+            ("the watch begins again", Event::Init, [&[], &["b"], &["b"]]),
+            ("and has none", Event::InitDone, [&[], &[], &[]]),
+        ];
+        for (about, event, expected) in cases {
+            writer.apply_watcher_event(&event);
+            instances.observe(&event);
+            assert_eq!(
+                seen(&instances),
+                expected.map(|names| names.iter().map(ToString::to_string).collect::<Vec<_>>()),
+                "{about}"
+            );
+        }
+    }
+
+    /// The cache is ready before the event comes by that has filled it: what the index did not know then would look like nothing.
+    #[tokio::test]
+    async fn the_index_is_ready_when_it_says_so() {
+        let mut writer = Writer::default();
+        let instances = Instances::new(writer.as_reader());
+        for event in [Event::Init, Event::InitApply(instance("a", "10.0.0.1", "p")), Event::InitDone] {
+            writer.apply_watcher_event(&event);
+        }
+        instances.wait_until_ready().await.unwrap();
+        assert_eq!(seen(&instances)[0], ["a"]);
+    }
+
+    #[test]
+    fn instances_that_are_handed_out_are_counted() {
+        let mut writer = Writer::default();
+        for (name, pool) in [("a", "p"), ("b", "q"), ("c", "q")] {
+            writer.apply_watcher_event(&Event::Apply(instance(name, "10.0.0.1", pool)));
+        }
+        let instances = Instances::new(writer.as_reader());
+        let count = |work: &dyn Fn()| {
+            work();
+            instances.handed_out.swap(0, Ordering::Relaxed)
+        };
+        assert_eq!(count(&|| drop(instances.of_pool("p"))), 1);
+        assert_eq!(count(&|| drop(instances.named("a"))), 1);
+        assert_eq!(count(&|| drop(instances.at(&("10.0.0.1".into(), 22)))), 3);
+        assert_eq!(count(&|| drop(instances.state())), 3);
+    }
+}

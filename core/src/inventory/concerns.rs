@@ -1,0 +1,148 @@
+//! Whom a change concerns: which pools one of an instance, and whether one of a pool its hosts. Pure.
+
+use std::sync::Arc;
+
+use api::{
+    WindowsInstance, WindowsNodePool,
+    conditions::{find, kind},
+};
+use kube::ResourceExt;
+
+/// Names of the pools that are reconciled for a change of an instance: its own, and once it is gone those that may have waited for its name
+/// or its address.
+pub fn concerned_pools(instance: &WindowsInstance, is_gone: bool, pools: &[Arc<WindowsNodePool>]) -> Vec<String> {
+    let own = instance.spec.pool_ref.name.clone();
+    // A pool that refuses an entry from now on, because it has not seen yet that the host is gone, is reconciled for its own new status.
+    let waiting = pools.iter().filter(|pool| is_gone && may_await_hosts(pool)).map(|pool| pool.name_any());
+    let others: Vec<String> = waiting.filter(|pool| *pool != own).collect();
+    [own].into_iter().chain(others).collect()
+}
+
+/// Whether an entry of a pool is refused because a host of another has its name or its address. The status shows the first entries only:
+/// those that it does not show may be.
+fn may_await_hosts(pool: &WindowsNodePool) -> bool {
+    pool.status.as_ref().is_some_and(|status| {
+        let shown = i32::try_from(status.refused.len()).unwrap_or(i32::MAX);
+        status.refused_hosts > shown || status.refused.iter().any(|entry| entry.reason == "HostConflict")
+    })
+}
+
+/// Whether the hosts of a pool must see `after`, where `before` is what they have seen last. What they read of a pool is all that a person
+/// writes, whether it is being deleted, the version that it wants, and which hosts are noted as unclean. By three conditions they hear of
+/// what is no object of the cluster: that a pause begins or ends, that there is another operator or no right to work, and that there is not
+/// any more. The rest of the status, which changes with each host that gets on, is for people.
+pub fn concerns_hosts(before: &WindowsNodePool, after: &WindowsNodePool) -> bool {
+    let (was, is) = (&before.metadata, &after.metadata);
+    let same_object = was.uid == is.uid && was.deletion_timestamp == is.deletion_timestamp;
+    let same_words = was.annotations == is.annotations && before.spec == after.spec;
+    !same_object || !same_words || of_status(before) != of_status(after)
+}
+
+/// What hosts read of the status of a pool.
+fn of_status(pool: &WindowsNodePool) -> impl PartialEq + '_ {
+    pool.status.as_ref().map(|status| {
+        let condition = |type_| find(&status.conditions, type_).map(|c| (&c.status, &c.reason));
+        (
+            status.desired_version.as_ref(),
+            &status.unclean_hosts,
+            [kind::PAUSED, kind::STALLED, kind::POLICIES_IN_FORCE].map(condition),
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use api::{PoolRef, WindowsInstanceSpec, WindowsNodePoolSpec};
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn a_host_that_is_gone_concerns_pools_that_may_have_waited_for_it_and_no_others() {
+        let refused = |reason: &str| json!({"host": "h", "reason": reason, "message": ""});
+        let pools: Vec<Arc<WindowsNodePool>> = [
+            ("own", json!(null)),
+            ("new", json!(null)),
+            ("content", json!({"refusedHosts": 0})),
+            ("wrong", json!({"refusedHosts": 1, "refused": [refused("InvalidInventory")]})),
+            ("waiting", json!({"refusedHosts": 2, "refused": [refused("InvalidInventory"), refused("HostConflict")]})),
+            ("unknown", json!({"refusedHosts": 51, "refused": vec![refused("InvalidInventory"); 50]})),
+        ]
+        .into_iter()
+        .map(|(name, status)| {
+            let mut pool = WindowsNodePool::new(name, WindowsNodePoolSpec::default());
+            pool.status = serde_json::from_value(status).unwrap();
+            Arc::new(pool)
+        })
+        .collect();
+        for (about, of, is_gone, expected) in [
+            ("it changes", "own", false, &["own"][..]),
+            ("it is gone", "own", true, &["own", "waiting", "unknown"]),
+            ("it is gone, and its own pool waits for another", "waiting", true, &["waiting", "unknown"]),
+            ("its pool is gone, too", "gone", true, &["gone", "waiting", "unknown"]),
+        ] {
+            let pool_ref = PoolRef { name: of.into() };
+            let instance =
+                WindowsInstance::new("h", WindowsInstanceSpec { pool_ref, ..WindowsInstanceSpec::default() });
+            assert_eq!(concerned_pools(&instance, is_gone, &pools), expected, "{about}");
+        }
+    }
+
+    /// What changes, how, and whether hosts must see it.
+    type Case = (&'static str, fn(&mut Value), bool);
+
+    #[test]
+    fn hosts_see_what_they_read_of_their_pool_and_no_count_of_it() {
+        let pool = |change: &dyn Fn(&mut Value)| -> WindowsNodePool {
+            let condition = |type_: &str, status: &str, reason: &str| json!({"type": type_, "status": status, "reason": reason, "message": "", "lastTransitionTime": "2027-01-01T00:00:00Z"});
+            let mut pool = json!({
+                "apiVersion": "windowsmachineconfig.openshift.io/v1alpha1", "kind": "WindowsNodePool",
+                "metadata": {"name": "p", "uid": "u1", "resourceVersion": "7", "generation": 1, "annotations": {"a": "1"}},
+                "spec": {"inventory": {"hosts": [{"name": "h", "address": "10.0.0.1"}]}},
+                "status": {
+                    "desiredVersion": "1-a", "readyNodes": 1,
+                    "conditions": [
+                        condition("Ready", "True", "Succeeded"),
+                        condition("Paused", "False", "NotPaused"),
+                        condition("PoliciesInForce", "True", "AsExpected"),
+                    ],
+                },
+            });
+            change(&mut pool);
+            serde_json::from_value(pool).unwrap()
+        };
+        let before = pool(&|_| ());
+        let cases: [Case; 20] = [
+            ("nothing", |_| (), false),
+            ("its resource version", |p| p["metadata"]["resourceVersion"] = json!("8"), false),
+            ("a finalizer of the operator", |p| p["metadata"]["finalizers"] = json!(["f"]), false),
+            ("a count", |p| p["status"]["readyNodes"] = json!(2), false),
+            ("a message", |p| p["status"]["conditions"][0]["message"] = json!("2 of 2 nodes Ready"), false),
+            ("whether it is Ready", |p| p["status"]["conditions"][0]["status"] = json!("Unknown"), false),
+            ("how far a rollout is", |p| p["status"]["updatingNodes"] = json!(1), false),
+            ("what is observed of it", |p| p["status"]["observedGeneration"] = json!(1), false),
+            ("the end of a pause in words", |p| p["status"]["conditions"][1]["message"] = json!("until noon"), false),
+            ("its spec", |p| p["spec"]["rollout"] = json!({"paused": true}), true),
+            ("a host of it", |p| p["spec"]["inventory"]["hosts"][0]["address"] = json!("10.0.0.2"), true),
+            ("an annotation", |p| p["metadata"]["annotations"]["a"] = json!("2"), true),
+            ("a deletion", |p| p["metadata"]["deletionTimestamp"] = json!("2027-01-01T00:00:00Z"), true),
+            ("another pool of that name", |p| p["metadata"]["uid"] = json!("u2"), true),
+            ("its version", |p| p["status"]["desiredVersion"] = json!("1-b"), true),
+            ("its first status", |p| p["status"] = json!(null), true),
+            (
+                "a host that is noted as unclean",
+                |p| {
+                    p["status"]["uncleanHosts"] =
+                        json!([{"name": "h", "address": "10.0.0.1", "time": "2027-01-01T00:00:00Z"}]);
+                },
+                true,
+            ),
+            ("a pause that begins", |p| p["status"]["conditions"][1]["status"] = json!("True"), true),
+            ("another operator", |p| p["status"]["conditions"][0]["type"] = json!("Stalled"), true),
+            ("rights that are gone", |p| p["status"]["conditions"][2]["status"] = json!("False"), true),
+        ];
+        for (about, change, expected) in cases {
+            assert_eq!(concerns_hosts(&before, &pool(&change)), expected, "{about}");
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! The instances of all pools, found by name, by place and by pool: what is decided about a pool costs as much in a large fleet as it does
+//! alone. Pure.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use api::{Disruption, GrantType, WindowsInstance};
+use kube::ResourceExt;
+
+use super::{
+    address::canonical,
+    hosts::{Known, KnownHosts},
+    naming::Place,
+};
+
+/// The instances of all pools.
+#[derive(Debug, Default)]
+pub struct Fleet {
+    hosts: HashMap<String, Arc<WindowsInstance>>,
+    /// Names, by where their entries say that they answer.
+    places: HashMap<Place, BTreeSet<String>>,
+    pools: HashMap<String, OfPool>,
+}
+
+/// The instances of one pool.
+#[derive(Debug, Default)]
+struct OfPool {
+    instances: BTreeMap<String, Arc<WindowsInstance>>,
+    disrupting: u32,
+}
+
+impl Fleet {
+    /// Takes in the present state of an instance, which may be new, or have another pool or place than before.
+    pub fn put(&mut self, instance: Arc<WindowsInstance>) {
+        let name = instance.name_any();
+        self.remove(&name);
+        self.places.entry(place(&instance)).or_default().insert(name.clone());
+        let pool = self.pools.entry(instance.spec.pool_ref.name.clone()).or_default();
+        pool.disrupting += u32::from(disrupts(&instance));
+        pool.instances.insert(name.clone(), instance.clone());
+        self.hosts.insert(name, instance);
+    }
+
+    /// Forgets an instance that is gone.
+    pub fn remove(&mut self, name: &str) {
+        let Some(before) = self.hosts.remove(name) else { return };
+        let place = place(&before);
+        if let Some(names) = self.places.get_mut(&place) {
+            names.remove(name);
+            if names.is_empty() {
+                self.places.remove(&place);
+            }
+        }
+        let pool = &before.spec.pool_ref.name;
+        if let Some(of_pool) = self.pools.get_mut(pool) {
+            of_pool.instances.remove(name);
+            of_pool.disrupting -= u32::from(disrupts(&before));
+            if of_pool.instances.is_empty() {
+                self.pools.remove(pool);
+            }
+        }
+    }
+
+    /// The instances of a pool, by name.
+    pub fn of_pool(&self, pool: &str) -> Vec<Arc<WindowsInstance>> {
+        self.pools.get(pool).map(|p| p.instances.values().cloned().collect()).unwrap_or_default()
+    }
+
+    /// How many nodes each pool that has instances was granted to disrupt.
+    pub fn disrupting(&self) -> HashMap<String, u32> {
+        self.pools.iter().map(|(pool, p)| (pool.clone(), p.disrupting)).collect()
+    }
+}
+
+impl FromIterator<Arc<WindowsInstance>> for Fleet {
+    fn from_iter<I: IntoIterator<Item = Arc<WindowsInstance>>>(instances: I) -> Self {
+        let mut fleet = Self::default();
+        instances.into_iter().for_each(|instance| fleet.put(instance));
+        fleet
+    }
+}
+
+impl KnownHosts for Fleet {
+    fn named(&self, name: &str) -> Option<Known> {
+        self.hosts.get(name).map(|i| Known::of(i))
+    }
+
+    fn at(&self, place: &Place) -> Vec<Known> {
+        self.places.get(place).into_iter().flatten().filter_map(|name| self.named(name)).collect()
+    }
+}
+
+/// Where the entry of a host says that it answers.
+fn place(instance: &WindowsInstance) -> Place {
+    let host = &instance.spec.host;
+    (canonical(&host.address), host.port)
+}
+
+/// Whether the node of an instance may be disrupted by what was granted.
+fn disrupts(instance: &WindowsInstance) -> bool {
+    instance.spec.grant.as_ref().is_some_and(|g| match g.type_ {
+        GrantType::Update => g.disruption > Some(Disruption::None),
+        GrantType::Reboot | GrantType::Remove | GrantType::Maintenance => true,
+        _ => false,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use api::{Grant, InstanceHost, PoolRef, WindowsInstanceSpec};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn instance(name: &str, address: &str, pool: &str) -> WindowsInstance {
+        let host = InstanceHost { name: name.into(), address: address.into(), port: 22, ..InstanceHost::default() };
+        let pool_ref = PoolRef { name: pool.into() };
+        WindowsInstance::new(name, WindowsInstanceSpec { host, pool_ref, ..WindowsInstanceSpec::default() })
+    }
+
+    fn granted(type_: GrantType, disruption: Option<Disruption>) -> WindowsInstance {
+        let grant = Grant {
+            id: "x".into(),
+            type_,
+            granted_time: api::Time::default(),
+            without_place: false,
+            version: None,
+            disruption,
+            services: Vec::new(),
+        };
+        let mut instance = instance("w", "10.0.0.1", "p");
+        instance.spec.grant = Some(grant);
+        instance
+    }
+
+    fn at(fleet: &Fleet, address: &str) -> Vec<String> {
+        fleet.at(&(canonical(address), 22)).into_iter().map(|k| k.name).collect()
+    }
+
+    fn names(instances: &[Arc<WindowsInstance>]) -> Vec<String> {
+        instances.iter().map(|i| i.name_any()).collect()
+    }
+
+    #[test]
+    fn a_host_is_found_where_it_is_now_and_nowhere_else() {
+        let mut fleet = Fleet::default();
+        for (name, address, pool) in [("a", "fd00:0:0::1", "p"), ("b", "10.0.0.2", "p"), ("c", "10.0.0.3", "q")] {
+            fleet.put(Arc::new(instance(name, address, pool)));
+        }
+        assert_eq!(
+            (at(&fleet, "fd00::1"), names(&fleet.of_pool("p"))),
+            (vec!["a".into()], vec!["a".into(), "b".into()])
+        );
+        assert!(fleet.at(&("fd00::1".into(), 2222)).is_empty(), "another port");
+
+        fleet.put(Arc::new(instance("a", "10.0.0.2", "p")));
+        assert_eq!((at(&fleet, "fd00::1"), at(&fleet, "10.0.0.2")), (vec![], vec!["a".into(), "b".into()]), "it moved");
+
+        fleet.put(Arc::new(instance("b", "10.0.0.2", "q")));
+        assert_eq!(fleet.named("b").map(|k| k.pool).as_deref(), Some("q"), "another pool has it");
+        assert_eq!(
+            (names(&fleet.of_pool("p")), names(&fleet.of_pool("q"))),
+            (vec!["a".into()], vec!["b".into(), "c".into()])
+        );
+
+        fleet.remove("b");
+        fleet.remove("unknown");
+        assert_eq!(
+            (fleet.named("b"), at(&fleet, "10.0.0.2")),
+            (None, vec!["a".into()]),
+            "it is gone, and leaves the other"
+        );
+        fleet.remove("a");
+        assert_eq!(fleet.pools.keys().collect::<Vec<_>>(), ["q"], "no empty pool is kept");
+        assert_eq!(fleet.places.len(), 1, "nor an empty place");
+    }
+
+    #[test]
+    fn what_disrupts_is_counted_by_pool() {
+        use GrantType::{Maintenance, Provision, Reboot, Remove, Stage, Update};
+        for (about, grant, expected) in [
+            ("nothing granted", None, 0),
+            ("a join is not disruptive", Some((Provision, None)), 0),
+            ("sending ahead neither", Some((Stage, None)), 0),
+            ("nor a change without disruption", Some((Update, Some(Disruption::None))), 0),
+            ("a change with a drain", Some((Update, Some(Disruption::Drain))), 1),
+            ("a restart", Some((Reboot, None)), 1),
+            ("a removal", Some((Remove, None)), 1),
+            ("a maintenance", Some((Maintenance, None)), 1),
+        ] {
+            let idle = instance("w", "10.0.0.1", "p");
+            let instance = grant.map_or(idle.clone(), |(type_, disruption)| granted(type_, disruption));
+            let mut fleet: Fleet = [Arc::new(instance)].into_iter().collect();
+            assert_eq!(fleet.disrupting(), [("p".to_owned(), expected)].into(), "{about}");
+            fleet.put(Arc::new(idle));
+            assert_eq!(fleet.disrupting(), [("p".to_owned(), 0)].into(), "{about}: it was taken back");
+        }
+    }
+
+    proptest! {
+        /// Whatever comes, changes and goes in whatever order: the index is that of what is there.
+        #[test]
+        fn the_index_is_that_of_what_is_there(
+            events in proptest::collection::vec((0..4_usize, 0..3_usize, 0..3_usize, 0..3_u8), 0..40)
+        ) {
+            let mut fleet = Fleet::default();
+            let mut there: BTreeMap<String, Arc<WindowsInstance>> = BTreeMap::new();
+            for (name, address, pool, what) in events {
+                let name = format!("w{name}");
+                let mut instance = instance(&name, &format!("10.0.0.{address}"), &format!("p{pool}"));
+                instance.spec.grant = (what == 2).then(|| granted(GrantType::Remove, None).spec.grant).flatten();
+                if what == 0 {
+                    fleet.remove(&name);
+                    there.remove(&name);
+                } else {
+                    fleet.put(Arc::new(instance.clone()));
+                    there.insert(name, Arc::new(instance));
+                }
+            }
+            let fresh: Fleet = there.values().cloned().collect();
+            prop_assert_eq!(format!("{:?}", sorted(&fleet)), format!("{:?}", sorted(&fresh)));
+        }
+    }
+
+    /// All that an index has, in a fixed order.
+    fn sorted(fleet: &Fleet) -> impl std::fmt::Debug + use<> {
+        let places: BTreeMap<_, _> = fleet.places.clone().into_iter().collect();
+        let pools: BTreeMap<_, _> = fleet.pools.keys().map(|p| (p.clone(), names(&fleet.of_pool(p)))).collect();
+        let disrupting: BTreeMap<_, _> = fleet.disrupting().into_iter().collect();
+        let hosts: BTreeMap<_, _> = fleet.hosts.keys().map(|n| (n.clone(), fleet.named(n))).collect();
+        (places, pools, disrupting, hosts)
+    }
+}
