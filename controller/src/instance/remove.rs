@@ -42,7 +42,7 @@ use wnp_core::{
 /// object that is applied, has time to come back.
 const SETTLE: Duration = Duration::from_secs(5);
 
-/// Interval of looks at a Node that finalizers keep.
+/// Interval of checks of a Node that finalizers keep.
 const KEPT: Duration = Duration::from_secs(30);
 
 /// Continues the removal of the host, until it is complete or a wait is needed.
