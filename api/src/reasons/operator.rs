@@ -59,8 +59,8 @@ pub(super) const OPERATOR: Section = Section {
         ),
         row(
             "ApiError",
-            "The operator cannot store the services ConfigMap or its role.",
-            "Check the API server and the operator's rights.",
+            "The operator cannot store the services ConfigMap, an instance or its role.",
+            "Check the API server and the operator's rights. If the API server refuses the request, the message names why: a quota, a policy or a webhook.",
         ),
     ],
 };

@@ -13,6 +13,8 @@ mod letting_go;
 mod list;
 mod names;
 mod plan;
+#[cfg(test)]
+mod refusal_tests;
 mod snapshot;
 mod source;
 mod timers;

@@ -90,13 +90,13 @@ async fn series(prometheus: &Prometheus, panel: &Panel, step: Duration) -> Resul
     Ok(all)
 }
 
-/// The legend with the values of labels in place of their names.
+/// The legend with the values of labels in place of their names. Of a label that there is only in a cluster, the name stays.
 fn named(legend: &str, labels: &Value) -> String {
     let mut name = legend.to_owned();
     for (label, value) in labels.as_object().into_iter().flatten() {
         name = name.replace(&format!("{{{{{label}}}}}"), value.as_str().unwrap_or_default());
     }
-    name
+    name.replace("{{", "").replace("}}", "")
 }
 
 fn labels(labels: &Value) -> String {
