@@ -7,7 +7,7 @@ use std::{
     process::{Output, Stdio},
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use testbed::ControlPlane;
 
 use crate::{
@@ -93,6 +93,9 @@ impl Guide {
             .env("WICD_EXE", &world.options.wicd)
             .stdin(Stdio::null())
             .output();
-        Ok(tokio::time::timeout(LIMIT, command).await.context("the commands did not end")??)
+        match tokio::time::timeout(LIMIT, command).await {
+            Ok(output) => Ok(output?),
+            Err(_) => bail!("these commands did not end:\n{script}\n{}\n{}", world.show().await, world.operator.log()),
+        }
     }
 }

@@ -127,6 +127,8 @@ async fn the_life_of_a_node_by_the_commands_of_the_guide() -> Result<()> {
         let annotated = world.node(HOST).await?.context("no Node")?.annotations().get(key).cloned();
         ensure!(annotated.as_deref() == Some("true"), "{page}: {annotated:?}");
         world.edit_node(HOST, json!({"metadata": {"annotations": {key: null}}})).await?;
+        // The plugin holds the instance, too.
+        kubectl(&world, &["annotate", "wi", HOST, &format!("{key}-")]).await?;
     }
 
     // Maintenance: the command waits until the node is drained. Handed back, it takes pods again.
