@@ -342,6 +342,42 @@ mod tests {
         assert!(!read("gather.log").contains(SECRET));
     }
 
+    /// Each part that wicd collects, with a secret on a command line, as people put it there.
+    #[test]
+    fn no_part_of_a_host_is_written_with_a_secret() {
+        const SECRET: &str = "hunter2Hunter2";
+        const JSON: [&str; 12] = [
+            "index.json",
+            "machine.json",
+            "services.json",
+            "owned.json",
+            "state.json",
+            "desired.json",
+            "certificates.json",
+            "updates.json",
+            "restart-causes.json",
+            "hns/networks.json",
+            "hns/endpoints.json",
+            "hns/policylists.json",
+        ];
+        const XML: [&str; 3] = ["events/System.xml", "events/Application.xml", "events/boots.xml"];
+        let command = format!("agent.exe --password={SECRET}");
+        let json = JSON.map(|name| (name.to_owned(), json!([{"command": command}]).to_string().into_bytes()));
+        let xml = format!("<Event><EventData><Data>{command}</Data></EventData></Event>");
+        let xml = XML.map(|name| (name.to_owned(), xml.clone().into_bytes()));
+        let dir = tempfile::tempdir().unwrap();
+        let mut folder = Folder::create(&dir.path().join("x"), None).unwrap();
+        let answer = json!({"protocol": 1, "operation": "x", "outcome": "done", "warnings": []});
+        let answer: host::Answer = serde_json::from_value(answer).unwrap();
+        let files = json.into_iter().chain(xml).collect();
+        write("win-1", &answer, Unpacked { files, refused: Vec::new() }, &mut folder);
+        folder.finish().unwrap();
+        for part in JSON.into_iter().chain(XML) {
+            let text = std::fs::read_to_string(dir.path().join("x/hosts/win-1").join(part)).unwrap();
+            assert!(!text.contains(SECRET) && text.contains(redact::REDACTED), "{part}: {text}");
+        }
+    }
+
     #[test]
     fn a_host_whose_computer_name_is_unknown_has_no_pseudonym() {
         let mut known = instance("win-1", json!({}));
