@@ -26,7 +26,7 @@ use testbed::{
 use crate::{
     another_operator::{legacy_ends, legacy_leads},
     cluster::NAMESPACE,
-    fleet::{LIMIT, World, entries, entry, has, is_ready, pool_status, spec, spec_with},
+    fleet::{LIMIT, World, entries, entry, has, is_ready, pool_status, spec, spec_with, status},
     guide::Guide,
     metrics_tls::{bind, published, token},
     removal::{budget, pod},
@@ -165,8 +165,11 @@ async fn a_slow_operation_and_a_short_certificate_fire_alerts() -> Result<()> {
     watched.until_silent("CertificateExpiring", "short").await?;
 
     watched.until_fires("OperationSlow", "slow").await?;
-    slow[0].mend();
-    watched.until_silent("OperationSlow", "slow").await
+    watched.pause("slow").await?;
+    watched.until_silent("OperationSlow", "slow").await?;
+    let instance = world.instance("slow-0").await?.context("no instance")?;
+    ensure!(status(&instance).operation.is_some(), "the fault is gone: nothing is silenced");
+    Ok(())
 }
 
 async fn the_faults_of_pools(watched: &Watched) -> Result<()> {

@@ -31,6 +31,7 @@ use testbed::{
 use crate::{
     another_operator,
     fleet::{LIMIT, entries, has},
+    transcripts::copied,
 };
 
 const NAMESPACE: &str = "windows";
@@ -137,9 +138,7 @@ async fn goes_back(control_plane: &ControlPlane, client: &Client) -> Result<()> 
     );
     pools.patch("kept", &PatchParams::default(), &newer).await?;
     let folder = tempfile::tempdir()?;
-    let copied = Command::new("cp").arg("-r").arg(chart()).arg(folder.path()).status()?;
-    ensure!(copied.success(), "cp: {copied}");
-    let before = folder.path().join("windows-node-pools");
+    let before = copied("deploy/chart/windows-node-pools", folder.path())?;
     let file = before.join("templates/crd-windowsnodepools.yaml");
     let crd = std::fs::read_to_string(&file)?;
     ensure!(crd.contains("prePull:"), "the chart has no such field");

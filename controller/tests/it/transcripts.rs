@@ -50,6 +50,14 @@ pub(crate) fn root() -> PathBuf {
         .join("..")
 }
 
+/// Copies a folder of the repository into another folder, and returns the path of the copy.
+pub(crate) fn copied(folder: &str, to: &Path) -> Result<PathBuf> {
+    let from = root().join(folder);
+    let status = std::process::Command::new("cp").arg("-r").arg(&from).arg(to).status()?;
+    ensure!(status.success(), "cp -r {folder}: {status}");
+    Ok(to.join(from.file_name().context("no name")?))
+}
+
 /// All transcripts, and the documents that show them.
 fn pages() -> impl Iterator<Item = (String, &'static str)> {
     let faults = FAULTS.iter().map(|(name, ..)| (format!("fault-{name}"), "docs/guide/faults.md"));

@@ -1,10 +1,6 @@
 //! Another release of the operator takes the place of the one that is there: over several releases, and back by one.
 
-use std::{
-    collections::BTreeMap,
-    path::PathBuf,
-    process::{Command, Stdio},
-};
+use std::{collections::BTreeMap, path::PathBuf, process::Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 use api::{
@@ -30,7 +26,7 @@ use crate::{
     fleet::{World, entries, has, is_cordoned, is_ready, pool_status, spec_with},
     guide::Guide,
     rollout::until_updated,
-    transcripts::root,
+    transcripts::copied,
 };
 
 /// What a cluster has of a release before this one.
@@ -242,8 +238,7 @@ async fn nodes_stay_over_several_releases_and_back_by_one() -> Result<()> {
 /// Applies a release before this one, with CRDs of its own, by the command of the guide.
 async fn back_by_one(world: &World) -> Result<()> {
     let guide = Guide::open(&world.control_plane, "upgrade.md", "upgrade")?;
-    let copied = Command::new("cp").arg("-r").arg(root().join("deploy")).arg(guide.folder()).status()?;
-    ensure!(copied.success(), "cp: {copied}");
+    copied("deploy", guide.folder())?;
     let folder = |name: &str, resources: Vec<String>| -> Result<PathBuf> {
         let folder = guide.folder().join(name);
         std::fs::create_dir_all(&folder)?;

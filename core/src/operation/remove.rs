@@ -7,6 +7,8 @@ use api::{GrantType, Operation, Step, WindowsInstance};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt as _;
 
+use crate::enumeration::first_names;
+
 /// What was observed of a host that leaves, beside its Node.
 #[expect(clippy::struct_excessive_bools, reason = "each field is an independent observation")]
 #[derive(Clone, Copy, Debug, Default)]
@@ -53,7 +55,8 @@ pub fn kept_by_finalizers(node: &Node) -> Option<String> {
         format!(
             "the Node is deleted and stays until its finalizers are removed: {}. See to the controllers that have set them, or remove them: \
              kubectl patch node {name} --type=merge -p '{{\"metadata\":{{\"finalizers\":null}}}}'",
-            finalizers.join(", ")
+            // They may be as many as who sets them likes.
+            first_names(finalizers)
         )
     })
 }

@@ -51,7 +51,7 @@ const WICD: &str = "usr/local/share/windows-node-pools/wicd.exe";
 /// Debian's copy of Mozilla's list. Not the bundle in `/etc`, to which a machine may have added authorities of its own.
 const AUTHORITIES: &str = "/usr/share/ca-certificates/mozilla";
 /// Where Rust's TLS looks for authorities.
-const BUNDLE: &str = "etc/ssl/certs/ca-certificates.crt";
+pub const BUNDLE: &str = "etc/ssl/certs/ca-certificates.crt";
 
 /// What images are made of.
 #[derive(Clone, Debug)]
@@ -200,8 +200,11 @@ pub fn manifests(payload: &Path) -> Result<Vec<(PathBuf, Manifest)>> {
     folders.into_iter().map(read).collect()
 }
 
-/// Certificates of the authorities that Debian trusts.
-fn authorities() -> Result<Vec<u8>> {
+/// Certificates of the authorities that Debian trusts, as they are in the images.
+///
+/// # Errors
+/// When they are not installed.
+pub fn authorities() -> Result<Vec<u8>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(AUTHORITIES).with_context(|| format!("list {AUTHORITIES}: install ca-certificates"))? {
         files.push(entry?.path());

@@ -16,14 +16,13 @@ use anyhow::{Context as _, Result, ensure};
 use devenv::{WINDOWS_TARGET, forget_caller, workspace_root};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
-use testbed::image::{Files, manifests, must_gather};
+use testbed::image::{BUNDLE, Files, authorities, manifests, must_gather};
 
 /// A file of the images, and what was compiled into it.
 struct Program {
     name: String,
     version: Option<String>,
-    /// Not of a file that the image's build writes from others.
-    sha256: Option<String>,
+    sha256: String,
     parts: BTreeSet<Part>,
 }
 
@@ -52,29 +51,29 @@ pub(super) fn of(files: &Files) -> Result<String> {
         Program {
             name: "windows-node-pools".into(),
             version: Some(env!("CARGO_PKG_VERSION").into()),
-            sha256: Some(sha256(&files.operator)?),
+            sha256: sha256(&files.operator)?,
             parts: crates("controller", files.arch.target())?,
         },
         Program {
             name: "wicd.exe".into(),
             version: Some(env!("CARGO_PKG_VERSION").into()),
-            sha256: Some(sha256(&files.wicd)?),
+            sha256: sha256(&files.wicd)?,
             parts: crates("wicd", WINDOWS_TARGET)?,
         },
     ];
-    let of_debian = [("etc/ssl/certs/ca-certificates.crt", "ca-certificates", None)].into_iter().chain(
-        [
-            ("bin/bash", "bash-static", Some(must_gather::BASH)),
-            ("bin/busybox", "busybox-static", Some(must_gather::BUSYBOX)),
-        ]
-        .into_iter()
-        .filter(|_| must_gather::is_built(files.arch)),
-    );
-    for (name, package, file) in of_debian {
+    let mut of_debian = vec![(BUNDLE, "ca-certificates", authorities()?)];
+    if must_gather::is_built(files.arch) {
+        for (name, package, file) in
+            [("bin/bash", "bash-static", must_gather::BASH), ("bin/busybox", "busybox-static", must_gather::BUSYBOX)]
+        {
+            of_debian.push((name, package, fs::read(file).with_context(|| format!("read {file}"))?));
+        }
+    }
+    for (name, package, content) in of_debian {
         programs.push(Program {
             name: name.into(),
             version: None,
-            sha256: file.map(|file| sha256(Path::new(file))).transpose()?,
+            sha256: hex_of(&content),
             parts: BTreeSet::from([debian(package)?]),
         });
     }
@@ -86,7 +85,7 @@ pub(super) fn of(files: &Files) -> Result<String> {
                 name: format!("payload/{}", prefix.display()),
                 parts: if is_program(&file.path) { modules(&blob)? } else { BTreeSet::new() },
                 version: file.version,
-                sha256: Some(file.sha256),
+                sha256: file.sha256,
             });
         }
     }
@@ -107,11 +106,8 @@ fn document(programs: &[Program]) -> Value {
     let program = |program: &Program| {
         let mut value = json!({
             "type": if program.parts.is_empty() { "file" } else { "application" },
-            "bom-ref": program.name, "name": program.name,
+            "bom-ref": program.name, "name": program.name, "hashes": [{"alg": "SHA-256", "content": program.sha256}],
         });
-        if let Some(sha256) = &program.sha256 {
-            value["hashes"] = json!([{"alg": "SHA-256", "content": sha256}]);
-        }
         if let Some(version) = &program.version {
             value["version"] = json!(version);
         }
@@ -140,8 +136,11 @@ fn document(programs: &[Program]) -> Value {
 }
 
 fn sha256(path: &Path) -> Result<String> {
-    let bytes = fs::read(path).with_context(|| format!("read {}", path.display()))?;
-    Ok(Sha256::digest(bytes).iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}")))
+    Ok(hex_of(&fs::read(path).with_context(|| format!("read {}", path.display()))?))
+}
+
+fn hex_of(content: &[u8]) -> String {
+    Sha256::digest(content).iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"))
 }
 
 /// The crates that are compiled into a package, without those that only run at build time.
@@ -245,7 +244,7 @@ mod tests {
 
     #[test]
     fn modules_of_go_s_record() {
-        let record = "/tmp/x.exe: go1.26.8\n\tpath\tk8s.io/kubernetes/cmd/kubelet\n\tmod\tpayload\t(devel)\t\n\
+        let record = "kubelet.exe: go1.26.8\n\tpath\tk8s.io/kubernetes/cmd/kubelet\n\tmod\tpayload\t(devel)\t\n\
                       \tdep\tgithub.com/a/b\tv1.2.3\th1:x=\n\tdep\tk8s.io/api\tv0.0.0\n\t=>\tk8s.io/api\tv0.36.3\th1:y=\n\
                       \tbuild\t-ldflags=\"-s -w\"\n";
         let urls: Vec<_> = of_go(record).iter().map(Part::url).collect();
@@ -267,7 +266,7 @@ mod tests {
         let program = |name: &str, parts: &[&str]| Program {
             name: name.into(),
             version: None,
-            sha256: Some("0".into()),
+            sha256: "0".into(),
             parts: parts.iter().map(|name| part(name)).collect(),
         };
         let document = document(&[program("a", &["x", "y"]), program("b", &["y"]), program("c", &[])]);

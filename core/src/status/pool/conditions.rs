@@ -243,13 +243,15 @@ impl<'a> View<'a> {
         Some((why, message))
     }
 
-    /// Whether only a person can help.
+    /// Whether only a person can help. An operation that goes on for too long while a person has paused the pool does not count, if that pool is
+    /// Ready: kstatus would call it failed.
     pub(super) fn stalled(&self) -> Next {
         let limit = self.pool.spec.rollout().progress_deadline().as_secs();
         let overdue = || {
             let names = &self.groups.overdue;
             let message = || format!("for more than {limit} s: {}", failure_or_names(names, self.seen));
-            (!names.is_empty()).then(|| (reason::PROGRESS_DEADLINE_EXCEEDED.to_string(), message()))
+            let is_paused = matches!(self.ready(), Next::Set(Status::True, why, _) if why == reason::PAUSED);
+            (!names.is_empty() && !is_paused).then(|| (reason::PROGRESS_DEADLINE_EXCEEDED.to_string(), message()))
         };
         match stalled(self.seen, self.groups, self.held.as_ref()).or_else(overdue) {
             Some((why, message)) => set(Status::True, why, message),

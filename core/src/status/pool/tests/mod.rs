@@ -343,8 +343,14 @@ fn a_removal_that_takes_too_long_is_stalled() {
         epoch: 1,
         ..Operation::default()
     });
-    let s = described(&pool, &[m], &[]);
+    let s = described(&pool, std::slice::from_ref(&m), &[]);
     assert_eq!(find(&s.conditions, kind::STALLED).unwrap().reason, "ProgressDeadlineExceeded");
+
+    // Who has paused it is not waited for: Flux would take a pool for failed that Argo CD shows as suspended.
+    pool.spec.rollout.as_mut().unwrap().paused = Some(true);
+    let s = described(&pool, &[m], &[]);
+    assert_eq!(find(&s.conditions, kind::READY).unwrap().status, "True");
+    assert!(find(&s.conditions, kind::STALLED).is_none(), "{:?}", s.conditions);
 }
 
 #[test]
