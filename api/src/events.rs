@@ -121,7 +121,7 @@ event_reasons! {
     /// An attempt to remove the host failed. The note begins with the [reason](conditions.md#a-host) and names the remedy; the operator
     /// retries. A host that no longer exists must be [given up](../guide/removal.md#a-host-that-cannot-be-reached).
     RemoveFailed: Warning on WindowsInstance;
-    /// The node follows the version in the note. No action is needed.
+    /// The node follows the version in the note. No action is needed. On the Node only if it was drained.
     Updated: Normal on WindowsInstance Node;
     /// The operator restarts the host; the note has the cause. No action is needed.
     Rebooting: Normal on WindowsInstance Node;
@@ -188,8 +188,9 @@ event_reasons! {
     /// The host could not [pull images ahead](../guide/images.md). The node continues, and the operator retries; the note begins with the
     /// [reason](conditions.md#a-host).
     PrePullFailed: Warning on WindowsInstance;
-    /// The list has a new host, and the pool an instance for it. The note has the location of the entry.
-    HostAdmitted: Normal on WindowsInstance;
+    /// The list has new hosts, and the pool an instance for each. The note has their names and the locations of their entries; what the note has no
+    /// room for is in the log of the operator, a line for each host (`event="HostAdmitted"`).
+    HostsAdmitted: Normal on WindowsNodePool;
     /// The entry of the host changed. The note has its location.
     HostChanged: Normal on WindowsInstance;
     /// The host is to leave the pool; the note has the cause. If this is a mistake, [put the entry back](../guide/removal.md).

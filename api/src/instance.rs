@@ -57,7 +57,8 @@ pub struct WindowsInstanceSpec {
     /// The version that the host must follow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub desired: Option<Desired>,
-    /// Permission to work on the host now. Only the pool controller writes and revokes it.
+    /// Permission to work on the host. Only the pool controller writes and revokes it. It is used up when `status.lastOperation` names it, and may
+    /// stay here until the next grant takes its place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grant: Option<Grant>,
     /// Set if the host must leave the pool. It can be revoked until the operator begins to deconfigure the host: only
@@ -75,6 +76,16 @@ impl WindowsInstance {
     /// Whether the instance is being deleted, which cannot be revoked.
     pub fn is_deleting(&self) -> bool {
         self.metadata.deletion_timestamp.is_some()
+    }
+
+    /// Whether the operation of a grant is over.
+    pub fn has_used(&self, grant: &Grant) -> bool {
+        self.status.as_ref().is_some_and(|s| s.last_operation.as_ref() == Some(&grant.id))
+    }
+
+    /// Its grant, unless the operation of that is over.
+    pub fn open_grant(&self) -> Option<&Grant> {
+        self.spec.grant.as_ref().filter(|g| !self.has_used(g))
     }
 }
 

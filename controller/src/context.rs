@@ -37,7 +37,7 @@ use crate::{
     wicd_rights::WicdRights,
     wmco::{host_keys::WmcoHostKeys, lock::OtherOperator},
     write_count,
-    write_tracker::WriteTracker,
+    write_tracker::{WriteTracker, WrittenNodes},
 };
 
 /// Requests that are on their way at once from one client. Each has a TLS connection of its own, because the client speaks
@@ -197,6 +197,8 @@ pub(crate) struct Writes {
     pub instances: WriteTracker,
     /// Grants.
     pub grants: WriteTracker,
+    /// Metadata of Nodes.
+    pub nodes: WrittenNodes,
 }
 
 /// The identities of the hosts' daemons.

@@ -79,7 +79,7 @@ fn verdict<'a>(instances: impl Iterator<Item = &'a WindowsInstance>) -> Verdict 
 
 /// The operation that is granted to a host and not over, if it is one that an upgrade is to wait for.
 fn operation(instance: &WindowsInstance) -> Option<&'static str> {
-    let grant = instance.spec.grant.as_ref()?;
+    let grant = instance.open_grant()?;
     let what = match grant.type_ {
         GrantType::Provision => "joining",
         GrantType::Update => "updating",
@@ -87,10 +87,9 @@ fn operation(instance: &WindowsInstance) -> Option<&'static str> {
         _ => return None,
     };
     let status = instance.status.as_ref();
-    let is_over = status.is_some_and(|s| s.last_operation.as_ref() == Some(&grant.id));
     let failures = status.and_then(|s| s.failures.as_ref());
     let waits = failures.is_some_and(|f| f.next_retry_time.is_some());
-    (!is_over && !waits).then_some(what)
+    (!waits).then_some(what)
 }
 
 /// Stands before the time in the message of a condition that is `False`.

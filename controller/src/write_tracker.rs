@@ -1,9 +1,13 @@
-//! Whether what the cache has of an instance is new enough to be acted upon. Pure, but for its memory.
+//! Whether what the cache has of an object is new enough to be acted upon. Pure, but for its memory.
 
-use std::collections::{BTreeSet, HashMap};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
 
 use api::WindowsInstance;
-use kube::ResourceExt;
+use k8s_openapi::api::core::v1::Node;
+use kube::{Resource, ResourceExt};
 use parking_lot::Mutex;
 
 /// The newest version of each instance that this process has written. What the cache has of it may be older for a moment, and
@@ -31,10 +35,38 @@ impl WriteTracker {
     }
 }
 
+/// The Nodes that this process has written and that the cache has only in an older version. kubelet and others write a new Node many times in its first
+/// moments: each of these writes brings a reconcile, which would write again what the cache does not have yet.
+#[derive(Debug, Default)]
+pub(crate) struct WrittenNodes(Mutex<HashMap<String, Arc<Node>>>);
+
+impl WrittenNodes {
+    /// Notes what the API server answered to a write.
+    pub(crate) fn note(&self, written: Node) {
+        self.0.lock().insert(written.name_any(), Arc::new(written));
+    }
+
+    /// The Node as it was written, if `cached` is older. Forgets it otherwise.
+    pub(crate) fn newer_than(&self, cached: &Node) -> Option<Arc<Node>> {
+        let mut nodes = self.0.lock();
+        let written = nodes.get(&cached.name_any())?;
+        if written.uid() == cached.uid() && version_of(cached) < version_of(&**written) {
+            return Some(written.clone());
+        }
+        nodes.remove(&cached.name_any());
+        None
+    }
+
+    /// Forgets Nodes of deleted instances.
+    pub(crate) fn keep(&self, names: &BTreeSet<String>) {
+        self.0.lock().retain(|name, _| names.contains(name));
+    }
+}
+
 /// Resource versions of one kind can be compared as numbers since Kubernetes 1.35, and could before in every API server that
 /// keeps its objects in etcd.
-fn version_of(instance: &WindowsInstance) -> u64 {
-    instance.metadata.resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(u64::MAX)
+fn version_of(object: &impl Resource) -> u64 {
+    object.meta().resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -46,6 +78,33 @@ mod tests {
         let mut instance = WindowsInstance::new(name, WindowsInstanceSpec::default());
         instance.metadata.resource_version = Some(version.into());
         instance
+    }
+
+    #[test]
+    fn a_written_node_stands_for_an_older_one_of_the_cache() {
+        let node = |uid: &str, version: &str| {
+            let mut node = Node::default();
+            node.metadata.name = Some("a".into());
+            (node.metadata.uid, node.metadata.resource_version) = (Some(uid.into()), Some(version.into()));
+            node
+        };
+        for (about, uid, version, expected) in [
+            ("older", "u-1", "9", true),
+            ("the same", "u-1", "10", false),
+            ("newer", "u-1", "11", false),
+            ("another of its name", "u-2", "9", false),
+            ("not to be compared", "u-1", "?", false),
+        ] {
+            let written = WrittenNodes::default();
+            assert!(written.newer_than(&node("u-1", "1")).is_none(), "nothing was written yet");
+            written.note(node("u-1", "10"));
+            for again in ["", " again"] {
+                assert_eq!(written.newer_than(&node(uid, version)).is_some(), expected, "{about}{again}");
+            }
+            assert_eq!(written.newer_than(&node("u-1", "9")).is_some(), expected, "{about}: it is forgotten");
+            written.keep(&BTreeSet::new());
+            assert!(written.newer_than(&node("u-1", "9")).is_none());
+        }
     }
 
     #[test]

@@ -186,7 +186,7 @@ async fn act(scope: &mut Scope) -> Result<Action, StepError> {
     if let Some(wait) = scope.retry_after() {
         return Ok(Action::requeue(wait));
     }
-    match grant.filter(|g| g.type_ == GrantType::Provision) {
+    match grant.filter(|g| g.type_ == GrantType::Provision && !scope.has_used(g)) {
         Some(grant) => join::run(scope, &grant).await,
         None if scope.status.failures.is_some() => Ok(Action::await_change()),
         None => {
@@ -223,7 +223,7 @@ fn waiting(scope: &Scope) -> Waiting {
 
 /// A host that is to leave. Until its turn has come it stays the node that it is.
 async fn leave(scope: &mut Scope, grant: Option<Grant>) -> Result<Action, StepError> {
-    let grant = grant.filter(|g| scope.status.last_operation.as_ref() != Some(&g.id));
+    let grant = grant.filter(|g| !scope.has_used(g));
     scope.forget_failures_before_leaving();
     if remove::is_abandoned(&scope.instance) {
         return remove::abandon(scope).await;
@@ -288,10 +288,9 @@ async fn node(scope: &mut Scope, grant: Option<Grant>) -> Result<Action, StepErr
     if stored.is_none() {
         adopt_reported_version(scope).await;
     }
-    let used = |g: &Grant| scope.status.last_operation.as_ref() == Some(&g.id);
     let of_node =
         |t: GrantType| t.is_change() || matches!(t, GrantType::Stage | GrantType::RotateKey | GrantType::PullImages);
-    let grant = grant.filter(|g| !used(g) && of_node(g.type_));
+    let grant = grant.filter(|g| !scope.has_used(g) && of_node(g.type_));
     // A host that must be restarted gets another wicd in one go with the restart, and one that has moved gets its address with a restart of
     // kubelet. Any other disruption for the version that it follows was granted for an older status, and its pool is about to revoke it.
     let in_vain = |g: &Grant| {

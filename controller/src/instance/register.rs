@@ -115,8 +115,8 @@ async fn reach(scope: &mut Scope) -> Result<(), StepError> {
 /// Applies the desired metadata to the Node. Repeated whenever the Node or the pool changes. Returns whether the Node has it. Otherwise
 /// another client has written the Node since: it must be observed again.
 pub(super) async fn sync_node_metadata(scope: &mut Scope, node: &Node) -> Result<bool, StepError> {
-    let written = scope.written_node.take().filter(|(over, _)| *over == node.metadata.resource_version);
-    let node = written.as_ref().map_or(node, |(_, written)| written);
+    let written = scope.cx.writes.nodes.newer_than(node);
+    let node = written.as_deref().unwrap_or(node);
     let wanted = wanted_node(scope, node).await;
     let record = scope.status.template_applied.clone();
     let before = Applied::on(node, record.as_ref());
@@ -127,11 +127,10 @@ pub(super) async fn sync_node_metadata(scope: &mut Scope, node: &Node) -> Result
         if !is_recorded {
             scope.save().await?;
         }
-        let over = written.as_ref().map_or_else(|| node.metadata.resource_version.clone(), |(over, _)| over.clone());
         let nodes: Api<Node> = Api::all(scope.cx.cluster.client.clone());
         let params = PatchParams { field_manager: Some(api::names::MANAGER_INSTANCE.into()), ..PatchParams::default() };
         match nodes.patch(&node.name_any(), &params, &Patch::Merge(&patch)).await {
-            Ok(new) => scope.written_node = Some((over, new)),
+            Ok(written) => scope.cx.writes.nodes.note(written),
             Err(kube::Error::Api(status)) if status.is_conflict() || status.is_not_found() => return Ok(false),
             // Neither the same request nor another operator changes what the API server says.
             Err(kube::Error::Api(status)) if is_refused(&status) => {
@@ -143,9 +142,6 @@ pub(super) async fn sync_node_metadata(scope: &mut Scope, node: &Node) -> Result
     }
     scope.status.template_applied = Some(after.record(node.uid()));
     scope.status.annotated_username = wanted.username;
-    if scope.written_node.is_none() {
-        scope.written_node = written;
-    }
     Ok(true)
 }
 

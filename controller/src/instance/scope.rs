@@ -13,7 +13,6 @@ use api::{
 };
 use futures::future::BoxFuture;
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, ResourceExt,
     api::{Patch, PatchParams},
@@ -67,8 +66,6 @@ pub(super) struct Scope {
     begins: bool,
     step_began: Option<std::time::Instant>,
     trace: Trace,
-    /// The Node as this reconcile has written it, and the resource version over which it was written: the cache may not have it yet.
-    pub written_node: Option<(Option<String>, Node)>,
 }
 
 /// What a host is brought to.
@@ -87,7 +84,7 @@ impl Scope {
         let mut status = instance.status.clone().unwrap_or_default();
         times::correct(&mut status, Timestamp::now());
         let trace = Trace::new(instance.status.as_ref().unwrap_or(&NO_STATUS));
-        Self { cx, instance, pool, saved: None, status, begins: false, step_began: None, trace, written_node: None }
+        Self { cx, instance, pool, saved: None, status, begins: false, step_began: None, trace }
     }
 
     /// Its status as it is stored.
@@ -120,11 +117,18 @@ impl Scope {
         self.is_plan() || !self.cx.other_operator.is_gone()
     }
 
+    /// Whether the operation of a grant is over, by the status of this reconcile.
+    pub(super) fn has_used(&self, grant: &Grant) -> bool {
+        self.status.last_operation.as_ref() == Some(&grant.id)
+    }
+
     /// Whether the operation of this grant may be worked on. What has begun is finished; beside another operator, only what has changed the
-    /// host: a failed attempt is not repeated there, and a drain is given up.
+    /// host: a failed attempt is not repeated there, and a drain is given up. A used grant that was restored from a backup without its status
+    /// makes no host of a paused pool join.
     pub(super) fn may_start(&self, grant: &Grant) -> bool {
         let begun = self.status.operation.as_ref().filter(|o| o.id == grant.id);
-        begun.map_or(!self.only_watches(), |o| self.cx.other_operator.is_gone() || o.has_changed_the_host())
+        let waits = grant.type_ == GrantType::Provision && self.pool.spec.rollout().pause(Timestamp::now()).is_some();
+        begun.map_or(!self.only_watches() && !waits, |o| self.cx.other_operator.is_gone() || o.has_changed_the_host())
     }
 
     /// The operation of this grant: the stored one if it is the same, otherwise a new one.

@@ -113,6 +113,8 @@ async fn a_join_an_update_and_a_removal_are_a_trace_each() {
     let log = Log::default();
     let writer = log.clone();
     let layer = fmt::layer().json().flatten_event(true).with_writer(move || writer.clone());
+    // As long as there is one subscriber only, a line that a test of another thread logs first, without a subscriber, counts as logged by none.
+    let _second = tracing::Dispatch::new(tracing_subscriber::registry());
     let _log = tracing::subscriber::set_default(tracing_subscriber::registry().with(LevelFilter::INFO).with(layer));
 
     let (mut world, collector, exporter) = traced().await;

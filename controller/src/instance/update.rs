@@ -307,6 +307,7 @@ async fn done(scope: &mut Scope, node: Option<Arc<Node>>, target: &Target) -> Re
         // Before the operation is forgotten: it knows whether a restart that was asked for in the Node has happened.
         sync_node_metadata(scope, node).await?;
     }
+    let was_drained = scope.drains();
     scope.finish_operation();
     if let Some(node) = node {
         let (is_ready, _, says) = ready(&node);
@@ -315,7 +316,12 @@ async fn done(scope: &mut Scope, node: Option<Arc<Node>>, target: &Target) -> Re
     }
     scope.save().await?;
     let (reason, note) = completion_event(&operation, target);
-    node_events::say(scope, reason, operation.type_.as_str(), &note);
+    if reason == EventReason::Updated && !was_drained {
+        // That its services are restarted was reported on the Node when it began, and otherwise its owner feels nothing.
+        scope.cx.events.say(&*scope.instance, reason, operation.type_.as_str(), &note);
+    } else {
+        node_events::say(scope, reason, operation.type_.as_str(), &note);
+    }
     Ok(Action::await_change())
 }
 

@@ -55,7 +55,6 @@ async fn a_join_and_a_change_write_what_must_be_remembered() {
         "PATCH windowsinstances/status Register",
         "PATCH windowsinstances/status",
         "POST events",
-        "POST events",
     ];
     assert_eq!(sorted(writes(&world, before)), sorted(expected.map(str::to_owned).to_vec()));
 }

@@ -48,7 +48,7 @@ pub(super) async fn apply(
         return Ok(None);
     }
     let writes = writes(&plan.changes, &seen.mine, &seen.list, &plan.decision, now);
-    instances::apply(writes, &cx.shared).await?;
+    instances::apply(pool, writes, &cx.shared).await?;
     // That a list is about to be read is no event.
     for problem in seen.list.problems.iter().filter(|p| p.reason != reason::FETCHING) {
         cx.events.say(&**pool, EventReason::Inventory(problem.reason), "ReadInventory", &problem.message);

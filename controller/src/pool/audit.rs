@@ -1,7 +1,7 @@
-//! Records the effect of the list on a host: an event on its instance, and a line for auditors in the log, which has
-//! the same fields for every source.
+//! Records the effect of the list on a host: an event on its instance, or for new hosts one on their pool, and a line for auditors in the log, which
+//! has the same fields for every source.
 
-use api::{Origin, WindowsInstance};
+use api::{Origin, WindowsInstance, WindowsNodePool};
 use kube::ResourceExt;
 
 use crate::{context::Context, events::EventReason};
@@ -30,14 +30,14 @@ pub(super) enum HostEvent {
 }
 
 impl HostEvent {
-    /// Reason of the event, and name in the audit log.
-    fn reason(&self) -> EventReason {
+    /// Reason of the event on the instance, if it has one of its own.
+    fn reason(&self) -> Option<EventReason> {
         match self {
-            Self::Admitted => EventReason::HostAdmitted,
-            Self::Changed => EventReason::HostChanged,
-            Self::Dismissed { .. } => EventReason::HostDismissed,
-            Self::Returned => EventReason::HostReturned,
-            Self::Moved { .. } => EventReason::HostMoved,
+            Self::Admitted => None,
+            Self::Changed => Some(EventReason::HostChanged),
+            Self::Dismissed { .. } => Some(EventReason::HostDismissed),
+            Self::Returned => Some(EventReason::HostReturned),
+            Self::Moved { .. } => Some(EventReason::HostMoved),
         }
     }
 
@@ -76,16 +76,42 @@ pub(super) fn place(origin: &Origin) -> String {
     format!("{}{revision}{file}{machine}", origin.source)
 }
 
+/// Hosts that the note of an event names with the location of their entry.
+const LOCATED: usize = 5;
+/// Hosts that the note of an event names.
+const NAMED: usize = 20;
+
+/// The note about new hosts, of which there is one at least.
+fn admitted(instances: &[WindowsInstance]) -> String {
+    let named = instances.iter().take(NAMED).enumerate().map(|(n, instance)| match &instance.spec.origin {
+        Some(origin) if n < LOCATED => format!("{} ({})", instance.name_any(), place(origin)),
+        _ => instance.name_any(),
+    });
+    let named: Vec<String> = named.collect();
+    let more = instances.len().saturating_sub(NAMED);
+    let more = if more > 0 { format!(", and {more} more") } else { String::new() };
+    format!("new in the list: {}{more}", named.join(", "))
+}
+
 impl Context {
+    /// Reports new hosts of a pool.
+    pub(super) fn record_admitted(&self, pool: &WindowsNodePool, instances: &[WindowsInstance]) {
+        if !instances.is_empty() {
+            self.events.say(pool, EventReason::HostsAdmitted, "ReadInventory", &admitted(instances));
+        }
+    }
+
     /// Records an event of a host.
     pub(super) fn record_host_event(&self, instance: &WindowsInstance, event: &HostEvent) {
         let (origin, host) = (instance.spec.origin.as_ref(), &instance.spec.host);
         let note = event.note(origin);
-        self.events.say(instance, event.reason(), "ReadInventory", &note);
+        if let Some(reason) = event.reason() {
+            self.events.say(instance, reason, "ReadInventory", &note);
+        }
         let commit = origin.and_then(|o| o.commit.as_ref());
         tracing::info!(
             target: "audit",
-            event = event.reason().as_str(),
+            event = event.reason().map_or("HostAdmitted", EventReason::as_str),
             host = instance.name_any(),
             pool = instance.spec.pool_ref.name,
             address = host.address,
@@ -106,7 +132,30 @@ impl Context {
 
 #[cfg(test)]
 mod tests {
+    use api::WindowsInstanceSpec;
+
     use super::*;
+
+    #[test]
+    fn new_hosts_are_one_event() {
+        let hosts = |count: usize, origin: Option<Origin>| -> Vec<WindowsInstance> {
+            let spec = WindowsInstanceSpec { origin, ..WindowsInstanceSpec::default() };
+            (1..=count).map(|n| WindowsInstance::new(&format!("w{n}"), spec.clone())).collect()
+        };
+        let git = Origin { source: "git".into(), file: Some("a.yaml".into()), line: Some(7), ..Origin::default() };
+        for (instances, expected) in [
+            (hosts(1, None), "new in the list: w1"),
+            (hosts(2, Some(git.clone())), "new in the list: w1 (git, a.yaml:7), w2 (git, a.yaml:7)"),
+            (
+                hosts(22, None),
+                "new in the list: w1, w2, w3, w4, w5, w6, w7, w8, w9, w10, w11, w12, w13, w14, w15, w16, w17, w18, w19, w20, and 2 more",
+            ),
+        ] {
+            assert_eq!(admitted(&instances), expected);
+        }
+        let note = admitted(&hosts(7, Some(git)));
+        assert!(note.ends_with("w5 (git, a.yaml:7), w6, w7"), "{note}");
+    }
 
     #[test]
     fn each_tells_where_it_comes_from() {

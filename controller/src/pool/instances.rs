@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use api::{WindowsInstance, names::MANAGER_POOL};
+use api::{WindowsInstance, WindowsNodePool, names::MANAGER_POOL};
 use futures::{StreamExt, stream};
 use kube::{
-    Api,
+    Api, ResourceExt,
     api::{Patch, PatchParams, PostParams},
 };
 
@@ -18,13 +18,17 @@ use wnp_core::inventory::instances::{Update, Write};
 const WRITES: usize = 16;
 
 /// Writes the result of the inventory and the plan.
-pub(super) async fn apply(writes: Vec<Write>, cx: &Arc<Context>) -> Result<(), PoolError> {
-    let results: Vec<Result<(), PoolError>> =
+pub(super) async fn apply(pool: &WindowsNodePool, writes: Vec<Write>, cx: &Arc<Context>) -> Result<(), PoolError> {
+    let results: Vec<Result<Option<WindowsInstance>, PoolError>> =
         stream::iter(writes).map(|w| write(cx.clone(), w)).buffer_unordered(WRITES).collect().await;
-    results.into_iter().collect()
+    let mut new: Vec<WindowsInstance> = results.iter().flatten().flatten().cloned().collect();
+    new.sort_by_key(ResourceExt::name_any);
+    cx.record_admitted(pool, &new);
+    results.into_iter().try_for_each(|result| result.map(|_| ()))
 }
 
-async fn write(cx: Arc<Context>, write: Write) -> Result<(), PoolError> {
+/// Carries out a write, and returns the instance if it is a new one.
+async fn write(cx: Arc<Context>, write: Write) -> Result<Option<WindowsInstance>, PoolError> {
     let api: Api<WindowsInstance> = Api::all(cx.cluster.client.clone());
     match write {
         Write::Create(instance) => {
@@ -32,10 +36,10 @@ async fn write(cx: Arc<Context>, write: Write) -> Result<(), PoolError> {
             match api.create(&params, &instance).await {
                 Ok(written) => {
                     cx.record_host_event(&written, &HostEvent::Admitted);
-                    Ok(())
+                    Ok(Some(written))
                 }
                 // Another pool was faster, or the cache is stale: the next reconcile observes it.
-                Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
+                Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(None),
                 Err(error) => Err(failed("create an instance")(error)),
             }
         }
@@ -52,9 +56,9 @@ async fn write(cx: Arc<Context>, write: Write) -> Result<(), PoolError> {
                         None if changed => cx.record_host_event(&written, &HostEvent::Changed),
                         None => {}
                     }
-                    Ok(())
+                    Ok(None)
                 }
-                other => gone_is_fine(other).map_err(failed("change an instance")),
+                other => gone_is_fine(other).map(|()| None).map_err(failed("change an instance")),
             }
         }
         Write::Grant { name, patch } => {
@@ -62,9 +66,9 @@ async fn write(cx: Arc<Context>, write: Write) -> Result<(), PoolError> {
             match api.patch(&name, &params, &Patch::Merge(patch)).await {
                 Ok(written) => {
                     cx.writes.grants.note(&written);
-                    Ok(())
+                    Ok(None)
                 }
-                other => gone_is_fine(other).map_err(failed("grant an operation")),
+                other => gone_is_fine(other).map(|()| None).map_err(failed("grant an operation")),
             }
         }
         Write::Leave { name, patch, mark, why, revision } => {
@@ -79,9 +83,9 @@ async fn write(cx: Arc<Context>, write: Write) -> Result<(), PoolError> {
                 Ok(written) => {
                     cx.writes.grants.note(&written);
                     cx.record_host_event(&written, &HostEvent::Dismissed { why, revision });
-                    Ok(())
+                    Ok(None)
                 }
-                other => gone_is_fine(other).map_err(failed("mark an instance as leaving")),
+                other => gone_is_fine(other).map(|()| None).map_err(failed("mark an instance as leaving")),
             }
         }
     }
@@ -89,6 +93,7 @@ async fn write(cx: Arc<Context>, write: Write) -> Result<(), PoolError> {
 
 #[cfg(test)]
 mod tests {
+    use api::WindowsNodePoolSpec;
     use jiff::Timestamp;
     use kube::ResourceExt;
     use serde_json::json;
@@ -116,7 +121,8 @@ mod tests {
                 List { confirmed: confirmed.then(|| instance.name_any()).into_iter().collect(), ..List::default() };
             let changes = Changes { leave: vec![instance.name_any()], ..Changes::default() };
             let (mine, now) = ([instance.clone()], Timestamp::now());
-            apply(writes(&changes, &mine, &list, &Decision::default(), now), &bed.cx).await.unwrap();
+            let pool = WindowsNodePool::new("p", WindowsNodePoolSpec::default());
+            apply(&pool, writes(&changes, &mine, &list, &Decision::default(), now), &bed.cx).await.unwrap();
             let calls = bed.api.calls("PATCH", INSTANCE).split_off(before);
             assert_eq!(calls.len(), count, "{about}: {calls:#?}");
             let last = &calls[count - 1].body;

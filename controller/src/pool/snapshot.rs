@@ -180,8 +180,7 @@ impl Snapshot {
 /// Whether the operation that was granted is over. Nothing more is done with such a grant: it is taken back first.
 fn has_used_its_grant(instance: &WindowsInstance) -> bool {
     let grant = instance.spec.grant.as_ref();
-    let last = instance.status.as_ref().and_then(|s| s.last_operation.as_ref());
-    grant.is_some_and(|g| matches!(g.type_, GrantType::RotateKey | GrantType::PullImages) && last == Some(&g.id))
+    grant.is_some_and(|g| matches!(g.type_, GrantType::RotateKey | GrantType::PullImages) && instance.has_used(g))
 }
 
 /// The services that the change of a node restarts.

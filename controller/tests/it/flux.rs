@@ -285,8 +285,9 @@ async fn leads_back_to_its_commit(scene: &Scene<'_>) -> Result<()> {
         ensure!(origin.source == "GitRepository flux-system/hosts", "{origin:?}");
         ensure!(origin.revision.as_deref() == Some(revision.as_str()), "{name}: {origin:?}");
         ensure!((origin.file.as_deref(), origin.line) == (Some(LIST), Some(line)), "{name}: {origin:?}");
-        let note = scene.world.until_event(name, "HostAdmitted").await?;
-        ensure!(note.contains(&revision) && note.contains(&format!("{LIST}:{line}")), "{note}");
+        let place = format!("{name} (");
+        let note = scene.world.until_note(&scene.pool, "HostsAdmitted", |note| note.contains(&place)).await?;
+        ensure!(note.contains(&revision) && note.contains(&format!("{LIST}:{line})")), "{note}");
         let output = Command::new(&scene.world.options.program)
             .args(["explain", name])
             .env("KUBECONFIG", scene.world.control_plane.kubeconfig())

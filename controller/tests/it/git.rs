@@ -183,8 +183,9 @@ async fn a_repository_is_followed() -> Result<()> {
         ensure!((&made.id, made.or_older) == (commit, false), "{name}: {made:?}");
         ensure!(made.author == "Ada Example <ada@example.com>", "{made:?}");
         ensure!((origin.file.as_deref(), origin.line) == (Some(file), Some(line)), "{name}: {:?}", origin.file);
-        let note = world.until_event(name, "HostAdmitted").await?;
-        ensure!(note.contains(commit.as_str()) && note.contains(&format!("{file}:{line}")), "{note}");
+        let place = format!("{name} (");
+        let note = world.until_note(POOL, "HostsAdmitted", |note| note.contains(&place)).await?;
+        ensure!(note.contains(commit.as_str()) && note.contains(&format!("{file}:{line})")), "{note}");
     }
     let said = explain(world, scene.hosts[2].name())?;
     let now = format!("main@sha1:{third}");

@@ -280,7 +280,7 @@ async fn a_machine_set_that_is_scaled_to_zero_waits_for_nothing() -> Result<()> 
         maker.says(host.name(), json!({"phase": "Deleting"})).await?;
     }
     for host in &hosts {
-        let marked = |i: &api::WindowsInstance| i.spec.leaving.is_some() && i.spec.grant.is_none();
+        let marked = |i: &api::WindowsInstance| i.spec.leaving.is_some() && i.open_grant().is_none();
         world.until_instance(host.name(), "leaves with its Machine", marked).await?;
     }
     ensure!(hosts[0].services() == services, "the host was touched");

@@ -302,7 +302,7 @@ async fn mode_plan_and_the_command_say_the_same_and_touch_nothing() -> Result<()
             .await?;
         let (node, instance) = (world.node("win-2").await?, world.instance("win-2").await?);
         ensure!(node.is_some_and(|n| !n.labels().contains_key(HALL)), "{about}: the Node was changed");
-        let idle = |i: &WindowsInstance| i.spec.grant.is_none() && !i.is_leaving();
+        let idle = |i: &WindowsInstance| i.open_grant().is_none() && !i.is_leaving();
         ensure!(instance.is_some_and(|i| idle(&i)), "{about}: something was granted");
         rest = at_rest(&world).await?;
     }

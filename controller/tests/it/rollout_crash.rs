@@ -204,7 +204,7 @@ async fn killed_past_drain(rollout: &Rollout, name: &str, step: &str) -> Result<
 
 /// Name of the instance, and of its operation.
 fn operation_of(instance: &WindowsInstance) -> Result<(String, String)> {
-    let id = status(instance).operation.map(|o| o.id).or_else(|| instance.spec.grant.as_ref().map(|g| g.id.clone()));
+    let id = status(instance).operation.map(|o| o.id).or_else(|| instance.open_grant().map(|g| g.id.clone()));
     Ok((instance.name_any(), id.context("there is no operation")?))
 }
 
@@ -219,7 +219,7 @@ async fn a_change_survives_a_killed_operator() -> Result<()> {
     }
 
     // Only the grant is written. The later writes of the killed operator are undone.
-    let is_granted = |i: &WindowsInstance| i.spec.grant.as_ref().is_some_and(|g| g.type_ == GrantType::Update);
+    let is_granted = |i: &WindowsInstance| i.open_grant().is_some_and(|g| g.type_ == GrantType::Update);
     let at = kill_when(&r.world, "granted", "its grant", is_granted, release(&r.world, "granted")).await?;
     killed_at.push(operation_of(&at)?);
     edit_status(&r.world, "granted", json!({"operation": null})).await?;
@@ -403,7 +403,7 @@ async fn the_host_is_believed(r: &Rollout) -> Result<()> {
     ensure!(note.contains(&r.from) && note.contains(&r.to), "{note}");
     let right = |i: &WindowsInstance| {
         let status = status(i);
-        status.current_version.as_ref() == Some(&r.to) && status.operation.is_none() && i.spec.grant.is_none()
+        status.current_version.as_ref() == Some(&r.to) && status.operation.is_none() && i.open_grant().is_none()
     };
     let now = status(&world.until_instance("restored", "is right again", right).await?);
     ensure!(now.last_operation == last, "an operation was run: {now:?}");

@@ -100,7 +100,7 @@ fn place(instance: &WindowsInstance) -> Place {
 
 /// Whether the node of an instance may be disrupted by what was granted.
 fn disrupts(instance: &WindowsInstance) -> bool {
-    instance.spec.grant.as_ref().is_some_and(|g| match g.type_ {
+    instance.open_grant().is_some_and(|g| match g.type_ {
         GrantType::Update => g.disruption > Some(Disruption::None),
         GrantType::Reboot | GrantType::Remove | GrantType::Maintenance => true,
         _ => false,

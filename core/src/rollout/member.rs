@@ -72,9 +72,7 @@ pub fn member(
     if let Some(change) = change.as_mut().filter(|_| wants_reboot) {
         change.disruption = Disruption::Reboot;
     }
-    // A removal that was granted before it was known that the host is a node is used up.
-    let is_used = |g: &&Grant| g.type_ == GrantType::Remove && status.last_operation.as_ref() == Some(&g.id);
-    let grant = instance.spec.grant.as_ref().filter(|g| !is_used(g));
+    let grant = instance.spec.grant.as_ref().filter(|g| !(instance.has_used(g) && is_nothing_once_used(g)));
     let retry = |f: &Failures| match f.next_retry_time {
         Some(at) => at.known().map(|at| believed(at, now, wish.backoff_max)),
         None => Some(now),
@@ -86,7 +84,7 @@ pub fn member(
         grant_version: grant.and_then(|g| g.version.clone()),
         grant_disruption: grant.and_then(|g| g.disruption),
         grant_without_place: grant.is_some_and(|g| g.without_place),
-        grant_used: grant.is_some_and(|g| status.last_operation.as_ref() == Some(&g.id)),
+        grant_used: grant.is_some_and(|g| instance.has_used(g)),
         begun: status.operation.as_ref().is_some_and(|o| o.type_.is_change()),
         removing: status.operation.as_ref().is_some_and(|o| o.type_ == GrantType::Remove),
         vanishing: false,
@@ -129,6 +127,18 @@ pub fn member(
     Member { instance: instance.clone(), candidate }
 }
 
+/// Whether a grant whose operation is over counts as none, so that it stays until the next one takes its place. To take it back would be a write for
+/// each host, and another for the status that has seen it. Where the same may be due again, it is taken back first: what has been seen by
+/// then is newer than the operation, as that the Node does not ask for a restart any more. A removal is used up if it was granted before it was
+/// known that the host is a node.
+fn is_nothing_once_used(grant: &Grant) -> bool {
+    match grant.type_ {
+        GrantType::Provision | GrantType::Stage | GrantType::Remove => true,
+        GrantType::Update => grant.disruption < Some(Disruption::Reboot),
+        _ => false,
+    }
+}
+
 /// When the next node will have been Ready for long enough. `node` returns the Node of a name.
 pub fn soonest_available(
     members: &[Member],
@@ -163,6 +173,36 @@ mod tests {
             let candidate =
                 member(&Arc::new(instance), false, Some(&node), &wish, None, Timestamp::UNIX_EPOCH).candidate;
             assert_eq!((candidate.joined, candidate.available), (expected, expected), "{uid} {leaving}");
+        }
+    }
+
+    #[test]
+    fn a_used_grant_is_none_or_is_taken_back() {
+        let wish = Wish { version: "v1", min_ready: Duration::ZERO, looks: true, backoff_max: Duration::from_mins(10) };
+        for (type_, disruption, is_none) in [
+            ("Provision", None, true),
+            ("Stage", None, true),
+            ("Update", Some("None"), true),
+            ("Update", Some("Restart"), true),
+            ("Update", Some("Drain"), true),
+            ("Update", Some("Reboot"), false),
+            ("Remove", None, true),
+            ("Reboot", None, false),
+            ("Repair", None, false),
+            ("Maintenance", None, false),
+            ("RotateKey", None, false),
+            ("PullImages", None, false),
+            ("Orphan", None, false),
+        ] {
+            for (last, expected) in [("g-1", (!is_none, !is_none)), ("g-0", (true, false))] {
+                let grant = json!({"id": "g-1", "type": type_, "grantedTime": "1970-01-01T00:00:00Z", "disruption": disruption});
+                let mut instance = WindowsInstance::new("w", WindowsInstanceSpec::default());
+                instance.spec.grant = serde_json::from_value(grant).unwrap();
+                instance.status =
+                    serde_json::from_value(json!({"currentVersion": "v1", "lastOperation": last})).unwrap();
+                let seen = member(&Arc::new(instance), false, None, &wish, None, Timestamp::UNIX_EPOCH).candidate;
+                assert_eq!((seen.grant.is_some(), seen.grant_used), expected, "{type_} {disruption:?} {last}");
+            }
         }
     }
 

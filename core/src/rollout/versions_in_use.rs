@@ -26,7 +26,7 @@ pub fn versions_in_use<'a>(
             used.extend(operation.iter().flat_map(|o| [&o.from_version, &o.to_version]).flatten().cloned());
         }
         used.extend(instance.spec.desired.as_ref().map(|d| d.version.clone()));
-        used.extend(instance.spec.grant.as_ref().and_then(|g| g.version.clone()));
+        used.extend(instance.open_grant().and_then(|g| g.version.clone()));
     }
     for node in nodes {
         used.extend([key::VERSION, key::DESIRED_VERSION].iter().filter_map(|k| node.annotations().get(*k).cloned()));

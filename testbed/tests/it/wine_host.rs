@@ -31,7 +31,11 @@ impl Session {
     }
 
     async fn ssh(&self, command: &str) -> Result<Output> {
-        let mut ssh = self.openssh("ssh");
+        self.ssh_within(60, command).await
+    }
+
+    async fn ssh_within(&self, seconds: u8, command: &str) -> Result<Output> {
+        let mut ssh = self.openssh("ssh", seconds);
         ssh.arg(format!("Administrator@{}", self.host.address())).arg(command);
         ssh.output().await.context("start ssh")
     }
@@ -39,16 +43,17 @@ impl Session {
     async fn sftp(&self, batch: &str) -> Result<Output> {
         let file = self.client.path().join("batch");
         fs::write(&file, batch)?;
-        let mut sftp = self.openssh("sftp");
+        let mut sftp = self.openssh("sftp", 60);
         sftp.arg("-b").arg(file).arg(format!("Administrator@{}", self.host.address()));
         sftp.output().await.context("start sftp")
     }
 
-    fn openssh(&self, program: &str) -> Command {
+    /// `seconds` is how long it waits for a connection and the server's greeting, which takes seconds on a busy machine.
+    fn openssh(&self, program: &str, seconds: u8) -> Command {
         let dir = self.client.path().display();
         let mut command = Command::new(program);
         command
-            .args(["-F", "/dev/null", "-o", "BatchMode=yes", "-o", "ConnectTimeout=3"])
+            .args(["-F", "/dev/null", "-o", "BatchMode=yes", "-o", &format!("ConnectTimeout={seconds}")])
             .args(["-o", &format!("UserKnownHostsFile={dir}/known_hosts"), "-i", &format!("{dir}/key")])
             .kill_on_drop(true);
         command
@@ -74,7 +79,8 @@ async fn a_plain_shell_runs_commands_as_windows_does() -> Result<()> {
     let output = session.ssh("ver").await?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success() && text.contains("Microsoft Windows 10.0.26100"), "{output:?}");
-    assert_eq!(session.ssh("cmd /c exit 7").await?.status.code(), Some(7));
+    let output = session.ssh("cmd /c exit 7").await?;
+    assert_eq!(output.status.code(), Some(7), "{output:?}");
     let output = session.ssh("echo %COMPUTERNAME% %USERNAME% & cd").await?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(text.split_whitespace().collect::<Vec<_>>(), ["PLAIN", "Administrator", r"C:\users\Administrator"]);
@@ -84,7 +90,8 @@ async fn a_plain_shell_runs_commands_as_windows_does() -> Result<()> {
     let content = session.client.path().join("content").display().to_string();
     let output = session.sftp(&format!("mkdir /C:/k\nput {content} /C:/k/content\n")).await?;
     assert!(output.status.success(), "{output:?}");
-    assert_eq!(session.ssh(r"type C:\k\content").await?.stdout, b"hello");
+    let output = session.ssh(r"type C:\k\content").await?;
+    assert_eq!(output.stdout, b"hello", "{output:?}");
     assert_eq!(fs::read_to_string(session.host.drive_c().join("k/content"))?, "hello");
     Ok(())
 }
@@ -136,11 +143,11 @@ async fn a_restart_raises_the_boot_id_and_starts_services_again() -> Result<()> 
 async fn a_cut_network_can_be_mended_and_a_stopped_host_is_gone() -> Result<()> {
     let Some(session) = Session::start(WineOptions::new("cut")).await? else { return Ok(()) };
     session.host.cut_network()?;
-    assert_eq!(session.ssh("ver").await?.status.code(), Some(255));
+    assert_eq!(session.ssh_within(3, "ver").await?.status.code(), Some(255));
     session.host.mend_network()?;
     session.host.wait_for_boot(1).await?;
     assert!(session.ssh("ver").await?.status.success());
     session.host.stop();
-    assert_eq!(session.ssh("ver").await?.status.code(), Some(255));
+    assert_eq!(session.ssh_within(3, "ver").await?.status.code(), Some(255));
     Ok(())
 }

@@ -209,7 +209,7 @@ impl Soak {
     async fn in_operation(&self) -> Result<u32> {
         let instances = Api::<WindowsInstance>::all(self.world.client.clone()).list(&ListParams::default()).await?;
         let is = |i: &&WindowsInstance| {
-            i.spec.grant.is_some() || i.status.as_ref().is_some_and(|status| status.operation.is_some())
+            i.open_grant().is_some() || i.status.as_ref().is_some_and(|status| status.operation.is_some())
         };
         Ok(u32::try_from(instances.items.iter().filter(is).count())?)
     }

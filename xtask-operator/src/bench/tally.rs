@@ -33,7 +33,7 @@ impl Tally {
     /// Records the present state of an instance.
     pub(super) fn instance(&mut self, at: Duration, instance: &WindowsInstance) {
         let name = instance.name_any();
-        let update = instance.spec.grant.as_ref().filter(|g| g.type_ == GrantType::Update).map(|g| g.id.as_str());
+        let update = instance.open_grant().filter(|g| g.type_ == GrantType::Update).map(|g| g.id.as_str());
         if update.is_some() {
             self.granted.insert(name.clone());
         }

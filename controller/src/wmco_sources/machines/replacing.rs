@@ -105,7 +105,7 @@ fn works(node: &Node, machine: &Machine, instance: Option<&Arc<WindowsInstance>>
     let complete = machine.ignored || node.annotations().get(key::VERSION).is_some_and(|v| !v.is_empty());
     let changes = instance.is_some_and(|i| {
         let begun = i.status.as_ref().and_then(|s| s.operation.as_ref()).is_some_and(|o| o.type_.is_change());
-        begun || i.spec.grant.as_ref().is_some_and(|g| g.type_.is_change())
+        begun || i.open_grant().is_some_and(|g| g.type_.is_change())
     });
     node::ready(node).0 && complete && !changes
 }
