@@ -82,6 +82,7 @@ const OTHERS: &[(&str, &[&str])] = &[
             "PreferNoSchedule",
         ],
     ),
+    ("a line of the audit log, whose event on the pool is HostsAdmitted", &["HostAdmitted"]),
     ("a kind of signature", &["OpenPGP"]),
     ("the reason of an approval", &["WindowsNodePoolApproved"]),
     ("a struct in its Debug output", &["TlsPair"]),
