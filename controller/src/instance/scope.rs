@@ -2,7 +2,10 @@
 
 mod trace;
 
-use std::sync::{Arc, LazyLock};
+use std::{
+    pin::pin,
+    sync::{Arc, LazyLock},
+};
 
 use api::{
     Disruption, Failures, Grant, GrantType, Operation, PinnedHostKey, ProvenAt, Step, Time, WindowsInstance,
@@ -11,7 +14,7 @@ use api::{
     conditions::{self, kind},
     names::{MANAGER_INSTANCE, UNKNOWN_VERSION, key},
 };
-use futures::future::BoxFuture;
+use futures::future::{self, BoxFuture, Either};
 use jiff::{SignedDuration, Timestamp};
 use kube::{
     Api, ResourceExt,
@@ -277,8 +280,17 @@ impl Scope {
             if let Ok(done) = tokio::time::timeout(self.cx.process.args.show_step_after, &mut work).await {
                 return Ok(done);
             }
-            self.save().await?;
-            Ok(work.await)
+            // Both go on: a request of the work that is not polled would keep the place that this one may wait for.
+            match future::select(pin!(self.save()), work).await {
+                Either::Left((saved, work)) => {
+                    saved?;
+                    Ok(work.await)
+                }
+                Either::Right((done, saved)) => {
+                    saved.await?;
+                    Ok(done)
+                }
+            }
         })
     }
 

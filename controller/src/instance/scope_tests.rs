@@ -120,3 +120,29 @@ async fn a_failure_is_counted_once_until_its_wait_is_over() {
         assert_eq!(after(failed, seconds), is_same, "{failed:?} {seconds}");
     }
 }
+
+/// The API server answers a limited number of requests at once. A request of `work` that nobody polls keeps its place, which the one that stores the
+/// status may wait for.
+#[tokio::test]
+async fn work_goes_on_while_its_step_is_stored() {
+    let bed = Bed::new().await;
+    let patch = format!("{INSTANCE}/status");
+    let operation = json!({
+        "id": "g-1", "type": "Provision", "step": "Connect", "epoch": 1,
+        "startTime": "2026-01-01T00:00:00Z", "stepStartTime": "2026-01-01T00:00:00Z",
+    });
+    let instance = bed.instance(&json!({}), &json!({}), &json!({"operation": operation}));
+    let stored = bed.api.forget("PATCH", &patch).hold("PATCH", &patch, json!(instance));
+    let mut scope = bed.scope(instance);
+    scope.pass_step(Step::Certify, "requesting certificates");
+    let api = bed.api.clone();
+    let work = async move {
+        while api.calls("PATCH", &patch).is_empty() {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        stored.notify_one();
+        7
+    };
+    let done = tokio::time::timeout(std::time::Duration::from_secs(30), scope.while_shown(work)).await;
+    assert_eq!(done.expect("the work waits for the status, and the status for the work").unwrap(), 7);
+}
