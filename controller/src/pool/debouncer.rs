@@ -10,9 +10,9 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 
 /// Nothing has to change for this time.
-const QUIET: Duration = Duration::from_millis(300);
-/// After this time a look is not put off any more.
-const LONGEST: Duration = Duration::from_secs(2);
+const QUIET: Duration = Duration::from_millis(50);
+/// After this time a look is not put off any more. A place in the budget is free for as long as this, until the next host gets it.
+const LONGEST: Duration = Duration::from_millis(400);
 
 /// When something of each pool has changed last.
 #[derive(Debug, Default)]
