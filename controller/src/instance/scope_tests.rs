@@ -121,7 +121,7 @@ async fn a_failure_is_counted_once_until_its_wait_is_over() {
     }
 }
 
-/// The API server answers a limited number of requests at once. A request of `work` that nobody polls keeps its place, which the one that stores the
+/// The API server answers a limited number of requests at once. A request of `work` that is not polled keeps its place, which the one that stores the
 /// status may wait for.
 #[tokio::test]
 async fn work_goes_on_while_its_step_is_stored() {
