@@ -188,14 +188,14 @@ async fn act(scope: &mut Scope) -> Result<Action, StepError> {
     }
     match grant.filter(|g| g.type_ == GrantType::Provision && !scope.has_used(g)) {
         Some(grant) => join::run(scope, &grant).await,
-        None if scope.status.failures.is_some() => Ok(Action::await_change()),
+        None if scope.status.failures.is_some() => Ok(requeue(scope.until_pause_ends())),
         None => {
             if let Some(rest) = undecided_for(scope) {
                 return Ok(Action::requeue(rest));
             }
             let waiting = Waiting { lacks_policies: held.is_some(), ..waiting(scope) };
             scope.set_conditions(&Situation::Waiting { leaving: false, why: &waiting.message(&scope.name()) });
-            Ok(Action::await_change())
+            Ok(requeue(scope.until_pause_ends()))
         }
     }
 }

@@ -134,6 +134,14 @@ impl Scope {
         begun.map_or(!self.only_watches() && !waits, |o| self.cx.other_operator.is_gone() || o.has_changed_the_host())
     }
 
+    /// How long a grant waits for a pause that ends by itself. That is no change of any object, which would bring another reconcile.
+    pub(super) fn until_pause_ends(&self) -> Option<std::time::Duration> {
+        let now = Timestamp::now();
+        let pause = self.pool.spec.rollout().pause(now).filter(|_| self.instance.open_grant().is_some());
+        let wait = std::time::Duration::try_from(pause?.end()?.duration_since(now)).unwrap_or_default();
+        Some(wait.max(std::time::Duration::from_secs(1)))
+    }
+
     /// The operation of this grant: the stored one if it is the same, otherwise a new one.
     pub(super) fn start_operation(&mut self, grant: &Grant, first_step: Step) -> &mut Operation {
         let (epoch, now) = (self.cx.process.epoch, Time::now());

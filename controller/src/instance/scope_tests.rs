@@ -146,3 +146,25 @@ async fn work_goes_on_while_its_step_is_stored() {
     let done = tokio::time::timeout(std::time::Duration::from_secs(30), scope.while_shown(work)).await;
     assert_eq!(done.expect("the work waits for the status, and the status for the work").unwrap(), 7);
 }
+
+/// As after its objects were restored from a backup without their status, in which its grant was used.
+#[tokio::test]
+async fn no_host_of_a_paused_pool_joins() {
+    let granted = json!({"grant": {"id": "join-1", "type": "Provision", "grantedTime": "2026-01-01T00:00:00Z"}});
+    let in_an_hour = Timestamp::now().checked_add(SignedDuration::from_hours(1)).unwrap();
+    let rollouts = [
+        ("not paused", json!({}), (true, false)),
+        ("paused", json!({"paused": true}), (false, false)),
+        ("paused for an hour", json!({"pausedUntil": in_an_hour}), (false, true)),
+        ("was paused", json!({"pausedUntil": "2026-01-01T00:00:00Z"}), (true, false)),
+    ];
+    let bed = Bed::new().await;
+    for (about, rollout, expected) in rollouts {
+        let mut scope = bed.scope(bed.instance(&json!({}), &granted, &json!({})));
+        Arc::make_mut(&mut scope.pool).spec.rollout = serde_json::from_value(rollout).unwrap();
+        let grant = scope.instance.spec.grant.clone().unwrap();
+        assert_eq!((scope.may_start(&grant), scope.until_pause_ends().is_some()), expected, "{about}");
+        let update = Grant { type_: GrantType::Update, ..grant };
+        assert!(scope.may_start(&update), "{about}: its pool takes it back");
+    }
+}
