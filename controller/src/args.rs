@@ -292,7 +292,7 @@ pub struct Run {
     pub version_grace: Duration,
     /// A step of an operation that leaves nothing to remember, and what a new host waits for, is stored in the status of the instance once it has lasted for
     /// this time. For tests.
-    #[arg(long, hide = true, value_parser = duration, default_value = "2s")]
+    #[arg(long, hide = true, value_parser = duration, default_value = "5s")]
     pub show_step_after: Duration,
     /// Delay before the first retry of a failed host; doubles with each further failure.
     #[arg(long, env = "WINDOWS_NODE_POOLS_BACKOFF_BASE", value_parser = duration, default_value = "10s")]

@@ -90,12 +90,13 @@ where
     K: Resource<DynamicType = ()> + Clone,
 {
     let name = object.meta().name.clone().unwrap_or_default();
-    if store.get(&ObjectRef::new(&name)).is_none() {
+    let Some(kept) = store.get(&ObjectRef::new(&name)) else {
         seen.remove(&name);
         return true;
-    }
-    let before = seen.insert(name, object.clone());
-    before.is_none_or(|before| differs(&before, object))
+    };
+    // What the cache has, so that none is in memory twice.
+    let before = seen.insert(name, kept.clone());
+    before.is_none_or(|before| differs(&before, &kept))
 }
 
 /// As many streams of changes as there are listeners, and the future that drives them.

@@ -142,8 +142,13 @@ impl<H: Hosts> Approver<H> {
     async fn carry_out(&self, csr: &CertificateSigningRequest) -> kube::Result<()> {
         let (verdict, csr) = match self.judge(csr) {
             Verdict::Approve(_) if self.is_being_issued(csr) => return Ok(()),
+            Verdict::Approve(_) | Verdict::Deny { .. } if self.has_decided(csr) => return Ok(()),
             Verdict::Approve(_) | Verdict::Deny { .. } => {
-                confirm_and_decide(&self.api, &self.hosts, &self.revise, &self.own.user, csr).await?
+                let decided = confirm_and_decide(&self.api, &self.hosts, &self.revise, &self.own.user, csr).await?;
+                if matches!(decided.0, Verdict::Approve(_) | Verdict::Deny { .. }) {
+                    self.own.issuing.decided(csr.uid().unwrap_or_default(), std::time::Instant::now());
+                }
+                decided
             }
             undecided => (undecided, csr.clone()),
         };
@@ -159,6 +164,11 @@ impl<H: Hosts> Approver<H> {
     /// Whether this process has posted it, and is about to approve it itself.
     fn is_being_issued(&self, csr: &CertificateSigningRequest) -> bool {
         csr.spec.username.as_ref() == Some(&self.own.user) && self.own.issuing.contains(&csr.name_any())
+    }
+
+    /// Whether this process has decided it, and the watch has not shown that yet.
+    fn has_decided(&self, csr: &CertificateSigningRequest) -> bool {
+        csr.uid().is_some_and(|uid| self.own.issuing.has_decided(&uid, std::time::Instant::now()))
     }
 
     /// The verdict on what is known, and on what may be written now.

@@ -127,6 +127,31 @@ async fn the_second_request_of_a_host_waits_until_the_first_is_issued() {
 }
 
 #[tokio::test]
+async fn a_request_is_decided_once_while_the_watch_is_behind() {
+    let api = FakeApi::new();
+    let (first, later) = (right("first", "win-1", 1), right("later", "win-2", 2));
+    listed(&api, &[first.clone()]);
+    let watch = format!("{REQUESTS}?watch=true");
+    // The watch never shows that the first is approved.
+    let release = api.hold("GET", &watch, json!({"type": "ADDED", "object": later}));
+    api.hang("GET", &watch);
+    for (name, request) in [("first", &first), ("later", &later)] {
+        api.on("PATCH", &approval(name), 200, issued(request));
+    }
+    let poke = Arc::new(Notify::new());
+    let poked = poke.clone();
+    let reported = run_until(&api, poke, move |reported| {
+        if reported.len() == 1 {
+            poked.notify_one();
+            release.notify_one();
+        }
+        reported.iter().any(|(name, _)| name == "later")
+    });
+    assert_eq!(names(&reported.await.lock(), is_approval), ["first", "later"]);
+    assert_eq!(api.calls("PATCH", &approval("first")).len(), 1, "{:?}", api.all_calls());
+}
+
+#[tokio::test]
 async fn neither_a_fault_nor_an_outage_nor_an_unreadable_request_stops_the_others() {
     let api = FakeApi::new();
     let unreadable = json!({

@@ -178,6 +178,7 @@ pub async fn request_and_sign(
             }
             result => result.map_err(failed("approve"))?,
         };
+        issuing.decided(csr.uid().unwrap_or_default(), std::time::Instant::now());
     }
 
     let uid = csr.uid();

@@ -1,24 +1,52 @@
-//! The requests that this process is issuing now.
+//! The requests that this process is issuing now, and those that it has just decided.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use parking_lot::Mutex;
 
-/// Names of the operator's own requests that [`super::request_and_sign`] approves at this moment. The approver leaves them to it: two that approve the
-/// same request cost a write more, and one of them meets a conflict. What is not in it any more, or was another process's, is the approver's.
+/// How long a decision is remembered. The watch shows it by then.
+const REMEMBERED: Duration = Duration::from_mins(1);
+
+/// What the approver must not decide, although its cache has it as undecided: two decisions on the same request cost a write more, and one of them meets a
+/// conflict.
 #[derive(Clone, Debug, Default)]
-pub struct Issuing(Arc<Mutex<BTreeMap<String, usize>>>);
+pub struct Issuing(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// Names of the operator's own requests that [`super::request_and_sign`] approves at this moment, and how often. What is not in it any more, or was
+    /// another process's, is the approver's.
+    names: BTreeMap<String, usize>,
+    /// UIDs of the requests that this process has decided, and when.
+    decided: BTreeMap<String, Instant>,
+}
 
 impl Issuing {
     /// Registers a request, until what is returned is dropped.
     pub(super) fn begin(&self, name: String) -> Registered {
-        *self.0.lock().entry(name.clone()).or_default() += 1;
+        *self.0.lock().names.entry(name.clone()).or_default() += 1;
         Registered { issuing: self.clone(), name }
     }
 
     /// Whether the request of that name is being issued.
     pub(super) fn contains(&self, name: &str) -> bool {
-        self.0.lock().contains_key(name)
+        self.0.lock().names.contains_key(name)
+    }
+
+    /// Notes that this process has decided a request.
+    pub(super) fn decided(&self, uid: String, now: Instant) {
+        let decided = &mut self.0.lock().decided;
+        decided.retain(|_, at| now.duration_since(*at) < REMEMBERED);
+        decided.insert(uid, now);
+    }
+
+    /// Whether this process has just decided the request.
+    pub(super) fn has_decided(&self, uid: &str, now: Instant) -> bool {
+        self.0.lock().decided.get(uid).is_some_and(|at| now.duration_since(*at) < REMEMBERED)
     }
 }
 
@@ -31,7 +59,7 @@ pub(super) struct Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        let mut names = self.issuing.0.lock();
+        let names = &mut self.issuing.0.lock().names;
         if let Some(times) = names.get_mut(&self.name) {
             *times -= 1;
             if *times == 0 {
@@ -53,5 +81,15 @@ mod tests {
         assert!(issuing.contains("a") && !issuing.contains("b"));
         drop(second);
         assert!(!issuing.contains("a"));
+    }
+
+    #[test]
+    fn a_decision_is_remembered_until_the_watch_must_have_shown_it() {
+        let (issuing, start) = (Issuing::default(), Instant::now());
+        issuing.decided("a".into(), start);
+        assert!(issuing.has_decided("a", start) && !issuing.has_decided("b", start));
+        assert!(!issuing.has_decided("a", start + REMEMBERED));
+        issuing.decided("b".into(), start + REMEMBERED);
+        assert_eq!(issuing.0.lock().decided.len(), 1, "what is old is forgotten");
     }
 }

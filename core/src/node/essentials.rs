@@ -1,14 +1,24 @@
 //! What the operator keeps of a Node, and which changes of it matter.
 //!
-//! kubelet reports a Node's status every few minutes, with new times and with the images on the host, and CSI drivers report volumes. No
-//! decision reads any of that, and in a large fleet it is most of what the API server sends.
+//! kubelet reports a Node's status every few minutes, with new times and with the images on the host, and CSI drivers report volumes.
+//! kube-controller-manager writes an annotation to all Nodes when the cluster has grown. No decision reads any of that, and in a large fleet it is most
+//! of what the API server sends.
 
 use k8s_openapi::api::core::v1::Node;
 use kube::Resource as _;
 
-/// Removes from a Node what no decision reads: managed fields, images, volumes, resources, features, and the times of heartbeats.
+/// How long kubelet may keep Secrets and ConfigMaps, which follows from the number of Nodes.
+const TTL: &str = "node.alpha.kubernetes.io/ttl";
+
+/// Removes from a Node what no decision reads: managed fields, images, volumes, resources, features, the times of heartbeats, and [`TTL`].
 pub fn keep_essentials(node: &mut Node) {
     node.metadata.managed_fields = None;
+    if let Some(annotations) = &mut node.metadata.annotations {
+        annotations.remove(TTL);
+        if annotations.is_empty() {
+            node.metadata.annotations = None;
+        }
+    }
     let Some(status) = &mut node.status else { return };
     status.allocatable = None;
     status.capacity = None;
@@ -71,7 +81,7 @@ mod tests {
     #[test]
     fn a_heartbeat_is_no_change() {
         let before = node(|_| ());
-        let cases: [Case; 17] = [
+        let cases: [Case; 18] = [
             ("nothing", |_| (), false),
             (
                 "a heartbeat",
@@ -82,6 +92,11 @@ mod tests {
             ("images", |n| n["status"]["images"] = json!([]), false),
             ("volumes", |n| n["status"]["volumesInUse"] = json!(["v", "w"]), false),
             ("free resources", |n| n["status"]["allocatable"]["cpu"] = json!("3"), false),
+            (
+                "a larger cluster",
+                |n| n["metadata"]["annotations"] = json!({"node.alpha.kubernetes.io/ttl": "15"}),
+                false,
+            ),
             ("another Node of that name", |n| n["metadata"]["uid"] = json!("u2"), true),
             ("a label", |n| n["metadata"]["labels"]["a"] = json!("2"), true),
             ("an annotation", |n| n["metadata"]["annotations"] = json!({"a": "1"}), true),

@@ -18,7 +18,8 @@ use bytes::{Buf, Bytes};
 use sha2::{Digest, Sha256};
 use tokio::{
     io::{AsyncRead, AsyncSeek, ReadBuf},
-    task::JoinHandle,
+    sync::Semaphore,
+    task::{JoinHandle, spawn_blocking},
 };
 
 use super::{Payload, PayloadError};
@@ -28,6 +29,9 @@ const BLOCK_LEN: usize = 512;
 const BLOCK: u64 = BLOCK_LEN as u64;
 /// Most bytes that are read from a file at once: what one archive holds in memory.
 const CHUNK: u64 = 64 << 10;
+
+/// So many files are read at once. A read takes moments, as all hosts get the same files; each more would be a thread more, with memory of its own.
+static READS: Semaphore = Semaphore::const_new(4);
 
 /// The stream. Many can be read at once: each holds one chunk and at most one open file.
 #[derive(Debug)]
@@ -184,7 +188,7 @@ impl AsyncRead for Archive {
                         Source::File(path) => {
                             let path = path.clone();
                             let read = move || read_chunk(open, number, &path, inside, left.min(CHUNK));
-                            this.state = State::Reading(tokio::task::spawn_blocking(read));
+                            this.state = State::Reading(tokio::spawn(in_turn(read)));
                             continue;
                         }
                     };
@@ -202,6 +206,12 @@ impl AsyncRead for Archive {
             }
         }
     }
+}
+
+/// Does blocking work when its turn has come.
+async fn in_turn<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    let _turn = READS.acquire().await.map_err(io::Error::other)?;
+    spawn_blocking(work).await.map_err(io::Error::other)?
 }
 
 /// Lossless here: only for offsets inside a block.

@@ -7,6 +7,7 @@ use russh_sftp::client::error::Error;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncSeek, AsyncSeekExt},
     sync::{Semaphore, SemaphorePermit},
+    task::yield_now,
 };
 
 use super::{
@@ -32,8 +33,8 @@ const SHARED: usize = 192;
 
 static BUDGET: Semaphore = Semaphore::const_new(SHARED);
 
-/// Read from the source at once. Reads of a file cost a thread switch each.
-const SOURCE_BUFFER: usize = 64 * 1024;
+/// Chunks that are read from the source at once. Reads of a file cost a thread switch each.
+const READ_AHEAD: usize = 2;
 
 /// What an upload did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,7 +129,8 @@ pub(super) async fn send(
 ) -> Result<(), Failure> {
     let mut writes = FuturesUnordered::new();
     let mut confirmed = offset;
-    let mut buffer = vec![0; SOURCE_BUFFER.min(usize::try_from(total - offset).unwrap_or(SOURCE_BUFFER))];
+    let ahead = READ_AHEAD * sftp.chunk;
+    let mut buffer = vec![0; ahead.min(usize::try_from(total - offset).unwrap_or(ahead))];
     let mut confirm = |length: usize| {
         confirmed += length as u64;
         progress(confirmed);
@@ -152,6 +154,9 @@ pub(super) async fn send(
             while let Some(Some(written)) = writes.next().now_or_never() {
                 confirm(written?);
             }
+            // The connection's task encrypts all that waits for it into one buffer, which it keeps at the size that it once
+            // had. It runs in between, so that little waits.
+            yield_now().await;
         }
     }
     while let Some(written) = writes.next().await {

@@ -1,6 +1,6 @@
 //! Simulated hosts join.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Result, bail};
 use api::WindowsNodePoolSpec;
@@ -143,8 +143,37 @@ async fn measure(profile: &Profile, limit: Duration, one: Option<f64>) -> Result
         ("ssh_connections_per_host", per_host(|s| s.connections)),
         ("processes_per_host", per_host(|s| s.processes)),
         ("bytes_sent_per_host", mean(|s| s.bytes_received).into()),
+        ("failed_attempts", failed_attempts(&world.operator.get("/metrics").await?).into()),
         ("load", load.into()),
     ];
     fields.extend(aims::judged(&aims::join(profile.name), &fields));
     Ok(fields)
+}
+
+/// Reasons of failed attempts, each with how many there were, from what `/metrics` shows.
+fn failed_attempts(metrics: &str) -> String {
+    let mut reasons = BTreeMap::<&str, u64>::new();
+    for line in metrics.lines().filter(|line| line.starts_with("windows_node_pool_failures_total{")) {
+        let Some((labels, count)) = line.rsplit_once(' ') else { continue };
+        let reason = labels.split("reason=\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap_or_default();
+        *reasons.entry(reason).or_default() += count.parse::<u64>().unwrap_or_default();
+    }
+    let reasons: Vec<String> =
+        reasons.into_iter().filter(|(_, n)| *n > 0).map(|(reason, n)| format!("{reason} {n}")).collect();
+    if reasons.is_empty() { "none".to_owned() } else { reasons.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failed_attempts_are_counted_by_their_reason() {
+        let text = "windows_node_pool_failures_total{pool=\"a\",reason=\"ConnectTimeout\"} 2\n\
+                    windows_node_pool_failures_total{pool=\"b\",reason=\"ConnectTimeout\"} 1\n\
+                    windows_node_pool_failures_total{pool=\"b\",reason=\"DiskFull\"} 4\n\
+                    windows_node_pool_hosts_failed{pool=\"b\"} 1\n";
+        assert_eq!(failed_attempts(text), "ConnectTimeout 3, DiskFull 4");
+        assert_eq!(failed_attempts("windows_node_pool_failures_total{pool=\"a\",reason=\"DiskFull\"} 0"), "none");
+    }
 }
