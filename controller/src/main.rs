@@ -7,6 +7,11 @@ use controller::{
     plugin::{self, Role},
 };
 
+/// See `.cargo/config.toml` for its options.
+#[cfg(all(target_env = "musl", target_arch = "x86_64"))]
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 /// What did not work, also a command line that is wrong: 2 is an answer of the command `plan`.
 const FAILED: u8 = 1;
 

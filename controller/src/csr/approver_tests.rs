@@ -130,7 +130,7 @@ async fn the_second_request_of_a_host_waits_until_the_first_is_issued() {
 async fn a_request_is_decided_once_while_the_watch_is_behind() {
     let api = FakeApi::new();
     let (first, later) = (right("first", "win-1", 1), right("later", "win-2", 2));
-    listed(&api, &[first.clone()]);
+    listed(&api, std::slice::from_ref(&first));
     let watch = format!("{REQUESTS}?watch=true");
     // The watch never shows that the first is approved.
     let release = api.hold("GET", &watch, json!({"type": "ADDED", "object": later}));

@@ -26,15 +26,10 @@ const DEPTH: usize = 96;
 /// Each upload may always have this many on their way, so that none waits for another host's.
 const GUARANTEED: usize = 2;
 
-/// Beyond those, all uploads of the process share this many: 6 MiB. It decides the memory of many uploads at once, as the
-/// SSH library keeps buffers of the size that it once needed: 100 uploads together peaked at 47 MiB (1 MiB each) and
-/// 60 MiB (20 MiB each), with 16 MiB to share at 67 and 81 MiB. A connection that uploads nothing takes 75 KiB.
+/// Beyond those, all uploads of the process share this many: 6 MiB. It bounds the memory of many uploads at once.
 const SHARED: usize = 192;
 
 static BUDGET: Semaphore = Semaphore::const_new(SHARED);
-
-/// Chunks that are read from the source at once. Reads of a file cost a thread switch each.
-const READ_AHEAD: usize = 2;
 
 /// What an upload did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,35 +124,31 @@ pub(super) async fn send(
 ) -> Result<(), Failure> {
     let mut writes = FuturesUnordered::new();
     let mut confirmed = offset;
-    let ahead = READ_AHEAD * sftp.chunk;
-    let mut buffer = vec![0; ahead.min(usize::try_from(total - offset).unwrap_or(ahead))];
     let mut confirm = |length: usize| {
         confirmed += length as u64;
         progress(confirmed);
     };
     while offset < total {
-        let wanted = buffer.len().min(usize::try_from(total - offset).unwrap_or(usize::MAX));
-        let filled = &mut buffer[..wanted];
-        source.read_exact(filled).await.map_err(Failure::Source)?;
-        for chunk in filled.chunks(sftp.chunk) {
-            let leave = loop {
-                if let Some(leave) = admit(writes.len()) {
-                    break leave;
-                }
-                if let Some(written) = writes.next().await {
-                    confirm(written?);
-                }
-            };
-            writes.push(write(sftp, handle, offset, chunk.to_vec(), leave));
-            offset += chunk.len() as u64;
-            // A request is sent when it is first polled.
-            while let Some(Some(written)) = writes.next().now_or_never() {
+        let mut chunk = vec![0; sftp.chunk.min(usize::try_from(total - offset).unwrap_or(usize::MAX))];
+        source.read_exact(&mut chunk).await.map_err(Failure::Source)?;
+        let leave = loop {
+            if let Some(leave) = admit(writes.len()) {
+                break leave;
+            }
+            if let Some(written) = writes.next().await {
                 confirm(written?);
             }
-            // The connection's task encrypts all that waits for it into one buffer, which it keeps at the size that it once
-            // had. It runs in between, so that little waits.
-            yield_now().await;
+        };
+        let length = chunk.len() as u64;
+        writes.push(write(sftp, handle, offset, chunk, leave));
+        offset += length;
+        // A request is sent when it is first polled.
+        while let Some(Some(written)) = writes.next().now_or_never() {
+            confirm(written?);
         }
+        // The connection's task encrypts all that waits for it into one buffer, which it keeps at the size that it once
+        // had. It runs in between, so that little waits.
+        yield_now().await;
     }
     while let Some(written) = writes.next().await {
         confirm(written?);
