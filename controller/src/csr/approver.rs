@@ -33,8 +33,9 @@ pub(super) const APPROVED_REASON: &str = "WindowsNodePoolApproved";
 const AGAIN: Duration = Duration::from_mins(1);
 /// Time after which a request is evaluated again that the API server could not answer for.
 const RETRY: Duration = Duration::from_secs(10);
-/// Requests that are evaluated at a time. More would only queue in the API server.
-const MAX_WRITES: u16 = 16;
+/// No limit to the requests that are evaluated at a time. The client limits what it sends, those first that came first. A limit here would have the
+/// others wait in no order, so that one that is always passed over waits until its host gives up.
+const UNLIMITED: u16 = 0;
 
 /// Watches all requests and approves or denies those of the operator's hosts, until `shutdown`.
 ///
@@ -78,7 +79,7 @@ pub async fn run<H: Hosts>(
         Some(((), poke))
     });
     Controller::for_shared_stream(watch::changes(requests.clone(), events), requests)
-        .with_config(controller::Config::default().concurrency(MAX_WRITES))
+        .with_config(controller::Config::default().concurrency(UNLIMITED))
         .reconcile_on(firsts.map(|name: String| ObjectRef::new(&name)))
         .reconcile_all_on(pokes)
         .graceful_shutdown_on(shutdown.cancelled_owned())

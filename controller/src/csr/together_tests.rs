@@ -31,6 +31,9 @@ impl Hosts for All {
     }
 
     async fn confirm(&self, node: &str, _kind: Option<Kind>) -> kube::Result<Option<Claim>> {
+        if node.starts_with("slow-") {
+            std::future::pending().await
+        }
         Ok(self.lookup(node))
     }
 }
@@ -143,4 +146,32 @@ async fn each_request_is_approved_once_and_what_no_issuer_finishes_the_approver_
     until("it is an orphan now", || patches(&mine) == 2).await;
     stop.cancel();
     approver.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_request_is_not_passed_over_while_the_api_server_is_slow_with_hundreds_of_others() {
+    let api = FakeApi::new();
+    let by_host = |request: &First, node: &str, name: &str| {
+        let mut object = request.object();
+        object["metadata"]["name"] = json!(name);
+        object["metadata"]["uid"] = json!(format!("uid-{node}"));
+        object["spec"]["request"] =
+            json!(k8s_openapi::ByteString(Forged::new(&format!("system:node:{node}"), &["system:nodes"]).pem().into()));
+        object["spec"]["username"] = json!(format!("system:node:{node}"));
+        object["spec"]["groups"] = json!(["system:nodes", "system:authenticated"]);
+        object
+    };
+    let one = First::of("one").await;
+    let slow = (0..500).map(|n| by_host(&one, &format!("slow-{n}"), &format!("csr-{n}")));
+    let all: Vec<Value> = slow.chain([by_host(&one, "one", &one.name)]).collect();
+    api.on("GET", PATH, 200, list("CertificateSigningRequestList", "certificates.k8s.io/v1", &all, ""));
+    api.hang("GET", &format!("{PATH}?watch=true"));
+    api.on("PATCH", &one.approval(), 200, approved(&all[500]));
+
+    let stop = CancellationToken::new();
+    let own = Own { user: OPERATOR.into(), issuing: Issuing::default() };
+    let approver =
+        tokio::spawn(run(api.client(), All, |verdict| verdict, |_, _| (), own, Arc::default(), stop.clone()));
+    until("the one is approved", || api.calls("PATCH", &one.approval()).len() == 1).await;
+    approver.abort();
 }
