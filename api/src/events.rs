@@ -246,7 +246,7 @@ event_reasons! {
     /// New Machines accept passwords over SSH, because the user data in the Secret does not disable them. Delete the Secret; the operator
     /// writes it again.
     PasswordLogInAllowed: Warning on Secret;
-    /// The request is right and waits: its host is not proven yet, another request of the host is first, or a name in it is not proven to
+    /// The request is right and waits: its host is not proven yet, or a name in it is not proven to
     /// belong to the node. The note names what to do.
     Waiting: Normal on CertificateSigningRequest;
 }

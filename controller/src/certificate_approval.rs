@@ -2,6 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
+use api::WindowsInstance;
+use futures::StreamExt as _;
 use jiff::Timestamp;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 
@@ -12,8 +14,10 @@ use crate::{
     events::EventReason,
     instance,
     metrics::ReasonLabel,
+    watch::{Changes, news},
     wicd_rights::RightsProblem,
 };
+use wnp_core::csr::claims;
 
 /// What becomes of a verdict now. Beside the legacy operator the certificates of this operator's own nodes are renewed, and what only looks
 /// wrong from here is left to it: it approves the requests of its nodes.
@@ -28,8 +32,8 @@ fn revise(verdict: csr::Verdict, rights: Option<RightsProblem>, is_alone: bool) 
 }
 
 /// Approves and denies certificate requests. It needs no release: nodes that run keep their certificates while the operator has nothing
-/// to give to hosts. What it must know itself is asked for again after `retry`.
-pub(crate) async fn run(cx: Arc<Base>, retry: Duration) {
+/// to give to hosts. `instances` shows what is proven of hosts. What it must know itself is asked for again after `retry`.
+pub(crate) async fn run(cx: Arc<Base>, instances: Changes<WindowsInstance>, retry: Duration) {
     let Cluster { client, config, .. } = &*cx.cluster;
     let (operator, reserved) = loop {
         let user = async { csr::operator_user(client).await.map_err(|error| error.to_string()) };
@@ -52,7 +56,7 @@ pub(crate) async fn run(cx: Arc<Base>, retry: Duration) {
     let revise = move |verdict| revise(verdict, revised.wicd.rights.problem(), revised.other_operator.is_gone());
     let on_verdict = move |verdict: &csr::Verdict, request: &CertificateSigningRequest| {
         let reason = match verdict {
-            csr::Verdict::NotOurs => return,
+            csr::Verdict::NotOurs | csr::Verdict::Queue { .. } => return,
             csr::Verdict::Wait { message } => {
                 shared.events.say(request, EventReason::Waiting, "Approve", message);
                 "Wait"
@@ -71,9 +75,12 @@ pub(crate) async fn run(cx: Arc<Base>, retry: Duration) {
         shared.process.metrics.csr_verdicts.get_or_create(&ReasonLabel { reason: reason.to_owned() }).inc();
     };
     let hosts = instance::claims::Hosts::new(cx.clone(), reserved);
-    let (client, proven, stop) = (cx.cluster.client.clone(), cx.wicd.proven.clone(), cx.process.stop.clone());
     let own = csr::Own { user: operator, issuing: cx.wicd.issuing.clone() };
-    csr::run(client, hosts, revise, on_verdict, own, proven, stop).await;
+    let again = csr::Again {
+        all: cx.wicd.judge_again.clone(),
+        waiting: news(cx.caches.instances.store(), instances, claims::differs).map(drop).boxed(),
+    };
+    csr::run(cx.cluster.client.clone(), hosts, revise, on_verdict, own, again, cx.process.stop.clone()).await;
 }
 
 #[cfg(test)]

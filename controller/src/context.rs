@@ -1,6 +1,6 @@
 //! What all controllers share.
 
-use std::{ops::Deref, sync::Arc};
+use std::{ops::Deref, sync::Arc, time::Duration};
 
 use api::{WindowsInstance, WindowsNodePool};
 use k8s_openapi::api::core::v1::Node;
@@ -12,7 +12,10 @@ use kube::{
 use remote::Operator;
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
-use tower::limit::ConcurrencyLimitLayer;
+use tower::{
+    limit::{ConcurrencyLimit, ConcurrencyLimitLayer},
+    timeout::{Timeout, TimeoutLayer},
+};
 use wnp_core::{
     render::{Found, Kept, settled},
     rollout::release_file::ReleaseFile,
@@ -43,6 +46,10 @@ use crate::{
 /// Requests that are on their way at once from one client. Each has a TLS connection of its own, because the client speaks
 /// HTTP/1.1: without a limit, 560 were open while a thousand hosts joined.
 const REQUESTS: usize = 32;
+/// Time from when a request is sent until its answer begins, with all repetitions: an API server that is gone must not hold all places for ever.
+const ANSWER: Duration = Duration::from_secs(75);
+/// Time until the next bytes of an answer. A watch, which may be silent, ends after 290 s.
+const SILENCE: Duration = Duration::from_secs(295);
 /// Hosts that may be examined at once without a grant. None of them waits for a place among the connections of granted work.
 const LOOKS: usize = 16;
 /// The same for the hosts of one pool.
@@ -53,6 +60,8 @@ const PULLS: usize = 200;
 const PULLS_OF_ONE_POOL: usize = 100;
 /// Which Nodes are watched.
 pub(crate) const WINDOWS_NODES: &str = "kubernetes.io/os=windows";
+/// Which are not.
+pub(crate) const OTHER_NODES: &str = "kubernetes.io/os!=windows";
 
 /// The cluster, as this process reaches it.
 pub(crate) struct Cluster {
@@ -114,10 +123,17 @@ impl Cluster {
     }
 }
 
-/// A client that asks the API server with at most [`REQUESTS`] concurrent requests. Watches do not count.
-fn client(config: Config, metrics: &Arc<Metrics>) -> kube::Result<Client> {
-    let limited = ClientBuilder::try_from(config)?.with_layer(&ConcurrencyLimitLayer::new(REQUESTS));
-    Ok(limited.with_layer(&write_count::layer(metrics.clone())).build())
+/// A client that waits for the API server as [`bounded`] says.
+fn client(mut config: Config, metrics: &Arc<Metrics>) -> kube::Result<Client> {
+    config.read_timeout = Some(SILENCE);
+    config.reset_reader_on_write = true;
+    let bounded = bounded(ClientBuilder::try_from(config)?, ANSWER);
+    Ok(bounded.with_layer(&write_count::layer(metrics.clone())).build())
+}
+
+/// At most [`REQUESTS`] concurrent requests, those first that came first, each of which is answered in time. Of a watch only its beginning counts.
+fn bounded<S>(builder: ClientBuilder<S>, answer: Duration) -> ClientBuilder<ConcurrencyLimit<Timeout<S>>> {
+    builder.with_layer(&TimeoutLayer::new(answer)).with_layer(&ConcurrencyLimitLayer::new(REQUESTS))
 }
 
 /// What is watched of the cluster.
@@ -209,8 +225,8 @@ pub(crate) struct Wicd {
     pub renewals: Renewals,
     /// Requests for first certificates, of kubelet as well, that this process is issuing.
     pub issuing: Issuing,
-    /// Notifies the certificate approver that a host has been proven.
-    pub proven: Arc<Notify>,
+    /// Notifies the certificate approver that other verdicts are possible.
+    pub judge_again: Arc<Notify>,
 }
 
 /// What works without a release: what a certificate approver needs, and all that is watched.
@@ -250,7 +266,7 @@ impl Base {
                 rights,
                 renewals: Renewals::default(),
                 issuing: Issuing::default(),
-                proven: Arc::new(Notify::new()),
+                judge_again: Arc::new(Notify::new()),
             },
             other_operator,
             wake: ReconcileTrigger::default(),
@@ -311,5 +327,50 @@ impl Context {
     /// The pool of an instance.
     pub(crate) fn pool_of(&self, instance: &WindowsInstance) -> Option<Arc<WindowsNodePool>> {
         self.caches.pools.get(&ObjectRef::new(&instance.spec.pool_ref.name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        convert::Infallible,
+        sync::atomic::{AtomicUsize, Ordering},
+    };
+
+    use http::{Request, Response};
+    use kube::client::Body;
+    use tower::service_fn;
+
+    use super::*;
+
+    /// As when the machine of the API server is gone, and no packet says so.
+    #[tokio::test]
+    async fn requests_that_are_never_answered_do_not_stop_all_others() {
+        let served = Arc::new(AtomicUsize::new(0));
+        let served_of = served.clone();
+        let service = service_fn(move |_: Request<Body>| {
+            let number = served_of.fetch_add(1, Ordering::Relaxed);
+            async move {
+                if number < REQUESTS {
+                    std::future::pending::<()>().await;
+                }
+                Ok::<_, Infallible>(Response::new(Body::empty()))
+            }
+        });
+        let client = bounded(ClientBuilder::new(service, "default"), Duration::from_millis(100)).build();
+        let ask = || Request::get("/api").body(Vec::new()).unwrap();
+        let lost: Vec<_> = (0..REQUESTS)
+            .map(|_| {
+                let client = client.clone();
+                tokio::spawn(async move { client.request_text(ask()).await })
+            })
+            .collect();
+        while served.load(Ordering::Relaxed) < REQUESTS {
+            tokio::task::yield_now().await;
+        }
+        assert!(client.request_text(ask()).await.is_ok());
+        for request in lost {
+            assert!(request.await.unwrap().is_err());
+        }
     }
 }

@@ -167,7 +167,7 @@ impl Leader {
         let unreadable = Unreadable::default();
         let (pools, [pools_for_pools, pools_for_instances, pools_for_sources, pools_for_flux], watch_pools) =
             watch(client.clone(), &unreadable);
-        let (instances, [instances_for_pools, instances_for_instances], watch_instances) =
+        let (instances, [instances_for_pools, instances_for_instances, instances_for_requests], watch_instances) =
             watch_instances(client.clone(), &unreadable);
         let (nodes, [nodes_for_pools, nodes_for_instances], watch_nodes) =
             watch_nodes(client, WINDOWS_NODES, &unreadable);
@@ -196,7 +196,8 @@ impl Leader {
         }
         let mut tasks = Tasks::default();
         // Nodes that run must not lose their certificates because there is nothing to give to hosts.
-        tasks.spawn("the certificate approver", certificate_approval::run(base.clone(), RELEASE_RETRY));
+        let approver = certificate_approval::run(base.clone(), instances_for_requests, RELEASE_RETRY);
+        tasks.spawn("the certificate approver", approver);
         let release = tokio::select! {
             release = Self::release(&base) => release,
             end = tasks.first_end() => bail!("{}", end.unwrap_or_default()),
@@ -328,8 +329,9 @@ async fn run_pools(
             ObjectRef::new(pool)
         })
     };
+    // No limit: beyond one, pools are taken in no order, and a pool that is always passed over stands still. The client limits what it sends, in turn.
     Controller::for_shared_stream(pools, store)
-        .with_config(controller::Config::default().concurrency(32))
+        .with_config(controller::Config::default().concurrency(0))
         .watches_shared_stream(instances, of_instance)
         .watches_shared_stream(nodes, of_node)
         .reconcile_on(cx.wake.pools().map(|name| ObjectRef::new(&name)))
@@ -392,7 +394,7 @@ async fn keep_alone(cx: Arc<Base>) {
             cx.caches.pools.state().iter().for_each(|pool| cx.wake.pool(&pool.name_any()));
             cx.caches.machines.stir();
             // Requests that were left to the other operator are judged again.
-            cx.wicd.proven.notify_one();
+            cx.wicd.judge_again.notify_one();
         }
     };
     let (args, stop) = (&cx.process.args, cx.process.stop.clone());

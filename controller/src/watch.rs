@@ -3,7 +3,13 @@
 //! kube's own shared streams do not report deletions, on which the pool controller depends: a deleted host frees a
 //! slot. Here every change goes to every listener, after the cache has it.
 
-use std::{collections::HashMap, fmt::Debug, hash::Hash, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    fmt::Debug,
+    hash::Hash,
+    mem,
+    sync::Arc,
+};
 
 use api::WindowsInstance;
 use futures::{Stream, StreamExt, TryStreamExt, channel::mpsc, future, stream};
@@ -36,7 +42,7 @@ pub(crate) fn watch<K, const LISTENERS: usize>(
 where
     K: Resource<DynamicType = ()> + Clone + Debug + Send + Sync + DeserializeOwned + 'static,
 {
-    let (store, events) = readable(client, None, unreadable, |_| (), |_| true);
+    let (store, events) = readable(client, watcher::Config::default(), unreadable, |_| (), |_| true);
     listen(store.clone(), changes(store, events))
 }
 
@@ -45,7 +51,7 @@ pub(crate) fn watch_instances<const LISTENERS: usize>(
     client: Client,
     unreadable: &Unreadable,
 ) -> (Instances, [Changes<WindowsInstance>; LISTENERS], impl Future<Output = ()> + Send + 'static) {
-    let (store, events) = readable(client, None, unreadable, |_| (), |_| true);
+    let (store, events) = readable(client, watcher::Config::default(), unreadable, |_| (), |_| true);
     let instances = Instances::new(store.clone());
     let events = events.inspect({
         let instances = instances.clone();
@@ -62,7 +68,8 @@ pub(crate) fn watch_nodes<const LISTENERS: usize>(
     labels: &str,
     unreadable: &Unreadable,
 ) -> (Store<Node>, [Changes<Node>; LISTENERS], impl Future<Output = ()> + Send + 'static) {
-    let (store, events) = readable(client, Some(labels), unreadable, keep_essentials, |_| true);
+    let config = watcher::Config::default().labels(labels);
+    let (store, events) = readable(client, config, unreadable, keep_essentials, |_| true);
     listen(store.clone(), news(store.clone(), changes(store, events), differs))
 }
 
@@ -124,13 +131,13 @@ where
 }
 
 /// Caches the objects of a kind that `is_wanted`, each as `adjust` leaves it. Returns the cache, and the events by which it changes, each
-/// after the cache has it. An object that is not wanted any more is gone for both. `labels` is a selector. Managed fields are not kept,
-/// because they are never read.
+/// after the cache has it. An object that is not wanted any more is gone for both. `config` says which objects are watched, and how. Managed fields are
+/// not kept, because they are never read.
 ///
 /// An object that cannot be read is logged, noted in `unreadable` and left out: it must not end the watch for all others.
 pub(crate) fn readable<K>(
     client: Client,
-    labels: Option<&str>,
+    config: watcher::Config,
     unreadable: &Unreadable,
     adjust: impl Fn(&mut K) + Send + 'static,
     is_wanted: impl Fn(&K) -> bool + Send + 'static,
@@ -139,7 +146,6 @@ where
     K: Resource<DynamicType = ()> + Clone + Debug + Send + Sync + DeserializeOwned + 'static,
 {
     let api: Api<DeserializeGuard<K>> = Api::all(client);
-    let config = labels.map_or_else(watcher::Config::default, |labels| watcher::Config::default().labels(labels));
     let unreadable = unreadable.clone();
     fill(api, config, (), move |event| only(read(event, &unreadable)?.modify(&adjust), &is_wanted))
 }
@@ -188,18 +194,32 @@ where
     (store, reflector::reflector(writer, events).filter_map(logged))
 }
 
-/// The objects that came, changed or went.
+/// The objects that came, changed or went, also those that went while the watch was away.
 pub(crate) fn changes<K>(store: Store<K>, events: impl Stream<Item = Event<K>>) -> impl Stream<Item = Arc<K>>
 where
     K: Resource + Clone + 'static,
     K::DynamicType: Eq + Hash + Clone,
 {
+    fn key<K: Resource>(object: &K) -> (Option<&str>, Option<&str>) {
+        (object.meta().namespace.as_deref(), object.meta().name.as_deref())
+    }
+    let mut before = Vec::new();
     events.flat_map(move |event| {
         stream::iter(match event {
             Event::Apply(object) | Event::Delete(object) => vec![Arc::new(object)],
-            // Only now does the cache have what was listed.
-            Event::InitDone => store.state(),
-            Event::Init | Event::InitApply(_) => Vec::new(),
+            // Until the list is complete, the cache has what was there before.
+            Event::Init => {
+                before = store.state();
+                Vec::new()
+            }
+            Event::InitApply(_) => Vec::new(),
+            Event::InitDone => {
+                let objects = store.state();
+                let there: HashSet<_> = objects.iter().map(|object| key(&**object)).collect();
+                let gone: Vec<_> =
+                    mem::take(&mut before).into_iter().filter(|object| !there.contains(&key(&**object))).collect();
+                [objects, gone].concat()
+            }
         })
     })
 }
@@ -319,7 +339,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn listeners_get_what_came_changed_and_went_and_a_list_when_it_is_complete() {
+    async fn listeners_get_what_came_changed_and_went_also_while_the_watch_was_away() {
         let mut writer = Writer::default();
         let store = writer.as_reader();
         let events = [
@@ -329,6 +349,11 @@ mod tests {
             Event::InitDone,
             Event::Apply(map("a", "2")),
             Event::Delete(map("b", "1")),
+            Event::Apply(map("c", "1")),
+            // The watch begins again.
+            Event::Init,
+            Event::InitApply(map("a", "3")),
+            Event::InitDone,
         ];
         let applied = stream::iter(events).inspect(|event| writer.apply_watcher_event(event));
         let mut changed: Vec<_> = changes(store, applied)
@@ -336,7 +361,7 @@ mod tests {
             .collect()
             .await;
         changed[..2].sort();
-        assert_eq!(changed, ["a=1", "b=1", "a=2", "b=1"]);
+        assert_eq!(changed, ["a=1", "b=1", "a=2", "b=1", "c=1", "a=3", "c=1"], "c went meanwhile");
     }
 
     #[test]

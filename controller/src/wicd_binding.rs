@@ -299,7 +299,7 @@ fn stand(cx: &Base, standing: Standing) {
     }
     wake_pools(cx);
     // Requests that wait are judged again.
-    cx.wicd.proven.notify_one();
+    cx.wicd.judge_again.notify_one();
 }
 
 fn wake_pools(cx: &Base) {

@@ -14,7 +14,7 @@ use k8s_openapi::{
 };
 use remote::{RemoteError, facts};
 use wnp_core::{
-    csr::{Claim, Outstanding, Verdict, verdict},
+    csr::{Claim, Outstanding, Verdict, request::Request, verdict},
     operation::join::{HostSeen, NodeSeen, Wanted, is_placed, on_host},
 };
 
@@ -114,12 +114,13 @@ pub fn csr(data: &[u8]) {
             ..Default::default()
         };
         let csr = CertificateSigningRequest { spec, ..Default::default() };
-        match verdict(&csr, &claims, &Outstanding::default(), "system:serviceaccount:a:b") {
+        let request = Request::read(&csr.spec.request.0);
+        match verdict(&csr, &request, &claims, &Outstanding::default(), "system:serviceaccount:a:b") {
             Verdict::Approve(_) => assert!(user.ends_with(NODE), "{user} got a certificate of {NODE}"),
             Verdict::Deny { message, .. } | Verdict::Wait { message } => crate::assert_fit_for_people(&message, 2000),
-            Verdict::NotOurs => {}
+            Verdict::NotOurs | Verdict::Queue { .. } => {}
         }
-        let nobody = verdict(&csr, &|_| None, &Outstanding::default(), "system:serviceaccount:a:b");
+        let nobody = verdict(&csr, &request, &|_| None, &Outstanding::default(), "system:serviceaccount:a:b");
         assert!(!matches!(nobody, Verdict::Approve(_)), "approved for a host of no pool");
     }
 }

@@ -11,21 +11,25 @@ use kube::{
         Controller,
         controller::{self, Action},
         reflector::{ObjectRef, Store},
+        watcher,
     },
 };
 use parking_lot::Mutex;
 use serde_json::json;
-use tokio::{sync::Notify, time::Instant};
+use tokio::{sync::Semaphore, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
-use super::{Claim, Hosts, Kind, Outstanding, Own, Verdict, index::Index, verdict};
+use super::{Again, Claim, Hosts, Kind, Outstanding, Own, Verdict, index::Index, verdict};
 use crate::{
     supervision::{Panicked, catch},
     unreadable::Unreadable,
     watch::{self, Event},
 };
-use wnp_core::csr::{hosts_of, is_finished};
+use wnp_core::csr::{
+    hosts_of, is_finished,
+    request::{MAX_BYTES, Request},
+};
 
 /// Approved by this operator; the reason of the `Approved` condition.
 pub(super) const APPROVED_REASON: &str = "WindowsNodePoolApproved";
@@ -33,9 +37,14 @@ pub(super) const APPROVED_REASON: &str = "WindowsNodePoolApproved";
 const AGAIN: Duration = Duration::from_mins(1);
 /// Time after which a request is evaluated again that the API server could not answer for.
 const RETRY: Duration = Duration::from_secs(10);
-/// No limit to the requests that are evaluated at a time. The client limits what it sends, those first that came first. A limit here would have the
-/// others wait in no order, so that one that is always passed over waits until its host gives up.
+/// No limit to the requests that the controller has in hand. Beyond one, it would take them in no order, and one that is always passed over would wait until
+/// its host gives up.
 const UNLIMITED: u16 = 0;
+/// Requests that are decided at a time, those first that came first. Each takes two requests to the API server, of which the client sends few at a
+/// time: more at once would only hold up everything else.
+const DECISIONS: usize = 128;
+/// Objects of a page of the list. They may have a megabyte each.
+const PAGE: u32 = 50;
 
 /// Watches all requests and approves or denies those of the operator's hosts, until `shutdown`.
 ///
@@ -45,7 +54,7 @@ const UNLIMITED: u16 = 0;
 ///   for another cause.
 /// - `own` names the operator's own requests. Those that this process is issuing are approved where they are issued; those that a process left when it
 ///   died are approved here.
-/// - `poke` (by `notify_one`) has everything judged again at once, for when a host has been proven.
+/// - `again` has requests judged again, for changes that no request shows.
 ///
 /// One replica at a time should run this; two would do no harm, since each write is bound to the version that was judged.
 pub async fn run<H: Hosts>(
@@ -54,12 +63,17 @@ pub async fn run<H: Hosts>(
     revise: impl Fn(Verdict) -> Verdict + Send + Sync + 'static,
     on_verdict: impl Fn(&Verdict, &CertificateSigningRequest) + Send + Sync + 'static,
     own: Own,
-    poke: Arc<Notify>,
+    again: Again,
     shutdown: CancellationToken,
 ) {
     // No pool waits for what cannot be read here: those who post a request choose its labels.
-    let (requests, events) =
-        watch::readable(client.clone(), None, &Unreadable::default(), |_| (), |csr| !is_finished(csr));
+    let (requests, events) = watch::readable(
+        client.clone(),
+        watcher::Config::default().page_size(PAGE),
+        &Unreadable::default(),
+        keep_essentials,
+        |csr| !is_finished(csr),
+    );
     let (first, firsts) = mpsc::unbounded();
     let approver = Arc::new(Approver {
         api: Api::all(client),
@@ -69,19 +83,22 @@ pub async fn run<H: Hosts>(
         on_verdict: Box::new(on_verdict),
         index: Mutex::new(Index::new(own.user.clone(), Instant::now())),
         own,
+        decisions: Semaphore::new(DECISIONS),
         first,
     });
-    let observer = approver.clone();
+    let (observer, waiting) = (approver.clone(), approver.clone());
+    let waiting = again.waiting.flat_map(move |()| stream::iter(waiting.index.lock().waiting()));
     // The index has a change before the request is judged.
     let events = events.inspect(move |event| observer.observe(event));
-    let pokes = stream::unfold(poke, |poke| async {
-        poke.notified().await;
-        Some(((), poke))
+    let all = stream::unfold(again.all, |all| async {
+        all.notified().await;
+        Some(((), all))
     });
     Controller::for_shared_stream(watch::changes(requests.clone(), events), requests)
         .with_config(controller::Config::default().concurrency(UNLIMITED))
         .reconcile_on(firsts.map(|name: String| ObjectRef::new(&name)))
-        .reconcile_all_on(pokes)
+        .reconcile_on(waiting.map(|name| ObjectRef::new(&name)))
+        .reconcile_all_on(all)
         .graceful_shutdown_on(shutdown.cancelled_owned())
         .run(reconcile, error_policy, approver)
         .for_each(|_| async {})
@@ -100,6 +117,8 @@ struct Approver<H> {
     on_verdict: Box<OnVerdict>,
     own: Own,
     index: Mutex<Index>,
+    /// A place for each decision that is made at a time.
+    decisions: Semaphore,
     /// Takes the names of requests that have become the first in their queues.
     first: mpsc::UnboundedSender<String>,
 }
@@ -141,25 +160,47 @@ impl<H: Hosts> Approver<H> {
 
     /// Judges a request on what is known, confirms that with the API server, and writes the verdict.
     async fn carry_out(&self, csr: &CertificateSigningRequest) -> kube::Result<()> {
-        let (verdict, csr) = match self.judge(csr) {
+        let verdict = match self.judge(csr) {
             Verdict::Approve(_) if self.is_being_issued(csr) => return Ok(()),
-            Verdict::Approve(_) | Verdict::Deny { .. } if self.has_decided(csr) => return Ok(()),
-            Verdict::Approve(_) | Verdict::Deny { .. } => {
-                let decided = confirm_and_decide(&self.api, &self.hosts, &self.revise, &self.own.user, csr).await?;
-                if matches!(decided.0, Verdict::Approve(_) | Verdict::Deny { .. }) {
-                    self.own.issuing.decided(csr.uid().unwrap_or_default(), std::time::Instant::now());
-                }
-                decided
-            }
-            undecided => (undecided, csr.clone()),
+            judged @ (Verdict::Approve(_) | Verdict::Deny { .. }) => match self.decide_in_turn(csr, &judged).await? {
+                Some(verdict) => verdict,
+                None => return Ok(()),
+            },
+            undecided => undecided,
         };
-        let name = csr.name_any();
-        if self.with_index(|index, _| index.is_news(&name, &verdict)) {
+        if self.index.lock().is_news(csr, &verdict, Instant::now()) {
+            let name = csr.name_any();
             let requester = csr.spec.username.as_deref().unwrap_or_default();
             info!(name, requester, signer = csr.spec.signer_name, ?verdict, "judged a certificate request");
-            (self.on_verdict)(&verdict, &csr);
+            (self.on_verdict)(&verdict, csr);
         }
         Ok(())
+    }
+
+    /// Decides a request when it is its turn. Gives the verdict that was written, or what else the API server's objects lead to; nothing if the request is
+    /// decided or has changed meanwhile, or its host has had too many approved.
+    async fn decide_in_turn(&self, csr: &CertificateSigningRequest, judged: &Verdict) -> kube::Result<Option<Verdict>> {
+        // Never closed.
+        let _place = self.decisions.acquire().await;
+        let request = {
+            let mut index = self.index.lock();
+            let is_allowed = match judged {
+                Verdict::Approve(_) => index.allows_approval(csr, Instant::now()),
+                _ => true,
+            };
+            if !is_allowed || !self.is_as_known(csr) || self.has_decided(csr) {
+                return Ok(None);
+            }
+            index.request(csr)
+        };
+        let verdict = confirm_and_decide(&self.api, &self.hosts, &self.revise, &self.own.user, csr, &request).await?;
+        if let Verdict::Approve(_) | Verdict::Deny { .. } = verdict {
+            self.own.issuing.decided(csr.uid().unwrap_or_default(), std::time::Instant::now());
+        }
+        if let Verdict::Approve(_) = verdict {
+            self.index.lock().count_approval(csr, Instant::now());
+        }
+        Ok(Some(verdict))
     }
 
     /// Whether this process has posted it, and is about to approve it itself.
@@ -172,11 +213,16 @@ impl<H: Hosts> Approver<H> {
         csr.uid().is_some_and(|uid| self.own.issuing.has_decided(&uid, std::time::Instant::now()))
     }
 
+    /// Whether the cache has it, as it is here. If so, the index forgets it only later.
+    fn is_as_known(&self, csr: &CertificateSigningRequest) -> bool {
+        let known = self.requests.get(&ObjectRef::from_obj(csr));
+        known.is_some_and(|known| known.resource_version() == csr.resource_version())
+    }
+
     /// The verdict on what is known, and on what may be written now.
     fn judge(&self, csr: &CertificateSigningRequest) -> Verdict {
         let verdict = self.with_index(|index, claims| {
-            let known = self.requests.get(&ObjectRef::from_obj(csr));
-            if known.is_none_or(|known| known.resource_version() != csr.resource_version()) {
+            if !self.is_as_known(csr) {
                 // The index knows more. The change has the request judged again.
                 return Verdict::NotOurs;
             }
@@ -203,17 +249,28 @@ pub(super) async fn confirm_and_decide<H: Hosts>(
     revise: &Revise,
     operator_user: &str,
     csr: &CertificateSigningRequest,
-) -> kube::Result<(Verdict, CertificateSigningRequest)> {
+    request: &Request,
+) -> kube::Result<Verdict> {
     let kind = Kind::of_signer(&csr.spec.signer_name);
     let mut confirmed = BTreeMap::new();
-    for node in hosts_of(&csr.spec, &|node| hosts.lookup(node), operator_user) {
+    for node in hosts_of(&csr.spec, request, &|node| hosts.lookup(node), operator_user) {
         let claim = hosts.confirm(&node, kind).await?;
         confirmed.insert(node, claim);
     }
     let claims = |node: &str| confirmed.get(node).cloned().unwrap_or_else(|| hosts.lookup(node));
     // Which of several is first was decided before.
-    let verdict = revise(verdict(csr, &claims, &Outstanding::default(), operator_user));
-    decide(api, csr, &verdict).await.map(|written| (verdict, written))
+    let verdict = revise(verdict(csr, request, &claims, &Outstanding::default(), operator_user));
+    decide(api, csr, &verdict).await.map(|_| verdict)
+}
+
+/// Removes from a request what no decision reads. A requester can fill each of these with a megabyte. Of a longer `spec.request` than is read, as much stays
+/// as shows that.
+fn keep_essentials(csr: &mut CertificateSigningRequest) {
+    let metadata = &mut csr.metadata;
+    (metadata.annotations, metadata.labels, metadata.finalizers, metadata.owner_references) = (None, None, None, None);
+    csr.spec.extra = None;
+    csr.spec.request.0.truncate(MAX_BYTES + 1);
+    csr.spec.request.0.shrink_to_fit();
 }
 
 /// Writes a verdict to the `approval` subresource of exactly the version that was judged.
@@ -229,7 +286,7 @@ pub(super) async fn decide(
             ("Approved", APPROVED_REASON, "valid in every check for a proven host of a WindowsNodePool")
         }
         Verdict::Deny { reason, message } => ("Denied", *reason, message.as_str()),
-        Verdict::NotOurs | Verdict::Wait { .. } => return Ok(csr.clone()),
+        Verdict::NotOurs | Verdict::Wait { .. } | Verdict::Queue { .. } => return Ok(csr.clone()),
     };
     let mut conditions = csr.status.as_ref().and_then(|status| status.conditions.clone()).unwrap_or_default();
     conditions.push(CertificateSigningRequestCondition {

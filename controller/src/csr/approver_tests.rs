@@ -1,12 +1,17 @@
 //! The approver against a scripted API server.
 
-use std::cell::Cell;
+use std::{
+    cell::Cell,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use serde_json::Value;
 
+use tokio::sync::Notify;
+
 use super::*;
 use crate::{
-    csr::{Claim, Issuing, forge::Forged},
+    csr::{Again, Claim, Issuing, forge::Forged},
     fake_api::{FakeApi, list},
 };
 
@@ -78,7 +83,8 @@ async fn run_until(api: &FakeApi, poke: Arc<Notify>, condition: impl Fn(&[(Strin
         noted.lock().push((csr.name_any(), verdict.clone()));
     };
     let own = Own { user: OPERATOR.into(), issuing: Issuing::default() };
-    let running = tokio::spawn(run(api.client(), Known, |verdict| verdict, on_verdict, own, poke, on_stop));
+    let again = Again { all: poke, ..Again::default() };
+    let running = tokio::spawn(run(api.client(), Known, |verdict| verdict, on_verdict, own, again, on_stop));
     let holds = async {
         while !condition(&reported.lock()) {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -111,12 +117,11 @@ async fn the_second_request_of_a_host_waits_until_the_first_is_issued() {
         api.on("PATCH", &approval(name), 200, issued(request));
     }
     let second_approved = |reported: &[(String, Verdict)]| {
-        if reported.len() == 2 {
+        if reported.len() == 1 {
             assert_eq!(names(reported, is_approval), ["first"]);
-            assert_eq!(names(reported, |v| matches!(v, Verdict::Wait { .. })), ["second"]);
             release.notify_one();
         }
-        reported.len() == 3
+        reported.len() == 2
     };
     let reported = run_until(&api, Arc::default(), second_approved).await;
     assert_eq!(names(&reported.lock(), is_approval), ["first", "second"]);
@@ -213,4 +218,60 @@ async fn after_a_conflict_a_request_is_judged_again() {
     };
     let reported = run_until(&api, poke.clone(), judged_again).await;
     assert_eq!(names(&reported.lock(), is_approval), ["csr-1"]);
+}
+
+/// A host that is proven once the flag is set.
+struct LateProof(Arc<AtomicBool>);
+
+impl Hosts for LateProof {
+    fn lookup(&self, node: &str) -> Option<Claim> {
+        let proven = self.0.load(Ordering::Relaxed);
+        Some(Claim { node_name: node.into(), joined: true, proven, ..Claim::default() })
+    }
+
+    async fn confirm(&self, node: &str, _kind: Option<Kind>) -> kube::Result<Option<Claim>> {
+        Ok(self.lookup(node))
+    }
+}
+
+#[tokio::test]
+async fn what_waits_is_judged_again_when_its_host_is_proven() {
+    let api = FakeApi::new();
+    let early = right("early", "win-1", 1);
+    listed(&api, std::slice::from_ref(&early));
+    api.hang("GET", &format!("{REQUESTS}?watch=true"));
+    api.on("PATCH", &approval("early"), 200, issued(&early));
+    let (is_proven, stop) = (Arc::new(AtomicBool::new(false)), CancellationToken::new());
+    let (prove, waiting) = mpsc::unbounded();
+    let (reported, mut reports) = mpsc::unbounded();
+    let on_verdict = move |verdict: &Verdict, _: &CertificateSigningRequest| {
+        reported.unbounded_send(is_approval(verdict)).unwrap();
+    };
+    let own = Own { user: OPERATOR.into(), issuing: Issuing::default() };
+    let again = Again { waiting: waiting.boxed(), ..Again::default() };
+    let hosts = LateProof(is_proven.clone());
+    let running = tokio::spawn(run(api.client(), hosts, |verdict| verdict, on_verdict, own, again, stop.clone()));
+    assert_eq!(reports.next().await, Some(false), "it waits");
+    is_proven.store(true, Ordering::Relaxed);
+    prove.unbounded_send(()).unwrap();
+    assert_eq!(tokio::time::timeout(Duration::from_secs(20), reports.next()).await, Ok(Some(true)));
+    stop.cancel();
+    running.await.unwrap();
+}
+
+/// A host that was taken over may post hundreds of requests of a megabyte each.
+#[test]
+fn of_a_large_request_no_more_is_kept_than_shows_that_it_is_one() {
+    let large = "x".repeat(1 << 20);
+    let mut object = right("large", "win-1", 1);
+    object["metadata"]["annotations"] = json!({"a": large});
+    object["metadata"]["labels"] = json!({"a": large});
+    object["spec"]["extra"] = json!({"a": [large]});
+    let mut csr: CertificateSigningRequest = serde_json::from_value(object).unwrap();
+    csr.spec.request.0.extend(large.as_bytes());
+    keep_essentials(&mut csr);
+    assert!(serde_json::to_vec(&csr).unwrap().len() < 2 * MAX_BYTES);
+    let request = Request::read(&csr.spec.request.0);
+    let judged = verdict(&csr, &request, &|node| Known.lookup(node), &Outstanding::default(), OPERATOR);
+    assert!(matches!(judged, Verdict::Deny { reason: "TooLarge", .. }), "{judged:?}");
 }

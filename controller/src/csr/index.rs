@@ -1,23 +1,21 @@
 //! What the verdict on one request depends on beside the request: the others that are open. Pure.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
-    time::Duration,
 };
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::ResourceExt;
 use tokio::time::Instant;
-use tracing::warn;
-use wnp_core::csr::is_decided;
+use wnp_core::csr::{is_decided, request::Request};
 
-use super::{Claim, Outstanding, Verdict, open::OpenRequests, verdict};
-
-/// Denials for one requester in each [`WINDOW`].
-const MAX_DENIALS: u32 = 10;
-/// Interval after which the count of denials begins again.
-const WINDOW: Duration = Duration::from_mins(1);
+use super::{
+    Claim, Outstanding, Verdict,
+    open::{OpenRequests, is_of_one_host},
+    rate::Rate,
+    verdict,
+};
 
 /// What is known about the host of a node name.
 type Claims<'a> = &'a dyn Fn(&str) -> Option<Claim>;
@@ -28,11 +26,16 @@ pub(super) struct Index {
     operator_user: String,
     open: OpenRequests,
     outstanding: Outstanding,
+    /// What the requests say, by name and UID. To read one costs the check of a signature.
+    read: HashMap<String, (Option<String>, Arc<Request>)>,
     /// Names of requests that have become the first in their queues, to be judged again.
     pub(super) firsts: Vec<String>,
     /// The last reported cause of each waiting request.
     waiting: BTreeMap<String, Verdict>,
-    denials: Denials,
+    /// Each of these is a write or an event, which a requester, perhaps a host that was taken over, must not have made without limit.
+    denials: Rate,
+    approvals: Rate,
+    waits: Rate,
 }
 
 impl Index {
@@ -41,9 +44,12 @@ impl Index {
             operator_user,
             open: OpenRequests::default(),
             outstanding: Outstanding::default(),
+            read: HashMap::new(),
             firsts: Vec::new(),
             waiting: BTreeMap::new(),
-            denials: Denials { began: now, counts: BTreeMap::new() },
+            denials: Rate::new(now),
+            approvals: Rate::new(now),
+            waits: Rate::new(now),
         }
     }
 
@@ -53,6 +59,7 @@ impl Index {
         self.observe(all.iter().map(AsRef::as_ref), claims);
         let names: BTreeSet<String> = all.iter().map(|csr| csr.name_any()).collect();
         self.waiting.retain(|name, _| names.contains(name));
+        self.read.retain(|name, _| names.contains(name));
     }
 
     /// Takes in the present state of requests.
@@ -71,18 +78,35 @@ impl Index {
     }
 
     fn enqueue(&mut self, csr: &CertificateSigningRequest, claims: Claims<'_>) {
-        self.firsts.extend(if self.open.is_due(csr) {
-            self.outstanding.observe(csr, claims, &self.operator_user)
+        let first = if self.open.is_due(csr) {
+            let request = self.request(csr);
+            self.outstanding.observe(csr, &request, claims, &self.operator_user)
         } else {
             self.outstanding.forget(&csr.name_any())
-        });
+        };
+        self.firsts.extend(first);
+    }
+
+    /// What an open request says.
+    pub(super) fn request(&mut self, csr: &CertificateSigningRequest) -> Arc<Request> {
+        let (name, uid) = (csr.name_any(), csr.uid());
+        match self.read.get(&name) {
+            Some((known, request)) if *known == uid => request.clone(),
+            _ => {
+                let request = Arc::new(Request::read(&csr.spec.request.0));
+                self.read.insert(name, (uid, request.clone()));
+                request
+            }
+        }
     }
 
     /// Forgets a request that went or is finished.
     pub(super) fn forget(&mut self, csr: &CertificateSigningRequest) {
+        let name = csr.name_any();
         self.open.forget(csr);
-        self.waiting.remove(&csr.name_any());
-        self.firsts.extend(self.outstanding.forget(&csr.name_any()));
+        self.waiting.remove(&name);
+        self.read.remove(&name);
+        self.firsts.extend(self.outstanding.forget(&name));
     }
 
     /// Judges a request as it was observed last. `all` lists the open requests.
@@ -97,55 +121,56 @@ impl Index {
             self.enqueue(csr, claims);
             return Verdict::NotOurs;
         }
-        let mut judged = verdict(csr, claims, &self.outstanding, &self.operator_user);
+        let request = self.request(csr);
+        let mut judged = verdict(csr, &request, claims, &self.outstanding, &self.operator_user);
         if matches!(judged, Verdict::Approve(_)) != self.outstanding.is_first(&csr.name_any()) {
             // The first in a queue is approved and no other. Where that is not so, the claims have changed since it was observed:
             // others may have become right, too, and be older.
             self.observe(all().iter().map(AsRef::as_ref), claims);
-            judged = verdict(csr, claims, &self.outstanding, &self.operator_user);
+            judged = verdict(csr, &request, claims, &self.outstanding, &self.operator_user);
         }
         match judged {
             // During a flood of wrong requests, the rest waits for the next minute.
-            Verdict::Deny { .. } if !self.denials.admit(csr.spec.username.as_deref().unwrap_or_default(), now) => {
-                Verdict::NotOurs
-            }
+            Verdict::Deny { .. } if !self.denials.admit(requester(csr), now) => Verdict::NotOurs,
             judged => judged,
         }
     }
 
+    /// Whether one more request of the same host may be approved now. Other requesters ask for many hosts.
+    pub(super) fn allows_approval(&mut self, csr: &CertificateSigningRequest, now: Instant) -> bool {
+        !is_of_one_host(csr) || self.approvals.allows(requester(csr), now)
+    }
+
+    /// Notes that a request was approved.
+    pub(super) fn count_approval(&mut self, csr: &CertificateSigningRequest, now: Instant) {
+        self.approvals.admit(requester(csr), now);
+    }
+
     /// Whether the verdict is to be reported: it is written, or is another cause to wait than before.
-    pub(super) fn is_news(&mut self, name: &str, verdict: &Verdict) -> bool {
+    pub(super) fn is_news(&mut self, csr: &CertificateSigningRequest, verdict: &Verdict, now: Instant) -> bool {
+        let name = csr.name_any();
         match verdict {
-            Verdict::Wait { .. } => self.waiting.insert(name.to_owned(), verdict.clone()).as_ref() != Some(verdict),
-            Verdict::NotOurs => {
-                self.waiting.remove(name);
+            Verdict::Wait { .. } => {
+                self.waiting.insert(name, verdict.clone()).as_ref() != Some(verdict)
+                    && self.waits.admit(requester(csr), now)
+            }
+            // The cause is another request of the same host, of which a host can have any number.
+            Verdict::NotOurs | Verdict::Queue { .. } => {
+                self.waiting.remove(&name);
                 false
             }
             Verdict::Approve(_) | Verdict::Deny { .. } => true,
         }
     }
-}
 
-/// Denials for each requester since `began`. Each is a write and an event: a requester, which may be a host that was taken over, must not
-/// have them made without limit. (Approvals are bounded by themselves: one at a time for each host and kind.)
-#[derive(Debug)]
-struct Denials {
-    began: Instant,
-    counts: BTreeMap<String, u32>,
-}
-
-impl Denials {
-    fn admit(&mut self, requester: &str, now: Instant) -> bool {
-        if now.duration_since(self.began) >= WINDOW {
-            *self = Self { began: now, counts: BTreeMap::new() };
-        }
-        let count = self.counts.entry(requester.to_owned()).or_default();
-        *count = count.saturating_add(1);
-        if *count == MAX_DENIALS + 1 {
-            warn!(requester, "too many wrong certificate requests; more are denied in a minute");
-        }
-        *count <= MAX_DENIALS
+    /// Names of the requests that wait for something else than their turn.
+    pub(super) fn waiting(&self) -> Vec<String> {
+        self.waiting.keys().cloned().collect()
     }
+}
+
+fn requester(csr: &CertificateSigningRequest) -> &str {
+    csr.spec.username.as_deref().unwrap_or_default()
 }
 
 #[cfg(test)]

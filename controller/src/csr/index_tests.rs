@@ -2,7 +2,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
 
 use super::*;
-use crate::csr::{Kind, forge::Forged};
+use crate::csr::{Kind, forge::Forged, rate::LIMIT};
 
 const OPERATOR: &str = "system:serviceaccount:windows:windows-node-pools";
 
@@ -53,7 +53,7 @@ fn judge(index: &mut Index, csr: &Request, all: &[Request], claims: Claims<'_>) 
     let verdict = index.judge(csr, || all.to_vec(), claims, Instant::now());
     let word = match verdict {
         Verdict::Approve(_) => "approve",
-        Verdict::Wait { .. } => "wait",
+        Verdict::Wait { .. } | Verdict::Queue { .. } => "wait",
         Verdict::Deny { .. } => "deny",
         Verdict::NotOurs => "leave",
     };
@@ -126,16 +126,20 @@ fn a_host_that_has_given_up_on_a_request_gets_the_next() {
 fn the_cause_of_waiting_is_reported_once() {
     let [older, younger] = two();
     let [one, other] = ["one", "other"].map(|message| Verdict::Wait { message: message.into() });
+    let queued = Verdict::Queue { behind: "another".into() };
     let mut index = index();
     let all = [older.clone(), younger.clone()];
     index.replace(&all, &proven);
-    let waits = |index: &mut Index, cause: &Verdict| index.is_news("older", cause);
+    let waits = |index: &mut Index, cause: &Verdict| index.is_news(&older, cause, Instant::now());
     assert!(waits(&mut index, &one) && !waits(&mut index, &one));
     assert!(waits(&mut index, &other) && !waits(&mut index, &other));
     index.replace(&all, &proven);
     assert!(!waits(&mut index, &other), "the watch has only begun again");
     assert!(!waits(&mut index, &Verdict::NotOurs));
     assert!(waits(&mut index, &other), "it waits again");
+    assert_eq!(index.waiting(), ["older"]);
+    assert!(!waits(&mut index, &queued), "its turn comes by itself");
+    assert_eq!(index.waiting(), [""; 0]);
     index.replace(&[younger], &proven);
     assert!(waits(&mut index, &other), "another of its name");
     index.forget(&older);
@@ -143,12 +147,39 @@ fn the_cause_of_waiting_is_reported_once() {
 }
 
 #[test]
-fn one_requester_is_not_denied_without_limit() {
-    let begin = Instant::now();
-    let mut denials = Denials { began: begin, counts: BTreeMap::new() };
-    let later = begin + WINDOW / 2;
-    let admitted = (0..1000).filter(|_| denials.admit("system:wicd-node:a", later)).count();
-    assert_eq!(admitted, MAX_DENIALS as usize);
-    assert!(denials.admit("system:wicd-node:b", later), "another one is not held up");
-    assert!(denials.admit("system:wicd-node:a", begin + WINDOW));
+fn a_host_cannot_have_any_number_of_events_and_approvals() {
+    let pem = Forged::new("system:node:win-1", &["system:nodes"]).pem();
+    let all: Vec<Request> = (0..100).map(|n| renewal(&format!("csr-{n}"), n, &pem)).collect();
+    let (mut index, now) = (index(), Instant::now());
+    let cause = Verdict::Wait { message: "a proof".into() };
+    assert_eq!(all.iter().filter(|csr| index.is_news(csr, &cause, now)).count(), LIMIT as usize);
+    let approved = all.iter().filter(|csr| {
+        let is_allowed = index.allows_approval(csr, now);
+        index.count_approval(csr, now);
+        is_allowed
+    });
+    assert_eq!(approved.count(), LIMIT as usize);
+
+    let of_operator = |csr: &Request| {
+        let mut csr = (**csr).clone();
+        csr.spec.username = Some(OPERATOR.into());
+        csr
+    };
+    assert!(all.iter().all(|csr| index.allows_approval(&of_operator(csr), now)), "it asks for all hosts");
+}
+
+#[test]
+fn a_request_is_read_once_and_another_of_its_name_again() {
+    let [older, _] = two();
+    let mut index = index();
+    let uid = |uid: &str| {
+        let mut csr = (*older).clone();
+        csr.metadata.uid = Some(uid.into());
+        csr
+    };
+    let first = index.request(&uid("1"));
+    assert!(Arc::ptr_eq(&first, &index.request(&uid("1"))));
+    assert!(!Arc::ptr_eq(&first, &index.request(&uid("2"))));
+    index.forget(&uid("2"));
+    assert!(index.read.is_empty());
 }

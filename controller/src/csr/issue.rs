@@ -167,6 +167,10 @@ pub async fn request_and_sign(
             break;
         }
         csr = match decide(&api, &csr, &Verdict::Approve(kind)).await {
+            Ok(approved) => {
+                issuing.decided(approved.uid().unwrap_or_default(), std::time::Instant::now());
+                approved
+            }
             // A person, or the approver of this operator to whom it was an orphan, got there first.
             Err(kube::Error::Api(status)) if status.is_conflict() && attempt < APPROVAL_ATTEMPTS => {
                 let now = api.get(&name).await.map_err(failed("read"))?;
@@ -176,9 +180,8 @@ pub async fn request_and_sign(
                 }
                 now
             }
-            result => result.map_err(failed("approve"))?,
+            Err(error) => return Err(failed("approve")(error)),
         };
-        issuing.decided(csr.uid().unwrap_or_default(), std::time::Instant::now());
     }
 
     let uid = csr.uid();
@@ -221,8 +224,8 @@ fn build(
     csr_pem: &str,
     expiration: Duration,
 ) -> Result<CertificateSigningRequest, CsrError> {
-    let public_key = Request::read(csr_pem.as_bytes()).public_key;
-    let hash = hex::encode(&Sha256::digest(&public_key)[..8]);
+    let request = Request::read(csr_pem.as_bytes());
+    let hash = hex::encode(&Sha256::digest(&request.public_key)[..8]);
     let mut csr = CertificateSigningRequest {
         metadata: ObjectMeta {
             name: Some(format!("{}-{}-{hash}", kind.as_str(), claim.node_name)),
@@ -239,14 +242,14 @@ fn build(
         status: None,
     };
     let known = |node: &str| (node == claim.node_name).then(|| claim.clone());
-    match verdict(&csr, &known, &Outstanding::default(), OPERATOR) {
+    match verdict(&csr, &request, &known, &Outstanding::default(), OPERATOR) {
         Verdict::Approve(found) if found == kind => {
             csr.spec.username = None;
             Ok(csr)
         }
         Verdict::Deny { reason, message } => Err(CsrError::Refused { reason, message }),
         Verdict::Wait { message } => Err(CsrError::Refused { reason: "HostNotProven", message }),
-        Verdict::NotOurs | Verdict::Approve(_) => {
+        Verdict::NotOurs | Verdict::Queue { .. } | Verdict::Approve(_) => {
             let message = format!("it does not name node {}", claim.node_name);
             Err(CsrError::Refused { reason: "WrongSubject", message })
         }

@@ -5,6 +5,7 @@ mod index;
 mod issue;
 mod issuing;
 mod open;
+mod rate;
 mod renewals;
 
 #[cfg(test)]
@@ -15,6 +16,14 @@ mod forge;
 mod swapped_tests;
 #[cfg(test)]
 mod together_tests;
+
+use std::sync::Arc;
+
+use futures::{
+    StreamExt as _,
+    stream::{self, BoxStream},
+};
+use tokio::sync::Notify;
 
 pub use approver::run;
 pub use issue::{CsrError, operator_user, request_and_sign};
@@ -29,6 +38,20 @@ pub struct Own {
     pub user: String,
     /// Those that are left to [`request_and_sign`] in this process.
     pub issuing: Issuing,
+}
+
+/// What has the approver judge requests again.
+pub struct Again {
+    /// By `notify_one`: all of them, because other verdicts are possible.
+    pub all: Arc<Notify>,
+    /// Those that wait, because more may be proven of a host.
+    pub waiting: BoxStream<'static, ()>,
+}
+
+impl Default for Again {
+    fn default() -> Self {
+        Self { all: Arc::default(), waiting: stream::pending().boxed() }
+    }
 }
 
 /// Where the approver learns about hosts.

@@ -1,4 +1,4 @@
-//! How many requests of one host are judged at a time. Pure.
+//! How many requests of one requester are judged at a time. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,51 +7,58 @@ use wnp_core::csr::{Place, is_decided, place};
 
 use super::Kind;
 
-/// Requests of one host to one signer that are judged at a time. A host that was taken over may make any number, and each costs the check
-/// of a signature whenever anything is judged again. Each signer has its own: serving requests that wait for a person, of which a kubelet
-/// makes a new one every quarter of an hour, must not hold up the renewal of the identity of the host.
+/// Requests of one host for one kind of certificate that are judged at a time. A host that was taken over may make any number, and each costs the
+/// check of a signature. Each kind has its own: serving requests that wait for a person, of which a kubelet makes a new one every quarter of an
+/// hour, must not hold up the renewal of the identity of the host.
 const MAX_OF_ONE_HOST: usize = 20;
+/// The same for other requesters, which may ask for many hosts.
+const MAX_OF_OTHERS: usize = 1000;
 
-/// The undecided requests that each host made to each signer, the oldest first.
+/// Who made a request, and for what. The signers that issue none of the operator's certificates are one: a requester can invent any number.
+type Source = (String, Option<Kind>);
+
+/// The undecided requests of each source, the oldest first.
 #[derive(Debug, Default)]
-pub(super) struct OpenRequests(BTreeMap<(String, String), BTreeSet<Place>>);
+pub(super) struct OpenRequests(BTreeMap<Source, BTreeSet<Place>>);
 
 impl OpenRequests {
     /// Takes in the present state of a request.
     pub(super) fn observe(&mut self, csr: &CertificateSigningRequest) {
         if is_decided(csr) {
             self.forget(csr);
-        } else if let Some(host) = of_one_host(csr) {
-            self.0.entry(host).or_default().insert(place(csr));
+        } else {
+            self.0.entry(source(csr)).or_default().insert(place(csr));
         }
     }
 
     /// Forgets a request.
     pub(super) fn forget(&mut self, csr: &CertificateSigningRequest) {
-        if let Some(host) = of_one_host(csr)
-            && let Some(places) = self.0.get_mut(&host)
-        {
+        let source = source(csr);
+        if let Some(places) = self.0.get_mut(&source) {
             places.remove(&place(csr));
             if places.is_empty() {
-                self.0.remove(&host);
+                self.0.remove(&source);
             }
         }
     }
 
-    /// Whether a request is judged now. Of one host that makes too many only the newest are: it has given up on the others.
+    /// Whether a request is judged now. Of a requester that makes too many only the newest are: it has given up on the others.
     pub(super) fn is_due(&self, csr: &CertificateSigningRequest) -> bool {
-        let places = of_one_host(csr).and_then(|host| self.0.get(&host));
-        let Some(places) = places.filter(|p| p.len() > MAX_OF_ONE_HOST) else { return true };
+        let most = if is_of_one_host(csr) { MAX_OF_ONE_HOST } else { MAX_OF_OTHERS };
+        let Some(places) = self.0.get(&source(csr)).filter(|p| p.len() > most) else { return true };
         let place = place(csr);
-        is_decided(csr) || places.iter().rev().take(MAX_OF_ONE_HOST).any(|p| *p == place)
+        is_decided(csr) || places.iter().rev().take(most).any(|p| *p == place)
     }
 }
 
-/// The requester and the signer, if the requester is a host. Others ask for many hosts.
-fn of_one_host(csr: &CertificateSigningRequest) -> Option<(String, String)> {
+/// Whether a host has made it, with its own identity.
+pub(super) fn is_of_one_host(csr: &CertificateSigningRequest) -> bool {
     let user = csr.spec.username.as_deref().unwrap_or_default();
-    let prefixes = [Kind::KubeletClient.user_prefix(), Kind::WicdClient.user_prefix()];
-    prefixes.iter().any(|prefix| user.starts_with(prefix)).then(|| (user.to_owned(), csr.spec.signer_name.clone()))
+    [Kind::KubeletClient, Kind::WicdClient].iter().any(|kind| user.starts_with(kind.user_prefix()))
+}
+
+fn source(csr: &CertificateSigningRequest) -> Source {
+    (csr.spec.username.clone().unwrap_or_default(), Kind::of_signer(&csr.spec.signer_name))
 }
 
 #[cfg(test)]
@@ -88,6 +95,29 @@ mod tests {
         open.observe(&request("a-999", "system:wicd-node:a", 999, &denied));
         open.forget(&of_host[998]);
         assert_eq!(due(&open)[0], "a-978");
+    }
+
+    #[test]
+    fn a_host_that_invents_signers_has_no_more_requests_judged() {
+        let mut open = OpenRequests::default();
+        let of_host: Vec<_> = (0..100)
+            .map(|n| {
+                let mut csr = request(&format!("a-{n}"), "system:node:a", n, &json!({}));
+                csr.spec.signer_name = format!("example.com/{n}");
+                csr
+            })
+            .collect();
+        of_host.iter().for_each(|csr| open.observe(csr));
+        assert_eq!(of_host.iter().filter(|csr| open.is_due(csr)).count(), MAX_OF_ONE_HOST);
+    }
+
+    #[test]
+    fn another_requester_has_many_judged_and_not_any_number() {
+        let mut open = OpenRequests::default();
+        let all: Vec<_> = (0..2000).map(|n| request(&format!("a-{n}"), "system:bootstrap:a", n, &json!({}))).collect();
+        all.iter().for_each(|csr| open.observe(csr));
+        assert_eq!(all.iter().filter(|csr| open.is_due(csr)).count(), MAX_OF_OTHERS);
+        assert!(open.is_due(&all[1999]));
     }
 
     /// At an address that nothing proves, a kubelet makes one serving request after another, and each waits for a person.

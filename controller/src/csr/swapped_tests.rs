@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::{Claim, CsrError, Hosts, Issuing, Kind, approver::confirm_and_decide, forge::Forged, request_and_sign};
 use crate::fake_api::FakeApi;
+use wnp_core::csr::request::Request;
 
 const PATH: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 const OPERATOR: &str = "system:serviceaccount:windows:windows-node-pools";
@@ -97,7 +98,9 @@ async fn nothing_is_approved_or_denied_for_a_name_whose_node_is_somebody_elses()
         csr.spec.username = Some("system:node:win-1".into());
         csr.spec.groups = Some(vec!["system:nodes".into(), "system:authenticated".into()]);
         let requests = kube::Api::all(api.client());
-        let (verdict, _) = confirm_and_decide(&requests, &Taken, &|verdict| verdict, OPERATOR, &csr).await.unwrap();
+        let request = Request::read(&csr.spec.request.0);
+        let verdict =
+            confirm_and_decide(&requests, &Taken, &|verdict| verdict, OPERATOR, &csr, &request).await.unwrap();
         assert_eq!(verdict, super::Verdict::NotOurs, "{what}");
     }
     assert_eq!(api.all_calls(), []);

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::{Claim, CsrError, Hosts, Issuing, Kind, Own, forge::Forged, request_and_sign, run};
+use super::{Again, Claim, CsrError, Hosts, Issuing, Kind, Own, forge::Forged, request_and_sign, run};
 use crate::fake_api::{FakeApi, list};
 
 const PATH: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
@@ -23,7 +23,8 @@ fn claim(node: &str) -> Claim {
     Claim { node_name: node.into(), joined: true, proven: true, ..Claim::default() }
 }
 
-struct All;
+/// All hosts. Of one that is slow the API server has another Node, and whenever that is found out, everything is judged again.
+struct All(Arc<Notify>);
 
 impl Hosts for All {
     fn lookup(&self, node: &str) -> Option<Claim> {
@@ -32,7 +33,9 @@ impl Hosts for All {
 
     async fn confirm(&self, node: &str, _kind: Option<Kind>) -> kube::Result<Option<Claim>> {
         if node.starts_with("slow-") {
-            std::future::pending().await
+            self.0.notify_one();
+            tokio::task::yield_now().await;
+            return Ok(None);
         }
         Ok(self.lookup(node))
     }
@@ -125,7 +128,8 @@ async fn each_request_is_approved_once_and_what_no_issuer_finishes_the_approver_
         verdict
     };
     let own = Own { user: OPERATOR.into(), issuing: issuing.clone() };
-    let approver = tokio::spawn(run(api.client(), All, revise, |_, _| (), own, poke.clone(), stop.clone()));
+    let again = Again { all: poke.clone(), ..Again::default() };
+    let approver = tokio::spawn(run(api.client(), All(poke.clone()), revise, |_, _| (), own, again, stop.clone()));
     until("the approver does what a host asks, and what an operator that died has left", || {
         patches(&orphan) == 1 && patches(&renewal) == 1
     })
@@ -149,7 +153,7 @@ async fn each_request_is_approved_once_and_what_no_issuer_finishes_the_approver_
 }
 
 #[tokio::test]
-async fn a_request_is_not_passed_over_while_the_api_server_is_slow_with_hundreds_of_others() {
+async fn a_request_is_not_passed_over_while_hundreds_of_others_are_judged_again_and_again() {
     let api = FakeApi::new();
     let by_host = |request: &First, node: &str, name: &str| {
         let mut object = request.object();
@@ -170,8 +174,32 @@ async fn a_request_is_not_passed_over_while_the_api_server_is_slow_with_hundreds
 
     let stop = CancellationToken::new();
     let own = Own { user: OPERATOR.into(), issuing: Issuing::default() };
-    let approver =
-        tokio::spawn(run(api.client(), All, |verdict| verdict, |_, _| (), own, Arc::default(), stop.clone()));
+    let again = Again::default();
+    let hosts = All(again.all.clone());
+    let approver = tokio::spawn(run(api.client(), hosts, |verdict| verdict, |_, _| (), own, again, stop.clone()));
     until("the one is approved", || api.calls("PATCH", &one.approval()).len() == 1).await;
-    approver.abort();
+    stop.cancel();
+    approver.await.unwrap();
+}
+
+/// The approval of the issuer met a conflict, and its operation ends before it tries again.
+#[tokio::test]
+async fn a_request_that_was_not_approved_is_not_remembered_as_decided() {
+    let api = FakeApi::new();
+    let one = First::of("one").await;
+    api.on("POST", PATH, 201, one.object());
+    api.fail("PATCH", &one.approval(), 409, "Conflict", "it has changed", Value::Null);
+    api.on("GET", &format!("{PATH}/{}", one.name), 200, one.object());
+    api.hang("PATCH", &one.approval());
+    let issuing = Issuing::default();
+    let issuer = {
+        let (client, issuing, pem) = (api.client(), issuing.clone(), one.pem.clone());
+        tokio::spawn(
+            async move { request_and_sign(client, &claim("one"), Kind::KubeletClient, &pem, HOUR, &issuing).await },
+        )
+    };
+    until("it tries again", || api.calls("PATCH", &one.approval()).len() == 2).await;
+    issuer.abort();
+    assert!(issuer.await.unwrap_err().is_cancelled());
+    assert!(!issuing.has_decided("uid-one", std::time::Instant::now()));
 }

@@ -8,20 +8,28 @@ use std::{
 use api::{WindowsInstance, WindowsInstanceStatus};
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, api::ListParams, runtime::reflector::ObjectRef};
-use tokio::sync::Mutex;
+use tokio::{sync::Mutex, time::timeout};
 
 use crate::{
-    context::{Base, Context},
+    context::{Base, Context, OTHER_NODES},
     csr::{self, Claim, Kind},
+    errors::said,
     whose,
 };
 use wnp_core::{
     csr::claims::{self, Beside, neighbours::Neighbours, reserved::Reserved},
-    node::owner::{Mismatch, Whose, evidence, proven_addresses},
+    node::{
+        essentials::keep_essentials,
+        owner::{Mismatch, Whose, evidence, proven_addresses},
+    },
 };
 
-/// All Nodes are listed at most this often, and only while serving certificates are asked for.
+/// The Nodes of other systems are listed at most this often, and only while serving certificates are asked for.
 const FRESH: Duration = Duration::from_mins(1);
+/// How long a failure stands for all that ask: hundreds of hosts may.
+const FAILED: Duration = Duration::from_secs(5);
+/// Time for a list, because all that ask wait for it.
+const LIMIT: Duration = Duration::from_secs(30);
 const PAGE: u32 = 500;
 
 /// What is on record of an instance, for a request that the operator itself makes.
@@ -111,40 +119,51 @@ impl csr::Hosts for Hosts {
 
 /// The neighbours, as they were a moment ago.
 #[derive(Default)]
-struct Recent(Mutex<Option<(Instant, Arc<Neighbours>)>>);
+struct Recent(Mutex<Option<(Instant, Result<Arc<Neighbours>, Failed>)>>);
+
+/// Why they are not known.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("failed to list the Nodes of other systems: {0}")]
+struct Failed(String);
 
 impl Recent {
     /// Those that were gathered last, or new ones.
     async fn get(&self, cx: &Base) -> kube::Result<Arc<Neighbours>> {
         let mut known = self.0.lock().await;
-        if let Some((since, neighbours)) = known.as_ref().filter(|(since, _)| since.elapsed() < FRESH) {
-            let _ = since;
-            return Ok(neighbours.clone());
-        }
-        let api: Api<Node> = Api::all(cx.cluster.client.clone());
-        let (mut nodes, mut params) = (Vec::new(), ListParams::default().limit(PAGE));
-        loop {
-            let page = api.list(&params).await?;
-            nodes.extend(page.items.into_iter().map(slim));
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => params = params.continue_token(&token),
-                None => break,
+        let gathered = match &*known {
+            Some((since, Ok(neighbours))) if since.elapsed() < FRESH => Ok(neighbours.clone()),
+            Some((since, Err(failed))) if since.elapsed() < FAILED => Err(failed.clone()),
+            _ => {
+                let gathered = match timeout(LIMIT, gather(cx)).await {
+                    Ok(gathered) => gathered.map_err(|error| Failed(said(&error))),
+                    Err(_) => Err(Failed(format!("no answer in {} s", LIMIT.as_secs()))),
+                };
+                *known = Some((Instant::now(), gathered.clone()));
+                gathered
             }
-        }
-        let neighbours = Arc::new(Neighbours::gather(&cx.caches.instances.state(), &nodes));
-        *known = Some((Instant::now(), neighbours.clone()));
-        Ok(neighbours)
+        };
+        gathered.map_err(|failed| kube::Error::Service(failed.into()))
     }
 }
 
-/// A Node's name and addresses: images and the like are the most of it.
-fn slim(mut node: Node) -> Node {
-    if let Some(status) = &mut node.status {
-        status.images = None;
-        status.conditions = None;
+/// Those of Windows are in the cache, and are the most.
+async fn gather(cx: &Base) -> kube::Result<Arc<Neighbours>> {
+    let api: Api<Node> = Api::all(cx.cluster.client.clone());
+    let (mut others, mut params) = (Vec::new(), ListParams::default().labels(OTHER_NODES).limit(PAGE));
+    loop {
+        let page = api.list(&params).await?;
+        others.extend(page.items.into_iter().map(|mut node| {
+            keep_essentials(&mut node);
+            node
+        }));
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => break,
+        }
     }
-    node.metadata.managed_fields = None;
-    node
+    let of_windows = cx.caches.nodes.state();
+    let nodes = others.iter().chain(of_windows.iter().map(AsRef::as_ref));
+    Ok(Arc::new(Neighbours::gather(&cx.caches.instances.state(), nodes)))
 }
 
 #[cfg(test)]

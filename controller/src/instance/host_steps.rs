@@ -108,7 +108,6 @@ pub(super) async fn connect(scope: &mut Scope, target: &Target, step: Step) -> R
             operation.boot_id_before = None;
         }
     }
-    scope.cx.wicd.proven.notify_one();
     Ok((session, state))
 }
 

@@ -10,12 +10,12 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use controller::csr::{Claim, CsrError, Hosts, Issuing, Kind, Own, Verdict, request_and_sign, run};
+use controller::csr::{Again, Claim, CsrError, Hosts, Issuing, Kind, Own, Verdict, request_and_sign, run};
+use futures::StreamExt as _;
 use k8s_openapi::{ByteString, api::certificates::v1::CertificateSigningRequest};
 use kube::{Api, Client, api::PostParams, runtime::wait::await_condition};
 use serde_json::json;
 use testbed::ControlPlane;
-use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -142,7 +142,7 @@ async fn no_attack_is_approved_and_every_right_request_is() -> Result<()> {
     let admin: Api<CertificateSigningRequest> = Api::all(admin);
 
     let told = Arc::new(Mutex::new(Vec::new()));
-    let poke = Arc::new(Notify::new());
+    let (prove, proven) = futures::channel::mpsc::unbounded();
     let shutdown = CancellationToken::new();
     let on_verdict = {
         let told = told.clone();
@@ -156,7 +156,7 @@ async fn no_attack_is_approved_and_every_right_request_is() -> Result<()> {
         |verdict| verdict,
         on_verdict,
         Own { user: OPERATOR.into(), issuing: Issuing::default() },
-        poke.clone(),
+        Again { waiting: proven.boxed(), ..Again::default() },
         shutdown.clone(),
     ));
 
@@ -325,7 +325,7 @@ async fn no_attack_is_approved_and_every_right_request_is() -> Result<()> {
     eventually(|| async { waits() }).await?;
     assert_eq!(conditions(&admin.get(&early).await?), []);
     DARK_IS_PROVEN.store(true, Ordering::Relaxed);
-    poke.notify_one();
+    prove.unbounded_send(())?;
     // Sooner than the sweep would find it.
     let approved = |csr: Option<&CertificateSigningRequest>| csr.is_some_and(|csr| !conditions(csr).is_empty());
     let csr = tokio::time::timeout(Duration::from_secs(30), await_condition(admin.clone(), &early, approved))

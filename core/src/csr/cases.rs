@@ -17,6 +17,7 @@ use super::{
         BASIC_CONSTRAINTS, BMP, CN, EXTENDED_KEY_USAGE, Forged, KEY_USAGE, NAME_CONSTRAINTS, Name, O, OU, SAN, UTF8,
         armour, attribute, der,
     },
+    request::Request,
     verdict,
 };
 
@@ -100,8 +101,12 @@ fn wicd_node(name: &str) -> Forged {
     Forged::new(&format!("system:wicd-node:{name}"), &["system:wicd-nodes"])
 }
 
+fn read(csr: &CertificateSigningRequest) -> Request {
+    Request::read(&csr.spec.request.0)
+}
+
 fn judge(csr: &CertificateSigningRequest) -> Verdict {
-    verdict(csr, &claims, &Outstanding::default(), OPERATOR)
+    verdict(csr, &read(csr), &claims, &Outstanding::default(), OPERATOR)
 }
 
 fn reason(verdict: &Verdict) -> String {
@@ -110,6 +115,7 @@ fn reason(verdict: &Verdict) -> String {
         Verdict::Approve(kind) => format!("Approve {}", kind.as_str()),
         Verdict::Deny { reason, .. } => (*reason).into(),
         Verdict::Wait { .. } => "Wait".into(),
+        Verdict::Queue { behind } => format!("Queue behind {behind}"),
     }
 }
 
@@ -604,25 +610,27 @@ fn of_several_for_one_host_and_kind_the_oldest_stands() {
 
     let mut outstanding = Outstanding::default();
     for csr in [&second, &wrong_and_oldest, &first, &same_second, &other_host, &other_kind] {
-        assert_eq!(outstanding.observe(csr, &claims, OPERATOR), None);
+        assert_eq!(outstanding.observe(csr, &read(csr), &claims, OPERATOR), None);
     }
-    let judge = |csr: &_, outstanding: &_| reason(&verdict(csr, &claims, outstanding, OPERATOR));
+    let judge = |csr: &CertificateSigningRequest, outstanding: &_| {
+        reason(&verdict(csr, &read(csr), &claims, outstanding, OPERATOR))
+    };
     assert_eq!(judge(&first, &outstanding), "Approve kubelet-client");
-    assert_eq!(judge(&second, &outstanding), "Wait");
-    assert_eq!(judge(&same_second, &outstanding), "Wait");
+    assert_eq!(judge(&second, &outstanding), "Queue behind csr-b");
+    assert_eq!(judge(&same_second, &outstanding), "Queue behind csr-b");
     assert_eq!(judge(&other_host, &outstanding), "Approve kubelet-client");
     assert_eq!(judge(&other_kind, &outstanding), "Approve wicd-client");
 
     // Approved, but not issued: the others go on waiting.
     let condition = CertificateSigningRequestCondition { type_: "Approved".into(), ..Default::default() };
     first.status = Some(CertificateSigningRequestStatus { conditions: Some(vec![condition]), certificate: None });
-    assert_eq!(outstanding.observe(&first, &claims, OPERATOR), None);
-    assert_eq!(judge(&same_second, &outstanding), "Wait");
+    assert_eq!(outstanding.observe(&first, &read(&first), &claims, OPERATOR), None);
+    assert_eq!(judge(&same_second, &outstanding), "Queue behind csr-b");
 
     first.status.as_mut().unwrap().certificate = Some(ByteString(b"issued".to_vec()));
-    assert_eq!(outstanding.observe(&first, &claims, OPERATOR).as_deref(), Some("csr-c"));
+    assert_eq!(outstanding.observe(&first, &read(&first), &claims, OPERATOR).as_deref(), Some("csr-c"));
     assert_eq!(judge(&same_second, &outstanding), "Approve kubelet-client");
-    assert_eq!(judge(&second, &outstanding), "Wait");
+    assert_eq!(judge(&second, &outstanding), "Queue behind csr-c");
     assert_eq!(outstanding.forget("csr-c").as_deref(), Some("csr-a"));
     assert_eq!(judge(&second, &outstanding), "Approve kubelet-client");
 }

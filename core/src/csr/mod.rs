@@ -81,6 +81,11 @@ pub enum Verdict {
         /// What for.
         message: String,
     },
+    /// Right in every point, and not the first of its host.
+    Queue {
+        /// Name of the request that must be issued before.
+        behind: String,
+    },
 }
 
 /// The certificates of a Windows host.

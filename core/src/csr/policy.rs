@@ -7,7 +7,7 @@ use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateS
 
 use super::{
     Claim, Fault, Kind, quoted,
-    request::{AlternativeName, ExtendedUsage, MAX_BYTES, Request},
+    request::{AlternativeName, ExtendedUsage, Request},
 };
 
 /// The longest life that one for the legacy operator's daemon may ask for, which is what that daemon asks for.
@@ -44,26 +44,19 @@ pub fn is_decided(csr: &CertificateSigningRequest) -> bool {
 
 pub(super) fn assess(
     spec: &CertificateSigningRequestSpec,
+    request: &Request,
     claims: &dyn Fn(&str) -> Option<Claim>,
     operator_user: &str,
 ) -> Assessment {
-    let too_large = spec.request.0.len() > MAX_BYTES;
-    let request = if too_large { Request::default() } else { Request::read(&spec.request.0) };
-    if !is_ours(spec, &request, claims) || bootstraps_the_unproven(spec, &request, claims) {
+    if !is_ours(spec, request, claims) || bootstraps_the_unproven(spec, request, claims) {
         return Assessment::NotOurs;
     }
-    if too_large {
-        return Assessment::Wrong(Fault::new(
-            "TooLarge",
-            format!("the certificate request has more than {MAX_BYTES} bytes"),
-        ));
-    }
-    match check(spec, &request, claims, operator_user) {
+    match check(spec, request, claims, operator_user) {
         Ok((_, claim)) if !claim.proven => {
             let node = claim.node_name;
             Assessment::Open { message: format!("host {node} must be proven over SSH before it gets a certificate") }
         }
-        Ok((kind, claim)) => match unproven_name(&request, &claim) {
+        Ok((kind, claim)) => match unproven_name(request, &claim) {
             Some(name) => {
                 let node = &claim.node_name;
                 let message = format!(
@@ -77,9 +70,10 @@ pub(super) fn assess(
     }
 }
 
-/// The names of the hosts that a verdict depends on.
+/// The names of the hosts that a verdict depends on. `request` is what `spec.request` says.
 pub fn hosts_of(
     spec: &CertificateSigningRequestSpec,
+    request: &Request,
     claims: &dyn Fn(&str) -> Option<Claim>,
     operator_user: &str,
 ) -> BTreeSet<String> {
@@ -91,7 +85,7 @@ pub fn hosts_of(
         }
         found
     };
-    assess(spec, &recording, operator_user);
+    assess(spec, request, &recording, operator_user);
     asked.into_inner()
 }
 

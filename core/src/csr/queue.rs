@@ -7,14 +7,16 @@ use k8s_openapi::{api::certificates::v1::CertificateSigningRequest, apimachinery
 use super::{
     Claim, Kind, Verdict,
     policy::{Assessment, assess, is_decided},
+    request::Request,
 };
 
 /// Judges `csr`.
 ///
-/// `claims` gives what is known about the host of a node name. `outstanding` holds the requests that are not issued yet: of several for
+/// `request` is what its `spec.request` says, which costs the check of a signature to read, and never changes. `claims` gives what is known about the host of a node name. `outstanding` holds the requests that are not issued yet: of several for
 /// one host and kind the oldest stands and the others wait. `operator_user` is the operator's own user name.
 pub fn verdict(
     csr: &CertificateSigningRequest,
+    request: &Request,
     claims: &dyn Fn(&str) -> Option<Claim>,
     outstanding: &Outstanding,
     operator_user: &str,
@@ -22,12 +24,12 @@ pub fn verdict(
     if is_decided(csr) {
         return Verdict::NotOurs;
     }
-    match assess(&csr.spec, claims, operator_user) {
+    match assess(&csr.spec, request, claims, operator_user) {
         Assessment::NotOurs => Verdict::NotOurs,
         Assessment::Wrong(fault) => Verdict::Deny { reason: fault.reason, message: fault.message },
         Assessment::Open { message } => Verdict::Wait { message },
         Assessment::Right { kind, node } => match outstanding.ahead_of(kind, &node, csr) {
-            Some(older) => Verdict::Wait { message: format!("request {older} for the same host must be issued first") },
+            Some(older) => Verdict::Queue { behind: older.to_owned() },
             None => Verdict::Approve(kind),
         },
     }
@@ -46,15 +48,17 @@ pub struct Outstanding {
 }
 
 impl Outstanding {
-    /// Takes in the present state of `csr`. Gives the name of the request that this lets move up, if there is one.
+    /// Takes in the present state of `csr`, of which `request` is what its `spec.request` says. Gives the name of the request that this lets move up, if there is one.
     pub fn observe(
         &mut self,
         csr: &CertificateSigningRequest,
+        request: &Request,
         claims: &dyn Fn(&str) -> Option<Claim>,
         operator_user: &str,
     ) -> Option<String> {
         let place = place(csr);
-        let assessment = if is_finished(csr) { Assessment::NotOurs } else { assess(&csr.spec, claims, operator_user) };
+        let assessment =
+            if is_finished(csr) { Assessment::NotOurs } else { assess(&csr.spec, request, claims, operator_user) };
         if let Assessment::Right { kind, node } = assessment {
             self.queues.entry((kind, node.clone())).or_default().insert(place.clone());
             self.places.insert(place.1.clone(), (kind, node, place));

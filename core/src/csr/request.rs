@@ -19,7 +19,7 @@ use x509_parser::{
 use super::{Fault, quoted};
 
 /// A longer `spec.request` is not read at all. A real one has well under 2 KiB.
-pub(super) const MAX_BYTES: usize = 16 * 1024;
+pub const MAX_BYTES: usize = 16 * 1024;
 
 const BEGIN: &str = "-----BEGIN CERTIFICATE REQUEST-----";
 const END: &str = "-----END CERTIFICATE REQUEST-----";
@@ -86,6 +86,10 @@ impl Request {
 
     fn parse(pem: &[u8]) -> Self {
         let mut request = Self::default();
+        if pem.len() > MAX_BYTES {
+            request.fault("TooLarge", format!("has more than {MAX_BYTES} bytes"));
+            return request;
+        }
         let Some((der, clean)) = unarmour(pem) else {
             request.fault("BadEncoding", "is not a PEM block of type CERTIFICATE REQUEST");
             return request;

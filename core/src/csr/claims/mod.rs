@@ -78,6 +78,16 @@ pub fn claim(instance: &WindowsInstance, status: &WindowsInstanceStatus, beside:
     }
 }
 
+/// Whether another claim may follow from an instance, of which `before` was seen.
+pub fn differs(before: &WindowsInstance, after: &WindowsInstance) -> bool {
+    let proof = |instance: &WindowsInstance| {
+        let status = instance.status.as_ref()?;
+        let is_leaving = status.operation.as_ref().is_some_and(remove::is_deconfiguring);
+        Some((status.proven_address.clone(), status.host_key.is_some(), status.node_ref.is_some(), is_leaving))
+    };
+    proof(before) != proof(after)
+}
+
 /// Whether the host is a node that was taken over and still runs what the legacy operator has put on it, its daemon included.
 fn follows_legacy(status: &WindowsInstanceStatus, node: Option<&Node>) -> bool {
     let follows = node.and_then(|n| n.annotations().get(key::VERSION));
@@ -196,6 +206,33 @@ mod tests {
         ] {
             let claim = built(name, &status, machine, says, &none);
             assert_eq!(names(&claim), (proven.to_owned(), left.to_owned()), "{about}");
+        }
+    }
+
+    #[test]
+    fn a_proof_and_a_node_change_the_claim_and_a_step_does_not() {
+        let instance = |status: Option<WindowsInstanceStatus>| {
+            let mut instance = WindowsInstance::new("win-1", WindowsInstanceSpec::default());
+            instance.status = status;
+            instance
+        };
+        let proven = instance(Some(status()));
+        let with = |change: fn(&mut WindowsInstanceStatus)| {
+            let mut status = status();
+            change(&mut status);
+            instance(Some(status))
+        };
+        for (about, other, expected) in [
+            ("nothing", with(|_| ()), false),
+            ("a step", with(|s| s.operation = Some(Operation { applied: true, ..Operation::default() })), false),
+            ("it is not proven", with(|s| s.proven_address = None), true),
+            ("another address", with(|s| s.proven_address = Some("10.0.0.2".into())), true),
+            ("its key is not known", with(|s| s.host_key = None), true),
+            ("it has no Node", with(|s| s.node_ref = None), true),
+            ("nothing is known", instance(None), true),
+        ] {
+            assert_eq!(differs(&proven, &other), expected, "{about}");
+            assert_eq!(differs(&other, &proven), expected, "{about}");
         }
     }
 

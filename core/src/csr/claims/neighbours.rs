@@ -23,7 +23,7 @@ impl Neighbours {
     /// Gathers it. Of a host of a pool only the address counts at which it was reached: what its Node says is its own word, with which it
     /// could take another's address from it. So could any other node, of which only those of the control plane count: no kubelet can give
     /// its Node their label.
-    pub fn gather(instances: &[Arc<WindowsInstance>], nodes: &[Node]) -> Self {
+    pub fn gather<'a>(instances: &[Arc<WindowsInstance>], nodes: impl IntoIterator<Item = &'a Node>) -> Self {
         let mut found = Self::default();
         for instance in instances {
             let name = instance.name_any();

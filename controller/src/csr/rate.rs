@@ -1,0 +1,67 @@
+//! How often something is done for one requester. Pure.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use tokio::time::Instant;
+use tracing::warn;
+
+/// How often it is done in each [`WINDOW`].
+pub(super) const LIMIT: u32 = 10;
+/// Interval after which the count begins again.
+pub(super) const WINDOW: Duration = Duration::from_mins(1);
+
+/// What was done for each requester since `began`.
+#[derive(Debug)]
+pub(super) struct Rate {
+    began: Instant,
+    counts: BTreeMap<String, u32>,
+}
+
+impl Rate {
+    pub(super) fn new(began: Instant) -> Self {
+        Self { began, counts: BTreeMap::new() }
+    }
+
+    /// Whether one more may be done.
+    pub(super) fn allows(&mut self, requester: &str, now: Instant) -> bool {
+        self.begin_again(now);
+        self.counts.get(requester).is_none_or(|count| *count < LIMIT)
+    }
+
+    /// Counts one more, and returns whether it may be done.
+    pub(super) fn admit(&mut self, requester: &str, now: Instant) -> bool {
+        self.begin_again(now);
+        let count = self.counts.entry(requester.to_owned()).or_default();
+        *count = count.saturating_add(1);
+        if *count == LIMIT + 1 {
+            warn!(requester, "too many certificate requests of one requester; the next are decided in a minute");
+        }
+        *count <= LIMIT
+    }
+
+    fn begin_again(&mut self, now: Instant) {
+        if now.duration_since(self.began) >= WINDOW {
+            *self = Self::new(now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_done_for_one_requester_without_limit() {
+        let begin = Instant::now();
+        let mut rate = Rate::new(begin);
+        let later = begin + WINDOW / 2;
+        let is_admitted = |rate: &mut Rate| {
+            let is_allowed = rate.allows("system:wicd-node:a", later);
+            assert_eq!(rate.admit("system:wicd-node:a", later), is_allowed);
+            is_allowed
+        };
+        assert_eq!((0..1000).filter(|_| is_admitted(&mut rate)).count(), LIMIT as usize);
+        assert!(rate.admit("system:wicd-node:b", later), "another one is not held up");
+        assert!(rate.allows("system:wicd-node:a", begin + WINDOW));
+    }
+}
