@@ -35,6 +35,7 @@ fn revise(verdict: csr::Verdict, rights: Option<RightsProblem>, is_alone: bool) 
 /// to give to hosts. `instances` shows what is proven of hosts. What it must know itself is asked for again after `retry`.
 pub(crate) async fn run(cx: Arc<Base>, instances: Changes<WindowsInstance>, retry: Duration) {
     let Cluster { client, config, .. } = &*cx.cluster;
+    let mut proofs = news(cx.caches.instances.store(), instances, claims::differs).map(drop).boxed();
     let (operator, reserved) = loop {
         let user = async { csr::operator_user(client).await.map_err(|error| error.to_string()) };
         let reserved = cluster::reserved(client, config, &cx.process.args);
@@ -48,8 +49,12 @@ pub(crate) async fn run(cx: Arc<Base>, instances: Changes<WindowsInstance>, retr
                 );
             }
         }
-        if cx.process.stop.run_until_cancelled(tokio::time::sleep(retry)).await.is_none() {
-            return;
+        // Nothing waits yet for a proof.
+        let begins_again = tokio::time::sleep(retry);
+        tokio::select! {
+            () = begins_again => {}
+            () = async { while proofs.next().await.is_some() {} } => return,
+            () = cx.process.stop.cancelled() => return,
         }
     };
     let (revised, shared) = (cx.clone(), cx.clone());
@@ -76,10 +81,7 @@ pub(crate) async fn run(cx: Arc<Base>, instances: Changes<WindowsInstance>, retr
     };
     let hosts = instance::claims::Hosts::new(cx.clone(), reserved);
     let own = csr::Own { user: operator, issuing: cx.wicd.issuing.clone() };
-    let again = csr::Again {
-        all: cx.wicd.judge_again.clone(),
-        waiting: news(cx.caches.instances.store(), instances, claims::differs).map(drop).boxed(),
-    };
+    let again = csr::Again { all: cx.wicd.judge_again.clone(), waiting: proofs };
     csr::run(cx.cluster.client.clone(), hosts, revise, on_verdict, own, again, cx.process.stop.clone()).await;
 }
 

@@ -203,7 +203,8 @@ impl Election {
             sleep(self.retry()).await;
             let left = deadline.saturating_sub(renewed.elapsed());
             let name = self.name.clone();
-            match timeout(left, self.renew(epoch, written)).await {
+            // One that is not answered leaves time for another, on another connection.
+            match timeout(left.min(deadline / 2), self.renew(epoch, written)).await {
                 Ok(Ok(Renewal::Renewed(version))) => {
                     (renewed, written) = (Instant::now(), version);
                     continue;
@@ -316,6 +317,20 @@ mod tests {
         ] {
             assert_eq!(decide(&spec, "a", unchanged, patience), expected, "{spec:?} {patience:?}");
         }
+    }
+
+    /// As of several API servers behind one address, when the one is gone with which there is a connection.
+    #[tokio::test]
+    async fn one_request_that_is_never_answered_does_not_lose_the_lease() {
+        let api = FakeApi::new();
+        let lease =
+            |holder: &str| json!({"metadata": {"name": "lease", "resourceVersion": "1"}, "spec": held_by(holder, 5)});
+        api.hang("GET", PATH);
+        api.on("GET", PATH, 200, lease("me")).on("GET", PATH, 200, lease("another"));
+        api.on("PUT", PATH, 200, lease("me"));
+        let election = Election::new(api.client(), "ns", "lease", "me", Duration::from_secs(3));
+        let error = election.hold(5).await;
+        assert!(matches!(&error, LeaseError::Lost { holder, .. } if holder == "another"), "{error}");
     }
 
     #[tokio::test]

@@ -84,6 +84,7 @@ pub async fn run<H: Hosts>(
         index: Mutex::new(Index::new(own.user.clone(), Instant::now())),
         own,
         decisions: Semaphore::new(DECISIONS),
+        stop: shutdown.clone(),
         first,
     });
     let (observer, waiting) = (approver.clone(), approver.clone());
@@ -105,7 +106,7 @@ pub async fn run<H: Hosts>(
         .await;
 }
 
-type Revise = dyn Fn(Verdict) -> Verdict + Send + Sync;
+type Revise<'a> = dyn Fn(Verdict) -> Verdict + Send + Sync + 'a;
 type OnVerdict = dyn Fn(&Verdict, &CertificateSigningRequest) + Send + Sync;
 
 struct Approver<H> {
@@ -113,12 +114,13 @@ struct Approver<H> {
     /// The open ones.
     requests: Store<CertificateSigningRequest>,
     hosts: H,
-    revise: Box<Revise>,
+    revise: Box<Revise<'static>>,
     on_verdict: Box<OnVerdict>,
     own: Own,
     index: Mutex<Index>,
     /// A place for each decision that is made at a time.
     decisions: Semaphore,
+    stop: CancellationToken,
     /// Takes the names of requests that have become the first in their queues.
     first: mpsc::UnboundedSender<String>,
 }
@@ -168,7 +170,12 @@ impl<H: Hosts> Approver<H> {
             },
             undecided => undecided,
         };
-        if self.index.lock().is_news(csr, &verdict, Instant::now()) {
+        let is_news = {
+            let mut index = self.index.lock();
+            let is_open = !matches!(verdict, Verdict::Wait { .. }) || self.is_as_known(csr);
+            is_open && index.is_news(csr, &verdict, Instant::now())
+        };
+        if is_news {
             let name = csr.name_any();
             let requester = csr.spec.username.as_deref().unwrap_or_default();
             info!(name, requester, signer = csr.spec.signer_name, ?verdict, "judged a certificate request");
@@ -180,8 +187,7 @@ impl<H: Hosts> Approver<H> {
     /// Decides a request when it is its turn. Gives the verdict that was written, or what else the API server's objects lead to; nothing if the request is
     /// decided or has changed meanwhile, or its host has had too many approved.
     async fn decide_in_turn(&self, csr: &CertificateSigningRequest, judged: &Verdict) -> kube::Result<Option<Verdict>> {
-        // Never closed.
-        let _place = self.decisions.acquire().await;
+        let Some(_place) = self.stop.run_until_cancelled(self.decisions.acquire()).await else { return Ok(None) };
         let request = {
             let mut index = self.index.lock();
             let is_allowed = match judged {
@@ -193,7 +199,14 @@ impl<H: Hosts> Approver<H> {
             }
             index.request(csr)
         };
-        let verdict = confirm_and_decide(&self.api, &self.hosts, &self.revise, &self.own.user, csr, &request).await?;
+        let revise = |verdict| match (self.revise)(verdict) {
+            // The other denials are counted already.
+            Verdict::Deny { .. } if matches!(judged, Verdict::Approve(_)) && !self.admits_denial(csr) => {
+                Verdict::NotOurs
+            }
+            verdict => verdict,
+        };
+        let verdict = confirm_and_decide(&self.api, &self.hosts, &revise, &self.own.user, csr, &request).await?;
         if let Verdict::Approve(_) | Verdict::Deny { .. } = verdict {
             self.own.issuing.decided(csr.uid().unwrap_or_default(), std::time::Instant::now());
         }
@@ -201,6 +214,10 @@ impl<H: Hosts> Approver<H> {
             self.index.lock().count_approval(csr, Instant::now());
         }
         Ok(Some(verdict))
+    }
+
+    fn admits_denial(&self, csr: &CertificateSigningRequest) -> bool {
+        self.index.lock().admits_denial(csr, Instant::now())
     }
 
     /// Whether this process has posted it, and is about to approve it itself.
@@ -246,7 +263,7 @@ impl<H: Hosts> Approver<H> {
 pub(super) async fn confirm_and_decide<H: Hosts>(
     api: &Api<CertificateSigningRequest>,
     hosts: &H,
-    revise: &Revise,
+    revise: &Revise<'_>,
     operator_user: &str,
     csr: &CertificateSigningRequest,
     request: &Request,

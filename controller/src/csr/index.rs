@@ -30,8 +30,8 @@ pub(super) struct Index {
     read: HashMap<String, (Option<String>, Arc<Request>)>,
     /// Names of requests that have become the first in their queues, to be judged again.
     pub(super) firsts: Vec<String>,
-    /// The last reported cause of each waiting request.
-    waiting: BTreeMap<String, Verdict>,
+    /// The last reported cause of each waiting request, if it was.
+    waiting: BTreeMap<String, Option<Verdict>>,
     /// Each of these is a write or an event, which a requester, perhaps a host that was taken over, must not have made without limit.
     denials: Rate,
     approvals: Rate,
@@ -82,6 +82,7 @@ impl Index {
             let request = self.request(csr);
             self.outstanding.observe(csr, &request, claims, &self.operator_user)
         } else {
+            self.read.remove(&csr.name_any());
             self.outstanding.forget(&csr.name_any())
         };
         self.firsts.extend(first);
@@ -131,7 +132,7 @@ impl Index {
         }
         match judged {
             // During a flood of wrong requests, the rest waits for the next minute.
-            Verdict::Deny { .. } if !self.denials.admit(requester(csr), now) => Verdict::NotOurs,
+            Verdict::Deny { .. } if !self.admits_denial(csr, now) => Verdict::NotOurs,
             judged => judged,
         }
     }
@@ -143,7 +144,14 @@ impl Index {
 
     /// Notes that a request was approved.
     pub(super) fn count_approval(&mut self, csr: &CertificateSigningRequest, now: Instant) {
-        self.approvals.admit(requester(csr), now);
+        if is_of_one_host(csr) {
+            self.approvals.admit(requester(csr), now);
+        }
+    }
+
+    /// Whether one more denial may be written for the same requester.
+    pub(super) fn admits_denial(&mut self, csr: &CertificateSigningRequest, now: Instant) -> bool {
+        self.denials.admit(requester(csr), now)
     }
 
     /// Whether the verdict is to be reported: it is written, or is another cause to wait than before.
@@ -151,8 +159,13 @@ impl Index {
         let name = csr.name_any();
         match verdict {
             Verdict::Wait { .. } => {
-                self.waiting.insert(name, verdict.clone()).as_ref() != Some(verdict)
-                    && self.waits.admit(requester(csr), now)
+                let known = self.waiting.entry(name).or_default();
+                let is_news =
+                    known.as_ref() != Some(verdict) && (!is_of_one_host(csr) || self.waits.admit(requester(csr), now));
+                if is_news {
+                    *known = Some(verdict.clone());
+                }
+                is_news
             }
             // The cause is another request of the same host, of which a host can have any number.
             Verdict::NotOurs | Verdict::Queue { .. } => {

@@ -107,7 +107,9 @@ mod tests {
                 csr
             })
             .collect();
-        of_host.iter().for_each(|csr| open.observe(csr));
+        for csr in &of_host {
+            open.observe(csr);
+        }
         assert_eq!(of_host.iter().filter(|csr| open.is_due(csr)).count(), MAX_OF_ONE_HOST);
     }
 
@@ -115,7 +117,9 @@ mod tests {
     fn another_requester_has_many_judged_and_not_any_number() {
         let mut open = OpenRequests::default();
         let all: Vec<_> = (0..2000).map(|n| request(&format!("a-{n}"), "system:bootstrap:a", n, &json!({}))).collect();
-        all.iter().for_each(|csr| open.observe(csr));
+        for csr in &all {
+            open.observe(csr);
+        }
         assert_eq!(all.iter().filter(|csr| open.is_due(csr)).count(), MAX_OF_OTHERS);
         assert!(open.is_due(&all[1999]));
     }

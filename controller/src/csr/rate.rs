@@ -1,6 +1,9 @@
 //! How often something is done for one requester. Pure.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use tokio::time::Instant;
 use tracing::warn;
@@ -15,17 +18,22 @@ pub(super) const WINDOW: Duration = Duration::from_mins(1);
 pub(super) struct Rate {
     began: Instant,
     counts: BTreeMap<String, u32>,
+    warned: BTreeSet<String>,
 }
 
 impl Rate {
     pub(super) fn new(began: Instant) -> Self {
-        Self { began, counts: BTreeMap::new() }
+        Self { began, counts: BTreeMap::new(), warned: BTreeSet::new() }
     }
 
     /// Whether one more may be done.
     pub(super) fn allows(&mut self, requester: &str, now: Instant) -> bool {
         self.begin_again(now);
-        self.counts.get(requester).is_none_or(|count| *count < LIMIT)
+        let is_allowed = self.counts.get(requester).is_none_or(|count| *count < LIMIT);
+        if !is_allowed {
+            self.warn(requester);
+        }
+        is_allowed
     }
 
     /// Counts one more, and returns whether it may be done.
@@ -33,10 +41,18 @@ impl Rate {
         self.begin_again(now);
         let count = self.counts.entry(requester.to_owned()).or_default();
         *count = count.saturating_add(1);
-        if *count == LIMIT + 1 {
-            warn!(requester, "too many certificate requests of one requester; the next are decided in a minute");
+        let is_allowed = *count <= LIMIT;
+        if !is_allowed {
+            self.warn(requester);
         }
-        *count <= LIMIT
+        is_allowed
+    }
+
+    /// Says once in each window that more is held back.
+    fn warn(&mut self, requester: &str) {
+        if self.warned.insert(requester.to_owned()) {
+            warn!(requester, "too many certificate requests of one requester; the next are handled in a minute");
+        }
     }
 
     fn begin_again(&mut self, now: Instant) {

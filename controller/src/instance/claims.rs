@@ -8,7 +8,7 @@ use std::{
 use api::{WindowsInstance, WindowsInstanceStatus};
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, api::ListParams, runtime::reflector::ObjectRef};
-use tokio::{sync::Mutex, time::timeout};
+use tokio::sync::Mutex;
 
 use crate::{
     context::{Base, Context, OTHER_NODES},
@@ -28,8 +28,6 @@ use wnp_core::{
 const FRESH: Duration = Duration::from_mins(1);
 /// How long a failure stands for all that ask: hundreds of hosts may.
 const FAILED: Duration = Duration::from_secs(5);
-/// Time for a list, because all that ask wait for it.
-const LIMIT: Duration = Duration::from_secs(30);
 const PAGE: u32 = 500;
 
 /// What is on record of an instance, for a request that the operator itself makes.
@@ -119,7 +117,9 @@ impl csr::Hosts for Hosts {
 
 /// The neighbours, as they were a moment ago.
 #[derive(Default)]
-struct Recent(Mutex<Option<(Instant, Result<Arc<Neighbours>, Failed>)>>);
+struct Recent(Mutex<Option<(Instant, Gathered)>>);
+
+type Gathered = Result<Arc<Neighbours>, Failed>;
 
 /// Why they are not known.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -134,10 +134,7 @@ impl Recent {
             Some((since, Ok(neighbours))) if since.elapsed() < FRESH => Ok(neighbours.clone()),
             Some((since, Err(failed))) if since.elapsed() < FAILED => Err(failed.clone()),
             _ => {
-                let gathered = match timeout(LIMIT, gather(cx)).await {
-                    Ok(gathered) => gathered.map_err(|error| Failed(said(&error))),
-                    Err(_) => Err(Failed(format!("no answer in {} s", LIMIT.as_secs()))),
-                };
+                let gathered = gather(cx).await.map_err(|error| Failed(said(&error)));
                 *known = Some((Instant::now(), gathered.clone()));
                 gathered
             }

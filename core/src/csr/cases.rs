@@ -499,6 +499,11 @@ fn wrong_requests_of_ours_are_denied() {
         ("a fifth part of what is signed", node_client(W1, NODES, p(one().part(&[5, 0]))), "BadEncoding"),
         ("a compressed point", node_client(W1, NODES, p(one().compressed())), "KeyNotAllowed"),
         ("no DER", node_client(W1, NODES, armour(b"hello")), "BadEncoding"),
+        (
+            "many names",
+            serving(W1, NODES, node("win-1").names(&[const { Name::Dns("win-1") }; 101]).pem()),
+            "WrongNames",
+        ),
         ("huge", node_client(W1, NODES, p(one()) + &"\n".repeat(16 * 1024)), "TooLarge"),
     ];
     assert!(table.len() >= 25);

@@ -138,7 +138,7 @@ fn check(
     claims: &dyn Fn(&str) -> Option<Claim>,
     operator_user: &str,
 ) -> Result<(Kind, Claim), Fault> {
-    if let Some(fault) = request.faults.first() {
+    if let Some(fault) = &request.fault {
         return Err(fault.clone());
     }
     let kind = Kind::of_signer(&spec.signer_name).ok_or_else(|| {

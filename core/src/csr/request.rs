@@ -21,6 +21,9 @@ use super::{Fault, quoted};
 /// A longer `spec.request` is not read at all. A real one has well under 2 KiB.
 pub const MAX_BYTES: usize = 16 * 1024;
 
+/// Names in a request, at most. A host has a few, and what is read is kept, in which a short name takes more than in the request.
+const MAX_NAMES: usize = 100;
+
 const BEGIN: &str = "-----BEGIN CERTIFICATE REQUEST-----";
 const END: &str = "-----END CERTIFICATE REQUEST-----";
 const MIN_RSA_BITS: usize = 2048;
@@ -53,8 +56,8 @@ pub struct Request {
     pub(super) extended_key_usage: Option<ExtendedUsage>,
     /// `SubjectPublicKeyInfo`, DER.
     pub public_key: Vec<u8>,
-    /// Faults of the request, in the order in which they are reported.
-    pub(super) faults: Vec<Fault>,
+    /// The first fault of the request.
+    pub(super) fault: Option<Fault>,
 }
 
 /// One entry of the subject alternative names.
@@ -145,6 +148,10 @@ impl Request {
     }
 
     fn read_subject(&mut self, subject: &X509Name<'_>) {
+        if subject.iter_attributes().count() > MAX_NAMES {
+            self.fault("WrongSubject", format!("has a subject of more than {MAX_NAMES} parts"));
+            return;
+        }
         for rdn in subject.iter() {
             if rdn.iter().count() != 1 {
                 self.fault("WrongSubject", "has a subject with several values in one part");
@@ -197,6 +204,9 @@ impl Request {
                 self.fault("UnexpectedExtension", format!("has the extension {} twice", extension.oid));
             }
             match extension.parsed_extension() {
+                ParsedExtension::SubjectAlternativeName(names) if names.general_names.len() > MAX_NAMES => {
+                    self.fault("WrongNames", format!("has more than {MAX_NAMES} subject alternative names"));
+                }
                 ParsedExtension::SubjectAlternativeName(names) => {
                     self.alternative_names =
                         Some(names.general_names.iter().map(AlternativeName::from_general).collect());
@@ -227,7 +237,7 @@ impl Request {
     }
 
     fn fault(&mut self, reason: &'static str, what: impl AsRef<str>) {
-        self.faults.push(Fault::new(reason, format!("the certificate request {}", what.as_ref())));
+        self.fault.get_or_insert_with(|| Fault::new(reason, format!("the certificate request {}", what.as_ref())));
     }
 }
 

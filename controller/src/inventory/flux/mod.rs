@@ -16,6 +16,7 @@ use jiff::Timestamp;
 use kube::{Client, ResourceExt};
 use parking_lot::Mutex;
 use reqwest::Url;
+use tokio::sync::Semaphore;
 
 use super::files::{Changes, placed, refused};
 use crate::args::Run;
@@ -200,11 +201,16 @@ fn after(wait: Duration) -> Option<Timestamp> {
     Timestamp::now().checked_add(wait).ok()
 }
 
+/// Artifacts that are fetched at a time. Each may have dozens of megabytes, and takes a thread.
+static DOWNLOADS: Semaphore = Semaphore::const_new(16);
+
 /// The list in an artifact.
 async fn fetch(from: &SourceRef, artifact: &Artifact, servers: &Servers) -> Result<HostList, SourceError> {
     let refuse = |why| failed(format!("the artifact of {} is not fetched: {why}", source(from)));
     let url = servers.url(&artifact.url).map_err(refuse)?;
     let (task, path) = (artifact.clone(), from.path().to_owned());
+    // Never closed.
+    let _place = DOWNLOADS.acquire().await;
     let files = tokio::task::spawn_blocking(move || download(&task, url, &path))
         .await
         .unwrap_or_else(|_| Err(failed("the artifact could not be read: see the operator's log".into())))?;
