@@ -45,7 +45,8 @@ pub(super) const ISSUING: Section = Section {
 pub(super) const DENIED: Section = Section {
     title: "Denied certificate requests",
     place: "They appear in the condition `Denied` of the request (`kubectl describe csr`), in its events, and in the metric \
-            `windows_node_pool_csr_verdicts_total`.",
+            `windows_node_pool_csr_verdicts_total`. For one requester at most ten requests are denied in a minute, and for one host at most ten are approved. The others \
+            follow, and the log has `too many certificate requests of one requester`.",
     reasons: &[
         row("UnknownHost", "No pool has a host of that name.", "Add the host to a pool first."),
         row("WrongRequester", "The user must not request this certificate.", TAMPERED),
