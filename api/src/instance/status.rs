@@ -308,7 +308,7 @@ pub struct Operation {
     /// For an update: the version before, to which a rollback returns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_version: Option<String>,
-    /// For an update: the version to go to.
+    /// For an update: the version to go to. For a host that joins: the version whose files are in place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to_version: Option<String>,
     /// Disruption that the operation causes.

@@ -92,7 +92,7 @@ impl<'a> Convergence<'a> {
         let has_facts = scope.status.facts.is_some();
         Self {
             restored: joins(scope) && !has_facts && scope.status.node_ref.is_none(),
-            registering: scope.step() == Step::Register && has_facts,
+            registering: scope.is_registering(&target.version),
             restarts_later: false,
             scope,
             target,
@@ -234,13 +234,28 @@ fn observe(node: &Node) -> NodeSeen {
 /// all the same.
 fn note_placed(scope: &mut Scope, target: &Target, state: &HostState) -> Result<(), StepError> {
     let placed = is_placed(&wanted(scope, target)?, state);
-    if let Some(operation) = scope.status.operation.as_mut().filter(|_| placed) {
-        operation.applied = true;
+    if placed {
+        scope.note_placed(&target.version);
     }
     Ok(())
 }
 
 impl Scope {
+    /// Notes that the files of a version are in place. Of a host that joins, the pool may want another one before it is a node.
+    pub(super) fn note_placed(&mut self, version: &str) {
+        let Some(operation) = &mut self.status.operation else { return };
+        operation.applied = true;
+        if operation.type_ == GrantType::Provision {
+            operation.to_version = Some(version.to_owned());
+        }
+    }
+
+    /// Whether the services were started in this operation with what this version puts in place, so that only the Node is to be waited for.
+    pub(super) fn is_registering(&self, version: &str) -> bool {
+        let placed = self.status.operation.as_ref().filter(|_| joins(self)).and_then(|o| o.to_version.as_deref());
+        self.step() == Step::Register && self.status.facts.is_some() && placed.is_none_or(|placed| placed == version)
+    }
+
     /// Whether an update that has no place in the budget, because it disturbs nothing, is in place. A restart that the host turns out to
     /// need waits for its own turn, and until then wicd reports no version: what is left to do goes on without it.
     fn is_placed_quietly(&self) -> bool {

@@ -279,9 +279,7 @@ pub(super) async fn configure(
     scope.status.node_ip = Some(ip).filter(|ip| !ip.is_empty());
     seen.requests = answer.requests;
     seen.state = state;
-    if let Some(operation) = &mut scope.status.operation {
-        operation.applied = true;
-    }
+    scope.note_placed(&target.version);
     Ok(())
 }
 

@@ -58,3 +58,29 @@ async fn no_version_is_blamed_for_a_host_that_went_off() {
     assert_eq!(scope.step(), Step::Connect);
     assert!(scope.in_step() < Duration::from_mins(1), "{:?}", scope.in_step());
 }
+
+/// The pool wants another version while a host joins: what is in place does not become it by being waited for.
+#[tokio::test]
+async fn a_host_that_joins_is_given_the_version_that_its_pool_wants_meanwhile() {
+    let bed = Bed::new().await;
+    let facts =
+        json!({"hostname": "win-1", "bootId": "1", "machineId": "m", "osBuild": "10.0.20348", "osName": "Windows"});
+    for (type_, placed, expected) in [
+        ("Provision", Some("1-a"), false),
+        ("Provision", Some("2-b"), true),
+        // Of an earlier operator, which did not note it.
+        ("Provision", None, true),
+        ("Update", Some("1-a"), true),
+    ] {
+        let now = Time::now();
+        let operation = json!({
+            "id": "g-1", "type": type_, "step": "Register", "epoch": 1, "applied": true, "toVersion": placed,
+            "startTime": now, "stepStartTime": now,
+        });
+        let scope = bed.scope(bed.instance(&json!({}), &json!({}), &json!({"facts": facts, "operation": operation})));
+        assert_eq!(scope.is_registering("2-b"), expected, "{type_} {placed:?}");
+        if let Some(placed) = placed {
+            assert_eq!(scope.version_for_wicd(), Some(placed), "never a version whose files are not in place");
+        }
+    }
+}
