@@ -120,8 +120,8 @@ pub fn csr(data: &[u8]) {
             Verdict::Deny { message, .. } | Verdict::Wait { message } => crate::assert_fit_for_people(&message, 2000),
             Verdict::NotOurs | Verdict::Queue { .. } => {}
         }
-        let nobody = verdict(&csr, &request, &|_| None, &Outstanding::default(), "system:serviceaccount:a:b");
-        assert!(!matches!(nobody, Verdict::Approve(_)), "approved for a host of no pool");
+        let unlisted = verdict(&csr, &request, &|_| None, &Outstanding::default(), "system:serviceaccount:a:b");
+        assert!(!matches!(unlisted, Verdict::Approve(_)), "approved for a host of no pool");
     }
 }
 
