@@ -1,11 +1,11 @@
 //! Nodes that a change must leave alone: hosts that are not fit for it, hosts that join while it is gated, and nodes of
-//! which no object knows what they follow.
+//! which no object knows what they follow. And hosts that join, which get a change at once.
 
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use api::{
-    WindowsInstance, WindowsNodePool, WindowsNodePoolSpec, conditions,
+    Step, WindowsInstance, WindowsNodePool, WindowsNodePoolSpec, conditions,
     conditions::kind,
     names::{UNKNOWN_VERSION, key},
 };
@@ -37,6 +37,7 @@ async fn nothing_is_disturbed_before_it_can_work() -> Result<()> {
     tokio::try_join!(
         an_unfit_host_is_neither_drained_nor_is_the_version_blamed(&world),
         a_host_that_joins_does_not_get_a_version_that_waits_for_approval(&world),
+        a_host_that_joins_is_given_the_version_that_its_pool_wants_meanwhile(&world),
         a_ready_node_of_unknown_version_is_not_rebuilt_in_place(&world),
     )?;
     Ok(())
@@ -145,6 +146,32 @@ async fn a_host_that_joins_does_not_get_a_version_that_waits_for_approval(world:
     let approved = json!({"maxUnavailable": 1, "steps": [{"nodes": 1, "approval": true}], "approvedVersion": new});
     world.apply(POOL, &pool(&hosts, 6, &approved)).await?;
     until_updated(world, POOL).await
+}
+
+/// It does not wait for its Node until `--register-timeout`, which is longer than any wait of this test.
+async fn a_host_that_joins_is_given_the_version_that_its_pool_wants_meanwhile(world: &World) -> Result<()> {
+    const POOL: &str = "overtaken";
+    let hosts = world.hosts(POOL, 1).await?;
+    let name = hosts[0].name();
+    let rollout = json!({});
+    let registers_with = |version: &Option<String>, i: &WindowsInstance| {
+        status(i).operation.is_some_and(|o| o.step == Step::Register && o.to_version == *version)
+    };
+    hosts[0].fault(Fault::NeverRegisters);
+    world.apply(POOL, &pool(&hosts, 3, &rollout)).await?;
+    world.until(POOL, "a version is wanted", |p| pool_status(p).desired_version.is_some()).await?;
+    let old = pool_status(&world.pool(POOL).await?).desired_version;
+    world.until_instance(name, "waits for its Node", |i| registers_with(&old, i)).await?;
+
+    world.apply(POOL, &pool(&hosts, 6, &rollout)).await?;
+    world.until(POOL, "another version is wanted", |p| pool_status(p).desired_version != old).await?;
+    let new = pool_status(&world.pool(POOL).await?).desired_version;
+    let instance = world.until_instance(name, "has the new files", |i| registers_with(&new, i)).await?;
+    ensure!(status(&instance).failures.is_none(), "{:?}", status(&instance).failures);
+    hosts[0].mend();
+    let instance = world.until_joined(name).await?;
+    ensure!(status(&instance).current_version == new, "{:?} instead of {new:?}", status(&instance).current_version);
+    Ok(())
 }
 
 async fn a_ready_node_of_unknown_version_is_not_rebuilt_in_place(world: &World) -> Result<()> {
