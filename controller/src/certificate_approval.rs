@@ -82,7 +82,8 @@ pub(crate) async fn run(cx: Arc<Base>, instances: Changes<WindowsInstance>, retr
     let hosts = instance::claims::Hosts::new(cx.clone(), reserved);
     let own = csr::Own { user: operator, issuing: cx.wicd.issuing.clone() };
     let again = csr::Again { all: cx.wicd.judge_again.clone(), waiting: proofs };
-    csr::run(cx.cluster.client.clone(), hosts, revise, on_verdict, own, again, cx.process.stop.clone()).await;
+    let clients = csr::Clients { watch: cx.cluster.watch_requests.clone(), decide: cx.cluster.client.clone() };
+    csr::run(clients, hosts, revise, on_verdict, own, again, cx.process.stop.clone()).await;
 }
 
 #[cfg(test)]

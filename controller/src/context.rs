@@ -71,6 +71,8 @@ pub(crate) struct Cluster {
     pub client: Client,
     /// Repeats nothing by itself: for evictions, and for writes that must not be repeated.
     pub direct: Client,
+    /// For the watch of certificate requests: after a mass join their list has hundreds of pages, and none may wait behind all other requests.
+    pub watch_requests: Client,
 }
 
 impl Cluster {
@@ -81,7 +83,12 @@ impl Cluster {
     pub(crate) fn new(config: Config, metrics: &Arc<Metrics>) -> kube::Result<Self> {
         let mut direct = config.clone();
         direct.default_retry = false;
-        Ok(Self { client: client(config.clone(), metrics)?, direct: client(direct, metrics)?, config })
+        Ok(Self {
+            client: client(config.clone(), metrics)?,
+            direct: client(direct, metrics)?,
+            watch_requests: client(config.clone(), metrics)?,
+            config,
+        })
     }
 
     /// Id of this cluster: UID of the Namespace `kube-system`, which lives as long as the cluster.
@@ -95,7 +102,12 @@ impl Cluster {
     /// One that answers from a script.
     #[cfg(test)]
     pub(crate) fn fake(client: Client) -> Self {
-        Self { config: Config::new(http::Uri::from_static("http://localhost")), direct: client.clone(), client }
+        Self {
+            config: Config::new(http::Uri::from_static("http://localhost")),
+            direct: client.clone(),
+            watch_requests: client.clone(),
+            client,
+        }
     }
 
     /// What hosts get from this operator in this cluster.
@@ -339,6 +351,7 @@ mod tests {
 
     use http::{Request, Response};
     use kube::client::Body;
+    use tokio::net::TcpListener;
     use tower::service_fn;
 
     use super::*;
@@ -372,5 +385,25 @@ mod tests {
         for request in lost {
             assert!(request.await.unwrap().is_err());
         }
+    }
+
+    #[tokio::test]
+    async fn the_list_of_certificate_requests_does_not_wait_behind_all_others() {
+        let api_server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("http://{}", api_server.local_addr().unwrap());
+        let cluster = Cluster::new(Config::new(address.parse().unwrap()), &Arc::default()).unwrap();
+        let ask = |client: &Client| {
+            let client = client.clone();
+            tokio::spawn(async move { client.request_text(Request::get("/api").body(Vec::new()).unwrap()).await })
+        };
+        let all: Vec<_> = (0..=REQUESTS).map(|_| ask(&cluster.client)).collect();
+        let mut unanswered = Vec::new();
+        while unanswered.len() < REQUESTS {
+            unanswered.push(api_server.accept().await.unwrap());
+        }
+        let list = ask(&cluster.watch_requests);
+        let connected = tokio::time::timeout(Duration::from_secs(20), api_server.accept()).await;
+        assert!(connected.is_ok_and(|accepted| accepted.is_ok()));
+        all.iter().chain([&list]).for_each(tokio::task::JoinHandle::abort);
     }
 }

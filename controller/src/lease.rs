@@ -16,7 +16,7 @@ use kube::{
     Api, Client,
     api::{ObjectMeta, PostParams},
 };
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
 
 /// Why leading ended or could not begin.
 #[derive(Debug, thiserror::Error)]
@@ -112,6 +112,11 @@ fn version_of(lease: &Lease) -> u64 {
     lease.metadata.resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(0)
 }
 
+/// The answer to a request, if it comes in time.
+async fn answered<T>(limit: Duration, request: impl Future<Output = kube::Result<T>>) -> kube::Result<T> {
+    timeout(limit, request).await.unwrap_or_else(|elapsed| Err(kube::Error::Service(elapsed.into())))
+}
+
 impl Election {
     /// Takes part in the election of `name`. `client` must not retry by itself: a renewal that comes late is worse than none.
     pub(crate) fn new(client: Client, namespace: &str, name: &str, identity: &str, duration: Duration) -> Self {
@@ -196,15 +201,16 @@ impl Election {
 
     /// Renews until that is impossible. The caller drops this future when it stops by itself, and calls [`Self::release`].
     pub(crate) async fn hold(&self, epoch: i64) -> LeaseError {
-        // The deadline is shorter than the Lease, so that this process has stopped before another may begin.
-        let deadline = self.duration * 2 / 3;
+        let deadline = self.deadline();
         let (mut renewed, mut written) = (Instant::now(), 0);
+        let mut turns = interval_at(renewed + self.retry(), self.retry());
+        // After an attempt that takes longer, the next one follows at once.
+        turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            sleep(self.retry()).await;
+            turns.tick().await;
             let left = deadline.saturating_sub(renewed.elapsed());
             let name = self.name.clone();
-            // One that is not answered leaves time for another, on another connection.
-            match timeout(left.min(deadline / 2), self.renew(epoch, written)).await {
+            match timeout(left, self.renew(epoch, written)).await {
                 Ok(Ok(Renewal::Renewed(version))) => {
                     (renewed, written) = (Instant::now(), version);
                     continue;
@@ -220,9 +226,16 @@ impl Election {
         }
     }
 
+    /// Time in which one must be renewed. It is shorter than the Lease, so that this process has stopped before another may begin.
+    fn deadline(&self) -> Duration {
+        self.duration * 2 / 3
+    }
+
     /// Renews once. `written` is the resource version of the last renewal.
     async fn renew(&self, epoch: i64, written: u64) -> kube::Result<Renewal> {
-        let lease = self.api.get(&self.name).await?;
+        // A request that is not answered leaves time for another attempt, on another connection.
+        let limit = self.deadline() / 2;
+        let lease = answered(limit, self.api.get(&self.name)).await?;
         let found = version_of(&lease);
         if found < written {
             return Ok(Renewal::WentBack(found));
@@ -234,7 +247,7 @@ impl Election {
             return Ok(Renewal::Held(spec.holder_identity.unwrap_or_default()));
         }
         let next = self.spec(spec.lease_transitions.unwrap_or(0), spec.acquire_time);
-        Ok(Renewal::Renewed(version_of(&self.write(lease, next).await?)))
+        Ok(Renewal::Renewed(version_of(&answered(limit, self.write(lease, next)).await?)))
     }
 
     /// Gives the Lease back, so that the next operator need not wait.
@@ -329,6 +342,21 @@ mod tests {
         api.on("GET", PATH, 200, lease("me")).on("GET", PATH, 200, lease("another"));
         api.on("PUT", PATH, 200, lease("me"));
         let election = Election::new(api.client(), "ns", "lease", "me", Duration::from_secs(3));
+        let error = election.hold(5).await;
+        assert!(matches!(&error, LeaseError::Lost { holder, .. } if holder == "another"), "{error}");
+    }
+
+    /// The two answers of a renewal may take longer than one alone may.
+    #[tokio::test]
+    async fn a_slow_api_server_does_not_cost_the_lease() {
+        let api = FakeApi::new();
+        let lease =
+            |holder: &str| json!({"metadata": {"name": "lease", "resourceVersion": "1"}, "spec": held_by(holder, 5)});
+        let election = Election::new(api.client(), "ns", "lease", "me", Duration::from_secs(6));
+        let slow = election.deadline() * 3 / 10;
+        api.late("GET", PATH, slow, lease("me")).late("PUT", PATH, slow, lease("me"));
+        api.late("GET", PATH, slow, lease("me")).late("PUT", PATH, slow, lease("me"));
+        api.on("GET", PATH, 200, lease("another"));
         let error = election.hold(5).await;
         assert!(matches!(&error, LeaseError::Lost { holder, .. } if holder == "another"), "{error}");
     }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use futures::{StreamExt as _, channel::mpsc, stream};
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
 use kube::{
-    Api, Client, ResourceExt,
+    Api, ResourceExt,
     api::{Patch, PatchParams},
     runtime::{
         Controller,
@@ -20,7 +20,7 @@ use tokio::{sync::Semaphore, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
-use super::{Again, Claim, Hosts, Kind, Outstanding, Own, Verdict, index::Index, verdict};
+use super::{Again, Claim, Clients, Hosts, Kind, Outstanding, Own, Verdict, index::Index, verdict};
 use crate::{
     supervision::{Panicked, catch},
     unreadable::Unreadable,
@@ -58,7 +58,7 @@ const PAGE: u32 = 50;
 ///
 /// One replica at a time should run this; two would do no harm, since each write is bound to the version that was judged.
 pub async fn run<H: Hosts>(
-    client: Client,
+    clients: impl Into<Clients>,
     hosts: H,
     revise: impl Fn(Verdict) -> Verdict + Send + Sync + 'static,
     on_verdict: impl Fn(&Verdict, &CertificateSigningRequest) + Send + Sync + 'static,
@@ -66,9 +66,10 @@ pub async fn run<H: Hosts>(
     again: Again,
     shutdown: CancellationToken,
 ) {
+    let clients = clients.into();
     // No pool waits for what cannot be read here: those who post a request choose its labels.
     let (requests, events) = watch::readable(
-        client.clone(),
+        clients.watch,
         watcher::Config::default().page_size(PAGE),
         &Unreadable::default(),
         keep_essentials,
@@ -76,7 +77,7 @@ pub async fn run<H: Hosts>(
     );
     let (first, firsts) = mpsc::unbounded();
     let approver = Arc::new(Approver {
-        api: Api::all(client),
+        api: Api::all(clients.decide),
         requests: requests.clone(),
         hosts,
         revise: Box::new(revise),

@@ -23,6 +23,7 @@ use futures::{
     StreamExt as _,
     stream::{self, BoxStream},
 };
+use kube::Client;
 use tokio::sync::Notify;
 
 pub use approver::run;
@@ -30,6 +31,20 @@ pub use issue::{CsrError, operator_user, request_and_sign};
 pub use issuing::Issuing;
 pub use renewals::Renewals;
 pub use wnp_core::csr::{Claim, Kind, Outstanding, Verdict, verdict};
+
+/// The ways of the approver to the API server.
+pub struct Clients {
+    /// For its watch.
+    pub watch: Client,
+    /// For approvals and denials.
+    pub decide: Client,
+}
+
+impl From<Client> for Clients {
+    fn from(client: Client) -> Self {
+        Self { watch: client.clone(), decide: client }
+    }
+}
 
 /// How the approver knows the operator's own requests.
 #[derive(Clone, Debug)]

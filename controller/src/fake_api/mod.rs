@@ -18,6 +18,7 @@ mod objects;
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
 use kube::Client;
@@ -51,6 +52,7 @@ impl Call {
 enum Reply {
     Json(u16, Value),
     Held(Arc<Notify>, Value),
+    Late(Duration, Value),
     Hang,
 }
 
@@ -135,6 +137,10 @@ impl FakeApi {
                         release.notified().await;
                         Ok(response(200, &body))
                     }
+                    Reply::Late(time, body) => {
+                        tokio::time::sleep(time).await;
+                        Ok(response(200, &body))
+                    }
                     Reply::Hang => std::future::pending().await,
                 }
             }
@@ -153,6 +159,11 @@ impl FakeApi {
         let release = Arc::new(Notify::new());
         self.add(method, path, Reply::Held(release.clone(), body));
         release
+    }
+
+    /// Answers after this time.
+    pub(crate) fn late(&self, method: &str, path: &str, time: Duration, body: Value) -> &Self {
+        self.add(method, path, Reply::Late(time, body))
     }
 
     /// Never answers.

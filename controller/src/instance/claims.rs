@@ -8,7 +8,7 @@ use std::{
 use api::{WindowsInstance, WindowsInstanceStatus};
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, api::ListParams, runtime::reflector::ObjectRef};
-use tokio::sync::Mutex;
+use tokio::{sync::Mutex, time::timeout};
 
 use crate::{
     context::{Base, Context, OTHER_NODES},
@@ -29,6 +29,8 @@ const FRESH: Duration = Duration::from_mins(1);
 /// How long a failure stands for all that ask: hundreds of hosts may.
 const FAILED: Duration = Duration::from_secs(5);
 const PAGE: u32 = 500;
+/// Time that a page of that list may take, with its wait for a place of the client. All requests for serving certificates wait for it.
+const ANSWER: Duration = Duration::from_mins(2);
 
 /// What is on record of an instance, for a request that the operator itself makes.
 pub(crate) fn claim(instance: &WindowsInstance, status: &WindowsInstanceStatus, cx: &Context) -> Claim {
@@ -95,6 +97,11 @@ impl csr::Hosts for Hosts {
 
     /// No host of a pool claims a name whose Node belongs to another owner.
     async fn confirm(&self, node_name: &str, kind: Option<Kind>) -> kube::Result<Option<Claim>> {
+        // These may take long, and what is known of the host must be that of now.
+        let neighbours = match kind {
+            Some(Kind::KubeletServing) => self.neighbours.get(&self.cx).await?,
+            _ => Arc::default(),
+        };
         let Some(instance) = self.cx.caches.instances.get(&ObjectRef::new(node_name)) else { return Ok(None) };
         let none = WindowsInstanceStatus::default();
         let status = instance.status.as_ref().unwrap_or(&none);
@@ -106,10 +113,6 @@ impl csr::Hosts for Hosts {
             Whose::Others(_) if status.proven_address.is_some() => return Ok(None),
             _ => {}
         }
-        let neighbours = match kind {
-            Some(Kind::KubeletServing) => self.neighbours.get(&self.cx).await?,
-            _ => Arc::default(),
-        };
         let beside = self.cx.beside(&instance, status, &self.reserved, &neighbours, node.as_ref());
         Ok(Some(claims::claim(&instance, status, &beside)))
     }
@@ -148,7 +151,7 @@ async fn gather(cx: &Base) -> kube::Result<Arc<Neighbours>> {
     let api: Api<Node> = Api::all(cx.cluster.client.clone());
     let (mut others, mut params) = (Vec::new(), ListParams::default().labels(OTHER_NODES).limit(PAGE));
     loop {
-        let page = api.list(&params).await?;
+        let page = timeout(ANSWER, api.list(&params)).await.map_err(|late| kube::Error::Service(late.into()))??;
         others.extend(page.items.into_iter().map(|mut node| {
             keep_essentials(&mut node);
             node

@@ -250,6 +250,18 @@ impl Scope {
         }
     }
 
+    /// The version that a host that joins is brought to: the one that its pool wants. A host that is a Ready node already ends its join with the version
+    /// that is in place: it may have pods, and is changed in its turn, as any other node is.
+    pub(super) fn version_to_join(&mut self) -> Result<String, StepError> {
+        let placed = self.status.operation.as_ref().and_then(|o| o.to_version.clone());
+        if let Some(placed) = placed.filter(|placed| self.is_registering(placed))
+            && own_node(self)?.is_some_and(|node| ready(&node).0)
+        {
+            return Ok(placed);
+        }
+        Ok(self.instance.spec.desired.as_ref().map(|d| d.version.clone()).unwrap_or_default())
+    }
+
     /// Whether the services were started in this operation with what this version puts in place, so that only the Node is to be waited for.
     pub(super) fn is_registering(&self, version: &str) -> bool {
         let placed = self.status.operation.as_ref().filter(|_| joins(self)).and_then(|o| o.to_version.as_deref());

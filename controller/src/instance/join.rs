@@ -25,7 +25,7 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
     if let Some(pulled) = &mut scope.status.pre_pulled {
         pulled.images.clear();
     }
-    let version = scope.instance.spec.desired.as_ref().map(|d| d.version.clone()).unwrap_or_default();
+    let version = scope.version_to_join()?;
     let target = scope.target(&version).await?;
     match Box::pin(converge(scope, &target)).await? {
         Converged::Waits(action) => Ok(action),

@@ -84,3 +84,33 @@ async fn a_host_that_joins_is_given_the_version_that_its_pool_wants_meanwhile() 
         }
     }
 }
+
+/// It may have pods already, and must not be changed under them.
+#[tokio::test]
+async fn a_host_that_is_a_ready_node_ends_its_join_with_the_version_in_place() {
+    let mut bed = Bed::new().await;
+    let address = bed.host.address().to_string();
+    let facts =
+        json!({"hostname": "win-1", "bootId": "1", "machineId": "m", "osBuild": "10.0.20348", "osName": "Windows"});
+    for (step, ready, expected) in [
+        ("Register", Some("True"), "1-a"),
+        ("Register", Some("False"), "2-b"),
+        ("Configure", Some("True"), "2-b"),
+        ("Register", None, "2-b"),
+    ] {
+        bed.restart_operator();
+        bed.no_node();
+        if let Some(ready) = ready {
+            bed.node_that_is(ready, "n-1", &address, &json!({}));
+        }
+        let now = Time::now();
+        let operation = json!({
+            "id": "g-1", "type": "Provision", "step": step, "epoch": 1, "applied": true, "toVersion": "1-a",
+            "startTime": now, "stepStartTime": now,
+        });
+        let status = json!({"facts": facts, "provenAddress": address, "holdsNodeName": true, "operation": operation});
+        let desired = json!({"desired": {"version": "2-b"}});
+        let mut scope = bed.scope(bed.instance(&json!({}), &desired, &status));
+        assert_eq!(scope.version_to_join().unwrap(), expected, "{step}, Ready is {ready:?}");
+    }
+}

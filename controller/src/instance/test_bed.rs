@@ -164,8 +164,13 @@ impl Bed {
         Scope::new(self.cx.clone(), instance, pool)
     }
 
-    /// There is this Node now, with the name of the host.
+    /// There is this Node now, with the name of the host. It is not Ready.
     pub(crate) fn node(&mut self, uid: &str, address: &str, annotations: &Value) {
+        self.node_that_is("False", uid, address, annotations);
+    }
+
+    /// As [`Bed::node`], with this status of its condition `Ready`.
+    pub(crate) fn node_that_is(&mut self, ready: &str, uid: &str, address: &str, annotations: &Value) {
         let node = json!({
             "metadata": {
                 "name": "win-1", "uid": uid, "resourceVersion": "7",
@@ -173,7 +178,7 @@ impl Bed {
             },
             "status": {
                 "addresses": [{"type": "InternalIP", "address": address}],
-                "conditions": [{"type": "Ready", "status": "False", "message": "no network"}],
+                "conditions": [{"type": "Ready", "status": ready, "message": "no network"}],
             },
         });
         self.api.forget("GET", NODE).on("GET", NODE, 200, node.clone());

@@ -353,6 +353,18 @@ fn wrong_requests_of_ours_are_denied() {
             ),
             "WrongSubject",
         ),
+        (
+            "many other parts in the subject of a stranger",
+            csr(
+                "alice",
+                &[],
+                CLIENT,
+                &["digital signature", "client auth"],
+                p((0..100).fold(Forged::new("alice", &["system:wicd-nodes"]), |f, _| f.also(OU, UTF8, b"a"))),
+            ),
+            "WrongSubject",
+        ),
+        ("many organisations", node_client(W1, NODES, p(Forged::new(W1, &["system:nodes"; 101]))), "WrongSubject"),
         ("organisational unit", node_client(W1, NODES, p(one().also(OU, UTF8, b"system:masters"))), "WrongSubject"),
         ("both in one part", node_client(W1, NODES, p(both_in_one)), "WrongSubject"),
         (

@@ -148,10 +148,6 @@ impl Request {
     }
 
     fn read_subject(&mut self, subject: &X509Name<'_>) {
-        if subject.iter_attributes().count() > MAX_NAMES {
-            self.fault("WrongSubject", format!("has a subject of more than {MAX_NAMES} parts"));
-            return;
-        }
         for rdn in subject.iter() {
             if rdn.iter().count() != 1 {
                 self.fault("WrongSubject", "has a subject with several values in one part");
@@ -161,15 +157,18 @@ impl Request {
                 if !matches!(attribute.attr_value().tag(), Tag::Utf8String | Tag::PrintableString) {
                     self.fault("WrongSubject", "has a subject that is not plain text");
                 }
-                let text = String::from_utf8_lossy(attribute.attr_value().data).into_owned();
-                if *attribute.attr_type() == OID_X509_COMMON_NAME {
-                    self.common_names.push(text);
-                } else if *attribute.attr_type() == OID_X509_ORGANIZATION_NAME {
-                    self.organisations.push(text);
-                } else {
-                    let oid = attribute.attr_type();
+                let oid = attribute.attr_type();
+                let (is_common, is_organisation) = (*oid == OID_X509_COMMON_NAME, *oid == OID_X509_ORGANIZATION_NAME);
+                if !is_common && !is_organisation {
                     self.fault("WrongSubject", format!("has the subject attribute {oid}: only CN and O may be there"));
+                    continue;
                 }
+                if self.common_names.len() + self.organisations.len() == MAX_NAMES {
+                    self.fault("WrongSubject", format!("has a subject of more than {MAX_NAMES} names"));
+                    return;
+                }
+                let names = if is_common { &mut self.common_names } else { &mut self.organisations };
+                names.push(String::from_utf8_lossy(attribute.attr_value().data).into_owned());
             }
         }
     }
