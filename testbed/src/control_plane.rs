@@ -167,7 +167,15 @@ impl ControlPlane {
     /// # Errors
     /// When the kubeconfig cannot be read, or no client can be made from it.
     pub async fn client(&self) -> Result<Client> {
-        client(&self.kubeconfig).await
+        client(&self.kubeconfig, false).await
+    }
+
+    /// As [`ControlPlane::client`], and repeats what the API server cannot answer yet, as after its start.
+    ///
+    /// # Errors
+    /// When the kubeconfig cannot be read, or no client can be made from it.
+    pub async fn retrying_client(&self) -> Result<Client> {
+        client(&self.kubeconfig, true).await
     }
 
     /// An administrator's kubeconfig.
@@ -192,7 +200,7 @@ impl ControlPlane {
     /// # Errors
     /// When there are more than two groups, or the certificate, the kubeconfig or the client cannot be made.
     pub async fn client_as(&self, user: &str, groups: &[&str]) -> Result<Client> {
-        client(&self.kubeconfig_as(user, groups)?).await
+        client(&self.kubeconfig_as(user, groups)?, false).await
     }
 
     /// A client certificate for `user` in `groups` (at most two).
@@ -468,10 +476,11 @@ async fn ready(client: &Client) -> Result<()> {
     Ok(())
 }
 
-async fn client(kubeconfig: &Path) -> Result<Client> {
+/// Without retries, a blocked eviction is the 429 that a test wants to see.
+async fn client(kubeconfig: &Path, retries: bool) -> Result<Client> {
     let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
-    config.default_retry = false; // a blocked eviction is a 429 that a test wants to see
+    config.default_retry = retries;
     Ok(Client::try_from(config)?)
 }
 

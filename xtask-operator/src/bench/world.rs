@@ -76,7 +76,7 @@ impl World {
         deployment::install(&control_plane).await?;
         let key = deployment::new_key()?;
         deployment::store_key(&control_plane, &key).await?;
-        let client = control_plane.client().await?;
+        let client = control_plane.retrying_client().await?;
 
         let files = tempfile::tempdir()?;
         let (dir, wicd) = (files.path().join("payload"), files.path().join("wicd.exe"));
@@ -92,7 +92,7 @@ impl World {
         .await??;
 
         let sim = SimOptions { authorized_keys: vec![key.public_key().clone()], ..sim };
-        let sim = Sim::start(client.clone(), sim)?;
+        let sim = Sim::start(control_plane.client().await?, sim)?;
         let names = (0..hosts).map(|n| HostOptions::named(format!("win-{n}")));
         let hosts = stream::iter(names).map(|host| sim.host(host)).buffered(8).try_collect().await?;
 
