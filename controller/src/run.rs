@@ -1,8 +1,9 @@
 //! The running operator: waits for the Lease, fills its caches, runs its controllers, and ends as soon as it must.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     convert::Infallible,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
     sync::Arc,
     time::Duration,
 };
@@ -23,6 +24,7 @@ use kube::{
         reflector::ObjectRef,
     },
 };
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -316,12 +318,16 @@ async fn run_pools(
     let all = cx.caches.pools.clone();
     let pace = Arc::new(pool::Debouncer::default());
     let (of_instances, of_nodes) = (pace.clone(), pace.clone());
-    let there = cx.caches.instances.clone();
+    let (there, places) = (cx.caches.instances.clone(), EntriesSeen::default());
     let of_instance = move |instance: Arc<WindowsInstance>| -> Vec<ObjectRef<WindowsNodePool>> {
         of_instances.changed(&instance.spec.pool_ref.name, Instant::now());
         let is_gone = there.get(&ObjectRef::from_obj(&*instance)).is_none();
-        let pools = if is_gone { all.state() } else { Vec::new() };
-        concerned_pools(&instance, is_gone, &pools).iter().map(|pool| ObjectRef::new(pool)).collect()
+        let is_freed = is_gone || places.is_new(&instance);
+        if is_gone {
+            places.forget(&instance);
+        }
+        let pools = if is_freed { all.state() } else { Vec::new() };
+        concerned_pools(&instance, is_freed, &pools).iter().map(|pool| ObjectRef::new(pool)).collect()
     };
     let of_node = move |node: Arc<Node>| {
         node.labels().get(key::POOL).map(|pool| {
@@ -361,6 +367,26 @@ async fn run_pools(
         )
         .for_each(|_| async {})
         .await;
+}
+
+/// Pool, address and port of each instance as they were seen last: whoever else waits for them is woken when they change.
+#[derive(Default)]
+struct EntriesSeen(Mutex<HashMap<String, u64>>);
+
+impl EntriesSeen {
+    /// Reports whether they are other ones than before.
+    fn is_new(&self, instance: &WindowsInstance) -> bool {
+        let mut hash = DefaultHasher::new();
+        let (pool, host) = (&instance.spec.pool_ref.name, &instance.spec.host);
+        (pool, &host.address, host.port).hash(&mut hash);
+        let now = hash.finish();
+        self.0.lock().insert(instance.name_any(), now).is_some_and(|before| before != now)
+    }
+
+    /// Forgets an instance that is gone.
+    fn forget(&self, instance: &WindowsInstance) {
+        self.0.lock().remove(&instance.name_any());
+    }
 }
 
 /// Reconciles pools again when what cannot be read of them changes, and reports those that cannot be read themselves.

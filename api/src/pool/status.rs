@@ -95,6 +95,9 @@ pub struct WindowsNodePoolStatus {
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["annotation".into()]))]
     pub acts: Vec<RecordedAct>,
+    /// Set once the operator has seen that the pool is deleted and its hosts are to stay as they are. It holds until the pool is gone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub hosts_stay: bool,
     /// Some of the hosts that failed, sorted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 10))]

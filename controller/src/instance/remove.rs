@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams, Preconditions},
+    api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions},
     runtime::controller::Action,
 };
 use serde_json::json;
@@ -30,6 +30,7 @@ use super::{
 use crate::{drain::release_cordon, events::EventReason, traces::Outcome};
 use remote::facts;
 use wnp_core::{
+    inventory::ownership::HostOwners,
     node::ready,
     operation::{
         identity::{Identity, Purpose},
@@ -90,6 +91,14 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
                 }
                 if let Some(wait) = settles(scope) {
                     return Ok(Action::requeue(wait));
+                }
+                if let Some(other) = listed_elsewhere(scope).await? {
+                    // Its own pool hands it over, which brings the instance here.
+                    scope.cx.wake.pool(&scope.instance.spec.pool_ref.name);
+                    scope
+                        .enter_step(Step::Drain, &format!("pool {other} lists the host now: it is handed over"))
+                        .await?;
+                    return Ok(Action::requeue(SETTLE));
                 }
                 delete(scope, |i| leaves_with(i, grant)).await?;
             }
@@ -159,6 +168,19 @@ fn settles(scope: &Scope) -> Option<Duration> {
     let age = age(leaving.since.known()?, Timestamp::now());
     let left = SETTLE.saturating_sub(Duration::try_from(age).unwrap_or_default());
     (!left.is_zero()).then_some(left)
+}
+
+/// Another pool that lists a node in its spec. It is read from the API server, directly before the removal can no longer be revoked: what a cache has
+/// may be older than the move of the host.
+async fn listed_elsewhere(scope: &Scope) -> Result<Option<String>, StepError> {
+    if scope.status.current_version.is_none() || scope.instance.is_deleting() {
+        return Ok(None);
+    }
+    let pools: Api<WindowsNodePool> = Api::all(scope.cx.cluster.client.clone());
+    let pools = pools.list(&ListParams::default()).await.map_err(StepError::api("list the pools"))?;
+    let pools: Vec<Arc<WindowsNodePool>> = pools.items.into_iter().map(Arc::new).collect();
+    let (own, host) = (&scope.instance.spec.pool_ref.name, &scope.instance.spec.host);
+    Ok(HostOwners::default().other(own, &host.name, &host.address, &pools))
 }
 
 /// The removal or its grant was revoked: its steps are undone. What a change before had done to the host is

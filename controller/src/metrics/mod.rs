@@ -358,6 +358,11 @@ impl Metrics {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        io::Write as _,
+        process::{Command, Stdio},
+    };
+
     use kube::runtime::{reflector::store::Writer, watcher::Event};
     use serde_json::{Value, json};
 
@@ -545,6 +550,18 @@ mod tests {
         assert_eq!(parsed.families.len(), metrics.descriptions().len());
         let cut = text.trim_end_matches("# EOF\n");
         assert!(openmetrics_parser::openmetrics::parse_openmetrics(cut).is_err(), "the parser takes everything");
+    }
+
+    #[test]
+    fn prometheus_takes_the_older_format() {
+        let text = exposition::Format::Prometheus.write(full().render());
+        assert!(text.contains("# TYPE windows_node_pool_reconcile_errors_total counter\n"), "{text}");
+        let mut promtool = Command::new(testbed::binaries::promtool().unwrap());
+        let mut promtool =
+            promtool.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        promtool.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+        let output = promtool.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}: {}", output.status, String::from_utf8_lossy(&output.stdout));
     }
 
     #[test]

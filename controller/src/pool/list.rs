@@ -27,7 +27,7 @@ pub(super) async fn list(
 ) -> List {
     let name = pool.name_any();
     if pool.metadata.deletion_timestamp.is_some() {
-        cx.sources.owners().forget(&name);
+        cx.sources.owners().release(&name);
         let mut list = List::default();
         hand_over(&mut list, pool, mine, cx);
         depart(&mut list, pool, mine, &ObservedList { deleting: true, ..ObservedList::default() }, cx);
@@ -86,6 +86,9 @@ async fn listed(
         let keys = HostKeys { is_known: &|host| has_host_key(host, cx), read: &read_host_key };
         hosts::resolve(&name, &pool.spec, &named.entries, known, &keys)
     };
+    for owner in cx.sources.owners().refuse(pool, std::mem::take(&mut resolved.owners)) {
+        cx.wake.pool(&owner);
+    }
     let again = names::keep_second_nodes_out(&name, &mut resolved, cx).await;
     let names: BTreeSet<String> = named.entries.iter().map(|e| e.host.name.clone()).collect();
     let addresses: BTreeSet<String> = named.unnamed.iter().map(|e| canonical(&e.host.address)).collect();

@@ -227,6 +227,7 @@ fn report(
         course: &seen.desired.course,
         window: seen.window.as_ref(),
         deleting,
+        orphan: seen.limits.orphan,
         keys: seen.keys.standing(&seen.members),
     };
     let mut next = status::next(pool, &observed, cx.warning().as_ref(), now);

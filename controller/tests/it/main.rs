@@ -81,6 +81,7 @@ mod takeover_guide;
 mod template;
 mod traces;
 mod transcripts;
+mod two_pools;
 mod unnamed;
 mod upgrade;
 mod wakes;

@@ -8,12 +8,12 @@ use api::{
 };
 use kube::ResourceExt;
 
-/// Names of the pools that are reconciled for a change of an instance: its own, and once it is gone those that may have waited for its name
-/// or its address.
-pub fn concerned_pools(instance: &WindowsInstance, is_gone: bool, pools: &[Arc<WindowsNodePool>]) -> Vec<String> {
+/// Names of the pools that are reconciled for a change of an instance: its own, and once it is gone, has another entry or belongs to another pool, those that
+/// may have waited for its name or its address.
+pub fn concerned_pools(instance: &WindowsInstance, is_freed: bool, pools: &[Arc<WindowsNodePool>]) -> Vec<String> {
     let own = instance.spec.pool_ref.name.clone();
     // A pool that refuses an entry from now on, because it has not seen yet that the host is gone, is reconciled for its own new status.
-    let waiting = pools.iter().filter(|pool| is_gone && may_await_hosts(pool)).map(|pool| pool.name_any());
+    let waiting = pools.iter().filter(|pool| is_freed && may_await_hosts(pool)).map(|pool| pool.name_any());
     let others: Vec<String> = waiting.filter(|pool| *pool != own).collect();
     [own].into_iter().chain(others).collect()
 }

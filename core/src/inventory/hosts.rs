@@ -119,6 +119,8 @@ pub struct Resolved {
     pub origins: BTreeMap<String, Origin>,
     /// Entries that are not used.
     pub problems: Vec<EntryError>,
+    /// Pools that have the hosts of refused entries, by the names of these.
+    pub owners: BTreeMap<String, String>,
 }
 
 /// The hosts of a pool, with the pool's settings filled in, and the entries that are not used. An entry that is wrong
@@ -131,7 +133,7 @@ pub fn resolve(
     keys: &HostKeys<'_>,
 ) -> Resolved {
     let (mut hosts, mut problems) = (BTreeMap::<String, InstanceHost>::new(), Vec::new());
-    let mut origins = BTreeMap::new();
+    let (mut origins, mut owners) = (BTreeMap::new(), BTreeMap::new());
     let mut entries: Vec<(&Entry, Option<Known>)> = entries.iter().map(|e| (e, known.named(&e.host.name))).collect();
     // Who has an instance already comes first, so that a new entry with the same address cannot push it out.
     entries.sort_by_key(|(_, owner)| owner.as_ref().is_none_or(|k| k.pool != pool));
@@ -140,10 +142,7 @@ pub fn resolve(
     // For hosts that are listed in the pool, the API server has checked it.
     let is_strict = ssh.host_key_policy == Some(HostKeyPolicy::Strict) && ssh.known_hosts_secret_ref.is_none();
     let mut taken: BTreeMap<Place, &str> = BTreeMap::new();
-    let others_at = |place: &Place| {
-        let other = known.at(place).into_iter().find(|k| k.pool != pool && !k.is_elsewhere);
-        other.map(|k| format!("{} of pool {}", k.name, k.pool))
-    };
+    let other_at = |place: &Place| known.at(place).into_iter().find(|k| k.pool != pool && !k.is_elsewhere);
     let mut names = BTreeSet::new();
     for (Entry { host: entry, origin }, owner) in entries {
         let mut refuse = |reason, message| problems.push(EntryError { host: entry.name.clone(), reason, message });
@@ -152,6 +151,7 @@ pub fn resolve(
             continue;
         }
         if let Some(owner) = owner.filter(|k| k.pool != pool) {
+            owners.insert(entry.name.clone(), owner.pool.clone());
             refuse(
                 "HostConflict",
                 format!("host {} already belongs to pool {}; remove it from one of the two", entry.name, owner.pool),
@@ -179,7 +179,10 @@ pub fn resolve(
         }
         let port = entry.port.unwrap_or_else(|| i32::from(ssh.port()));
         let place = (canonical(&entry.address), port);
-        if let Some(other) = taken.get(&place).map(|name| (*name).to_owned()).or_else(|| others_at(&place)) {
+        let own = taken.get(&place).map(|name| (*name).to_owned());
+        let other = if own.is_none() { other_at(&place) } else { None };
+        owners.extend(other.iter().map(|k| (entry.name.clone(), k.pool.clone())));
+        if let Some(other) = own.or_else(|| other.map(|k| format!("{} of pool {}", k.name, k.pool))) {
             let message = format!(
                 "host {}: address {} port {port} already belongs to {other}; remove one of the two",
                 entry.name, entry.address
@@ -206,7 +209,7 @@ pub fn resolve(
         );
     }
     problems.sort_by(|a, b| a.host.cmp(&b.host));
-    Resolved { hosts, origins, problems }
+    Resolved { hosts, origins, problems, owners }
 }
 
 #[cfg(test)]

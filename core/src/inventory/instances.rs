@@ -86,7 +86,8 @@ pub fn changes(
                     spec.extend(returned(instance));
                 }
                 let mut patch = json!({"spec": spec});
-                let is_owned = is_owned_by(instance, pool);
+                // Of a pool that is being deleted, the garbage collector has taken it off: that its hosts stay is read from it.
+                let is_owned = is_owned_by(instance, pool) || pool.metadata.deletion_timestamp.is_some();
                 if !is_owned {
                     patch["metadata"] = json!({"ownerReferences": pool.controller_owner_ref(&()).map(|o| vec![o])});
                 }
@@ -413,6 +414,21 @@ mod tests {
             assert!(again.leave.is_empty() && again.create.is_empty(), "{again:?}");
             assert_eq!(again.update.iter().map(|u| (u.name.as_str(), u.returns)).collect::<Vec<_>>(), [("b", true)]);
             assert_eq!(again.update[0].patch, json!({"spec": expected}));
+        }
+    }
+
+    /// The garbage collector takes the owner off the instances of a pool that is deleted with `--cascade=orphan`: that is how the wish is known.
+    #[test]
+    fn nothing_makes_a_deleted_pool_an_owner_again() {
+        for (deleted, expected) in [(false, 1), (true, 0)] {
+            let mut pool = pool(&[("a", "10.0.0.1")]);
+            pool.metadata.uid = Some("1".into());
+            let mut instance = plan(&pool, &[]).create.remove(0);
+            instance.metadata.owner_references = None;
+            let since = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH);
+            pool.metadata.deletion_timestamp = deleted.then_some(since);
+            let changes = plan(&pool, &[Arc::new(instance)]);
+            assert_eq!(changes.update.len(), expected, "{changes:?}");
         }
     }
 

@@ -15,14 +15,15 @@ pub struct Going {
     pub instances: bool,
 }
 
-/// Whether a pool lets all hosts that leave it go as they are. With `--cascade=orphan`, the garbage collector takes the pool's name off its
-/// instances, and then its own finalizer off the pool: either is a sign.
+/// Reports whether a pool lets all hosts that leave it go as they are. With `--cascade=orphan`, the garbage collector takes the pool's name off its
+/// instances, and then its own finalizer off the pool: either is a sign. The first sign that is seen is recorded in the pool's status.
 pub fn lets_all_go(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], going: Going) -> bool {
     let is_orphaning = || pool.finalizers().iter().any(|f| f == ORPHAN_DEPENDENTS);
     let is_deserted = || mine.iter().any(|i| !i.is_deleting() && !is_owned_by(i, pool));
     let is_deleted = pool.metadata.deletion_timestamp.is_some();
+    let is_recorded = || pool.status.as_ref().is_some_and(|status| status.hosts_stay);
     pool.spec.deletion_policy() == DeletionPolicy::Orphan
-        || (is_deleted && (going.pools || is_orphaning() || is_deserted()))
+        || (is_deleted && (going.pools || is_recorded() || is_orphaning() || is_deserted()))
 }
 
 /// Whether an instance was deleted as a side effect, without a deletion by a user: with its kind, or by the garbage
@@ -79,6 +80,16 @@ mod tests {
         ] {
             let mine = [Arc::new(instance(owner, false))];
             assert_eq!(lets_all_go(&pool, &mine, going), expected, "{about}");
+        }
+    }
+
+    #[test]
+    fn what_was_seen_of_a_deletion_holds() {
+        let mut pool = pool(None, true, &["x"]);
+        let mine = [Arc::new(instance(Some("1"), false))];
+        for hosts_stay in [false, true] {
+            pool.status = Some(api::WindowsNodePoolStatus { hosts_stay, ..api::WindowsNodePoolStatus::default() });
+            assert_eq!(lets_all_go(&pool, &mine, Going::default()), hosts_stay);
         }
     }
 

@@ -23,6 +23,8 @@ pub struct HostOwners {
     missed: BTreeMap<String, BTreeMap<String, u64>>,
     /// Pools that wait until others have been read, and since when.
     waiting: BTreeMap<String, u64>,
+    /// Entries that are refused because another pool has the host, with that pool, and the generation in which they were: by pool.
+    refused: BTreeMap<String, (Option<i64>, BTreeMap<String, String>)>,
 }
 
 /// What a pool lists.
@@ -141,11 +143,29 @@ impl HostOwners {
         waiting.map(|(w, _)| w.clone()).collect()
     }
 
-    /// A pool lists no host any more, because it is being deleted or is gone.
-    pub fn forget(&mut self, pool: &str) {
+    /// A pool lists no host any more, because it is being deleted. Since when its hosts are missed stays known: otherwise each look would
+    /// find every other list to be older, and the pool would wait for ever.
+    pub fn release(&mut self, pool: &str) {
         self.pools.remove(pool);
+        self.refused.remove(pool);
+    }
+
+    /// A pool is gone.
+    pub fn forget(&mut self, pool: &str) {
+        self.release(pool);
         self.missed.remove(pool);
         self.waiting.remove(pool);
+    }
+
+    /// Notes the entries of a pool that are refused because they belong to other pools, each with its owner. Returns the owners that have not
+    /// heard of it yet: a host that they are about to remove, or keep until another pool takes it, may be handed over now.
+    pub fn refuse(&mut self, pool: &WindowsNodePool, entries: BTreeMap<String, String>) -> BTreeSet<String> {
+        let (name, generation) = (pool.name_any(), pool.metadata.generation);
+        let before = self.refused.insert(name, (generation, entries.clone()));
+        let is_new = |entry: &String, owner: &String| {
+            before.as_ref().is_none_or(|(then, known)| *then != generation || known.get(entry) != Some(owner))
+        };
+        entries.into_iter().filter(|(entry, owner)| is_new(entry, owner)).map(|(_, owner)| owner).collect()
     }
 
     /// The first other pool that lists a host.
@@ -294,6 +314,37 @@ mod tests {
             pending(&["far"]),
             "what it lists now was not read"
         );
+    }
+
+    /// Each look at a pool that is being deleted begins with the same news.
+    #[test]
+    fn a_pool_that_is_deleted_waits_for_one_read_of_each_other_list() {
+        let mut claims = HostOwners::default();
+        let far = pool("far", None);
+        let pools = [pool("p", Some(&[])), far.clone()].map(Arc::new);
+        for (about, expected) in [("at first", pending(&["far"])), ("it was read since", Unread::default())] {
+            claims.release("p");
+            assert_eq!(claims.unread("p", &set(&["a"]), &pools), expected, "{about}");
+            let begun = claims.begin("far");
+            let woken = claims.end(&far, begun, list(&[]));
+            assert_eq!(woken.len(), expected.pending.len(), "{about}: {woken:?}");
+        }
+        claims.forget("p");
+        assert_eq!(claims.unread("p", &set(&["a"]), &pools), pending(&["far"]), "another pool of that name");
+    }
+
+    #[test]
+    fn an_owner_hears_once_that_another_pool_lists_its_host() {
+        let mut claims = HostOwners::default();
+        let mut pool = pool("p", Some(&["a"]));
+        let of = |owner: &str| BTreeMap::from([("a".to_owned(), owner.to_owned())]);
+        assert_eq!(claims.refuse(&pool, of("old")), set(&["old"]));
+        assert_eq!(claims.refuse(&pool, of("old")), set(&[]), "two pools must not wake each other for ever");
+        assert_eq!(claims.refuse(&pool, of("other")), set(&["other"]));
+        pool.metadata.generation = Some(2);
+        assert_eq!(claims.refuse(&pool, of("other")), set(&["other"]), "its mode may be another one");
+        assert_eq!(claims.refuse(&pool, BTreeMap::new()), set(&[]));
+        assert_eq!(claims.refuse(&pool, of("other")), set(&["other"]), "it is refused again");
     }
 
     #[test]

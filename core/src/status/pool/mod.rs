@@ -54,6 +54,8 @@ pub struct ObservedPool<'a> {
     pub window: Result<&'a Windows, &'a WindowError>,
     /// Whether the pool is being deleted.
     pub deleting: bool,
+    /// Whether all hosts that leave it stay as they are.
+    pub orphan: bool,
     /// State of the hosts' SSH keys, if it must be reported.
     pub keys: Option<Standing>,
 }
@@ -113,6 +115,7 @@ pub fn next(
             .cloned()
             .or(before.last_handled_reconcile_at),
         acts: before.acts,
+        hosts_stay: before.hosts_stay || (seen.deleting && seen.orphan),
         failed_node_names: groups.failed.iter().take(10).cloned().collect(),
         unclean_hosts: before.unclean_hosts,
         contacts: seen.list.contacts.clone(),

@@ -1,0 +1,135 @@
+//! Two pools, where what happens to one depends on the other: deletions beside a list that is read elsewhere, and hosts that change pools.
+
+use anyhow::{Context as _, Result, ensure};
+use api::{
+    Mode, WindowsNodePool, WindowsNodePoolSpec,
+    conditions::kind,
+    names::{DEFAULT_NAMESPACE, key},
+};
+use k8s_openapi::api::core::v1::{ConfigMap, Node};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, Patch, PatchParams},
+};
+use serde_json::json;
+use testbed::sim::{SimHost, SimOptions};
+
+use crate::fleet::{World, has, is_ready, pool_status, ready_condition, spec, spec_with};
+
+fn pools(world: &World) -> Api<WindowsNodePool> {
+    Api::all(world.client.clone())
+}
+
+/// A pool that reads its hosts from a ConfigMap.
+async fn reader(world: &World, name: &str, hosts: &[SimHost]) -> Result<()> {
+    let data: serde_json::Map<_, _> =
+        hosts.iter().map(|h| (h.address().to_string(), json!("username=Administrator\n"))).collect();
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data});
+    let maps: Api<ConfigMap> = Api::namespaced(world.client.clone(), DEFAULT_NAMESPACE);
+    maps.patch(name, &PatchParams::apply("user"), &Patch::Apply(map)).await?;
+    let spec = json!({"inventory": {"configMapRef": {"name": name}}, "ssh": {"port": hosts[0].port()}});
+    world.apply(name, &serde_json::from_value(spec)?).await?;
+    world.until(name, "its hosts are nodes", |p| is_ready(p) && pool_status(p).ready_nodes == 1).await
+}
+
+async fn until_deleted(world: &World, name: &str) -> Result<()> {
+    let is_gone = || async { world.pool(name).await.is_err() };
+    world.eventually(&format!("the pool {name} is gone"), is_gone).await
+}
+
+async fn uid(world: &World, host: &SimHost) -> Result<Option<String>> {
+    Ok(world.node(host.name()).await?.and_then(|node: Node| node.uid()))
+}
+
+/// The host is a node of the pool, and the Node is the one that it was.
+async fn is_handed_over(world: &World, host: &SimHost, to: &str, node: Option<&String>) -> Result<()> {
+    let is_in =
+        |i: &api::WindowsInstance| i.spec.pool_ref.name == to && ready_condition(i).is_ok_and(|c| c.status == "True");
+    world.until_instance(host.name(), &format!("it is a node of {to}"), is_in).await?;
+    ensure!(uid(world, host).await?.as_ref() == node, "{} was rebuilt", host.name());
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pool_goes_beside_one_that_reads_a_config_map() -> Result<()> {
+    let world = World::new(SimOptions::default(), &[]).await?;
+    let (read, removed, kept) =
+        (world.hosts("read", 1).await?, world.hosts("gone", 1).await?, world.hosts("kept", 2).await?);
+    reader(&world, "reader", &read).await?;
+    for (name, hosts, orphan) in [("removed", &removed, false), ("by-policy", &kept[..1].to_vec(), true)] {
+        let policy = if orphan { json!({"deletionPolicy": "Orphan"}) } else { json!({}) };
+        world.join(name, &spec_with(hosts, policy)).await?;
+        let before = uid(&world, &hosts[0]).await?;
+        pools(&world).delete(name, &DeleteParams::default()).await?;
+        until_deleted(&world, name).await?;
+        ensure!(
+            uid(&world, &hosts[0]).await? == before.filter(|_| orphan),
+            "{name}: {:?}",
+            world.node(hosts[0].name()).await?
+        );
+    }
+    world.until_gone(&removed[0]).await?;
+
+    world.join("by-command", &spec(&kept[1..])).await?;
+    let before = uid(&world, &kept[1]).await?;
+    pools(&world).delete("by-command", &DeleteParams::orphan()).await?;
+    until_deleted(&world, "by-command").await?;
+    ensure!(before.is_some() && uid(&world, &kept[1]).await? == before, "the host was removed");
+    ensure!(world.instance(kept[1].name()).await?.is_none(), "its instance is left");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_another_pool_lists_later_is_handed_over() -> Result<()> {
+    let world = World::new(SimOptions::default(), &[]).await?;
+    let hosts = world.hosts("win", 3).await?;
+    world.join("old", &spec(&hosts)).await?;
+    let node = uid(&world, &hosts[2]).await?;
+    world.apply("old", &spec(&hosts[..2])).await?;
+    world.until_instance(hosts[2].name(), "it is to leave", |i| i.spec.leaving.is_some()).await?;
+    world.apply("new", &spec(&hosts[2..])).await?;
+    is_handed_over(&world, &hosts[2], "new", node.as_ref()).await?;
+
+    // A rename: the old pool is deleted before the new one is there.
+    let node = uid(&world, &hosts[2]).await?;
+    pools(&world).delete("new", &DeleteParams::default()).await?;
+    world.until_instance(hosts[2].name(), "it is to leave with its pool", |i| i.spec.leaving.is_some()).await?;
+    world.apply("renamed", &spec(&hosts[2..])).await?;
+    is_handed_over(&world, &hosts[2], "renamed", node.as_ref()).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hand_over_that_waits_for_mode_apply_goes_on_with_it() -> Result<()> {
+    let world = World::new(SimOptions::default(), &[]).await?;
+    let hosts = world.hosts("win", 1).await?;
+    world.join("old", &spec(&hosts)).await?;
+    let node = uid(&world, &hosts[0]).await?;
+    let planned = WindowsNodePoolSpec { mode: Some(Mode::Plan), ..spec(&hosts) };
+    world.apply("new", &planned).await?;
+    world.until("new", "it plans", |p| pool_status(p).plan.is_some()).await?;
+    world.empty("old").await?;
+    let waits = |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::INVENTORY_SYNCED, "False", "HandOverWaits");
+    world.until("old", "it waits for the mode of the other", waits).await?;
+    world.apply("new", &WindowsNodePoolSpec { mode: Some(Mode::Apply), ..planned }).await?;
+    is_handed_over(&world, &hosts[0], "new", node.as_ref()).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_entry_is_tried_when_the_other_pool_is_corrected() -> Result<()> {
+    let world = World::new(SimOptions::default(), &[]).await?;
+    let hosts = world.hosts("win", 2).await?;
+    let mut wrong = spec_with(&hosts[..1], json!({"rollout": {"paused": true}}));
+    wrong.inventory.hosts.as_mut().context("no hosts")?[0].address = hosts[1].address().to_string();
+    wrong.inventory.hosts.as_mut().context("no hosts")?[0].port = Some(i32::from(hosts[1].port()));
+    world.apply("wrong", &wrong).await?;
+    world.until_instance(hosts[0].name(), "it is there", |_| true).await?;
+    world.apply("right", &spec(&hosts[1..])).await?;
+    let refused =
+        |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::INVENTORY_SYNCED, "False", "HostConflict");
+    world.until("right", "its entry is refused", refused).await?;
+    world.apply("wrong", &spec_with(&hosts[..1], json!({"rollout": {"paused": true}}))).await?;
+    world.until_joined(hosts[1].name()).await?;
+    let annotations = world.pool("right").await?.annotations().clone();
+    ensure!(!annotations.contains_key(key::RECONCILE_REQUESTED), "it was touched: {annotations:?}");
+    Ok(())
+}
