@@ -152,6 +152,7 @@ impl World {
             course: &course,
             window: window.as_ref(),
             deleting: false,
+            orphan: false,
             keys: None,
         };
         (writes, next(&self.pool, &seen, None, NOW))
