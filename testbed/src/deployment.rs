@@ -204,7 +204,7 @@ pub async fn install_flux(control_plane: &ControlPlane) -> Result<()> {
 }
 
 /// Waits until a kind is served. Established is said a little before.
-async fn served(client: &Client, crd: &str) -> Result<()> {
+pub(crate) async fn served(client: &Client, crd: &str) -> Result<()> {
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
     await_condition(crds.clone(), crd, conditions::is_crd_established()).await?;
     let spec = crds.get(crd).await?.spec;
