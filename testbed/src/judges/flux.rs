@@ -1,6 +1,6 @@
 //! Flux: source-controller and kustomize-controller, with the flags that its installation gives them.
 
-use std::{net::SocketAddr, path::PathBuf, process::Command};
+use std::{net::SocketAddr, process::Command};
 
 use anyhow::Result;
 use serde_json::json;
@@ -13,8 +13,9 @@ pub const NAMESPACE: &str = "flux-system";
 
 /// Both controllers. They end on drop.
 pub struct Flux {
-    _controllers: [Daemon; 2],
-    dir: RunDir,
+    controllers: [Daemon; 2],
+    /// Dropped after them.
+    _dir: RunDir,
 }
 
 impl Flux {
@@ -34,17 +35,13 @@ impl Flux {
             controller(control_plane, &dir, "source-controller", &sources).await?,
             controller(control_plane, &dir, "kustomize-controller", &[]).await?,
         ];
-        Ok(Self { _controllers: controllers, dir })
+        Ok(Self { controllers, _dir: dir })
     }
 
-    /// Log of a controller so far.
-    pub fn log(&self, controller: &str) -> String {
-        std::fs::read_to_string(log(&self.dir, controller)).unwrap_or_default()
+    /// The ends of their logs.
+    pub fn last_lines(&self) -> String {
+        self.controllers.iter().map(Daemon::last_lines).collect::<Vec<_>>().join("\n")
     }
-}
-
-fn log(dir: &RunDir, controller: &str) -> PathBuf {
-    dir.join(&format!("{controller}.log"))
 }
 
 async fn controller(control_plane: &ControlPlane, dir: &RunDir, name: &'static str, more: &[&str]) -> Result<Daemon> {
@@ -62,7 +59,7 @@ async fn controller(control_plane: &ControlPlane, dir: &RunDir, name: &'static s
         .env("HOME", dir.path())
         .env("TMPDIR", dir.path())
         .env("TUF_ROOT", dir.join("sigstore"));
-    let daemon = Daemon::start(name, log(dir, name), &command)?;
+    let daemon = Daemon::start(name, dir.join(&format!("{name}.log")), &command)?;
     answers(&daemon, health, "/readyz").await?;
     Ok(daemon)
 }
