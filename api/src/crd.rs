@@ -10,8 +10,8 @@ use crate::{WindowsInstance, WindowsNodePool};
 /// kstatus treats an object without a status as finished. The one default is therefore
 /// `status: {observedGeneration: -1}`, as Flux does. Those that schemars derives from `#[serde(default)]` are taken out.
 ///
-/// Only objects, maps and lists are `nullable`: server-side apply makes a null of one whose last field or entry goes, so an applier who takes
-/// a whole block out of a pool would be refused otherwise. From other fields the API server removes a null, so null and absent are the same.
+/// No field is `nullable`, so the API server removes a null: null and absent are the same. In `/openapi/v2`, which Argo CD and others compare
+/// objects by, a nullable object or list has neither type nor properties, and a change within it counts as none.
 ///
 /// No field has both a `pattern` and a rule. Host lists in files are checked with the patterns, in words of their own;
 /// the API server answers with the words of the rule.
@@ -36,9 +36,7 @@ fn with_status_default(mut crd: CustomResourceDefinition) -> CustomResourceDefin
 /// Removes defaults, nulls, and line breaks within the paragraphs of descriptions: kubectl wraps lines itself.
 fn tidy(schema: &mut JSONSchemaProps) {
     schema.default = None;
-    if !matches!(schema.type_.as_deref(), Some("array" | "object")) {
-        schema.nullable = None;
-    }
+    schema.nullable = None;
     if schema.x_kubernetes_validations.as_ref().is_some_and(|rules| !rules.is_empty()) {
         schema.pattern = None;
     }
@@ -107,15 +105,14 @@ mod tests {
     }
 
     #[test]
-    fn only_what_has_fields_or_entries_is_nullable_and_each_list_has_a_type() {
+    fn no_field_is_nullable_and_each_list_has_a_type() {
         for crd in super::crds() {
             let crd = serde_json::to_value(&crd).unwrap();
             let mut found = Vec::new();
             schemas(&crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"], "", &mut found);
             assert!(found.iter().any(|(path, _)| path == ".status.conditions[].type"));
             for (path, schema) in found {
-                let has_entries = ["array", "object"].contains(&schema["type"].as_str().unwrap_or_default());
-                assert!(schema.get("nullable").is_none() || has_entries, "{path}");
+                assert_eq!(schema.get("nullable"), None, "{path}");
                 let (is_list, list_type) = (schema["type"] == "array", schema["x-kubernetes-list-type"].as_str());
                 assert!(!is_list || list_type.is_some_and(|t| ["atomic", "map", "set"].contains(&t)), "{path}");
             }

@@ -105,10 +105,11 @@ pub mod key {
         /// Node annotation: how far a requested maintenance is: `Waiting`, `Held`, `Draining`, `Drained` or `Returning`. Written by the
         /// operator.
         MAINTENANCE_STATE = "windowsmachineconfig.openshift.io/maintenance-state";
-        /// Pool annotation, written by a person: the version that may pass the steps that wait for an approval.
+        /// Pool annotation, written by a person: the version that may pass the steps that wait for an approval. Recorded in `status.acts`, so that it
+        /// holds until another version is approved; an empty value takes it back.
         APPROVE = "windowsmachineconfig.openshift.io/approve";
         /// Pool annotation, written by a person: the number of hosts that may leave, or the revision of the inventory of
-        /// which all removals are approved. The operator removes a number once it is used.
+        /// which all removals are approved. Recorded in `status.acts`; the operator removes it once it is used.
         APPROVE_REMOVAL = "windowsmachineconfig.openshift.io/approve-removal";
         /// Pool annotation, written by a person before the change: the number of hosts that the next change takes out of the pool's own list, or
         /// of nodes that the pool has when it is deleted. The guard of removals asks for it; the operator removes it after the next change of the
@@ -128,7 +129,7 @@ pub mod key {
         /// operator.
         RENDERED = "windowsmachineconfig.openshift.io/rendered";
         /// Pool or instance annotation, written by a person: settings of the legacy operator that nodes may lose: names
-        /// separated by commas, or `all`.
+        /// separated by commas, or `all`. That of a pool is recorded in `status.acts`; an empty value takes it back.
         ACCEPT_LOST_SETTINGS = "windowsmachineconfig.openshift.io/accept-lost-settings";
         /// Instance annotation, written by a person: any new value makes the operator retry at once.
         RETRY = "windowsmachineconfig.openshift.io/retry";
@@ -136,7 +137,8 @@ pub mod key {
         ABANDON = "windowsmachineconfig.openshift.io/abandon";
         /// Instance annotation, written by a person: `SHA256:…` fingerprint of a new host key to trust instead of the pinned one.
         TRUST_HOST_KEY = "windowsmachineconfig.openshift.io/trust-host-key";
-        /// Pool annotation, written by a person: the epoch that its hosts must forget, as the refusal `StaleEpoch` names it.
+        /// Pool annotation, written by a person: the epoch that its hosts must forget, as the refusal `StaleEpoch` names it. Recorded in
+        /// `status.acts`.
         VOID_EPOCH = "windowsmachineconfig.openshift.io/void-epoch";
         /// Instance annotation: `SHA256:…` fingerprint of the host key that the host showed at its first contact, before it
         /// had a name and therefore an instance. Written by the pool controller when it creates the instance; the host must
@@ -163,8 +165,8 @@ pub const MANAGER_ADAPTER: &str = "windows-node-pools-adapter";
 /// Field manager of the instance controller.
 pub const MANAGER_INSTANCE: &str = "windows-node-pools-instance";
 
-/// Field manager of the commands by which people change objects.
-pub const MANAGER_COMMAND: &str = "kubectl-windows-node-pools";
+/// Field manager of the commands by which people change objects. Flux takes back what managers have written whose names begin with `kubectl`.
+pub const MANAGER_COMMAND: &str = "windows-node-pools-command";
 
 /// Annotation in which `kubectl apply` and tools like it keep what they last applied. Defined by Kubernetes.
 pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";

@@ -8,7 +8,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 use axum::{
     Router,
     extract::State,
-    http::{StatusCode, header},
+    http::{HeaderMap, StatusCode, header},
     response::IntoResponse,
     routing::get,
 };
@@ -16,7 +16,10 @@ use parking_lot::RwLock;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::{metrics::Metrics, telemetry::LogLevel};
+use crate::{
+    metrics::{Metrics, exposition::Format},
+    telemetry::LogLevel,
+};
 use server::Limits;
 
 /// Kubelet's probes and Prometheus each need one connection. Neither sends a body.
@@ -112,10 +115,10 @@ async fn readyz(State(readiness): State<Readiness>) -> impl IntoResponse {
     readiness.0.read().answer()
 }
 
-/// All metrics.
-pub(crate) async fn metrics(State(metrics): State<Arc<Metrics>>) -> impl IntoResponse {
-    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(header::CONTENT_TYPE, kind)], metrics.render())
+/// All metrics, in the format that the client accepts.
+pub(crate) async fn metrics(State(metrics): State<Arc<Metrics>>, headers: HeaderMap) -> impl IntoResponse {
+    let format = Format::accepted(headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()));
+    ([(header::CONTENT_TYPE, format.content_type())], format.write(metrics.render()))
 }
 
 async fn log_level(State(level): State<LogLevel>) -> String {

@@ -14,6 +14,7 @@ use kube::ResourceExt;
 
 use crate::context::Context;
 use wnp_core::{
+    acts,
     render::Stored,
     rollout::lost_settings::{Loss, losses, node_manager, unaccepted},
 };
@@ -22,7 +23,7 @@ use wnp_core::{
 pub(crate) struct WmcoVersions {
     /// By version; `None` for one that is not stored, and an error in words for one that cannot be read.
     versions: HashMap<String, Result<Option<Arc<Stored>>, String>>,
-    /// The pool's annotation.
+    /// Act on the pool.
     accepted: Option<String>,
     /// Whether the ServiceAccount of cloud-node-managers is missing.
     lacks_node_manager: bool,
@@ -31,7 +32,7 @@ pub(crate) struct WmcoVersions {
 impl WmcoVersions {
     /// Reads these versions.
     pub(crate) async fn read(versions: BTreeSet<String>, pool: &WindowsNodePool, cx: &Context) -> Self {
-        let accepted = pool.annotations().get(key::ACCEPT_LOST_SETTINGS).cloned();
+        let accepted = acts::in_force(pool, key::ACCEPT_LOST_SETTINGS).map(str::to_owned);
         let lacks_node_manager = cx.hosts.release.get().cluster.lacks_node_manager;
         let mut read = Self { versions: HashMap::new(), accepted, lacks_node_manager };
         for version in versions {

@@ -7,10 +7,12 @@
 //! * [`operation`]: the next step of a join, an update, a removal or a key rotation on one host.
 //! * [`status`]: what people read of a pool and of an instance.
 //! * [`drain`]: which pods leave a node, and what the answer to an eviction means.
+//! * [`acts`]: acts of users by annotations, and their records.
 //! * [`csr`]: which certificate requests are approved, and which are denied.
 //! * [`render`]: the services and configuration files of hosts.
 //! * [`mod@backoff`]: when what failed is tried again.
 
+pub mod acts;
 pub mod backoff;
 pub mod csr;
 pub mod drain;

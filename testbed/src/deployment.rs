@@ -204,7 +204,10 @@ pub async fn install_flux(control_plane: &ControlPlane) -> Result<()> {
 }
 
 /// Waits until a kind is served. Established is said a little before.
-pub(crate) async fn served(client: &Client, crd: &str) -> Result<()> {
+///
+/// # Errors
+/// When the CRD cannot be read, or is not served within a minute.
+pub async fn served(client: &Client, crd: &str) -> Result<()> {
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
     await_condition(crds.clone(), crd, conditions::is_crd_established()).await?;
     let spec = crds.get(crd).await?.spec;

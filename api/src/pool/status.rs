@@ -90,6 +90,11 @@ pub struct WindowsNodePoolStatus {
     /// Value of the annotation `reconcile.fluxcd.io/requestedAt` that was last acted upon.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_handled_reconcile_at: Option<String>,
+    /// Acts of users that annotations of the pool have brought, one for each annotation.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["annotation".into()]))]
+    pub acts: Vec<RecordedAct>,
     /// Some of the hosts that failed, sorted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 10))]
@@ -107,6 +112,28 @@ pub struct WindowsNodePoolStatus {
     /// Effective values, including defaults for fields that the spec does not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effective: Option<Effective>,
+}
+
+/// Act of a user, recorded when the operator saw the annotation. It stays in force when the annotation goes: a tool that applies the pool
+/// from Git may remove what a user has written. Another value of the annotation takes its place; an empty one takes it back.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct RecordedAct {
+    /// Annotation without the group, for example `approve`.
+    #[schemars(length(max = 63))]
+    pub annotation: String,
+    /// Value of the annotation.
+    #[schemars(length(max = 1024))]
+    pub value: String,
+    /// Time when it was written, as the API server recorded it.
+    pub time: Time,
+    /// Field manager that wrote it, for example `kubectl-annotate`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 128))]
+    pub by: Option<String>,
+    /// Set once the act has had its effect, if it has only one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub used: bool,
 }
 
 /// Hosts with one build of Windows.

@@ -7,13 +7,13 @@ use api::{
     text,
 };
 use jiff::Timestamp;
-use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use super::{
     decision::{Change, Decided, Refusal},
     keeper,
 };
+use wnp_core::acts;
 
 /// Longest text of another author that is repeated.
 const MOST: usize = 128;
@@ -79,7 +79,7 @@ pub(super) fn approve(
 }
 
 fn approve_version(pool: &WindowsNodePool, waiting: Option<&str>, version: &str) -> Decided {
-    let before = pool.annotations().get(key::APPROVE).map(|before| text::line(before, MOST));
+    let before = acts::in_force(pool, key::APPROVE).map(|before| text::line(before, MOST));
     match waiting {
         _ if before.as_deref() == Some(version) => Ok(Change::none(format!("version {version} is approved already"))),
         None => refuse("no version waits for an approval; see: windows-node-pools status"),
@@ -124,7 +124,7 @@ fn approve_removals(
     if number != waiting {
         return refuse(format!("the removal of {} waits, not of {number}: {names}", hosts(waiting)));
     }
-    if pool.annotations().get(key::APPROVE_REMOVAL) == Some(&number.to_string()) {
+    if acts::in_force(pool, key::APPROVE_REMOVAL) == Some(&number.to_string()) {
         return Ok(Change::none(format!("the removal of {} is approved already", hosts(number))));
     }
     let danger = format!(

@@ -12,6 +12,7 @@ use kube::ResourceExt;
 use super::{error::StepError, login::is_key_declared, scope::Scope};
 use remote::{Session, Speaks};
 use wnp_core::{
+    acts,
     node::owner::{Whose, whose},
     operation::identity::{Found, Identity, Meant, NodeProof, Others, Purpose, identify},
 };
@@ -54,7 +55,7 @@ pub(super) fn prove(
             machine_id: Some(found.machine_id.clone()),
         },
         supersedes: superseded,
-        void_epoch: scope.pool.annotations().get(key::VOID_EPOCH).and_then(|v| v.trim().parse().ok()),
+        void_epoch: acts::in_force(&scope.pool, key::VOID_EPOCH).and_then(|v| v.trim().parse().ok()),
     });
     scope.status.proven_address = Some(session.connection().peer_address().to_canonical().to_string());
     scope.status.proven_at = Some(ProvenAt { address: host.address, port: host.port });

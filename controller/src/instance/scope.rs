@@ -566,20 +566,31 @@ impl Scope {
     /// Stores the status at the end of a reconcile, unless the next one finds out the same. While a host registers, every change of its Node
     /// brings another one.
     pub(super) async fn save_at_end(&mut self) -> Result<(), StepError> {
+        self.observe_generation();
         let waits = |s: &WindowsInstanceStatus| {
             let operation = s.operation.as_ref().filter(|o| o.step == Step::Register)?;
             Some((operation.clone(), s.failures.clone(), s.current_version.clone()))
         };
         let is_waiting = waits(&self.status).is_some_and(|w| waits(self.stored()) == Some(w));
-        if is_waiting && self.in_step() < REGISTER_QUIET {
+        let is_observed = self.status.observed_generation == self.stored().observed_generation;
+        if is_waiting && is_observed && self.in_step() < REGISTER_QUIET {
             return Ok(());
         }
         self.save().await
     }
 
+    /// Notes the generation that was seen, also where only that is new: a client that waits for the operator to see it would otherwise wait for the
+    /// next attempt on the host. A new instance says nothing yet.
+    fn observe_generation(&mut self) {
+        if self.status.observed_generation.is_some_and(|observed| observed >= 0) {
+            self.status.observed_generation = self.instance.metadata.generation;
+        }
+    }
+
     /// Stores the status, if it differs from what is stored. It is stored on what was seen: an operator that was replaced while it
     /// slept must not write over what the next one has done.
     pub(super) async fn save(&mut self) -> Result<(), StepError> {
+        self.observe_generation();
         if self.status == *self.stored() {
             self.send_trace();
             return Ok(());

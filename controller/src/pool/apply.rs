@@ -14,9 +14,14 @@ use kube::{
 };
 use serde_json::json;
 
-use super::{PoolContext, PoolError, failed, instances, plan::Plan, snapshot::Snapshot, write_finalizers};
+use super::{
+    PoolContext, PoolError, failed, instances, plan::Plan, snapshot::Snapshot, store_status, write_finalizers,
+};
 use crate::events::EventReason;
-use wnp_core::inventory::{instances::writes, removals};
+use wnp_core::{
+    acts,
+    inventory::{instances::writes, removals},
+};
 
 /// What was applied.
 pub(super) struct Applied {
@@ -39,6 +44,10 @@ pub(super) async fn apply(
     }
     if !deleting && removals::is_announcement_spent(pool) && !remove_annotation(pool, key::ANNOUNCE_REMOVAL, cx).await?
     {
+        return Ok(None);
+    }
+    if acts::is_used_up(pool, key::APPROVE_REMOVAL) {
+        remove_annotation(pool, key::APPROVE_REMOVAL, cx).await?;
         return Ok(None);
     }
     // It confirms one removal, and goes first: what is not carried out then is asked for again.
@@ -77,22 +86,28 @@ async fn remove_annotation(pool: &WindowsNodePool, key: &str, cx: &PoolContext) 
     }
 }
 
-/// Removes the annotation with which a person has confirmed a removal, of `hosts` hosts or of none. Returns whether it was unchanged.
+/// Uses up the act by which a person has confirmed a removal, of `hosts` hosts or of none. Returns whether the pool was unchanged.
 async fn use_approval(
     pool: &WindowsNodePool,
     approved: &str,
     hosts: usize,
     cx: &PoolContext,
 ) -> Result<bool, PoolError> {
-    if !remove_annotation(pool, key::APPROVE_REMOVAL, cx).await? {
-        return Ok(false);
+    let mut status = pool.status.clone().unwrap_or_default();
+    acts::use_up(&mut status.acts, key::APPROVE_REMOVAL);
+    let stored =
+        store_status(&cx.cluster.client, pool, &status).await.map_err(failed("store that an approval is used"))?;
+    let Some(written) = stored else { return Ok(false) };
+    // If it is changed in between, the next reconcile removes it.
+    if written.annotations().contains_key(key::APPROVE_REMOVAL) {
+        remove_annotation(&written, key::APPROVE_REMOVAL, cx).await?;
     }
     if hosts > 0 {
         let note = format!("the removal of {hosts} hosts was confirmed with the annotation {}", key::APPROVE_REMOVAL);
         cx.events.say(pool, EventReason::RemovalConfirmed, "ReadInventory", &note);
     } else {
         let note = format!(
-            "the annotation {}={approved} confirms no removal that waits, and was removed; the condition InventorySynced says what to confirm",
+            "the annotation {}={approved} confirms no removal that waits, and is used up; the condition InventorySynced says what to confirm",
             key::APPROVE_REMOVAL
         );
         cx.events.say(pool, EventReason::ConfirmationUnused, "ReadInventory", &note);

@@ -18,6 +18,7 @@ use crate::{
     wmco_versions::{WmcoVersions, adopted_version},
 };
 use wnp_core::{
+    acts,
     node::permitted::check_template,
     operation::node_ip::{self, Moved},
     render::{Rendered, Stored, version_for},
@@ -72,10 +73,7 @@ impl DesiredState {
 
         let rollout = pool.spec.rollout();
         let approved: Vec<&str> =
-            [rollout.approved_version.as_deref(), pool.annotations().get(key::APPROVE).map(String::as_str)]
-                .into_iter()
-                .flatten()
-                .collect();
+            [rollout.approved_version.as_deref(), acts::in_force(pool, key::APPROVE)].into_iter().flatten().collect();
         let settings = Settings {
             steps: rollout.steps(),
             approved: &approved,

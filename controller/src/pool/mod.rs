@@ -36,6 +36,7 @@ use serde_json::json;
 
 use crate::{events::EventReason, versions::VersionError};
 use wnp_core::{
+    acts,
     inventory::{list::List, strays::strays},
     render::RenderError,
     status::{
@@ -154,6 +155,9 @@ async fn reconcile_pool(
     if !mine.iter().all(|i| cx.writes.grants.is_caught_up(i)) {
         return Ok(Action::await_change());
     }
+    if acts::to_record(pool, now.into()).is_some() {
+        return record_acts(pool, cx, now).await;
+    }
     let is_plan = pool.spec.is_plan() && !deleting;
     let intent = if is_plan { Intent::DryRun } else { Intent::Apply };
     let seen = Snapshot::observe(pool, mine, &cx.caches.instances, intent, cx, now).await?;
@@ -170,6 +174,22 @@ async fn reconcile_pool(
     store(pool, next, cx).await?;
     let observed = seen.timers(pool, cx, now);
     Ok(Timers { grant: plan.decision.next, contact: applied.next_contact, ..observed }.action(now))
+}
+
+/// Records the acts of users before anything is decided by them: the tool that applies the pool may remove their annotations at any time. The record
+/// brings the next reconcile.
+async fn record_acts(pool: &WindowsNodePool, cx: &PoolContext, now: Timestamp) -> Result<Action, PoolError> {
+    let api: Api<WindowsNodePool> = Api::all(cx.cluster.client.clone());
+    // Caches do not keep who wrote what, and when.
+    let Some(pool) = api.get_opt(&pool.name_any()).await.map_err(failed("get the pool"))? else {
+        return Ok(Action::await_change());
+    };
+    if let Some(acts) = acts::to_record(&pool, now.into()) {
+        let status = WindowsNodePoolStatus { acts, ..pool.status.clone().unwrap_or_default() };
+        let stored = store_status(&cx.cluster.client, &pool, &status).await;
+        stored.map_err(failed("record the acts of users"))?;
+    }
+    Ok(Action::requeue(API_RETRY))
 }
 
 /// Reports what would be done for a pool in mode Plan.
@@ -282,17 +302,17 @@ async fn store(pool: &WindowsNodePool, next: WindowsNodePoolStatus, cx: &PoolCon
     if pool.status.as_ref() == Some(&next) {
         return Ok(());
     }
-    store_status(&cx.cluster.client, pool, &next).await.map_err(failed("store the pool's status"))
+    store_status(&cx.cluster.client, pool, &next).await.map_err(failed("store the pool's status")).map(|_| ())
 }
 
 /// Stores the status of a pool; `uncleanHosts` is not ours to write. Always as an apply: what was written in another way
 /// would belong to another entry of the managed fields, and stay when it is left out here. It is stored on what was seen: the course of
-/// a rollout must not be written over by an operator that was replaced. What has changed since brings us here again.
+/// a rollout must not be written over by an operator that was replaced. What has changed since brings us here again. Returns the pool as it was stored, if it was.
 pub(crate) async fn store_status(
     client: &Client,
     pool: &WindowsNodePool,
     next: &WindowsNodePoolStatus,
-) -> kube::Result<()> {
+) -> kube::Result<Option<WindowsNodePool>> {
     let api: Api<WindowsNodePool> = Api::all(client.clone());
     let mut value = json!(next);
     if let Some(map) = value.as_object_mut() {
@@ -305,5 +325,9 @@ pub(crate) async fn store_status(
         "status": value,
     });
     let params = PatchParams::apply(MANAGER_POOL).force();
-    gone_is_fine(api.patch_status(&pool.name_any(), &params, &Patch::Apply(patch)).await)
+    match api.patch_status(&pool.name_any(), &params, &Patch::Apply(patch)).await {
+        Ok(written) => Ok(Some(written)),
+        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(None),
+        Err(error) => Err(error),
+    }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::Result;
-use api::{WindowsInstance, WindowsNodePool, WindowsNodePoolSpec};
+use api::{WindowsInstance, WindowsNodePool};
 use kube::{
     Api, Client,
     api::{DynamicObject, ListParams, Patch, PatchParams, PostParams},
@@ -366,27 +366,102 @@ async fn the_api_server_adds_nothing_to_a_spec_and_says_that_the_status_is_not_y
     Ok(())
 }
 
+/// Paths of the fields that an object lacks and its schema has, within the objects and lists that it has.
+fn absent(object: &Value, schema: &Value, path: &str, found: &mut Vec<String>) {
+    if let Some(items) = object.as_array() {
+        for (index, item) in items.iter().enumerate() {
+            absent(item, &schema["items"], &format!("{path}/{index}"), found);
+        }
+        return;
+    }
+    for (name, field) in schema["properties"].as_object().into_iter().flatten() {
+        let path = format!("{path}/{name}");
+        match object.get(name) {
+            Some(value) if value.is_object() || value.is_array() => absent(value, field, &path, found),
+            Some(_) => {}
+            None => found.push(path),
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_null_is_a_field_that_is_not_set() -> Result<()> {
     let pools = pools(shared().await?.client().await?);
-    let mut body = pool("crd-nulls", &json!({"rollout": {"order": "Name"}}));
-    let expected = body["spec"].clone();
-    body["spec"]["ssh"] = Value::Null;
-    body["spec"]["rollout"]["paused"] = Value::Null;
-    body["spec"]["inventory"]["hosts"][0]["port"] = Value::Null;
-    let made = pools.create(&PostParams::default(), &serde_json::from_value(body)?).await?;
-    let read = |spec: &Value| serde_json::from_value::<WindowsNodePoolSpec>(spec.clone());
-    assert_eq!(read(&made.data["spec"])?, read(&expected)?);
+    let crd = serde_json::to_value(api::crds().remove(0))?;
+    let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
+    let mut fields = BTreeSet::new();
+    for example in api::examples() {
+        let mut body = serde_json::to_value(example.pool)?;
+        body["metadata"] = json!({"name": format!("crd-nulls-{}", example.name)});
+        let expected = body["spec"].clone();
+        let mut paths = Vec::new();
+        absent(&expected, schema, "", &mut paths);
+        for path in &paths {
+            let (parent, name) = path.rsplit_once('/').unwrap();
+            body["spec"].pointer_mut(parent).unwrap()[name] = Value::Null;
+        }
+        let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+        let made = pools.create(&dry_run, &serde_json::from_value(body)?).await?;
+        assert_eq!(made.data["spec"], expected, "{}", example.name);
+        fields.extend(paths);
+    }
+    assert!(fields.contains("/ssh") && fields.contains("/inventory/hosts/0/port"), "{fields:?}");
     Ok(())
 }
 
-/// Server-side apply leaves a null where the last field of a block goes.
+/// Schemas of an OpenAPI document that say nothing about what they are for, by their paths. Readers as Argo CD and the OpenShift console
+/// take what these describe for one value.
+fn without_type(schema: &Value, path: &str, found: &mut Vec<String>) {
+    let says = |key: &str| schema.get(key).is_some();
+    let is_reference = says("$ref") || says("x-kubernetes-int-or-string");
+    let is_empty = match schema["type"].as_str() {
+        Some("object") => !says("properties") && !says("additionalProperties"),
+        Some("array") => !says("items"),
+        Some(_) => false,
+        None => !is_reference,
+    };
+    if is_empty {
+        found.push(path.to_owned());
+    }
+    for (name, field) in schema["properties"].as_object().into_iter().flatten() {
+        without_type(field, &format!("{path}.{name}"), found);
+    }
+    for inner in ["items", "additionalProperties"].iter().filter_map(|key| schema.get(*key)) {
+        without_type(inner, &format!("{path}[]"), found);
+    }
+}
+
 #[tokio::test]
-async fn a_block_can_be_taken_out_again() -> Result<()> {
+async fn openapi_v2_has_a_type_for_every_object_and_list() -> Result<()> {
+    let client = shared().await?.client().await?;
+    let request = http::Request::get("/openapi/v2").body(Vec::new())?;
+    let document: Value = serde_json::from_str(&client.request_text(request).await?)?;
+    for kind in ["WindowsNodePool", "WindowsInstance"] {
+        let schema = &document["definitions"][format!("io.openshift.windowsmachineconfig.v1alpha1.{kind}")];
+        let mut found = Vec::new();
+        without_type(schema, kind, &mut found);
+        assert!(schema["properties"]["spec"]["properties"].is_object(), "{kind}: {schema}");
+        assert_eq!(found, Vec::<String>::new());
+    }
+    Ok(())
+}
+
+/// Server-side apply leaves a null where the last field of a block goes, which the API server must remove.
+#[tokio::test]
+async fn each_block_can_be_taken_out_again() -> Result<()> {
     let pools = pools(shared().await?.client().await?);
-    for more in [json!({"template": {"metadata": {"labels": {"a": "b"}}}, "ssh": {"port": 2222}}), json!({})] {
-        let apply = Patch::Apply(pool("crd-blocks", &more));
-        pools.patch("crd-blocks", &PatchParams::apply("team"), &apply).await?;
+    for example in api::examples() {
+        let name = format!("crd-blocks-{}", example.name);
+        let whole = serde_json::to_value(example.pool)?;
+        let bare = pool(&name, &json!({}));
+        for block in whole["spec"].as_object().unwrap().keys().filter(|block| *block != "inventory") {
+            let mut with = bare.clone();
+            with["spec"][block] = whole["spec"][block].clone();
+            for body in [&with, &bare] {
+                let applied = pools.patch(&name, &PatchParams::apply("team"), &Patch::Apply(body)).await?;
+                assert_eq!(applied.data["spec"], body["spec"], "{name}: {block}");
+            }
+        }
     }
     Ok(())
 }

@@ -336,7 +336,7 @@ pub(crate) fn spec(hosts: &[SimHost]) -> WindowsNodePoolSpec {
 /// A pool of these hosts with some of its fields, as JSON.
 pub(crate) fn spec_with(hosts: &[SimHost], fields: Value) -> WindowsNodePoolSpec {
     let mut value = json!(spec(hosts));
-    value.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    crate::crd::merge(&mut value, &fields);
     serde_json::from_value(value).unwrap()
 }
 

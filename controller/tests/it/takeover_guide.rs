@@ -9,7 +9,7 @@ use api::{
 };
 use k8s_openapi::api::{
     admissionregistration::v1::ValidatingAdmissionPolicy,
-    core::v1::{ConfigMap, Pod},
+    core::v1::{ConfigMap, Namespace, Pod},
 };
 use kube::{
     Api, ResourceExt as _,
@@ -131,6 +131,21 @@ fn connections(legacy: &Legacy) -> Vec<u64> {
     legacy.hosts.iter().map(|h| h.stats().connections).collect()
 }
 
+/// The namespace as a user has applied it for WMCO.
+fn namespace_of_user() -> Value {
+    json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": DEFAULT_NAMESPACE,
+        "labels": {"team": "windows"}, "annotations": {"example.com/contact": "windows@example.com"}}})
+}
+
+/// What the user has put on the namespace is there after the installation.
+async fn namespace_is_kept(world: &World) -> Result<()> {
+    let namespace = Api::<Namespace>::all(world.client.clone()).get(DEFAULT_NAMESPACE).await?;
+    let (labels, annotations) = (namespace.labels(), namespace.annotations());
+    ensure!(labels.contains_key("team") && annotations.contains_key("example.com/contact"), "{:?}", namespace.metadata);
+    ensure!(labels.contains_key("openshift.io/cluster-monitoring"), "{labels:?}");
+    Ok(())
+}
+
 /// What OpenShift has, and the overlay of the page of the installation.
 async fn openshift(world: &World, guide: &Guide) -> Result<()> {
     deployment::install_monitoring(&world.control_plane).await?;
@@ -138,11 +153,15 @@ async fn openshift(world: &World, guide: &Guide) -> Result<()> {
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
         world.control_plane.apply_yaml(&namespace.to_string()).await?;
     }
+    let file = guide.folder().join("namespace.json");
+    std::fs::write(&file, namespace_of_user().to_string())?;
+    let output = world.control_plane.kubectl(&["apply", "-f", file.to_str().context("no UTF-8")?]).await?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let deploy = guide.folder().join("deploy");
     std::fs::create_dir_all(deploy.join("mine"))?;
     std::os::unix::fs::symlink(root().join("deploy/openshift"), deploy.join("openshift"))?;
     let overlay = Guide::open(&world.control_plane, "install-openshift.md", "takeover_guide")?;
-    let overlay = overlay.block("## 1. Describe the installation", "yaml")?;
+    let overlay = overlay.block("## 1. Describe the installation", "yaml")? + &guide.block("## 3. Install", "yaml")?;
     Ok(std::fs::write(deploy.join("mine/kustomization.yaml"), overlay)?)
 }
 
@@ -182,6 +201,7 @@ async fn the_guide_leads_from_wmco_and_back() -> Result<()> {
 
     // Installed beside WMCO, the operator waits.
     guide.run(&world, "## 3. Install").await?;
+    namespace_is_kept(&world).await?;
     world.new_operator().await?;
     world.until(WINDOWS_INSTANCES, "it waits for WMCO", waits_for_wmco).await?;
     guide.run(&world, "### With OLM").await?;

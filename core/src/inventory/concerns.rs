@@ -28,7 +28,7 @@ fn may_await_hosts(pool: &WindowsNodePool) -> bool {
 }
 
 /// Whether the hosts of a pool must see `after`, where `before` is what they have seen last. What they read of a pool is all that a person
-/// writes, whether it is being deleted, the version that it wants, and which hosts are noted as unclean. By three conditions they hear of
+/// writes, whether it is being deleted, the version that it wants, the acts that are recorded, and which hosts are noted as unclean. By three conditions they hear of
 /// what is no object of the cluster: that a pause begins or ends, that there is another operator or no right to work, and that there is not
 /// any more. The rest of the status, which changes with each host that gets on, is for people.
 pub fn concerns_hosts(before: &WindowsNodePool, after: &WindowsNodePool) -> bool {
@@ -44,6 +44,7 @@ fn of_status(pool: &WindowsNodePool) -> impl PartialEq + '_ {
         let condition = |type_| find(&status.conditions, type_).map(|c| (&c.status, &c.reason));
         (
             status.desired_version.as_ref(),
+            &status.acts,
             &status.unclean_hosts,
             [kind::PAUSED, kind::STALLED, kind::POLICIES_IN_FORCE].map(condition),
         )

@@ -11,7 +11,7 @@ use super::{
     ownership::Unread,
     removals::{self, Change, Hold, Others, Presence, Verdict},
 };
-use crate::enumeration::first_names;
+use crate::{acts, enumeration::first_names};
 
 impl List {
     /// Why a host leaves.
@@ -63,7 +63,7 @@ impl List {
             others: unread.others(),
             limit,
             revision: revision.as_deref(),
-            approved: pool.annotations().get(key::APPROVE_REMOVAL).map(String::as_str),
+            approved: acts::in_force(pool, key::APPROVE_REMOVAL),
         };
         self.spent = change.approved.filter(|_| removals::is_spent(&change)).map(str::to_owned);
         let verdict = if seen.deleting { of_deleted_pool(change) } else { removals::decide(change) };

@@ -6,6 +6,8 @@ use api::{
 };
 use jiff::Timestamp;
 
+use super::failing::lasts;
+
 /// Where an instance stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Situation<'a> {
@@ -123,12 +125,22 @@ pub fn describe(
             (if *ready { Phase::Ready } else { Phase::NotReady }, None)
         }
     };
-    match reconciling {
-        Some((why, message)) => put(kind::RECONCILING, Status::True, why, &message),
-        None => remove(conditions, kind::RECONCILING),
-    }
-    if !matches!(situation, Situation::Poolless { .. }) {
-        remove(conditions, kind::STALLED);
+    // The operator goes on trying, and who waits for it must not.
+    let lasting = status.failures.as_ref().filter(|f| lasts(f, now)).map(|f| f.last_reason.clone());
+    match (situation, reconciling, lasting) {
+        (Situation::Poolless { .. }, ..) => remove(conditions, kind::RECONCILING),
+        (Situation::Failed { .. } | Situation::Working { .. }, Some((_, message)), Some(why)) => {
+            put(kind::STALLED, Status::True, &why, &message);
+            remove(conditions, kind::RECONCILING);
+        }
+        (_, Some((why, message)), _) => {
+            put(kind::RECONCILING, Status::True, why, &message);
+            remove(conditions, kind::STALLED);
+        }
+        (_, None, _) => {
+            remove(conditions, kind::RECONCILING);
+            remove(conditions, kind::STALLED);
+        }
     }
     status.phase = Some(phase);
 }
@@ -252,6 +264,21 @@ mod tests {
             assert_eq!(is_true(&status.conditions, kind::STALLED), stalls);
             assert_eq!(status.observed_generation, Some(3));
         }
+    }
+
+    #[test]
+    fn a_host_that_fails_for_long_is_failed_also_while_it_is_tried_again() {
+        let working = Situation::Working { type_: GrantType::Provision, step: Step::Connect, what: "logging in" };
+        for (count, stalls) in [(2, false), (3, true)] {
+            for situation in [&Situation::Failed { leaving: false }, &working] {
+                let status = described(situation, Some(Failures { count, ..twice() }));
+                let is = |type_| is_true(&status.conditions, type_);
+                assert_eq!((is(kind::STALLED), is(kind::RECONCILING)), (stalls, !stalls), "{count}: {situation:?}");
+            }
+        }
+        let node = Situation::Node { ready: true, says: "kubelet is posting ready status", up_to_date: true };
+        let status = described(&node, Some(Failures { count: 3, ..twice() }));
+        assert!(!is_true(&status.conditions, kind::STALLED), "a node that works has not failed: {status:?}");
     }
 
     #[test]

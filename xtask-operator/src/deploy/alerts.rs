@@ -112,7 +112,7 @@ fn of_conditions() -> Vec<Alert> {
             format!(
                 "{} unless on (namespace, pool, reason) {} {} {} unless on (namespace, pool, reason) ({} and on (namespace, pool) ({} == 0))",
                 is_true("Degraded", &format!("!~\"{OF_OTHER_ALERTS}\"")),
-                is_true("Stalled", "!=\"\""),
+                is_true("Stalled", "!=\"NodesFailed\""),
                 unless_source_is_down(),
                 unless_idle(),
                 is_true("Degraded", "=~\"NodesNotReady|NodesLost\""),
@@ -127,7 +127,7 @@ fn of_conditions() -> Vec<Alert> {
             "WindowsNodePoolStalled",
             format!(
                 "{} {} {}",
-                is_true("Stalled", &format!("!~\"ProgressDeadlineExceeded|{OF_OTHER_ALERTS}\"")),
+                is_true("Stalled", &format!("!~\"ProgressDeadlineExceeded|NodesFailed|{OF_OTHER_ALERTS}\"")),
                 unless_source_is_down(),
                 unless_idle()
             ),

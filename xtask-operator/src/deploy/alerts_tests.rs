@@ -76,6 +76,7 @@ const CASES: &[Case] = &[
         silent: &[
             ("the pool is paused", &[(reason!("Stalled", "FailureLimitReached"), ON), (pool!("idle"), ON)]),
             ("another alert says it", &[(reason!("Stalled", "InventoryEmpty"), ON)]),
+            ("the operator tries failed hosts again", &[(reason!("Stalled", "NodesFailed"), ON)]),
             ("changes wait for a window", &[(reason!("Reconciling", "WaitingForWindow"), ON)]),
             ("changes wait for an approval", &[(reason!("Reconciling", "WaitingForApproval"), ON)]),
         ],

@@ -1,5 +1,5 @@
-//! What Argo CD must know of our kinds: health and actions, as Lua. The same scripts in Argo CD's own folders, for its ConfigMap, and for
-//! the object of the operator that installs it on OpenShift.
+//! Health and actions of our kinds for Argo CD, as Lua: in Argo CD's own folders, and as merge patches of its ConfigMap and of the object of the operator
+//! that installs it on OpenShift. A patch names no kind, so it cannot be applied, which would take away what others have put there.
 
 use std::collections::BTreeMap;
 
@@ -54,11 +54,12 @@ pub(crate) const ALL: &[Customization] = &[
     },
 ];
 
-const CONFIG_MAP: &str = "Health and actions of our kinds for Argo CD. Adds keys to its ConfigMap, and leaves the others: kubectl apply \
-    --server-side --field-manager=windows-node-pools -f argocd-cm.yaml";
+const CONFIG_MAP: &str = "Health and actions of our kinds for Argo CD: a patch that adds keys to its ConfigMap, and leaves all else as it is. \
+    kubectl patch configmap argocd-cm -n argocd --type merge --patch-file argocd-cm-patch.yaml";
 
-const OPENSHIFT: &str = "Health and actions of our kinds for OpenShift GitOps, whose operator writes the ConfigMap of Argo CD from this object. \
-    The two lists take the place of those that are there: if yours have entries, add these to them.";
+const OPENSHIFT: &str = "Health and actions of our kinds for OpenShift GitOps, whose operator writes these keys into the ConfigMap of Argo CD: a patch \
+    that adds keys, and leaves all else as it is. kubectl patch argocd openshift-gitops -n openshift-gitops --type merge --patch-file \
+    openshift-gitops-patch.yaml";
 
 impl Customization {
     /// The folder of the kind, where Argo CD has its own.
@@ -89,41 +90,29 @@ pub(super) fn files() -> BTreeMap<String, String> {
             files.insert(format!("{folder}/actions/{name}/action.lua"), format!("{head}{script}"));
         }
     }
-    for (name, about, value) in
-        [("argocd-cm.yaml", CONFIG_MAP, config_map()), ("openshift-gitops.yaml", OPENSHIFT, of_openshift())]
-    {
+    let settings = settings();
+    let nothing: Map<_, _> = settings.keys().map(|key| (key.clone(), Value::Null)).collect();
+    for (name, about, value) in [
+        ("argocd-cm-patch.yaml", CONFIG_MAP, json!({"data": settings})),
+        ("argocd-cm-remove.yaml", "Takes out what argocd-cm-patch.yaml adds.", json!({"data": nothing})),
+        ("openshift-gitops-patch.yaml", OPENSHIFT, json!({"spec": {"extraConfig": settings}})),
+        (
+            "openshift-gitops-remove.yaml",
+            "Takes out what openshift-gitops-patch.yaml adds.",
+            json!({"spec": {"extraConfig": nothing}}),
+        ),
+    ] {
         let text = format!("{HEADER}{}{}", yaml::comment(about, 0, 120), emit(&value, &Notes::new()));
         files.insert(format!("{FOLDER}/{name}"), text);
     }
     files
 }
 
-fn config_map() -> Value {
-    let mut data = Map::new();
-    for customization in ALL {
-        let key = |what: &str| format!("resource.customizations.{what}.{GROUP}_{}", customization.kind);
-        data.insert(key("health"), HEALTH.trim_end().into());
-        data.insert(key("actions"), customization.actions().into());
-    }
-    json!({
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": "argocd-cm", "namespace": "argocd"},
-        "data": data,
-    })
-}
-
-fn of_openshift() -> Value {
-    let with = |key: &str, text: &dyn Fn(&Customization) -> String| -> Vec<Value> {
-        ALL.iter().map(|one| json!({"group": GROUP, "kind": one.kind, key: text(one)})).collect()
+/// Settings of Argo CD, by their keys.
+fn settings() -> Map<String, Value> {
+    let key = |what: &str, kind: &str| format!("resource.customizations.{what}.{GROUP}_{kind}");
+    let of = |one: &Customization| {
+        [(key("health", one.kind), HEALTH.trim_end().to_owned()), (key("actions", one.kind), one.actions())]
     };
-    json!({
-        "apiVersion": "argoproj.io/v1beta1",
-        "kind": "ArgoCD",
-        "metadata": {"name": "openshift-gitops", "namespace": "openshift-gitops"},
-        "spec": {
-            "resourceHealthChecks": with("check", &|_| HEALTH.trim_end().to_owned()),
-            "resourceActions": with("action", &Customization::actions),
-        },
-    })
+    ALL.iter().flat_map(of).map(|(key, text)| (key, text.into())).collect()
 }

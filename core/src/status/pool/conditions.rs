@@ -211,8 +211,8 @@ impl<'a> View<'a> {
         ["being deleted".to_owned()].into_iter().chain(trouble).chain(pause).chain(act).collect::<Vec<_>>().join("; ")
     }
 
-    /// What a person must know whatever happens: nodes on hold, nodes in maintenance, and keys and accounts that cannot be used. The nodes work
-    /// all the same.
+    /// What a person must know whatever happens: a pause, nodes on hold, nodes in maintenance, and keys and accounts that cannot be used. The
+    /// nodes work all the same.
     fn asides(&self) -> impl Iterator<Item = String> {
         let is_said = self.held.as_ref().is_some_and(|h| h.reason == reason::ON_HOLD);
         let held = Some(blocked::held(self.seen.members)).filter(|held| !is_said && !held.is_empty());
@@ -233,7 +233,13 @@ impl<'a> View<'a> {
                 first_names(&without)
             )
         });
-        on_hold.into_iter().chain(maintained).chain(without).chain(self.keys_trouble().map(|(_, message)| message))
+        let pause = self.pause.map(|pause| pause.to_string());
+        pause
+            .into_iter()
+            .chain(on_hold)
+            .chain(maintained)
+            .chain(without)
+            .chain(self.keys_trouble().map(|(_, message)| message))
     }
 
     /// Why the SSH keys of hosts cannot be changed.
@@ -253,7 +259,11 @@ impl<'a> View<'a> {
             let is_paused = matches!(self.ready(), Next::Set(Status::True, why, _) if why == reason::PAUSED);
             (!names.is_empty() && !is_paused).then(|| (reason::PROGRESS_DEADLINE_EXCEEDED.to_string(), message()))
         };
-        match stalled(self.seen, self.groups, self.held.as_ref()).or_else(overdue) {
+        let failing = || {
+            let names = &self.groups.lasting;
+            (!names.is_empty()).then(|| (reason::NODES_FAILED.to_string(), failure_or_names(names, self.seen)))
+        };
+        match stalled(self.seen, self.groups, self.held.as_ref()).or_else(overdue).or_else(failing) {
             Some((why, message)) => set(Status::True, why, message),
             None => Next::Remove,
         }

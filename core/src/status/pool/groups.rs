@@ -1,10 +1,13 @@
 //! The hosts of a pool by what is the matter with them.
 
-use api::{GrantType, Operation, Phase, RolloutStatus, WindowsNodePool};
+use api::{Failures, GrantType, Operation, Phase, RolloutStatus, WindowsNodePool};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
-use super::ObservedPool;
+use super::{
+    super::failing::{lasts, lasts_from},
+    ObservedPool,
+};
 use crate::{node::maintenance::By, rollout::member::Member};
 
 /// Names of the hosts of each group, sorted. A host may be in several.
@@ -41,6 +44,8 @@ pub(super) struct Groups {
     pub outdated: Vec<String>,
     /// All that failed.
     pub failed: Vec<String>,
+    /// Those of them that have failed for so long, or so often, that the pool counts as failed while the operator goes on trying.
+    pub lasting: Vec<String>,
     /// Number of listed hosts that have no instance yet: it is made after this was observed.
     pub new: usize,
 }
@@ -95,6 +100,9 @@ impl Groups {
             overdue: names(&|m| is_overdue(m, pool, rollout, now)),
             outdated: names(&|m| m.candidate.joined && stays(m) && m.candidate.change.is_some()),
             new: seen.list.hosts.len().saturating_sub(names(&|m| stays(m)).len()),
+            lasting: names(&|m| {
+                failed.contains(&m.candidate.name) && failures(m).is_some_and(|failures| lasts(failures, now))
+            }),
             failing,
             stuck,
             failed,
@@ -107,17 +115,21 @@ pub(super) fn current(member: &Member) -> Option<String> {
     member.instance.status.as_ref().and_then(|s| s.current_version.clone())
 }
 
+/// Failures of a host since its last success.
+fn failures(member: &Member) -> Option<&Failures> {
+    member.instance.status.as_ref()?.failures.as_ref()
+}
+
 /// A host counts as failed until an attempt succeeds: the numbers must not dance with every retry.
 fn fails(member: &Member) -> bool {
-    member.instance.status.as_ref().is_some_and(|s| s.failures.is_some())
+    failures(member).is_some()
 }
 
 /// Whether a node that works has failures, and still is to be changed or restarted: its host cannot be reached, sent what it needs, or
 /// is not fit for it. Nothing is being done with it for most of the time, and nothing of it is to be seen in the Node.
 fn is_kept_waiting(member: &Member) -> bool {
     let candidate = &member.candidate;
-    let fails = member.instance.status.as_ref().is_some_and(|s| s.failures.is_some());
-    fails
+    fails(member)
         && candidate.joined
         && candidate.ready
         && !candidate.leaving
@@ -135,15 +147,17 @@ fn is_overdue(member: &Member, pool: &WindowsNodePool, rollout: Option<&RolloutS
     deadline(member, pool, rollout).is_some_and(|at| at <= now)
 }
 
-/// When the next of these hosts has been on its way for as long as the pool allows. No other event may come with that time: a host that
-/// hangs reports nothing.
+/// When the next of these hosts has been on its way for as long as the pool allows, or has failed for so long that it counts as failed. No
+/// other event may come with that time: a host that hangs reports nothing.
 pub fn next_deadline(
     members: &[Member],
     pool: &WindowsNodePool,
     rollout: Option<&RolloutStatus>,
     now: Timestamp,
 ) -> Option<Timestamp> {
-    members.iter().filter_map(|member| deadline(member, pool, rollout)).filter(|at| *at > now).min()
+    let lasts_from = |member: &Member| failures(member).and_then(lasts_from);
+    let times = members.iter().flat_map(|member| [deadline(member, pool, rollout), lasts_from(member)]);
+    times.flatten().filter(|at| *at > now).min()
 }
 
 /// When a host will have been on its way for as long as the pool allows. None if it is not on its way.
@@ -153,7 +167,7 @@ fn deadline(member: &Member, pool: &WindowsNodePool, rollout: Option<&RolloutSta
 
 fn on_its_way_since(member: &Member, rollout: Option<&RolloutStatus>) -> Option<Timestamp> {
     let status = member.instance.status.as_ref();
-    let failures = status.and_then(|s| s.failures.as_ref());
+    let failures = failures(member);
     let operation = status
         .and_then(|s| s.operation.as_ref())
         .filter(|o| member.candidate.leaving || (o.type_.is_change() && !is_in_maintenance(o, member)));

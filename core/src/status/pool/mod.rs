@@ -106,7 +106,13 @@ pub fn next(
         rollout: seen.course.status.clone(),
         plan: None,
         inventory: seen.list.status.clone(),
-        last_handled_reconcile_at: pool.annotations().get(key::RECONCILE_REQUESTED).cloned(),
+        // A tool may remove the annotation again.
+        last_handled_reconcile_at: pool
+            .annotations()
+            .get(key::RECONCILE_REQUESTED)
+            .cloned()
+            .or(before.last_handled_reconcile_at),
+        acts: before.acts,
         failed_node_names: groups.failed.iter().take(10).cloned().collect(),
         unclean_hosts: before.unclean_hosts,
         contacts: seen.list.contacts.clone(),

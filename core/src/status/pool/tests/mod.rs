@@ -38,7 +38,7 @@ fn pool(hosts: usize) -> WindowsNodePool {
 fn member(name: &str, phase: Phase) -> Member {
     let joined = matches!(phase, Phase::Ready | Phase::NotReady);
     let failures = (phase == Phase::Failed).then(|| Failures {
-        count: 3,
+        count: 1,
         step: "Connect".into(),
         last_reason: "ConnectTimeout".into(),
         last_message: "no answer within 15 s".into(),
@@ -252,6 +252,44 @@ fn paused_is_not_reconciling() {
     assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("True", "Paused"));
     assert!(find(&s.conditions, kind::RECONCILING).is_none());
     assert_eq!(kstatus(&pool, &s), "Current");
+}
+
+#[test]
+fn a_pause_is_told_beside_a_failure() {
+    let mut pool = pool(2);
+    pool.spec.rollout = Some(Rollout { paused: Some(true), ..Rollout::default() });
+    for problems in [vec![], vec![conflict()]] {
+        let s = described(&pool, &[member("h0", Phase::Ready), member("h1", Phase::Failed)], &problems);
+        let ready = find(&s.conditions, kind::READY).unwrap();
+        assert_eq!(ready.status, "False");
+        assert!(ready.message.contains("1 of 2 failed: h1") && ready.message.contains("; paused"), "{}", ready.message);
+    }
+}
+
+#[test]
+fn a_host_that_fails_for_long_fails_its_pool_while_it_is_tried_again() {
+    let failed = |count: i32, seconds: i64| {
+        let mut m = member("h1", Phase::Failed);
+        let status = Arc::get_mut(&mut m.instance).unwrap().status.as_mut().unwrap();
+        let first = now() - jiff::SignedDuration::from_secs(seconds);
+        status.failures = status.failures.take().map(|f| Failures { count, first_time: Some(first.into()), ..f });
+        m
+    };
+    for (about, count, seconds, expected) in [
+        ("at first", 1, 0, "InProgress"),
+        ("twice", 2, 599, "InProgress"),
+        ("three times", 3, 20, "Failed"),
+        ("ten minutes", 1, 600, "Failed"),
+    ] {
+        let members = [member("h0", Phase::Ready), failed(count, seconds)];
+        let s = described(&pool(2), &members, &[]);
+        assert_eq!(kstatus(&pool(2), &s), expected, "{about}: {:?}", s.conditions);
+        let stalled = find(&s.conditions, kind::STALLED).map(|c| c.reason.as_str());
+        assert_eq!(stalled, (expected == "Failed").then_some("NodesFailed"), "{about}");
+    }
+    // No event comes with the tenth minute.
+    let wakes = next_deadline(&[failed(1, 500)], &pool(1), None, now());
+    assert_eq!(wakes, Some(now() + jiff::SignedDuration::from_secs(100)));
 }
 
 #[test]

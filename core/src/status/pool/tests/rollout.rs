@@ -168,7 +168,7 @@ fn a_node_whose_host_cannot_be_sent_the_next_version_is_reported() {
     let failing = |first: i64, change: bool| {
         let mut m = member("h0", Phase::Ready);
         Arc::get_mut(&mut m.instance).unwrap().status.as_mut().unwrap().failures = Some(Failures {
-            count: 26,
+            count: 2,
             first_time: Some(at(first)),
             step: "Stage".into(),
             last_reason: "ConnectRefused".into(),

@@ -1,0 +1,170 @@
+//! Acts of users by annotations of a pool: which are in force, and what is recorded of them. Pure.
+//!
+//! An annotation is no memory: tools that apply a pool from Git remove what others have written, some of them within seconds. Therefore an act is
+//! recorded in the status when it is seen, and only another act takes it back.
+
+use api::{
+    RecordedAct, Time, WindowsNodePool,
+    names::{GROUP, key},
+    text::line,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
+use kube::ResourceExt;
+
+/// Annotations of a pool that are acts.
+pub const OF_POOL: &[&str] = &[key::APPROVE, key::APPROVE_REMOVAL, key::ACCEPT_LOST_SETTINGS, key::VOID_EPOCH];
+
+/// Longest value that is recorded. What is longer is no act that the operator knows, and in force as long as the annotation is there.
+const MOST_VALUE: usize = 1024;
+/// Longest name of a field manager.
+const MOST_NAME: usize = 128;
+
+/// Annotation without the group, as the status has it.
+fn short(key: &str) -> &str {
+    key.strip_prefix(GROUP).and_then(|rest| rest.strip_prefix('/')).unwrap_or(key)
+}
+
+fn recorded<'a>(pool: &'a WindowsNodePool, key: &str) -> Option<&'a RecordedAct> {
+    pool.status.as_ref()?.acts.iter().find(|act| act.annotation == short(key))
+}
+
+/// Value of an act that is in force.
+pub fn in_force<'a>(pool: &'a WindowsNodePool, key: &str) -> Option<&'a str> {
+    let (written, recorded) = (pool.annotations().get(key), recorded(pool, key));
+    let value = match (written, recorded) {
+        (Some(written), Some(recorded)) if *written == recorded.value => (!recorded.used).then_some(written),
+        (Some(written), _) => Some(written),
+        (None, Some(recorded)) => (!recorded.used).then_some(&recorded.value),
+        (None, None) => None,
+    };
+    value.map(String::as_str).filter(|value| !value.is_empty())
+}
+
+/// Reports whether the annotation of an act is still there that has had its effect. It is to be removed, so that the next act of the same value is seen
+/// as one.
+pub fn is_used_up(pool: &WindowsNodePool, key: &str) -> bool {
+    recorded(pool, key).is_some_and(|act| act.used && pool.annotations().get(key) == Some(&act.value))
+}
+
+/// Acts to record, in place of those of the status; `None` if these are complete. The time and the manager come from the managed fields, which
+/// caches do not keep: without them, `now` and nobody.
+pub fn to_record(pool: &WindowsNodePool, now: Time) -> Option<Vec<RecordedAct>> {
+    let before = pool.status.as_ref().map(|status| &status.acts[..]).unwrap_or_default();
+    let next: Vec<RecordedAct> = OF_POOL.iter().filter_map(|key| next(pool, key, now)).collect();
+    (next != before).then_some(next)
+}
+
+/// Record of one annotation.
+fn next(pool: &WindowsNodePool, key: &str, now: Time) -> Option<RecordedAct> {
+    let before = recorded(pool, key);
+    let Some(written) = pool.annotations().get(key).filter(|value| value.len() <= MOST_VALUE) else {
+        return before.filter(|act| !act.used && !act.value.is_empty()).cloned();
+    };
+    if let Some(same) = before.filter(|act| act.value == *written) {
+        return Some(same.clone());
+    }
+    let writer = pool.managed_fields().iter().find(|entry| owns(entry, key));
+    Some(RecordedAct {
+        annotation: short(key).to_owned(),
+        value: written.clone(),
+        time: writer.and_then(|entry| entry.time.as_ref()).map_or(now, |time| time.0.into()),
+        by: writer.and_then(|entry| entry.manager.as_deref()).map(|name| line(name, MOST_NAME)),
+        used: false,
+    })
+}
+
+/// Reports whether a manager owns an annotation.
+fn owns(entry: &ManagedFieldsEntry, key: &str) -> bool {
+    let annotations = entry.fields_v1.as_ref().map(|fields| &fields.0["f:metadata"]["f:annotations"]);
+    annotations.is_some_and(|annotations| annotations.get(format!("f:{key}")).is_some())
+}
+
+/// Marks an act as one that has had its effect.
+pub fn use_up(acts: &mut [RecordedAct], key: &str) {
+    acts.iter_mut().filter(|act| act.annotation == short(key)).for_each(|act| act.used = true);
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const NOW: &str = "2027-01-15T02:00:00Z";
+
+    fn now() -> Time {
+        NOW.parse().unwrap()
+    }
+
+    /// A pool with the annotation `approve-removal` and a record of it.
+    fn pool(written: Option<&str>, act: Option<(&str, bool)>) -> WindowsNodePool {
+        let mut pool = WindowsNodePool::new("factory", api::WindowsNodePoolSpec::default());
+        pool.metadata.annotations = written.map(|value| [(key::APPROVE_REMOVAL.into(), value.into())].into());
+        let acts = act.map(|(value, used)| RecordedAct {
+            annotation: "approve-removal".into(),
+            value: value.into(),
+            time: now(),
+            by: Some("kubectl-annotate".into()),
+            used,
+        });
+        let acts = acts.into_iter().collect();
+        pool.status = Some(api::WindowsNodePoolStatus { acts, ..api::WindowsNodePoolStatus::default() });
+        pool
+    }
+
+    #[test]
+    fn only_another_act_takes_an_act_back() {
+        let long = "9".repeat(MOST_VALUE + 1);
+        // What is written, what is recorded, what is in force, what is recorded next.
+        for (about, written, recorded, force, next) in [
+            ("nothing", None, None, None, None),
+            ("it is new", Some("3"), None, Some("3"), Some(("3", false))),
+            ("it was seen", Some("3"), Some(("3", false)), Some("3"), Some(("3", false))),
+            ("a tool removed it", None, Some(("3", false)), Some("3"), Some(("3", false))),
+            ("another takes its place", Some("4"), Some(("3", false)), Some("4"), Some(("4", false))),
+            ("it is taken back", Some(""), Some(("3", false)), None, Some(("", false))),
+            ("and stays so", Some(""), Some(("", false)), None, Some(("", false))),
+            ("and is forgotten", None, Some(("", false)), None, None),
+            ("it is used, and not removed yet", Some("3"), Some(("3", true)), None, Some(("3", true))),
+            ("it is used and removed", None, Some(("3", true)), None, None),
+            ("another comes after it", Some("4"), Some(("3", true)), Some("4"), Some(("4", false))),
+            ("it is too long to be an act", Some(&*long), None, Some(&*long), None),
+        ] {
+            let pool = pool(written, recorded);
+            assert_eq!(in_force(&pool, key::APPROVE_REMOVAL), force, "{about}");
+            let acts = to_record(&pool, now()).unwrap_or_else(|| pool.status.clone().unwrap().acts);
+            let found: Vec<_> = acts.iter().map(|act| (act.value.as_str(), act.used)).collect();
+            assert_eq!(found, next.into_iter().collect::<Vec<_>>(), "{about}");
+            let is_used_up = is_used_up(&pool, key::APPROVE_REMOVAL);
+            assert_eq!(is_used_up, about == "it is used, and not removed yet", "{about}");
+        }
+    }
+
+    #[test]
+    fn an_act_is_recorded_with_its_writer() {
+        let entry = |manager: &str, annotation: &str, time: &str| -> Value {
+            json!({"manager": manager, "operation": "Update", "time": time,
+                "fieldsV1": {"f:metadata": {"f:annotations": {".": {}, (format!("f:{annotation}")): {}}}}})
+        };
+        let mut pool = pool(Some("3"), None);
+        let at = "2027-01-15T01:59:00Z";
+        let fields = json!([entry("argocd", key::APPROVE, NOW), entry("kubectl-annotate", key::APPROVE_REMOVAL, at)]);
+        pool.metadata.managed_fields = Some(serde_json::from_value(fields).unwrap());
+        let acts = to_record(&pool, now()).unwrap();
+        assert_eq!((acts[0].by.as_deref(), acts[0].time), (Some("kubectl-annotate"), at.parse().unwrap()));
+        // The record stays as it is, and caches have no managed fields.
+        pool.metadata.managed_fields = None;
+        pool.status = Some(api::WindowsNodePoolStatus { acts, ..api::WindowsNodePoolStatus::default() });
+        assert_eq!(to_record(&pool, now()), None);
+    }
+
+    #[test]
+    fn an_act_is_used_once() {
+        let mut pool = pool(Some("3"), Some(("3", false)));
+        use_up(&mut pool.status.as_mut().unwrap().acts, key::APPROVE_REMOVAL);
+        assert_eq!(in_force(&pool, key::APPROVE_REMOVAL), None);
+        assert!(is_used_up(&pool, key::APPROVE_REMOVAL));
+        pool.metadata.annotations = None;
+        assert_eq!(in_force(&pool, key::APPROVE_REMOVAL), None);
+    }
+}
