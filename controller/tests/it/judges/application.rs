@@ -113,15 +113,22 @@ impl Argo {
         let head = self.origin.head();
         let is_done = |application: &Value| {
             application["metadata"]["annotations"].get(REFRESH).is_none()
-                && application["status"]["sync"]["revision"] == head.as_str()
+                && (application["status"]["sync"]["revision"] == head.as_str() || fault(application).is_some())
         };
         let application = self.until(name, "the newest commit is compared", is_done).await?;
+        if let Some(fault) = fault(&application) {
+            bail!("{fault}");
+        }
         let resources = application["status"]["resources"].as_array().cloned().unwrap_or_default();
         Ok(resources.iter().map(Compared::new).collect())
     }
 
     /// Syncs the newest commit, as a person does.
     pub(crate) async fn sync(&self, name: &str) -> Result<()> {
+        let is_idle = |application: &Value| {
+            application.get("operation").is_none() && application["status"]["operationState"]["phase"] != "Running"
+        };
+        self.until(name, "no other sync runs", is_idle).await?;
         self.argo.sync(name).await?;
         let head = self.origin.head();
         let is_over = |application: &Value| {
@@ -137,6 +144,13 @@ impl Argo {
         }
         Ok(())
     }
+}
+
+/// Why an Application cannot be compared.
+fn fault(application: &Value) -> Option<String> {
+    let mut conditions = application["status"]["conditions"].as_array()?.iter();
+    let fault = conditions.find(|condition| condition["type"] == "ComparisonError")?;
+    Some(fault["message"].as_str().unwrap_or_default().to_owned())
 }
 
 const REFRESH: &str = "argocd.argoproj.io/refresh";

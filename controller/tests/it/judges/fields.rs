@@ -105,6 +105,10 @@ fn value(schema: &Value, path: &str, n: usize) -> Option<Value> {
     if path == ".rollout.steps[]" {
         return Some(json!({"nodes": n + 1, "pauseSeconds": 60}));
     }
+    if path == ".inventory.machineSetRef" {
+        // Empty, it would say nothing.
+        return Some(json!({"name": ["first", "second"][n]}));
+    }
     if let Some((_, strings)) = STRINGS.iter().find(|(end, _)| found(end)) {
         return Some(strings[n].into());
     }

@@ -41,40 +41,70 @@ fn ready(count: i32) -> impl Fn(&WindowsNodePool) -> bool {
     move |pool| is_ready(pool) && pool_status(pool).ready_nodes == count && pool_status(pool).hosts == count
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn lists_that_flux_fetches_are_followed_and_their_pools_can_be_deleted() -> Result<()> {
-    let world = World::new(SimOptions::default(), &[]).await?;
-    let (repository, registry) = (Repository::start(&world.control_plane).await?, Registry::start()?);
-    let (in_git, in_registry) = (world.hosts("git", 3).await?, world.hosts("oci", 3).await?);
-    let publish = |count: usize| -> Result<()> {
-        repository.origin.commit("halls/a.yaml", list(&in_git[..count]), "The list");
-        push(&registry, &list(&in_registry[..count]))
-    };
-    publish(2)?;
-    let oci = json!({"url": format!("oci://{}/hosts", registry.address()), "insecure": true, "ref": {"tag": "latest"}});
-    for ((pool, kind), spec) in KINDS.into_iter().zip([repository.git(), oci]) {
-        let mut source = json!({
-            "apiVersion": "source.toolkit.fluxcd.io/v1", "kind": kind, "metadata": {"name": "hosts"}, "spec": {"interval": "1h"},
-        });
-        crate::crd::merge(&mut source["spec"], &spec);
-        if kind == "GitRepository" {
-            source["spec"]["ref"] = json!({"branch": "main"});
-        }
-        repository.apply(&source).await?;
-        world.apply(pool, &reference(kind)?).await?;
-    }
-    for (pool, _) in KINDS {
-        world.until(pool, "the list is followed", ready(2)).await?;
-    }
-    publish(3)?;
-    for (pool, kind) in KINDS {
-        repository.request(kind, "hosts").await?;
-        world.until(pool, "the longer list is followed", ready(3)).await?;
+/// Lists of hosts in a repository and in a registry, and a pool for each.
+struct Lists {
+    world: World,
+    repository: Repository,
+    registry: Registry,
+    hosts: [Vec<SimHost>; 2],
+}
+
+impl Lists {
+    async fn new(hosts: usize) -> Result<Self> {
+        let world = World::new(SimOptions::default(), &[]).await?;
+        let (repository, registry) = (Repository::start(&world.control_plane).await?, Registry::start()?);
+        let hosts = [world.hosts("git", hosts).await?, world.hosts("oci", hosts).await?];
+        Ok(Self { world, repository, registry, hosts })
     }
 
-    // One goes while the other still reads its list.
+    /// So many hosts of each.
+    fn publish(&self, count: usize) -> Result<()> {
+        self.repository.origin.commit("halls/a.yaml", list(&self.hosts[0][..count]), "The list");
+        push(&self.registry, &list(&self.hosts[1][..count]))
+    }
+
+    /// Applies the sources and the pools, and waits for so many nodes of each.
+    async fn apply(&self, count: i32) -> Result<()> {
+        let url = format!("oci://{}/hosts", self.registry.address());
+        let oci = json!({"url": url, "insecure": true, "ref": {"tag": "latest"}});
+        for ((pool, kind), spec) in KINDS.into_iter().zip([self.repository.git(), oci]) {
+            let mut source = json!({
+                "apiVersion": "source.toolkit.fluxcd.io/v1", "kind": kind, "metadata": {"name": "hosts"},
+                "spec": {"interval": "1h"},
+            });
+            crate::crd::merge(&mut source["spec"], &spec);
+            self.repository.apply(&source).await?;
+            self.world.apply(pool, &reference(kind)?).await?;
+        }
+        for (pool, _) in KINDS {
+            self.world.until(pool, "the list is followed", ready(count)).await?;
+        }
+        Ok(())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lists_that_flux_fetches_are_followed() -> Result<()> {
+    let lists = Lists::new(3).await?;
+    lists.publish(2)?;
+    lists.apply(2).await?;
+    lists.publish(3)?;
+    for (pool, kind) in KINDS {
+        lists.repository.request(kind, "hosts").await?;
+        lists.world.until(pool, "the longer list is followed", ready(3)).await?;
+    }
+    Ok(())
+}
+
+/// One goes while the other still reads its list.
+#[tokio::test(flavor = "multi_thread")]
+async fn pools_with_lists_of_flux_can_be_deleted() -> Result<()> {
+    let lists = Lists::new(1).await?;
+    lists.publish(1)?;
+    lists.apply(1).await?;
+    let Lists { world, hosts, .. } = &lists;
     let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
-    for ((pool, _), hosts) in KINDS.iter().zip([&in_git, &in_registry]) {
+    for ((pool, _), hosts) in KINDS.iter().zip(hosts) {
         pools.delete(pool, &DeleteParams::default()).await?;
         for host in hosts {
             world.until_gone(host).await?;

@@ -4,6 +4,7 @@ use anyhow::{Result, ensure};
 use api::{
     WindowsNodePool,
     conditions::{is_true, kind, reason},
+    names::key,
 };
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::{
@@ -103,22 +104,45 @@ async fn scene(hosts: usize, fields: &Value) -> Result<(World, Repository, Vec<S
     let repository = Repository::start(&world.control_plane).await?;
     let hosts = world.hosts("win", hosts).await?;
     commit(&repository, &hosts, fields);
-    for object in [
-        json!({"kind": "GitRepository", "apiVersion": "source.toolkit.fluxcd.io/v1", "metadata": {"name": "cluster"},
-            "spec": {"interval": "1h", "ref": {"branch": "main"}}}),
-        json!({"kind": "Kustomization", "apiVersion": "kustomize.toolkit.fluxcd.io/v1", "metadata": {"name": POOLS},
-            "spec": {"interval": "1h", "path": "./windows-node-pools", "prune": true,
-                "sourceRef": {"kind": "GitRepository", "name": "cluster"}}}),
-    ] {
-        let mut object = object;
-        if object["kind"] == "GitRepository" {
-            crate::crd::merge(&mut object["spec"], &repository.git());
-        }
-        repository.apply(&object).await?;
-    }
+    let mut source = json!({"apiVersion": "source.toolkit.fluxcd.io/v1", "kind": "GitRepository",
+        "metadata": {"name": "cluster"}, "spec": {"interval": "1h"}});
+    crate::crd::merge(&mut source["spec"], &repository.git());
+    repository.apply(&source).await?;
+    let kustomization = json!({"apiVersion": "kustomize.toolkit.fluxcd.io/v1", "kind": "Kustomization",
+        "metadata": {"name": POOLS}, "spec": {"interval": "1h", "path": "./windows-node-pools", "prune": true,
+            "sourceRef": {"kind": "GitRepository", "name": "cluster"}}});
+    repository.apply(&kustomization).await?;
     let count = i32::try_from(hosts.len())?;
     world.until(POOL, "all are nodes", follow(count)).await?;
     Ok((world, repository, hosts))
+}
+
+/// Waits until the pool is so, and has Flux apply it again and again.
+async fn stays(
+    world: &World,
+    repository: &Repository,
+    who: &str,
+    is_so: impl Fn(&WindowsNodePool) -> bool,
+) -> Result<()> {
+    world.until(POOL, who, &is_so).await?;
+    for _ in 0..2 {
+        repository.reconcile(POOLS).await?;
+        let pool = world.pool(POOL).await?;
+        let is_seen = pool_status(&pool).observed_generation == pool.metadata.generation;
+        ensure!(is_seen && is_so(&pool), "Flux has taken back an act of {who}: {:?}", pool.spec.rollout);
+    }
+    Ok(())
+}
+
+async fn kubectl(world: &World, args: &[&str]) -> Result<()> {
+    let said = world.control_plane.kubectl(args).await?;
+    ensure!(said.status.success(), "{args:?}: {}", String::from_utf8_lossy(&said.stderr));
+    Ok(())
+}
+
+/// Annotates the pool as a person does who has no plugin.
+async fn annotate(world: &World, key: &str, value: &str) -> Result<()> {
+    kubectl(world, &["annotate", "--overwrite", "wnp", POOL, &format!("{key}={value}")]).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -134,16 +158,22 @@ async fn what_people_do_survives_each_reconcile() -> Result<()> {
     let (world, repository, hosts) = scene(4, &fields(3)).await?;
     let plugin = Plugin::new(&world)?;
 
+    // A pause by our command and by a person under a name of their own stays; Flux takes back what kubectl writes by itself.
     let is_paused = |p: &WindowsNodePool| is_true(&pool_status(p).conditions, kind::PAUSED);
-    for (act, paused) in [("pause", true), ("resume", false)] {
-        plugin.done(&[act, POOL])?;
-        world.until(POOL, act, |p| is_paused(p) == paused).await?;
-        for _ in 0..2 {
-            repository.reconcile(POOLS).await?;
-            let pool = world.pool(POOL).await?;
-            ensure!((pool.spec.rollout.and_then(|r| r.paused) == Some(true)) == paused, "Flux has taken back: {act}");
-        }
+    let patch = |paused: bool| json!({"spec": {"rollout": {"paused": paused}}}).to_string();
+    for paused in [true, false] {
+        plugin.done(&[if paused { "pause" } else { "resume" }, POOL])?;
+        stays(&world, &repository, "our command", |p| is_paused(p) == paused).await?;
     }
+    for paused in [true, false] {
+        let by_hand = ["patch", "wnp", POOL, "--field-manager=on-call", "--type", "merge", "-p", &patch(paused)];
+        kubectl(&world, &by_hand).await?;
+        stays(&world, &repository, "a person", |p| is_paused(p) == paused).await?;
+    }
+    kubectl(&world, &["patch", "wnp", POOL, "--type", "merge", "-p", &patch(true)]).await?;
+    world.until(POOL, "kubectl pauses it", is_paused).await?;
+    repository.reconcile(POOLS).await?;
+    world.until(POOL, "Flux takes it back", |p| !is_paused(p)).await?;
 
     // One approval is for all steps of a version, though Flux applies the pool again at each.
     commit(&repository, &hosts, &fields(6));
@@ -151,7 +181,8 @@ async fn what_people_do_survives_each_reconcile() -> Result<()> {
     let waits =
         |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::READY, "Unknown", reason::WAITING_FOR_APPROVAL);
     world.until(POOL, "it waits for an approval", waits).await?;
-    plugin.done(&["approve", POOL])?;
+    let version = pool_status(&world.pool(POOL).await?).desired_version.unwrap_or_default();
+    annotate(&world, key::APPROVE, &version).await?;
     let mut updated = 1;
     while updated < 4 {
         repository.reconcile(POOLS).await?;
@@ -167,7 +198,7 @@ async fn what_people_do_survives_each_reconcile() -> Result<()> {
     let held =
         |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::STALLED, "True", reason::MASS_REMOVAL_BLOCKED);
     world.until(POOL, "the removal waits", held).await?;
-    plugin.done(&["approve", POOL, "--removals", "3", "--yes"])?;
+    annotate(&world, key::APPROVE_REMOVAL, "3").await?;
     repository.reconcile(POOLS).await?;
     for host in &hosts[1..] {
         world.until_gone(host).await?;

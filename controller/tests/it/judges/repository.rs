@@ -60,7 +60,7 @@ impl Repository {
 
     /// The part of a GitRepository that says where this one is.
     pub(crate) fn git(&self) -> Value {
-        json!({"url": self.server.url(), "secretRef": {"name": "git"}})
+        json!({"url": self.server.url(), "secretRef": {"name": "git"}, "ref": {"branch": "main"}})
     }
 
     /// Applies an object of Flux, as a person does.
