@@ -107,7 +107,8 @@ fn value(schema: &Value, path: &str, n: usize) -> Option<Value> {
     }
     if path == ".inventory.machineSetRef" {
         // Empty, it would say nothing.
-        return Some(json!({"name": ["first", "second"][n]}));
+        let name = ["first", "second"][n];
+        return Some(json!({"name": name}));
     }
     if let Some((_, strings)) = STRINGS.iter().find(|(end, _)| found(end)) {
         return Some(strings[n].into());
