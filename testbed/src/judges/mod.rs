@@ -61,7 +61,7 @@ impl Module {
         let dir = self.source(required)?.join(folder);
         for entry in fs::read_dir(&dir).with_context(|| dir.display().to_string())? {
             let path = entry?.path();
-            if !path.extension().is_some_and(|e| e == "yaml") {
+            if path.extension().is_none_or(|e| e != "yaml") {
                 continue;
             }
             for document in serde_yaml::Deserializer::from_str(&fs::read_to_string(&path)?) {

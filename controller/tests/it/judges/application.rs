@@ -20,7 +20,7 @@ use crate::fleet::LIMIT;
 
 /// Argo CD, and the repository of a team that uses it.
 pub(crate) struct Argo {
-    pub argo: ArgoCd,
+    pub pages: ArgoCd,
     pub origin: Origin,
     server: Server,
     applications: Api<DynamicObject>,
@@ -46,9 +46,9 @@ impl Argo {
         }
         let origin = Origin::new();
         let server = Server::new(origin.root());
-        let argo = Box::pin(ArgoCd::start(control_plane, &server.authority.pem)).await?;
+        let pages = Box::pin(ArgoCd::start(control_plane, &server.authority.pem)).await?;
         let applications = applications(control_plane.client().await?);
-        Ok(Some(Self { argo, origin, server, applications }))
+        Ok(Some(Self { pages, origin, server, applications }))
     }
 
     /// Makes an Application of a folder of the repository.
@@ -129,7 +129,7 @@ impl Argo {
             application.get("operation").is_none() && application["status"]["operationState"]["phase"] != "Running"
         };
         self.until(name, "no other sync runs", is_idle).await?;
-        self.argo.sync(name).await?;
+        self.pages.sync(name).await?;
         let head = self.origin.head();
         let is_over = |application: &Value| {
             let state = &application["status"]["operationState"];

@@ -59,7 +59,7 @@ impl Scene {
     }
 
     /// The pool of the example with these hosts and more fields, as a commit that Argo CD sees at once.
-    async fn commit(&self, hosts: &[Value], fields: Value) -> Result<()> {
+    fn commit(&self, hosts: &[Value], fields: Value) -> Result<()> {
         let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/gitops/argocd-pool.yaml");
         let mut pool: Value = serde_yaml::from_str(&std::fs::read_to_string(example)?)?;
         pool["spec"]["inventory"]["hosts"] = hosts.into();
@@ -77,7 +77,7 @@ impl Scene {
         is_so: impl Fn(&WindowsNodePool) -> bool,
     ) -> Result<()> {
         self.world.until(POOL, what, is_so).await?;
-        let shown = || async { self.argo.argo.health(POOLS, "WindowsNodePool", POOL).await };
+        let shown = || async { self.argo.pages.health(POOLS, "WindowsNodePool", POOL).await };
         let is_shown = || async { shown().await.is_ok_and(|(status, why)| status == health && why.contains(words)) };
         let waited = self.world.eventually(&format!("{what}: Argo CD says {health}, {words:?}"), is_shown).await;
         waited.with_context(|| format!("{what}: {health}"))
@@ -104,7 +104,7 @@ async fn commits_to_a_live_pool_are_followed_and_its_health_is_shown() -> Result
     let Some(scene) = Scene::new(3).await? else { return Ok(()) };
     let Scene { world, argo, hosts } = &scene;
     let mut listed = all(hosts);
-    scene.commit(&listed, json!({})).await?;
+    scene.commit(&listed, json!({}))?;
     argo.create(POOLS, "windows-node-pools", HOW).await?;
     scene.shows("all are nodes", "Healthy", "3 of 3", follow(3)).await?;
     scene.is_synced().await?;
@@ -117,7 +117,7 @@ async fn commits_to_a_live_pool_are_followed_and_its_health_is_shown() -> Result
     };
     for value in ["a", "b"] {
         listed[0]["labels"] = json!({"example.com/hall": value});
-        scene.commit(&listed, json!({})).await?;
+        scene.commit(&listed, json!({}))?;
         argo.compare(POOLS).await?;
         let is_there =
             || async { world.node("win-0").await.is_ok_and(|n| n.is_some_and(|n| label(value)(&n.metadata))) };
@@ -125,7 +125,7 @@ async fn commits_to_a_live_pool_are_followed_and_its_health_is_shown() -> Result
     }
     let template =
         json!({"template": {"spec": {"kubelet": {"maxPods": 77}}, "metadata": {"labels": {"example.com/hall": "c"}}}});
-    scene.commit(&listed, template.clone()).await?;
+    scene.commit(&listed, template.clone())?;
     argo.compare(POOLS).await?;
     let changed = |p: &WindowsNodePool| follow(3)(p) && json!(p.spec)["template"] == template["template"];
     scene.shows("all follow", "Healthy", "3 of 3", changed).await?;
@@ -139,7 +139,7 @@ async fn commits_to_a_live_pool_are_followed_and_its_health_is_shown() -> Result
     scene.shows("it is on", "Healthy", "3 of 3", follow(3)).await?;
 
     // One that is taken out.
-    scene.commit(&listed[..2], template).await?;
+    scene.commit(&listed[..2], template)?;
     argo.compare(POOLS).await?;
     world.until_gone(&hosts[2]).await?;
     scene.shows("two are left", "Healthy", "2 of 2", follow(2)).await?;
@@ -158,7 +158,7 @@ async fn what_people_do_is_done_and_stays() -> Result<()> {
             "inventory": {"removal": {"maxRemovals": 1}},
         })
     };
-    scene.commit(&all(hosts), fields(3)).await?;
+    scene.commit(&all(hosts), fields(3))?;
     argo.create(POOLS, "windows-node-pools", HOW).await?;
     scene.shows("all are nodes", "Healthy", "4 of 4", follow(4)).await?;
 
@@ -170,7 +170,7 @@ async fn what_people_do_is_done_and_stays() -> Result<()> {
         for (paused, health) in [(true, "Suspended"), (false, "Healthy")] {
             match way {
                 "Argo CD" => {
-                    argo.argo.act(POOLS, "WindowsNodePool", POOL, if paused { "pause" } else { "resume" }).await?
+                    argo.pages.act(POOLS, "WindowsNodePool", POOL, if paused { "pause" } else { "resume" }).await?;
                 }
                 "kubectl" => {
                     let said = world
@@ -191,23 +191,23 @@ async fn what_people_do_is_done_and_stays() -> Result<()> {
     }
 
     // Two approvals.
-    scene.commit(&all(hosts), fields(6)).await?;
+    scene.commit(&all(hosts), fields(6))?;
     argo.compare(POOLS).await?;
     let waits =
         |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::READY, "Unknown", reason::WAITING_FOR_APPROVAL);
     scene.shows("it waits for an approval", "Suspended", "", waits).await?;
-    argo.argo.act(POOLS, "WindowsNodePool", POOL, "approve").await?;
+    argo.pages.act(POOLS, "WindowsNodePool", POOL, "approve").await?;
     argo.sync(POOLS).await?;
     scene.shows("all follow", "Healthy", "4 of 4", follow(4)).await?;
     scene.is_synced().await?;
 
     // A removal of three.
-    scene.commit(&all(&hosts[..1]), fields(6)).await?;
+    scene.commit(&all(&hosts[..1]), fields(6))?;
     argo.compare(POOLS).await?;
     let held =
         |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::STALLED, "True", reason::MASS_REMOVAL_BLOCKED);
     scene.shows("the removal waits", "Degraded", "3", held).await?;
-    argo.argo.act(POOLS, "WindowsNodePool", POOL, "confirm-removal").await?;
+    argo.pages.act(POOLS, "WindowsNodePool", POOL, "confirm-removal").await?;
     argo.sync(POOLS).await?;
     for host in &hosts[1..] {
         world.until_gone(host).await?;
@@ -219,12 +219,12 @@ async fn what_people_do_is_done_and_stays() -> Result<()> {
     argo.origin.commit("windows-node-pools/README.md", "Nothing here.", "Take the pool out");
     let compared = argo.compare(POOLS).await?;
     ensure!(compared.iter().any(|one| one.name == POOL && !one.is_synced), "{compared:?}");
-    scene.commit(&all(&hosts[..1]), fields(6)).await?;
+    scene.commit(&all(&hosts[..1]), fields(6))?;
     argo.compare(POOLS).await?;
     argo.until(POOLS, "Synced", |a| a["status"]["sync"]["status"] == "Synced").await?;
     argo.delete(POOLS).await?;
     let asks = |log: String| log.contains("requires manual confirmation to delete");
-    world.eventually("Argo CD asks", || async { asks(argo.argo.log("argocd-application-controller")) }).await?;
+    world.eventually("Argo CD asks", || async { asks(argo.pages.log("argocd-application-controller")) }).await?;
     let pool = world.pool(POOL).await?;
     ensure!(pool.metadata.deletion_timestamp.is_none(), "it is being deleted");
     argo.confirm_deletion(POOLS).await?;

@@ -40,7 +40,7 @@ const STRINGS: &[(&str, [&str; 2])] = &[
 ];
 
 /// Numbers that another field bounds.
-const NUMBERS: &[(&str, i64)] = &[(".imageGCHighThresholdPercent", 90)];
+const NUMBERS: &[(&str, [i64; 2])] = &[(".imageGCHighThresholdPercent", [90, 91])];
 
 /// What fields need beside them, by the beginning of their path.
 fn beside(path: &str) -> Value {
@@ -77,13 +77,15 @@ fn walk(root: &Value, schema: &Value, path: String, fields: &mut Vec<Field>) -> 
     if schema["items"].is_object() {
         return walk(root, &schema["items"], format!("{path}[]"), fields);
     }
-    let [first, second] = match schema["additionalProperties"].is_object() {
-        true => {
-            [0, 1].map(|n| Some(json!({KEYS[0]: value(&schema["additionalProperties"], &format!("{path}{{}}"), n)?})))
+    let one = |n| {
+        let entries = &schema["additionalProperties"];
+        if !entries.is_object() {
+            return value(schema, &path, n);
         }
-        false => [0, 1].map(|n| value(schema, &path, n)),
+        Some(json!({KEYS[0]: value(entries, &format!("{path}{{}}"), n)?}))
     };
-    fields.push(Field { specs: specs(root, &path, &[first?, second?])?, path });
+    let values = [one(0)?, one(1)?];
+    fields.push(Field { specs: specs(root, &path, &values)?, path });
     Some(())
 }
 
@@ -113,8 +115,8 @@ fn value(schema: &Value, path: &str, n: usize) -> Option<Value> {
     if let Some((_, strings)) = STRINGS.iter().find(|(end, _)| found(end)) {
         return Some(strings[n].into());
     }
-    if let Some((_, number)) = NUMBERS.iter().find(|(end, _)| found(end)) {
-        return Some((number + n as i64).into());
+    if let Some((_, numbers)) = NUMBERS.iter().find(|(end, _)| found(end)) {
+        return Some(numbers[n].into());
     }
     if let Some(values) = schema["enum"].as_array() {
         return values.get(n).or(values.first()).cloned();
@@ -131,7 +133,11 @@ fn value(schema: &Value, path: &str, n: usize) -> Option<Value> {
     }
     match schema["type"].as_str()? {
         "boolean" => Some((n == 0).into()),
-        "integer" => Some((schema["minimum"].as_f64().map_or(1, |minimum| minimum as i64) + n as i64).into()),
+        "integer" => {
+            // A whole number, which the types of Kubernetes have as another.
+            let number = schema["minimum"].as_f64().unwrap_or(1.0) + [0.0, 1.0][n];
+            number.to_string().parse::<i64>().ok().map(Value::from)
+        }
         "string" if rules.contains("(ms|s|m|h)") => Some(["1m", "2m"][n].into()),
         "string" => Some(["first", "second"][n].into()),
         "array" => Some(json!([value(&schema["items"], &format!("{path}[]"), n)?])),

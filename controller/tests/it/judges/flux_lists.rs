@@ -20,7 +20,8 @@ const KINDS: [(&str, &str); 2] = [("from-git", "GitRepository"), ("from-registry
 
 /// A list of hosts as a team has it.
 fn list(hosts: &[SimHost]) -> String {
-    hosts.iter().map(|host| format!("- {}\n", json!(entry(host)))).collect()
+    let line = |host: &SimHost| format!("- {}\n", json!(entry(host)));
+    hosts.iter().map(line).collect()
 }
 
 /// Publishes a list in a registry, as `flux push artifact` does: one layer with the files.

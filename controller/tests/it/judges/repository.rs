@@ -120,7 +120,7 @@ impl Repository {
 
     fn objects(&self, kind: &str) -> Api<DynamicObject> {
         let group = if kind == "Kustomization" { "kustomize.toolkit.fluxcd.io" } else { "source.toolkit.fluxcd.io" };
-        let plural = if kind.ends_with('y') { format!("{}ies", &kind[..kind.len() - 1]) } else { format!("{kind}s") };
+        let plural = kind.strip_suffix('y').map_or_else(|| format!("{kind}s"), |stem| format!("{stem}ies"));
         let kind = GroupVersionKind::gvk(group, "v1", kind);
         let resource = ApiResource::from_gvk_with_plural(&kind, &plural.to_lowercase());
         Api::namespaced_with(self.client.clone(), NAMESPACE, &resource)
