@@ -88,7 +88,7 @@ fn tool(name: &str, package: &str, duration: &str) -> Result<PathBuf> {
 
 /// Builds `name` in `dir` with `build`, unless it is there. Of several processes that want it one builds, the others
 /// wait. A build that was broken off leaves nothing that could be taken for the result.
-fn built_once(dir: &Path, name: &str, build: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
+pub(crate) fn built_once(dir: &Path, name: &str, build: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
     let path = dir.join(name);
     if path.is_file() {
         return Ok(path);
@@ -138,13 +138,13 @@ fn ldflags() -> String {
 }
 
 /// A `go` command in `testbed/go` that never asks for another toolchain and never changes `go.mod`.
-fn go(command: &str) -> Command {
+pub(crate) fn go(command: &str) -> Command {
     let mut go = Command::new("go");
     go.current_dir(go_dir()).env("CGO_ENABLED", "0").env("GOFLAGS", "-buildvcs=false").arg(command);
     go
 }
 
-fn go_build() -> Command {
+pub(crate) fn go_build() -> Command {
     let mut go = go("build");
     go.arg("-trimpath");
     go

@@ -526,7 +526,7 @@ fn listen(ip: IpAddr) -> Result<TcpListener> {
         .with_context(|| format!("no free port on {ip}"))
 }
 
-fn succeeded(output: Output) -> Result<()> {
+pub(crate) fn succeeded(output: Output) -> Result<()> {
     if output.status.success() {
         return Ok(());
     }

@@ -8,6 +8,7 @@ pub mod deployment;
 pub mod git;
 mod host_network;
 pub mod image;
+pub mod judges;
 mod lock;
 pub mod openssh;
 pub mod operator;

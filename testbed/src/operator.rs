@@ -223,6 +223,6 @@ impl Operator {
 }
 
 /// An address of loopback without a listener.
-fn free_address() -> Result<SocketAddr> {
+pub(crate) fn free_address() -> Result<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }

@@ -24,7 +24,7 @@ pub(crate) struct Args {
     /// Run the steps of minutes: those of --fast, dependencies, the site, clippy, generated files and the tests beside the code, which start no API server.
     #[arg(long)]
     quick: bool,
-    /// Run what takes hours instead: property tests with many cases, long walks, fuzz targets for ten minutes each, and the images of a release, built twice.
+    /// Run what takes hours instead: property tests with many cases, long walks, programs of other projects that judge this one, fuzz targets for ten minutes each, and the images of a release, built twice.
     #[arg(long)]
     nightly: bool,
 }
@@ -65,10 +65,11 @@ const THOROUGH: &[Step] = &[
     ("fuzz targets", || fuzz_targets(10)),
 ];
 
-/// Steps of hours. Each repeats for longer what a change must pass, but the last: a test compares images of the same programs, and this one of the same sources.
+/// Steps of hours. Each repeats for longer what a change must pass, but two: programs of other projects judge this one, and images are built twice from the same sources.
 const NIGHTLY: &[Step] = &[
     ("property tests with many cases", || tests(&[BESIDE_THE_CODE], &[("PROPTEST_CASES", "10000")])),
     ("long walks", || tests(&[&["--test", "it", "--", "walk::"]], &[("WALK_STEPS", "500")])),
+    ("judges", || tests(&[&["--test", "it", "--", JUDGES, "--test-threads", "1"]], &[])),
     ("fuzz targets", || fuzz_targets(600)),
     ("payload", || execute(operator_task("payload").args(["--out", "target/payload", "--kubernetes", "all"]))),
     ("images of a release, twice", || {
@@ -119,6 +120,9 @@ const BESIDE_THE_CODE: &[&str] = &["--lib", "--bins"];
 /// Integration tests whose fleets take both processors: they run after the others, which mostly wait.
 const BUSY: &[&str] = &["fleet_faults::", "walk::", "wine"];
 
+/// Integration tests with programs of other projects, which take half an hour to build: they run by night.
+const JUDGES: &str = "judges::";
+
 /// How many of the others run at once.
 const AT_ONCE: &str = "4";
 
@@ -127,7 +131,7 @@ fn all_tests() -> Result<()> {
     let logs = empty_audit_logs()?;
     let logs = logs.to_str().context("the folder's name is not UTF-8")?;
     let mut others = vec!["--test", "it", "--", "--test-threads", AT_ONCE];
-    others.extend(BUSY.iter().flat_map(|busy| ["--skip", busy]));
+    others.extend(BUSY.iter().chain(&[JUDGES]).flat_map(|other| ["--skip", other]));
     let busy = [&["--test", "it", "--"], BUSY].concat();
     // Control planes live for seconds: time is worth more than memory to them.
     let variables = [(AUDIT_DIR, logs), ("GOGC", "400")];

@@ -31,6 +31,8 @@ const PACKAGES: &[(&str, &str)] = &[
     ("podman", "podman"),
     ("runc", "runc"),
     ("/usr/share/ca-certificates/mozilla", "ca-certificates"),
+    // Redis, without the service of `redis-server`: the cache of Argo CD, which runs by night.
+    ("redis-check-rdb", "redis-tools"),
     // The image for `oc adm must-gather`.
     ("/bin/bash-static", "bash-static"),
     ("/bin/busybox", "busybox-static"),

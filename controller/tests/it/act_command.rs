@@ -18,13 +18,13 @@ use testbed::sim::SimOptions;
 use crate::fleet::{World, has, is_ready, pool_status, spec, spec_with, status};
 
 /// The program under the names by which kubectl finds it.
-struct Plugin {
+pub(crate) struct Plugin {
     folder: tempfile::TempDir,
     kubeconfig: std::path::PathBuf,
 }
 
 impl Plugin {
-    fn new(world: &World) -> Result<Self> {
+    pub(crate) fn new(world: &World) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         for name in [PROGRAM, COMPLETION] {
             symlink(env!("CARGO_BIN_EXE_windows-node-pools"), folder.path().join(name))?;
@@ -40,7 +40,7 @@ impl Plugin {
     }
 
     /// Does something, and returns what it said.
-    fn done(&self, args: &[&str]) -> Result<String> {
+    pub(crate) fn done(&self, args: &[&str]) -> Result<String> {
         let (code, out, error) = self.run(PROGRAM, args)?;
         ensure!(code == Some(0), "{args:?}: {code:?} {out} {error}");
         Ok(out)

@@ -1,0 +1,215 @@
+//! A pool from Git by Flux: that Flux installs the operator and waits for nodes, and what people do beside Git stays.
+
+use anyhow::{Result, ensure};
+use api::{
+    WindowsNodePool,
+    conditions::{is_true, kind, reason},
+    names::key,
+};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{ListParams, Patch, PatchParams},
+};
+use serde_json::{Value, json};
+use testbed::{
+    ControlPlane, ControlPlaneOptions,
+    deployment::{NAMESPACE, eventually},
+    sim::{SimHost, SimOptions},
+};
+
+use super::{add, repository::Repository};
+use crate::{
+    act_command::Plugin,
+    fleet::{World, entries, entry, has, is_ready, pool_status},
+};
+
+const POOL: &str = "factory";
+const POOLS: &str = "windows-node-pools";
+
+/// A pool as it is in Git.
+fn commit(repository: &Repository, hosts: &[SimHost], fields: &Value) {
+    let hosts: Vec<_> = hosts.iter().map(entry).collect();
+    let mut spec = json!({"inventory": {"hosts": hosts}});
+    crate::crd::merge(&mut spec, fields);
+    let version = "windowsmachineconfig.openshift.io/v1alpha1";
+    let pool = json!({"apiVersion": version, "kind": "WindowsNodePool", "metadata": {"name": POOL}, "spec": spec});
+    repository.origin.commit("windows-node-pools/factory.yaml", pool.to_string(), "The pool");
+}
+
+/// The pods of the operator run, as their kubelet would say. Its program runs beside.
+async fn pods_run(client: &Client) -> Result<()> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
+    eventually("the Deployment has a pod", || async {
+        pods.list(&ListParams::default()).await.is_ok_and(|pods| !pods.items.is_empty())
+    })
+    .await?;
+    for pod in pods.list(&ListParams::default()).await? {
+        let ready = json!({"type": "Ready", "status": "True"});
+        let status = Patch::Strategic(json!({"status": {"phase": "Running", "conditions": [ready]}}));
+        pods.patch_status(&pod.name_any(), &PatchParams::default(), &status).await?;
+    }
+    Ok(())
+}
+
+fn follow(count: i32) -> impl Fn(&WindowsNodePool) -> bool {
+    move |pool| is_ready(pool) && pool_status(pool).up_to_date_nodes == count && pool_status(pool).hosts == count
+}
+
+/// Operator, pools and workloads of the example, one after the other.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_operator_its_pools_and_workloads_come_in_order() -> Result<()> {
+    let control_plane = Box::pin(ControlPlane::start(ControlPlaneOptions::default())).await?;
+    let repository = Repository::start(&control_plane).await?;
+    for folder in ["deploy", "crds"] {
+        add(&repository.origin, folder)?;
+    }
+    repository.origin.write("windows-operator/kustomization.yaml", "resources: [../deploy/kubernetes]\n");
+    let workload =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "workload", "namespace": "default"}});
+    repository.origin.write("windows-workloads/workload.yaml", workload.to_string());
+    // Only a kubelet could say that the operator runs; and before a pool there are its hosts.
+    repository.origin.write("windows-node-pools/README.md", "No pool yet.");
+    repository.origin.commit_all("The operator");
+    repository.apply_example("10s").await?;
+    let client = control_plane.client().await?;
+    pods_run(&client).await?;
+    repository.until_says("Kustomization", "windows-operator", "True", "ReconciliationSucceeded").await?;
+
+    let payload = entries(b"kubelet");
+    let world = World::installed(control_plane, SimOptions::default(), &payload, None, &[]);
+    let world = Box::pin(world).await?;
+    world.operator.leads().await?;
+    let hosts = world.hosts("win", 3).await?;
+    hosts[2].power_off();
+    commit(&repository, &hosts, &json!({}));
+    repository.request("GitRepository", "cluster").await?;
+    repository.until_says("Kustomization", POOLS, "False", "HealthCheckFailed").await?;
+    let pool = world.pool(POOL).await?;
+    ensure!(!is_ready(&pool), "Flux says that it is not Ready, and it is: {:?}", pool.status);
+    let workloads: Api<ConfigMap> = Api::namespaced(client, "default");
+    ensure!(workloads.get_opt("workload").await?.is_none(), "the workload is there before the nodes");
+
+    // The dead host is taken out.
+    commit(&repository, &hosts[..2], &json!({}));
+    repository.request("GitRepository", "cluster").await?;
+    repository.until_says("Kustomization", POOLS, "True", "ReconciliationSucceeded").await?;
+    world.until(POOL, "two are left", follow(2)).await?;
+    world.eventually("the workload is there", || async { workloads.get("workload").await.is_ok() }).await
+}
+
+/// A world with a pool of Flux. The operator is there already.
+async fn scene(hosts: usize, fields: &Value) -> Result<(World, Repository, Vec<SimHost>)> {
+    let world = World::new(SimOptions::default(), &[]).await?;
+    let repository = Repository::start(&world.control_plane).await?;
+    let hosts = world.hosts("win", hosts).await?;
+    commit(&repository, &hosts, fields);
+    let mut source = json!({"apiVersion": "source.toolkit.fluxcd.io/v1", "kind": "GitRepository",
+        "metadata": {"name": "cluster"}, "spec": {"interval": "1h"}});
+    crate::crd::merge(&mut source["spec"], &repository.git());
+    repository.apply(&source).await?;
+    let kustomization = json!({"apiVersion": "kustomize.toolkit.fluxcd.io/v1", "kind": "Kustomization",
+        "metadata": {"name": POOLS}, "spec": {"interval": "1h", "path": "./windows-node-pools", "prune": true,
+            "sourceRef": {"kind": "GitRepository", "name": "cluster"}}});
+    repository.apply(&kustomization).await?;
+    let count = i32::try_from(hosts.len())?;
+    world.until(POOL, "all are nodes", follow(count)).await?;
+    Ok((world, repository, hosts))
+}
+
+/// Waits until the pool is so, and has Flux apply it again and again.
+async fn stays(
+    world: &World,
+    repository: &Repository,
+    who: &str,
+    is_so: impl Fn(&WindowsNodePool) -> bool,
+) -> Result<()> {
+    world.until(POOL, who, &is_so).await?;
+    for _ in 0..2 {
+        repository.reconcile(POOLS).await?;
+        let pool = world.pool(POOL).await?;
+        let is_seen = pool_status(&pool).observed_generation == pool.metadata.generation;
+        ensure!(is_seen && is_so(&pool), "Flux has taken back an act of {who}: {:?}", pool.spec.rollout);
+    }
+    Ok(())
+}
+
+async fn kubectl(world: &World, args: &[&str]) -> Result<()> {
+    let said = world.control_plane.kubectl(args).await?;
+    ensure!(said.status.success(), "{args:?}: {}", String::from_utf8_lossy(&said.stderr));
+    Ok(())
+}
+
+/// Annotates the pool as a person does who has no plugin.
+async fn annotate(world: &World, key: &str, value: &str) -> Result<()> {
+    kubectl(world, &["annotate", "--overwrite", "wnp", POOL, &format!("{key}={value}")]).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_people_do_survives_each_reconcile() -> Result<()> {
+    let fields = |downloads: i32| {
+        let approval = |nodes: i32| json!({"nodes": nodes, "approval": true});
+        json!({
+            "template": {"spec": {"containerd": {"maxConcurrentDownloads": downloads}}},
+            "rollout": {"steps": [approval(1), approval(2)]},
+            "inventory": {"removal": {"maxRemovals": 1}},
+        })
+    };
+    let (world, repository, hosts) = scene(4, &fields(3)).await?;
+    let plugin = Plugin::new(&world)?;
+
+    // A pause by our command and by a person under a name of their own stays; Flux takes back what kubectl writes by itself.
+    let is_paused = |p: &WindowsNodePool| is_true(&pool_status(p).conditions, kind::PAUSED);
+    let patch = |paused: bool| json!({"spec": {"rollout": {"paused": paused}}}).to_string();
+    for paused in [true, false] {
+        plugin.done(&[if paused { "pause" } else { "resume" }, POOL])?;
+        stays(&world, &repository, "our command", |p| is_paused(p) == paused).await?;
+    }
+    for paused in [true, false] {
+        let by_hand = ["patch", "wnp", POOL, "--field-manager=on-call", "--type", "merge", "-p", &patch(paused)];
+        kubectl(&world, &by_hand).await?;
+        stays(&world, &repository, "a person", |p| is_paused(p) == paused).await?;
+    }
+    kubectl(&world, &["patch", "wnp", POOL, "--type", "merge", "-p", &patch(true)]).await?;
+    world.until(POOL, "kubectl pauses it", is_paused).await?;
+    repository.reconcile(POOLS).await?;
+    world.until(POOL, "Flux takes it back", |p| !is_paused(p)).await?;
+
+    // One approval is for all steps of a version, though Flux applies the pool again at each.
+    commit(&repository, &hosts, &fields(6));
+    repository.reconcile(POOLS).await?;
+    let waits =
+        |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::READY, "Unknown", reason::WAITING_FOR_APPROVAL);
+    world.until(POOL, "it waits for an approval", waits).await?;
+    let version = pool_status(&world.pool(POOL).await?).desired_version.unwrap_or_default();
+    annotate(&world, key::APPROVE, &version).await?;
+    let mut updated = 1;
+    while updated < 4 {
+        repository.reconcile(POOLS).await?;
+        let more = |p: &WindowsNodePool| pool_status(p).up_to_date_nodes > updated;
+        world.until(POOL, "the rollout goes on", more).await?;
+        updated = pool_status(&world.pool(POOL).await?).up_to_date_nodes;
+    }
+    world.until(POOL, "all follow", follow(4)).await?;
+
+    // A removal of three.
+    commit(&repository, &hosts[..1], &fields(6));
+    repository.reconcile(POOLS).await?;
+    let held =
+        |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::STALLED, "True", reason::MASS_REMOVAL_BLOCKED);
+    world.until(POOL, "the removal waits", held).await?;
+    annotate(&world, key::APPROVE_REMOVAL, "3").await?;
+    repository.reconcile(POOLS).await?;
+    for host in &hosts[1..] {
+        world.until_gone(host).await?;
+    }
+    world.until(POOL, "one is left", follow(1)).await?;
+
+    // This Kustomization prunes.
+    repository.origin.git(&["rm", "-q", "windows-node-pools/factory.yaml"]);
+    repository.origin.commit("windows-node-pools/README.md", "No pool.", "Take the pool out");
+    repository.reconcile(POOLS).await?;
+    world.until_gone(&hosts[0]).await?;
+    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
+    world.eventually("the pool is gone", || async { matches!(pools.get_opt(POOL).await, Ok(None)) }).await
+}

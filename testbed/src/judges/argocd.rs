@@ -1,0 +1,190 @@
+//! Argo CD: repository server, application controller and API server, with its own default settings and our health checks and actions.
+
+use std::{fs, net::SocketAddr, os::unix::fs::symlink, path::PathBuf, process::Command};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
+
+use super::{Module, answers};
+use crate::{
+    ControlPlane, binaries::find, children::Daemon, control_plane::succeeded, operator::free_address, run_dir::RunDir,
+};
+
+/// The namespace of Argo CD.
+pub const NAMESPACE: &str = "argocd";
+/// Debian's package with Redis' program. (`redis-server` adds a service that starts at once.)
+pub const REDIS_PACKAGE: &str = "redis-tools";
+
+const MODULE: Module = Module("argocd");
+const SOURCE: &str = "github.com/argoproj/argo-cd/v3";
+
+/// All its parts. They end on drop.
+pub struct ArgoCd {
+    _parts: [Daemon; 4],
+    server: SocketAddr,
+    dir: RunDir,
+}
+
+/// Redis' program, or the check of Redis that is the same program by another name.
+pub fn redis() -> Option<PathBuf> {
+    find("redis-server").or_else(|| find("redis-check-rdb"))
+}
+
+impl ArgoCd {
+    /// Installs its kinds and default settings, adds ours as the guide says, and starts it. It trusts `authority` (PEM) for repositories on
+    /// `localhost`.
+    ///
+    /// # Errors
+    /// When a program is missing, cannot be built or does not start.
+    pub async fn start(control_plane: &ControlPlane, authority: &str) -> Result<Self> {
+        install(control_plane).await?;
+        let dir = RunDir::new("argocd")?;
+        for folder in FOLDERS.map(|(_, folder)| folder).iter().chain(&["assets", "bin"]) {
+            fs::create_dir_all(dir.join(folder))?;
+        }
+        fs::write(dir.join("tls/localhost"), authority)?;
+        // It looks at the name by which it is called.
+        symlink(redis().with_context(|| format!("install {REDIS_PACKAGE}"))?, dir.join("bin/redis-server"))?;
+        let kustomize = "sigs.k8s.io/kustomize/kustomize/v5";
+        symlink(Module("kustomize").program("kustomize", kustomize, &[], "a minute")?, dir.join("bin/kustomize"))?;
+
+        let port = |address: SocketAddr| address.port().to_string();
+        let (redis, repositories, server, assets) =
+            (free_address()?, free_address()?, free_address()?, dir.join("assets"));
+        let (metrics, more_metrics) = (free_address()?, free_address()?);
+        let part = |name: &str, args: &[&str]| part(control_plane, &dir, name, redis, args);
+        let mut command = Command::new(dir.join("bin/redis-server"));
+        command.args(["--bind", "127.0.0.1", "--port", &port(redis), "--save", "", "--appendonly", "no"]);
+        let cache = Daemon::start("redis-server", dir.join("redis-server.log"), &command)?;
+        let loopback = ["--address", "127.0.0.1", "--metrics-address", "127.0.0.1"];
+        let args = ["--port", &port(repositories), "--metrics-port", &port(metrics)];
+        let reader = part("argocd-repo-server", &[&loopback[..], &args].concat())?;
+        answers(&reader, metrics, "/healthz").await?;
+        let source = ["--namespace", NAMESPACE, "--repo-server", &repositories.to_string()];
+        let args = ["--port", &port(server), "--metrics-port", &port(free_address()?)];
+        let open =
+            ["--insecure", "--disable-auth", "--enable-gzip=false", "--staticassets", &assets.display().to_string()];
+        let pages = part("argocd-server", &[&loopback[..], &source, &args, &open].concat())?;
+        // It makes what the controller needs: settings and the default project.
+        answers(&pages, server, "/healthz").await?;
+        // Its address cannot be chosen.
+        let args = ["--metrics-port", &port(more_metrics)];
+        let controller = part("argocd-application-controller", &[&source[..], &args].concat())?;
+        answers(&controller, more_metrics, "/healthz").await?;
+        Ok(Self { _parts: [controller, pages, reader, cache], server, dir })
+    }
+
+    /// Begins a sync of an application, as a person does from its page.
+    ///
+    /// # Errors
+    /// When Argo CD refuses it.
+    pub async fn sync(&self, application: &str) -> Result<()> {
+        let body = json!({"name": application, "appNamespace": NAMESPACE});
+        self.ask("POST", &format!("/api/v1/applications/{application}/sync"), &body.to_string()).await.map(drop)
+    }
+
+    /// Starts an action on a cluster-scoped object of an application, as a person does from its page.
+    ///
+    /// # Errors
+    /// When Argo CD refuses it.
+    pub async fn act(&self, application: &str, kind: &str, name: &str, action: &str) -> Result<()> {
+        let path = format!("/api/v1/applications/{application}/resource/actions/v2");
+        let body = json!({
+            "name": application, "appNamespace": NAMESPACE, "resourceName": name, "version": "v1alpha1",
+            "group": api::names::GROUP, "kind": kind, "action": action,
+        });
+        self.ask("POST", &path, &body.to_string()).await.map(drop)
+    }
+
+    /// Names of the actions that a person may start on such an object now.
+    ///
+    /// # Errors
+    /// When Argo CD does not say it.
+    pub async fn actions(&self, application: &str, kind: &str, name: &str) -> Result<Vec<String>> {
+        let group = api::names::GROUP;
+        let path = format!(
+            "/api/v1/applications/{application}/resource/actions?resourceName={name}&version=v1alpha1&group={group}&kind={kind}"
+        );
+        let said = self.ask("GET", &path, "").await?;
+        let all = said["actions"].as_array().into_iter().flatten().filter(|action| action["disabled"] != true);
+        Ok(all.filter_map(|action| action["name"].as_str().map(str::to_owned)).collect())
+    }
+
+    /// Health of a cluster-scoped object of an application, and why.
+    ///
+    /// # Errors
+    /// When Argo CD does not know it.
+    pub async fn health(&self, application: &str, kind: &str, name: &str) -> Result<(String, String)> {
+        let tree = self.ask("GET", &format!("/api/v1/applications/{application}/resource-tree"), "").await?;
+        let mut nodes = tree["nodes"].as_array().into_iter().flatten();
+        let node = nodes.find(|node| node["kind"] == kind && node["name"] == name).context("it is not in the tree")?;
+        let text = |field: &str| node["health"][field].as_str().unwrap_or_default().to_owned();
+        Ok((text("status"), text("message")))
+    }
+
+    async fn ask(&self, method: &str, path: &str, body: &str) -> Result<Value> {
+        let mut stream = TcpStream::connect(self.server).await?;
+        let length = body.len();
+        // In HTTP/1.0 the answer comes in one piece.
+        let head =
+            format!("{method} {path} HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n");
+        stream.write_all(format!("{head}{body}").as_bytes()).await?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await?;
+        let (head, body) = text.split_once("\r\n\r\n").context("an answer without a body")?;
+        ensure!(head.split(' ').nth(1) == Some("200"), "{method} {path}: {text}");
+        serde_json::from_str(body).with_context(|| text.clone())
+    }
+
+    /// Log of a part so far, as `argocd-application-controller`.
+    pub fn log(&self, part: &str) -> String {
+        fs::read_to_string(self.dir.join(&format!("{part}.log"))).unwrap_or_default()
+    }
+}
+
+/// Folders of ours in place of those in its container.
+const FOLDERS: [(&str, &str); 4] = [
+    ("ARGOCD_TLS_DATA_PATH", "tls"),
+    ("ARGOCD_SSH_DATA_PATH", "ssh"),
+    ("ARGOCD_GNUPGHOME", "gpg"),
+    ("ARGOCD_PLUGINSOCKFILEPATH", "plugins"),
+];
+
+fn part(control_plane: &ControlPlane, dir: &RunDir, name: &str, redis: SocketAddr, args: &[&str]) -> Result<Daemon> {
+    let mut command = Command::new(MODULE.program("argocd", &format!("{SOURCE}/cmd"), &[], "about 6 minutes")?);
+    command
+        .args(["--redis", &redis.to_string()])
+        .args(args)
+        .env("ARGOCD_BINARY_NAME", name)
+        .env("ARGOCD_FAKE_IN_CLUSTER", "true")
+        .env("ARGOCD_GPG_ENABLED", "false")
+        .env("KUBECONFIG", control_plane.kubeconfig())
+        // Its number among the replicas is at the end.
+        .env("HOSTNAME", format!("{name}-0"))
+        .env("HOME", dir.path())
+        .env("TMPDIR", dir.path())
+        .env("PATH", format!("{}:{}", dir.join("bin").display(), std::env::var("PATH").unwrap_or_default()));
+    for (variable, folder) in FOLDERS {
+        command.env(variable, dir.join(folder));
+    }
+    Daemon::start(name, dir.join(&format!("{name}.log")), &command)
+}
+
+/// Its kinds, its settings as it ships them, and our health checks and actions.
+async fn install(control_plane: &ControlPlane) -> Result<()> {
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
+    control_plane.apply_yaml(&namespace.to_string()).await?;
+    MODULE.install_crds(control_plane, SOURCE, "manifests/crds").await?;
+    let settings = MODULE.source(SOURCE)?.join("manifests/base/config");
+    let settings = settings.to_str().context("path is not UTF-8")?;
+    // As people install it.
+    succeeded(control_plane.kubectl(&["apply", "-n", NAMESPACE, "-k", settings]).await?)?;
+    let ours = crate::source_dir().join("../deploy/argocd/argocd-cm-patch.yaml");
+    let ours = ours.to_str().context("path is not UTF-8")?;
+    let patch = ["patch", "configmap", "argocd-cm", "-n", NAMESPACE, "--type", "merge", "--patch-file", ours];
+    succeeded(control_plane.kubectl(&patch).await?)
+}

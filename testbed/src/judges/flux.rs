@@ -1,0 +1,65 @@
+//! Flux: source-controller and kustomize-controller, with the flags that its installation gives them.
+
+use std::{net::SocketAddr, process::Command};
+
+use anyhow::Result;
+use serde_json::json;
+
+use super::{Module, answers};
+use crate::{ControlPlane, children::Daemon, operator::free_address, run_dir::RunDir};
+
+/// The namespace of Flux.
+pub const NAMESPACE: &str = "flux-system";
+
+/// Both controllers. They end on drop.
+pub struct Flux {
+    controllers: [Daemon; 2],
+    /// Dropped after them.
+    _dir: RunDir,
+}
+
+impl Flux {
+    /// Installs the kinds and starts the controllers with the rights of an administrator, as Flux has them by default.
+    ///
+    /// # Errors
+    /// When a program cannot be built or does not start.
+    pub async fn start(control_plane: &ControlPlane) -> Result<Self> {
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
+        control_plane.apply_yaml(&namespace.to_string()).await?;
+        let dir = RunDir::new("flux")?;
+        let storage = free_address()?.to_string();
+        let data = dir.join("data").display().to_string();
+        std::fs::create_dir_all(&data)?;
+        let sources = ["--storage-addr", &storage, "--storage-adv-addr", &storage, "--storage-path", &data];
+        let controllers = [
+            controller(control_plane, &dir, "source-controller", &sources).await?,
+            controller(control_plane, &dir, "kustomize-controller", &[]).await?,
+        ];
+        Ok(Self { controllers, _dir: dir })
+    }
+
+    /// The ends of their logs.
+    pub fn last_lines(&self) -> String {
+        self.controllers.iter().map(Daemon::last_lines).collect::<Vec<_>>().join("\n")
+    }
+}
+
+async fn controller(control_plane: &ControlPlane, dir: &RunDir, name: &'static str, more: &[&str]) -> Result<Daemon> {
+    let module = Module(name);
+    let package = format!("github.com/fluxcd/{name}");
+    module.install_crds(control_plane, &package, "config/crd/bases").await?;
+    let [health, metrics]: [SocketAddr; 2] = [free_address()?, free_address()?];
+    let mut command = Command::new(module.program(name, &package, &[], "about 3 minutes")?);
+    command
+        .args(["--health-addr", &health.to_string(), "--metrics-addr", &metrics.to_string()])
+        .args(more)
+        .env("KUBECONFIG", control_plane.kubeconfig())
+        .env("RUNTIME_NAMESPACE", NAMESPACE)
+        // Folders of their containers.
+        .env("HOME", dir.path())
+        .env("TMPDIR", dir.path())
+        .env("TUF_ROOT", dir.join("sigstore"));
+    let daemon = Daemon::start(name, dir.join(&format!("{name}.log")), &command)?;
+    answers(&daemon, health, "/readyz").await?;
+    Ok(daemon)
+}
