@@ -43,6 +43,7 @@ mod hosts_toml;
 mod image;
 mod image_pull;
 mod inventory;
+mod judges;
 mod jump_host;
 mod key_rotation;
 mod lint;
