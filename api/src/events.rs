@@ -235,6 +235,9 @@ event_reasons! {
     MachineDeletionRestricted: Warning on Machine WindowsNodePool;
     /// The host of a Machine refuses every key, and the API server refused to delete the Machine. Check the operator's rights.
     MachineDeletionFailed: Warning on Machine WindowsNodePool;
+    /// The Node of a Machine does not get the `spec.providerID` of its Machine: it is no provider ID, or another Machine has it, too. Its API
+    /// does not find the Node. Correct it in what makes the Machine.
+    ProviderIdRefused: Warning on WindowsNodePool;
     /// No pool reads this source of hosts, because the pool of its name has another one. Set the source in a pool, or delete it.
     PoolTaken: Warning on ConfigMap MachineSet;
     /// Nodes of WMCO are in the cluster, and the operator has made this pool in mode Plan. Read `status.plan`, and

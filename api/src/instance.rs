@@ -173,6 +173,10 @@ pub struct Origin {
     /// For Machines: the Machine, as `<namespace>/<name>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<String>,
+    /// For Machines: its `spec.providerID`, which its Node gets if no cloud controller manager gives it one.
+    #[serde(default, rename = "providerID", skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    pub provider_id: Option<String>,
 }
 
 /// The commit that a host comes from.

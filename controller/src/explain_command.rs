@@ -163,6 +163,7 @@ mod tests {
                 or_older: false,
             }),
             machine: None,
+            provider_id: None,
         };
         let host =
             InstanceHost { name: "win-1".into(), address: "10.0.0.1".into(), port: 22, ..InstanceHost::default() };

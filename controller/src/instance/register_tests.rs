@@ -114,3 +114,24 @@ async fn a_host_that_is_a_ready_node_ends_its_join_with_the_version_in_place() {
         assert_eq!(scope.version_to_join().unwrap(), expected, "{step}, Ready is {ready:?}");
     }
 }
+
+/// A cloud controller manager gives it in a form of its own.
+#[tokio::test]
+async fn the_provider_id_of_a_machine_is_left_to_a_cloud_controller_manager() {
+    let mut bed = Bed::new().await;
+    let address = bed.host.address().to_string();
+    bed.node("n-1", &address, &json!({}));
+    let node = bed.cx.node("win-1").unwrap();
+    let of_machine = json!({"origin": {"source": "s", "machine": "ns/m", "providerID": "bare:///m"}});
+    for (origin, cloud, expected) in [
+        (&of_machine, json!(null), Some("bare:///m")),
+        (&of_machine, json!("None"), Some("bare:///m")),
+        (&of_machine, json!("External"), None),
+        (&json!({}), json!(null), None),
+    ] {
+        let mut scope = bed.scope(bed.instance(&json!({}), origin, &json!({})));
+        let template = json!({"spec": {"kubelet": {"cloudProvider": cloud}}});
+        Arc::make_mut(&mut scope.pool).spec.template = serde_json::from_value(template).unwrap();
+        assert_eq!(wanted_node(&scope, &node).await.provider_id.as_deref(), expected, "{cloud}");
+    }
+}

@@ -8,7 +8,10 @@ use kube::ResourceExt;
 
 use super::{drain::is_legacy_cordon, scope::Scope};
 use crate::{secrets::Key, wmco::username};
-use wnp_core::node::{desired_metadata::DesiredNodeMetadata, metadata::template};
+use wnp_core::{
+    node::{desired_metadata::DesiredNodeMetadata, metadata::template},
+    render::has_cloud_controller,
+};
 
 /// Gathers it. The legacy user annotation needs the private key: if that cannot be had now, it is left for later.
 pub(super) async fn wanted_node(scope: &Scope, node: &Node) -> DesiredNodeMetadata {
@@ -28,8 +31,15 @@ pub(super) async fn wanted_node(scope: &Scope, node: &Node) -> DesiredNodeMetada
     if restarted(scope) {
         wanted.stale.push(key::REBOOT_REQUIRED);
     }
+    wanted.provider_id = provider_id(scope);
     add_user(&mut wanted, scope, node).await;
     wanted
+}
+
+/// Id of the Machine, by which its API finds the Node. A cloud controller manager writes it itself, in a form of its own.
+fn provider_id(scope: &Scope) -> Option<String> {
+    let id = scope.instance.spec.origin.as_ref()?.provider_id.clone();
+    id.filter(|_| !has_cloud_controller(&scope.cx.hosts.release.get().cluster, &scope.pool.spec.template_spec()))
 }
 
 /// The legacy user and key hash. The two go together: a user that no client can decrypt any more would never be found out.

@@ -31,6 +31,7 @@ pub(super) fn placed(entries: Vec<hosts::Entry>, source: &str, revision: &str, c
             line: i32::try_from(entry.line).ok(),
             commit,
             machine: None,
+            provider_id: None,
         };
         Entry { host: entry.host, origin: Some(origin) }
     };

@@ -192,7 +192,7 @@ async fn the_policies_of_one_release_are_in_force_and_the_installer_says_of_whic
 }
 
 /// What of an installation is there, but for the versions and the Lease.
-async fn left(client: &Client) -> Result<Vec<String>> {
+pub(crate) async fn left(client: &Client) -> Result<Vec<String>> {
     async fn of<K>(api: Api<K>) -> Result<Vec<String>>
     where
         K: kube::Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned,

@@ -138,7 +138,8 @@ fn returned(instance: &WindowsInstance) -> serde_json::Map<String, serde_json::V
 /// Whether an entry stands in another place than before. One that only moves in its file, or is seen in another revision, does
 /// not: thousands of instances would have to be written for one more line.
 fn is_elsewhere(before: Option<&Origin>, now: &Origin) -> bool {
-    before.is_none_or(|b| (&b.source, &b.file, &b.machine) != (&now.source, &now.file, &now.machine))
+    let place = |o: &Origin| (o.source.clone(), o.file.clone(), o.machine.clone(), o.provider_id.clone());
+    before.is_none_or(|before| place(before) != place(now))
 }
 
 fn in_place_of(before: Option<&Origin>, now: &Origin) -> serde_json::Value {

@@ -4,7 +4,10 @@ use std::{collections::BTreeMap, net::IpAddr};
 
 use api::{Host, InventoryStatus, MachineGroup, Origin};
 
-use super::read::{Machine, Source};
+use super::{
+    provider_id::ProviderIds,
+    read::{Machine, Source},
+};
 use crate::{
     inventory::{Departures, Entry, EntryError, HostList},
     render::Platform,
@@ -30,6 +33,7 @@ pub fn list(source: &Source, machines: &[Machine], beside: &Beside) -> HostList 
         status: Some(InventoryStatus { source: source.to_string(), ..InventoryStatus::default() }),
         ..HostList::default()
     };
+    let provider_ids = ProviderIds::of(machines);
     let ours = |m: &&Machine| m.source.as_ref() == Some(source) && m.windows && !m.ignored;
     for machine in machines.iter().filter(ours) {
         let instance = beside.instances.get(&machine.key());
@@ -57,11 +61,17 @@ pub fn list(source: &Source, machines: &[Machine], beside: &Beside) -> HostList 
             continue;
         }
         let username = (!beside.pool_has_user).then(|| username(beside.platform).to_owned());
-        let origin = Origin { source: source.to_string(), machine: Some(machine.key()), ..Origin::default() };
+        let provider_id = provider_ids.usable(machine).ok().flatten().map(Into::into);
+        let origin =
+            Origin { source: source.to_string(), machine: Some(machine.key()), provider_id, ..Origin::default() };
         let host = Host { name, address: address.to_owned(), username, ..Host::default() };
         listing.entries.push(Entry { host, origin: Some(origin) });
     }
-    listing.entries.sort_by(|a, b| a.host.name.cmp(&b.host.name));
+    // A Machine may name the Node of another one, as Cluster API has it where both have one provider ID: the host stays with its own.
+    let is_new = |e: &Entry| {
+        e.origin.as_ref().and_then(|o| o.machine.as_ref()).is_none_or(|m| !beside.instances.contains_key(m))
+    };
+    listing.entries.sort_by_cached_key(|e| (e.host.name.clone(), is_new(e)));
     listing
 }
 
@@ -202,6 +212,17 @@ mod tests {
             if let (Some(entry), true) = (listing.entries.first(), has_instance) {
                 assert_eq!(entry.host.name, "old-name", "{about}");
             }
+        }
+    }
+
+    #[test]
+    fn a_machine_that_names_the_node_of_another_comes_after_it() {
+        for names in [["a", "z"], ["z", "a"]] {
+            let machines = names.map(|name| Machine { node: Some("win".into()), ..machine(name, "Running", IP) });
+            let instances = [("ns/z".to_string(), "win".to_string())].into();
+            let listing = list(&source(), &machines, &Beside { instances, ..Beside::default() });
+            let origins: Vec<_> = listing.entries.iter().filter_map(|e| e.origin.clone()?.machine).collect();
+            assert_eq!(origins, ["ns/z", "ns/a"]);
         }
     }
 

@@ -3,6 +3,7 @@
 pub mod health_check;
 pub mod list;
 pub mod pools;
+pub mod provider_id;
 pub mod read;
 pub mod replace;
 

@@ -80,6 +80,8 @@ pub struct Machine {
     pub annotations: BTreeMap<String, String>,
     /// Whether it is being deleted.
     pub deleting: bool,
+    /// Id of the machine behind it, unchecked.
+    pub provider_id: Option<String>,
     /// How far it is.
     pub phase: String,
     /// Its addresses, with their types.
@@ -161,6 +163,12 @@ impl Machine {
             labels: object.labels().clone(),
             annotations: object.annotations().clone(),
             deleting: object.metadata.deletion_timestamp.is_some(),
+            provider_id: object
+                .data
+                .pointer("/spec/providerID")
+                .and_then(|v| v.as_str())
+                .filter(|id| !id.is_empty())
+                .map(Into::into),
             phase: status.phase.unwrap_or_default(),
             addresses: status.addresses,
             node: status.node_ref.and_then(|n| n.name).filter(|n| !n.is_empty()),

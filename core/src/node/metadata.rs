@@ -16,8 +16,8 @@ use super::{
 };
 
 /// The merge patch that makes the Node as wanted, or `None` if it is. `before` is what may be removed. The patch carries the
-/// resource version where it has the list of taints, which is written whole. Without, it is not in the way of all the others that
-/// write a new Node.
+/// resource version where it has the list of taints, which is written whole, or the provider ID, which is written once. Without, it is
+/// not in the way of all the others that write a new Node.
 pub fn patch(node: &Node, wanted: &DesiredNodeMetadata, before: &Applied) -> Option<Value> {
     let mut annotations = wanted.annotations.clone();
     for (k, v) in &wanted.annotations_if_missing {
@@ -35,7 +35,9 @@ pub fn patch(node: &Node, wanted: &DesiredNodeMetadata, before: &Applied) -> Opt
     let mut annotations = changes(node.annotations(), &annotations, &before.annotations);
     annotations.extend(stale(node.annotations()));
     let taints = taints(node, &wanted.taints, &before.taints);
-    if labels.is_empty() && annotations.is_empty() && taints.is_none() {
+    let has_id = node.spec.as_ref().and_then(|s| s.provider_id.as_ref()).is_some_and(|id| !id.is_empty());
+    let provider_id = wanted.provider_id.as_ref().filter(|_| !has_id);
+    if labels.is_empty() && annotations.is_empty() && taints.is_none() && provider_id.is_none() {
         return None;
     }
     let mut patch = json!({"metadata": {"uid": node.metadata.uid}});
@@ -45,9 +47,14 @@ pub fn patch(node: &Node, wanted: &DesiredNodeMetadata, before: &Applied) -> Opt
     if !annotations.is_empty() {
         patch["metadata"]["annotations"] = Value::Object(annotations);
     }
-    if let Some(taints) = taints {
-        patch["spec"] = json!({"taints": taints});
+    if taints.is_some() || provider_id.is_some() {
         patch["metadata"]["resourceVersion"] = json!(node.metadata.resource_version);
+    }
+    if let Some(taints) = taints {
+        patch["spec"]["taints"] = json!(taints);
+    }
+    if let Some(id) = provider_id {
+        patch["spec"]["providerID"] = json!(id);
     }
     Some(patch)
 }
@@ -140,6 +147,9 @@ pub fn changed_parts(patch: &Value) -> Vec<String> {
     }
     if patch.pointer("/spec/taints").is_some() {
         parts.push("taints".to_owned());
+    }
+    if patch.pointer("/spec/providerID").is_some() {
+        parts.push("providerID".to_owned());
     }
     parts
 }
@@ -337,6 +347,28 @@ mod tests {
     }
 
     #[test]
+    fn a_node_without_a_provider_id_gets_that_of_its_machine_and_keeps_it() {
+        let of = |spec: Value| node(json!({"metadata": {"name": "w", "resourceVersion": "7"}, "spec": spec}));
+        let wanted = |id: Option<&str>| DesiredNodeMetadata {
+            provider_id: id.map(Into::into),
+            ..DesiredNodeMetadata::default()
+        };
+        for (about, spec, id, expected) in [
+            ("none", json!({}), Some("x://a"), Some("x://a")),
+            ("an empty one", json!({"providerID": ""}), Some("x://a"), Some("x://a")),
+            ("the same", json!({"providerID": "x://a"}), Some("x://a"), None),
+            ("another", json!({"providerID": "x://b"}), Some("x://a"), None),
+            ("no Machine", json!({}), None, None),
+            ("no Machine any more", json!({"providerID": "x://a"}), None, None),
+        ] {
+            let patch = patch(&of(spec), &wanted(id), &Applied::default());
+            let says = expected
+                .map(|id| json!({"spec": {"providerID": id}, "metadata": {"uid": null, "resourceVersion": "7"}}));
+            assert_eq!(patch, says, "{about}");
+        }
+    }
+
+    #[test]
     fn an_encrypted_annotation_is_written_once() {
         let wanted = DesiredNodeMetadata {
             annotations_if_missing: strings(&[("u", "one form")]),
@@ -360,6 +392,7 @@ mod tests {
                 json!({"metadata": {"labels": {"x": "1", "y": null}, "annotations": {"z": "1"}}, "spec": {"taints": []}}),
                 vec!["labels (x, y)", "annotations (z)", "taints"],
             ),
+            (json!({"metadata": {}, "spec": {"providerID": "x://a"}}), vec!["providerID"]),
         ] {
             assert_eq!(changed_parts(&patch), expected, "{patch}");
         }

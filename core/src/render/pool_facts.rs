@@ -10,11 +10,15 @@ const MIRRORS: &str = "template.spec.imageMirrors";
 /// With all the rest in one annotation.
 const MAX_MIRRORS: usize = 64 << 10;
 
+/// Whether a cloud controller manager is to find the machines of a pool's Nodes.
+pub fn has_cloud_controller(cluster: &Cluster, template: &TemplateSpec) -> bool {
+    let chosen = template.kubelet.as_ref().and_then(|kubelet| kubelet.cloud_provider);
+    chosen.map_or(cluster.external_cloud_provider, |c| c == CloudProvider::External)
+}
+
 /// The cluster as the hosts of a pool have it.
 pub(super) fn of_pool(cluster: &Cluster, template: &TemplateSpec) -> Result<Cluster, RenderError> {
-    let chosen = template.kubelet.as_ref().and_then(|kubelet| kubelet.cloud_provider);
-    let external_cloud_provider = chosen.map_or(cluster.external_cloud_provider, |c| c == CloudProvider::External);
-    let mut own = Cluster { external_cloud_provider, ..cluster.clone() };
+    let mut own = Cluster { external_cloud_provider: has_cloud_controller(cluster, template), ..cluster.clone() };
     if let Some(ProxySettings { http_proxy, https_proxy, no_proxy }) = template.proxy.clone() {
         let given = |value: Option<String>| value.filter(|v| !v.is_empty());
         own.proxy = Proxy { http: given(http_proxy), https: given(https_proxy), no: given(no_proxy) };

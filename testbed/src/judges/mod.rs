@@ -4,7 +4,10 @@
 //! from Go's module cache, so that no foreign file is kept here.
 
 pub mod argocd;
+pub mod cluster_api;
 pub mod flux;
+pub mod machine_api;
+pub mod olm;
 
 use std::{fs, net::SocketAddr, path::PathBuf, time::Duration};
 

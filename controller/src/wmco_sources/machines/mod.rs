@@ -14,11 +14,12 @@ use kube::{
 
 pub(super) use watching::run;
 
-use crate::{context::Context, machines::served};
+use crate::{context::Context, events::EventReason, machines::served};
 use wnp_core::{
     inventory::{HostList, SourceError, SourceOutcome},
     machines::{
         list::{Beside, departures, list},
+        provider_id::ProviderIds,
         read::{Machine, Source},
     },
 };
@@ -30,7 +31,9 @@ const RETRY: SignedDuration = SignedDuration::from_secs(5);
 pub(crate) async fn ask(pool: &WindowsNodePool, reference: &MachineSetRef, cx: &Context) -> SourceOutcome {
     let source = Source::of(reference);
     let machines = if cx.caches.machines.of(source.group).is_some() {
-        cx.caches.machines.machines(source.group)
+        let machines = cx.caches.machines.machines(source.group);
+        report_provider_ids(pool, &source, &machines, cx);
+        machines
     } else {
         match listed(&cx.cluster.client, &source).await {
             Ok(Some(machines)) => machines,
@@ -66,6 +69,21 @@ pub(crate) async fn ask(pool: &WindowsNodePool, reference: &MachineSetRef, cx: &
     let departures = Some(departures(source.group, &machines, &here));
     let read_at = Some(Timestamp::now());
     SourceOutcome::Listed(Box::new(HostList { departures, read_at, ..list(&source, &machines, &beside) }))
+}
+
+/// Reports Machines whose Nodes are not found, because their provider ID cannot be given to a Node.
+fn report_provider_ids(pool: &WindowsNodePool, source: &Source, machines: &[Machine], cx: &Context) {
+    let ids = ProviderIds::of(machines);
+    for machine in machines.iter().filter(|m| m.windows && !m.ignored && m.source.as_ref() == Some(source)) {
+        if let Err(problem) = ids.usable(machine) {
+            let id = api::text::line(machine.provider_id.as_deref().unwrap_or_default(), 100);
+            let note = format!(
+                "the Node of Machine {} does not get its spec.providerID {id:?}, which {problem}: correct it in what makes the Machine",
+                machine.key()
+            );
+            cx.events.say(pool, EventReason::ProviderIdRefused, "List", &note);
+        }
+    }
 }
 
 async fn listed(client: &Client, source: &Source) -> kube::Result<Option<Vec<Machine>>> {

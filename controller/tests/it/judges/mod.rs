@@ -4,9 +4,12 @@
 mod application;
 mod argocd_fields;
 mod argocd_pool;
+mod cluster_api;
 mod fields;
 mod flux_lists;
 mod flux_pool;
+mod machine_api;
+mod olm;
 mod repository;
 
 use std::{path::Path, process::Command};

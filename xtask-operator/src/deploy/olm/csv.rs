@@ -22,6 +22,8 @@ disruption budget, approves the certificates of proven hosts alone, and deconfig
 - Remove the Windows Machine Config Operator first, its Subscription and its ClusterServiceVersion: until its Pod is gone, this operator
   begins nothing.
 - Store the SSH key of your hosts in the Secret `cloud-private-key`, key `private-key.pem`.
+- The cluster must have the kinds `ServiceMonitor` and `PrometheusRule` of the Prometheus operator, as OpenShift has: the bundle has objects of
+  both, and without the kinds its InstallPlan fails.
 
 The operator creates its admission policies when it starts, because a bundle cannot hold them, and never changes or deletes one.
 
@@ -101,20 +103,19 @@ fn install_modes() -> Value {
 }
 
 fn annotations(release: &Release<'_>) -> Result<Value> {
-    let pools: Vec<_> = api::examples().iter().map(|example| without_null(json!(example.pool))).collect();
     let minimal =
         api::examples().into_iter().find(|example| example.name == "minimal").context("no minimal example")?;
-    let mut examples = pools;
-    examples.push(instance());
+    let minimal = without_null(json!(minimal.pool));
     let mut annotations = json!({
-        "alm-examples": serde_json::to_string_pretty(&examples)?,
+        // One of each kind: consoles know them by kind and name.
+        "alm-examples": serde_json::to_string_pretty(&[&minimal, &instance()])?,
         "capabilities": "Full Lifecycle",
         "categories": "Cloud Provider, OpenShift Optional",
         "containerImage": release.image,
         "description": DESCRIPTION,
         "olm.skipRange": skip_range(),
         "operatorframework.io/cluster-monitoring": "true",
-        "operatorframework.io/initialization-resource": without_null(json!(minimal.pool)).to_string(),
+        "operatorframework.io/initialization-resource": minimal.to_string(),
         "operatorframework.io/suggested-namespace": DEFAULT_NAMESPACE,
         // Only the operator writes instances: consoles do not offer to create one.
         "operators.operatorframework.io/internal-objects": json!([instance_crd()?]).to_string(),

@@ -1,0 +1,216 @@
+//! Cluster API's own controllers beside the operator: what they say of Machines is what has become of their hosts.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, Result, ensure};
+use api::{WindowsNodePool, host::ServiceState, names::key};
+use kube::{
+    Api, ResourceExt,
+    api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams},
+};
+use serde_json::{Value, json};
+use testbed::{
+    deployment::MachineApi,
+    judges::cluster_api::ClusterApi,
+    sim::{HostOptions, SimHost, SimOptions},
+};
+
+use crate::{
+    fleet::{World, pool_status},
+    machines::{ARGS, set_port, until_made, until_ready},
+    repair::{fell, say_not_ready},
+};
+
+const SET: &str = "win";
+
+/// Cluster API, with the hosts that play its infrastructure, by their Machines.
+struct Judged {
+    world: World,
+    judge: ClusterApi,
+    hosts: BTreeMap<String, SimHost>,
+}
+
+impl Judged {
+    async fn new() -> Result<Self> {
+        let world = World::new(SimOptions::default(), ARGS).await?;
+        let judge = ClusterApi::start(&world.control_plane).await?;
+        Ok(Self { world, judge, hosts: BTreeMap::new() })
+    }
+
+    fn api(&self, kind: &str) -> Api<DynamicObject> {
+        let gvk = GroupVersionKind::gvk("cluster.x-k8s.io", "v1beta2", kind);
+        let namespace = MachineApi::ClusterApi.namespace();
+        Api::namespaced_with(self.world.client.clone(), namespace, &ApiResource::from_gvk(&gvk))
+    }
+
+    async fn apply(&self, object: &Value) -> Result<()> {
+        self.world.control_plane.apply_yaml(&object.to_string()).await
+    }
+
+    async fn scale(&self, replicas: i32) -> Result<()> {
+        let patch = Patch::Merge(json!({"spec": {"replicas": replicas}}));
+        self.api("MachineSet").patch(SET, &PatchParams::default(), &patch).await?;
+        Ok(())
+    }
+
+    /// Waits for a Machine that has no host yet, and starts one, of which the infrastructure does not know yet.
+    async fn new_host(&mut self) -> Result<String> {
+        let all = self.api("Machine");
+        let without_host = async || -> Option<String> {
+            let found = all.list(&ListParams::default()).await.ok()?;
+            found.iter().map(ResourceExt::name_any).find(|name| !self.hosts.contains_key(name))
+        };
+        self.world.eventually("Cluster API makes a Machine", || async { without_host().await.is_some() }).await?;
+        let name = without_host().await.context("it was there a moment ago")?;
+        let host = self.world.sim.host(HostOptions::named(&name)).await?;
+        self.hosts.insert(name.clone(), host);
+        Ok(name)
+    }
+
+    async fn provide(&self, machine: &str, provider_id: &str) -> Result<()> {
+        let address = self.hosts[machine].address().to_string();
+        self.world
+            .eventually(&format!("there is infrastructure for {machine}"), || async {
+                self.judge.provide(machine, provider_id, &address).await.is_ok()
+            })
+            .await
+    }
+
+    async fn has(&self, kind: &str, name: &str, pointer: &str, expected: Value) -> Result<()> {
+        let all = self.api(kind);
+        self.world
+            .eventually(&format!("{kind} {name}: {pointer} is {expected}"), || async {
+                all.get(name).await.is_ok_and(|o| o.data.pointer(pointer) == Some(&expected))
+            })
+            .await
+    }
+
+    /// Waits until Cluster API has found the Node of a Machine, and compares both with the host.
+    async fn until_running(&self, machine: &str) -> Result<()> {
+        self.has("Machine", machine, "/status/phase", json!("Running")).await?;
+        let object = self.api("Machine").get(machine).await?;
+        let node = object.data["status"]["nodeRef"]["name"].as_str().context("no nodeRef")?;
+        let node = self.world.node(node).await?.context("no Node")?;
+        let id = node.spec.as_ref().and_then(|s| s.provider_id.as_deref());
+        ensure!(id.is_some() && id == object.data["spec"]["providerID"].as_str(), "{:?}, {}", node.spec, object.data);
+        let addresses = node.status.and_then(|s| s.addresses).unwrap_or_default();
+        let own = self.hosts[machine].address().to_string();
+        ensure!(addresses.iter().any(|a| a.address == own), "{machine} is at {own}, and its Node at {addresses:?}");
+        let kubelet = self.hosts[machine].services().remove("kubelet");
+        ensure!(kubelet == Some(ServiceState::Running), "{machine} is no node: {kubelet:?}");
+        Ok(())
+    }
+
+    async fn until_available(&self, replicas: i32) -> Result<()> {
+        self.has("MachineSet", SET, "/status/availableReplicas", json!(replicas)).await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn machines_are_running_once_their_hosts_are_nodes() -> Result<()> {
+    let mut judged = Judged::new().await?;
+    judged.apply(&judged.judge.machine_set(SET, 2)).await?;
+    let mut machines = Vec::new();
+    for n in 0..2 {
+        let machine = judged.new_host().await?;
+        judged.provide(&machine, &format!("bare:///{n}")).await?;
+        machines.push(machine);
+    }
+    until_made(&judged.world, SET).await?;
+    set_port(&judged.world, SET, &judged.hosts[&machines[0]]).await?;
+    until_ready(&judged.world, SET, 2).await?;
+    for machine in &machines {
+        judged.until_running(machine).await?;
+    }
+    judged.until_available(2).await?;
+
+    // Scaled up, by a Machine whose infrastructure is wrong at first: its host is a node, and no other Machine loses its own.
+    judged.scale(3).await?;
+    let third = judged.new_host().await?;
+    judged.provide(&third, "third").await?;
+    let note = judged.world.until_event(SET, "ProviderIdRefused").await?;
+    ensure!(note.contains("is not of the form <provider>://<id>"), "{note}");
+    until_ready(&judged.world, SET, 3).await?;
+    judged.has("Machine", &third, "/status/phase", json!("Provisioned")).await?;
+    let node = judged.world.node(&third).await?.context("no Node")?;
+    ensure!(node.spec.and_then(|s| s.provider_id).is_none(), "it has what is no provider ID");
+    judged.provide(&third, "bare:///2").await?;
+    judged.until_running(&third).await?;
+    judged.until_available(3).await?;
+
+    // Scaled down, Cluster API chooses one. Its host goes, and no other.
+    judged.scale(2).await?;
+    let machines = judged.api("Machine");
+    let left = async || -> Vec<String> {
+        let found = machines.list(&ListParams::default()).await.map(|all| all.items).unwrap_or_default();
+        found.iter().map(ResourceExt::name_any).collect()
+    };
+    judged.world.eventually("one Machine goes", || async { left().await.len() == 2 }).await?;
+    let left = left().await;
+    let gone = judged.hosts.keys().find(|name| !left.contains(name)).context("none has gone")?;
+    judged
+        .world
+        .eventually(&format!("{gone} is forgotten"), || async {
+            matches!(judged.world.instance(gone).await, Ok(None)) && matches!(judged.world.node(gone).await, Ok(None))
+        })
+        .await?;
+    until_ready(&judged.world, SET, 2).await?;
+    for machine in &left {
+        judged.until_running(machine).await?;
+    }
+    judged.until_available(2).await
+}
+
+/// The repair of the pool and that of Cluster API, each for the node that is its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_health_check_replaces_its_machine_and_the_operator_repairs_the_other() -> Result<()> {
+    let mut judged = Judged::new().await?;
+    judged.apply(&judged.judge.machine_set(SET, 2)).await?;
+    let (covered, spared) = (judged.new_host().await?, judged.new_host().await?);
+    for machine in [&covered, &spared] {
+        judged.provide(machine, &format!("bare:///{machine}")).await?;
+    }
+    until_made(&judged.world, SET).await?;
+    set_port(&judged.world, SET, &judged.hosts[&covered]).await?;
+    until_ready(&judged.world, SET, 2).await?;
+    judged.until_available(2).await?;
+    let skip = json!({"metadata": {"annotations": {"cluster.x-k8s.io/skip-remediation": ""}}});
+    judged.api("Machine").patch(&spared, &PatchParams::default(), &Patch::Merge(skip)).await?;
+    let remediation = json!({"type": "Reconfigure", "notReadySeconds": 30, "maxUnhealthy": 2});
+    let pools: Api<WindowsNodePool> = Api::all(judged.world.client.clone());
+    let patch = Patch::Merge(json!({"spec": {"remediation": remediation}}));
+    pools.patch(SET, &PatchParams::default(), &patch).await?;
+    judged.apply(&judged.judge.health_check("windows", SET)).await?;
+    judged.has("MachineHealthCheck", "windows", "/status/currentHealthy", json!(1)).await?;
+
+    let replaced = judged.api("Machine").get(&covered).await?.uid();
+    for machine in [&covered, &spared] {
+        fell(&judged.hosts[machine]);
+        say_not_ready(&judged.world, machine).await?;
+    }
+    let says = |p: &WindowsNodePool| {
+        let mut messages = pool_status(p).conditions.into_iter().map(|c| c.message);
+        messages.any(|m| m.contains("left to MachineHealthCheck openshift-cluster-api/windows"))
+    };
+    judged.world.until(SET, "names what replaces the Machine", says).await?;
+    // The operator keeps the host of the one, and Cluster API replaces the other.
+    judged.world.until_event(&spared, "Repaired").await?;
+    let successor = judged.new_host().await?;
+    judged.provide(&successor, &format!("bare:///{successor}")).await?;
+    judged.until_running(&successor).await?;
+    judged.until_running(&spared).await?;
+    ensure!(
+        judged.api("Machine").get_opt(&covered).await?.and_then(|m| m.uid()) != replaced,
+        "{covered} is still there"
+    );
+    judged
+        .world
+        .eventually(&format!("{covered} is forgotten"), || async {
+            matches!(judged.world.instance(&covered).await, Ok(None))
+        })
+        .await?;
+    until_ready(&judged.world, SET, 2).await?;
+    let node = judged.world.node(&successor).await?.context("no Node")?;
+    ensure!(node.labels().get(key::POOL).is_some_and(|pool| pool == SET), "{:?}", node.labels());
+    judged.until_available(2).await
+}

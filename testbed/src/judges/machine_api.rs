@@ -1,0 +1,152 @@
+//! The Machine API of OpenShift: its webhooks with the controller of MachineSets, which makes Machines, the controller that links Nodes, and
+//! MachineHealthChecks. Nothing makes the machine behind a Machine: a test says that it is there.
+
+use std::{fs, net::Ipv4Addr, path::Path, process::Command};
+
+use anyhow::Result;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::{Module, answers};
+use crate::{
+    ControlPlane,
+    children::Daemon,
+    deployment::{self, MachineApi as Api, served},
+    operator::free_address,
+    pki::Authority,
+};
+
+const MODULE: Module = Module("machine-api");
+const REQUIRED: &str = "github.com/openshift/machine-api-operator";
+const FILES: [(&str, &str); 3] = [
+    ("machines", "0000_30_machine-api-operator_02_machine.Default.crd.yaml"),
+    ("machinesets", "0000_30_machine-api-operator_03_machineset.Default.crd.yaml"),
+    ("machinehealthchecks", "0000_30_machine-api-operator_07_machinehealthcheck.crd.yaml"),
+];
+/// Name of the platform's credentials and of the cluster, as the webhooks write them.
+const INFRASTRUCTURE: &str = "judged-x7k2p";
+
+/// Installs the kinds, and the namespace with the operator's rights.
+///
+/// # Errors
+/// When they cannot be had, or the API server refuses something.
+pub async fn install(control_plane: &ControlPlane) -> Result<()> {
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": Api::OpenShift.namespace()}});
+    control_plane.apply_yaml(&namespace.to_string()).await?;
+    deployment::apply(control_plane, "machine-api").await?;
+    let (client, folder) = (control_plane.client().await?, MODULE.source(REQUIRED)?.join("install"));
+    for (plural, file) in FILES {
+        control_plane.apply_file(&folder.join(file)).await?;
+        served(&client, &format!("{plural}.machine.openshift.io")).await?;
+    }
+    for (kind, plural) in [("Infrastructure", "infrastructures"), ("DNS", "dnses")] {
+        let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
+        let name = format!("{plural}.config.openshift.io");
+        let crd = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": name},
+            "spec": {"group": "config.openshift.io", "scope": "Cluster", "names": {"kind": kind, "plural": plural},
+                "versions": [{"name": "v1", "served": true, "storage": true, "schema": schema}]}});
+        control_plane.apply_yaml(&crd.to_string()).await?;
+        served(&client, &name).await?;
+    }
+    Ok(())
+}
+
+/// The controller of MachineSets, with the webhooks for a platform in force.
+pub struct MachineSets {
+    /// Dropped before its files.
+    _daemon: Daemon,
+    _files: TempDir,
+}
+
+impl MachineSets {
+    /// Starts it for a platform, as `AWS`, in the place of one for another platform.
+    ///
+    /// # Errors
+    /// When it cannot be had or started, or the API server refuses something.
+    pub async fn start(control_plane: &ControlPlane, platform: &str) -> Result<Self> {
+        let objects = [
+            json!({"apiVersion": "config.openshift.io/v1", "kind": "DNS", "metadata": {"name": "cluster"}, "spec": {}}),
+            json!({"apiVersion": "config.openshift.io/v1", "kind": "Infrastructure", "metadata": {"name": "cluster"},
+                "status": {"infrastructureName": INFRASTRUCTURE, "platformStatus": {"type": platform}}}),
+        ];
+        for object in objects {
+            control_plane.apply_yaml(&object.to_string()).await?;
+        }
+        let files = tempfile::tempdir()?;
+        let authority = Authority::new("machine-api")?;
+        let own = authority.server("localhost", &[Ipv4Addr::LOCALHOST.into()], &["localhost"])?;
+        fs::write(files.path().join("tls.crt"), own.certificate)?;
+        fs::write(files.path().join("tls.key"), own.key)?;
+        let (health, webhook) = (free_address()?, free_address()?);
+        let mut command = command(control_plane, "machineset").await?;
+        command
+            .args(["--health-addr", &health.to_string(), "--metrics-bind-address", "127.0.0.1:0"])
+            .args(["--webhook-port", &webhook.port().to_string(), "--webhook-cert-dir"])
+            .arg(files.path());
+        let log = format!("machineset-{platform}.log");
+        let daemon = Daemon::start("machineset", control_plane.dir().join(log), &command)?;
+        answers(&daemon, health, "/readyz").await?;
+        for configuration in webhooks(webhook.port(), &authority.identity().certificate) {
+            control_plane.apply_yaml(&configuration.to_string()).await?;
+        }
+        Ok(Self { _daemon: daemon, _files: files })
+    }
+}
+
+/// Both configurations, as in a cluster but for the address, and for failures, which are refusals here: a webhook that is not asked would
+/// admit all.
+fn webhooks(port: u16, authority: &str) -> [Value; 2] {
+    use base64::Engine as _;
+    let authority = base64::engine::general_purpose::STANDARD.encode(authority);
+    [("ValidatingWebhookConfiguration", "validate"), ("MutatingWebhookConfiguration", "mutate")].map(|(kind, verb)| {
+        let webhook = |resource: &str| {
+            json!({
+                "name": format!("{verb}.{resource}.machine.openshift.io"), "sideEffects": "None", "failurePolicy": "Fail",
+                "admissionReviewVersions": ["v1"],
+                "clientConfig": {"caBundle": authority, "url": format!("https://127.0.0.1:{port}/{verb}-machine-openshift-io-v1beta1-{resource}")},
+                "rules": [{"apiGroups": ["machine.openshift.io"], "apiVersions": ["v1beta1"], "resources": [format!("{resource}s")], "operations": ["CREATE", "UPDATE"]}],
+            })
+        };
+        json!({
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": {"name": "machine-api"},
+            "webhooks": [webhook("machine"), webhook("machineset")],
+        })
+    })
+}
+
+async fn command(control_plane: &ControlPlane, name: &'static str) -> Result<Command> {
+    let program = tokio::task::spawn_blocking(move || {
+        MODULE.program(name, &format!("{REQUIRED}/cmd/{name}"), &[], "about 2 minutes")
+    });
+    let mut command = Command::new(program.await??);
+    command.env("KUBECONFIG", control_plane.kubeconfig());
+    Ok(command)
+}
+
+/// A controller without webhooks.
+pub struct Controller(#[expect(dead_code, reason = "it runs until it is dropped")] Daemon);
+
+impl Controller {
+    /// Starts the one that links Machines and Nodes.
+    ///
+    /// # Errors
+    /// When it cannot be had or started.
+    pub async fn node_link(control_plane: &ControlPlane) -> Result<Self> {
+        let command = command(control_plane, "nodelink-controller").await?;
+        Self::started("nodelink-controller", control_plane.dir(), &command)
+    }
+
+    /// Starts the one of MachineHealthChecks.
+    ///
+    /// # Errors
+    /// When it cannot be had or started.
+    pub async fn health_checks(control_plane: &ControlPlane) -> Result<Self> {
+        let mut command = command(control_plane, "machine-healthcheck").await?;
+        command.args(["--health-addr", "127.0.0.1:0", "--metrics-bind-address", "127.0.0.1:0"]);
+        Self::started("machine-healthcheck", control_plane.dir(), &command)
+    }
+
+    fn started(name: &str, dir: &Path, command: &Command) -> Result<Self> {
+        Ok(Self(Daemon::start(name, dir.join(format!("{name}.log")), command)?))
+    }
+}
