@@ -28,7 +28,7 @@ pub mod kind {
         READY = "Ready";
         /// The operator acts, or will act without a person or a maintenance window. Present only while true.
         RECONCILING = "Reconciling";
-        /// The operator cannot proceed until a person acts. Present only while true.
+        /// The operator cannot proceed until a person acts, or a host fails again and again. Present only while true.
         STALLED = "Stalled";
         /// Pool: all nodes follow the desired version (name as in MachineConfigPool).
         UPDATED = "Updated";
@@ -100,8 +100,8 @@ pub mod reason {
         FETCHING = "Fetching" on "`InventorySynced=False`"; "No action is needed.";
         /// The pool is not paused.
         NOT_PAUSED = "NotPaused" on "`Paused=False`"; "No action is needed.";
-        /// Operations on hosts failed, and the operator retries them. The message has the first one.
-        NODES_FAILED = "NodesFailed" on "pool: `Degraded=True`, `Ready=False`"; "Correct the cause that the message names; see [a host](#a-host).";
+        /// Operations on hosts failed, and the operator retries them. The message has the first one. `Stalled` once a host has failed three times or for ten minutes.
+        NODES_FAILED = "NodesFailed" on "pool: `Degraded=True`, `Ready=False`, `Stalled=True`"; "Correct the cause that the message names; see [a host](#a-host).";
         /// Nodes that had joined are not Ready now.
         NODES_NOT_READY = "NodesNotReady" on "pool: `Degraded=True`, `Ready=False`"; "Check the nodes that the message names.";
         /// A file of the list cannot be read; its message has file and line. The list that was used before stays in force.
