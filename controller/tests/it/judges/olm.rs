@@ -308,10 +308,18 @@ async fn without_the_kinds_of_the_prometheus_operator_the_plan_says_what_to_inst
     judged.approve(&bundles[0].name).await?;
     let plan = judged.plan(&bundles[0].name, "Failed").await?;
     ensure!(plan.data["status"].to_string().contains("monitoring.coreos.com/v1"), "{}", plan.data["status"]);
-    // It is not tried again. Only without Subscription and version OLM begins anew.
+    // It is not tried again. Only without Subscription, version and plan OLM begins again.
     deployment::install_monitoring(&control_plane).await?;
     judged.subscriptions().delete(PACKAGE, &DeleteParams::default()).await?;
     judged.versions().delete(&bundles[0].name, &DeleteParams::default()).await?;
+    let gone = async || {
+        let (plans, versions) = (judged.plans(), judged.versions());
+        let is_empty = async |all: Api<DynamicObject>| {
+            all.list(&ListParams::default()).await.is_ok_and(|all| all.items.is_empty())
+        };
+        is_empty(plans).await && is_empty(versions).await
+    };
+    judged.eventually("the plan and the version are gone", &gone).await?;
     judged.subscribe(&control_plane, &["OperatorGroup"]).await?;
     judged.approve(&bundles[0].name).await?;
     judged.until_succeeded(&bundles[0].name).await
