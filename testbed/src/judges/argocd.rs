@@ -47,7 +47,7 @@ impl ArgoCd {
             fs::create_dir_all(dir.join(folder))?;
         }
         fs::write(dir.join("tls/localhost"), authority)?;
-        // It looks at the name by which it is called.
+        // It reads the name by which it is called.
         symlink(redis().with_context(|| format!("install {REDIS_PACKAGE}"))?, dir.join("bin/redis-server"))?;
         let kustomize = "sigs.k8s.io/kustomize/kustomize/v5";
         symlink(Module("kustomize").program("kustomize", kustomize, &[], "a minute")?, dir.join("bin/kustomize"))?;

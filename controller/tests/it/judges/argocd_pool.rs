@@ -1,4 +1,4 @@
-//! A pool from Git by Argo CD, and its people: what its pages show is what is so, and what people do there is done and stays.
+//! A pool from Git by Argo CD, and its people: its pages show the state of the nodes, and what people do there is done and stays.
 
 use anyhow::{Context as _, Result, ensure};
 use api::{

@@ -41,7 +41,7 @@ impl Repository {
         Ok(Self { flux, origin, server, client: control_plane.client().await? })
     }
 
-    /// Applies the example, with this repository in it, and waits as long as it is told for a pool.
+    /// Applies the example, with this repository in it, with this timeout for pools.
     pub(crate) async fn apply_example(&self, timeout: &str) -> Result<()> {
         let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/gitops/flux.yaml");
         for document in serde_yaml::Deserializer::from_str(&std::fs::read_to_string(example)?) {
