@@ -47,7 +47,7 @@ pub fn is_used_up(pool: &WindowsNodePool, key: &str) -> bool {
 }
 
 /// Acts to record, in place of those of the status; `None` if these are complete. The time and the manager come from the managed fields, which
-/// caches do not keep: without them, `now` and nobody.
+/// caches do not keep: without them, the time is `now` and no manager is known.
 pub fn to_record(pool: &WindowsNodePool, now: Time) -> Option<Vec<RecordedAct>> {
     let before = pool.status.as_ref().map(|status| &status.acts[..]).unwrap_or_default();
     let next: Vec<RecordedAct> = OF_POOL.iter().filter_map(|key| next(pool, key, now)).collect();

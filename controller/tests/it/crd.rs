@@ -466,6 +466,22 @@ async fn each_block_can_be_taken_out_again() -> Result<()> {
     Ok(())
 }
 
+/// Of a block that is left empty, server-side apply makes a null after its validation by the schema of what was sent. No kind without `nullable` takes
+/// it: the answer names the block, which is to be taken out as a whole.
+#[tokio::test]
+async fn a_block_that_is_left_empty_is_refused_by_its_name() -> Result<()> {
+    let pools = pools(shared().await?.client().await?);
+    let apply = async |more: Value| {
+        let body = pool("crd-empty", &more);
+        pools.patch("crd-empty", &PatchParams::apply("team"), &Patch::Apply(body)).await
+    };
+    apply(json!({"rollout": {"paused": true}})).await?;
+    let empty = apply(json!({"rollout": {}})).await;
+    assert_eq!(judge("a block that is left empty", empty, Refused("spec.rollout: Invalid value: \"null\"")), None);
+    apply(json!({})).await?;
+    Ok(())
+}
+
 #[tokio::test]
 async fn two_appliers_each_keep_their_own_hosts() -> Result<()> {
     let pools = pools(shared().await?.client().await?);

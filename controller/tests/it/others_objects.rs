@@ -17,7 +17,7 @@ use crate::{fleet::World, guide::Guide, transcripts::root};
 /// Ways in which people put objects into a cluster.
 const WAYS: [&[&str]; 3] = [&["apply"], &["apply", "--server-side"], &["create"]];
 
-/// An object of somebody else.
+/// An object of another owner.
 struct Others {
     kind: ApiResource,
     object: Value,
