@@ -369,7 +369,7 @@ async fn run_pools(
         .await;
 }
 
-/// Pool, address and port of each instance as they were seen last: whoever else waits for them is woken when they change.
+/// Pool, address and port of each instance as they were seen last: pools that wait for them are woken when they change.
 #[derive(Default)]
 struct EntriesSeen(Mutex<HashMap<String, u64>>);
 

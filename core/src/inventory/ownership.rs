@@ -316,7 +316,7 @@ mod tests {
         );
     }
 
-    /// Each look at a pool that is being deleted begins with the same news.
+    /// Each reconcile of a pool that is being deleted begins with the same news.
     #[test]
     fn a_pool_that_is_deleted_waits_for_one_read_of_each_other_list() {
         let mut claims = HostOwners::default();
