@@ -38,7 +38,10 @@ use wnp_core::{
     },
     render::{Rendered, Stored},
     rollout::image_pull,
-    status::instance::{Situation, describe, reached},
+    status::{
+        apply,
+        instance::{Situation, describe, reached},
+    },
 };
 
 use trace::Trace;
@@ -603,7 +606,7 @@ impl Scope {
                 "apiVersion": format!("{}/{}", api::names::GROUP, api::names::VERSION),
                 "kind": "WindowsInstance",
                 "metadata": {"name": self.name(), "uid": self.instance.uid(), "resourceVersion": version},
-                "status": self.status,
+                "status": apply::body(&self.status),
             });
             match api.patch_status(&self.name(), &params, &Patch::Apply(patch)).await {
                 Ok(written) => break written,

@@ -315,7 +315,7 @@ pub(crate) async fn store_status(
     next: &WindowsNodePoolStatus,
 ) -> kube::Result<Option<WindowsNodePool>> {
     let api: Api<WindowsNodePool> = Api::all(client.clone());
-    let mut value = json!(next);
+    let mut value = wnp_core::status::apply::body(next);
     if let Some(map) = value.as_object_mut() {
         map.remove("uncleanHosts");
     }

@@ -245,7 +245,8 @@ async fn nodes_whose_status_was_lost_are_not_joined_again() -> Result<()> {
 /// The versions of all objects are smaller than before then: watches would wait for changes that never come.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_operator_goes_on_blindly_after_a_restore_of_etcd() -> Result<()> {
-    let mut world = World::new(SimOptions::default(), &[]).await?;
+    // Long enough that no restore, however slow the machine is, lets the Lease run out before the operator reads it.
+    let mut world = World::new(SimOptions::default(), &["--lease-duration", "45s"]).await?;
     let hosts = world.hosts("etcd", 2).await?;
     let labelled = |value: &str| spec_with(&hosts, json!({"template": {"metadata": {"labels": {"era": value}}}}));
     world.join("etcd", &labelled("before")).await?;

@@ -191,6 +191,8 @@ fn file(spec: &WindowsNodePoolSpec) -> Result<String> {
 
 /// A pool of these hosts, carried out or not, with its template.
 fn pool(hosts: &[SimHost], mode: &str, template: &Value) -> WindowsNodePoolSpec {
+    // A block that loses its last field is taken out as a whole.
+    let template = template.as_object().filter(|fields| !fields.is_empty());
     spec_with(hosts, json!({"mode": mode, "template": template}))
 }
 

@@ -1,6 +1,7 @@
 //! What people read: status and conditions, from what was observed.
 
 pub mod annotations;
+pub mod apply;
 mod failing;
 pub mod instance;
 pub mod policies;
