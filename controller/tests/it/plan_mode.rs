@@ -345,7 +345,7 @@ async fn what_stands_in_the_way_is_said() -> Result<()> {
     // What the API server would refuse, for a pool that is there and for one that is not. `Strict` needs host keys.
     let good = file(&pool(&hosts, "Apply", &json!({})))?;
     let strict = file(&spec_with(&hosts, json!({"ssh": {"hostKeyPolicy": "Strict"}})))?;
-    let typo = good.replace("template:", "templat: {}\n  template:");
+    let typo = good.replace("inventory:", "templat: {}\n  inventory:");
     ensure!(typo != good, "{good}");
     let other = |text: &str| text.replace(&format!("name: {POOL}"), "name: other");
     for (about, by, text, expected) in [
