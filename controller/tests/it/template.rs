@@ -102,7 +102,7 @@ async fn nodes_are_kept_as_the_template_says() -> Result<()> {
 
     // A change of the template is made in place, and what is no longer in it goes.
     let hall = json!({"key": "hall", "value": "c", "effect": "PreferNoSchedule"});
-    let second = pool(&hosts, json!({"example.com/hall": "c"}), json!({}), json!([hall]));
+    let second = pool(&hosts, json!({"example.com/hall": "c"}), Value::Null, json!([hall]));
     world.join("factory", &second).await?;
     let node_is_second = |node: &Node, taints_of_all: &BTreeSet<String>| {
         node.labels().get("example.com/hall").is_some_and(|v| v == "c")
