@@ -65,7 +65,7 @@ async fn four_of_a_hundred_are_broken_and_mended() -> Result<()> {
                 && s.hosts == 100
                 && has(&s.conditions, kind::DEGRADED, "True", "NodesFailed")
                 && has(&s.conditions, kind::READY, "False", "NodesFailed")
-                && has(&s.conditions, kind::RECONCILING, "True", "ProgressingWithRetry")
+                && has(&s.conditions, kind::STALLED, "True", "NodesFailed")
         })
         .await?;
 
