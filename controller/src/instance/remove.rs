@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions},
+    core::DeserializeGuard,
     runtime::controller::Action,
 };
 use serde_json::json;
@@ -176,9 +177,10 @@ async fn listed_elsewhere(scope: &Scope) -> Result<Option<String>, StepError> {
     if scope.status.current_version.is_none() || scope.instance.is_deleting() {
         return Ok(None);
     }
-    let pools: Api<WindowsNodePool> = Api::all(scope.cx.cluster.client.clone());
+    // A pool that cannot be read must not stop the removals of all others.
+    let pools: Api<DeserializeGuard<WindowsNodePool>> = Api::all(scope.cx.cluster.client.clone());
     let pools = pools.list(&ListParams::default()).await.map_err(StepError::api("list the pools"))?;
-    let pools: Vec<Arc<WindowsNodePool>> = pools.items.into_iter().map(Arc::new).collect();
+    let pools: Vec<Arc<WindowsNodePool>> = pools.items.into_iter().filter_map(|p| p.0.ok()).map(Arc::new).collect();
     let (own, host) = (&scope.instance.spec.pool_ref.name, &scope.instance.spec.host);
     Ok(HostOwners::default().other(own, &host.name, &host.address, &pools))
 }
