@@ -4,11 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use api::WindowsInstance;
 use futures::StreamExt as _;
-use jiff::Timestamp;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 
 use crate::{
-    cluster,
+    clock, cluster,
     context::{Base, Cluster},
     csr,
     events::EventReason,
@@ -68,7 +67,7 @@ pub(crate) async fn run(cx: Arc<Base>, instances: Changes<WindowsInstance>, retr
             }
             csr::Verdict::Approve(kind) => {
                 if *kind == csr::Kind::WicdClient {
-                    shared.wicd.renewals.note(request, Timestamp::now());
+                    shared.wicd.renewals.note(request, clock::now());
                 }
                 "Approve"
             }

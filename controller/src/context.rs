@@ -34,6 +34,7 @@ use crate::{
     reconcile_trigger::ReconcileTrigger,
     release::{CurrentRelease, Release, ReleaseError},
     secrets::Secrets,
+    sight::Sight,
     traces::Traces,
     unreadable::Unreadable,
     versions::Versions,
@@ -73,6 +74,8 @@ pub(crate) struct Cluster {
     pub direct: Client,
     /// For the watch of certificate requests: after a mass join their list has hundreds of pages, and none may wait behind all other requests.
     pub watch_requests: Client,
+    /// What this process sees of the cluster, by the answers of its API server.
+    pub sight: Arc<Sight>,
 }
 
 impl Cluster {
@@ -83,11 +86,13 @@ impl Cluster {
     pub(crate) fn new(config: Config, metrics: &Arc<Metrics>) -> kube::Result<Self> {
         let mut direct = config.clone();
         direct.default_retry = false;
+        let sight = Arc::<Sight>::default();
         Ok(Self {
-            client: client(config.clone(), metrics)?,
-            direct: client(direct, metrics)?,
-            watch_requests: client(config.clone(), metrics)?,
+            client: client(config.clone(), metrics, &sight)?,
+            direct: client(direct, metrics, &sight)?,
+            watch_requests: client(config.clone(), metrics, &sight)?,
             config,
+            sight,
         })
     }
 
@@ -107,6 +112,7 @@ impl Cluster {
             direct: client.clone(),
             watch_requests: client.clone(),
             client,
+            sight: Arc::default(),
         }
     }
 
@@ -136,11 +142,11 @@ impl Cluster {
 }
 
 /// A client that waits for the API server as [`bounded`] says.
-fn client(mut config: Config, metrics: &Arc<Metrics>) -> kube::Result<Client> {
+fn client(mut config: Config, metrics: &Arc<Metrics>, sight: &Arc<Sight>) -> kube::Result<Client> {
     config.read_timeout = Some(SILENCE);
     config.reset_reader_on_write = true;
     let bounded = bounded(ClientBuilder::try_from(config)?, ANSWER);
-    Ok(bounded.with_layer(&write_count::layer(metrics.clone())).build())
+    Ok(bounded.with_layer(&sight.layer()).with_layer(&write_count::layer(metrics.clone())).build())
 }
 
 /// At most [`REQUESTS`] concurrent requests, those first that came first, each of which is answered in time. Of a watch only its beginning counts.

@@ -38,9 +38,11 @@ pub(crate) enum Phase {
     Unable(String),
     /// It can work, and waits for the Lease.
     StandingBy,
-    /// It has the Lease. It is ready whatever is wrong: no other process would do better, and who waits for the rollout of the operator
+    /// It has the Lease. It is ready whatever else is wrong: no other process would do better, and who waits for the rollout of the operator
     /// must not wait for a fault that the conditions of the pools report.
     Leading,
+    /// It has the Lease, and does not see the cluster as it is, or cannot write what it does: conditions may not say so.
+    Blind(String),
 }
 
 impl Phase {
@@ -54,6 +56,7 @@ impl Phase {
             Self::Unable(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("unable to work: {why}\n")),
             Self::StandingBy => (StatusCode::OK, "ok: standing by\n".into()),
             Self::Leading => (StatusCode::OK, "ok: leading\n".into()),
+            Self::Blind(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("leading, and begins nothing: {why}\n")),
         }
     }
 }
@@ -70,7 +73,7 @@ impl Readiness {
 
     /// Whether the process could do the work.
     pub(crate) fn is_able(&self) -> bool {
-        matches!(*self.0.read(), Phase::StandingBy | Phase::Leading)
+        matches!(*self.0.read(), Phase::StandingBy | Phase::Leading | Phase::Blind(_))
     }
 }
 
@@ -143,12 +146,14 @@ mod tests {
             (Phase::Unable("PayloadInvalid: kubelet.exe is missing".into()), 503, "kubelet.exe is missing"),
             (Phase::StandingBy, 200, "standing by"),
             (Phase::Leading, 200, "leading"),
+            (Phase::Blind("ApiError: the watch of nodes has failed".into()), 503, "begins nothing: ApiError"),
         ] {
             let (found, text) = phase.answer();
             assert!(found == status && text.contains(part), "{phase:?}: {found} {text}");
             let readiness = Readiness::default();
             readiness.enter(phase.clone());
-            assert_eq!(readiness.is_able(), status == 200, "{phase:?}");
+            let is_able = matches!(phase, Phase::StandingBy | Phase::Leading | Phase::Blind(_));
+            assert_eq!(readiness.is_able(), is_able, "{phase:?}");
         }
     }
 }

@@ -18,6 +18,8 @@ use kube::{
 };
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
 
+use crate::errors::said;
+
 /// Why leading ended or could not begin.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LeaseError {
@@ -33,13 +35,31 @@ pub(crate) enum LeaseError {
         /// What there is now.
         found: u64,
     },
-    /// The Lease could not be renewed in time, or another process has it.
+    /// Another process has it.
     #[error("the lease {name} was lost to {holder:?}; this process ends so that two operators never act at once")]
     Lost {
         /// Name of the Lease.
         name: String,
-        /// Present holder; empty if unknown.
+        /// Present holder; empty if it was given back.
         holder: String,
+    },
+    /// It was deleted: the next process may take it at once.
+    #[error("the lease {name} was deleted; this process ends so that two operators never act at once")]
+    Deleted {
+        /// Name of the Lease.
+        name: String,
+    },
+    /// The API server did not renew it in time.
+    #[error(
+        "the lease {name} was not renewed for {seconds} s ({cause}); this process ends so that two operators never act at once"
+    )]
+    NotRenewed {
+        /// Name of the Lease.
+        name: String,
+        /// For how long.
+        seconds: u64,
+        /// What was answered last.
+        cause: String,
     },
 }
 
@@ -203,6 +223,7 @@ impl Election {
     pub(crate) async fn hold(&self, epoch: i64) -> LeaseError {
         let deadline = self.deadline();
         let (mut renewed, mut written) = (Instant::now(), 0);
+        let mut cause = String::from("the API server does not answer");
         let mut turns = interval_at(renewed + self.retry(), self.retry());
         // After an attempt that takes longer, the next one follows at once.
         turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -217,11 +238,15 @@ impl Election {
                 }
                 Ok(Ok(Renewal::Held(holder))) => return LeaseError::Lost { name, holder },
                 Ok(Ok(Renewal::WentBack(found))) => return LeaseError::WentBack { name, written, found },
-                Ok(Err(error)) => tracing::warn!(%error, lease = self.name, "the lease was not renewed"),
+                Ok(Err(kube::Error::Api(status))) if status.is_not_found() => return LeaseError::Deleted { name },
+                Ok(Err(error)) => {
+                    tracing::warn!(%error, lease = self.name, "the lease was not renewed");
+                    cause = said(&error);
+                }
                 Err(_) => {}
             }
             if renewed.elapsed() >= deadline {
-                return LeaseError::Lost { name, holder: String::new() };
+                return LeaseError::NotRenewed { name, seconds: renewed.elapsed().as_secs(), cause };
             }
         }
     }
@@ -330,6 +355,23 @@ mod tests {
         ] {
             assert_eq!(decide(&spec, "a", unchanged, patience), expected, "{spec:?} {patience:?}");
         }
+    }
+
+    /// A Lease that is deleted, and an API server that answers nothing or with errors, end the lead for what they are.
+    #[tokio::test]
+    async fn what_ends_the_lead_is_named() {
+        let api = FakeApi::new();
+        let election = |api: &FakeApi| Election::new(api.client(), "ns", "lease", "me", Duration::from_secs(3));
+        api.fail("GET", PATH, 404, "NotFound", "leases \"lease\" not found", Value::Null);
+        let error = election(&api).hold(5).await;
+        assert!(matches!(error, LeaseError::Deleted { .. }), "{error}");
+        assert_eq!(api.calls("GET", PATH).len(), 1, "it was asked for again, while another process may take it");
+        let api = FakeApi::new();
+        for _ in 0..9 {
+            api.fail("GET", PATH, 403, "Forbidden", "you may not read leases", Value::Null);
+        }
+        let error = election(&api).hold(5).await.to_string();
+        assert!(error.contains("not renewed for 2 s") && error.contains("may not read leases"), "{error}");
     }
 
     /// As of several API servers behind one address, when the one is gone with which there is a connection.

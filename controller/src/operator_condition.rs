@@ -17,7 +17,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crate::{args::Run, context::Context, errors::said};
+use crate::{args::Run, clock, context::Context, errors::said};
 
 /// The type of the condition.
 const UPGRADEABLE: &str = "Upgradeable";
@@ -154,7 +154,7 @@ async fn write(
 ) -> kube::Result<()> {
     let object = api.get(name).await?;
     let before = object.data.pointer("/spec/conditions");
-    let Some(conditions) = verdict(before).and_then(|verdict| merged(before, &verdict, Timestamp::now())) else {
+    let Some(conditions) = verdict(before).and_then(|verdict| merged(before, &verdict, clock::now())) else {
         return Ok(());
     };
     let version = object.metadata.resource_version;

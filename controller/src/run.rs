@@ -11,10 +11,7 @@ use std::{
 use anyhow::{Context as _, bail};
 use api::{WindowsInstance, WindowsNodePool, names::key};
 use futures::StreamExt;
-use jiff::Timestamp;
-use k8s_openapi::{
-    api::core::v1::Node, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
-};
+use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, Client, ResourceExt,
     api::ListParams,
@@ -31,8 +28,9 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     api_server,
     args::{self, Run},
-    certificate_approval, cluster, cluster_facts,
+    certificate_approval, clock, cluster, cluster_facts,
     context::{Base, Caches, Cluster, Context, Process, WINDOWS_NODES},
+    crds::{self, CrdFault},
     events::EventReason,
     http::{self, Health, Phase, Readiness},
     instance::{self, StepError},
@@ -40,10 +38,11 @@ use crate::{
     lease::Election,
     machines::Machines,
     metrics::{FaultOf, Metrics},
-    operator_condition,
+    operator_condition, other_installation,
     pool::{self, PoolContext, PoolError},
     release::{Release, ReleaseError},
     scrape,
+    sight::Blindness,
     supervision::{Panicked, Tasks, catch},
     telemetry, traces,
     unreadable::Unreadable,
@@ -108,8 +107,12 @@ pub async fn run(args: Run, cluster: &args::Cluster) -> anyhow::Result<()> {
 
     let election = Election::new(for_lease, &args.namespace, api::names::LEASE, &identity, args.lease_duration);
     tracing::info!(identity, "waiting for the lease");
+    let elected = async {
+        wait_until_alone(&cluster, &args).await;
+        election.acquire(|| readiness.is_able()).await
+    };
     let epoch = tokio::select! {
-        epoch = election.acquire(|| readiness.is_able()) => epoch,
+        epoch = elected => epoch,
         never = stand_by(&cluster, &args, &readiness, &metrics) => match never {},
         () = stop.cancelled() => return Ok(()),
     };
@@ -118,7 +121,7 @@ pub async fn run(args: Run, cluster: &args::Cluster) -> anyhow::Result<()> {
     metrics.host_certificate_lifetime.set(i64::try_from(args.wicd_certificate_lifetime.as_secs()).unwrap_or(i64::MAX));
     readiness.enter(Phase::Leading);
     let process = Process { args, identity, epoch, metrics, traces, stop: stop.clone(), looks_once: false };
-    let leader = Leader { process, cluster };
+    let leader = Leader { process, cluster, readiness };
     tokio::select! {
         result = leader.lead() => {
             election.release(epoch).await;
@@ -134,13 +137,38 @@ pub async fn run(args: Run, cluster: &args::Cluster) -> anyhow::Result<()> {
     }
 }
 
+/// Waits until no other installation leads: it would write the same objects.
+async fn wait_until_alone(cluster: &Cluster, args: &Run) {
+    while other_leader(cluster, args).await.is_some() {
+        tokio::time::sleep(other_installation::INTERVAL).await;
+    }
+}
+
+async fn other_leader(cluster: &Cluster, args: &Run) -> Option<String> {
+    let found = other_installation::leads(&cluster.client, &args.namespace, clock::now()).await;
+    Some(found.ok()?.0?.message())
+}
+
+/// Ends when another installation leads and goes first.
+async fn stay_alone(cx: Arc<Base>) {
+    let stop = &cx.process.stop;
+    while stop.run_until_cancelled(tokio::time::sleep(other_installation::INTERVAL)).await.is_some() {
+        let namespace = &cx.process.args.namespace;
+        let found = other_installation::leads(&cx.cluster.client, namespace, clock::now()).await;
+        if let Ok((Some(other), since)) = found
+            && other.goes_first(namespace, since)
+        {
+            return tracing::error!(reason = other_installation::REASON, "{}", other.message());
+        }
+    }
+}
+
 /// Finds out whether this process could work, and never ends: one that could not must not replace one that can.
 async fn stand_by(cluster: &Cluster, args: &Run, readiness: &Readiness, metrics: &Metrics) -> Infallible {
-    while let Err(error) = cluster.release(args).await {
-        let reason = error.reason();
-        tracing::error!(reason, %error, "release unavailable, the lease is left to others");
+    while let Some((reason, why)) = unable(cluster, args).await {
+        tracing::error!(reason, why, "this process cannot work, the lease is left to others");
         metrics.fault(FaultOf::Release, Some(reason));
-        readiness.enter(Phase::Unable(format!("{reason}: {error}")));
+        readiness.enter(Phase::Unable(format!("{reason}: {why}")));
         tokio::time::sleep(RELEASE_RETRY).await;
     }
     metrics.fault(FaultOf::Release, None);
@@ -148,16 +176,27 @@ async fn stand_by(cluster: &Cluster, args: &Run, readiness: &Readiness, metrics:
     std::future::pending().await
 }
 
+/// Reason and message of what keeps this process from working. An API server that does not answer for CRDs says nothing of them.
+async fn unable(cluster: &Cluster, args: &Run) -> Option<(&'static str, String)> {
+    if let Some(message) = other_leader(cluster, args).await {
+        return Some((other_installation::REASON, message));
+    }
+    if let Ok(Some(fault)) = crds::fault(&cluster.client).await {
+        return Some((fault.reason(), format!("{fault}: {}", fault.remedy())));
+    }
+    cluster.release(args).await.err().map(|error| (error.reason(), error.to_string()))
+}
+
 struct Leader {
     process: Process,
     cluster: Cluster,
+    readiness: Readiness,
 }
 
 impl Leader {
     async fn lead(self) -> anyhow::Result<()> {
-        if let Err(error) = self.check_crds().await {
-            operator_condition::cannot_work(&self.cluster.client, &self.process.args, &error.to_string()).await;
-            return Err(error);
+        if !self.check_crds().await? {
+            return Ok(());
         }
         let client = self.cluster.client.clone();
         let version = client.apiserver_version().await.context("failed to get the version of the API server")?;
@@ -192,6 +231,8 @@ impl Leader {
             () = stop.cancelled() => return Ok(()),
         }
         watches.spawn("the watch of another operator", keep_alone(base.clone()));
+        watches.spawn("the watch of other installations", stay_alone(base.clone()));
+        watches.spawn("the observer of the API server's answers", follow_sight(base.clone(), self.readiness));
         tokio::select! {
             _ = async { tokio::join!(base.wicd.rights.known(), base.other_operator.known()) } => {}
             () = stop.cancelled() => return Ok(()),
@@ -239,20 +280,25 @@ impl Leader {
         Ok(())
     }
 
-    async fn check_crds(&self) -> anyhow::Result<()> {
-        let crds: Api<CustomResourceDefinition> = Api::all(self.cluster.client.clone());
-        for crd in api::crds() {
-            let name = crd.name_any();
-            let found = crds.get_opt(&name).await;
-            match found {
-                Ok(Some(_)) => {}
-                Ok(None) => bail!("the CRD {name} is not installed: kubectl apply --server-side -k crds"),
-                // Without the right to read it, the watch reports the error.
-                Err(kube::Error::Api(status)) if status.is_forbidden() => {}
-                Err(error) => return Err(error).context("failed to get the CRDs"),
+    /// Waits until the CRDs are those of this release, so that what is written is stored. `false` after a stop signal. While they are older, every pool reports it.
+    async fn check_crds(&self) -> anyhow::Result<bool> {
+        let Process { args, metrics, stop, .. } = &self.process;
+        let client = &self.cluster.client;
+        while let Some(fault) = crds::fault(client).await.context("failed to get the CRDs")? {
+            let message = format!("{fault}: {}", fault.remedy());
+            operator_condition::cannot_work(client, args, fault.reason()).await;
+            let CrdFault::Outdated { .. } = fault else { bail!(message) };
+            tracing::error!(reason = fault.reason(), "{message}");
+            metrics.fault(FaultOf::Release, Some(fault.reason()));
+            if let Err(error) = refuse_pools(client, fault.reason(), &message).await {
+                tracing::warn!(%error, "failed to report the fault in the status of the pools");
+            }
+            if stop.run_until_cancelled(tokio::time::sleep(RELEASE_RETRY)).await.is_none() {
+                return Ok(false);
             }
         }
-        Ok(())
+        metrics.fault(FaultOf::Release, None);
+        Ok(true)
     }
 
     /// Repeats a request until it is answered. `None` after a stop signal.
@@ -300,9 +346,9 @@ async fn report(error: &ReleaseError, cluster: &Cluster, args: &Run, metrics: &M
 async fn refuse_pools(client: &Client, reason: &str, message: &str) -> kube::Result<()> {
     let pools: Api<WindowsNodePool> = Api::all(client.clone());
     for pool in pools.list(&ListParams::default()).await? {
-        let status = refuse(&pool, reason, message, Timestamp::now());
+        let status = refuse(&pool, reason, message, None, clock::now());
         if pool.status.as_ref() != Some(&status) {
-            pool::store_status(client, &pool, &status).await?;
+            pool::store_known_status(client, &pool, &status).await?;
         }
     }
     Ok(())
@@ -354,6 +400,9 @@ async fn run_pools(
                         return refuse_pool(&pool, "InstanceUnreadable", &message, &cx).await;
                     }
                     if let Some(problem) = cx.other_operator.problem() {
+                        return refuse_pool(&pool, problem.reason(), &problem.to_string(), &cx).await;
+                    }
+                    if let Some(problem) = cx.cluster.sight.problem() {
                         return refuse_pool(&pool, problem.reason(), &problem.to_string(), &cx).await;
                     }
                     match Box::pin(catch(pool::reconcile(pool.clone(), cx.clone()))).await {
@@ -432,6 +481,33 @@ async fn keep_alone(cx: Arc<Base>) {
     lock::follow(cx.cluster.client.clone(), &args.namespace, args.lease_duration, has_nodes, on_seen, stop).await;
 }
 
+/// Reports what the operator cannot see or write, and has pools reconciled when that changes.
+async fn follow_sight(cx: Arc<Base>, readiness: Readiness) {
+    let sight = &cx.cluster.sight;
+    let mut before = None;
+    loop {
+        let now = sight.problem();
+        if now != before {
+            cx.process.metrics.fault(FaultOf::Sight, now.as_ref().map(Blindness::reason));
+            match &now {
+                Some(problem) => {
+                    tracing::error!(reason = problem.reason(), "{problem}");
+                    readiness.enter(Phase::Blind(format!("{}: {problem}", problem.reason())));
+                }
+                None => {
+                    tracing::info!("the operator sees the cluster again");
+                    readiness.enter(Phase::Leading);
+                }
+            }
+            cx.caches.pools.state().iter().for_each(|pool| cx.wake.pool(&pool.name_any()));
+            before = now;
+        }
+        if cx.process.stop.run_until_cancelled(sight.changed()).await.is_none() {
+            return;
+        }
+    }
+}
+
 /// Reports why nothing is begun in a pool.
 async fn refuse_pool(
     pool: &WindowsNodePool,
@@ -446,7 +522,7 @@ async fn refuse_pool(
     for waiting in waiting {
         cx.wake.pool(&waiting);
     }
-    let status = refuse(pool, reason, message, Timestamp::now());
+    let status = pool::refused(pool, reason, message, cx);
     if pool.status.as_ref() != Some(&status) {
         let stored = pool::store_status(&cx.cluster.client, pool, &status).await;
         stored.map_err(|source| PoolError::Api { doing: "store the pool's status", source })?;

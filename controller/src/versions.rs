@@ -23,6 +23,7 @@ use kube::{
 use parking_lot::Mutex;
 
 use crate::{
+    clock,
     events::{EventReason, Events},
     wicd_rbac,
 };
@@ -248,7 +249,7 @@ impl Versions {
 
     async fn live(&self) -> Result<Vec<Live>, VersionError> {
         let all = self.api.list_metadata(&ListParams::default()).await.map_err(failed("list the ConfigMaps"))?;
-        let now = jiff::Timestamp::now();
+        let now = clock::now();
         let live = |c: &kube::core::PartialObjectMeta<ConfigMap>| {
             let age = c.creation_timestamp().map(|t| Duration::try_from(now.duration_since(t.0)).unwrap_or_default());
             Some(Live {

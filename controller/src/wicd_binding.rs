@@ -21,6 +21,7 @@ use kube::{
 use tokio::time::Instant;
 
 use crate::{
+    clock,
     context::Base,
     csr,
     metrics::PolicyLabel,
@@ -263,7 +264,7 @@ async fn settle(cx: &Base, watched: &Watched) -> Option<Duration> {
         // From here on nothing is issued, whatever becomes of the binding.
         stand(cx, Standing::Withheld(fault));
     }
-    let wait = settles_in(watched.written(), jiff::Timestamp::now());
+    let wait = settles_in(watched.written(), clock::now());
     let result = match act(in_force, watched.owner(), watched.grant.object()) {
         Act::Nothing => Ok(()),
         Act::Delete => delete(cx, watched.grant.object()).await,
@@ -371,7 +372,7 @@ async fn read(cx: &Base, guards: &[Shipped]) -> kube::Result<(Vec<Seen>, Option<
 /// Puts this release in force, whose policies are all there, once every API server has taken them up.
 async fn put_in_force(cx: &Base, seen: &[Seen], release: &str) -> Result<Option<String>, RightsProblem> {
     let (client, namespace) = (&cx.cluster.client, cx.process.args.namespace.as_str());
-    tokio::time::sleep(settles_in(written(seen), jiff::Timestamp::now())).await;
+    tokio::time::sleep(settles_in(written(seen), clock::now())).await;
     let put = release_policies::put_in_force(client, namespace, release).await;
     put.map_err(|error| RightsProblem::not_in_force(&error))?;
     tracing::info!(release, "the admission policies of this release are in force");

@@ -30,14 +30,19 @@ fn written<'a>(method: &Method, path: &'a str, query: Option<&str>) -> Option<(&
     if is_read || is_dry {
         return None;
     }
-    let mut parts = path.trim_start_matches('/').split('/');
-    let group = match parts.next()? {
-        "api" => "",
-        "apis" => parts.next()?,
-        _ => return None,
-    };
-    if REVIEWS.contains(&group) {
+    if REVIEWS.iter().any(|group| path.strip_prefix("/apis/").is_some_and(|path| path.starts_with(group))) {
         return None;
+    }
+    resource_of(path)
+}
+
+/// The resource of a request's path, and the subresource.
+pub(crate) fn resource_of(path: &str) -> Option<(&str, Option<&str>)> {
+    let mut parts = path.trim_start_matches('/').split('/');
+    match parts.next()? {
+        "api" => {}
+        "apis" => drop(parts.next()?),
+        _ => return None,
     }
     // The version.
     parts.next()?;

@@ -123,7 +123,7 @@ impl Inventory {
         .find_map(|(is_set, field)| is_set.then_some(field))
     }
 
-    /// Number of hosts that one change of the list may remove; `None`: all.
+    /// Number of hosts that one change of the list may remove; `None`: fewer than three, or fewer than half.
     pub fn max_removals(&self) -> Option<IntOrPercent> {
         let by_default = (self.git.is_some() || self.source_ref.is_some()).then_some(IntOrPercent::Percent(10));
         self.removal.as_ref().and_then(|r| r.max_removals).or(by_default)

@@ -21,12 +21,8 @@ use kube::{
 use serde::Deserialize as _;
 use serde_json::Value;
 
-use super::{
-    fault::Fault,
-    installation::{conflict, version},
-    row::Row,
-};
-use crate::{args::Run, cluster, wicd_policy, wmco::lock};
+use super::{fault::Fault, installation::version, row::Row};
+use crate::{args::Run, cluster, crds::conflict, wicd_policy, wmco::lock};
 
 /// What is installed everywhere, from `deploy/`: the very files. The policies are added.
 const BASE: [(&str, &str); 6] = [
@@ -225,7 +221,7 @@ async fn crds(client: &Client) -> Row {
         let name = shipped.name_any();
         match Api::<CustomResourceDefinition>::all(client.clone()).get_opt(&name).await {
             Ok(None) => {}
-            Ok(Some(crd)) => found.extend(conflict(&shipped, &crd)),
+            Ok(Some(crd)) => found.extend(conflict(&shipped, &crd).map(Fault::Crd)),
             Err(error) => found.push(Fault::not_readable(&format!("the CustomResourceDefinition {name}"), &error)),
         }
     }

@@ -3,6 +3,7 @@
 use super::row::Problem;
 use crate::{
     cluster::{self, ClusterError},
+    crds::CrdFault,
     release::ReleaseError,
     secrets::SecretError,
     wmco::lock,
@@ -17,20 +18,9 @@ pub(super) enum Fault {
     /// The API server is older than what is tested.
     #[error("{message}")]
     Version { reason: &'static str, message: String },
-    /// A CRD is missing.
-    #[error("the CustomResourceDefinition {0} is missing")]
-    CrdMissing(String),
-    /// A CRD is there and is not ours.
-    #[error("the CustomResourceDefinition {0} has another scope or kind: it is not of this operator")]
-    CrdConflict(String),
-    /// Objects of a CRD are stored in a version of another release.
-    #[error(
-        "the CustomResourceDefinition {name}: objects are stored in the version {version}, which this release does not know"
-    )]
-    CrdVersionUnknown { name: String, version: String },
-    /// A CRD is of an earlier release: it lacks a version, or a property of one.
-    #[error("the CustomResourceDefinition {name} is of an earlier release: it lacks {lacks}")]
-    CrdOutdated { name: String, lacks: String },
+    /// A CRD is not that of this release.
+    #[error("{0}")]
+    Crd(#[from] CrdFault),
     /// No process leads.
     #[error("no operator leads: the Lease {namespace}/{name} {problem}", name = api::names::LEASE)]
     NoLeader { namespace: String, problem: String, remedy: String },
@@ -99,10 +89,7 @@ impl Fault {
 impl Problem for Fault {
     fn reason(&self) -> &str {
         match self {
-            Self::CrdMissing(_) => "CrdMissing",
-            Self::CrdConflict(_) => "CrdConflict",
-            Self::CrdVersionUnknown { .. } => "CrdVersionUnknown",
-            Self::CrdOutdated { .. } => "CrdOutdated",
+            Self::Crd(fault) => fault.reason(),
             Self::NoLeader { .. } => "NoLeader",
             Self::Clock(_) => "ClockDiffers",
             Self::VersionRefused(_) => cluster::TOO_OLD,
@@ -140,17 +127,7 @@ impl Problem for Fault {
             | Self::AnotherOperator(_)
             | Self::Release { .. }
             | Self::Key { .. } => return None,
-            Self::CrdMissing(_) => "install the operator again; its CRDs are in crds/".into(),
-            Self::CrdConflict(name) => format!(
-                "find out which product uses it (kubectl get crd {name} -o yaml), and remove that product and the CRD, or use another cluster: \
-                 two products cannot share a name"
-            ),
-            Self::CrdVersionUnknown { version, .. } => {
-                format!("install the release that stored objects as {version}, or a newer one: this release cannot read them")
-            }
-            Self::CrdOutdated { .. } => {
-                "apply the CRDs of this release: kubectl apply --server-side -k crds; helm upgrade does it unless crds.enabled is false".into()
-            }
+            Self::Crd(fault) => fault.remedy(),
             Self::NoLeader { remedy, .. } => remedy.clone(),
             Self::WmcoRuns(_) => "install all the same: the operator begins nothing while that Pod lives, and continues by itself when you have deleted the \
                                   Subscription and the ClusterServiceVersion of WMCO, or its Deployment (docs/guide/from-wmco.md, step 2)".into(),
@@ -168,32 +145,5 @@ impl Problem for Fault {
             Self::NotReadable { .. } => "run the command in the operator's pod, or with rights of cluster-admin".into(),
         };
         Some(text)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_fault_of_a_crd_has_a_remedy_of_its_own() {
-        let (name, version) = ("windowsnodepools.windowsmachineconfig.openshift.io".to_owned(), "v2".to_owned());
-        for (fault, reason, remedy) in [
-            (Fault::CrdMissing(name.clone()), "CrdMissing", "install the operator again"),
-            (Fault::CrdConflict(name.clone()), "CrdConflict", "remove that product and the CRD"),
-            (
-                Fault::CrdVersionUnknown { name: name.clone(), version: version.clone() },
-                "CrdVersionUnknown",
-                "install the release that stored objects as v2",
-            ),
-            (
-                Fault::CrdOutdated { name, lacks: "the version v2".into() },
-                "CrdOutdated",
-                "kubectl apply --server-side -k crds",
-            ),
-        ] {
-            assert_eq!(fault.reason(), reason);
-            assert!(fault.remedy().is_some_and(|found| found.contains(remedy)), "{fault}: {:?}", fault.remedy());
-        }
     }
 }

@@ -13,13 +13,12 @@ use k8s_openapi::{
 };
 use kube::{Api, Client, Config, ResourceExt, api::ListParams, client::Body};
 
-use serde_json::json;
-
-use super::{fault::Fault, row::Row, schema};
+use super::{fault::Fault, row::Row};
 use crate::{
     args::Run,
     cluster,
     context::Cluster,
+    crds::{CrdFault, conflict, outdated},
     csr,
     operator_namespace::OperatorNamespace,
     release::{Release, ReleaseError},
@@ -140,8 +139,10 @@ impl Check {
         for shipped in api::crds() {
             let name = shipped.name_any();
             match Api::<CustomResourceDefinition>::all(self.client.clone()).get_opt(&name).await {
-                Ok(None) => found.push(Fault::CrdMissing(name)),
-                Ok(Some(crd)) => found.extend(conflict(&shipped, &crd).or_else(|| outdated(&shipped, &crd))),
+                Ok(None) => found.push(CrdFault::Missing(name).into()),
+                Ok(Some(crd)) => {
+                    found.extend(conflict(&shipped, &crd).or_else(|| outdated(&shipped, &crd)).map(Fault::Crd));
+                }
                 Err(error) => found.push(Fault::not_readable(&format!("the CustomResourceDefinition {name}"), &error)),
             }
         }
@@ -297,33 +298,6 @@ pub(super) async fn other_operator(client: &Client, namespace: &str) -> Row {
         Err(error) => Some(Fault::not_readable("the lock of WMCO", &error)),
     };
     Row::of("other-operator", found.as_slice(), "none works on these nodes")
-}
-
-/// What keeps a CRD that is there from becoming that of this release.
-pub(super) fn conflict(shipped: &CustomResourceDefinition, crd: &CustomResourceDefinition) -> Option<Fault> {
-    let names = |crd: &CustomResourceDefinition| {
-        (crd.spec.scope.clone(), crd.spec.names.kind.clone(), crd.spec.names.plural.clone())
-    };
-    if names(shipped) != names(crd) {
-        return Some(Fault::CrdConflict(crd.name_any()));
-    }
-    let known: BTreeSet<&str> = shipped.spec.versions.iter().map(|v| v.name.as_str()).collect();
-    let stored = crd.status.as_ref().and_then(|s| s.stored_versions.as_deref()).unwrap_or_default();
-    let version = stored.iter().find(|v| !known.contains(v.as_str()))?;
-    Some(Fault::CrdVersionUnknown { name: crd.name_any(), version: version.clone() })
-}
-
-/// What the CRD of the API server lacks yet: a version of this release, or a property of one.
-fn outdated(shipped: &CustomResourceDefinition, crd: &CustomResourceDefinition) -> Option<Fault> {
-    let lacks = shipped.spec.versions.iter().filter(|version| version.served).find_map(|version| {
-        let name = &version.name;
-        let Some(served) = crd.spec.versions.iter().find(|v| v.name == *name && v.served) else {
-            return Some(format!("the version {name}"));
-        };
-        let property = schema::lacking(&json!(version.schema), &json!(served.schema))?;
-        Some(format!("the property {property} of the version {name}"))
-    })?;
-    Some(Fault::CrdOutdated { name: crd.name_any(), lacks })
 }
 
 /// Who leads, or why no process does.

@@ -7,7 +7,6 @@ mod host;
 mod installation;
 mod obstacle;
 mod row;
-mod schema;
 mod takeover;
 
 use std::{process::ExitCode, sync::Arc};

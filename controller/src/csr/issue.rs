@@ -1,5 +1,6 @@
 //! The operator's own requests: the first certificates of a host that it has just proven over SSH.
 
+use crate::clock;
 use std::time::Duration;
 
 use k8s_openapi::{
@@ -197,7 +198,7 @@ pub async fn request_and_sign(
         return Err(CsrError::NotIssued { name, message });
     }
     let chain = certificate(&issued).unwrap_or_default();
-    match check_certificate(chain, &Request::read(csr_pem.as_bytes()), jiff::Timestamp::now().as_second()) {
+    match check_certificate(chain, &Request::read(csr_pem.as_bytes()), clock::now().as_second()) {
         Ok(()) => Ok(String::from_utf8_lossy(chain).into_owned()),
         Err(what) => Err(CsrError::WrongCertificate { name, what }),
     }

@@ -34,7 +34,18 @@ impl Pass<'_> {
         let mut come_back_in = |wait: Duration| next = Some(next.map_or(wait, |next: Duration| next.min(wait)));
         for (pod, verdict) in verdicts.iter().filter(|(_, verdict)| order(verdict) == current) {
             match verdict {
-                Verdict::Evict { .. } => candidates.push(pod),
+                Verdict::Evict { .. } => match self.put_back(pod) {
+                    Some(found) => {
+                        self.needs_help = true;
+                        self.note(found.why);
+                        if found.wait.is_zero() {
+                            candidates.push(pod);
+                        } else {
+                            come_back_in(found.wait.min(SLOW_RETRY));
+                        }
+                    }
+                    None => candidates.push(pod),
+                },
                 Verdict::Terminating { .. } => {
                     self.block_if_stuck(pod);
                     come_back_in(self.patience());

@@ -16,6 +16,7 @@ use super::evict::Target;
 use super::{Drain, Drainer, Progress, State, cordon, take_cordon, volumes};
 use wnp_core::drain::classify::{Facts, Rules, Skip, Treatment, Verdict, classify, daemon_set};
 use wnp_core::drain::cordon::{Cordon, is_cordoned};
+use wnp_core::drain::put_back::{PutBack, put_back};
 use wnp_core::drain::{OnTimeout, Options, elapsed};
 
 /// Between passes at first, and after [`PATIENCE`].
@@ -96,7 +97,13 @@ impl<'a> Pass<'a> {
         let mut verdicts = self.judge(pods).await?;
         let (overdue, on_timeout) = (self.overdue(), self.drain.options.on_timeout);
         if overdue && on_timeout == OnTimeout::Force {
-            for (_, verdict) in &mut verdicts {
+            for (pod, verdict) in &mut verdicts {
+                if matches!(verdict, Verdict::Evict { .. })
+                    && let Some(found) = self.put_back(pod)
+                {
+                    self.warnings.push(format!("{}: it stays: {}", Target::of(pod), found.why));
+                    *verdict = Verdict::Skip(Skip::Rule);
+                }
                 if let Verdict::WaitCompleted { order } = *verdict {
                     *verdict = Verdict::Evict {
                         order,
@@ -258,7 +265,17 @@ impl<'a> Pass<'a> {
     }
 
     pub(super) fn block(&mut self, pod: &Pod, why: &str) {
-        self.blockers.push(format!("{}: {why}", Target::of(pod)));
+        self.note(format!("{}: {why}", Target::of(pod)));
+    }
+
+    pub(super) fn note(&mut self, blocker: String) {
+        self.blockers.push(blocker);
+    }
+
+    /// What puts the pod back on the node, which was cordoned before the pod came.
+    pub(super) fn put_back(&self, pod: &Pod) -> Option<PutBack> {
+        let cordoned_at = self.drain.cordoned_at.unwrap_or(self.drain.started);
+        if self.recordoned { None } else { put_back(pod, cordoned_at, self.drain.now) }
     }
 
     pub(super) fn block_if_stuck(&mut self, pod: &Pod) {

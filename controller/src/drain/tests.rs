@@ -391,6 +391,31 @@ async fn force_deletes_after_the_deadline_what_a_budget_holds_with_full_grace_an
 }
 
 #[tokio::test]
+async fn a_pod_that_is_put_back_is_named_and_evicted_ever_more_rarely() {
+    let created = |second: u32| json!(format!("2026-11-21T12:{:02}:{:02}Z", second / 60, second % 60));
+    let back = |second| changed(pod("back"), "/metadata/creationTimestamp", created(second));
+    for (about, came, at, evicted) in [
+        ("it was on its way", 10, 60, true),
+        ("it has just come", 100, 110, false),
+        ("it was left alone for long enough", 100, 200, true),
+    ] {
+        let mut bed = Bed::new(&[back(came), pod("web")]);
+        bed.api.on("POST", &eviction("back"), 201, success()).on("POST", &eviction("web"), 201, success());
+        bed.at = at;
+        let progress = bed.pass().await;
+        assert_eq!(bed.evictions().contains(&"back".to_owned()), evicted, "{about}");
+        assert!(bed.evictions().contains(&"web".to_owned()), "{about}: the others leave");
+        let is_named = progress.blockers.iter().any(|b| b.contains("ReplicaSet shop/r puts its pods back"));
+        assert_eq!((is_named, progress.needs_help), (came > 15, came > 15), "{about}: {:?}", progress.blockers);
+    }
+    let mut bed = Bed::new(&[back(100)]);
+    (bed.options.on_timeout, bed.options.timeout, bed.at) = (OnTimeout::Force, Some(Duration::from_secs(60)), 110);
+    let progress = bed.pass().await;
+    assert_eq!((progress.state, bed.evictions().len()), (State::Drained, 0), "the drain ends");
+    assert!(progress.warnings.iter().any(|w| w.contains("it stays")), "{:?}", progress.warnings);
+}
+
+#[tokio::test]
 async fn a_forced_deletion_never_has_grace_zero() {
     let kill = changed(pod("cart"), "/spec/terminationGracePeriodSeconds", json!(0));
     let mut bed = Bed::new(&[kill]);

@@ -1,6 +1,7 @@
 //! Brings a host to a version: carries out the steps that [`operation::join`](wnp_core::operation::join) chooses, for a host that joins as well
 //! as for a node that changes.
 
+use crate::clock;
 use std::{ops::ControlFlow, sync::Arc};
 
 use api::{
@@ -8,7 +9,6 @@ use api::{
     host::{self, HostState, Verb},
     names::{UNKNOWN_VERSION, key},
 };
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::{ResourceExt, runtime::controller::Action};
 
@@ -169,7 +169,7 @@ impl<'a> Convergence<'a> {
         let (scope, target) = (&mut *self.scope, self.target);
         let OpenHost { session, seen } = &mut open;
         let observed = node.as_deref().map(observe);
-        match join::on_host(wanted, observed.as_ref(), seen, Timestamp::now()) {
+        match join::on_host(wanted, observed.as_ref(), seen, clock::now()) {
             OnHost::Upload => seen.state = upload(scope, session, target, &seen.state, Step::Upload).await?,
             OnHost::Configure => {
                 configure(scope, session, target, seen).await?;

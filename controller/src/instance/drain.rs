@@ -10,6 +10,7 @@ use kube::runtime::controller::Action;
 
 use super::{error::StepError, node_events, scope::Scope};
 use crate::{
+    clock,
     drain::{self, Drain, DrainError, State},
     events::EventReason,
 };
@@ -84,7 +85,7 @@ pub(super) async fn take_cordon(scope: &mut Scope, node: &Node) -> Result<Option
     }
     match &mut scope.status.operation {
         // A drain begins only on a cordoned node.
-        Some(operation) if operation.drain.is_some() => lifted(scope, Timestamp::now()),
+        Some(operation) if operation.drain.is_some() => lifted(scope, clock::now()),
         Some(operation) => {
             operation.pre_cordoned = Cordon::plan(node, operation.id.clone()).pre_cordoned;
         }
@@ -126,7 +127,7 @@ fn lifted(scope: &mut Scope, now: Timestamp) {
 pub(super) async fn left_behind(scope: &mut Scope) -> Result<Option<Action>, StepError> {
     let options = pool_options(scope)?;
     let name = scope.name();
-    let pods = drain::left_behind(&scope.cx.hosts.drainer, &name, Timestamp::now(), &options);
+    let pods = drain::left_behind(&scope.cx.hosts.drainer, &name, clock::now(), &options);
     let pods = pods.await.map_err(StepError::Drain)?;
     let Some(first) = pods.first() else { return Ok(None) };
     let what = format!(
@@ -139,7 +140,7 @@ pub(super) async fn left_behind(scope: &mut Scope) -> Result<Option<Action>, Ste
 
 /// One pass of the drain. `None` when the node is empty.
 pub(super) async fn pass(scope: &mut Scope, node: &Node) -> Result<Option<Action>, StepError> {
-    let now = Timestamp::now();
+    let now = clock::now();
     let cordon = cordon(scope);
     let stored = scope.status.operation.as_ref().and_then(|o| o.drain.clone());
     let (started, fresh) = match stored.as_ref().and_then(|d| d.start_time.known()) {

@@ -20,7 +20,7 @@ use super::{
     scope::{Scope, Target},
     suitability,
 };
-use crate::{csr, events::EventReason};
+use crate::{clock, csr, events::EventReason};
 use remote::{RemoteError, Session, facts, payload::Payload};
 use wnp_core::{
     node::metadata::template_taints,
@@ -138,7 +138,7 @@ fn must_restart(operation: &Operation, state: &HostState) -> bool {
 fn check(scope: &mut Scope, session: &mut Session, state: &HostState) -> Result<(), StepError> {
     let machine = &state.machine;
     let host = scope.instance.spec.host.clone();
-    let now = Timestamp::now();
+    let now = clock::now();
     let facts = facts::parse_facts(machine, &host.address, session.connection().peer_address(), now)?;
     let purpose = identity::purpose(scope);
     identity::prove(scope, session, state, purpose)?;
@@ -159,7 +159,7 @@ fn check(scope: &mut Scope, session: &mut Session, state: &HostState) -> Result<
 /// Checks whether the host can be a node, and says so in its condition.
 fn preflight(scope: &mut Scope, target: &Target, api_server: &str, state: &HostState) -> Result<(), StepError> {
     let user = scope.instance.spec.host.username.clone();
-    let (now, needed) = (Timestamp::now(), space(target.rendered.files(), state));
+    let (now, needed) = (clock::now(), space(target.rendered.files(), state));
     let cluster_id = &scope.cx.cluster.id;
     let credential_plugin = target.rendered.shared.credential_plugin.as_ref().map(|plugin| plugin.clsid.as_str());
     let asked = Preflight { cluster_id, user: &user, api_server: Some(api_server), needed, credential_plugin, now };

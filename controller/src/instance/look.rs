@@ -6,7 +6,6 @@ use api::{
     HostFacts,
     host::{HostState, Verb},
 };
-use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
 use super::{
@@ -15,7 +14,7 @@ use super::{
     login::{login, open as open_granted, open_apart},
     scope::Scope,
 };
-use crate::places::Place;
+use crate::{clock, places::Place};
 use remote::{Session, facts, ssh::SshError};
 use wnp_core::operation::identity::{Identity, Purpose};
 
@@ -65,7 +64,7 @@ pub(super) async fn ask(
     session.prepare().await?;
     let state = session.look(&[]).await?;
     let peer = session.connection().peer_address();
-    let facts = facts::parse_facts(&state.machine, &scope.instance.spec.host.address, peer, Timestamp::now())?;
+    let facts = facts::parse_facts(&state.machine, &scope.instance.spec.host.address, peer, clock::now())?;
     let proven = prove(scope, session, &state, purpose);
     session.tidy(&[Verb::Facts]).await?;
     Ok((proven?, state, facts))

@@ -12,7 +12,7 @@ use kube::{
 use serde_json::json;
 
 use super::{error::StepError, node_events, scope::Scope};
-use crate::events::EventReason;
+use crate::{clock, events::EventReason};
 use wnp_core::{
     node::maintenance::{Requests, idle_state, requests},
     operation::update::{Maintenance, ObservedChange},
@@ -67,7 +67,7 @@ pub(super) fn waits(scope: &Scope, node: &Node) -> Option<String> {
         () if scope.status.failures.is_some() => {
             "the last attempt failed, and the next one follows after a delay".to_owned()
         }
-        () if scope.pool.spec.rollout().pause(jiff::Timestamp::now()).is_some() => "its pool is paused".to_owned(),
+        () if scope.pool.spec.rollout().pause(clock::now()).is_some() => "its pool is paused".to_owned(),
         () if scope.status.wicd.is_none() => {
             "the node of the previous operator must be updated before it can be verified".to_owned()
         }

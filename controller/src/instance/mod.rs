@@ -53,7 +53,6 @@ use api::{
     conditions::{self, Status, kind, reason},
     names::key,
 };
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::{ResourceExt, runtime::controller::Action};
 use tracing::Instrument as _;
@@ -63,6 +62,7 @@ pub(crate) use login::{check as check_host_key, credentials, open_apart};
 use scope::Scope;
 
 use crate::{
+    clock,
     context::Context,
     drain::release_cordon,
     events::EventReason,
@@ -204,7 +204,7 @@ async fn act(scope: &mut Scope) -> Result<Action, StepError> {
 /// worth a write.
 fn undecided_for(scope: &Scope) -> Option<Duration> {
     let created = scope.instance.creation_timestamp().filter(|_| scope.status.conditions.is_empty())?;
-    let age = Duration::try_from(Timestamp::now().duration_since(created.0)).unwrap_or_default();
+    let age = Duration::try_from(clock::now().duration_since(created.0)).unwrap_or_default();
     scope.cx.process.args.show_step_after.checked_sub(age).filter(|rest| !rest.is_zero())
 }
 
@@ -215,7 +215,7 @@ fn waiting(scope: &Scope) -> Waiting {
         is_node: scope.status.current_version.is_some(),
         is_plan: scope.is_plan(),
         has_other_operator: !scope.cx.other_operator.is_gone(),
-        pause: scope.pool.spec.rollout().pause(Timestamp::now()),
+        pause: scope.pool.spec.rollout().pause(clock::now()),
         held: is_held(&scope.instance, node.as_deref()),
         ..Waiting::default()
     }
@@ -450,7 +450,7 @@ fn report_host(scope: &mut Scope, node: &Node) {
         let conditions = &mut scope.status.conditions;
         let before = conditions::find(conditions, type_).map(|c| c.message.clone());
         if let Some(message) = message {
-            conditions::set(conditions, type_, Status::True, reason, message, generation, Timestamp::now());
+            conditions::set(conditions, type_, Status::True, reason, message, generation, clock::now());
         } else {
             conditions::remove(conditions, type_);
         }
@@ -488,7 +488,7 @@ async fn report_lost_settings(scope: &mut Scope) {
     let Some(message) = message else { return conditions::remove(conditions, kind::UPDATE_WITHHELD) };
     let is_new = conditions::find(conditions, kind::UPDATE_WITHHELD).is_none_or(|c| c.message != message);
     let (why, generation) = (reason::SETTINGS_WOULD_BE_LOST, scope.instance.metadata.generation);
-    conditions::set(conditions, kind::UPDATE_WITHHELD, Status::True, why, &message, generation, Timestamp::now());
+    conditions::set(conditions, kind::UPDATE_WITHHELD, Status::True, why, &message, generation, clock::now());
     if is_new {
         scope.cx.events.say(&*scope.instance, EventReason::SettingsWouldBeLost, "Update", &message);
     }

@@ -4,13 +4,13 @@
 use std::time::Duration;
 
 use api::{
-    Grant, GrantType, Step, Time,
+    Grant, GrantType, Step,
     host::{Body, Pull, Verb},
 };
 use kube::runtime::controller::Action;
 
 use super::{error::StepError, identity::prove, login, scope::Scope};
-use crate::events::EventReason;
+use crate::{clock, events::EventReason};
 use remote::Session;
 use wnp_core::{operation::identity::Purpose, rollout::image_pull};
 
@@ -92,7 +92,7 @@ impl Request {
         let missing = image_pull::missing(&self.images, &answer.missing_images);
         let pulled = scope.status.pre_pulled.get_or_insert_default();
         pulled.images = self.images.iter().filter(|image| !missing.contains(image)).cloned().collect();
-        pulled.checked_time = Some(Time::now());
+        pulled.checked_time = Some(clock::now().into());
         Ok(missing)
     }
 }

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use api::{
-    Step, Time,
+    Step,
     names::{MANAGER_INSTANCE, key},
 };
 use k8s_openapi::api::core::v1::Node;
@@ -20,7 +20,7 @@ use super::{
     scope::{REGISTER_QUIET, Scope},
     wanted::wanted_node,
 };
-use crate::errors::is_refused;
+use crate::{clock, errors::is_refused};
 use wnp_core::{
     node::{
         applied::Applied,
@@ -68,6 +68,12 @@ pub(super) async fn register(scope: &mut Scope, node: Option<&Node>, wanted: &Wa
     }
     let limit = scope.cx.process.args.register_timeout;
     if scope.in_step() > limit {
+        // A watch that is behind says nothing of the host: the change that is waited for may have come long ago.
+        let nodes: Api<Node> = Api::all(scope.cx.cluster.client.clone());
+        let there = nodes.get_opt(&scope.name()).await.map_err(StepError::api("get the Node"))?;
+        if there.and_then(|n| n.resource_version()) != node.and_then(ResourceExt::resource_version) {
+            return Ok(Action::requeue(REGISTER_POLL.min(limit)));
+        }
         // A host that was a node has one, unless it was deleted: that does not count against a version.
         if node.is_none() && scope.status.current_version.is_some() {
             return Err(StepError::NodeDeleted { name: scope.name(), seconds: limit.as_secs() });
@@ -105,7 +111,7 @@ async fn reach(scope: &mut Scope) -> Result<(), StepError> {
         Err(error) => {
             if let Some(operation) = &mut scope.status.operation {
                 operation.step = Step::Connect;
-                operation.step_start_time = Time::now();
+                operation.step_start_time = clock::now().into();
             }
             Err(error)
         }

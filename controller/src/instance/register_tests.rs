@@ -1,6 +1,6 @@
 use serde_json::json;
 
-use super::super::test_bed::Bed;
+use super::super::test_bed::{Bed, NODE};
 use super::*;
 use wnp_core::operation::update::{AfterFailure, Blame, Failure, after_failure};
 
@@ -49,6 +49,13 @@ async fn no_version_is_blamed_for_a_host_that_went_off() {
     assert!(matches!(error, StepError::NotRegistered(_)), "{error}");
     assert_eq!(follows(&error), AfterFailure::TakeBack, "a host that can be reached says something of its version");
 
+    // What is seen of the Node is old.
+    bed.api.forget("GET", NODE).on("GET", NODE, 200, json!({"metadata": {"name": "win-1", "resourceVersion": "8"}}));
+    let mut scope = bed.scope(instance.clone());
+    let action = register(&mut scope, Some(&node), &wanted()).await.unwrap();
+    assert_eq!(action, Action::requeue(REGISTER_POLL), "a watch that is behind says nothing of the host");
+    bed.node("n-1", &address, &json!({}));
+
     bed.host.power_off();
     let mut scope = bed.scope(instance);
     let error = register(&mut scope, Some(&node), &wanted()).await.unwrap_err();
@@ -72,7 +79,7 @@ async fn a_host_that_joins_is_given_the_version_that_its_pool_wants_meanwhile() 
         ("Provision", None, true),
         ("Update", Some("1-a"), true),
     ] {
-        let now = Time::now();
+        let now = api::Time::now();
         let operation = json!({
             "id": "g-1", "type": type_, "step": "Register", "epoch": 1, "applied": true, "toVersion": placed,
             "startTime": now, "stepStartTime": now,
@@ -103,7 +110,7 @@ async fn a_host_that_is_a_ready_node_ends_its_join_with_the_version_in_place() {
         if let Some(ready) = ready {
             bed.node_that_is(ready, "n-1", &address, &json!({}));
         }
-        let now = Time::now();
+        let now = api::Time::now();
         let operation = json!({
             "id": "g-1", "type": "Provision", "step": step, "epoch": 1, "applied": true, "toVersion": "1-a",
             "startTime": now, "stepStartTime": now,

@@ -3,11 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use api::{
-    DeletionPolicy, Grant, GrantType, Operation, Step, Time, UncleanHost, WindowsInstance, WindowsNodePool,
+    DeletionPolicy, Grant, GrantType, Operation, Step, UncleanHost, WindowsInstance, WindowsNodePool,
     host::{self, Body, Verb},
     names::{FINALIZER_INSTANCE, MANAGER_INSTANCE, key},
 };
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, ResourceExt,
@@ -28,7 +27,7 @@ use super::{
     own::Found,
     scope::Scope,
 };
-use crate::{drain::release_cordon, events::EventReason, traces::Outcome};
+use crate::{clock, drain::release_cordon, events::EventReason, traces::Outcome};
 use remote::facts;
 use wnp_core::{
     inventory::ownership::HostOwners,
@@ -148,7 +147,7 @@ fn take_up(scope: &mut Scope, grant: &Grant) {
 /// Pods came after the drain, because a person has lifted the cordon. They get the time that any drain has.
 fn drain_anew(scope: &mut Scope) {
     if let Some(drain) = scope.status.operation.as_mut().and_then(|o| o.drain.as_mut()) {
-        drain.start_time = Time::now();
+        drain.start_time = clock::now().into();
     }
 }
 
@@ -166,7 +165,7 @@ pub(super) fn past_return(scope: &Scope) -> Option<Grant> {
 /// How long a node that was marked only just now stays one yet.
 fn settles(scope: &Scope) -> Option<Duration> {
     let leaving = scope.instance.spec.leaving.as_ref().filter(|_| scope.status.current_version.is_some())?;
-    let age = age(leaving.since.known()?, Timestamp::now());
+    let age = age(leaving.since.known()?, clock::now());
     let left = SETTLE.saturating_sub(Duration::try_from(age).unwrap_or_default());
     (!left.is_zero()).then_some(left)
 }
@@ -195,7 +194,7 @@ pub(super) async fn take_back(scope: &mut Scope) -> Result<(), StepError> {
     operation.drain = None;
     if is_half_changed(operation) {
         operation.step = Step::Connect;
-        operation.step_start_time = Time::now();
+        operation.step_start_time = clock::now().into();
         // A node that is still to be in maintenance is not put to use.
         let node = scope.find_node().await?.node();
         let is_requested = maintenance::requested(scope, node.as_ref()).request.is_some();
@@ -371,7 +370,11 @@ pub(super) async fn abandon(scope: &mut Scope) -> Result<Action, StepError> {
 
 /// Writes the host down in the pool's status, where it stays until the host joins again.
 async fn note_unclean(scope: &Scope) -> Result<(), StepError> {
-    let host = UncleanHost { name: scope.name(), address: scope.instance.spec.host.address.clone(), time: Time::now() };
+    let host = UncleanHost {
+        name: scope.name(),
+        address: scope.instance.spec.host.address.clone(),
+        time: clock::now().into(),
+    };
     write_unclean(scope, |list| {
         list.retain(|h| h.name != host.name);
         list.push(host);

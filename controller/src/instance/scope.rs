@@ -24,7 +24,7 @@ use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
 use super::error::StepError;
-use crate::{context::Context, events::EventReason, traces::Outcome};
+use crate::{clock, context::Context, events::EventReason, traces::Outcome};
 use remote::RemoteError;
 use remote::ssh::{Connection, SshError};
 use wnp_core::{
@@ -88,7 +88,7 @@ impl Scope {
     pub(super) fn new(cx: Arc<Context>, instance: Arc<WindowsInstance>, pool: Arc<WindowsNodePool>) -> Self {
         // The only copy: nearly every reconcile describes its conditions again.
         let mut status = instance.status.clone().unwrap_or_default();
-        times::correct(&mut status, Timestamp::now());
+        times::correct(&mut status, clock::now());
         let trace = Trace::new(instance.status.as_ref().unwrap_or(&NO_STATUS));
         Self { cx, instance, pool, saved: None, status, begins: false, step_began: None, trace }
     }
@@ -133,13 +133,13 @@ impl Scope {
     /// makes no host of a paused pool join.
     pub(super) fn may_start(&self, grant: &Grant) -> bool {
         let begun = self.status.operation.as_ref().filter(|o| o.id == grant.id);
-        let waits = grant.type_ == GrantType::Provision && self.pool.spec.rollout().pause(Timestamp::now()).is_some();
+        let waits = grant.type_ == GrantType::Provision && self.pool.spec.rollout().pause(clock::now()).is_some();
         begun.map_or(!self.only_watches() && !waits, |o| self.cx.other_operator.is_gone() || o.has_changed_the_host())
     }
 
     /// How long a grant waits for a pause that ends by itself. That is no change of any object, which would bring another reconcile.
     pub(super) fn until_pause_ends(&self) -> Option<std::time::Duration> {
-        let now = Timestamp::now();
+        let now = clock::now();
         let pause = self.pool.spec.rollout().pause(now).filter(|_| self.instance.open_grant().is_some());
         let wait = std::time::Duration::try_from(pause?.end()?.duration_since(now)).unwrap_or_default();
         Some(wait.max(std::time::Duration::from_secs(1)))
@@ -147,7 +147,7 @@ impl Scope {
 
     /// The operation of this grant: the stored one if it is the same, otherwise a new one.
     pub(super) fn start_operation(&mut self, grant: &Grant, first_step: Step) -> &mut Operation {
-        let (epoch, now) = (self.cx.process.epoch, Time::now());
+        let (epoch, now) = (self.cx.process.epoch, clock::now().into());
         let is_other = |o: &Operation| o.id != grant.id || o.type_ != grant.type_;
         if self.status.operation.as_ref().is_some_and(is_other) {
             self.drop_operation();
@@ -313,7 +313,7 @@ impl Scope {
             self.observe_step();
             if let Some(operation) = &mut self.status.operation {
                 operation.step = step;
-                operation.step_start_time = Time::now();
+                operation.step_start_time = clock::now().into();
             }
             self.trace_step_begins();
         }
@@ -361,13 +361,13 @@ impl Scope {
     pub(super) fn in_step(&self) -> std::time::Duration {
         let since = self.status.operation.as_ref().and_then(|o| o.step_start_time.known());
         since.map_or(std::time::Duration::ZERO, |t| {
-            std::time::Duration::try_from(Timestamp::now().duration_since(t)).unwrap_or_default()
+            std::time::Duration::try_from(clock::now().duration_since(t)).unwrap_or_default()
         })
     }
 
     /// Brings conditions in line.
     pub(super) fn set_conditions(&mut self, situation: &Situation<'_>) {
-        describe(&mut self.status, situation, self.instance.metadata.generation, Timestamp::now());
+        describe(&mut self.status, situation, self.instance.metadata.generation, clock::now());
     }
 
     /// Notes when wicd's certificate ends, unless a later one is known.
@@ -380,7 +380,7 @@ impl Scope {
 
     /// Notes that the host answered.
     pub(super) fn mark_reachable(&mut self) {
-        reached(&mut self.status, Ok(()), self.instance.metadata.generation, Timestamp::now());
+        reached(&mut self.status, Ok(()), self.instance.metadata.generation, clock::now());
     }
 
     /// Notes what both sides have proven: which host this is, and which key it takes.
@@ -409,19 +409,19 @@ impl Scope {
         if matches!(error, StepError::Remote(RemoteError::Ssh(SshError::AuthenticationFailed { .. }))) {
             let before = self.status.key_refusal.take();
             let listed = self.cx.hosts.secrets.hashes(&self.instance.spec.host.private_keys).await.ok();
-            self.status.key_refusal = listed.map(|listed| key_refusal::again(before, listed, Timestamp::now()));
+            self.status.key_refusal = listed.map(|listed| key_refusal::again(before, listed, clock::now()));
         }
     }
 
     /// Notes that the host did not answer.
     pub(super) fn mark_unreachable(&mut self, error: &StepError) {
         let (reason, message, generation) = (error.reason(), error.to_string(), self.instance.metadata.generation);
-        reached(&mut self.status, Err((&reason, &message)), generation, Timestamp::now());
+        reached(&mut self.status, Err((&reason, &message)), generation, clock::now());
     }
 
     /// A failure after others, and how long the next attempt waits.
     pub(super) fn next_failure(&self, before: Option<&Failures>, error: &StepError) -> (Failures, std::time::Duration) {
-        let now = Timestamp::now();
+        let now = clock::now();
         let count = before.map_or(0, |f| f.count).saturating_add(1);
         let max = match error {
             // A correction by a person elsewhere is detected soon.
@@ -654,7 +654,7 @@ impl Scope {
 
 /// How long the attempt after these failures waits, if it does.
 pub(super) fn until(failures: &Failures, max: std::time::Duration) -> Option<std::time::Duration> {
-    let now = Timestamp::now();
+    let now = clock::now();
     let until = believed(failures.next_retry_time?.known()?, now, max);
     std::time::Duration::try_from(until.duration_since(now)).ok().filter(|d| !d.is_zero())
 }

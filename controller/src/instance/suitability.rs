@@ -5,7 +5,6 @@ use api::{
     conditions::{self, Status, kind, reason},
     host::HostState,
 };
-use jiff::Timestamp;
 use wnp_core::{
     operation::{
         preflight::Faults,
@@ -16,7 +15,7 @@ use wnp_core::{
 };
 
 use super::scope::Scope;
-use crate::events::EventReason;
+use crate::{clock, events::EventReason};
 
 /// Reports what the check before the first change has found. Warnings that are new get an event. A restart that the operation is about to
 /// make is none.
@@ -26,7 +25,7 @@ pub(super) fn report(scope: &mut Scope, of_pool: &Rendered, found: Result<(), &F
     let name = scope.name();
     let asked = Asked {
         restarts: leaves == Some(&state.machine.boot_id),
-        now: Timestamp::now(),
+        now: clock::now(),
         name_on_aws: is_on_aws.then_some(&name),
     };
     let warnings = preflight_warnings::in_words(&asked, state);
@@ -63,5 +62,5 @@ pub(super) fn report_accounts(scope: &mut Scope, of_pool: &Shared, state: &HostS
 
 fn set(scope: &mut Scope, type_: &'static str, status: Status, why: &str, message: &str) {
     let generation = scope.instance.metadata.generation;
-    conditions::set(&mut scope.status.conditions, type_, status, why, message, generation, Timestamp::now());
+    conditions::set(&mut scope.status.conditions, type_, status, why, message, generation, clock::now());
 }

@@ -4,7 +4,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use api::{Disruption, Grant, GrantType, Operation, Step, Time, names::key};
+use api::{Disruption, Grant, GrantType, Operation, Step, names::key};
 use k8s_openapi::api::core::v1::Node;
 use kube::runtime::controller::Action;
 
@@ -18,7 +18,7 @@ use super::{
     register::{request_restart, sync_node_metadata},
     scope::{Scope, Target},
 };
-use crate::{drain::release_cordon, events::EventReason};
+use crate::{clock, drain::release_cordon, events::EventReason};
 use wnp_core::{
     drain::cordon::cordoned_by,
     node::ready,
@@ -297,7 +297,7 @@ async fn done(scope: &mut Scope, node: Option<Arc<Node>>, target: &Target) -> Re
         scope.status.failed_version = None;
     }
     if operation.type_ == GrantType::Maintenance {
-        scope.status.last_maintenance_time = Some(Time::now());
+        scope.status.last_maintenance_time = Some(clock::now().into());
     } else if operation.type_ == GrantType::Update && !is_renewal && !operation.rolling_back {
         scope.status.last_maintenance_time = None;
     }
@@ -388,7 +388,7 @@ pub(super) async fn failed(scope: &mut Scope, error: &StepError) -> Result<bool,
         stored.boot_id_before = None;
         stored.boot_id_to_leave = None;
         stored.step = Step::Connect;
-        stored.step_start_time = Time::now();
+        stored.step_start_time = clock::now().into();
     }
     scope.retry_now();
     let back = operation.from_version.unwrap_or_default();
@@ -409,7 +409,7 @@ pub(super) async fn abort_operation(scope: &mut Scope) -> Result<(), StepError> 
     let is_withdrawn = || maintenance::requested(scope, node.as_deref()).request.is_none();
     if operation.type_ == GrantType::Maintenance && (operation.drain.is_some() || is_withdrawn()) {
         // It has had its turn. One that is withdrawn each time before the drain would come first each time.
-        scope.status.last_maintenance_time = Some(Time::now());
+        scope.status.last_maintenance_time = Some(clock::now().into());
     }
     scope.drop_operation();
     Ok(())

@@ -158,6 +158,8 @@ pub enum FaultOf {
     Release,
     /// The legacy operator works.
     OtherOperator,
+    /// The operator does not see the cluster as it is.
+    Sight,
 }
 
 /// All metrics.

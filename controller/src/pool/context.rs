@@ -26,7 +26,7 @@ impl PoolContext {
     pub(crate) fn warning(&self) -> Option<Warning> {
         let release = &self.hosts.release;
         let of_facts = release.fault().or_else(|| release.waits()).or_else(|| release.problems());
-        of_facts.or_else(|| self.at_start.clone())
+        of_facts.or_else(|| self.cluster.sight.clock_warning()).or_else(|| self.at_start.clone())
     }
 }
 

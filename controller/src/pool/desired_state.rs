@@ -26,7 +26,7 @@ use wnp_core::{
         grants::{Candidate, PendingChange, lost},
         lost_settings::{Loss, message},
         member::{Member, Wish, member},
-        progress::{Progress, Seen, Settings, UpdateLimit, course},
+        progress::{BlockedBy, Progress, Seen, Settings, UpdateLimit, course},
         version_diff::{self, Change},
     },
 };
@@ -184,6 +184,13 @@ impl DesiredState {
         } else {
             self.rendered.clone()
         }
+    }
+
+    /// Reports whether there is a version that hosts may join with: not one that has failed here, where the files of the one before are gone.
+    pub(super) fn has_version_for_new_hosts(&self, cx: &Context) -> bool {
+        let has_failed = matches!(self.course.gate.hold, BlockedBy::FailureLimit { rolled_back: false, .. });
+        let is_there = |rendered: &Arc<Rendered>| cx.hosts.release.get().has(rendered.files());
+        !has_failed || self.from.as_ref().is_some_and(is_there)
     }
 
     /// What is seen of one host.

@@ -27,18 +27,20 @@ use api::{
     names::{FINALIZER_POOL, MANAGER_POOL},
 };
 use jiff::Timestamp;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{
-    Api, Client, ResourceExt,
+    Api, Client, CustomResourceExt as _, ResourceExt,
     api::{Patch, PatchParams},
     runtime::controller::Action,
 };
 use serde_json::json;
 
-use crate::{events::EventReason, versions::VersionError};
+use crate::{clock, crds, events::EventReason, versions::VersionError};
 use wnp_core::{
     acts,
     inventory::{list::List, strays::strays},
     render::RenderError,
+    rollout::grants::Decision,
     status::{
         policies,
         pool::{self as status, refuse},
@@ -121,20 +123,28 @@ pub(crate) fn error_policy(pool: Arc<WindowsNodePool>, error: &PoolError, cx: Ar
 
 /// Reconciles one pool.
 pub(crate) async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<PoolContext>) -> Result<Action, PoolError> {
-    let now = Timestamp::now();
+    let now = clock::now();
     match reconcile_pool(&pool, &cx, now).await {
         // What a person or a payload has to correct stands in the status.
         Err(error) if !matches!(error, PoolError::Api { .. } | PoolError::Version(VersionError::Api { .. })) => {
-            store(&pool, refuse(&pool, error.reason(), &error.to_string(), now), &cx).await?;
+            store(&pool, refused(&pool, error.reason(), &error.to_string(), &cx), &cx).await?;
             Ok(Action::requeue(REFUSED_RETRY))
         }
         // So does what the API server will refuse again, for example because of a quota. It is tried again as after any other failure.
         Err(error) if error.is_refusal() => {
-            store(&pool, refuse(&pool, error.reason(), &error.to_string(), now), &cx).await?;
+            store(&pool, refused(&pool, error.reason(), &error.to_string(), &cx), &cx).await?;
             Err(error)
         }
         done => done,
     }
+}
+
+/// The status of a pool that cannot be worked on, with what is seen of its nodes all the same.
+pub(crate) fn refused(pool: &WindowsNodePool, reason: &str, message: &str, cx: &PoolContext) -> WindowsNodePoolStatus {
+    let mine = cx.caches.instances.of_pool(&pool.name_any());
+    let is_ready = |name: &String| cx.node(name).is_some_and(|node| wnp_core::node::ready(&node).0);
+    let ready = mine.iter().filter(|i| !i.is_leaving()).map(|i| i.name_any()).filter(is_ready).count();
+    refuse(pool, reason, message, Some(ready), clock::now())
 }
 
 async fn reconcile_pool(
@@ -172,7 +182,7 @@ async fn reconcile_pool(
     };
     let next = report(pool, &seen, &plan, cx, now);
     store(pool, next, cx).await?;
-    let observed = seen.timers(pool, cx, now);
+    let observed = seen.timers(pool, &plan.decision, cx, now);
     Ok(Timers { grant: plan.decision.next, contact: applied.next_contact, ..observed }.action(now))
 }
 
@@ -207,7 +217,7 @@ async fn report_plan(
     let mut next = status::planned(pool, &list, seen.list.hosts.len(), &seen.members, &seen.list.problems, now);
     policies::describe(&mut next, &cx.wicd.rights.policies(), true, now);
     store(pool, next, cx).await?;
-    Ok(seen.timers(pool, cx, now).action(now))
+    Ok(seen.timers(pool, &Decision::default(), cx, now).action(now))
 }
 
 /// The status of a pool whose plan was applied.
@@ -314,8 +324,29 @@ pub(crate) async fn store_status(
     pool: &WindowsNodePool,
     next: &WindowsNodePoolStatus,
 ) -> kube::Result<Option<WindowsNodePool>> {
+    apply_status(client, pool, wnp_core::status::apply::body(next)).await
+}
+
+/// Stores of a status what the CRD of the API server has, which may be of an earlier release.
+pub(crate) async fn store_known_status(
+    client: &Client,
+    pool: &WindowsNodePool,
+    next: &WindowsNodePoolStatus,
+) -> kube::Result<Option<WindowsNodePool>> {
+    let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let crd = crds.get(WindowsNodePool::crd_name()).await?;
+    let served = crd.spec.versions.iter().find(|version| version.name == api::names::VERSION);
+    let schema = served.map(|version| json!(version.schema)).unwrap_or_default();
+    let status = &schema["openAPIV3Schema"]["properties"]["status"];
+    apply_status(client, pool, crds::known(&wnp_core::status::apply::body(next), status)).await
+}
+
+async fn apply_status(
+    client: &Client,
+    pool: &WindowsNodePool,
+    mut value: serde_json::Value,
+) -> kube::Result<Option<WindowsNodePool>> {
     let api: Api<WindowsNodePool> = Api::all(client.clone());
-    let mut value = wnp_core::status::apply::body(next);
     if let Some(map) = value.as_object_mut() {
         map.remove("uncleanHosts");
     }

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt, runtime::reflector::ObjectRef};
 
 use super::PoolContext;
-use crate::inventory::hostname_probe::host_key_of;
+use crate::{clock, inventory::hostname_probe::host_key_of};
 use remote::ssh::HostKey;
 use wnp_core::inventory::{
     Entry, EntryError,
@@ -101,7 +101,7 @@ pub(super) async fn keep_second_nodes_out(pool: &str, resolved: &mut Resolved, c
                     "host {name}: its address {address} belongs to the Node {node}, which an operator created for it: name the entry {node}, or delete that Node if it is a leftover"
                 );
                 resolved.problems.push(EntryError { host: name.clone(), reason: "HostConflict", message });
-                next = Timestamp::now().checked_add(ASK_AGAIN).ok();
+                next = clock::now().checked_add(ASK_AGAIN).ok();
             }
         }
         resolved.hosts.remove(&name);
@@ -162,7 +162,7 @@ impl Owners {
             Ok(Some(_)) => Some(ASK_AGAIN),
             Err(_) => Some(RETRY),
         };
-        let soonest = self.0.values().filter_map(wait).min().and_then(|wait| Timestamp::now().checked_add(wait).ok());
+        let soonest = self.0.values().filter_map(wait).min().and_then(|wait| clock::now().checked_add(wait).ok());
         soonest.into_iter().chain(other).min()
     }
 }

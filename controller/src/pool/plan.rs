@@ -32,7 +32,7 @@ pub(super) fn decide(
     let changes = changes(&seen.list, &seen.mine, &version, pool, &|name| cx.caches.pools.get(&ObjectRef::new(name)));
     let candidates: Vec<Candidate> = seen.members.iter().map(|m| m.candidate.clone()).collect();
     let cap = cx.process.args.max_disruptions;
-    let decision = cx.disruptions.decide(&pool.name_any(), cap, disrupting, |others| {
+    let decision = cx.disruptions.decide(&pool.name_any(), cap, disrupting, now, |others| {
         grants::decide(&candidates, &Limits { others, ..seen.limits.clone() }, now)
     });
     Plan { changes, decision }

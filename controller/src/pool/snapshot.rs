@@ -31,7 +31,7 @@ use wnp_core::{
     },
     node::{self, applied::Applied, metadata},
     rollout::{
-        grants::Limits,
+        grants::{Decision, Limits},
         image_pull,
         key_rotation::Keys,
         maintenance_window::{self, WindowError, Windows},
@@ -102,6 +102,7 @@ impl Snapshot {
             not_ready_after: remediation.not_ready_after(),
             max_unhealthy: remediation.max_unhealthy(),
             others: None,
+            joins: desired.has_version_for_new_hosts(&cx),
         };
         let mut adoptable = BTreeMap::new();
         if intent == Intent::DryRun {
@@ -123,7 +124,13 @@ impl Snapshot {
     }
 
     /// Times at which what was observed changes by itself.
-    pub(super) fn timers(&self, pool: &WindowsNodePool, cx: &PoolContext, now: Timestamp) -> Timers {
+    pub(super) fn timers(
+        &self,
+        pool: &WindowsNodePool,
+        decision: &Decision,
+        cx: &PoolContext,
+        now: Timestamp,
+    ) -> Timers {
         let rollout = pool.spec.rollout();
         // An instance that has gone over to another pool wakes that one, and not the pool that is only waiting to be rid of it.
         let is_deleted = pool.metadata.deletion_timestamp.is_some();
@@ -135,7 +142,7 @@ impl Snapshot {
             window: self.window.as_ref().ok().and_then(timers::of_windows),
             pause: rollout.pause(now).and_then(Pause::end),
             available: soonest_available(&self.members, rollout.min_ready(), now, |name| cx.node(name)),
-            deadline: next_deadline(&self.members, pool, self.desired.course.status.as_ref(), now),
+            deadline: next_deadline(&self.members, pool, self.desired.course.status.as_ref(), decision, now),
             source: self.list.next,
             handed_over: (is_deleted && !self.list.moves.is_empty()).then(|| now + SignedDuration::from_secs(1)),
             ..Timers::default()

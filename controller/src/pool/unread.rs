@@ -4,7 +4,6 @@ use api::{
     WindowsNodePool,
     conditions::{self, Status, kind},
 };
-use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{
     Api, Client, Resource,
@@ -13,7 +12,7 @@ use kube::{
 };
 use serde_json::json;
 
-use crate::errors::said;
+use crate::{clock, errors::said};
 
 /// Reason of the conditions.
 const REASON: &str = "PoolUnreadable";
@@ -39,7 +38,7 @@ async fn store(client: &Client, name: &str, message: &str) -> kube::Result<()> {
     let known = pool.data["status"]["conditions"].clone();
     let mut conditions: Vec<Condition> = serde_json::from_value(known).unwrap_or_default();
     let before = conditions.clone();
-    let (generation, now) = (pool.meta().generation, Timestamp::now());
+    let (generation, now) = (pool.meta().generation, clock::now());
     for (type_, status) in [(kind::READY, Status::False), (kind::DEGRADED, Status::True), (kind::STALLED, Status::True)]
     {
         conditions::set(&mut conditions, type_, status, REASON, message, generation, now);

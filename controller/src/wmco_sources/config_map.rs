@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use api::{Host, InventoryStatus, Origin};
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, ResourceExt};
 
-use crate::context::Context;
+use crate::{clock, context::Context};
 use gitops::hosts::{Bad, windows_instances};
 use wnp_core::inventory::{Entry, EntryError, HostList, SourceError, SourceOutcome};
 
@@ -47,7 +47,7 @@ pub(crate) async fn ask(name: &str, cx: &Context) -> SourceOutcome {
         Ok(Some(map)) => {
             let data = map.data.clone().unwrap_or_default();
             let list = read(name, &data, map.resource_version().as_deref());
-            SourceOutcome::Listed(Box::new(HostList { read_at: Some(Timestamp::now()), ..list }))
+            SourceOutcome::Listed(Box::new(HostList { read_at: Some(clock::now()), ..list }))
         }
         Ok(None) => {
             let message = format!(
@@ -59,7 +59,7 @@ pub(crate) async fn ask(name: &str, cx: &Context) -> SourceOutcome {
         Err(error) => {
             let message = format!("the ConfigMap {name} could not be read: {}", crate::errors::said(&error));
             let trouble = SourceError { reason: "ApiError", message, stalls: false };
-            SourceOutcome::Unknown(trouble, Timestamp::now().checked_add(RETRY).ok())
+            SourceOutcome::Unknown(trouble, clock::now().checked_add(RETRY).ok())
         }
     }
 }

@@ -3,7 +3,11 @@
 use std::sync::{Arc, Mutex};
 
 use anyhow::{Context as _, Result, ensure};
-use api::{WindowsNodePool, conditions, conditions::kind, names::key};
+use api::{
+    WindowsNodePool, WindowsNodePoolSpec, conditions,
+    conditions::{kind, reason},
+    names::key,
+};
 use futures::StreamExt as _;
 use k8s_openapi::api::{
     core::v1::{Node, Pod},
@@ -11,7 +15,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, PostParams},
+    api::{DeleteParams, Patch, PatchParams, PostParams},
     runtime::{WatchStreamExt as _, watcher},
 };
 use rand::RngCore as _;
@@ -345,4 +349,48 @@ async fn what_is_deleted_by_hand_comes_back(world: &World) -> Result<Vec<SimHost
     ensure!(joined.iter().all(|bytes| *bytes > UNCHANGED), "{joined:?} bytes when they joined");
     ensure!(sent[0] > UNCHANGED && sent[1] < BESIDE, "{sent:?} bytes when they joined again");
     Ok(hosts)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn half_of_a_list_stays_until_a_person_confirms() -> Result<()> {
+    let world = World::new(SimOptions::default(), &[]).await?;
+    let hosts = world.hosts("half", 4).await?;
+    world.join("half", &spec(&hosts)).await?;
+    world.apply("half", &spec(&hosts[..1])).await?;
+    let is_held = |p: &WindowsNodePool| {
+        let status = pool_status(p);
+        has(&status.conditions, kind::INVENTORY_SYNCED, "False", reason::MASS_REMOVAL_BLOCKED)
+            && status.removals_to_confirm == 3
+    };
+    world.until("half", "it asks", is_held).await?;
+    for host in &hosts {
+        let instance = world.instance(host.name()).await?.context("no instance")?;
+        ensure!(!instance.is_leaving(), "{} leaves without a question", host.name());
+    }
+    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
+    let confirm = json!({"metadata": {"annotations": {key::APPROVE_REMOVAL: "3"}}});
+    pools.patch("half", &PatchParams::default(), &Patch::Merge(confirm)).await?;
+    for host in &hosts[1..] {
+        world.until_gone(host).await?;
+    }
+
+    // The owner's limit goes before the rule, in both directions.
+    for (limit, is_asked) in [(json!("100%"), false), (json!(1), true)] {
+        let removal = json!({"inventory": {"removal": {"maxRemovals": limit}}});
+        let with = |hosts: &[SimHost]| -> Result<WindowsNodePoolSpec> {
+            let mut spec = serde_json::to_value(spec(hosts))?;
+            spec["inventory"]["removal"] = removal["inventory"]["removal"].clone();
+            Ok(serde_json::from_value(spec)?)
+        };
+        world.join("half", &with(&hosts)?).await?;
+        world.apply("half", &with(&hosts[..if is_asked { 2 } else { 1 }])?).await?;
+        if is_asked {
+            world.until("half", "it asks for two of four, too", |p| pool_status(p).removals_to_confirm == 2).await?;
+        } else {
+            for host in &hosts[1..] {
+                world.until_gone(host).await?;
+            }
+        }
+    }
+    Ok(())
 }

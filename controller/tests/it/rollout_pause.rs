@@ -28,7 +28,7 @@ async fn a_pause_with_an_end_ends_by_itself() -> Result<()> {
         .until(POOL, "it names the end of the pause", |p| {
             let conditions = pool_status(p).conditions;
             has(&conditions, kind::PAUSED, "True", "Paused")
-                && has(&conditions, kind::READY, "True", "Paused")
+                && has(&conditions, kind::READY, "Unknown", "Paused")
                 && conditions::find(&conditions, kind::READY).is_some_and(|c| c.message.contains(&words))
         })
         .await?;

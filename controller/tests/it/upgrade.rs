@@ -23,7 +23,7 @@ use testbed::{
 use wnp_core::rollout::release_file::ReleaseFile;
 
 use crate::{
-    fleet::{World, entries, has, is_cordoned, is_ready, pool_status, spec_with},
+    fleet::{World, entries, has, is_cordoned, pool_status, spec_with},
     guide::Guide,
     rollout::until_updated,
     transcripts::copied,
@@ -130,7 +130,8 @@ async fn a_release_says_what_it_does_and_waits_for_those_who_have_a_say() -> Res
     world
         .until("held", "it is held", |p| {
             let status = pool_status(p);
-            has(&status.conditions, kind::UPDATED, "False", reason::PAUSED) && is_ready(p)
+            has(&status.conditions, kind::UPDATED, "False", reason::PAUSED)
+                && has(&status.conditions, kind::READY, "Unknown", reason::PAUSED)
         })
         .await?;
     world

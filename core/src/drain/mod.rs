@@ -3,6 +3,7 @@
 pub mod answer;
 pub mod classify;
 pub mod cordon;
+pub mod put_back;
 pub mod settings;
 
 use std::time::Duration;

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use api::{WindowsInstance, WindowsNodePool, act::Act, conditions::reason, names::key};
+use api::{IntOrPercent, WindowsInstance, WindowsNodePool, act::Act, conditions::reason, names::key};
 use kube::ResourceExt;
 
 use super::{
@@ -95,7 +95,8 @@ impl List {
             trouble: seen.trouble.as_deref().unwrap_or_default(),
             nameless: &nameless,
             pools: &unread.names(),
-            limit: &limit.map(|l| l.to_string()).unwrap_or_default(),
+            limit: &limit
+                .map_or_else(|| "fewer than half of them, if maxRemovals is not set".to_owned(), |l| l.to_string()),
         };
         let problem = EntryError { host: String::new(), reason: reason_of(hold), message: held.message(hold) };
         if hold == Hold::Missing {
@@ -113,7 +114,8 @@ impl List {
 /// Who deletes a pool wants its hosts to leave. They wait only until it is known which of them another pool lists.
 fn of_deleted_pool(change: Change<'_>) -> Verdict {
     let others = if change.others == Others::Pending { Others::Pending } else { Others::Read };
-    removals::decide(Change { gone: change.gone, of: change.of, others, ..Change::default() })
+    let limit = Some(IntOrPercent::Percent(100));
+    removals::decide(Change { gone: change.gone, of: change.of, others, limit, ..Change::default() })
 }
 
 fn reason_of(hold: Hold) -> &'static str {

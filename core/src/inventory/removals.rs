@@ -5,6 +5,9 @@
 
 use api::{IntOrPercent, WindowsNodePool, names::key};
 
+/// Number of hosts from which on a change that takes out half of them or more is confirmed first, where the pool sets no limit.
+const MASS: usize = 3;
+
 /// A change of the list that takes hosts out.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Change<'a> {
@@ -18,7 +21,7 @@ pub struct Change<'a> {
     pub nameless: bool,
     /// What is known of the lists of the other pools: a host may have gone over to one of them.
     pub others: Others,
-    /// How many one change may take out; `None`: all.
+    /// How many one change may take out; `None`: fewer than three, or fewer than half.
     pub limit: Option<IntOrPercent>,
     /// The revision of the list.
     pub revision: Option<&'a str>,
@@ -100,7 +103,10 @@ pub fn decide(change: Change<'_>) -> Verdict {
     if revision.is_some_and(|r| Some(r) == approved && !is_number(r)) && list != Presence::Missing && !nameless {
         return Verdict::Confirmed;
     }
-    let too_many = || limit.is_some_and(|l| gone > usize::try_from(l.of(count(of))).unwrap_or(usize::MAX));
+    let too_many = || match limit {
+        Some(limit) => gone > usize::try_from(limit.of(count(of))).unwrap_or(usize::MAX),
+        None => gone >= MASS && gone.saturating_mul(2) >= of,
+    };
     match list {
         Presence::Missing => Verdict::Held(Hold::Missing),
         Presence::Machines => Verdict::Held(Hold::Machines),
@@ -155,7 +161,12 @@ mod tests {
         for (about, change, expected) in [
             ("nothing goes", limited(0, int(1)), Go),
             ("an entry is taken out", ten(1), Go),
-            ("nearly all are taken out", ten(9), Go),
+            ("less than half are taken out", ten(4), Go),
+            ("half are taken out", ten(5), Held(Hold::TooMany)),
+            ("and the limit of the pool is higher", limited(5, percent(100)), Go),
+            ("half of a few are taken out", Change { of: 4, ..ten(2) }, Go),
+            ("three of four are taken out", Change { of: 4, ..ten(3) }, Held(Hold::TooMany)),
+            ("and their number is confirmed", approved(Change { of: 4, ..ten(3) }, "3"), Confirmed),
             ("as many as may", limited(1, int(1)), Go),
             ("one too many", limited(2, int(1)), Held(Hold::TooMany)),
             ("a share", Change { of: 20, ..limited(2, percent(10)) }, Go),

@@ -54,8 +54,49 @@ pub struct Limits {
     pub not_ready_after: Duration,
     /// When more nodes than this are not Ready, the cause is elsewhere.
     pub max_unhealthy: IntOrPercent,
-    /// How many more nodes may be disturbed under the limit over all pools; `None`: there is no such limit.
-    pub others: Option<u32>,
+    /// What the limit over all pools leaves; `None`: there is no such limit.
+    pub others: Option<Share>,
+    /// Whether there is a version for hosts that join: not the one that has failed here, if the files of no other are there.
+    pub joins: bool,
+}
+
+/// What the limit over all pools leaves to one of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Share {
+    /// How many more nodes may be disturbed.
+    pub left: u32,
+    /// The limit.
+    pub cap: u32,
+    /// Pools that use it.
+    pub pools: Vec<String>,
+    /// Since when nothing is left.
+    pub since: Option<Timestamp>,
+}
+
+/// What keeps every node that waits from its change, while no node that works is being changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UsedUp {
+    /// Nodes that do not work use up `maxUnavailable`.
+    Unavailable {
+        /// Their names.
+        nodes: Vec<String>,
+        /// The limit.
+        cap: u32,
+        /// Since when the last of them does not work.
+        since: Option<Timestamp>,
+    },
+    /// Other pools use up the limit over all pools.
+    OtherPools(Share),
+}
+
+impl UsedUp {
+    /// Since when the nodes wait.
+    pub fn since(&self) -> Option<Timestamp> {
+        match self {
+            Self::Unavailable { since, .. } => *since,
+            Self::OtherPools(share) => share.since,
+        }
+    }
 }
 
 /// A grant to write.
@@ -98,6 +139,8 @@ pub struct Decision {
     pub too_many_unhealthy: bool,
     /// Nodes that are to be changed and have no grant for it, in their order.
     pub waiting: Vec<String>,
+    /// Why none of these gets its turn, though nothing holds the change up.
+    pub used_up: Option<UsedUp>,
 }
 
 /// Decides. The same state gives the same decision, whatever the order of `candidates`.
@@ -165,7 +208,7 @@ impl<'a> Plan<'a> {
         let busy = count(candidates, |s| pays(s) && is_busy(s));
         let fixed = count(candidates, |s| pays(s) && is_busy(s) && !is_seated(s));
         let (hands, revived) = disturbed(candidates, cap);
-        let budget = cap.saturating_sub(busy).min(limits.others.unwrap_or(u32::MAX));
+        let budget = cap.saturating_sub(busy).min(limits.others.as_ref().map_or(u32::MAX, |share| share.left));
         // When so many are down at once, they may all come back at any moment: no more are in the middle of a change then than
         // might be if they worked.
         let too_many_down = is_too_many_down(candidates, limits.max_unhealthy);
@@ -319,7 +362,7 @@ impl<'a> Plan<'a> {
             }
         }
         for candidate in new.iter().filter(|s| s.grant.is_none() && !s.held) {
-            if !self.limits.paused && !self.waits(candidate) && take(&mut free) {
+            if !self.limits.paused && self.limits.joins && !self.waits(candidate) && take(&mut free) {
                 self.give(candidate, GrantType::Provision);
             }
         }
@@ -642,8 +685,31 @@ impl<'a> Plan<'a> {
         self.candidates.iter().filter_map(of).min()
     }
 
+    /// What uses up the places of working nodes, while none of them is being changed. A node that has just come back is no cause: its place is free
+    /// again by itself.
+    fn used_up(&self) -> Option<UsedUp> {
+        let is_granted = |s: &Candidate| match self.verdicts.get(s.name.as_str()) {
+            Some(Verdict::Keep) => disturbs(s.grant, s.grant_disruption),
+            Some(Verdict::Give(grant)) => disturbs(Some(grant.type_), grant.disruption),
+            None => false,
+        };
+        let is_changed = |s: &&Candidate| s.joined && s.ready && (s.begun || is_granted(s));
+        if !self.may_change() || self.budget > 0 || self.candidates.iter().any(is_changed) {
+            return None;
+        }
+        if let Some(share) = self.limits.others.as_ref().filter(|share| share.left == 0 && !share.pools.is_empty()) {
+            return Some(UsedUp::OtherPools(share.clone()));
+        }
+        let is_down = |s: &&&Candidate| self.is_base(s) && !s.available && (!s.ready || s.cordoned);
+        let down: Vec<&Candidate> = self.candidates.iter().filter(is_down).copied().collect();
+        let since = down.iter().filter_map(|s| s.down_since).max();
+        let nodes = down.iter().map(|s| s.name.clone()).collect();
+        (down.len() >= self.cap as usize).then_some(UsedUp::Unavailable { nodes, cap: self.cap, since })
+    }
+
     fn decision(self) -> Decision {
         let mut decision = Decision {
+            used_up: self.used_up(),
             allowed_disruptions: if self.may_change() { self.budget } else { 0 },
             next: self.next(),
             too_many_unhealthy: self.lost.too_many || self.too_many_down,
@@ -688,6 +754,9 @@ impl<'a> Plan<'a> {
         };
         if self.candidates.iter().any(is_freed) {
             decision.placed.clear();
+        }
+        if waiting.is_empty() {
+            decision.used_up = None;
         }
         waiting.sort_by_cached_key(|s| self.rank(s));
         decision.waiting = waiting.into_iter().map(|s| s.name.clone()).collect();

@@ -10,7 +10,7 @@ fn images_on_a_few_hosts_at_a_time() {
     let failed = |s, candidate| Candidate { images_wait_until: at(s), ..bare(candidate) };
     let paused = Limits { paused: true, ..limits() };
     let closed = Limits { open: false, ..limits() };
-    let spent = Limits { max_unavailable: IntOrPercent::Int(0), others: Some(0), ..limits() };
+    let spent = Limits { max_unavailable: IntOrPercent::Int(0), others: Some(Share::default()), ..limits() };
     let one = Limits { max_pulling: 1, ..limits() };
     let quiet = |s: Candidate| Candidate {
         change: s.change.clone().map(|c| PendingChange { disruption: Disruption::None, ..c }),

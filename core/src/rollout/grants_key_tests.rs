@@ -10,7 +10,7 @@ fn keys_one_host_at_a_time() {
     let failed = |s, candidate| Candidate { key_waits_until: at(s), ..keyless(candidate) };
     let paused = Limits { paused: true, ..limits() };
     let closed = Limits { open: false, ..limits() };
-    let spent = Limits { max_unavailable: IntOrPercent::Int(0), others: Some(0), ..limits() };
+    let spent = Limits { max_unavailable: IntOrPercent::Int(0), others: Some(Share::default()), ..limits() };
     check(vec![
         ("one", vec![keyless(node("b")), keyless(node("a"))], limits(), vec![("a", Some(RotateKey))]),
         ("the others wait", vec![granted(keyless(node("b")), RotateKey), keyless(node("a"))], limits(), vec![]),

@@ -23,6 +23,7 @@ pub(super) fn limits() -> Limits {
         not_ready_after: Duration::from_mins(10),
         max_unhealthy: IntOrPercent::Percent(50),
         others: None,
+        joins: true,
     }
 }
 
@@ -300,7 +301,11 @@ fn updates() {
     let paused = Limits { paused: true, ..limits() };
     let closed = Limits { open: false, ..limits() };
     let two = Limits { max_unavailable: IntOrPercent::Int(2), ..limits() };
-    let capped = |n| Limits { others: Some(n), max_unavailable: IntOrPercent::Int(2), ..limits() };
+    let capped = |n| Limits {
+        others: Some(Share { left: n, ..Share::default() }),
+        max_unavailable: IntOrPercent::Int(2),
+        ..limits()
+    };
     let none = |name| staged(changed_by(Disruption::None, node(name)));
     let quiet = |name| Candidate { grant_disruption: Some(Disruption::None), ..to(V2, Update, none(name)) };
     check(vec![

@@ -286,7 +286,7 @@ fn check(candidates: &[Candidate], limits: &Limits, now: Timestamp) -> Result<De
     let pairs = || candidates.iter().zip(&after);
     let new = pairs().filter(|(old, new)| base(new) && takes_one(new) && !takes_one(old)).count();
     prop_assert!(new == 0 || before + new <= cap, "{new} more than {before}: {decision:?}");
-    prop_assert!(limits.others.is_none_or(|others| new <= others as usize), "{decision:?}");
+    prop_assert!(limits.others.as_ref().is_none_or(|share| new <= share.left as usize), "{decision:?}");
 
     // A node that was down when its operation was granted may be up again: no more than may be disturbed are, whatever they were.
     let losing = |candidates: &[Candidate]| candidates.iter().filter(|s| loses_pods(s)).count();
@@ -402,7 +402,7 @@ fn check(candidates: &[Candidate], limits: &Limits, now: Timestamp) -> Result<De
     prop_assert_eq!(&decide(&other, limits, now), &decision);
 
     // What is written leads to a state in which there is nothing more to write.
-    let limits = &Limits { others: limits.others.map(|_| 0), ..limits.clone() };
+    let limits = &Limits { others: limits.others.as_ref().map(|_| Share::default()), ..limits.clone() };
     let mut next = decide(&after, limits, now);
     for _ in 0..3 {
         for candidate in &mut after {
@@ -525,7 +525,8 @@ prop_compose! {
             remediation: if repairs { RemediationType::Reconfigure } else { RemediationType::None },
             not_ready_after: Duration::from_mins(10),
             max_unhealthy,
-            others,
+            others: others.map(|left| Share { left, ..Share::default() }),
+            joins: true,
         }
     }
 }

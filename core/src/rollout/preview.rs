@@ -173,6 +173,7 @@ mod tests {
             not_ready_after: Duration::from_mins(10),
             max_unhealthy: IntOrPercent::Percent(20),
             others: None,
+            joins: true,
         }
     }
 

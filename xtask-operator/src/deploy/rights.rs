@@ -2,7 +2,7 @@
 
 use std::iter;
 
-use api::names::{GROUP, KEPT_FACTS, METRICS_CA, USER_DATA_SECRET, WMCO_LOCK};
+use api::names::{GROUP, KEPT_FACTS, LEASE, METRICS_CA, USER_DATA_SECRET, WMCO_LOCK};
 use k8s_openapi::api::{
     core::v1::ServiceAccount,
     rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject},
@@ -76,6 +76,7 @@ const CLUSTER: &[Rule] = &[
     rule(&[""], &["nodes"], &["get", "list", "watch", "patch", "delete"]).why("Nodes: kubelet creates them."),
     rule(&[""], &["pods"], &["list", "delete"]).why("Drain. Whether the Pod of the Windows Machine Config Operator still works."),
     rule(&[""], &["configmaps"], &["get", "list", "watch"]).named(&[WMCO_LOCK]).why("Whether the Windows Machine Config Operator works. Its own namespace may not be there, so this is in no Role."),
+    rule(&["coordination.k8s.io"], &["leases"], &["list"]).named(&[LEASE]).why("Whether another installation of this operator leads, in another namespace."),
     rule(&[""], &["pods/eviction"], &["create"]).why("Drain, within PodDisruptionBudgets."),
     rule(&["apps"], &["daemonsets"], &["get"]).why("Drain: a pod of a DaemonSet that exists stays."),
     rule(&["storage.k8s.io"], &["volumeattachments"], &["list"]).why("Drain: volumes are to be detached before a node changes."),

@@ -1,6 +1,7 @@
 //! What becomes spans of the trace of an operation. They are sent when the status that knows of them is stored: an operator that was overtaken
 //! reports nothing.
 
+use crate::clock;
 use api::{Operation, Step, WindowsInstanceStatus};
 use jiff::Timestamp;
 use opentelemetry_sdk::trace::SpanData;
@@ -26,7 +27,7 @@ pub(super) struct Trace {
 impl Trace {
     pub(super) fn new(stored: &WindowsInstanceStatus) -> Self {
         let failed_step = stored.failures.as_ref().filter(|f| f.next_retry_time.is_some()).map(|f| f.step);
-        Self { began: Timestamp::now(), failed_step, step_began: None, failure: None, ended: Vec::new() }
+        Self { began: clock::now(), failed_step, step_began: None, failure: None, ended: Vec::new() }
     }
 }
 
@@ -52,12 +53,12 @@ impl Scope {
         }
         self.status.trace_id = id;
         let trace = &mut self.trace;
-        (trace.failed_step, trace.step_began, trace.failure) = (None, Some(Timestamp::now()), None);
+        (trace.failed_step, trace.step_began, trace.failure) = (None, Some(clock::now()), None);
     }
 
     /// The step that is announced begins.
     pub(in crate::instance) fn trace_step_begins(&mut self) {
-        (self.trace.failed_step, self.trace.step_began) = (None, Some(Timestamp::now()));
+        (self.trace.failed_step, self.trace.step_began) = (None, Some(clock::now()));
     }
 
     /// The step that is announced goes on, or is tried again.
@@ -77,7 +78,7 @@ impl Scope {
         let retried = self.trace.failed_step.map(|_| self.trace.began);
         let span = self.subject().map(|(subject, operation)| {
             let start = self.trace.step_began.or(retried).or_else(|| operation.step_start_time.known());
-            let now = Timestamp::now();
+            let now = clock::now();
             step_span(subject, step, (start.unwrap_or(now), now), how)
         });
         self.trace.ended.extend(span);
@@ -92,7 +93,7 @@ impl Scope {
     /// The operation is over.
     pub(in crate::instance) fn trace_ends(&mut self, how: Outcome<'_>) {
         let span = self.subject().map(|(subject, operation)| {
-            let now = Timestamp::now();
+            let now = clock::now();
             let start = operation.start_time.known().unwrap_or(now);
             operation_span(subject, (start, now), how)
         });

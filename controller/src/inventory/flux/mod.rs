@@ -19,7 +19,7 @@ use reqwest::Url;
 use tokio::sync::Semaphore;
 
 use super::files::{Changes, placed, refused};
-use crate::args::Run;
+use crate::{args::Run, clock};
 use object::{Artifact, Object, source};
 use server::{Servers, shown};
 pub(crate) use watching::run;
@@ -130,7 +130,7 @@ impl Kept {
             Err(refusal) => return self.outcome(Some(refusal), after(INTERVAL)),
         };
         let refuse = |trouble: SourceError| Some((trouble, Some(artifact.revision.clone())));
-        match self.step(artifact, Timestamp::now()) {
+        match self.step(artifact, clock::now()) {
             Fetching::Keep => {
                 self.refused = None;
                 self.note(artifact);
@@ -189,7 +189,7 @@ impl Kept {
             return SourceOutcome::Unknown(trouble.unwrap_or_else(nothing), next);
         };
         let mut listing = HostList::clone(&in_use.listing);
-        (listing.next, listing.trouble, listing.read_at) = (next, trouble, Some(Timestamp::now()));
+        (listing.next, listing.trouble, listing.read_at) = (next, trouble, Some(clock::now()));
         if let Some(status) = &mut listing.status {
             status.refused_revision = revision.flatten();
         }
@@ -198,7 +198,7 @@ impl Kept {
 }
 
 fn after(wait: Duration) -> Option<Timestamp> {
-    Timestamp::now().checked_add(wait).ok()
+    clock::now().checked_add(wait).ok()
 }
 
 /// Artifacts that are fetched at a time. Each may have dozens of megabytes, and takes a thread.

@@ -15,7 +15,6 @@ use gitops::{
     Limits,
     repository::{Access, Head, Proxy, Repository, Request},
 };
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use sha2::{Digest as _, Sha256};
@@ -23,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{CachedRepository, Key, evaluate::trouble};
 use crate::{
+    clock,
     inventory::flux::server::shown,
     metrics::Metrics,
     reconcile_trigger::ReconcileTrigger,
@@ -49,7 +49,7 @@ pub(super) async fn look(looker: Looker, key: Key, remote: Arc<CachedRepository>
     let result = catch(fetch(&looker, &key, &remote, &git)).await.unwrap_or_else(|fault| {
         Err(SourceError { reason: Panicked::REASON, message: fault.to_string(), stalls: false })
     });
-    let now = Timestamp::now();
+    let now = clock::now();
     let pools = {
         let mut state = remote.lock();
         state.looking = false;

@@ -21,7 +21,7 @@ use kube::{Api, Client, ResourceExt};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use crate::{args::Run, metrics::Metrics, reconcile_trigger::ReconcileTrigger};
+use crate::{args::Run, clock, metrics::Metrics, reconcile_trigger::ReconcileTrigger};
 use evaluate::{Task, evaluate, source};
 use fetch::{Looker, look, on_disk, secret};
 use wnp_core::inventory::{HostList, SourceError, SourceOutcome, ownership::Begun, revision_policy};
@@ -125,7 +125,7 @@ impl GitSources {
         let (name, key) = (pool.name_any(), Key::of(git));
         let remote = self.remote(&name, &key);
         let requested = pool.annotations().get(key::RECONCILE_REQUESTED);
-        if remote.is_due(&name, git, requested, begun, Timestamp::now()) {
+        if remote.is_due(&name, git, requested, begun, clock::now()) {
             let looked = remote.looked.notified();
             tokio::spawn(look(self.clone_for_look(), key, remote.clone(), git.clone(), begun));
             if waits {

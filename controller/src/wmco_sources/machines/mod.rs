@@ -6,7 +6,7 @@ mod watching;
 use std::sync::Arc;
 
 use api::{MachineSetRef, WindowsInstance, WindowsNodePool};
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 use kube::{
     Api, Client, ResourceExt,
     api::{DynamicObject, ListParams},
@@ -14,7 +14,7 @@ use kube::{
 
 pub(super) use watching::run;
 
-use crate::{context::Context, events::EventReason, machines::served};
+use crate::{clock, context::Context, events::EventReason, machines::served};
 use wnp_core::{
     inventory::{HostList, SourceError, SourceOutcome},
     machines::{
@@ -49,7 +49,7 @@ pub(crate) async fn ask(pool: &WindowsNodePool, reference: &MachineSetRef, cx: &
             Err(error) => {
                 let message = format!("{source} could not be read: {}", crate::errors::said(&error));
                 let trouble = SourceError { reason: "ApiError", message, stalls: false };
-                return SourceOutcome::Unknown(trouble, Timestamp::now().checked_add(RETRY).ok());
+                return SourceOutcome::Unknown(trouble, clock::now().checked_add(RETRY).ok());
             }
         }
     };
@@ -67,7 +67,7 @@ pub(crate) async fn ask(pool: &WindowsNodePool, reference: &MachineSetRef, cx: &
         instances: mine.filter_map(|i| of_machine(i)).collect(),
     };
     let departures = Some(departures(source.group, &machines, &here));
-    let read_at = Some(Timestamp::now());
+    let read_at = Some(clock::now());
     SourceOutcome::Listed(Box::new(HostList { departures, read_at, ..list(&source, &machines, &beside) }))
 }
 

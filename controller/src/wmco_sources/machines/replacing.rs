@@ -10,7 +10,6 @@ use api::{
     MachineGroup, WindowsInstance, WindowsNodePool,
     names::{USER_DATA_SECRET, key},
 };
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, ResourceExt,
@@ -18,7 +17,7 @@ use kube::{
 };
 
 use super::{super::user_data, listed};
-use crate::{context::Context, events::EventReason};
+use crate::{clock, context::Context, events::EventReason};
 use wnp_core::{
     machines::{
         read::{Machine, MachineSet, Source, reference},
@@ -133,7 +132,7 @@ async fn refuses(cx: &Context, machine: &Machine, instance: &WindowsInstance) ->
         Meaning::Nothing => return None,
         Meaning::Unclear(why) => Some(why.into()),
         Meaning::LockedOut => {
-            stays(&pool, held, is_node, Timestamp::now()).or_else(|| left_to(cx, machine, node.as_deref()))
+            stays(&pool, held, is_node, clock::now()).or_else(|| left_to(cx, machine, node.as_deref()))
         }
     };
     Some(Refuses { is_node, stays })

@@ -9,7 +9,10 @@ use api::{
 
 use crate::{
     enumeration::first_names,
-    rollout::{grants::Decision, member::Member},
+    rollout::{
+        grants::{Decision, UsedUp},
+        member::Member,
+    },
 };
 
 /// Reason and message.
@@ -69,6 +72,34 @@ pub(super) fn by_cordon(members: &[Member], decision: &Decision) -> Option<Block
         Act::Hold(only(&names))
     );
     Some((reason::BLOCKED_BY_CORDON, message))
+}
+
+/// What uses up the places of the nodes that are to be changed, so that none of them gets its turn.
+pub(super) fn used_up(decision: &Decision) -> Option<Blocked> {
+    let n = decision.waiting.len();
+    let wait = format!("{n} to be updated {}", if n == 1 { "waits" } else { "wait" });
+    let message = match decision.used_up.as_ref()? {
+        UsedUp::Unavailable { nodes, cap, .. } => format!(
+            "{wait}: rollout.maxUnavailable ({cap}) is used up by {}, which {} not work. Repair {}, or hold each, so that it does not count: {}",
+            first_names(nodes),
+            if nodes.len() == 1 { "does" } else { "do" },
+            if nodes.len() == 1 { "it" } else { "them" },
+            Act::Hold(only(nodes))
+        ),
+        UsedUp::OtherPools(share) => format!(
+            "{wait}: the limit over all pools (--max-disruptions {}) is used up by {} {}; see what keeps {} there",
+            share.cap,
+            if share.pools.len() == 1 { "the pool" } else { "the pools" },
+            first_names(&share.pools),
+            if share.pools.len() == 1 { "it" } else { "them" },
+        ),
+    };
+    Some((reason::DISRUPTIONS_USED_UP, message))
+}
+
+/// Nodes that people have cordoned, whether or not they are to be changed.
+pub(super) fn cordoned(members: &[Member]) -> Vec<String> {
+    names(members, |m| m.candidate.cordoned && m.candidate.joined && !m.candidate.held && !m.candidate.leaving)
 }
 
 fn names(members: &[Member], which: impl Fn(&Member) -> bool) -> Vec<String> {

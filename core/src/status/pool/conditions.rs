@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     enumeration::first_names,
-    rollout::{image_pull, key_rotation::Standing, member::Member, progress::BlockedBy},
+    rollout::{grants::Decision, image_pull, key_rotation::Standing, member::Member, progress::BlockedBy},
 };
 
 /// What becomes of a condition.
@@ -57,16 +57,16 @@ impl<'a> View<'a> {
         now: Timestamp,
     ) -> Self {
         let pause = pool.spec.rollout().pause(now);
-        let held = held(pool, seen, pause);
+        let held = held(pool, seen, pause, now);
         let act = act(seen, groups, &to_update(seen, held.as_ref()));
-        Self { pool, seen, groups, trouble: worst(pool, pause, seen, groups), held, act, pause }
+        Self { pool, seen, groups, trouble: worst(pool, pause, seen, groups, now), held, act, pause }
     }
 
     /// Whether each entry of the list is used, and the list is what it must be.
     pub(super) fn inventory_synced(&self) -> Next {
         let (list, strays) = (self.seen.list, strays_in_words(self.seen.strays));
         match list.problems.first() {
-            None => set(Status::True, reason::SUCCEEDED, format!("{} hosts{strays}", list.hosts.len())),
+            None => set(Status::True, reason::SUCCEEDED, format!("{}{strays}", hosts(list.hosts.len()))),
             Some(first) => {
                 let mut all = list.problems.iter().map(|p| p.message.as_str()).take(3).collect::<Vec<_>>().join("; ");
                 if let Some(more) = list.problems.len().checked_sub(3).filter(|more| *more > 0) {
@@ -138,6 +138,12 @@ impl<'a> View<'a> {
             return set(Status::False, why, message);
         }
         let groups = self.groups;
+        let under_way = [&groups.updating, &groups.staging, &groups.joining, &groups.repairing, &groups.leaving];
+        if let Some(pause) = self.pause
+            && under_way.iter().all(|names| names.is_empty())
+        {
+            return set(Status::False, reason::PAUSED, format!("{pause}; {}", self.act));
+        }
         let rolled_back = self.seen.course.status.as_ref().is_some_and(|r| r.rolled_back);
         let to_update = to_update(self.seen, self.held.as_ref());
         let why = if !(groups.updating.is_empty() && groups.staging.is_empty() && to_update.is_empty()) {
@@ -159,7 +165,7 @@ impl<'a> View<'a> {
         let all = self.seen.list.hosts.len();
         let nodes = match groups.outdated.len() {
             0 => format!("{} of {all} nodes Ready", groups.ready.len()),
-            n => format!("{} of {all} nodes Ready, {} updated", groups.ready.len(), all.saturating_sub(n)),
+            _ => format!("{} of {all} nodes Ready, {} updated", groups.ready.len(), groups.updated),
         };
         let with = |message: &str| {
             // A Secret that is missing fails hosts, and keeps keys as they are.
@@ -170,23 +176,34 @@ impl<'a> View<'a> {
         let hopeful = act.is_empty() || (groups.failing.is_empty() && groups.stuck.is_empty());
         let has_problem = !self.seen.list.problems.is_empty();
         match (&self.trouble, &self.held, act.is_empty()) {
-            (_, Some(held), _) if held.stalls => set(Status::False, held.reason, with(&held.message)),
+            (trouble, Some(held), _) if held.stalls => {
+                let trouble = trouble.as_ref().map(|t| t.message.as_str()).filter(|t| !t.contains(&held.message));
+                let parts = [held.message.as_str()].into_iter().chain(trouble);
+                set(Status::False, held.reason, with(&parts.collect::<Vec<_>>().join("; ")))
+            }
             (None, Some(held), true) if held.waits => set(Status::Unknown, held.reason, with(&held.message)),
             (None, None, true) => match self.pause {
                 Some(pause) => set(Status::True, reason::PAUSED, with(&pause.to_string())),
                 None if !groups.maintained.is_empty() => set(Status::True, reason::IN_MAINTENANCE, with("")),
                 None => set(Status::True, reason::SUCCEEDED, with("")),
             },
+            // What a pause keeps from its end is not in place.
+            (None, Some(held), true) if held.reason == reason::PAUSED => {
+                set(Status::Unknown, held.reason, with(&held.message))
+            }
             (None, Some(held), true) => set(Status::True, held.reason, with(&held.message)),
-            (Some(Trouble { reason, message }), ..) if !hopeful || act.is_empty() || has_problem => {
-                set(Status::False, reason, with(message))
+            (Some(Trouble { reason, message }), held, _) if !hopeful || act.is_empty() || has_problem => {
+                // One fault must not hide what else is to be known.
+                let held = held.as_ref().map(|held| held.message.as_str()).filter(|held| !message.contains(held));
+                let parts = [message.as_str()].into_iter().chain(held);
+                set(Status::False, reason, with(&parts.collect::<Vec<_>>().join("; ")))
             }
             (trouble, ..) => {
                 let pause = self.pause.map(|pause| pause.to_string());
                 let parts = trouble.iter().map(|t| t.message.as_str()).chain(pause.as_deref()).chain([act.as_str()]);
                 let message = with(&parts.collect::<Vec<_>>().join("; "));
                 if pause.is_some() {
-                    set(Status::True, reason::PAUSED, message)
+                    set(Status::Unknown, reason::PAUSED, message)
                 } else {
                     set(Status::Unknown, reason::PROGRESSING, message)
                 }
@@ -211,12 +228,16 @@ impl<'a> View<'a> {
         ["being deleted".to_owned()].into_iter().chain(trouble).chain(pause).chain(act).collect::<Vec<_>>().join("; ")
     }
 
-    /// What a person must know whatever happens: a pause, nodes on hold, nodes in maintenance, and keys and accounts that cannot be used. The
+    /// What a person must know whatever happens: a pause, nodes on hold, cordoned nodes, nodes in maintenance, and keys and accounts that cannot be used. The
     /// nodes work all the same.
     fn asides(&self) -> impl Iterator<Item = String> {
         let is_said = self.held.as_ref().is_some_and(|h| h.reason == reason::ON_HOLD);
         let held = Some(blocked::held(self.seen.members)).filter(|held| !is_said && !held.is_empty());
         let on_hold = held.map(|held| format!("{} on hold: {}", held.len(), first_names(&held)));
+        let cordoned = Some(blocked::cordoned(self.seen.members)).filter(|cordoned| !cordoned.is_empty());
+        let cordoned = cordoned.filter(|_| self.held.as_ref().is_none_or(|h| h.reason != reason::BLOCKED_BY_CORDON));
+        let cordoned =
+            cordoned.map(|names| format!("{} cordoned, not by the operator: {}", names.len(), first_names(&names)));
         let maintained = Some(&self.groups.maintained).filter(|names| !names.is_empty());
         let maintained = maintained.map(|names| format!("{} in maintenance: {}", names.len(), first_names(names)));
         let accounts = |m: &&Member| {
@@ -237,6 +258,7 @@ impl<'a> View<'a> {
         pause
             .into_iter()
             .chain(on_hold)
+            .chain(cordoned)
             .chain(maintained)
             .chain(without)
             .chain(self.keys_trouble().map(|(_, message)| message))
@@ -249,21 +271,21 @@ impl<'a> View<'a> {
         Some((why, message))
     }
 
-    /// Whether only a person can help. An operation that goes on for too long while a person has paused the pool does not count, if that pool is
-    /// Ready: kstatus would call it failed.
+    /// Whether only a person can help. An operation that goes on for too long while a person has paused the pool does not count, if nothing else is
+    /// wrong: kstatus would call it failed.
     pub(super) fn stalled(&self) -> Next {
         let limit = self.pool.spec.rollout().progress_deadline().as_secs();
         let overdue = || {
             let names = &self.groups.overdue;
             let message = || format!("for more than {limit} s: {}", failure_or_names(names, self.seen));
-            let is_paused = matches!(self.ready(), Next::Set(Status::True, why, _) if why == reason::PAUSED);
+            let is_paused = matches!(self.ready(), Next::Set(_, why, _) if why == reason::PAUSED);
             (!names.is_empty() && !is_paused).then(|| (reason::PROGRESS_DEADLINE_EXCEEDED.to_string(), message()))
         };
         let failing = || {
             let names = &self.groups.lasting;
             (!names.is_empty()).then(|| (reason::NODES_FAILED.to_string(), failure_or_names(names, self.seen)))
         };
-        match stalled(self.seen, self.groups, self.held.as_ref()).or_else(overdue).or_else(failing) {
+        match stalled(self.pool, self.seen, self.groups, self.held.as_ref()).or_else(overdue).or_else(failing) {
             Some((why, message)) => set(Status::True, why, message),
             None => Next::Remove,
         }
@@ -307,6 +329,10 @@ impl<'a> View<'a> {
     }
 }
 
+fn hosts(n: usize) -> String {
+    number(u32::try_from(n).unwrap_or(u32::MAX), "host")
+}
+
 /// Whether hosts of the list are no nodes yet.
 fn has_to_join(groups: &Groups) -> bool {
     !(groups.joining.is_empty() && groups.failing.is_empty() && groups.waiting.is_empty() && groups.new == 0)
@@ -326,6 +352,7 @@ fn act(seen: &ObservedPool<'_>, groups: &Groups, to_update: &[String]) -> String
     let mut doing: Vec<String> = first.into_iter().collect();
     for (names, verb) in [
         (&groups.updating[..], "updating"),
+        (&groups.repairing, "being repaired"),
         (&groups.staging, "staging"),
         (to_update, "to be updated"),
         (&groups.joining, "joining"),
@@ -375,7 +402,12 @@ fn keys_in_words(keys: &Standing, paused: bool) -> (Status, &'static str, String
     match (keys.old.is_empty(), keys.failed.first(), &keys.problem) {
         (_, _, Some(problem)) => (Status::Unknown, reason::CREDENTIALS_UNAVAILABLE, problem.clone()),
         (true, ..) => {
-            (Status::True, "AllKeysCurrent", format!("{} hosts accept the first key of their list", keys.total))
+            let accept = if keys.total == 1 {
+                "accepts the first key of its list"
+            } else {
+                "accept the first key of their list"
+            };
+            (Status::True, "AllKeysCurrent", format!("{} {accept}", hosts(keys.total)))
         }
         (false, Some((name, why)), _) => {
             let more =
@@ -400,7 +432,7 @@ pub(super) struct Held {
     pub waits: bool,
 }
 
-fn held(pool: &WindowsNodePool, seen: &ObservedPool<'_>, pause: Option<Pause>) -> Option<Held> {
+fn held(pool: &WindowsNodePool, seen: &ObservedPool<'_>, pause: Option<Pause>, now: Timestamp) -> Option<Held> {
     let waiting = &seen.decision.waiting;
     let keeps = |reason, message| Held { reason, message, passes: false, stalls: false, waits: false };
     let waits = |reason, message| Some(Held { waits: true, ..keeps(reason, message) });
@@ -448,18 +480,35 @@ fn held(pool: &WindowsNodePool, seen: &ObservedPool<'_>, pause: Option<Pause>) -
             let message = format!("{n} until {}", until.strftime("%Y-%m-%dT%H:%M:%SZ"));
             Some(Held { passes: true, ..keeps(reason::SOAKING, message) })
         }
-        _ => blocked::by_cordon(seen.members, seen.decision).and_then(|(reason, message)| waits(reason, message)),
+        _ => {
+            let by_cordon = blocked::by_cordon(seen.members, seen.decision);
+            let (reason, message) = by_cordon.or_else(|| blocked::used_up(seen.decision))?;
+            // It may pass by itself, and must not be waited for without an end.
+            if standstill(pool, seen.decision).is_some_and(|at| at <= now) {
+                return stalls(reason::PROGRESS_DEADLINE_EXCEEDED, message, false);
+            }
+            waits(reason, message)
+        }
     }
 }
 
+/// When a change that no node has got on with counts as stuck.
+pub(super) fn standstill(pool: &WindowsNodePool, decision: &Decision) -> Option<Timestamp> {
+    decision.used_up.as_ref()?.since()?.checked_add(pool.spec.rollout().progress_deadline()).ok()
+}
+
 /// Faults that only a person can correct.
-fn stalled(seen: &ObservedPool<'_>, groups: &Groups, held: Option<&Held>) -> Option<(String, String)> {
+fn stalled(
+    pool: &WindowsNodePool,
+    seen: &ObservedPool<'_>,
+    groups: &Groups,
+    held: Option<&Held>,
+) -> Option<(String, String)> {
     if let Some(held) = held.filter(|h| h.stalls) {
         return Some((held.reason.into(), held.message.clone()));
     }
-    if let Some(Trouble { reason, message }) = too_many_unhealthy(seen, groups) {
-        let todo = "no node is repaired: when so many are not Ready at once, look for a common cause (network, API server, a change)";
-        return Some((reason, format!("{message}; {todo}")));
+    if let Some(Trouble { reason, message }) = too_many_unhealthy(pool, seen, groups) {
+        return Some((reason, message));
     }
     let first = seen.list.problems.first().filter(|p| !(p.host.is_empty() && seen.list.mends_itself));
     first.map(|first| (first.reason.to_string(), first.message.clone()))

@@ -7,8 +7,12 @@ use kube::ResourceExt;
 use super::{
     super::failing::{lasts, lasts_from},
     ObservedPool,
+    conditions::standstill,
 };
-use crate::{node::maintenance::By, rollout::member::Member};
+use crate::{
+    node::maintenance::By,
+    rollout::{grants::Decision, member::Member},
+};
 
 /// Names of the hosts of each group, sorted. A host may be in several.
 pub(super) struct Groups {
@@ -34,6 +38,8 @@ pub(super) struct Groups {
     pub unavailable: Vec<String>,
     /// Nodes that are being changed.
     pub updating: Vec<String>,
+    /// Nodes that are being repaired, or are about to be.
+    pub repairing: Vec<String>,
     /// Nodes that are drained for maintenance, or are about to be. Of such a node nothing is expected.
     pub maintained: Vec<String>,
     /// Nodes that are being sent what their change needs.
@@ -42,6 +48,8 @@ pub(super) struct Groups {
     pub overdue: Vec<String>,
     /// Nodes that do not follow the desired version.
     pub outdated: Vec<String>,
+    /// Number of nodes that do, Ready or not.
+    pub updated: usize,
     /// All that failed.
     pub failed: Vec<String>,
     /// Those of them that have failed for so long, or so often, that the pool counts as failed while the operator goes on trying.
@@ -77,14 +85,18 @@ impl Groups {
         let failing = names(&|m| joins(m) && fails(m));
         let stuck = names(&|m| m.candidate.leaving && fails(m));
         let taken_back = names(&|m| tried.is_some() && gave_up(m) && stays(m));
-        let update_fails =
-            names(&|m| m.candidate.joined && fails(m) && stays(m) && (m.candidate.begun || is_kept_waiting(m)));
+        // Between two attempts, too: the numbers must not dance.
+        let is_to_do = |m: &Member| m.candidate.begun || !m.candidate.ready || is_kept_waiting(m);
+        let update_fails = names(&|m| m.candidate.joined && !m.candidate.held && fails(m) && stays(m) && is_to_do(m));
         let mut failed: Vec<String> =
             failing.iter().chain(&stuck).chain(&taken_back).chain(&update_fails).cloned().collect();
         failed.sort();
         failed.dedup();
         Self {
-            not_ready: names(&|m| m.candidate.joined && !m.candidate.ready && stays(m) && !m.candidate.begun),
+            not_ready: names(&|m| {
+                let is_expected = m.candidate.begun && granted(m) != Some(GrantType::Repair);
+                m.candidate.joined && !m.candidate.ready && stays(m) && !is_expected
+            }),
             joining: names(&|m| joins(m) && !fails(m) && phase(m) == Some(Phase::Joining)),
             waiting: names(&|m| joins(m) && !fails(m) && phase(m) != Some(Phase::Joining)),
             leaving: names(&|m| !stays(m)),
@@ -94,11 +106,18 @@ impl Groups {
                 m.candidate.ready && stays(m) && current(m).as_deref() == Some(seen.course.target.as_str())
             }),
             unavailable: names(&|m| m.candidate.joined && !m.candidate.available),
-            updating: names(&|m| granted(m).is_some_and(|g| g.is_change() && g != GrantType::Maintenance) && stays(m)),
+            updating: names(&|m| {
+                let is_update =
+                    |g: GrantType| g.is_change() && !matches!(g, GrantType::Maintenance | GrantType::Repair);
+                // An attempt with a host that is off, and was tried in vain before, is no progress.
+                granted(m).is_some_and(is_update) && stays(m) && (m.candidate.ready || !fails(m))
+            }),
+            repairing: names(&|m| granted(m) == Some(GrantType::Repair) && stays(m)),
             maintained: names(&|m| granted(m) == Some(GrantType::Maintenance) && stays(m)),
             staging: names(&|m| granted(m) == Some(GrantType::Stage) && !m.candidate.staged && stays(m)),
             overdue: names(&|m| is_overdue(m, pool, rollout, now)),
             outdated: names(&|m| m.candidate.joined && stays(m) && m.candidate.change.is_some()),
+            updated: names(&|m| m.candidate.joined && stays(m) && m.candidate.change.is_none()).len(),
             new: seen.list.hosts.len().saturating_sub(names(&|m| stays(m)).len()),
             lasting: names(&|m| {
                 failed.contains(&m.candidate.name) && failures(m).is_some_and(|failures| lasts(failures, now))
@@ -125,13 +144,12 @@ fn fails(member: &Member) -> bool {
     failures(member).is_some()
 }
 
-/// Whether a node that works has failures, and still is to be changed or restarted: its host cannot be reached, sent what it needs, or
-/// is not fit for it. Nothing is being done with it for most of the time, and nothing of it is to be seen in the Node.
+/// Whether a node has failures, and still is to be changed or restarted: its host cannot be reached, sent what it needs, or
+/// is not fit for it. Nothing is being done with it for most of the time.
 fn is_kept_waiting(member: &Member) -> bool {
     let candidate = &member.candidate;
     fails(member)
         && candidate.joined
-        && candidate.ready
         && !candidate.leaving
         && !candidate.held
         && (candidate.change.is_some() || candidate.wants_reboot)
@@ -147,17 +165,18 @@ fn is_overdue(member: &Member, pool: &WindowsNodePool, rollout: Option<&RolloutS
     deadline(member, pool, rollout).is_some_and(|at| at <= now)
 }
 
-/// When the next of these hosts has been on its way for as long as the pool allows, or has failed for so long that it counts as failed. No
+/// When the next of these hosts, or the change of all, has been on its way for as long as the pool allows, or has failed for so long that it counts as failed. No
 /// other event may come with that time: a host that hangs reports nothing.
 pub fn next_deadline(
     members: &[Member],
     pool: &WindowsNodePool,
     rollout: Option<&RolloutStatus>,
+    decision: &Decision,
     now: Timestamp,
 ) -> Option<Timestamp> {
     let lasts_from = |member: &Member| failures(member).and_then(lasts_from);
     let times = members.iter().flat_map(|member| [deadline(member, pool, rollout), lasts_from(member)]);
-    times.flatten().filter(|at| *at > now).min()
+    times.flatten().chain(standstill(pool, decision)).filter(|at| *at > now).min()
 }
 
 /// When a host will have been on its way for as long as the pool allows. None if it is not on its way.

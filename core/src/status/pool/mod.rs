@@ -223,14 +223,26 @@ pub fn planned(
     status
 }
 
-/// The status of a pool that cannot be worked on at all.
-pub fn refuse(pool: &WindowsNodePool, why: &str, message: &str, now: Timestamp) -> WindowsNodePoolStatus {
+/// The status of a pool that cannot be worked on at all. `ready_nodes` is how many of its nodes are Ready, where that is seen: one fault must not hide
+/// others.
+pub fn refuse(
+    pool: &WindowsNodePool,
+    why: &str,
+    message: &str,
+    ready_nodes: Option<usize>,
+    now: Timestamp,
+) -> WindowsNodePoolStatus {
     let mut status = pool.status.clone().unwrap_or_default();
     let generation = pool.metadata.generation;
     status.observed_generation = generation;
-    for (type_, s) in [(kind::READY, Status::False), (kind::DEGRADED, Status::True), (kind::STALLED, Status::True)] {
-        set(&mut status.conditions, type_, s, why, message, generation, now);
-    }
+    status.ready_nodes = ready_nodes.map_or(status.ready_nodes, count);
+    let ready =
+        (status.hosts > 0).then(|| format!("{message}; {} of {} nodes Ready", status.ready_nodes, status.hosts));
+    let mut put = |type_, s, message: &str| set(&mut status.conditions, type_, s, why, message, generation, now);
+    put(kind::READY, Status::False, ready.as_deref().unwrap_or(message));
+    put(kind::DEGRADED, Status::True, message);
+    put(kind::STALLED, Status::True, message);
+    put(kind::UPDATING, Status::False, message);
     remove(&mut status.conditions, kind::RECONCILING);
     status
 }

@@ -1,6 +1,6 @@
 //! What is wrong with a pool, the worst first: which host, since when, and what to do. Pure.
 
-use api::{Pause, RemediationType, WindowsNodePool, conditions::reason};
+use api::{GrantType, Pause, RemediationType, WindowsNodePool, conditions::reason};
 use jiff::{SignedDuration, Timestamp};
 
 use super::{ObservedPool, failure, groups::Groups};
@@ -30,13 +30,15 @@ pub(super) fn worst(
     pause: Option<Pause>,
     seen: &ObservedPool<'_>,
     groups: &Groups,
+    now: Timestamp,
 ) -> Option<Trouble> {
     let all: Vec<Trouble> = [
         source(seen),
-        too_many_unhealthy(seen, groups),
+        window(seen),
+        too_many_unhealthy(pool, seen, groups),
         failed(seen, groups),
         lost(seen),
-        not_ready(pool, pause, seen, groups),
+        not_ready(pool, pause, seen, groups, now),
         drain_blocked(seen),
         refused(seen),
     ]
@@ -53,9 +55,21 @@ fn source(seen: &ObservedPool<'_>) -> Option<Trouble> {
     Some(Trouble::new(problem.reason, &problem.message))
 }
 
+/// Nothing can be changed by windows that cannot be read.
+fn window(seen: &ObservedPool<'_>) -> Option<Trouble> {
+    seen.window.err().map(|error| Trouble::new(error.reason(), error.to_string()))
+}
+
 /// Nothing is repaired until a person has found the common cause.
-pub(super) fn too_many_unhealthy(seen: &ObservedPool<'_>, groups: &Groups) -> Option<Trouble> {
-    let message = || format!("not Ready: {}", first_names(&groups.not_ready));
+pub(super) fn too_many_unhealthy(pool: &WindowsNodePool, seen: &ObservedPool<'_>, groups: &Groups) -> Option<Trouble> {
+    let message = || {
+        format!(
+            "not Ready: {}; that is more than remediation.maxUnhealthy ({}), so none is repaired: find a common cause (network, API server, a change), or set a \
+             higher limit",
+            first_names(&groups.not_ready),
+            pool.spec.remediation().max_unhealthy()
+        )
+    };
     seen.decision.too_many_unhealthy.then(|| Trouble::new(reason::TOO_MANY_UNHEALTHY, message()))
 }
 
@@ -78,15 +92,15 @@ fn not_ready(
     pause: Option<Pause>,
     seen: &ObservedPool<'_>,
     groups: &Groups,
+    now: Timestamp,
 ) -> Option<Trouble> {
     let others: Vec<String> = groups.not_ready.iter().filter(|n| !seen.decision.lost.contains(*n)).cloned().collect();
     if others.is_empty() || seen.decision.too_many_unhealthy {
         return None;
     }
     let first = others.first().and_then(|name| member(seen, name));
-    let since = first.and_then(|m| m.candidate.down_since);
-    let by = first.and_then(|m| m.candidate.health_check.as_deref());
-    let since = since.map(|since| format!(" since {}{}", minute(since), repair(pool, pause, by, since)));
+    let since = first.and_then(|m| Some((m, m.candidate.down_since?)));
+    let since = since.map(|(m, since)| format!(" since {}{}", minute(since), repair(pool, pause, m, since, now)));
     Some(Trouble::new(
         reason::NODES_NOT_READY,
         format!("not Ready: {}{}", first_names(&others), since.unwrap_or_default()),
@@ -94,8 +108,9 @@ fn not_ready(
 }
 
 /// When the operator repairs a node that has not been Ready since then, if no MachineHealthCheck replaces its Machine.
-fn repair(pool: &WindowsNodePool, pause: Option<Pause>, by: Option<&str>, since: Timestamp) -> String {
-    if let Some(by) = by {
+fn repair(pool: &WindowsNodePool, pause: Option<Pause>, member: &Member, since: Timestamp, now: Timestamp) -> String {
+    let candidate = &member.candidate;
+    if let Some(by) = candidate.health_check.as_deref() {
         return format!(", left to {by}, which replaces its Machine");
     }
     let remediation = pool.spec.remediation();
@@ -107,7 +122,16 @@ fn repair(pool: &WindowsNodePool, pause: Option<Pause>, by: Option<&str>, since:
     }
     let wait = SignedDuration::try_from(remediation.not_ready_after()).ok();
     let at = wait.and_then(|wait| since.checked_add(wait).ok());
-    at.map(|at| format!(", repaired from {} on", minute(at))).unwrap_or_default()
+    match at {
+        Some(at) if at > now => format!(", repaired from {} on", minute(at)),
+        _ if candidate.held => ", not repaired: it is on hold".into(),
+        _ if candidate.grant == Some(GrantType::Repair) => ", being repaired".into(),
+        _ if candidate.waits_until.is_some_and(|until| until > now) => {
+            format!(", the last attempt failed, next one {}", candidate.waits_until.map(minute).unwrap_or_default())
+        }
+        Some(_) => ", waits for its turn to be repaired (provisioning.maxConcurrent)".into(),
+        None => String::new(),
+    }
 }
 
 /// The first drain that pods block.

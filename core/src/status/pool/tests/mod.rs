@@ -249,8 +249,15 @@ fn paused_is_not_reconciling() {
     pool.spec.rollout = Some(Rollout { paused: Some(true), ..Rollout::default() });
     let s = described(&pool, &[member("h0", Phase::Ready), member("h1", Phase::Pending)], &[]);
     let ready = find(&s.conditions, kind::READY).unwrap();
-    assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("True", "Paused"));
+    assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("Unknown", "Paused"), "a host has not joined");
     assert!(find(&s.conditions, kind::RECONCILING).is_none());
+    assert_eq!(kstatus(&pool, &s), "InProgress");
+    let updating = find(&s.conditions, kind::UPDATING).unwrap();
+    assert_eq!((updating.status.as_str(), updating.reason.as_str()), ("False", "Paused"));
+
+    let s = described(&pool, &[member("h0", Phase::Ready), member("h1", Phase::Ready)], &[]);
+    let ready = find(&s.conditions, kind::READY).unwrap();
+    assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("True", "Paused"), "nothing is left to do");
     assert_eq!(kstatus(&pool, &s), "Current");
 }
 
@@ -288,7 +295,7 @@ fn a_host_that_fails_for_long_fails_its_pool_while_it_is_tried_again() {
         assert_eq!(stalled, (expected == "Failed").then_some("NodesFailed"), "{about}");
     }
     // No event comes with the tenth minute.
-    let wakes = next_deadline(&[failed(1, 500)], &pool(1), None, now());
+    let wakes = next_deadline(&[failed(1, 500)], &pool(1), None, &Decision::default(), now());
     assert_eq!(wakes, Some(now() + jiff::SignedDuration::from_secs(100)));
 }
 
@@ -313,7 +320,7 @@ fn a_pause_names_its_end_and_is_over_then() {
             "to come, and a host is new",
             "1970-01-12T13:46:41Z",
             Phase::Pending,
-            ("True", "Paused", format!("1 of 2 nodes Ready; {said}; 1 waiting to join: h1")),
+            ("Unknown", "Paused", format!("1 of 2 nodes Ready; {said}; 1 waiting to join: h1")),
             ("True", "Paused", said),
         ),
         (
@@ -356,10 +363,10 @@ fn what_takes_too_long_is_stalled_but_goes_on() {
     };
     assert!(find(&described(&pool, &[failed(59)], &[]).conditions, kind::STALLED).is_none());
     // No event comes at that time: the pool must wake by itself, and find it.
-    let next = |age: i64| next_deadline(&[failed(59 - 40), failed(age)], &pool, None, now());
+    let next = |age: i64| next_deadline(&[failed(59 - 40), failed(age)], &pool, None, &Decision::default(), now());
     assert_eq!(next(59), Some(Timestamp::from_second(1_000_001).unwrap()));
     assert_eq!(next(60), Some(Timestamp::from_second(1_000_041).unwrap()), "what is past is no time to wake at");
-    assert_eq!(next_deadline(&[member("h0", Phase::Ready)], &pool, None, now()), None);
+    assert_eq!(next_deadline(&[member("h0", Phase::Ready)], &pool, None, &Decision::default(), now()), None);
     let stalled = described(&pool, &[failed(60)], &[]);
     let c = find(&stalled.conditions, kind::STALLED).unwrap();
     assert_eq!(c.reason, "ProgressDeadlineExceeded");
@@ -387,7 +394,7 @@ fn a_removal_that_takes_too_long_is_stalled() {
     // Who has paused it is not waited for: Flux would take a pool for failed that Argo CD shows as suspended.
     pool.spec.rollout.as_mut().unwrap().paused = Some(true);
     let s = described(&pool, &[m], &[]);
-    assert_eq!(find(&s.conditions, kind::READY).unwrap().status, "True");
+    assert_eq!(find(&s.conditions, kind::READY).unwrap().reason, "Paused");
     assert!(find(&s.conditions, kind::STALLED).is_none(), "{:?}", s.conditions);
 }
 

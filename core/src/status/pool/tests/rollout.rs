@@ -231,6 +231,7 @@ fn no_pool_is_ready_while_a_node_is_outdated_and_free_to_change() {
                 not_ready_after: std::time::Duration::MAX,
                 max_unhealthy: IntOrPercent::Percent(100),
                 others: None,
+                joins: true,
             };
             let decision = decide(&candidates, &limits, now());
             assert!(!decision.changes.is_empty(), "nothing is granted");

@@ -1,0 +1,111 @@
+//! Another installation of this operator, in another namespace. Each has a Lease of its own, and both would change the same hosts.
+
+use std::time::Duration;
+
+use api::names::LEASE;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use kube::{Api, Client, ResourceExt as _, api::ListParams};
+
+/// Reason of the readiness probe, events and the metric.
+pub(crate) const REASON: &str = crate::wmco::lock::REASON;
+/// Interval of checks: the Leases of other namespaces may not be watched.
+pub(crate) const INTERVAL: Duration = Duration::from_secs(30);
+
+/// The Lease of another installation, which one of its processes holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct OtherInstallation {
+    namespace: String,
+    holder: String,
+    /// Since when that process holds it.
+    since: Option<Timestamp>,
+}
+
+impl OtherInstallation {
+    /// What is wrong, and what to do.
+    pub(crate) fn message(&self) -> String {
+        let Self { namespace, holder, .. } = self;
+        format!(
+            "another installation of this operator leads: {holder} holds the Lease {namespace}/{LEASE}, and two must not change the same hosts. This one begins \
+             nothing until that Lease is free: uninstall one of the two"
+        )
+    }
+
+    /// Reports whether it has led for longer than the process in the namespace `ours` that leads since then: the younger one ends.
+    pub(crate) fn goes_first(&self, ours: &str, since: Option<Timestamp>) -> bool {
+        (self.since, self.namespace.as_str()) < (since, ours)
+    }
+}
+
+/// A Lease that is held at the time `now`.
+fn held(lease: &Lease, now: Timestamp) -> Option<OtherInstallation> {
+    let LeaseSpec { holder_identity, lease_duration_seconds, renew_time, acquire_time, .. } = lease.spec.clone()?;
+    let holder = holder_identity.filter(|holder| !holder.is_empty())?;
+    let lasts = SignedDuration::from_secs(lease_duration_seconds.unwrap_or_default().into());
+    let is_held = now.duration_since(renew_time?.0) <= lasts;
+    is_held.then_some(OtherInstallation { namespace: lease.namespace()?, holder, since: acquire_time.map(|t| t.0) })
+}
+
+/// The other installation that leads, and since when this one does. Without the right to list Leases there is none.
+pub(crate) async fn leads(
+    client: &Client,
+    ours: &str,
+    now: Timestamp,
+) -> kube::Result<(Option<OtherInstallation>, Option<Timestamp>)> {
+    let named = ListParams::default().fields(&format!("metadata.name={LEASE}"));
+    let leases = match Api::<Lease>::all(client.clone()).list(&named).await {
+        Ok(leases) => leases.items,
+        Err(kube::Error::Api(status)) if status.is_forbidden() => return Ok((None, None)),
+        Err(error) => return Err(error),
+    };
+    let (own, others): (Vec<_>, Vec<_>) =
+        leases.iter().filter_map(|lease| held(lease, now)).partition(|held| held.namespace == ours);
+    Ok((others.into_iter().min_by_key(|held| held.since), own.first().and_then(|held| held.since)))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::fake_api::FakeApi;
+
+    const PATH: &str = "/apis/coordination.k8s.io/v1/leases?&fieldSelector=metadata.name%3Dwindows-node-pools";
+
+    fn lease(namespace: &str, holder: &str, acquired: &str, renewed: &str) -> Value {
+        json!({"metadata": {"name": LEASE, "namespace": namespace}, "spec": {"holderIdentity": holder,
+            "leaseDurationSeconds": 15, "acquireTime": acquired, "renewTime": renewed}})
+    }
+
+    #[tokio::test]
+    async fn an_installation_that_leads_in_another_namespace_is_found() {
+        let (early, late) = ("2027-01-01T10:00:00.000000Z", "2027-01-01T11:00:00.000000Z");
+        let (fresh, old) = ("2027-01-01T11:59:50.000000Z", "2027-01-01T11:59:00.000000Z");
+        let now = "2027-01-01T12:00:00Z".parse().unwrap();
+        let ours = lease("ours", "me", late, fresh);
+        for (about, leases, expected) in [
+            ("none", json!([ours]), None),
+            ("one that leads", json!([ours, lease("second", "it", early, fresh)]), Some(("second", true))),
+            (
+                "one that leads for a shorter time",
+                json!([ours, lease("third", "it", fresh, fresh)]),
+                Some(("third", false)),
+            ),
+            ("one that is gone", json!([ours, lease("second", "it", early, old)]), None),
+            ("one that was given back", json!([ours, lease("second", "", early, fresh)]), None),
+        ] {
+            let api = FakeApi::new();
+            api.on("GET", PATH, 200, json!({"metadata": {}, "items": leases}));
+            let (found, since) = leads(&api.client(), "ours", now).await.unwrap();
+            let found = found.map(|found| (found.namespace.clone(), found.goes_first("ours", since)));
+            assert_eq!(
+                found,
+                expected.map(|(namespace, first): (&str, bool)| (namespace.to_owned(), first)),
+                "{about}"
+            );
+        }
+        let api = FakeApi::new();
+        api.fail("GET", PATH, 403, "Forbidden", "you may not list leases", Value::Null);
+        assert_eq!(leads(&api.client(), "ours", now).await.unwrap().0, None);
+    }
+}

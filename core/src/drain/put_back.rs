@@ -1,0 +1,76 @@
+//! Pods that come to a node after it was cordoned: a controller that names the node, or that tolerates its taint, puts them back as often as they are
+//! evicted. Pure.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+
+/// A pod that comes so soon after the cordon may have been on its way.
+const SETTLES: SignedDuration = SignedDuration::from_secs(15);
+/// Shortest time for which such a pod is left alone.
+const PATIENCE: SignedDuration = SignedDuration::from_secs(30);
+
+/// A pod that was put on a cordoned node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PutBack {
+    /// What puts it there, and what to do. It does not change with the pod.
+    pub why: String,
+    /// How long it is left alone yet. Each eviction waits for twice as long as the one before.
+    pub wait: Duration,
+}
+
+/// Decides whether a pod was put on a node that was cordoned at `cordoned_at`.
+pub fn put_back(pod: &Pod, cordoned_at: Timestamp, now: Timestamp) -> Option<PutBack> {
+    let created = pod.creation_timestamp()?.0;
+    let after = created.duration_since(cordoned_at);
+    if after <= SETTLES {
+        return None;
+    }
+    let namespace = pod.namespace().unwrap_or_default();
+    let owner = pod.owner_references().iter().find(|owner| owner.controller == Some(true));
+    let owner = owner.map_or_else(
+        || format!("the owner of the pod {namespace}/{}", pod.name_any()),
+        |owner| format!("the {} {namespace}/{}", owner.kind, owner.name),
+    );
+    let why = format!(
+        "{owner} puts its pods back on this cordoned node: remove spec.nodeName, or the toleration of node.kubernetes.io/unschedulable, from its template, or scale \
+         it down"
+    );
+    let due = created.checked_add(after.max(PATIENCE)).unwrap_or(now);
+    Some(PutBack { why, wait: Duration::try_from(due.duration_since(now)).unwrap_or_default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_pod_that_is_put_back_again_and_again_is_evicted_ever_more_rarely() {
+        let at = |second: i64| Timestamp::from_second(1_000_000 + second).unwrap();
+        let pod = |created: i64| -> Pod {
+            serde_json::from_value(json!({"metadata": {
+                "namespace": "shop", "name": format!("cart-{created}"), "creationTimestamp": at(created).to_string(),
+                "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "cart", "uid": "1", "controller": true}],
+            }}))
+            .unwrap()
+        };
+        assert_eq!(put_back(&pod(-500), at(0), at(20)), None, "it was there before");
+        assert_eq!(put_back(&pod(15), at(0), at(20)), None, "it may have been on its way");
+        // Each is evicted as soon as it may be, and its successor is there a second later.
+        let (mut now, mut evictions) = (16, Vec::new());
+        let why = put_back(&pod(16), at(0), at(16)).unwrap().why;
+        while now < 24 * 60 * 60 {
+            let found = put_back(&pod(now), at(0), at(now)).unwrap();
+            assert_eq!(found.why, why, "the same obstacle has the same text");
+            now += i64::try_from(found.wait.as_secs()).unwrap() + 1;
+            assert_eq!(put_back(&pod(now - 1), at(0), at(now + 86_400)).unwrap().wait, Duration::ZERO);
+            evictions.push(now);
+        }
+        assert!(evictions.len() <= 12, "{evictions:?}");
+        assert!(why.contains("ReplicaSet shop/cart") && why.contains("spec.nodeName"), "{why}");
+    }
+}
