@@ -7,7 +7,7 @@ use std::{
 };
 
 use api::{
-    SecretKeyRef, TemplateSpec, WindowsInstance,
+    HostKeyPolicy, SecretKeyRef, Ssh, TemplateSpec, WindowsInstance, WindowsNodePool,
     names::{DEFAULT_KEY_SECRET, EXPORTER_CERTIFICATE, SERVICES_CONFIG_MAP_PREFIX, key},
     services_version::UnverifiedError,
 };
@@ -38,7 +38,7 @@ use crate::{
     context::{Cluster, WINDOWS_NODES},
     release::ReleaseError,
     secrets::{Key, SecretError, Secrets},
-    wmco::{lock, username::decrypt_username},
+    wmco::{host_keys::WmcoHostKeys, lock, username::decrypt_username},
 };
 
 const WMCO: &str = "windows-machine-config-operator";
@@ -87,10 +87,10 @@ impl Check {
         let instances = self.instances().await;
         let names = wmco_nodes(nodes.iter(), &|n| instances.contains(n), &|version| ours.contains(&version.to_owned()));
         let theirs: Vec<&Node> = nodes.iter().filter(|n| names.contains(&n.name_any())).collect();
-        let key = self.key().await;
+        let (key, unproven) = (self.key().await, self.unproven(&theirs).await);
         let mut rows = vec![self.lock().await, self.package().await, self.idle(&nodes).await, of_key(&key)];
         rows.extend([
-            unread.unwrap_or_else(|| of_nodes(&theirs)),
+            unread.unwrap_or_else(|| of_nodes(&theirs, &unproven)),
             of_usernames(&theirs, key.ok().as_deref()),
             of_services(&theirs, &services),
             self.version().await,
@@ -159,9 +159,51 @@ impl Check {
         let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &self.namespace, &resource);
         match api.list(&ListParams::default()).await {
             Ok(list) => Ok(list.items),
-            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(Vec::new()),
+            // Where the whole group is missing the answer is a bare 404, which is no NotFound to the client.
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
             Err(error) => Err(error),
         }
+    }
+
+    /// Names of Nodes whose host key is on record nowhere, so that no pool of this cluster adopts them.
+    async fn unproven(&self, nodes: &[&Node]) -> BTreeSet<String> {
+        let without = |node: &&&Node| node.annotations().get(key::SSH_HOST_KEY).is_none_or(String::is_empty);
+        let without: Vec<&&Node> = nodes.iter().filter(without).collect();
+        if without.is_empty() {
+            return BTreeSet::new();
+        }
+        // Before the operator is installed, there is no such kind.
+        let pools = Api::<WindowsNodePool>::all(self.client.clone()).list(&ListParams::default()).await;
+        let pools: Vec<Ssh> = pools.map(|p| p.items.iter().map(|p| p.spec.ssh()).collect()).unwrap_or_default();
+        if pools.iter().any(|ssh| ssh.host_key_policy == Some(HostKeyPolicy::TrustOnAdoption)) {
+            return BTreeSet::new();
+        }
+        let (noted, secrets) = (
+            WmcoHostKeys::new(self.client.clone(), &self.namespace),
+            Secrets::new(self.client.clone(), &self.namespace),
+        );
+        let mut unproven = BTreeSet::new();
+        for node in without {
+            let is_known = async {
+                for address in names_of(node) {
+                    if noted.of(&address, None).await.is_ok_and(|key| key.is_some()) {
+                        return true;
+                    }
+                    for ssh in pools.iter().filter(|ssh| ssh.host_key_policy == Some(HostKeyPolicy::Strict)) {
+                        let Some(secret) = &ssh.known_hosts_secret_ref else { continue };
+                        let keys = secrets.known_hosts(&secret.name, &address, ssh.port()).await;
+                        if keys.is_ok_and(|keys| !keys.is_empty()) {
+                            return true;
+                        }
+                    }
+                }
+                false
+            };
+            if !is_known.await {
+                unproven.insert(node.name_any());
+            }
+        }
+        unproven
     }
 
     async fn idle(&self, nodes: &[Node]) -> Row {
@@ -235,7 +277,13 @@ fn of_key(key: &Result<Arc<Key>, SecretError>) -> Row {
     Row::of("key", found.as_slice(), &format!("the Secret {DEFAULT_KEY_SECRET} has a private key"))
 }
 
-fn of_nodes(nodes: &[&Node]) -> Row {
+/// Addresses and names of a Node, under which its host key may be noted.
+fn names_of(node: &Node) -> Vec<String> {
+    let addresses = node.status.as_ref().and_then(|s| s.addresses.clone()).unwrap_or_default();
+    addresses.into_iter().map(|a| a.address).chain([node.name_any()]).collect()
+}
+
+fn of_nodes(nodes: &[&Node], unproven: &BTreeSet<String>) -> Row {
     if nodes.is_empty() {
         return Row::of("nodes", &[Obstacle::NoNodes], "");
     }
@@ -243,14 +291,15 @@ fn of_nodes(nodes: &[&Node]) -> Row {
     for node in nodes {
         let (name, annotations) = (node.name_any(), node.annotations());
         if annotations.get(key::VERSION).is_none_or(String::is_empty) {
-            found.push(Obstacle::Missing { node: name.clone(), annotation: key::VERSION });
+            found.push(Obstacle::NoVersion(name.clone()));
         }
         match annotations.get(key::SSH_HOST_KEY).filter(|k| !k.is_empty()) {
-            None => found.push(Obstacle::Missing { node: name, annotation: key::SSH_HOST_KEY }),
+            None if unproven.contains(&name) => found.push(Obstacle::Unproven(name)),
+            None => {}
             Some(text) => found.extend(HostKey::parse(text).err().map(|e| Obstacle::HostKey(name, e.to_string()))),
         }
     }
-    Row::of("nodes", &found, &format!("{} of WMCO, with version and host key", nodes.len()))
+    Row::of("nodes", &found, &format!("{} of WMCO, each with its version and a host key on record", nodes.len()))
 }
 
 fn of_usernames(nodes: &[&Node], key: Option<&Key>) -> Row {

@@ -18,11 +18,17 @@ const SUBSCRIPTIONS: &str = "/apis/operators.coreos.com/v1alpha1/namespaces/ns/s
 const CSVS: &str = "/apis/operators.coreos.com/v1alpha1/namespaces/ns/clusterserviceversions";
 const CONDITIONS: &str = "/apis/operators.coreos.com/v2/namespaces/ns/operatorconditions";
 const INSTANCES: &str = "/apis/windowsmachineconfig.openshift.io/v1alpha1/windowsinstances";
+const POOLS: &str = "/apis/windowsmachineconfig.openshift.io/v1alpha1/windowsnodepools";
+const HOST_KEYS: &str = "/api/v1/namespaces/ns/configmaps/windows-ssh-host-keys";
 const VERSION: &str = "/version";
 
 fn pem() -> String {
     let key = PrivateKey::random(&mut safe_rng(), Algorithm::Ed25519).unwrap();
     key.to_openssh(LineEnding::LF).unwrap().to_string()
+}
+
+fn host_key() -> String {
+    PrivateKey::random(&mut safe_rng(), Algorithm::Ed25519).unwrap().public_key_base64()
 }
 
 fn secret(data: &[(&str, &str)]) -> Value {
@@ -32,7 +38,8 @@ fn secret(data: &[(&str, &str)]) -> Value {
 }
 
 fn node(labels: &Value, annotations: &Value) -> Value {
-    let node = json!({"metadata": {"name": "win-1", "labels": labels, "annotations": annotations}});
+    let status = json!({"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]});
+    let node = json!({"metadata": {"name": "win-1", "labels": labels, "annotations": annotations}, "status": status});
     json!({"apiVersion": "v1", "kind": "NodeList", "metadata": {}, "items": [node]})
 }
 
@@ -65,20 +72,22 @@ impl Bed {
     /// A cluster in which nothing stands in the way.
     fn new() -> Self {
         let (api, pem) = (FakeApi::new(), pem());
-        let host_key = PrivateKey::random(&mut safe_rng(), Algorithm::Ed25519).unwrap().public_key_base64();
         let annotations = json!({
             key::VERSION: "11.0.0-1b759bf",
-            key::SSH_HOST_KEY: host_key,
+            key::SSH_HOST_KEY: host_key(),
             key::USERNAME: encrypt_username("Administrator", pem.as_bytes()).unwrap(),
         });
         api.on("GET", NODES, 200, node(&json!({key::BYOH: "true"}), &annotations));
         api.on("GET", KEY, 200, secret(&[("private-key.pem", &pem)]));
         api.on("GET", CERTIFICATE, 200, secret(&[("tls.crt", "c"), ("tls.key", "k")]));
         api.on("GET", SERVICES, 200, services(&[kubelet()]));
-        api.on("GET", CONDITIONS, 200, list("OperatorCondition", "operators.coreos.com/v2", &[]));
         api.on("GET", VERSION, 200, version("36"));
-        for path in [LOCK, WMCO_LOCK, DEPLOYMENT, SUBSCRIPTIONS, CSVS, INSTANCES] {
+        for path in [LOCK, WMCO_LOCK, DEPLOYMENT, INSTANCES, POOLS, HOST_KEYS] {
             api.fail("GET", path, 404, "NotFound", "there is none", Value::Null);
+        }
+        // There is no OLM.
+        for path in [SUBSCRIPTIONS, CSVS, CONDITIONS] {
+            api.fail("GET", path, 404, "Failed to parse error data", "404 page not found", Value::Null);
         }
         Self { api, annotations }
     }
@@ -96,6 +105,12 @@ impl Bed {
             }
         }
         self.instead(NODES, node(labels, &annotations));
+    }
+
+    fn pool(&self, ssh: &Value) {
+        let spec = json!({"inventory": {"configMapRef": {"name": "windows-instances"}}, "ssh": ssh});
+        let pool = json!({"metadata": {"name": "windows-instances"}, "spec": spec});
+        self.instead(POOLS, list("WindowsNodePool", "windowsmachineconfig.openshift.io/v1alpha1", &[pool]));
     }
 
     fn gone(&self, path: &str) {
@@ -218,7 +233,43 @@ fn cases_of_nodes() -> Vec<Case> {
         (
             "no host key",
             Box::new(move |bed| bed.nodes(&byoh(), &[(key::SSH_HOST_KEY, Value::Null)])),
-            Some(("nodes", "warning", "NodeMetadataMissing")),
+            Some(("nodes", "failed", "HostUnproven")),
+        ),
+        (
+            "no host key, and WMCO has noted it",
+            Box::new(move |bed| {
+                bed.nodes(&byoh(), &[(key::SSH_HOST_KEY, Value::Null)]);
+                bed.instead(HOST_KEYS, json!({"metadata": {"name": "m"}, "data": {"10.0.0.1": host_key()}}));
+            }),
+            None,
+        ),
+        (
+            "no host key, and a pool trusts the first one",
+            Box::new(move |bed| {
+                bed.nodes(&byoh(), &[(key::SSH_HOST_KEY, Value::Null)]);
+                bed.pool(&json!({"hostKeyPolicy": "TrustOnAdoption"}));
+            }),
+            None,
+        ),
+        (
+            "no host key, and a pool has it among its known hosts",
+            Box::new(move |bed| {
+                bed.nodes(&byoh(), &[(key::SSH_HOST_KEY, Value::Null)]);
+                bed.pool(&json!({"hostKeyPolicy": "Strict", "knownHostsSecretRef": {"name": "known"}}));
+                let line = format!("10.0.0.1 ssh-ed25519 {}\n", host_key());
+                bed.instead("/api/v1/namespaces/ns/secrets/known", secret(&[("known_hosts", &line)]));
+            }),
+            None,
+        ),
+        (
+            "no host key, and the known hosts of a pool lack it",
+            Box::new(move |bed| {
+                bed.nodes(&byoh(), &[(key::SSH_HOST_KEY, Value::Null)]);
+                bed.pool(&json!({"hostKeyPolicy": "Strict", "knownHostsSecretRef": {"name": "known"}}));
+                let line = format!("10.0.0.9 ssh-ed25519 {}\n", host_key());
+                bed.instead("/api/v1/namespaces/ns/secrets/known", secret(&[("known_hosts", &line)]));
+            }),
+            Some(("nodes", "failed", "HostUnproven")),
         ),
         (
             "a damaged host key",

@@ -34,9 +34,10 @@ use kube::{
 };
 use serde_json::json;
 
-use crate::{events::EventReason, versions::VersionError};
+use crate::{events::EventReason, release::Warning, versions::VersionError};
 use wnp_core::{
     acts,
+    csr::pending,
     inventory::{list::List, strays::strays},
     render::RenderError,
     status::{
@@ -204,10 +205,22 @@ async fn report_plan(
     // Names are looked up, and no host is asked.
     cx.sources.names.ask(pool, &[], &cx.shared);
     let list = seen.preview(pool, cx);
-    let mut next = status::planned(pool, &list, seen.list.hosts.len(), &seen.members, &seen.list.problems, now);
+    let hosts = seen.list.hosts.len();
+    let mut next = status::planned(pool, &list, hosts, &seen.members, &seen.list.problems, seen.refused(), now);
+    status::warn(&mut next, warning(seen, cx).as_ref(), now);
     policies::describe(&mut next, &cx.wicd.rights.policies(), true, now);
     store(pool, next, cx).await?;
     Ok(seen.timers(pool, cx, now).action(now))
+}
+
+/// What a pool reports beside its own state: requests of its nodes that are left to people, and faults of the operator and the cluster.
+fn warning(seen: &Snapshot, cx: &PoolContext) -> Option<Warning> {
+    let is_of_pool = |node: &str| seen.list.hosts.contains_key(node) || seen.mine.iter().any(|i| i.name_any() == node);
+    let requests = pending::warning(&cx.wicd.left_to_people.all(), &is_of_pool);
+    match (requests, cx.warning()) {
+        (Some((why, requests)), Some((_, others))) => Some((why, format!("{requests}; {others}"))),
+        (requests, others) => requests.or(others),
+    }
 }
 
 /// The status of a pool whose plan was applied.
@@ -230,7 +243,7 @@ fn report(
         orphan: seen.limits.orphan,
         keys: seen.keys.standing(&seen.members),
     };
-    let mut next = status::next(pool, &observed, cx.warning().as_ref(), now);
+    let mut next = status::next(pool, &observed, warning(seen, cx).as_ref(), now);
     policies::describe(&mut next, &cx.wicd.rights.policies(), deleting, now);
     record_rollout_events(pool, &next, cx);
     next
