@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
 use super::Claim;
-use crate::operation::remove;
+use crate::{node::owner::is_of_operator, operation::remove};
 use neighbours::Neighbours;
 use reserved::Reserved;
 
@@ -55,6 +55,15 @@ pub fn claim(instance: &WindowsInstance, status: &WindowsInstanceStatus, beside:
     dns_names.sort();
     dns_names.dedup();
     let addresses: Vec<IpAddr> = beside.proven.iter().copied().filter(is_free).collect();
+    let proven = status.proven_address.is_some() && status.host_key.is_some();
+    let by_node = beside.node.filter(|node| !proven && is_of_operator(node));
+    if let Some(node) = by_node {
+        let of_node = of_node(node, beside.reserved, beside.neighbours);
+        let (joined, ended) =
+            (status.node_ref.is_some(), status.operation.as_ref().is_some_and(remove::is_deconfiguring));
+        let legacy_daemon = Some(legacy_daemon(beside.namespace));
+        return Claim { unclaimed: false, legacy_daemon, joined, ended, ..of_node };
+    }
 
     let said = beside.node.and_then(|n| n.status.as_ref()?.addresses.clone()).unwrap_or_default();
     let (ips, names): (Vec<String>, Vec<String>) =
@@ -63,10 +72,8 @@ pub fn claim(instance: &WindowsInstance, status: &WindowsInstanceStatus, beside:
     let unproven = |ip: &IpAddr| beside.reserved.allows_address(*ip) && !addresses.contains(ip);
     let reported_addresses = ips.iter().filter_map(|a| a.parse().ok()).filter(unproven).collect();
     let reported_names = names.into_iter().filter(|n| is_unused(n) && !dns_names.contains(n)).collect();
-    let proven = status.proven_address.is_some() && status.host_key.is_some();
     Claim {
-        legacy_daemon: (!proven || follows_legacy(status, beside.node))
-            .then(|| format!("system:serviceaccount:{}:{LEGACY_DAEMON}", beside.namespace)),
+        legacy_daemon: (!proven || follows_legacy(status, beside.node)).then(|| legacy_daemon(beside.namespace)),
         node_name: name,
         addresses,
         dns_names,
@@ -75,6 +82,37 @@ pub fn claim(instance: &WindowsInstance, status: &WindowsInstanceStatus, beside:
         joined: status.node_ref.is_some(),
         proven,
         ended: status.operation.as_ref().is_some_and(remove::is_deconfiguring),
+        renews: false,
+        unclaimed: false,
+    }
+}
+
+/// User of the legacy operator's daemon.
+fn legacy_daemon(namespace: &str) -> String {
+    format!("system:serviceaccount:{namespace}:{LEGACY_DAEMON}")
+}
+
+/// What a Node that an operator has made may renew while nothing is proven of its host, and no instance stands for it. What it reports
+/// is its own word, so that nothing counts that another reports, too.
+pub fn of_node(node: &Node, reserved: &Reserved, neighbours: &Neighbours) -> Claim {
+    let name = node.name_any();
+    let said = node.status.as_ref().and_then(|s| s.addresses.clone()).unwrap_or_default();
+    let is_alone = |address: &str| !neighbours.is_reported_by_another(address, &name);
+    let (ips, names): (Vec<String>, Vec<String>) =
+        said.into_iter().map(|a| a.address).filter(|a| is_alone(a)).partition(|a| a.parse::<IpAddr>().is_ok());
+    let is_free = |ip: &IpAddr| reserved.allows_address(*ip) && !neighbours.has_address(*ip, &name);
+    let is_unused = |dns: &String| reserved.allows_name(dns) && !neighbours.has_name(dns, &name);
+    let mut dns_names: Vec<String> = names.into_iter().chain([name.clone()]).filter(is_unused).collect();
+    dns_names.sort();
+    dns_names.dedup();
+    Claim {
+        addresses: ips.iter().filter_map(|a| a.parse().ok()).filter(is_free).collect(),
+        dns_names,
+        joined: true,
+        renews: true,
+        unclaimed: true,
+        node_name: name,
+        ..Claim::default()
     }
 }
 
