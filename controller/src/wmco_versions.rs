@@ -13,6 +13,7 @@ use api::{
 use kube::ResourceExt;
 
 use crate::context::Context;
+pub(crate) use wnp_core::inventory::fleet::adopted_version;
 use wnp_core::{
     acts,
     render::Stored,
@@ -66,12 +67,6 @@ impl WmcoVersions {
         let Some(version) = adopted_version(instance) else { return Vec::new() };
         self.losses(version, instance.annotations().get(key::ACCEPT_LOST_SETTINGS), to)
     }
-}
-
-/// The version of a node that was taken over and has not been changed since.
-pub(crate) fn adopted_version(instance: &WindowsInstance) -> Option<&String> {
-    let status = instance.status.as_ref().filter(|s| s.wicd.is_none())?;
-    status.current_version.as_ref()
 }
 
 #[cfg(test)]

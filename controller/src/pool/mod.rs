@@ -30,7 +30,7 @@ use jiff::Timestamp;
 use kube::{
     Api, Client, ResourceExt,
     api::{Patch, PatchParams},
-    runtime::controller::Action,
+    runtime::{controller::Action, reflector::ObjectRef},
 };
 use serde_json::json;
 
@@ -145,7 +145,11 @@ async fn reconcile_pool(
 ) -> Result<Action, PoolError> {
     let name = pool.name_any();
     let deleting = pool.metadata.deletion_timestamp.is_some();
-    let (mine, disrupting) = cx.caches.instances.of_pool_and_disrupting(&name, cx.process.args.max_disruptions);
+    let has_own_limit = |pool: &str| {
+        let pool = cx.caches.pools.get(&ObjectRef::new(pool));
+        pool.is_some_and(|p| p.spec.rollout().max_unavailable.is_some())
+    };
+    let (mine, sharers) = cx.caches.instances.of_pool_and_sharers(&name, &has_own_limit);
     if deleting {
         cx.sources.names.forget(&name);
     }
@@ -167,7 +171,7 @@ async fn reconcile_pool(
     }
     // Hosts are sent only what is stored, so nothing is granted of a version that cannot be.
     seen.desired.publish(cx).await?;
-    let plan = plan::decide(pool, &seen, &disrupting, cx, now);
+    let plan = plan::decide(pool, &seen, &sharers, cx, now);
     let Some(applied) = apply::apply(pool, &seen, &plan, cx, now).await? else {
         return Ok(Action::requeue(API_RETRY));
     };

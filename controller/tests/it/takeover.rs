@@ -37,6 +37,8 @@ use crate::{
 pub(crate) const SAME: &str = "10.19.0-aaaaaaa";
 /// One with another containerd.
 const OTHER: &str = "10.19.0-bbbbbbb";
+/// Another one with another containerd.
+const OTHER_TOO: &str = "10.19.0-fffffff";
 /// One like the first, of a cluster whose hosts are in `windows-instances`.
 const LISTED: &str = "10.19.0-ccccccc";
 /// One of a cluster with a proxy, storage and a cloud, of which our operator knows nothing.
@@ -60,6 +62,30 @@ async fn nodes_change_hands() -> Result<()> {
         what_differs_is_changed_in_turn(&world, &other),
         what_is_in_windows_instances_is_taken_without_a_pool_of_ones_own(&world, &listed),
     )?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pools_of_the_legacy_operator_take_turns() -> Result<()> {
+    let world = World::new(SimOptions::default(), &[]).await?;
+    let one = Legacy::new(&world, "set-one", OTHER, 2).await?;
+    let two = Legacy::new(&world, "set-two", OTHER_TOO, 2).await?;
+    let hosts = || one.hosts.iter().chain(&two.hosts);
+    for host in hosts() {
+        let containerd = host.drive_c().join("k/containerd/containerd.exe");
+        std::fs::remove_file(&containerd)?;
+        std::fs::write(&containerd, "an older one")?;
+    }
+    let watcher = Watcher::of_all(&world.client);
+    for legacy in [&one, &two] {
+        world.apply(legacy.name, &spec_with(&legacy.hosts, json!({"deletionPolicy": "Orphan"}))).await?;
+    }
+    for legacy in [&one, &two] {
+        legacy.are_ours(&world).await?;
+    }
+    let seen = watcher.seen.lock().unwrap();
+    ensure!(seen.ever_cordoned.len() == hosts().count(), "only {:?} were cordoned", seen.ever_cordoned);
+    ensure!(seen.most_disrupted <= 1, "{} nodes of two pools were disrupted at once", seen.most_disrupted);
     Ok(())
 }
 
@@ -104,7 +130,7 @@ impl Legacy {
             add_settings_of_a_cluster(&mut data)?;
         }
         let containerd = files.iter_mut().find(|f| f.path.ends_with("containerd.exe")).context("no containerd")?;
-        if self.version == OTHER {
+        if [OTHER, OTHER_TOO].contains(&self.version) {
             containerd.checksum = "0".repeat(64);
         }
         data.insert("files".into(), serde_json::to_string(&files)?);

@@ -98,6 +98,8 @@ pub struct Decision {
     pub too_many_unhealthy: bool,
     /// Nodes that are to be changed and have no grant for it, in their order.
     pub waiting: Vec<String>,
+    /// Pool that has used up the limit that this one shares with it, so that nodes wait.
+    pub turn_of: Option<String>,
 }
 
 /// Decides. The same state gives the same decision, whatever the order of `candidates`.
