@@ -22,8 +22,8 @@ use kube::{
 use remote::ssh::HostKey;
 use wnp_core::{
     inventory::wmco_nodes::wmco_nodes,
-    render::{Rendered, Stored},
-    rollout::lost_settings,
+    render::{ImageSources, Rendered, Stored},
+    rollout::lost_settings::{self, Loss, images, losses},
 };
 
 use super::{
@@ -36,7 +36,7 @@ use crate::{
     args::{self, CheckTakeover},
     cluster,
     context::{Cluster, WINDOWS_NODES},
-    release::ReleaseError,
+    release::{Release, ReleaseError},
     secrets::{Key, SecretError, Secrets},
     wmco::{host_keys::WmcoHostKeys, lock, username::decrypt_username},
 };
@@ -51,14 +51,13 @@ const WMCO: &str = "windows-machine-config-operator";
 pub async fn takeover(args: CheckTakeover, cluster: &args::Cluster) -> anyhow::Result<ExitCode> {
     let cluster = Cluster::new(api_server::config(cluster).await?, &Arc::default())?;
     cluster.client.apiserver_version().await?;
-    let target = match cluster.release(&args.run).await {
-        Err(error) => Err(Obstacle::of_release(&error, &args.run.payload)),
-        Ok(release) => {
-            let rendered = release.render(&TemplateSpec::default()).map_err(ReleaseError::from);
-            rendered.map(|r| r.services).map_err(|error| Obstacle::of_release(&error, &args.run.payload))
-        }
+    let release = cluster.release(&args.run).await;
+    let check = Check { client: cluster.client, namespace: args.run.namespace };
+    let targets = match release {
+        Err(error) => Err(error),
+        Ok(release) => check.templates().await.iter().map(|template| Target::of(&release, template)).collect(),
     };
-    let rows = Check { client: cluster.client, namespace: args.run.namespace }.rows(target).await;
+    let rows = check.rows(targets.map_err(|error| Obstacle::of_release(&error, &args.run.payload))).await;
     row::print(&rows, args.output, Scope::Takeover)
 }
 
@@ -70,9 +69,22 @@ pub(super) struct Check {
 
 type Services = api::services::ServicesConfig;
 
+/// What nodes of a pool would get.
+pub(super) struct Target {
+    pub(super) services: Services,
+    pub(super) image_sources: ImageSources,
+}
+
+impl Target {
+    fn of(release: &Release, template: &TemplateSpec) -> Result<Self, ReleaseError> {
+        let services = release.render(template)?.services;
+        Ok(Self { services, image_sources: ImageSources::of(&release.cluster, template) })
+    }
+}
+
 impl Check {
-    /// All results. `target` are the services that nodes would get.
-    pub(super) async fn rows(&self, target: Result<Services, Obstacle>) -> Vec<Row> {
+    /// All results. `targets` are what nodes would get in each of the pools.
+    pub(super) async fn rows(&self, targets: Result<Vec<Target>, Obstacle>) -> Vec<Row> {
         let nodes = self.nodes().await;
         let (nodes, unread) = match nodes {
             Ok(nodes) => (nodes, None),
@@ -94,7 +106,7 @@ impl Check {
             of_usernames(&theirs, key.ok().as_deref()),
             of_services(&theirs, &services),
             self.version().await,
-            of_settings(&theirs, &services, target),
+            of_settings(&theirs, &services, targets),
             self.certificate().await,
         ]);
         rows
@@ -165,6 +177,18 @@ impl Check {
         }
     }
 
+    /// Pools that are there. Before the operator is installed, there is no such kind.
+    async fn pools(&self) -> Vec<WindowsNodePool> {
+        let pools = Api::<WindowsNodePool>::all(self.client.clone()).list(&ListParams::default()).await;
+        pools.map(|pools| pools.items).unwrap_or_default()
+    }
+
+    /// Templates of the pools that are there; otherwise the one of a pool that sets nothing.
+    async fn templates(&self) -> Vec<TemplateSpec> {
+        let templates: Vec<TemplateSpec> = self.pools().await.iter().map(|pool| pool.spec.template_spec()).collect();
+        if templates.is_empty() { vec![TemplateSpec::default()] } else { templates }
+    }
+
     /// Names of Nodes whose host key is on record nowhere, so that no pool of this cluster adopts them.
     async fn unproven(&self, nodes: &[&Node]) -> BTreeSet<String> {
         let without = |node: &&&Node| node.annotations().get(key::SSH_HOST_KEY).is_none_or(String::is_empty);
@@ -172,9 +196,7 @@ impl Check {
         if without.is_empty() {
             return BTreeSet::new();
         }
-        // Before the operator is installed, there is no such kind.
-        let pools = Api::<WindowsNodePool>::all(self.client.clone()).list(&ListParams::default()).await;
-        let pools: Vec<Ssh> = pools.map(|p| p.items.iter().map(|p| p.spec.ssh()).collect()).unwrap_or_default();
+        let pools: Vec<Ssh> = self.pools().await.iter().map(|pool| pool.spec.ssh()).collect();
         if pools.iter().any(|ssh| ssh.host_key_policy == Some(HostKeyPolicy::TrustOnAdoption)) {
             return BTreeSet::new();
         }
@@ -325,21 +347,25 @@ fn of_services(nodes: &[&Node], services: &BTreeMap<String, Result<Option<Stored
     Row::of("services", &found.collect::<Vec<_>>(), "the services of each version of a node can be read")
 }
 
-/// What the first change of each node would lose.
+/// What the first change of each node would lose. Which pool has a node is not known before it is adopted: what one of them keeps is not lost.
 fn of_settings(
     nodes: &[&Node],
     services: &BTreeMap<String, Result<Option<Stored>, String>>,
-    target: Result<Services, Obstacle>,
+    targets: Result<Vec<Target>, Obstacle>,
 ) -> Row {
-    let target = match target {
-        Ok(target) => target,
+    let targets = match targets {
+        Ok(targets) => targets,
         Err(obstacle) => return Row::of("settings", &[obstacle], ""),
     };
     let found = nodes.iter().filter_map(|node| {
         let Some(Ok(Some(Stored::Legacy(from)))) = services.get(node.annotations().get(key::VERSION)?) else {
             return None;
         };
-        let message = lost_settings::message(&lost_settings::losses(from, &target))?;
+        let of = |Target { services, image_sources }: &Target| -> BTreeSet<Loss> {
+            losses(from, services).into_iter().chain(images(from, services, image_sources)).collect()
+        };
+        let lost = targets.iter().map(of).reduce(|lost, other| &lost & &other).unwrap_or_default();
+        let message = lost_settings::message(&lost.into_iter().collect::<Vec<_>>())?;
         Some(Obstacle::Losses { node: node.name_any(), message })
     });
     Row::of("settings", &found.collect::<Vec<_>>(), "no node would lose a setting")

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{fake_api::FakeApi, wmco::username::encrypt_username};
-use api::services::Service;
+use api::services::{FileInfo, Service};
 
 const NODES: &str = "/api/v1/nodes";
 const LOCK: &str = "/api/v1/namespaces/ns/configmaps/windows-machine-config-operator-lock";
@@ -117,9 +117,9 @@ impl Bed {
         self.api.forget("GET", path).fail("GET", path, 404, "NotFound", "there is none", Value::Null);
     }
 
-    async fn rows(&self, target: Result<Services, Obstacle>) -> Vec<Value> {
+    async fn rows(&self, targets: Result<Vec<Target>, Obstacle>) -> Vec<Value> {
         let check = Check { client: self.api.client(), namespace: "ns".into() };
-        check.rows(target).await.iter().map(|row| row::object(row, Scope::Takeover)).collect()
+        check.rows(targets).await.iter().map(|row| row::object(row, Scope::Takeover)).collect()
     }
 }
 
@@ -127,8 +127,32 @@ fn kubelet() -> Service {
     Service { name: "kubelet".into(), path: r"C:\k\kubelet.exe".into(), ..Service::default() }
 }
 
-fn target() -> Services {
-    Services { services: vec![kubelet()], ..Services::default() }
+fn target() -> Vec<Target> {
+    let services = Services { services: vec![kubelet()], ..Services::default() };
+    vec![Target { services, image_sources: ImageSources::default() }]
+}
+
+#[tokio::test]
+async fn only_what_no_pool_keeps_is_lost() {
+    let containerd = FileInfo { path: r"C:\k\containerd\containerd_conf.toml".into(), checksum: "1".into() };
+    let of = |names_sandbox: bool, mirrors: &[&str]| {
+        let mut all = target();
+        all[0].services.files = vec![containerd.clone()];
+        let without_mirrors = mirrors.iter().map(|m| (*m).to_owned()).collect();
+        all[0].image_sources = ImageSources { names_sandbox, without_mirrors };
+        all.remove(0)
+    };
+    for (targets, expected) in [
+        (vec![of(false, &["quay.io/a"])], Some("\"sandbox-image,image-mirrors\"")),
+        (vec![of(false, &[]), of(true, &["quay.io/a"])], None),
+        (vec![of(false, &[]), of(false, &["quay.io/a"])], Some("\"sandbox-image\"")),
+    ] {
+        let rows = Bed::new().rows(Ok(targets)).await;
+        let row = rows.iter().find(|r| r["check"] == "settings").unwrap();
+        let message = row["message"].as_str().unwrap();
+        assert!(expected.is_none_or(|words| message.contains(words)), "{message}");
+        assert_eq!(row["result"] == "passed", expected.is_none(), "{row}");
+    }
 }
 
 /// What is broken, how, and the check, the result and the reason that say so.

@@ -21,9 +21,12 @@ use super::{
     list::list,
     timers::{self, Timers},
 };
+use crate::{
+    instance::{StepError, trusted_key},
+    secrets::SecretError,
+    wmco_versions::WmcoVersions,
+};
 use remote::ssh::HostKeyCheck;
-
-use crate::{instance::trusted_key, wmco_versions::WmcoVersions};
 use wnp_core::{
     inventory::{
         EntryError,
@@ -199,7 +202,8 @@ async fn refusal(name: &str, list: &List, pool: &WindowsNodePool, cx: &PoolConte
             let message = format!("ssh.knownHostsSecretRef lists no key of {address}: add it");
             Some(("HostKeyUnknown".into(), message))
         }
-        Ok(_) => None,
+        // What cannot be read now, perhaps by the person who runs a command, is not refused for that.
+        Ok(_) | Err(StepError::Api { .. } | StepError::Secret(SecretError::Api { .. })) => None,
         Err(error) => Some((error.reason(), error.to_string())),
     }
 }

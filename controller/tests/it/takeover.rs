@@ -133,6 +133,10 @@ impl Legacy {
         if [OTHER, OTHER_TOO].contains(&self.version) {
             containerd.checksum = "0".repeat(64);
         }
+        if self.version == HELD {
+            // The legacy operator itself names none.
+            files.clear();
+        }
         data.insert("files".into(), serde_json::to_string(&files)?);
         let metadata = ObjectMeta { name: Some(name(self.version)), ..ObjectMeta::default() };
         let config_map = ConfigMap { metadata, data: Some(data), immutable: Some(true), ..ConfigMap::default() };
@@ -260,7 +264,8 @@ async fn what_would_lose_settings_stays_as_it_is(world: &World, legacy: &Legacy)
     };
     let instance = world.until_instance(name, "its change is withheld", |i| withheld(i).is_some()).await?;
     let message = withheld(&instance).context("it has no message")?;
-    for part in ["service csi-proxy", "variable HTTP_PROXY", "--cloud-provider=external", key::ACCEPT_LOST_SETTINGS] {
+    let lost = ["service csi-proxy", "variable HTTP_PROXY", "--cloud-provider=external", "pause:3.9"];
+    for part in lost.into_iter().chain([key::ACCEPT_LOST_SETTINGS]) {
         ensure!(message.contains(part), "{part}: {message}");
     }
     ensure!(!message.contains("hunter2"), "{message}");
@@ -285,7 +290,7 @@ async fn what_would_lose_settings_stays_as_it_is(world: &World, legacy: &Legacy)
 
     // A restart that the host asks for would be one to nothing: there is no version of ours to come up with.
     world.edit_node(name, json!({"metadata": {"annotations": {key::REBOOT_REQUIRED: ""}}})).await?;
-    let own = json!({"metadata": {"annotations": {key::ACCEPT_LOST_SETTINGS: "csi-proxy, HTTP_PROXY"}}});
+    let own = json!({"metadata": {"annotations": {key::ACCEPT_LOST_SETTINGS: "csi-proxy, HTTP_PROXY, sandbox-image"}}});
     let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
     pools.patch(legacy.name, &PatchParams::default(), &Patch::Merge(own)).await?;
     let only_cloud = |i: &WindowsInstance| withheld(i).is_some_and(|m| m.contains("cloud") && !m.contains("csi-proxy"));

@@ -289,6 +289,45 @@ mod tests {
     }
 
     #[test]
+    fn a_host_that_is_not_proven_renews_what_its_node_alone_reports() {
+        let node = |name: &str, os: &str, annotation: &str, address: &str| -> Node {
+            serde_json::from_value(json!({
+                "metadata": {"name": name, "labels": {"kubernetes.io/os": os}, "annotations": {annotation: "x"}},
+                "status": {"addresses": [{"type": "InternalIP", "address": address}, {"type": "Hostname", "address": name}]},
+            }))
+            .unwrap()
+        };
+        let others = Neighbours::gather(&[], &[node("linux-1", "linux", "x", "10.0.0.2")]);
+        let proven = WindowsInstanceStatus { node_ref: None, ..status() };
+        let blank = WindowsInstanceStatus::default;
+        for (about, status, os, annotation, address, renews, addresses) in [
+            ("not proven", blank(), "windows", key::VERSION, "10.0.0.1", true, &["10.0.0.1"][..]),
+            ("an address of another Node", blank(), "windows", key::VERSION, "10.0.0.2", true, &[]),
+            ("the same in another form", blank(), "windows", key::VERSION, "::ffff:10.0.0.2", true, &[]),
+            ("that of the API server", blank(), "windows", key::VERSION, "10.1.0.5", true, &[]),
+            ("no operator has made it", blank(), "windows", "x", "10.0.0.1", false, &[]),
+            ("another system", blank(), "linux", key::VERSION, "10.0.0.1", false, &[]),
+            ("it is proven", proven, "windows", key::VERSION, "10.0.0.9", false, &["10.0.0.1"]),
+        ] {
+            let instance = WindowsInstance::new("win-1", WindowsInstanceSpec::default());
+            let (node, reserved) = (node("win-1", os, annotation, address), reserved());
+            let proven = status.proven_address.iter().filter_map(|a| a.parse().ok()).collect();
+            let beside = Beside {
+                proven,
+                machine: vec![],
+                reserved: &reserved,
+                neighbours: &others,
+                node: Some(&node),
+                namespace: "ns",
+            };
+            let claim = claim(&instance, &status, &beside);
+            let found: Vec<String> = claim.addresses.iter().map(ToString::to_string).collect();
+            assert_eq!((claim.renews, found), (renews, addresses.iter().map(|a| (*a).to_owned()).collect()), "{about}");
+            assert!(!claim.unclaimed, "{about}");
+        }
+    }
+
+    #[test]
     fn the_legacy_daemon_speaks_only_for_nodes_that_it_still_keeps() {
         let none = Neighbours::default();
         let adopted = WindowsInstanceStatus { current_version: Some("legacy".into()), ..status() };
