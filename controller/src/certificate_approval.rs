@@ -111,7 +111,6 @@ async fn wake_pools(cx: &Base) {
         }
         known = now;
     }
-    std::future::pending().await
 }
 
 #[cfg(test)]

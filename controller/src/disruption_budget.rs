@@ -1,6 +1,6 @@
 //! The limits of disruptions that pools share.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use parking_lot::Mutex;
 
@@ -28,7 +28,7 @@ impl GlobalDisruptionBudget {
         &self,
         pool: &str,
         max_disruptions: Option<u32>,
-        sharers: &HashMap<String, Sharer>,
+        sharers: &BTreeMap<String, Sharer>,
         decide: impl FnOnce(Option<u32>) -> Decision,
     ) -> (Decision, Vec<String>) {
         let mut known = self.0.lock();
@@ -71,7 +71,7 @@ mod tests {
     fn left(
         known: &GlobalDisruptionBudget,
         pool: &str,
-        granted: &HashMap<String, Sharer>,
+        granted: &BTreeMap<String, Sharer>,
         disrupting: u32,
     ) -> (Option<u32>, Option<String>, Vec<String>) {
         let mut seen = None;
@@ -82,7 +82,7 @@ mod tests {
         (seen, decision.turn_of, next)
     }
 
-    fn granted(a: u32, b: u32) -> HashMap<String, Sharer> {
+    fn granted(a: u32, b: u32) -> BTreeMap<String, Sharer> {
         [("a", a), ("b", b)].map(|(p, disrupting)| (p.to_owned(), Sharer { disrupting, ..Sharer::default() })).into()
     }
 

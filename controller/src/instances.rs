@@ -1,6 +1,6 @@
 //! The cache of instances, and the index over it.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
 use api::WindowsInstance;
 use kube::runtime::{
@@ -102,7 +102,7 @@ impl Instances {
         &self,
         pool: &str,
         has_own_limit: &dyn Fn(&str) -> bool,
-    ) -> (Vec<Arc<WindowsInstance>>, HashMap<String, Sharer>) {
+    ) -> (Vec<Arc<WindowsInstance>>, BTreeMap<String, Sharer>) {
         let fleet = self.fleet.read();
         let instances = fleet.of_pool(pool);
         self.count(instances.len());

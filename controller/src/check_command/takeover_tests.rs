@@ -255,6 +255,42 @@ fn cases_of_nodes() -> Vec<Case> {
             Some(("nodes", "warning", "NodeMetadataMissing")),
         ),
         (
+            "a damaged host key",
+            Box::new(move |bed| bed.nodes(&byoh(), &[(key::SSH_HOST_KEY, json!("x"))])),
+            Some(("nodes", "failed", "HostKeyInvalid")),
+        ),
+        ("no services", Box::new(|bed| bed.gone(SERVICES)), Some(("services", "warning", "ServicesUnreadable"))),
+        (
+            "damaged services",
+            Box::new(|bed| bed.instead(SERVICES, json!({"metadata": {"name": "m"}, "data": {"services": "x"}}))),
+            Some(("services", "warning", "ServicesUnreadable")),
+        ),
+        (
+            "an old API server",
+            Box::new(|bed| bed.instead(VERSION, version("30"))),
+            Some(("version", "warning", "ApiServerTooOld")),
+        ),
+        (
+            "a service would be lost",
+            Box::new(|bed| {
+                let csi = Service { name: "csi-proxy".into(), ..kubelet() };
+                bed.instead(SERVICES, services(&[kubelet(), csi]));
+            }),
+            Some(("settings", "warning", "SettingsWouldBeLost")),
+        ),
+        (
+            "no certificate",
+            Box::new(|bed| bed.gone(CERTIFICATE)),
+            Some(("exporter-certificate", "warning", "ExporterCertificateMissing")),
+        ),
+    ]
+}
+
+/// Host keys that are on record nowhere, or elsewhere than on the Node.
+fn cases_of_host_keys() -> Vec<Case> {
+    let byoh = || json!({key::BYOH: "true"});
+    vec![
+        (
             "no host key",
             Box::new(move |bed| bed.nodes(&byoh(), &[(key::SSH_HOST_KEY, Value::Null)])),
             Some(("nodes", "failed", "HostUnproven")),
@@ -295,41 +331,12 @@ fn cases_of_nodes() -> Vec<Case> {
             }),
             Some(("nodes", "failed", "HostUnproven")),
         ),
-        (
-            "a damaged host key",
-            Box::new(move |bed| bed.nodes(&byoh(), &[(key::SSH_HOST_KEY, json!("x"))])),
-            Some(("nodes", "failed", "HostKeyInvalid")),
-        ),
-        ("no services", Box::new(|bed| bed.gone(SERVICES)), Some(("services", "warning", "ServicesUnreadable"))),
-        (
-            "damaged services",
-            Box::new(|bed| bed.instead(SERVICES, json!({"metadata": {"name": "m"}, "data": {"services": "x"}}))),
-            Some(("services", "warning", "ServicesUnreadable")),
-        ),
-        (
-            "an old API server",
-            Box::new(|bed| bed.instead(VERSION, version("30"))),
-            Some(("version", "warning", "ApiServerTooOld")),
-        ),
-        (
-            "a service would be lost",
-            Box::new(|bed| {
-                let csi = Service { name: "csi-proxy".into(), ..kubelet() };
-                bed.instead(SERVICES, services(&[kubelet(), csi]));
-            }),
-            Some(("settings", "warning", "SettingsWouldBeLost")),
-        ),
-        (
-            "no certificate",
-            Box::new(|bed| bed.gone(CERTIFICATE)),
-            Some(("exporter-certificate", "warning", "ExporterCertificateMissing")),
-        ),
     ]
 }
 
 #[tokio::test]
 async fn each_check_finds_what_it_is_for_and_nothing_is_written() {
-    for (about, break_it, expected) in cases_of_wmco().into_iter().chain(cases_of_nodes()) {
+    for (about, break_it, expected) in cases_of_wmco().into_iter().chain(cases_of_nodes()).chain(cases_of_host_keys()) {
         let bed = Bed::new();
         break_it(&bed);
         let rows = bed.rows(Ok(target())).await;

@@ -1,6 +1,6 @@
 //! Decides what to do for a pool, from what was observed. Nothing is written but the pool's share of the limit over all pools, in memory.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use api::WindowsNodePool;
 use jiff::Timestamp;
@@ -27,7 +27,7 @@ pub(super) struct Plan {
 pub(super) fn decide(
     pool: &WindowsNodePool,
     seen: &Snapshot,
-    sharers: &HashMap<String, Sharer>,
+    sharers: &BTreeMap<String, Sharer>,
     cx: &PoolContext,
     now: Timestamp,
 ) -> Plan {

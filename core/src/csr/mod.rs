@@ -45,6 +45,7 @@ pub use policy::{hosts_of, is_decided};
 pub use queue::{Outstanding, Place, is_finished, place, verdict};
 
 /// What is proven about one host of a pool.
+#[expect(clippy::struct_excessive_bools, reason = "each field is an independent observation")]
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Claim {
     /// The name of its Node, lower case.

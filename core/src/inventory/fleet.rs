@@ -73,7 +73,7 @@ impl Fleet {
     }
 
     /// Pools that have instances, for the limits that they share. `has_own_limit` returns whether a pool sets `rollout.maxUnavailable`.
-    pub fn sharers(&self, has_own_limit: &dyn Fn(&str) -> bool) -> HashMap<String, Sharer> {
+    pub fn sharers(&self, has_own_limit: &dyn Fn(&str) -> bool) -> BTreeMap<String, Sharer> {
         let sharer = |pool: &String, of_pool: &OfPool| Sharer {
             disrupting: of_pool.disrupting,
             has_adopted: of_pool.adopted > 0,

@@ -8,7 +8,7 @@
 //! WMCO changes one node at a time, whatever list or MachineSet it is of. Here each of these is a pool with a limit of its own: without the
 //! second row the first rollout after a takeover would drain one node of each at once.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 /// Nodes that may be disrupted at once over all pools that share the turn of WMCO's nodes.
 const TURN: u32 = 1;
@@ -43,7 +43,7 @@ pub struct Share {
 /// last, which may not have been written yet.
 pub fn share(
     pool: &str,
-    pools: &HashMap<String, Sharer>,
+    pools: &BTreeMap<String, Sharer>,
     max_disruptions: Option<u32>,
     decided: &dyn Fn(&str) -> u32,
 ) -> Option<Share> {

@@ -221,7 +221,7 @@ pub fn planned(
             match refused_node {
                 None => put(kind::READY, Status::True, reason::PLANNED, &message),
                 Some((why, first)) => {
-                    put(kind::READY, Status::False, why, &format!("{message}. Before, correct {first}"))
+                    put(kind::READY, Status::False, why, &format!("{message}. Before, correct {first}"));
                 }
             }
         }
