@@ -216,8 +216,9 @@ pub struct JumpHost {
 }
 
 /// Which host keys the operator trusts. TrustOnFirstUse if not set: the operator records the first key that a host
-/// shows, and trusts no other afterwards. Strict: only keys that are declared, on the host or in the known hosts
-/// Secret.
+/// shows, and trusts no other afterwards; a host that is a node already must have a recorded key. TrustOnAdoption: also
+/// the first key that the host of a node of the Windows Machine Config Operator shows at an address of the Node, if no
+/// key is recorded. Strict: only keys that are declared, on the host or in the known hosts Secret.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum HostKeyPolicy {
     /// Only keys that are declared: on the host, or in the known hosts Secret.
@@ -225,6 +226,8 @@ pub enum HostKeyPolicy {
     /// The operator records the first key that a host shows, and trusts no other afterwards.
     #[default]
     TrustOnFirstUse,
+    /// TrustOnFirstUse, also for hosts that are nodes of the Windows Machine Config Operator and have no recorded key.
+    TrustOnAdoption,
 }
 
 /// Treatment of hosts when they leave the pool or the pool is deleted. Deconfigure if not set: drain the node, remove

@@ -284,7 +284,7 @@ pub struct Run {
     #[arg(long, env = "WINDOWS_NODE_POOLS_MAX_CONNECTIONS", default_value_t = 100)]
     pub max_connections: usize,
     /// Maximum number of nodes that are disrupted at once, over all pools. If not set, only the limits of the pools
-    /// apply.
+    /// apply, and pools with nodes that WMCO has made and this operator has not updated yet take turns.
     #[arg(long, env = "WINDOWS_NODE_POOLS_MAX_DISRUPTIONS")]
     pub max_disruptions: Option<u32>,
     /// Time for which an unused version is kept, and interval of the check.

@@ -1,10 +1,11 @@
 //! The certificate approver, as the running operator needs it: what it may approve and deny now, and what it reports.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use api::WindowsInstance;
 use futures::StreamExt as _;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use kube::{ResourceExt as _, runtime::reflector::ObjectRef};
 
 use crate::{
     clock, cluster,
@@ -23,7 +24,7 @@ use wnp_core::csr::claims;
 fn revise(verdict: csr::Verdict, rights: Option<RightsProblem>, is_alone: bool) -> csr::Verdict {
     match verdict {
         csr::Verdict::Approve(csr::Kind::WicdClient) => {
-            rights.map_or(verdict, |problem| csr::Verdict::Wait { message: problem.to_string() })
+            rights.map_or(verdict, |problem| csr::Verdict::Wait { message: problem.to_string(), node: None })
         }
         csr::Verdict::Deny { .. } if !is_alone => csr::Verdict::NotOurs,
         verdict => verdict,
@@ -61,7 +62,7 @@ pub(crate) async fn run(cx: Arc<Base>, instances: Changes<WindowsInstance>, retr
     let on_verdict = move |verdict: &csr::Verdict, request: &CertificateSigningRequest| {
         let reason = match verdict {
             csr::Verdict::NotOurs | csr::Verdict::Queue { .. } => return,
-            csr::Verdict::Wait { message } => {
+            csr::Verdict::Wait { message, .. } => {
                 shared.events.say(request, EventReason::Waiting, "Approve", message);
                 "Wait"
             }
@@ -80,9 +81,35 @@ pub(crate) async fn run(cx: Arc<Base>, instances: Changes<WindowsInstance>, retr
     };
     let hosts = instance::claims::Hosts::new(cx.clone(), reserved);
     let own = csr::Own { user: operator, issuing: cx.wicd.issuing.clone() };
-    let again = csr::Again { all: cx.wicd.judge_again.clone(), waiting: proofs };
+    let left = cx.wicd.left_to_people.clone();
+    let again = csr::Again { left, all: cx.wicd.judge_again.clone(), waiting: proofs };
     let clients = csr::Clients { watch: cx.cluster.watch_requests.clone(), decide: cx.cluster.client.clone() };
-    csr::run(clients, hosts, revise, on_verdict, own, again, cx.process.stop.clone()).await;
+    let approver = csr::run(clients, hosts, revise, on_verdict, own, again, cx.process.stop.clone());
+    tokio::select! {
+        () = approver => {}
+        () = wake_pools(&cx) => {}
+    }
+}
+
+/// Has pools report the requests that are left to people, and no longer those that are not.
+async fn wake_pools(cx: &Base) {
+    let mut changes = cx.wicd.left_to_people.changes();
+    let mut known = cx.wicd.left_to_people.all();
+    while changes.changed().await.is_ok() {
+        let now = changes.borrow_and_update().clone();
+        let changed = known.iter().filter(|p| !now.contains(p)).chain(now.iter().filter(|p| !known.contains(p)));
+        let pools =
+            changed.map(|p| cx.caches.instances.get(&ObjectRef::new(&p.node)).map(|i| i.spec.pool_ref.name.clone()));
+        let pools: BTreeSet<Option<String>> = pools.collect();
+        // A Node without an instance may be one that any pool plans to adopt.
+        for pool in cx.caches.pools.state() {
+            let name = pool.name_any();
+            if pools.contains(&None) || pools.contains(&Some(name.clone())) {
+                cx.wake.pool(&name);
+            }
+        }
+        known = now;
+    }
 }
 
 #[cfg(test)]

@@ -121,8 +121,13 @@ fn has_overlay(network_type: Option<&str>, is_hybrid: bool) -> Result<bool, Clus
             what: "the network provider",
             value: "OVNKubernetes".into(),
             problem: "it has no hybrid overlay, without which pods on Windows have no network; set \
-                      spec.defaultNetwork.ovnKubernetesConfig.hybridOverlayConfig of the Network cluster of operator.openshift.io, or \
-                      --network external if another component provides the network",
+                      spec.defaultNetwork.ovnKubernetesConfig.hybridOverlayConfig.hybridClusterNetwork of the Network cluster of \
+                      operator.openshift.io, or --network external if another component provides the network",
+        }),
+        Some(sdn @ "OpenShiftSDN") => Err(ClusterError::Invalid {
+            what: "the network provider",
+            value: sdn.into(),
+            problem: "it gives pods on Windows no network; migrate the cluster to OVNKubernetes with the hybrid overlay",
         }),
         _ => Ok(is_hybrid),
     }
@@ -138,7 +143,14 @@ fn overlay(
         return Ok(choice == NetworkArg::OvnHybrid);
     }
     let network_type = network.and_then(|n| n.data.pointer("/status/networkType")).and_then(Value::as_str);
-    has_overlay(network_type, operator.is_some_and(|o| o.data.pointer(HYBRID_OVERLAY).is_some()))
+    has_overlay(network_type, operator.is_some_and(|o| is_hybrid(&o.data)))
+}
+
+/// Reports whether the `Network` of the network operator has a hybrid overlay: one without a network for its nodes is none. The defaults of
+/// the network operator fill in a list that is left out, and not an empty one.
+fn is_hybrid(operator: &Value) -> bool {
+    let config = operator.pointer(HYBRID_OVERLAY).filter(|config| config.is_object());
+    config.is_some_and(|c| !c["hybridClusterNetwork"].as_array().is_some_and(Vec::is_empty))
 }
 
 /// The provider of the pod network, with its settings.

@@ -51,10 +51,26 @@ fn ovn_without_its_hybrid_overlay_is_refused() {
         (None, true, Some(true)),
         (Some("OVNKubernetes"), true, Some(true)),
         (Some("OVNKubernetes"), false, None),
+        (Some("OpenShiftSDN"), false, None),
         (Some("Calico"), false, Some(false)),
     ] {
         assert_eq!(has_overlay(network_type, is_hybrid).ok(), expected, "{network_type:?} {is_hybrid}");
     }
+}
+
+#[test]
+fn an_overlay_without_a_network_is_none() {
+    let network = json!([{"cidr": "10.132.0.0/14", "hostPrefix": 23}]);
+    for (config, expected) in [
+        (json!({"hybridClusterNetwork": network}), true),
+        (json!({"hybridOverlayVXLANPort": 9898}), true),
+        (json!({"hybridClusterNetwork": [], "hybridOverlayVXLANPort": 9898}), false),
+        (json!(null), false),
+    ] {
+        let operator = json!({"spec": {"defaultNetwork": {"ovnKubernetesConfig": {"hybridOverlayConfig": config}}}});
+        assert_eq!(is_hybrid(&operator), expected, "{operator}");
+    }
+    assert!(!is_hybrid(&json!({"spec": {"defaultNetwork": {}}})));
 }
 
 #[test]

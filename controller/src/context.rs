@@ -24,7 +24,7 @@ use wnp_core::{
 use crate::{
     args::Run,
     cluster::{self, ClusterError},
-    csr::{Issuing, Renewals},
+    csr::{Issuing, LeftToPeople, Renewals},
     drain::Drainer,
     events::Events,
     instances::Instances,
@@ -245,6 +245,8 @@ pub(crate) struct Wicd {
     pub issuing: Issuing,
     /// Notifies the certificate approver that other verdicts are possible.
     pub judge_again: Arc<Notify>,
+    /// Certificate requests of nodes that are left to people.
+    pub left_to_people: LeftToPeople,
 }
 
 /// What works without a release: what a certificate approver needs, and all that is watched.
@@ -285,6 +287,7 @@ impl Base {
                 renewals: Renewals::default(),
                 issuing: Issuing::default(),
                 judge_again: Arc::new(Notify::new()),
+                left_to_people: LeftToPeople::default(),
             },
             other_operator,
             wake: ReconcileTrigger::default(),

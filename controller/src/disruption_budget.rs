@@ -1,52 +1,59 @@
-//! The limit of disruptions over all pools.
+//! The limits of disruptions that pools share.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
 use tokio::time::Instant;
-use wnp_core::rollout::grants::{Decision, Share};
+use wnp_core::rollout::{
+    grants::Decision,
+    shared_limit::{Share, Sharer, share},
+};
 
-/// How many nodes each pool disturbs, as it last decided.
+/// What each pool takes of the limits, as it last decided.
 #[derive(Debug, Default)]
-pub(crate) struct GlobalDisruptionBudget(Mutex<HashMap<String, Known>>);
+pub(crate) struct GlobalDisruptionBudget(Mutex<HashMap<String, Taken>>);
 
-/// What is known of a pool.
-#[derive(Debug, Default)]
-struct Known {
-    /// Nodes that it disturbs.
-    disrupts: u32,
-    /// Since when nothing is left to it.
-    spent: Option<Instant>,
+#[derive(Clone, Copy, Debug, Default)]
+struct Taken {
+    /// Nodes that it disrupts.
+    nodes: u32,
+    /// Since when it waits for another pool.
+    waits: Option<Instant>,
 }
 
 impl GlobalDisruptionBudget {
     /// Has a pool decide, with what the others leave it. One pool at a time: two that decide at once would each take what is left.
-    /// `granted` says how many nodes each pool that has instances was granted to disrupt.
+    /// Returns the decision, and the pools to reconcile because they waited for what this one has given back.
     pub(crate) fn decide(
         &self,
         pool: &str,
-        cap: Option<u32>,
-        granted: &HashMap<String, u32>,
+        max_disruptions: Option<u32>,
+        sharers: &BTreeMap<String, Sharer>,
         now: Timestamp,
         decide: impl FnOnce(Option<Share>) -> Decision,
-    ) -> Decision {
-        let Some(cap) = cap else { return decide(None) };
+    ) -> (Decision, Vec<String>) {
         let mut known = self.0.lock();
+        known.retain(|p, _| sharers.contains_key(p));
         // Of a pool that has not decided in this process, what it was granted before counts.
-        let disrupts = |p: &String, n: &u32| known.get(p).map_or(0, |of_pool| of_pool.disrupts).max(*n);
-        let taken = granted.iter().filter(|(p, _)| *p != pool).map(|(p, n)| (p, disrupts(p, n)));
-        let mut pools: Vec<(&String, u32)> = taken.filter(|(_, n)| *n > 0).collect();
-        pools.sort();
-        let left = cap.saturating_sub(pools.iter().map(|(_, n)| n).sum());
-        let before = known.get(pool).and_then(|of_pool| of_pool.spent);
-        let spent = (left == 0).then(|| before.unwrap_or_else(Instant::now));
-        let since = spent.and_then(|since| now.checked_sub(SignedDuration::try_from(since.elapsed()).ok()?).ok());
-        let pools = pools.into_iter().map(|(p, _)| p.clone()).collect();
-        let decision = decide(Some(Share { left, cap, pools, since }));
-        known.insert(pool.to_string(), Known { disrupts: decision.disrupting, spent });
-        known.retain(|p, _| granted.contains_key(p));
-        decision
+        let share = share(pool, sharers, max_disruptions, &|p| known.get(p).map_or(0, |taken| taken.nodes));
+        let Some(mut share) = share else {
+            drop(known);
+            let decision = decide(None);
+            let mut known = self.0.lock();
+            // A pool that does not share a limit any more leaves its place.
+            let next = if known.remove(pool).is_some() { waiting(&known, pool) } else { Vec::new() };
+            return (decision, next);
+        };
+        let before = known.get(pool).copied().unwrap_or_default();
+        let waits = share.holder.is_some().then(|| before.waits.unwrap_or_else(Instant::now));
+        share.since = waits.and_then(|since| now.checked_sub(SignedDuration::try_from(since.elapsed()).ok()?).ok());
+        let decision = decide(Some(share));
+        let granted = sharers.get(pool).map_or(0, |sharer| sharer.disrupting);
+        let taken = Taken { nodes: decision.disrupting.max(granted), waits };
+        known.insert(pool.to_owned(), taken);
+        let next = if taken.nodes < before.nodes { waiting(&known, pool) } else { Vec::new() };
+        (decision, next)
     }
 
     /// Of a pool that is not carried out only what it was granted before counts.
@@ -55,49 +62,39 @@ impl GlobalDisruptionBudget {
     }
 }
 
+/// Pools other than this one that wait.
+fn waiting(known: &HashMap<String, Taken>, pool: &str) -> Vec<String> {
+    known.iter().filter(|(p, taken)| *p != pool && taken.waits.is_some()).map(|(p, _)| p.clone()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// What is left to a pool.
+    /// What is left to a pool that disrupts so many nodes by its decision, and which pools follow.
     fn left(
         known: &GlobalDisruptionBudget,
         pool: &str,
-        granted: &HashMap<String, u32>,
+        granted: &BTreeMap<String, Sharer>,
         disrupting: u32,
-    ) -> Option<u32> {
-        let mut seen = None;
-        known.decide(pool, Some(3), granted, Timestamp::UNIX_EPOCH, |others| {
-            seen = others.map(|share| share.left);
-            Decision { disrupting, ..Decision::default() }
+    ) -> (Option<u32>, Option<String>, Vec<String>) {
+        let (mut left, mut holder) = (None, None);
+        let (_, next) = known.decide(pool, Some(3), granted, Timestamp::UNIX_EPOCH, |share| {
+            left = share.as_ref().map(|share| share.left);
+            holder = share.and_then(|share| share.holder);
+            Decision { disrupting, waiting: vec!["w".into()], ..Decision::default() }
         });
-        seen
+        (left, holder, next)
     }
 
-    fn granted(a: u32, b: u32) -> HashMap<String, u32> {
-        [("a".to_owned(), a), ("b".to_owned(), b)].into()
+    fn granted(a: u32, b: u32) -> BTreeMap<String, Sharer> {
+        [("a", a), ("b", b)].map(|(p, disrupting)| (p.to_owned(), Sharer { disrupting, ..Sharer::default() })).into()
     }
 
     #[test]
-    fn pools_share_what_there_is() {
-        for (of_a, expected) in [(0, 3), (1, 2), (3, 0), (4, 0)] {
-            let granted = granted(of_a, 0);
-            assert_eq!(left(&GlobalDisruptionBudget::default(), "b", &granted, 0), Some(expected), "{of_a}");
-            let own = left(&GlobalDisruptionBudget::default(), "a", &granted, 0);
-            assert_eq!(own, Some(3), "{of_a}: its own are not counted");
-        }
-        let mut seen = Some(0);
-        GlobalDisruptionBudget::default().decide("a", None, &HashMap::new(), Timestamp::UNIX_EPOCH, |others| {
-            seen = others.map(|share| share.left);
-            Decision::default()
-        });
-        assert_eq!(seen, None, "there is no limit");
-    }
-
-    #[test]
-    fn who_uses_the_limit_is_known_and_since_when_nothing_is_left() {
+    fn since_when_nothing_is_left_is_known() {
         let (known, now) = (GlobalDisruptionBudget::default(), "2027-01-01T00:00:00Z".parse().unwrap());
-        let share = |granted: &HashMap<String, u32>| {
+        let share = |granted: &BTreeMap<String, Sharer>| {
             let mut seen = None;
             known.decide("b", Some(3), granted, now, |share| {
                 seen = share;
@@ -105,8 +102,7 @@ mod tests {
             });
             seen.unwrap()
         };
-        assert_eq!(share(&granted(1, 0)), Share { left: 2, cap: 3, pools: vec!["a".into()], since: None });
-        assert_eq!(share(&granted(0, 2)).pools, [""; 0], "its own nodes are not another pool's");
+        assert_eq!(share(&granted(1, 0)).since, None);
         let spent = share(&granted(3, 0));
         assert!(spent.left == 0 && spent.since.is_some_and(|since| since <= now), "{spent:?}");
         assert_eq!(share(&granted(2, 0)).since, None);
@@ -114,13 +110,32 @@ mod tests {
 
     #[test]
     fn what_was_decided_counts_before_it_is_seen() {
-        let (known, granted) = (GlobalDisruptionBudget::default(), granted(0, 0));
-        assert_eq!(left(&known, "a", &granted, 2), Some(3));
-        assert_eq!(left(&known, "b", &granted, 0), Some(1));
-        assert_eq!(left(&known, "a", &granted, 0), Some(3));
-        assert_eq!(left(&known, "b", &granted, 3), Some(3));
-        assert_eq!(left(&known, "a", &granted, 0), Some(0));
+        let (known, none) = (GlobalDisruptionBudget::default(), granted(0, 0));
+        assert_eq!(left(&known, "a", &none, 2), (Some(3), None, vec![]));
+        assert_eq!(left(&known, "b", &none, 0), (Some(1), None, vec![]));
+        assert_eq!(left(&known, "b", &none, 3), (Some(1), None, vec![]));
+        assert_eq!(left(&known, "a", &none, 0), (Some(0), Some("b".into()), vec![]));
         known.forget("b");
-        assert_eq!(left(&known, "a", &granted, 0), Some(3));
+        assert_eq!(left(&known, "a", &none, 0), (Some(3), None, vec![]));
+    }
+
+    #[test]
+    fn who_waits_follows_when_a_place_is_given_back() {
+        let known = GlobalDisruptionBudget::default();
+        left(&known, "b", &granted(0, 3), 3);
+        assert_eq!(left(&known, "a", &granted(0, 3), 0), (Some(0), Some("b".into()), vec![]));
+        assert_eq!(left(&known, "b", &granted(0, 3), 2), (Some(0), None, vec![]), "it is taken back, and not seen yet");
+        assert_eq!(left(&known, "b", &granted(0, 2), 2), (Some(1), None, vec!["a".into()]));
+        assert_eq!(left(&known, "a", &granted(0, 2), 0), (Some(1), None, vec![]));
+        assert_eq!(left(&known, "b", &granted(0, 0), 0), (Some(3), None, vec![]), "none waits any more");
+
+        // Without a limit nothing is shared.
+        left(&known, "b", &granted(0, 3), 3);
+        left(&known, "a", &granted(0, 3), 0);
+        let (_, next) = known.decide("b", None, &granted(0, 3), Timestamp::UNIX_EPOCH, |others| {
+            assert_eq!(others, None);
+            Decision::default()
+        });
+        assert_eq!(next, ["a".to_owned()]);
     }
 }

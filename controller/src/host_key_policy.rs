@@ -3,7 +3,7 @@
 //! A source that exists and cannot be read is an error, and never falls back to a weaker one: a client that can damage
 //! an annotation could otherwise have any host trusted.
 
-use api::{HostKeyPolicy, PinnedHostKey, Ssh};
+use api::{HostKeyPolicy, PinnedHostKey, Ssh, WindowsInstance};
 
 use remote::ssh::{HostKey, HostKeyCheck, HostKeyError};
 use wnp_core::operation::host_key_problem::HostKeyProblem;
@@ -77,6 +77,17 @@ pub(crate) fn host_key_source(known: &KnownKeys<'_>, ssh: &Ssh) -> Result<HostKe
     Ok(HostKeySource::FirstUse)
 }
 
+/// Reports whether the first key is trusted that the host of an existing Node shows. The owner of the pool has to say so, and the host
+/// must be one that is adopted: the Node follows no version of this operator (`is_ours`), and no record says that the instance was a
+/// node before. Whether the Node has the address that is reached is decided with the connection, before the host gets anything.
+pub(crate) fn may_adopt(instance: &WindowsInstance, ssh: &Ssh, is_ours: bool) -> bool {
+    let is_new = instance
+        .status
+        .as_ref()
+        .is_none_or(|s| s.current_version.is_none() && s.node_ref.is_none() && !s.holds_node_name);
+    ssh.host_key_policy == Some(HostKeyPolicy::TrustOnAdoption) && is_new && !is_ours && !instance.is_leaving()
+}
+
 /// What introduces the key that a host has shown, in the message about it.
 const SHOWN: &str = ", got ";
 
@@ -113,6 +124,7 @@ mod tests {
     use super::*;
     use api::SecretRef;
     use proptest::prelude::*;
+    use serde_json::{Value, json};
 
     const DECLARED: &str = "SHA256:mVPwvezndPv/ARoIadVY98vAC0g+P/5633yTC4d/wXE";
     const ALLOWED: &str = "SHA256:AAAAvezndPv/ARoIadVY98vAC0g+P/5633yTC4d/wXE";
@@ -176,6 +188,34 @@ mod tests {
             assert_eq!(word(host_key_source(known, &ssh(None, true))), first_use, "{known:?}");
             assert_eq!(word(host_key_source(known, &ssh(strict, false))), is_strict, "{known:?}");
             assert_eq!(word(host_key_source(known, &ssh(strict, true))), with_known_hosts, "{known:?}");
+        }
+    }
+
+    #[test]
+    fn only_a_host_that_is_adopted_may_show_its_first_key() {
+        let instance = |spec: serde_json::Value, status: serde_json::Value| {
+            let mut instance = WindowsInstance::new("win-1", serde_json::from_value(spec).unwrap());
+            instance.status = serde_json::from_value(status).unwrap();
+            instance
+        };
+        let stays = json!({"poolRef": {"name": "p"}, "host": {"name": "win-1", "address": "10.0.0.1", "port": 22, "username": "u",
+            "privateKeys": []}});
+        let mut leaving = stays.clone();
+        leaving["leaving"] = json!({"since": "2026-01-01T00:00:00Z", "why": "x"});
+        let adoption = Some(HostKeyPolicy::TrustOnAdoption);
+        for (about, policy, spec, status, is_ours, expected) in [
+            ("a node of WMCO", adoption, &stays, Value::Null, false, true),
+            ("one whose attempt has failed", adoption, &stays, json!({"failures": null}), false, true),
+            ("its pool does not say so", None, &stays, Value::Null, false, false),
+            ("nor so", Some(HostKeyPolicy::TrustOnFirstUse), &stays, Value::Null, false, false),
+            ("nor so strictly", Some(HostKeyPolicy::Strict), &stays, Value::Null, false, false),
+            ("one of this operator, with a lost status", adoption, &stays, Value::Null, true, false),
+            ("it was adopted before", adoption, &stays, json!({"currentVersion": "10.19.0-a"}), false, false),
+            ("it was a node", adoption, &stays, json!({"nodeRef": {"name": "win-1", "uid": "u"}}), false, false),
+            ("it is about to leave", adoption, &leaving, Value::Null, false, false),
+        ] {
+            let ssh = Ssh { host_key_policy: policy, ..Ssh::default() };
+            assert_eq!(may_adopt(&instance(spec.clone(), status), &ssh, is_ours), expected, "{about}");
         }
     }
 

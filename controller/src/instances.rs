@@ -1,6 +1,6 @@
 //! The cache of instances, and the index over it.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
 use api::WindowsInstance;
 use kube::runtime::{
@@ -8,10 +8,13 @@ use kube::runtime::{
     watcher::Event,
 };
 use parking_lot::RwLock;
-use wnp_core::inventory::{
-    fleet::Fleet,
-    hosts::{Known, KnownHosts},
-    naming::Place,
+use wnp_core::{
+    inventory::{
+        fleet::Fleet,
+        hosts::{Known, KnownHosts},
+        naming::Place,
+    },
+    rollout::shared_limit::Sharer,
 };
 
 /// The instances of all pools. A pool finds its own, and those that its entries are compared with, and reads no others.
@@ -94,16 +97,16 @@ impl Instances {
         instances
     }
 
-    /// The same, and of the same moment how many nodes each pool was granted to disrupt, if there is a limit for all of them.
-    pub(crate) fn of_pool_and_disrupting(
+    /// The same, and of the same moment the pools with which it may share a limit.
+    pub(crate) fn of_pool_and_sharers(
         &self,
         pool: &str,
-        limit: Option<u32>,
-    ) -> (Vec<Arc<WindowsInstance>>, HashMap<String, u32>) {
+        has_own_limit: &dyn Fn(&str) -> bool,
+    ) -> (Vec<Arc<WindowsInstance>>, BTreeMap<String, Sharer>) {
         let fleet = self.fleet.read();
         let instances = fleet.of_pool(pool);
         self.count(instances.len());
-        (instances, limit.map(|_| fleet.disrupting()).unwrap_or_default())
+        (instances, fleet.sharers(has_own_limit))
     }
 
     fn count(&self, instances: usize) {

@@ -13,10 +13,11 @@ use api::{
 use kube::ResourceExt;
 
 use crate::context::Context;
+pub(crate) use wnp_core::inventory::fleet::adopted_version;
 use wnp_core::{
     acts,
-    render::Stored,
-    rollout::lost_settings::{Loss, losses, node_manager, unaccepted},
+    render::{ImageSources, Stored},
+    rollout::lost_settings::{Loss, images, losses, node_manager, unaccepted},
 };
 
 /// Versions of the legacy operator that hosts follow, and what people accept to lose.
@@ -27,14 +28,18 @@ pub(crate) struct WmcoVersions {
     accepted: Option<String>,
     /// Whether the ServiceAccount of cloud-node-managers is missing.
     lacks_node_manager: bool,
+    /// What decides about the images of the pool's hosts.
+    image_sources: ImageSources,
 }
 
 impl WmcoVersions {
     /// Reads these versions.
     pub(crate) async fn read(versions: BTreeSet<String>, pool: &WindowsNodePool, cx: &Context) -> Self {
         let accepted = acts::in_force(pool, key::ACCEPT_LOST_SETTINGS).map(str::to_owned);
-        let lacks_node_manager = cx.hosts.release.get().cluster.lacks_node_manager;
-        let mut read = Self { versions: HashMap::new(), accepted, lacks_node_manager };
+        let cluster = &cx.hosts.release.get().cluster;
+        let image_sources = ImageSources::of(cluster, &pool.spec.template_spec());
+        let lacks_node_manager = cluster.lacks_node_manager;
+        let mut read = Self { versions: HashMap::new(), accepted, lacks_node_manager, image_sources };
         for version in versions {
             let stored = cx.hosts.versions.get(&version).await.map_err(|error| error.to_string());
             read.versions.insert(version, stored);
@@ -49,7 +54,11 @@ impl WmcoVersions {
             Some(Ok(Some(stored))) => match stored.as_ref() {
                 Stored::Legacy(from) => {
                     let node_manager = node_manager(from, to, self.lacks_node_manager);
-                    losses(from, to).into_iter().chain(node_manager).collect()
+                    losses(from, to)
+                        .into_iter()
+                        .chain(node_manager)
+                        .chain(images(from, to, &self.image_sources))
+                        .collect()
                 }
                 Stored::Ours(_) => Vec::new(),
             },
@@ -66,12 +75,6 @@ impl WmcoVersions {
         let Some(version) = adopted_version(instance) else { return Vec::new() };
         self.losses(version, instance.annotations().get(key::ACCEPT_LOST_SETTINGS), to)
     }
-}
-
-/// The version of a node that was taken over and has not been changed since.
-pub(crate) fn adopted_version(instance: &WindowsInstance) -> Option<&String> {
-    let status = instance.status.as_ref().filter(|s| s.wicd.is_none())?;
-    status.current_version.as_ref()
 }
 
 #[cfg(test)]
@@ -97,7 +100,8 @@ mod tests {
         ] {
             let versions = [(version.to_owned(), stored)].into();
             let accepted = accepted.map(str::to_owned);
-            let wmco_versions = WmcoVersions { versions, accepted, lacks_node_manager: true };
+            let wmco_versions =
+                WmcoVersions { versions, accepted, lacks_node_manager: true, image_sources: ImageSources::default() };
             assert_eq!(wmco_versions.losses(version, None, &to), expected, "{about}");
         }
     }
@@ -112,7 +116,8 @@ mod tests {
             let stored = Ok(Some(Arc::new(Stored::Legacy(config.clone()))));
             let versions = [("10.19.0-a".to_owned(), stored)].into();
             let accepted = accepted.map(str::to_owned);
-            let versions = WmcoVersions { versions, accepted, lacks_node_manager };
+            let versions =
+                WmcoVersions { versions, accepted, lacks_node_manager, image_sources: ImageSources::default() };
             assert_eq!(versions.losses("10.19.0-a", None, &config), expected, "{lacks_node_manager}");
         }
     }

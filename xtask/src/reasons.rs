@@ -69,7 +69,7 @@ const OTHERS: &[(&str, &[&str])] = &[
     ),
     ("platforms of OpenShift", &["AlibabaCloud", "KubeVirt", "OpenStack", "PowerVS"]),
     ("types and schemas", &["AuthConfig", "KubeletDuration", "PoolCollector", "PullSecret"]),
-    ("values of OpenShift", &["NeverContactSource", "OVNKubernetesHybridOverlayNetwork"]),
+    ("values of OpenShift", &["NeverContactSource", "OVNKubernetesHybridOverlayNetwork", "OpenShiftSDN"]),
     (
         "values of Kubernetes",
         &[

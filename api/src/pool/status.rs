@@ -258,7 +258,7 @@ pub struct PlannedHost {
     /// Name of the host.
     pub host: String,
     /// Action, for example `Join`, `Update`, `Remove` or `Adopt`; `Withhold` for a node whose change would lose
-    /// settings.
+    /// settings; `Refuse` for a node of another operator that cannot be adopted.
     pub action: String,
     /// Disruption that the action causes: `None`, `Restart`, `Drain` or `Reboot`.
     pub disruption: String,

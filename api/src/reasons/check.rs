@@ -23,8 +23,8 @@ pub(super) const TAKEOVER: Section = Section {
         ),
         row(
             "NodeMetadataMissing",
-            "A node of WMCO lacks the annotation with its version or with its host key.",
-            "Without `version` the node is drained and changed in its turn; without `ssh-host-key` it waits until you trust its key.",
+            "A node of WMCO lacks the annotation with its version.",
+            "The node is drained and changed in its turn.",
         ),
         row(
             "UsernameUnreadable",

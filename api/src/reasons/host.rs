@@ -227,8 +227,8 @@ pub(super) const REFUSED: Section = Section {
         ),
         row(
             "HostUnproven",
-            "The host has a Node, and the record of its host key or of its machine id is lost, so that nothing proves which host answers.",
-            "Declare the host key, [trust it](../guide/troubleshooting.md#trust-a-host-key-that-has-changed) \
+            "The host has a Node, and there is no record of its host key or of its machine id, so that nothing proves which host answers.",
+            "Nodes of WMCO: [give the pool their host keys](../guide/from-wmco.md#host-keys). Otherwise declare the host key, [trust it](../guide/troubleshooting.md#trust-a-host-key-that-has-changed) \
              (`kubectl windows-node-pools trust-host-key`, or the annotation `trust-host-key` of the instance), or correct the address.",
         ),
         row("NoRecipient", "A request names no recipient.", REPORT),

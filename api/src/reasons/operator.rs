@@ -48,6 +48,11 @@ pub(super) const OPERATOR: Section = Section {
             "Correct what the message names, if Windows nodes need it.",
         ),
         row(
+            "CertificateRequestsWait",
+            "A node of the pool asks for a certificate with an address or a name that nothing proves to be its own, so that the operator neither approves nor denies it.",
+            "[Check the request, and approve it](../guide/troubleshooting.md#certificate-requests-that-wait), before the certificate of the node ends.",
+        ),
+        row(
             "SettingsInvalid",
             "A [setting](settings.md) of the operator cannot be used.",
             "Correct its argument or environment variable.",

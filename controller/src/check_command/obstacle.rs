@@ -26,9 +26,12 @@ pub(super) enum Obstacle {
     /// Nothing to take over.
     #[error("no Node of WMCO is in this cluster")]
     NoNodes,
-    /// An annotation is missing.
-    #[error("the Node {node} has no annotation {annotation}")]
-    Missing { node: String, annotation: &'static str },
+    /// It names no version.
+    #[error("the Node {0} has no annotation {version}", version = api::names::key::VERSION)]
+    NoVersion(String),
+    /// Its host key is not on record.
+    #[error("the host key of the Node {0} is on record nowhere, so that it would not be adopted")]
+    Unproven(String),
     /// A host key is damaged.
     #[error("the host key of the Node {0} cannot be read: {1}")]
     HostKey(String, String),
@@ -83,7 +86,8 @@ impl Problem for Obstacle {
             Self::Installed { .. } => "WmcoInstalled",
             Self::Upgrading(_) | Self::NotUpgradeable(_) => "WmcoBusy",
             Self::NoNodes => "WmcoNodesMissing",
-            Self::Missing { .. } => "NodeMetadataMissing",
+            Self::NoVersion(_) => "NodeMetadataMissing",
+            Self::Unproven(_) => "HostUnproven",
             Self::HostKey(..) => "HostKeyInvalid",
             Self::Username(_) => "UsernameUnreadable",
             Self::Services { .. } => "ServicesUnreadable",
@@ -99,7 +103,12 @@ impl Problem for Obstacle {
     fn is_warning(&self) -> bool {
         !matches!(
             self,
-            Self::Upgrading(_) | Self::NotUpgradeable(_) | Self::Key { .. } | Self::HostKey(..) | Self::Release { .. }
+            Self::Upgrading(_)
+                | Self::NotUpgradeable(_)
+                | Self::Key { .. }
+                | Self::HostKey(..)
+                | Self::Unproven(_)
+                | Self::Release { .. }
         )
     }
 
@@ -113,12 +122,8 @@ impl Problem for Obstacle {
                 "wait until WMCO has ended its change; if it runs no more, remove the label from the Node and uncordon it".into()
             }
             Self::NoNodes => "install the operator as on a new cluster".into(),
-            Self::Missing { annotation, .. } if *annotation == api::names::key::VERSION => {
-                "nothing, or let WMCO finish it: the node is drained and changed in its turn".into()
-            }
-            Self::Missing { .. } => {
-                "nothing, or let WMCO finish it: after the takeover, annotate its instance with trust-host-key".into()
-            }
+            Self::NoVersion(_) => "nothing, or let WMCO finish it: the node is drained and changed in its turn".into(),
+            Self::Unproven(_) => "give the pool the host keys: docs/guide/from-wmco.md#host-keys".into(),
             Self::HostKey(..) => "correct the annotation ssh-host-key of the Node, or remove it".into(),
             Self::Username(_) => "check that the Secret cloud-private-key has the key that the hosts accept".into(),
             Self::Services { .. } => "restore the ConfigMap; without it the nodes stay as they are until the loss is accepted".into(),

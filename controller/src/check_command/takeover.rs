@@ -7,7 +7,7 @@ use std::{
 };
 
 use api::{
-    SecretKeyRef, TemplateSpec, WindowsInstance,
+    HostKeyPolicy, SecretKeyRef, Ssh, TemplateSpec, WindowsInstance, WindowsNodePool,
     names::{DEFAULT_KEY_SECRET, EXPORTER_CERTIFICATE, SERVICES_CONFIG_MAP_PREFIX, key},
     services_version::UnverifiedError,
 };
@@ -22,8 +22,8 @@ use kube::{
 use remote::ssh::HostKey;
 use wnp_core::{
     inventory::wmco_nodes::wmco_nodes,
-    render::{Rendered, Stored},
-    rollout::lost_settings,
+    render::{ImageSources, Rendered, Stored},
+    rollout::lost_settings::{self, Loss, images, losses},
 };
 
 use super::{
@@ -36,9 +36,9 @@ use crate::{
     args::{self, CheckTakeover},
     cluster,
     context::{Cluster, WINDOWS_NODES},
-    release::ReleaseError,
+    release::{Release, ReleaseError},
     secrets::{Key, SecretError, Secrets},
-    wmco::{lock, username::decrypt_username},
+    wmco::{host_keys::WmcoHostKeys, lock, username::decrypt_username},
 };
 
 const WMCO: &str = "windows-machine-config-operator";
@@ -51,14 +51,13 @@ const WMCO: &str = "windows-machine-config-operator";
 pub async fn takeover(args: CheckTakeover, cluster: &args::Cluster) -> anyhow::Result<ExitCode> {
     let cluster = Cluster::new(api_server::config(cluster).await?, &Arc::default())?;
     cluster.client.apiserver_version().await?;
-    let target = match cluster.release(&args.run).await {
-        Err(error) => Err(Obstacle::of_release(&error, &args.run.payload)),
-        Ok(release) => {
-            let rendered = release.render(&TemplateSpec::default()).map_err(ReleaseError::from);
-            rendered.map(|r| r.services).map_err(|error| Obstacle::of_release(&error, &args.run.payload))
-        }
+    let release = cluster.release(&args.run).await;
+    let check = Check { client: cluster.client, namespace: args.run.namespace };
+    let targets = match release {
+        Err(error) => Err(error),
+        Ok(release) => check.templates().await.iter().map(|template| Target::of(&release, template)).collect(),
     };
-    let rows = Check { client: cluster.client, namespace: args.run.namespace }.rows(target).await;
+    let rows = check.rows(targets.map_err(|error| Obstacle::of_release(&error, &args.run.payload))).await;
     row::print(&rows, args.output, Scope::Takeover)
 }
 
@@ -70,9 +69,22 @@ pub(super) struct Check {
 
 type Services = api::services::ServicesConfig;
 
+/// What nodes of a pool would get.
+pub(super) struct Target {
+    pub(super) services: Services,
+    pub(super) image_sources: ImageSources,
+}
+
+impl Target {
+    fn of(release: &Release, template: &TemplateSpec) -> Result<Self, ReleaseError> {
+        let services = release.render(template)?.services;
+        Ok(Self { services, image_sources: ImageSources::of(&release.cluster, template) })
+    }
+}
+
 impl Check {
-    /// All results. `target` are the services that nodes would get.
-    pub(super) async fn rows(&self, target: Result<Services, Obstacle>) -> Vec<Row> {
+    /// All results. `targets` are what nodes would get in each of the pools.
+    pub(super) async fn rows(&self, targets: Result<Vec<Target>, Obstacle>) -> Vec<Row> {
         let nodes = self.nodes().await;
         let (nodes, unread) = match nodes {
             Ok(nodes) => (nodes, None),
@@ -87,14 +99,14 @@ impl Check {
         let instances = self.instances().await;
         let names = wmco_nodes(nodes.iter(), &|n| instances.contains(n), &|version| ours.contains(&version.to_owned()));
         let theirs: Vec<&Node> = nodes.iter().filter(|n| names.contains(&n.name_any())).collect();
-        let key = self.key().await;
+        let (key, unproven) = (self.key().await, self.unproven(&theirs).await);
         let mut rows = vec![self.lock().await, self.package().await, self.idle(&nodes).await, of_key(&key)];
         rows.extend([
-            unread.unwrap_or_else(|| of_nodes(&theirs)),
+            unread.unwrap_or_else(|| of_nodes(&theirs, &unproven)),
             of_usernames(&theirs, key.ok().as_deref()),
             of_services(&theirs, &services),
             self.version().await,
-            of_settings(&theirs, &services, target),
+            of_settings(&theirs, &services, targets),
             self.certificate().await,
         ]);
         rows
@@ -159,9 +171,61 @@ impl Check {
         let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &self.namespace, &resource);
         match api.list(&ListParams::default()).await {
             Ok(list) => Ok(list.items),
-            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(Vec::new()),
+            // Where the whole group is missing the answer is a bare 404, which is no NotFound to the client.
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
             Err(error) => Err(error),
         }
+    }
+
+    /// Pools that are there. Before the operator is installed, there is no such kind.
+    async fn pools(&self) -> Vec<WindowsNodePool> {
+        let pools = Api::<WindowsNodePool>::all(self.client.clone()).list(&ListParams::default()).await;
+        pools.map(|pools| pools.items).unwrap_or_default()
+    }
+
+    /// Templates of the pools that are there; otherwise the one of a pool that sets nothing.
+    async fn templates(&self) -> Vec<TemplateSpec> {
+        let templates: Vec<TemplateSpec> = self.pools().await.iter().map(|pool| pool.spec.template_spec()).collect();
+        if templates.is_empty() { vec![TemplateSpec::default()] } else { templates }
+    }
+
+    /// Names of Nodes whose host key is on record nowhere, so that no pool of this cluster adopts them.
+    async fn unproven(&self, nodes: &[&Node]) -> BTreeSet<String> {
+        let without = |node: &&&Node| node.annotations().get(key::SSH_HOST_KEY).is_none_or(String::is_empty);
+        let without: Vec<&&Node> = nodes.iter().filter(without).collect();
+        if without.is_empty() {
+            return BTreeSet::new();
+        }
+        let pools: Vec<Ssh> = self.pools().await.iter().map(|pool| pool.spec.ssh()).collect();
+        if pools.iter().any(|ssh| ssh.host_key_policy == Some(HostKeyPolicy::TrustOnAdoption)) {
+            return BTreeSet::new();
+        }
+        let (noted, secrets) = (
+            WmcoHostKeys::new(self.client.clone(), &self.namespace),
+            Secrets::new(self.client.clone(), &self.namespace),
+        );
+        let mut unproven = BTreeSet::new();
+        for node in without {
+            let is_known = async {
+                for address in names_of(node) {
+                    if noted.of(&address, None).await.is_ok_and(|key| key.is_some()) {
+                        return true;
+                    }
+                    for ssh in pools.iter().filter(|ssh| ssh.host_key_policy == Some(HostKeyPolicy::Strict)) {
+                        let Some(secret) = &ssh.known_hosts_secret_ref else { continue };
+                        let keys = secrets.known_hosts(&secret.name, &address, ssh.port()).await;
+                        if keys.is_ok_and(|keys| !keys.is_empty()) {
+                            return true;
+                        }
+                    }
+                }
+                false
+            };
+            if !is_known.await {
+                unproven.insert(node.name_any());
+            }
+        }
+        unproven
     }
 
     async fn idle(&self, nodes: &[Node]) -> Row {
@@ -235,7 +299,13 @@ fn of_key(key: &Result<Arc<Key>, SecretError>) -> Row {
     Row::of("key", found.as_slice(), &format!("the Secret {DEFAULT_KEY_SECRET} has a private key"))
 }
 
-fn of_nodes(nodes: &[&Node]) -> Row {
+/// Addresses and names of a Node, under which its host key may be noted.
+fn names_of(node: &Node) -> Vec<String> {
+    let addresses = node.status.as_ref().and_then(|s| s.addresses.clone()).unwrap_or_default();
+    addresses.into_iter().map(|a| a.address).chain([node.name_any()]).collect()
+}
+
+fn of_nodes(nodes: &[&Node], unproven: &BTreeSet<String>) -> Row {
     if nodes.is_empty() {
         return Row::of("nodes", &[Obstacle::NoNodes], "");
     }
@@ -243,14 +313,15 @@ fn of_nodes(nodes: &[&Node]) -> Row {
     for node in nodes {
         let (name, annotations) = (node.name_any(), node.annotations());
         if annotations.get(key::VERSION).is_none_or(String::is_empty) {
-            found.push(Obstacle::Missing { node: name.clone(), annotation: key::VERSION });
+            found.push(Obstacle::NoVersion(name.clone()));
         }
         match annotations.get(key::SSH_HOST_KEY).filter(|k| !k.is_empty()) {
-            None => found.push(Obstacle::Missing { node: name, annotation: key::SSH_HOST_KEY }),
+            None if unproven.contains(&name) => found.push(Obstacle::Unproven(name)),
+            None => {}
             Some(text) => found.extend(HostKey::parse(text).err().map(|e| Obstacle::HostKey(name, e.to_string()))),
         }
     }
-    Row::of("nodes", &found, &format!("{} of WMCO, with version and host key", nodes.len()))
+    Row::of("nodes", &found, &format!("{} of WMCO, each with its version and a host key on record", nodes.len()))
 }
 
 fn of_usernames(nodes: &[&Node], key: Option<&Key>) -> Row {
@@ -276,21 +347,25 @@ fn of_services(nodes: &[&Node], services: &BTreeMap<String, Result<Option<Stored
     Row::of("services", &found.collect::<Vec<_>>(), "the services of each version of a node can be read")
 }
 
-/// What the first change of each node would lose.
+/// What the first change of each node would lose. Which pool has a node is not known before it is adopted: what one of them keeps is not lost.
 fn of_settings(
     nodes: &[&Node],
     services: &BTreeMap<String, Result<Option<Stored>, String>>,
-    target: Result<Services, Obstacle>,
+    targets: Result<Vec<Target>, Obstacle>,
 ) -> Row {
-    let target = match target {
-        Ok(target) => target,
+    let targets = match targets {
+        Ok(targets) => targets,
         Err(obstacle) => return Row::of("settings", &[obstacle], ""),
     };
     let found = nodes.iter().filter_map(|node| {
         let Some(Ok(Some(Stored::Legacy(from)))) = services.get(node.annotations().get(key::VERSION)?) else {
             return None;
         };
-        let message = lost_settings::message(&lost_settings::losses(from, &target))?;
+        let of = |Target { services, image_sources }: &Target| -> BTreeSet<Loss> {
+            losses(from, services).into_iter().chain(images(from, services, image_sources)).collect()
+        };
+        let lost = targets.iter().map(of).reduce(|lost, other| &lost & &other).unwrap_or_default();
+        let message = lost_settings::message(&lost.into_iter().collect::<Vec<_>>())?;
         Some(Obstacle::Losses { node: node.name_any(), message })
     });
     Row::of("settings", &found.collect::<Vec<_>>(), "no node would lose a setting")

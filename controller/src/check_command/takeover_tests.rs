@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{fake_api::FakeApi, wmco::username::encrypt_username};
-use api::services::Service;
+use api::services::{FileInfo, Service};
 
 const NODES: &str = "/api/v1/nodes";
 const LOCK: &str = "/api/v1/namespaces/ns/configmaps/windows-machine-config-operator-lock";
@@ -18,11 +18,17 @@ const SUBSCRIPTIONS: &str = "/apis/operators.coreos.com/v1alpha1/namespaces/ns/s
 const CSVS: &str = "/apis/operators.coreos.com/v1alpha1/namespaces/ns/clusterserviceversions";
 const CONDITIONS: &str = "/apis/operators.coreos.com/v2/namespaces/ns/operatorconditions";
 const INSTANCES: &str = "/apis/windowsmachineconfig.openshift.io/v1alpha1/windowsinstances";
+const POOLS: &str = "/apis/windowsmachineconfig.openshift.io/v1alpha1/windowsnodepools";
+const HOST_KEYS: &str = "/api/v1/namespaces/ns/configmaps/windows-ssh-host-keys";
 const VERSION: &str = "/version";
 
 fn pem() -> String {
     let key = PrivateKey::random(&mut safe_rng(), Algorithm::Ed25519).unwrap();
     key.to_openssh(LineEnding::LF).unwrap().to_string()
+}
+
+fn host_key() -> String {
+    PrivateKey::random(&mut safe_rng(), Algorithm::Ed25519).unwrap().public_key_base64()
 }
 
 fn secret(data: &[(&str, &str)]) -> Value {
@@ -32,7 +38,8 @@ fn secret(data: &[(&str, &str)]) -> Value {
 }
 
 fn node(labels: &Value, annotations: &Value) -> Value {
-    let node = json!({"metadata": {"name": "win-1", "labels": labels, "annotations": annotations}});
+    let status = json!({"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]});
+    let node = json!({"metadata": {"name": "win-1", "labels": labels, "annotations": annotations}, "status": status});
     json!({"apiVersion": "v1", "kind": "NodeList", "metadata": {}, "items": [node]})
 }
 
@@ -65,20 +72,22 @@ impl Bed {
     /// A cluster in which nothing stands in the way.
     fn new() -> Self {
         let (api, pem) = (FakeApi::new(), pem());
-        let host_key = PrivateKey::random(&mut safe_rng(), Algorithm::Ed25519).unwrap().public_key_base64();
         let annotations = json!({
             key::VERSION: "11.0.0-1b759bf",
-            key::SSH_HOST_KEY: host_key,
+            key::SSH_HOST_KEY: host_key(),
             key::USERNAME: encrypt_username("Administrator", pem.as_bytes()).unwrap(),
         });
         api.on("GET", NODES, 200, node(&json!({key::BYOH: "true"}), &annotations));
         api.on("GET", KEY, 200, secret(&[("private-key.pem", &pem)]));
         api.on("GET", CERTIFICATE, 200, secret(&[("tls.crt", "c"), ("tls.key", "k")]));
         api.on("GET", SERVICES, 200, services(&[kubelet()]));
-        api.on("GET", CONDITIONS, 200, list("OperatorCondition", "operators.coreos.com/v2", &[]));
         api.on("GET", VERSION, 200, version("36"));
-        for path in [LOCK, WMCO_LOCK, DEPLOYMENT, SUBSCRIPTIONS, CSVS, INSTANCES] {
+        for path in [LOCK, WMCO_LOCK, DEPLOYMENT, INSTANCES, POOLS, HOST_KEYS] {
             api.fail("GET", path, 404, "NotFound", "there is none", Value::Null);
+        }
+        // There is no OLM.
+        for path in [SUBSCRIPTIONS, CSVS, CONDITIONS] {
+            api.fail("GET", path, 404, "Failed to parse error data", "404 page not found", Value::Null);
         }
         Self { api, annotations }
     }
@@ -98,13 +107,19 @@ impl Bed {
         self.instead(NODES, node(labels, &annotations));
     }
 
+    fn pool(&self, ssh: &Value) {
+        let spec = json!({"inventory": {"configMapRef": {"name": "windows-instances"}}, "ssh": ssh});
+        let pool = json!({"metadata": {"name": "windows-instances"}, "spec": spec});
+        self.instead(POOLS, list("WindowsNodePool", "windowsmachineconfig.openshift.io/v1alpha1", &[pool]));
+    }
+
     fn gone(&self, path: &str) {
         self.api.forget("GET", path).fail("GET", path, 404, "NotFound", "there is none", Value::Null);
     }
 
-    async fn rows(&self, target: Result<Services, Obstacle>) -> Vec<Value> {
+    async fn rows(&self, targets: Result<Vec<Target>, Obstacle>) -> Vec<Value> {
         let check = Check { client: self.api.client(), namespace: "ns".into() };
-        check.rows(target).await.iter().map(|row| row::object(row, Scope::Takeover)).collect()
+        check.rows(targets).await.iter().map(|row| row::object(row, Scope::Takeover)).collect()
     }
 }
 
@@ -112,8 +127,32 @@ fn kubelet() -> Service {
     Service { name: "kubelet".into(), path: r"C:\k\kubelet.exe".into(), ..Service::default() }
 }
 
-fn target() -> Services {
-    Services { services: vec![kubelet()], ..Services::default() }
+fn target() -> Vec<Target> {
+    let services = Services { services: vec![kubelet()], ..Services::default() };
+    vec![Target { services, image_sources: ImageSources::default() }]
+}
+
+#[tokio::test]
+async fn only_what_no_pool_keeps_is_lost() {
+    let containerd = FileInfo { path: r"C:\k\containerd\containerd_conf.toml".into(), checksum: "1".into() };
+    let of = |names_sandbox: bool, mirrors: &[&str]| {
+        let mut all = target();
+        all[0].services.files = vec![containerd.clone()];
+        let without_mirrors = mirrors.iter().map(|m| (*m).to_owned()).collect();
+        all[0].image_sources = ImageSources { names_sandbox, without_mirrors };
+        all.remove(0)
+    };
+    for (targets, expected) in [
+        (vec![of(false, &["quay.io/a"])], Some("\"sandbox-image,image-mirrors\"")),
+        (vec![of(false, &[]), of(true, &["quay.io/a"])], None),
+        (vec![of(false, &[]), of(false, &["quay.io/a"])], Some("\"sandbox-image\"")),
+    ] {
+        let rows = Bed::new().rows(Ok(targets)).await;
+        let row = rows.iter().find(|r| r["check"] == "settings").unwrap();
+        let message = row["message"].as_str().unwrap();
+        assert!(expected.is_none_or(|words| message.contains(words)), "{message}");
+        assert_eq!(row["result"] == "passed", expected.is_none(), "{row}");
+    }
 }
 
 /// What is broken, how, and the check, the result and the reason that say so.
@@ -216,11 +255,6 @@ fn cases_of_nodes() -> Vec<Case> {
             Some(("nodes", "warning", "NodeMetadataMissing")),
         ),
         (
-            "no host key",
-            Box::new(move |bed| bed.nodes(&byoh(), &[(key::SSH_HOST_KEY, Value::Null)])),
-            Some(("nodes", "warning", "NodeMetadataMissing")),
-        ),
-        (
             "a damaged host key",
             Box::new(move |bed| bed.nodes(&byoh(), &[(key::SSH_HOST_KEY, json!("x"))])),
             Some(("nodes", "failed", "HostKeyInvalid")),
@@ -252,9 +286,57 @@ fn cases_of_nodes() -> Vec<Case> {
     ]
 }
 
+/// Host keys that are on record nowhere, or elsewhere than on the Node.
+fn cases_of_host_keys() -> Vec<Case> {
+    let byoh = || json!({key::BYOH: "true"});
+    vec![
+        (
+            "no host key",
+            Box::new(move |bed| bed.nodes(&byoh(), &[(key::SSH_HOST_KEY, Value::Null)])),
+            Some(("nodes", "failed", "HostUnproven")),
+        ),
+        (
+            "no host key, and WMCO has noted it",
+            Box::new(move |bed| {
+                bed.nodes(&byoh(), &[(key::SSH_HOST_KEY, Value::Null)]);
+                bed.instead(HOST_KEYS, json!({"metadata": {"name": "m"}, "data": {"10.0.0.1": host_key()}}));
+            }),
+            None,
+        ),
+        (
+            "no host key, and a pool trusts the first one",
+            Box::new(move |bed| {
+                bed.nodes(&byoh(), &[(key::SSH_HOST_KEY, Value::Null)]);
+                bed.pool(&json!({"hostKeyPolicy": "TrustOnAdoption"}));
+            }),
+            None,
+        ),
+        (
+            "no host key, and a pool has it among its known hosts",
+            Box::new(move |bed| {
+                bed.nodes(&byoh(), &[(key::SSH_HOST_KEY, Value::Null)]);
+                bed.pool(&json!({"hostKeyPolicy": "Strict", "knownHostsSecretRef": {"name": "known"}}));
+                let line = format!("10.0.0.1 ssh-ed25519 {}\n", host_key());
+                bed.instead("/api/v1/namespaces/ns/secrets/known", secret(&[("known_hosts", &line)]));
+            }),
+            None,
+        ),
+        (
+            "no host key, and the known hosts of a pool lack it",
+            Box::new(move |bed| {
+                bed.nodes(&byoh(), &[(key::SSH_HOST_KEY, Value::Null)]);
+                bed.pool(&json!({"hostKeyPolicy": "Strict", "knownHostsSecretRef": {"name": "known"}}));
+                let line = format!("10.0.0.9 ssh-ed25519 {}\n", host_key());
+                bed.instead("/api/v1/namespaces/ns/secrets/known", secret(&[("known_hosts", &line)]));
+            }),
+            Some(("nodes", "failed", "HostUnproven")),
+        ),
+    ]
+}
+
 #[tokio::test]
 async fn each_check_finds_what_it_is_for_and_nothing_is_written() {
-    for (about, break_it, expected) in cases_of_wmco().into_iter().chain(cases_of_nodes()) {
+    for (about, break_it, expected) in cases_of_wmco().into_iter().chain(cases_of_nodes()).chain(cases_of_host_keys()) {
         let bed = Bed::new();
         break_it(&bed);
         let rows = bed.rows(Ok(target())).await;

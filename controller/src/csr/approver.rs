@@ -20,7 +20,7 @@ use tokio::{sync::Semaphore, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
-use super::{Again, Claim, Clients, Hosts, Kind, Outstanding, Own, Verdict, index::Index, verdict};
+use super::{Again, Claim, Clients, Hosts, Kind, LeftToPeople, Outstanding, Own, Verdict, index::Index, verdict};
 use crate::{
     supervision::{Panicked, catch},
     unreadable::Unreadable,
@@ -84,6 +84,7 @@ pub async fn run<H: Hosts>(
         on_verdict: Box::new(on_verdict),
         index: Mutex::new(Index::new(own.user.clone(), Instant::now())),
         own,
+        left: again.left,
         decisions: Semaphore::new(DECISIONS),
         stop: shutdown.clone(),
         first,
@@ -118,6 +119,7 @@ struct Approver<H> {
     revise: Box<Revise<'static>>,
     on_verdict: Box<OnVerdict>,
     own: Own,
+    left: LeftToPeople,
     index: Mutex<Index>,
     /// A place for each decision that is made at a time.
     decisions: Semaphore,
@@ -174,7 +176,9 @@ impl<H: Hosts> Approver<H> {
         let is_news = {
             let mut index = self.index.lock();
             let is_open = !matches!(verdict, Verdict::Wait { .. }) || self.is_as_known(csr);
-            is_open && index.is_news(csr, &verdict, Instant::now())
+            let is_news = is_open && index.is_news(csr, &verdict, Instant::now());
+            self.report_left(&mut index);
+            is_news
         };
         if is_news {
             let name = csr.name_any();
@@ -249,9 +253,17 @@ impl<H: Hosts> Approver<H> {
         (self.revise)(verdict)
     }
 
+    /// Reports which requests are left to people, if that has changed.
+    fn report_left(&self, index: &mut Index) {
+        if let Some(all) = index.left_to_people() {
+            self.left.replace(all);
+        }
+    }
+
     fn with_index<T>(&self, with: impl FnOnce(&mut Index, &dyn Fn(&str) -> Option<Claim>) -> T) -> T {
         let mut index = self.index.lock();
         let result = with(&mut index, &|node| self.hosts.lookup(node));
+        self.report_left(&mut index);
         for name in index.firsts.drain(..) {
             // Only at the end nothing listens any more.
             let _ = self.first.unbounded_send(name);

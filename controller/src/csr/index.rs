@@ -8,7 +8,7 @@ use std::{
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::ResourceExt;
 use tokio::time::Instant;
-use wnp_core::csr::{is_decided, request::Request};
+use wnp_core::csr::{is_decided, pending::Pending, request::Request};
 
 use super::{
     Claim, Outstanding, Verdict,
@@ -32,6 +32,8 @@ pub(super) struct Index {
     pub(super) firsts: Vec<String>,
     /// The last reported cause of each waiting request, if it was.
     waiting: BTreeMap<String, Option<Verdict>>,
+    /// Whether those have changed since they were reported.
+    is_unreported: bool,
     /// Each of these is a write or an event, which a requester, perhaps a host that was taken over, must not have made without limit.
     denials: Rate,
     approvals: Rate,
@@ -47,6 +49,7 @@ impl Index {
             read: HashMap::new(),
             firsts: Vec::new(),
             waiting: BTreeMap::new(),
+            is_unreported: false,
             denials: Rate::new(now),
             approvals: Rate::new(now),
             waits: Rate::new(now),
@@ -59,6 +62,7 @@ impl Index {
         self.observe(all.iter().map(AsRef::as_ref), claims);
         let names: BTreeSet<String> = all.iter().map(|csr| csr.name_any()).collect();
         self.waiting.retain(|name, _| names.contains(name));
+        self.is_unreported = true;
         self.read.retain(|name, _| names.contains(name));
     }
 
@@ -105,7 +109,7 @@ impl Index {
     pub(super) fn forget(&mut self, csr: &CertificateSigningRequest) {
         let name = csr.name_any();
         self.open.forget(csr);
-        self.waiting.remove(&name);
+        self.is_unreported |= self.waiting.remove(&name).is_some();
         self.read.remove(&name);
         self.firsts.extend(self.outstanding.forget(&name));
     }
@@ -164,16 +168,39 @@ impl Index {
                     known.as_ref() != Some(verdict) && (!is_of_one_host(csr) || self.waits.admit(requester(csr), now));
                 if is_news {
                     *known = Some(verdict.clone());
+                    self.is_unreported = true;
                 }
                 is_news
             }
             // The cause is another request of the same host, of which a host can have any number.
             Verdict::NotOurs | Verdict::Queue { .. } => {
-                self.waiting.remove(&name);
+                self.is_unreported |= self.waiting.remove(&name).is_some();
                 false
             }
-            Verdict::Approve(_) | Verdict::Deny { .. } => true,
+            Verdict::Approve(_) | Verdict::Deny { .. } => {
+                self.is_unreported |= self.waiting.remove(&name).is_some();
+                true
+            }
         }
+    }
+
+    /// The requests that a person may approve, the last of each Node, if they have changed since this was asked.
+    pub(super) fn left_to_people(&mut self) -> Option<Vec<Pending>> {
+        if !std::mem::take(&mut self.is_unreported) {
+            return None;
+        }
+        let mut of_nodes = BTreeMap::new();
+        for (name, verdict) in &self.waiting {
+            if let Some(Verdict::Wait { message, node: Some(node) }) = verdict {
+                of_nodes.insert(node, (name, message));
+            }
+        }
+        let pending = |(node, (name, message)): (&String, (&String, &String))| Pending {
+            request: name.clone(),
+            node: node.clone(),
+            message: message.clone(),
+        };
+        Some(of_nodes.into_iter().map(pending).collect())
     }
 
     /// Names of the requests that wait for something else than their turn.

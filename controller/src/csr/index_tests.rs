@@ -129,7 +129,7 @@ fn a_host_that_has_given_up_on_a_request_gets_the_next() {
 #[test]
 fn the_cause_of_waiting_is_reported_once() {
     let [older, younger] = two();
-    let [one, other] = ["one", "other"].map(|message| Verdict::Wait { message: message.into() });
+    let [one, other] = ["one", "other"].map(|message| Verdict::Wait { message: message.into(), node: None });
     let queued = Verdict::Queue { behind: "another".into() };
     let mut index = index();
     let all = [older.clone(), younger.clone()];
@@ -151,11 +151,35 @@ fn the_cause_of_waiting_is_reported_once() {
 }
 
 #[test]
+fn what_a_person_may_approve_is_reported_when_it_changes() {
+    let [older, younger] = two();
+    let left = |message: &str| Verdict::Wait { message: message.into(), node: Some("win-1".into()) };
+    let mut index = index();
+    index.replace(&[older.clone(), younger.clone()], &proven);
+    let reported =
+        |index: &mut Index| index.left_to_people().map(|all| all.into_iter().map(|p| (p.request, p.message)).collect());
+    let pair = |name: &str, message: &str| Some(vec![(name.to_owned(), message.to_owned())]);
+    let now = Instant::now();
+    assert_eq!(reported(&mut index), Some(vec![]), "the list is new");
+    assert_eq!(reported(&mut index), None::<Vec<_>>);
+    index.is_news(&older, &left("an address"), now);
+    assert_eq!(reported(&mut index), pair("older", "an address"));
+    index.is_news(&older, &left("an address"), now);
+    assert_eq!(reported(&mut index), None);
+    index.is_news(&younger, &left("a name"), now);
+    assert_eq!(reported(&mut index), pair("younger", "a name"), "one of a Node");
+    index.is_news(&younger, &Verdict::Wait { message: "a proof".into(), node: None }, now);
+    assert_eq!(reported(&mut index), pair("older", "an address"));
+    index.forget(&older);
+    assert_eq!(reported(&mut index), Some(vec![]));
+}
+
+#[test]
 fn a_host_cannot_have_any_number_of_events_and_approvals() {
     let pem = Forged::new("system:node:win-1", &["system:nodes"]).pem();
     let all: Vec<Request> = (0..100).map(|n| renewal(&format!("csr-{n}"), n, &pem)).collect();
     let (mut index, now) = (index(), Instant::now());
-    let cause = Verdict::Wait { message: "a proof".into() };
+    let cause = Verdict::Wait { message: "a proof".into(), node: None };
     for minute in 0..2 {
         let then = now + WINDOW * minute;
         let reported = all.iter().filter(|csr| index.is_news(csr, &cause, then)).count();

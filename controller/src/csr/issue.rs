@@ -249,7 +249,7 @@ fn build(
             Ok(csr)
         }
         Verdict::Deny { reason, message } => Err(CsrError::Refused { reason, message }),
-        Verdict::Wait { message } => Err(CsrError::Refused { reason: "HostNotProven", message }),
+        Verdict::Wait { message, .. } => Err(CsrError::Refused { reason: "HostNotProven", message }),
         Verdict::NotOurs | Verdict::Queue { .. } | Verdict::Approve(_) => {
             let message = format!("it does not name node {}", claim.node_name);
             Err(CsrError::Refused { reason: "WrongSubject", message })

@@ -4,6 +4,7 @@ mod approver;
 mod index;
 mod issue;
 mod issuing;
+mod left;
 mod open;
 mod rate;
 mod renewals;
@@ -29,6 +30,7 @@ use tokio::sync::Notify;
 pub use approver::run;
 pub use issue::{CsrError, operator_user, request_and_sign};
 pub use issuing::Issuing;
+pub use left::LeftToPeople;
 pub use renewals::Renewals;
 pub use wnp_core::csr::{Claim, Kind, Outstanding, Verdict, verdict};
 
@@ -55,8 +57,10 @@ pub struct Own {
     pub issuing: Issuing,
 }
 
-/// What has the approver judge requests again.
+/// What has the approver judge requests again, and where it reports those that wait.
 pub struct Again {
+    /// Gets the requests that are left to people.
+    pub left: LeftToPeople,
     /// By `notify_one`: all of them, because other verdicts are possible.
     pub all: Arc<Notify>,
     /// Those that wait, because more may be proven of a host.
@@ -65,7 +69,7 @@ pub struct Again {
 
 impl Default for Again {
     fn default() -> Self {
-        Self { all: Arc::default(), waiting: stream::pending().boxed() }
+        Self { left: LeftToPeople::default(), all: Arc::default(), waiting: stream::pending().boxed() }
     }
 }
 

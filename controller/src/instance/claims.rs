@@ -20,7 +20,7 @@ use wnp_core::{
     csr::claims::{self, Beside, neighbours::Neighbours, reserved::Reserved},
     node::{
         essentials::keep_essentials,
-        owner::{Mismatch, Whose, evidence, proven_addresses},
+        owner::{Mismatch, Whose, evidence, is_of_operator, proven_addresses},
     },
 };
 
@@ -82,15 +82,22 @@ impl Hosts {
     pub(crate) fn new(cx: Arc<Base>, reserved: Reserved) -> Self {
         Self { reserved, neighbours: Recent::default(), cx }
     }
+
+    /// What a Node without an instance may renew. While WMCO runs, it approves the requests of its nodes.
+    fn of_node(&self, node: &Node, neighbours: &Neighbours) -> Option<Claim> {
+        let is_left = is_of_operator(node) && self.cx.other_operator.is_gone();
+        is_left.then(|| claims::of_node(node, &self.reserved, neighbours))
+    }
 }
 
 impl csr::Hosts for Hosts {
     fn lookup(&self, node_name: &str) -> Option<Claim> {
-        let instance = self.cx.caches.instances.get(&ObjectRef::new(node_name))?;
+        let (node, neighbours) = (self.cx.node(node_name), Neighbours::default());
+        let Some(instance) = self.cx.caches.instances.get(&ObjectRef::new(node_name)) else {
+            return self.of_node(node.as_deref()?, &neighbours);
+        };
         let none = WindowsInstanceStatus::default();
         let status = instance.status.as_ref().unwrap_or(&none);
-        let node = self.cx.node(node_name);
-        let neighbours = Neighbours::default();
         let beside = self.cx.beside(&instance, status, &self.reserved, &neighbours, node.as_deref());
         Some(claims::claim(&instance, status, &beside))
     }
@@ -102,7 +109,10 @@ impl csr::Hosts for Hosts {
             Some(Kind::KubeletServing) => self.neighbours.get(&self.cx).await?,
             _ => Arc::default(),
         };
-        let Some(instance) = self.cx.caches.instances.get(&ObjectRef::new(node_name)) else { return Ok(None) };
+        let Some(instance) = self.cx.caches.instances.get(&ObjectRef::new(node_name)) else {
+            let node = Api::<Node>::all(self.cx.cluster.client.clone()).get_opt(node_name).await?;
+            return Ok(node.and_then(|node| self.of_node(&node, &neighbours)));
+        };
         let none = WindowsInstanceStatus::default();
         let status = instance.status.as_ref().unwrap_or(&none);
         let evidence = evidence(&instance, status, &|machine| self.cx.caches.machines.addresses(machine));
@@ -172,6 +182,48 @@ mod tests {
 
     use super::*;
     use crate::{csr::Hosts as _, instance::test_bed::Bed};
+
+    #[tokio::test]
+    async fn a_node_without_an_instance_renews_while_no_other_operator_runs() {
+        let mut bed = Bed::with_objects().await;
+        let node = |name: &str, marked: bool, address: &str| {
+            let annotations = if marked { json!({api::names::key::VERSION: "11.0.0-a"}) } else { json!({}) };
+            json!({
+                "metadata": {"name": name, "uid": name, "labels": {"kubernetes.io/os": "windows"}, "annotations": annotations},
+                "status": {"addresses": [{"type": "InternalIP", "address": address}, {"type": "Hostname", "address": name}]},
+            })
+        };
+        for (name, marked, address) in [
+            ("wmco-1", true, "10.0.0.1"),
+            ("of-another", false, "10.0.0.2"),
+            ("wmco-2", true, "10.0.0.3"),
+            ("wmco-3", true, "10.0.0.3"),
+        ] {
+            bed.api.objects(|o| o.put("nodes", node(name, marked, address)));
+        }
+        bed.sync();
+        let hosts = Hosts::new(bed.cx.base.clone(), Reserved::default());
+        for (name, is_known, addresses) in [
+            ("wmco-1", true, &["10.0.0.1"][..]),
+            ("of-another", false, &[]),
+            ("wmco-2", true, &[]),
+            ("gone", false, &[]),
+        ] {
+            assert_eq!(hosts.lookup(name).is_some(), is_known, "{name}");
+            let claim = hosts.confirm(name, Some(Kind::KubeletServing)).await.unwrap();
+            assert_eq!(claim.is_some(), is_known, "{name}");
+            let Some(claim) = claim else { continue };
+            let found: Vec<String> = claim.addresses.iter().map(ToString::to_string).collect();
+            assert_eq!(
+                (found, claim.dns_names),
+                (addresses.iter().map(|a| (*a).to_owned()).collect(), vec![name.to_owned()])
+            );
+            assert!(claim.renews && claim.unclaimed && !claim.proven, "{name}");
+        }
+        bed.cx.other_operator.set(true);
+        assert_eq!(hosts.lookup("wmco-1"), None);
+        assert_eq!(hosts.confirm("wmco-1", Some(Kind::KubeletClient)).await.unwrap(), None);
+    }
 
     /// The cache has Nodes of Windows alone: a control-plane node is in the API server only.
     #[tokio::test]

@@ -2,19 +2,20 @@
 
 use api::{Ssh, WindowsInstance, WindowsNodePool, names::key};
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
 use super::error::StepError;
 use crate::{
     context::Context,
     events::EventReason,
-    host_key_policy::{HostKeySource, KnownKeys, host_key_source},
+    host_key_policy::{HostKeySource, KnownKeys, host_key_source, may_adopt},
 };
 use remote::{
     Session,
     ssh::{HostKeyCheck, JumpHost, Target},
 };
-use wnp_core::operation::identity::Refusal;
+use wnp_core::{operation::identity::Refusal, render::Stored};
 
 /// Gathers the credentials of a log-in. A missing key is reported, but does not stop the log-in while another key
 /// exists.
@@ -23,6 +24,19 @@ pub(super) async fn login(
     instance: &WindowsInstance,
     pool: &WindowsNodePool,
 ) -> Result<Target, StepError> {
+    let check = trusted_key(cx, instance, pool).await?;
+    credentials(cx, instance, pool, check).await
+}
+
+/// Host key that the operator trusts for an instance, which need not be stored.
+///
+/// # Errors
+/// When it trusts none.
+pub(crate) async fn trusted_key(
+    cx: &Context,
+    instance: &WindowsInstance,
+    pool: &WindowsNodePool,
+) -> Result<HostKeyCheck, StepError> {
     let host = &instance.spec.host;
     let (name, annotations) = (instance.name_any(), instance.annotations());
     let node = cx.node(&name);
@@ -39,10 +53,19 @@ pub(super) async fn login(
     let since = machine.and_then(|m| cx.caches.machines.created(m));
     let check = check(cx, source, &host.address, host.port, since).await?;
     // A host that is a node was seen before: its key is not believed for being the first that is seen now.
-    if node.is_some() && check == HostKeyCheck::TrustOnFirstUse {
+    if let Some(node) = &node
+        && check == HostKeyCheck::TrustOnFirstUse
+        && !may_adopt(instance, &pool.spec.ssh(), is_ours(cx, node).await)
+    {
         return Err(Refusal::KeyUnproven { name, address: host.address.clone() }.into());
     }
-    credentials(cx, instance, pool, check).await
+    Ok(check)
+}
+
+/// Reports whether the Node may follow a version of this operator, which records the key of each host: also if that cannot be read.
+async fn is_ours(cx: &Context, node: &Node) -> bool {
+    let Some(version) = node.annotations().get(key::VERSION) else { return false };
+    !matches!(cx.hosts.versions.get(version).await.as_ref().map(|v| v.as_deref()), Ok(None | Some(Stored::Legacy(_))))
 }
 
 /// Whether a person has declared the host key: in the inventory, for this host alone, or in the known hosts Secret.

@@ -58,7 +58,7 @@ use kube::{ResourceExt, runtime::controller::Action};
 use tracing::Instrument as _;
 
 pub(crate) use error::StepError;
-pub(crate) use login::{check as check_host_key, credentials, open_apart};
+pub(crate) use login::{check as check_host_key, credentials, open_apart, trusted_key};
 use scope::Scope;
 
 use crate::{

@@ -31,13 +31,14 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::{
     Api, Client, CustomResourceExt as _, ResourceExt,
     api::{Patch, PatchParams},
-    runtime::controller::Action,
+    runtime::{controller::Action, reflector::ObjectRef},
 };
 use serde_json::json;
 
-use crate::{clock, crds, events::EventReason, versions::VersionError};
+use crate::{clock, crds, events::EventReason, release::Warning, versions::VersionError};
 use wnp_core::{
     acts,
+    csr::pending,
     inventory::{list::List, strays::strays},
     render::RenderError,
     rollout::grants::Decision,
@@ -154,7 +155,11 @@ async fn reconcile_pool(
 ) -> Result<Action, PoolError> {
     let name = pool.name_any();
     let deleting = pool.metadata.deletion_timestamp.is_some();
-    let (mine, disrupting) = cx.caches.instances.of_pool_and_disrupting(&name, cx.process.args.max_disruptions);
+    let has_own_limit = |pool: &str| {
+        let pool = cx.caches.pools.get(&ObjectRef::new(pool));
+        pool.is_some_and(|p| p.spec.rollout().max_unavailable.is_some())
+    };
+    let (mine, sharers) = cx.caches.instances.of_pool_and_sharers(&name, &has_own_limit);
     if deleting {
         cx.sources.names.forget(&name);
     }
@@ -176,7 +181,7 @@ async fn reconcile_pool(
     }
     // Hosts are sent only what is stored, so nothing is granted of a version that cannot be.
     seen.desired.publish(cx).await?;
-    let plan = plan::decide(pool, &seen, &disrupting, cx, now);
+    let plan = plan::decide(pool, &seen, &sharers, cx, now);
     let Some(applied) = apply::apply(pool, &seen, &plan, cx, now).await? else {
         return Ok(Action::requeue(API_RETRY));
     };
@@ -214,10 +219,22 @@ async fn report_plan(
     // Names are looked up, and no host is asked.
     cx.sources.names.ask(pool, &[], &cx.shared);
     let list = seen.preview(pool, cx);
-    let mut next = status::planned(pool, &list, seen.list.hosts.len(), &seen.members, &seen.list.problems, now);
+    let hosts = seen.list.hosts.len();
+    let mut next = status::planned(pool, &list, hosts, &seen.members, &seen.list.problems, seen.refused(), now);
+    status::warn(&mut next, warning(seen, cx).as_ref(), now);
     policies::describe(&mut next, &cx.wicd.rights.policies(), true, now);
     store(pool, next, cx).await?;
     Ok(seen.timers(pool, &Decision::default(), cx, now).action(now))
+}
+
+/// What a pool reports beside its own state: requests of its nodes that are left to people, and faults of the operator and the cluster.
+fn warning(seen: &Snapshot, cx: &PoolContext) -> Option<Warning> {
+    let is_of_pool = |node: &str| seen.list.hosts.contains_key(node) || seen.mine.iter().any(|i| i.name_any() == node);
+    let requests = pending::warning(&cx.wicd.left_to_people.all(), &is_of_pool);
+    match (requests, cx.warning()) {
+        (Some((why, requests)), Some((_, others))) => Some((why, format!("{requests}; {others}"))),
+        (requests, others) => requests.or(others),
+    }
 }
 
 /// The status of a pool whose plan was applied.
@@ -240,7 +257,7 @@ fn report(
         orphan: seen.limits.orphan,
         keys: seen.keys.standing(&seen.members),
     };
-    let mut next = status::next(pool, &observed, cx.warning().as_ref(), now);
+    let mut next = status::next(pool, &observed, warning(seen, cx).as_ref(), now);
     policies::describe(&mut next, &cx.wicd.rights.policies(), deleting, now);
     record_rollout_events(pool, &next, cx);
     next

@@ -1,6 +1,6 @@
 //! Decides what to do for a pool, from what was observed. Nothing is written but the pool's share of the limit over all pools, in memory.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use api::WindowsNodePool;
 use jiff::Timestamp;
@@ -9,7 +9,10 @@ use kube::{ResourceExt, runtime::reflector::ObjectRef};
 use super::{PoolContext, snapshot::Snapshot};
 use wnp_core::{
     inventory::instances::{Changes, changes},
-    rollout::grants::{self, Candidate, Decision, Limits},
+    rollout::{
+        grants::{self, Candidate, Decision, Limits},
+        shared_limit::Sharer,
+    },
 };
 
 /// What to do for a pool.
@@ -20,11 +23,11 @@ pub(super) struct Plan {
     pub decision: Decision,
 }
 
-/// Decides. `disrupting` says how many nodes each pool was granted to disrupt: all share the limit over all disruptions.
+/// Decides. `sharers` are all pools with instances: they may share a limit of disruptions.
 pub(super) fn decide(
     pool: &WindowsNodePool,
     seen: &Snapshot,
-    disrupting: &HashMap<String, u32>,
+    sharers: &BTreeMap<String, Sharer>,
     cx: &PoolContext,
     now: Timestamp,
 ) -> Plan {
@@ -32,8 +35,11 @@ pub(super) fn decide(
     let changes = changes(&seen.list, &seen.mine, &version, pool, &|name| cx.caches.pools.get(&ObjectRef::new(name)));
     let candidates: Vec<Candidate> = seen.members.iter().map(|m| m.candidate.clone()).collect();
     let cap = cx.process.args.max_disruptions;
-    let decision = cx.disruptions.decide(&pool.name_any(), cap, disrupting, now, |others| {
+    let (decision, next) = cx.disruptions.decide(&pool.name_any(), cap, sharers, now, |others| {
         grants::decide(&candidates, &Limits { others, ..seen.limits.clone() }, now)
     });
+    for pool in next {
+        cx.wake.pool(&pool);
+    }
     Plan { changes, decision }
 }

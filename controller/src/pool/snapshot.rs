@@ -7,7 +7,7 @@ use std::{
 };
 
 use api::{
-    GrantType, InstanceHost, Pause, PlannedHost, WindowsInstance, WindowsNodePool,
+    GrantType, InstanceHost, Pause, PlannedHost, WindowsInstance, WindowsInstanceSpec, WindowsNodePool,
     names::{UNKNOWN_VERSION, key},
 };
 use jiff::{SignedDuration, Timestamp};
@@ -21,7 +21,12 @@ use super::{
     list::list,
     timers::{self, Timers},
 };
-use crate::wmco_versions::WmcoVersions;
+use crate::{
+    instance::{StepError, trusted_key},
+    secrets::SecretError,
+    wmco_versions::WmcoVersions,
+};
+use remote::ssh::HostKeyCheck;
 use wnp_core::{
     inventory::{
         EntryError,
@@ -36,7 +41,7 @@ use wnp_core::{
         key_rotation::Keys,
         maintenance_window::{self, WindowError, Windows},
         member::{Member, soonest_available},
-        preview::{Sights, preview},
+        preview::{Adoption, Sights, preview},
     },
     status::pool::next_deadline,
 };
@@ -57,8 +62,8 @@ pub(super) struct Snapshot {
     pub limits: Limits,
     /// The keys that its hosts must accept.
     pub keys: Keys,
-    /// Hosts without an instance that are nodes already, and what their next change would lose.
-    adoptable: BTreeMap<String, Option<String>>,
+    /// Hosts without an instance that are nodes already.
+    adoptable: BTreeMap<String, Adoption>,
 }
 
 impl Snapshot {
@@ -117,8 +122,11 @@ impl Snapshot {
                 list.hosts.keys().filter(is_new).filter_map(|n| Some((n.clone(), version(n)?))).collect();
             let versions = nodes.iter().map(|(_, version)| version.clone()).collect();
             let wmco_versions = WmcoVersions::read(versions, pool, cx).await;
-            let lost = |version: &str| desired.lost_with(version, &wmco_versions);
-            adoptable.extend(nodes.into_iter().map(|(name, version)| (name, lost(&version))));
+            for (name, version) in nodes {
+                let withheld = desired.lost_with(&version, &wmco_versions);
+                let refusal = refusal(&name, &list, pool, cx).await;
+                adoptable.insert(name, Adoption { refusal, withheld });
+            }
         }
         Ok(Self { mine, list, window, desired, members, limits, keys, adoptable })
     }
@@ -147,6 +155,12 @@ impl Snapshot {
             handed_over: (is_deleted && !self.list.moves.is_empty()).then(|| now + SignedDuration::from_secs(1)),
             ..Timers::default()
         }
+    }
+
+    /// Reason and message of the first host that cannot be adopted.
+    pub(super) fn refused(&self) -> Option<(&str, String)> {
+        let (host, (reason, message)) = self.adoptable.iter().find_map(|(h, a)| Some((h, a.refusal.as_ref()?)))?;
+        Some((reason, format!("{host}: {message}")))
     }
 
     /// What would be done with each host that something would be done with.
@@ -181,6 +195,23 @@ impl Snapshot {
                 },
             },
         )
+    }
+}
+
+/// Why the host of an existing Node would be refused before anything is asked of it, with the reason: the operator trusts no key of it.
+async fn refusal(name: &str, list: &List, pool: &WindowsNodePool, cx: &PoolContext) -> Option<(String, String)> {
+    let host = list.hosts.get(name)?.clone();
+    let origin = list.origins.get(name).cloned();
+    let spec = WindowsInstanceSpec { host, origin, ..WindowsInstanceSpec::default() };
+    let address = spec.host.address.clone();
+    match trusted_key(cx, &WindowsInstance::new(name, spec), pool).await {
+        Ok(HostKeyCheck::AnyOf(keys)) if keys.is_empty() => {
+            let message = format!("ssh.knownHostsSecretRef lists no key of {address}: add it");
+            Some(("HostKeyUnknown".into(), message))
+        }
+        // What cannot be read now, perhaps by the person who runs a command, is not refused for that.
+        Ok(_) | Err(StepError::Api { .. } | StepError::Secret(SecretError::Api { .. })) => None,
+        Err(error) => Some((error.reason(), error.to_string())),
     }
 }
 

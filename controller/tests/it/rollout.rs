@@ -177,8 +177,17 @@ impl Drop for Watcher {
 impl Watcher {
     /// Watches the nodes of a pool, and all pods and budgets.
     pub(crate) fn of(client: &Client, pool: &str) -> Self {
+        Self::of_nodes(client, &format!("{}={pool}", key::POOL))
+    }
+
+    /// Watches the nodes of all pools, and all pods and budgets.
+    pub(crate) fn of_all(client: &Client) -> Self {
+        Self::of_nodes(client, "kubernetes.io/os=windows")
+    }
+
+    fn of_nodes(client: &Client, labels: &str) -> Self {
         let seen = Arc::<Mutex<Observed>>::default();
-        let config = watcher::Config::default().labels(&format!("{}={pool}", key::POOL));
+        let config = watcher::Config::default().labels(labels);
         let nodes = watcher(Api::<Node>::all(client.clone()), config);
         let into = seen.clone();
         let watch_nodes = tokio::spawn(async move {

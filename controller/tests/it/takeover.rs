@@ -10,15 +10,24 @@ use api::{
     names::{WINDOWS_INSTANCES, key},
     services::{FileInfo, Service},
 };
-use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Secret};
+use controller::csr::Kind;
+use k8s_openapi::api::{
+    certificates::v1::CertificateSigningRequest,
+    core::v1::{ConfigMap, Node, Pod, Secret},
+};
 use kube::{
     Api, ResourceExt,
-    api::{ObjectMeta, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams},
 };
+use russh::keys::PublicKeyBase64 as _;
 use serde_json::json;
 use testbed::sim::{SimHost, SimOptions};
 
 use crate::{
+    csr::{
+        Post, conditions as csr_conditions,
+        forge::{Forged, Name},
+    },
     fleet::{World, is_cordoned, is_cordoned_by_us, pool_status, spec_with, status},
     removal::{delete_pool, pod, until_pool_gone},
     rollout::{Watcher, until_updated},
@@ -28,6 +37,8 @@ use crate::{
 pub(crate) const SAME: &str = "10.19.0-aaaaaaa";
 /// One with another containerd.
 const OTHER: &str = "10.19.0-bbbbbbb";
+/// Another one with another containerd.
+const OTHER_TOO: &str = "10.19.0-fffffff";
 /// One like the first, of a cluster whose hosts are in `windows-instances`.
 const LISTED: &str = "10.19.0-ccccccc";
 /// One of a cluster with a proxy, storage and a cloud, of which our operator knows nothing.
@@ -47,10 +58,34 @@ async fn nodes_change_hands() -> Result<()> {
     tokio::try_join!(
         what_would_lose_settings_stays_as_it_is(&world, &held),
         a_cordon_that_was_left_is_lifted_and_a_persons_is_not(&world, &cordoned),
-        what_is_the_same_is_taken_as_it_is(&world, &same),
+        hosts_whose_keys_are_declared_at_once_are_adopted(&world, &same),
         what_differs_is_changed_in_turn(&world, &other),
         what_is_in_windows_instances_is_taken_without_a_pool_of_ones_own(&world, &listed),
     )?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pools_of_the_legacy_operator_take_turns() -> Result<()> {
+    let world = World::new(SimOptions::default(), &[]).await?;
+    let one = Legacy::new(&world, "set-one", OTHER, 2).await?;
+    let two = Legacy::new(&world, "set-two", OTHER_TOO, 2).await?;
+    let hosts = || one.hosts.iter().chain(&two.hosts);
+    for host in hosts() {
+        let containerd = host.drive_c().join("k/containerd/containerd.exe");
+        std::fs::remove_file(&containerd)?;
+        std::fs::write(&containerd, "an older one")?;
+    }
+    let watcher = Watcher::of_all(&world.client);
+    for legacy in [&one, &two] {
+        world.apply(legacy.name, &spec_with(&legacy.hosts, json!({"deletionPolicy": "Orphan"}))).await?;
+    }
+    for legacy in [&one, &two] {
+        legacy.are_ours(&world).await?;
+    }
+    let seen = watcher.seen.lock().unwrap();
+    ensure!(seen.ever_cordoned.len() == hosts().count(), "only {:?} were cordoned", seen.ever_cordoned);
+    ensure!(seen.most_disrupted <= 1, "{} nodes of two pools were disrupted at once", seen.most_disrupted);
     Ok(())
 }
 
@@ -95,14 +130,36 @@ impl Legacy {
             add_settings_of_a_cluster(&mut data)?;
         }
         let containerd = files.iter_mut().find(|f| f.path.ends_with("containerd.exe")).context("no containerd")?;
-        if self.version == OTHER {
+        if [OTHER, OTHER_TOO].contains(&self.version) {
             containerd.checksum = "0".repeat(64);
+        }
+        if self.version == HELD {
+            // The legacy operator itself names none.
+            files.clear();
         }
         data.insert("files".into(), serde_json::to_string(&files)?);
         let metadata = ObjectMeta { name: Some(name(self.version)), ..ObjectMeta::default() };
         let config_map = ConfigMap { metadata, data: Some(data), immutable: Some(true), ..ConfigMap::default() };
         config_maps.create(&PostParams::default(), &config_map).await?;
         Ok(())
+    }
+
+    /// Leaves the Nodes without the keys of their hosts, which no release of the legacy operator before 10.22.1 records.
+    async fn forget_host_keys(&self, world: &World) -> Result<()> {
+        for host in &self.hosts {
+            let none = json!({key::SSH_HOST_KEY: null, key::SSH_HOST_KEY_TYPE: null});
+            world.edit_node(host.name(), json!({"metadata": {"annotations": none}})).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until the plan of the pool has this action for each host.
+    async fn until_planned(&self, world: &World, action: &str) -> Result<()> {
+        let is_planned = |p: &WindowsNodePool| {
+            let hosts = pool_status(p).plan.unwrap_or_default().hosts;
+            hosts.len() == self.hosts.len() && hosts.iter().all(|h| h.action == action)
+        };
+        world.until(self.name, &format!("it plans to {action} each host"), is_planned).await
     }
 
     /// How often a service of a host was started since the legacy operator left it.
@@ -207,7 +264,8 @@ async fn what_would_lose_settings_stays_as_it_is(world: &World, legacy: &Legacy)
     };
     let instance = world.until_instance(name, "its change is withheld", |i| withheld(i).is_some()).await?;
     let message = withheld(&instance).context("it has no message")?;
-    for part in ["service csi-proxy", "variable HTTP_PROXY", "--cloud-provider=external", key::ACCEPT_LOST_SETTINGS] {
+    let lost = ["service csi-proxy", "variable HTTP_PROXY", "--cloud-provider=external", "pause:3.9"];
+    for part in lost.into_iter().chain([key::ACCEPT_LOST_SETTINGS]) {
         ensure!(message.contains(part), "{part}: {message}");
     }
     ensure!(!message.contains("hunter2"), "{message}");
@@ -232,7 +290,7 @@ async fn what_would_lose_settings_stays_as_it_is(world: &World, legacy: &Legacy)
 
     // A restart that the host asks for would be one to nothing: there is no version of ours to come up with.
     world.edit_node(name, json!({"metadata": {"annotations": {key::REBOOT_REQUIRED: ""}}})).await?;
-    let own = json!({"metadata": {"annotations": {key::ACCEPT_LOST_SETTINGS: "csi-proxy, HTTP_PROXY"}}});
+    let own = json!({"metadata": {"annotations": {key::ACCEPT_LOST_SETTINGS: "csi-proxy, HTTP_PROXY, sandbox-image"}}});
     let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
     pools.patch(legacy.name, &PatchParams::default(), &Patch::Merge(own)).await?;
     let only_cloud = |i: &WindowsInstance| withheld(i).is_some_and(|m| m.contains("cloud") && !m.contains("csi-proxy"));
@@ -292,13 +350,35 @@ async fn a_cordon_that_was_left_is_lifted_and_a_persons_is_not(world: &World, le
         .await
 }
 
-async fn what_is_the_same_is_taken_as_it_is(world: &World, legacy: &Legacy) -> Result<()> {
+/// Keys of all hosts stand in one Secret: no Node has a record of its host's key, as before 10.22.1.
+async fn hosts_whose_keys_are_declared_at_once_are_adopted(world: &World, legacy: &Legacy) -> Result<()> {
+    legacy.forget_host_keys(world).await?;
+    world.apply(legacy.name, &spec_with(&legacy.hosts, json!({"mode": "Plan"}))).await?;
+    legacy.until_planned(world, "Refuse").await?;
+    let line = |host: &SimHost| {
+        let key = host.host_key();
+        format!("[{}]:{} {} {}\n", host.address(), host.port(), key.algorithm(), key.public_key_base64())
+    };
+    let known: String = legacy.hosts.iter().map(line).collect();
+    let metadata = json!({"name": "known-to-all", "namespace": api::names::DEFAULT_NAMESPACE});
+    let secret =
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": {"known_hosts": known}});
+    world.control_plane.apply_yaml(&secret.to_string()).await?;
+    let strict = json!({"hostKeyPolicy": "Strict", "knownHostsSecretRef": {"name": "known-to-all"}});
+    world.apply(legacy.name, &spec_with(&legacy.hosts, json!({"mode": "Plan", "ssh": strict}))).await?;
+    legacy.until_planned(world, "Adopt").await?;
+    what_is_the_same_is_taken_as_it_is(world, legacy, &strict).await
+}
+
+async fn what_is_the_same_is_taken_as_it_is(world: &World, legacy: &Legacy, ssh: &serde_json::Value) -> Result<()> {
     for host in &legacy.hosts {
         pod(world, "stays", host.name(), &[]).await?;
     }
     let pods: Api<Pod> = Api::default_namespaced(world.client.clone());
     let watcher = Watcher::of(&world.client, legacy.name);
-    world.apply(legacy.name, &spec(&legacy.hosts)).await?;
+    let mut same = spec(&legacy.hosts);
+    same.ssh = serde_json::from_value(ssh.clone())?;
+    world.apply(legacy.name, &same).await?;
     legacy.are_ours(world).await?;
     for host in &legacy.hosts {
         let pod = pods.get(&format!("stays-{}", host.name())).await?;
@@ -319,6 +399,7 @@ async fn what_is_in_windows_instances_is_taken_without_a_pool_of_ones_own(
     world: &World,
     legacy: &Legacy,
 ) -> Result<()> {
+    legacy.forget_host_keys(world).await?;
     for host in &legacy.hosts {
         pod(world, "listed", host.name(), &[]).await?;
     }
@@ -332,8 +413,19 @@ async fn what_is_in_windows_instances_is_taken_without_a_pool_of_ones_own(
     let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
     // Nodes of the legacy operator are there: a person has to say go.
     ensure!(world.pool(WINDOWS_INSTANCES).await?.spec.mode == Some(api::Mode::Plan), "the pool does not wait");
-    let go = Patch::Merge(json!({"spec": {"mode": "Apply", "ssh": {"port": legacy.hosts[0].port()}}}));
-    pools.patch(WINDOWS_INSTANCES, &PatchParams::default(), &go).await?;
+    let set = async |spec: serde_json::Value| {
+        let patch = Patch::Merge(json!({"spec": spec}));
+        pools.patch(WINDOWS_INSTANCES, &PatchParams::default(), &patch).await.map(drop)
+    };
+    set(json!({"ssh": {"port": legacy.hosts[0].port()}})).await?;
+    legacy.until_planned(world, "Refuse").await?;
+    let pool = world.pool(WINDOWS_INSTANCES).await?;
+    let ready = conditions::find(&pool_status(&pool).conditions, kind::READY).cloned().context("no condition")?;
+    ensure!(ready.reason == "HostUnproven" && ready.message.contains("TrustOnAdoption"), "{ready:?}");
+    set(json!({"ssh": {"hostKeyPolicy": "TrustOnAdoption"}})).await?;
+    legacy.until_planned(world, "Adopt").await?;
+    a_node_that_waits_for_its_takeover_renews(world, legacy).await?;
+    set(json!({"mode": "Apply"})).await?;
     legacy.are_ours(world).await?;
     let pods: Api<Pod> = Api::default_namespaced(world.client.clone());
     for host in &legacy.hosts {
@@ -345,6 +437,38 @@ async fn what_is_in_windows_instances_is_taken_without_a_pool_of_ones_own(
     let seen = watcher.seen.lock().unwrap();
     ensure!(seen.ever_cordoned.is_empty(), "{:?} were cordoned", seen.ever_cordoned);
     Ok(())
+}
+
+/// The operator of the node is gone, and with it its approver: what the Node has is approved, the rest is left to a person.
+async fn a_node_that_waits_for_its_takeover_renews(world: &World, legacy: &Legacy) -> Result<()> {
+    let host = &legacy.hosts[0];
+    let (name, address) = (host.name(), host.address().to_string());
+    let requests: Api<CertificateSigningRequest> = Api::all(world.client.clone());
+    let kubelet = crate::cluster::kubelet(&world.control_plane, name).await?;
+    let forged = || Forged::new(&format!("system:node:{name}"), &["system:nodes"]);
+    let served = |address: &str| forged().names(&[Name::Dns(name), Name::Ip(address)]).pem();
+    let of = |kind, pem| Post::of(kind, "a renewal", &kubelet, pem);
+    let foreign = of(Kind::KubeletServing, served("10.99.0.1")).send().await?.name_any();
+    for post in [of(Kind::KubeletClient, forged().pem()), of(Kind::KubeletServing, served(&address))] {
+        let request = post.send().await?.name_any();
+        let is_approved = || async {
+            requests.get(&request).await.is_ok_and(|csr| csr_conditions(&csr).iter().any(|c| c.0 == "Approved"))
+        };
+        world.eventually("the renewal is approved", is_approved).await?;
+    }
+    let warning = |p: &WindowsNodePool| conditions::find(&pool_status(p).conditions, kind::WARNING).cloned();
+    world
+        .until(legacy.name, "it names the other request", |p| warning(p).is_some_and(|c| c.message.contains(&foreign)))
+        .await?;
+    let pool = world.pool(legacy.name).await?;
+    let said = warning(&pool).context("no warning")?;
+    ensure!(
+        said.reason == "CertificateRequestsWait" && said.message.contains("oc adm certificate approve"),
+        "{said:?}"
+    );
+    ensure!(csr_conditions(&requests.get(&foreign).await?).is_empty(), "the request is decided");
+    requests.delete(&foreign, &DeleteParams::default()).await?;
+    world.until(legacy.name, "the request is gone", |p| warning(p).is_none()).await
 }
 
 async fn what_differs_is_changed_in_turn(world: &World, legacy: &Legacy) -> Result<()> {

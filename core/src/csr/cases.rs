@@ -42,6 +42,18 @@ fn claims(node: &str) -> Option<Claim> {
         "win-gone" => (vec![ip("10.0.0.5")], true, true),
         "win-new" => (vec![ip("10.0.0.3")], false, true),
         "win-dark" => (vec![], false, false),
+        // WMCO's: no pool has adopted it yet, or none can.
+        "wmco-1" | "wmco-2" => {
+            return Some(Claim {
+                node_name: node.to_owned(),
+                addresses: vec![ip("10.0.1.1")],
+                dns_names: vec![node.to_owned()],
+                joined: true,
+                renews: true,
+                unclaimed: node == "wmco-1",
+                ..Claim::default()
+            });
+        }
         _ => return None,
     };
     let says = node == "win-1";
@@ -55,6 +67,7 @@ fn claims(node: &str) -> Option<Claim> {
         joined,
         proven,
         ended: node == "win-gone",
+        ..Claim::default()
     })
 }
 
@@ -591,6 +604,54 @@ fn an_unproven_host_waits_if_its_request_is_right() {
     assert_eq!(reason(&judge(&wrong)), "WrongRequester");
 }
 
+#[test]
+fn a_node_of_another_operator_renews_what_it_has_and_nothing_of_it_is_denied() {
+    let with = |kind: &dyn Fn(&str, &str) -> CertificateSigningRequest, user: &str| {
+        ["wmco-1", "wmco-2"].map(|node| reason(&judge(&kind(&user.replace("NODE", node), node))))
+    };
+    let client = |user: &str, name: &str| node_client(user, NODES, node(name).pem());
+    let daemon = |user: &str, name: &str| wicd(user, WICDS, wicd_node(name).pem());
+    let served = |names: &'static [Name<'static>]| {
+        move |user: &str, name: &str| serving(user, NODES, node(name).names(names).pem())
+    };
+    let own_name =
+        |user: &str, name: &str| serving(user, NODES, node(name).names(&[Name::Dns(name), Name::Ip("10.0.1.1")]).pem());
+    let no_group = |user: &str, name: &str| node_client(user, &["system:authenticated"], node(name).pem());
+    let of_another = |user: &str, _: &str| node_client(user, NODES, node("win-2").pem());
+    let of_a_third = |user: &str, _: &str| node_client(user, NODES, node("linux-1").pem());
+    let to_master = |user: &str, name: &str| {
+        node_client(user, NODES, Forged::new(&format!("system:node:{name}"), &["system:masters"]).pem())
+    };
+    let bootstrap = |user: &str, name: &str| node_client(user, BOOTSTRAP, node(name).pem());
+    let (own, own_daemon) = ("system:node:NODE", "system:wicd-node:NODE");
+    for (about, kind, user, unclaimed, unproven) in [
+        (
+            "its client certificate",
+            &client as &dyn Fn(&str, &str) -> _,
+            own,
+            "Approve kubelet-client",
+            "Approve kubelet-client",
+        ),
+        ("its daemon's", &daemon, own_daemon, "Approve wicd-client", "Approve wicd-client"),
+        ("its serving certificate", &own_name, own, "Approve kubelet-serving", "Approve kubelet-serving"),
+        ("one with an address of another", &served(&[Name::Ip("10.0.0.1")]), own, "Wait", "Wait"),
+        ("one with a name of another", &served(&[Name::Dns("win-1")]), own, "Wait", "Wait"),
+        ("one without names", &served(&[]), own, "Wait", "WrongNames"),
+        ("without its group", &no_group, own, "Wait", "WrongRequester"),
+        ("more rights than it has", &to_master, own, "Wait", "WrongOrganisation"),
+        ("the certificate of a host of ours", &of_another, own, "Wait", "WrongRequester"),
+        ("that of another node", &of_a_third, own, "Wait", "UnknownHost"),
+        ("another node asks", &client, "system:node:win-2", "NotOurs", "WrongRequester"),
+        ("a person asks", &client, "alice", "NotOurs", "WrongRequester"),
+        ("a bootstrap token asks", &bootstrap, "system:bootstrap:abcdef", "NotOurs", "WrongRequester"),
+        ("a person asks for its daemon's", &daemon, "alice", "NotOurs", "WrongRequester"),
+        ("WMCO's account asks for its daemon's", &daemon, LEGACY_DAEMON, "NotOurs", "WrongRequester"),
+        ("the operator asks", &client, OPERATOR, "NotOurs", "Wait"),
+    ] {
+        assert_eq!(with(kind, user), [unclaimed, unproven], "{about}");
+    }
+}
+
 /// A person or another approver may know that the address is the host's, and a denial is final.
 #[test]
 fn an_address_that_the_node_has_and_nothing_proves_is_neither_approved_nor_denied() {
@@ -600,7 +661,7 @@ fn an_address_that_the_node_has_and_nothing_proves_is_neither_approved_nor_denie
         &[Name::Dns("ip-172-16-0-1.internal")],
     ] {
         let verdict = judge(&serving(W1, NODES, node("win-1").names(names).pem()));
-        let Verdict::Wait { message } = verdict else { panic!("{verdict:?}") };
+        let Verdict::Wait { message, node: Some(_) } = verdict else { panic!("{verdict:?}") };
         assert!(message.contains("172") && message.contains("is not proven to belong to node win-1"), "{message}");
     }
 }

@@ -21,6 +21,10 @@
 //! and a serving certificate with an address that the Node has and nothing proves. A denial is final, and a person or
 //! another approver may know more.
 //!
+//! A Node that WMCO has made is left without an approver when WMCO is gone, until a pool has adopted it. Until then it renews its
+//! certificates with its own identity: for its own name, and in a serving certificate for addresses and names that it reports and that
+//! no other Node reports. Such a certificate gives the host nothing that it does not have. Everything else of such a Node is left alone.
+//!
 //! A denial is a statement in public, so the reason is a fixed word and the message quotes the request only in short and escaped.
 
 #[cfg(test)]
@@ -28,6 +32,7 @@ mod cases;
 pub mod claims;
 #[cfg(test)]
 mod forge;
+pub mod pending;
 mod policy;
 mod queue;
 pub mod request;
@@ -40,6 +45,7 @@ pub use policy::{hosts_of, is_decided};
 pub use queue::{Outstanding, Place, is_finished, place, verdict};
 
 /// What is proven about one host of a pool.
+#[expect(clippy::struct_excessive_bools, reason = "each field is an independent observation")]
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Claim {
     /// The name of its Node, lower case.
@@ -60,6 +66,11 @@ pub struct Claim {
     pub proven: bool,
     /// It is being removed, and its pods are deleted: it needs no certificate any more.
     pub ended: bool,
+    /// Its Node is one that an operator has made, and the host is not proven yet. With its own identity the Node renews its certificates,
+    /// for its name and for `addresses` and `dns_names`, which are what the Node alone reports.
+    pub renews: bool,
+    /// No pool has an instance of it: beside the renewals of its Node, nothing of it is decided.
+    pub unclaimed: bool,
 }
 
 /// What to do with a request.
@@ -80,6 +91,8 @@ pub enum Verdict {
     Wait {
         /// What for.
         message: String,
+        /// The Node that asks, if a person may approve the request meanwhile.
+        node: Option<String>,
     },
     /// Right in every point, and not the first of its host.
     Queue {

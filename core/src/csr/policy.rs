@@ -1,6 +1,10 @@
 //! The rules of a verdict.
 
-use std::{cell::RefCell, collections::BTreeSet, time::Duration};
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeSet,
+    time::Duration,
+};
 
 use api::host::MAX_WICD_CERTIFICATE_LIFE;
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec};
@@ -27,6 +31,8 @@ pub(super) enum Assessment {
     /// It cannot be judged now, or not here.
     Open {
         message: String,
+        /// The Node that asks, if a person may approve the request meanwhile.
+        node: Option<String>,
     },
     Right {
         kind: Kind,
@@ -48,13 +54,61 @@ pub(super) fn assess(
     claims: &dyn Fn(&str) -> Option<Claim>,
     operator_user: &str,
 ) -> Assessment {
+    if let Some(assessment) = renewal(spec, request, claims, operator_user) {
+        return assessment;
+    }
+    // What concerns a Node without an instance is another's to decide: WMCO's, or a person's.
+    let of_unclaimed = Cell::new(false);
+    let claimed = |node: &str| {
+        let found = claims(node)?;
+        of_unclaimed.set(of_unclaimed.get() | found.unclaimed);
+        (!found.unclaimed).then_some(found)
+    };
+    match assess_claimed(spec, request, &claimed, operator_user) {
+        Assessment::Wrong(_) if of_unclaimed.get() => Assessment::NotOurs,
+        assessment => assessment,
+    }
+}
+
+/// The renewal that a Node asks for with its own identity while its host is not proven. None if it is another request, or is to be
+/// assessed like any other.
+fn renewal(
+    spec: &CertificateSigningRequestSpec,
+    request: &Request,
+    claims: &dyn Fn(&str) -> Option<Claim>,
+    operator_user: &str,
+) -> Option<Assessment> {
+    let kind = Kind::of_signer(&spec.signer_name)?;
+    let node = spec.username.as_deref()?.strip_prefix(kind.user_prefix())?;
+    let claim = claims(node).filter(|claim| claim.renews && claim.node_name == node)?;
+    let open = |message: String| Assessment::Open { message, node: Some(node.to_owned()) };
+    match check(spec, request, claims, operator_user) {
+        Ok((kind, of)) if of.node_name == node => Some(match unproven_name(request, &of) {
+            None => Assessment::Right { kind, node: of.node_name },
+            Some(name) => open(format!(
+                "{name} is not one that Node {node} alone reports: approve the request if it is the host's"
+            )),
+        }),
+        Err(fault) if claim.unclaimed => Some(open(format!("{}; Node {node} has no instance yet", fault.message))),
+        _ => None,
+    }
+}
+
+/// Assesses a request of hosts that have instances.
+fn assess_claimed(
+    spec: &CertificateSigningRequestSpec,
+    request: &Request,
+    claims: &dyn Fn(&str) -> Option<Claim>,
+    operator_user: &str,
+) -> Assessment {
     if !is_ours(spec, request, claims) || bootstraps_the_unproven(spec, request, claims) {
         return Assessment::NotOurs;
     }
     match check(spec, request, claims, operator_user) {
         Ok((_, claim)) if !claim.proven => {
             let node = claim.node_name;
-            Assessment::Open { message: format!("host {node} must be proven over SSH before it gets a certificate") }
+            let message = format!("host {node} must be proven over SSH before it gets a certificate");
+            Assessment::Open { message, node: None }
         }
         Ok((kind, claim)) => match unproven_name(request, &claim) {
             Some(name) => {
@@ -62,7 +116,7 @@ pub(super) fn assess(
                 let message = format!(
                     "{name} is not proven to belong to node {node}: approve the request if it does, or list the host by that address"
                 );
-                Assessment::Open { message }
+                Assessment::Open { message, node: Some(claim.node_name) }
             }
             None => Assessment::Right { kind, node: claim.node_name },
         },

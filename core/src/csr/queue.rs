@@ -27,7 +27,7 @@ pub fn verdict(
     match assess(&csr.spec, request, claims, operator_user) {
         Assessment::NotOurs => Verdict::NotOurs,
         Assessment::Wrong(fault) => Verdict::Deny { reason: fault.reason, message: fault.message },
-        Assessment::Open { message } => Verdict::Wait { message },
+        Assessment::Open { message, node } => Verdict::Wait { message, node },
         Assessment::Right { kind, node } => match outstanding.ahead_of(kind, &node, csr) {
             Some(older) => Verdict::Queue { behind: older.to_owned() },
             None => Verdict::Approve(kind),

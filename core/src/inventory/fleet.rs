@@ -14,6 +14,7 @@ use super::{
     hosts::{Known, KnownHosts},
     naming::Place,
 };
+use crate::rollout::shared_limit::Sharer;
 
 /// The instances of all pools.
 #[derive(Debug, Default)]
@@ -29,6 +30,7 @@ pub struct Fleet {
 struct OfPool {
     instances: BTreeMap<String, Arc<WindowsInstance>>,
     disrupting: u32,
+    adopted: u32,
 }
 
 impl Fleet {
@@ -39,6 +41,7 @@ impl Fleet {
         self.places.entry(place(&instance)).or_default().insert(name.clone());
         let pool = self.pools.entry(instance.spec.pool_ref.name.clone()).or_default();
         pool.disrupting += u32::from(disrupts(&instance));
+        pool.adopted += u32::from(adopted_version(&instance).is_some());
         pool.instances.insert(name.clone(), instance.clone());
         self.hosts.insert(name, instance);
     }
@@ -57,6 +60,7 @@ impl Fleet {
         if let Some(of_pool) = self.pools.get_mut(pool) {
             of_pool.instances.remove(name);
             of_pool.disrupting -= u32::from(disrupts(&before));
+            of_pool.adopted -= u32::from(adopted_version(&before).is_some());
             if of_pool.instances.is_empty() {
                 self.pools.remove(pool);
             }
@@ -68,9 +72,14 @@ impl Fleet {
         self.pools.get(pool).map(|p| p.instances.values().cloned().collect()).unwrap_or_default()
     }
 
-    /// How many nodes each pool that has instances was granted to disrupt.
-    pub fn disrupting(&self) -> HashMap<String, u32> {
-        self.pools.iter().map(|(pool, p)| (pool.clone(), p.disrupting)).collect()
+    /// Pools that have instances, for the limits that they share. `has_own_limit` returns whether a pool sets `rollout.maxUnavailable`.
+    pub fn sharers(&self, has_own_limit: &dyn Fn(&str) -> bool) -> BTreeMap<String, Sharer> {
+        let sharer = |pool: &String, of_pool: &OfPool| Sharer {
+            disrupting: of_pool.disrupting,
+            has_adopted: of_pool.adopted > 0,
+            has_own_limit: has_own_limit(pool),
+        };
+        self.pools.iter().map(|(pool, of_pool)| (pool.clone(), sharer(pool, of_pool))).collect()
     }
 }
 
@@ -98,6 +107,12 @@ fn place(instance: &WindowsInstance) -> Place {
     (canonical(&host.address), host.port)
 }
 
+/// Version of a node that was taken over from another operator and has not been changed since.
+pub fn adopted_version(instance: &WindowsInstance) -> Option<&String> {
+    let status = instance.status.as_ref().filter(|s| s.wicd.is_none())?;
+    status.current_version.as_ref()
+}
+
 /// Whether the node of an instance may be disrupted by what was granted.
 fn disrupts(instance: &WindowsInstance) -> bool {
     instance.open_grant().is_some_and(|g| match g.type_ {
@@ -111,6 +126,7 @@ fn disrupts(instance: &WindowsInstance) -> bool {
 mod tests {
     use api::{Grant, InstanceHost, PoolRef, WindowsInstanceSpec};
     use proptest::prelude::*;
+    use serde_json::json;
 
     use super::*;
 
@@ -193,9 +209,29 @@ mod tests {
             let idle = instance("w", "10.0.0.1", "p");
             let instance = grant.map_or(idle.clone(), |(type_, disruption)| granted(type_, disruption));
             let mut fleet: Fleet = [Arc::new(instance)].into_iter().collect();
-            assert_eq!(fleet.disrupting(), [("p".to_owned(), expected)].into(), "{about}");
+            let sharers = |disrupting| [("p".to_owned(), Sharer { disrupting, ..Sharer::default() })].into();
+            assert_eq!(fleet.sharers(&|_| false), sharers(expected), "{about}");
             fleet.put(Arc::new(idle));
-            assert_eq!(fleet.disrupting(), [("p".to_owned(), 0)].into(), "{about}: it was taken back");
+            assert_eq!(fleet.sharers(&|_| false), sharers(0), "{about}: it was taken back");
+        }
+    }
+
+    #[test]
+    fn a_pool_has_adopted_nodes_until_each_is_updated() {
+        let with = |status: serde_json::Value| {
+            let mut instance = instance("w", "10.0.0.1", "p");
+            instance.status = serde_json::from_value(status).unwrap();
+            Arc::new(instance)
+        };
+        let mut fleet = Fleet::default();
+        for (about, status, expected) in [
+            ("it is no node", json!(null), false),
+            ("it is adopted", json!({"currentVersion": "10.19.0-a"}), true),
+            ("it is updated", json!({"currentVersion": "ours", "wicd": "x"}), false),
+        ] {
+            fleet.put(with(status));
+            let sharer = Sharer { has_adopted: expected, has_own_limit: true, disrupting: 0 };
+            assert_eq!(fleet.sharers(&|pool| pool == "p"), [("p".to_owned(), sharer)].into(), "{about}");
         }
     }
 
@@ -228,7 +264,7 @@ mod tests {
     fn sorted(fleet: &Fleet) -> impl std::fmt::Debug + use<> {
         let places: BTreeMap<_, _> = fleet.places.clone().into_iter().collect();
         let pools: BTreeMap<_, _> = fleet.pools.keys().map(|p| (p.clone(), names(&fleet.of_pool(p)))).collect();
-        let disrupting: BTreeMap<_, _> = fleet.disrupting().into_iter().collect();
+        let disrupting: BTreeMap<_, _> = fleet.sharers(&|_| false).into_iter().collect();
         let hosts: BTreeMap<_, _> = fleet.hosts.keys().map(|n| (n.clone(), fleet.named(n))).collect();
         (places, pools, disrupting, hosts)
     }

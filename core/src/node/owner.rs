@@ -166,6 +166,11 @@ pub fn addresses(node: &Node) -> Vec<IpAddr> {
     all.iter().filter_map(|a| a.address.parse::<IpAddr>().ok()).map(|ip| ip.to_canonical()).collect()
 }
 
+/// Reports whether it is a Windows Node that an operator has made, this one or the legacy one.
+pub fn is_of_operator(node: &Node) -> bool {
+    node.labels().get("kubernetes.io/os").is_some_and(|os| os == "windows") && is_marked(node)
+}
+
 /// Whether an operator, this one or the legacy one, has made it a node.
 fn is_marked(node: &Node) -> bool {
     [key::BYOH, key::POOL].iter().any(|k| node.labels().contains_key(*k))

@@ -17,6 +17,10 @@ const DOCKER_HUB: (&str, &str) = ("docker.io", "registry-1.docker.io");
 /// In this spelling alone: a registry's token takes the place of the header. Beside one in another spelling containerd sends both, and a proxy in front of the
 /// registry may refuse that.
 const AUTHORIZATION: &str = "Authorization";
+/// Kinds of OpenShift that WMCO reads mirrors from.
+const READ_BY_WMCO: [&str; 2] = ["ImageDigestMirrorSet/", "ImageTagMirrorSet/"];
+/// Images of OpenShift's releases. Each disconnected cluster has mirrors of them, and Windows hosts pull none.
+const RELEASE_IMAGES: &str = "quay.io/openshift-release-dev";
 /// A name that never resolves (RFC 2606): nothing is pulled where the source is not to be asked and there is no mirror.
 const NOWHERE: &str = "never-contact-source.invalid";
 
@@ -34,6 +38,13 @@ pub struct MirrorRule {
     pub tags: bool,
     /// Whether the source must never be asked.
     pub never_source: bool,
+}
+
+impl MirrorRule {
+    /// Reports whether it is of images that no Windows host pulls.
+    fn is_of_release(&self) -> bool {
+        self.source.strip_prefix(RELEASE_IMAGES).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
 }
 
 /// A registry with a path, as `mirror.example.com:5000/openshift/release`.
@@ -141,6 +152,7 @@ fn merge(rules: &[MirrorRule]) -> Merged<'_> {
         for mirror in mirrors {
             match Location::parse(mirror).map(|m| endpoint(place, m).map(|endpoint| (endpoint, m.path))) {
                 Ok(Some(endpoint)) => endpoints.push(endpoint),
+                _ if rule.is_of_release() => {}
                 Ok(None) => merged.problems.push(format!(
                     "{origin}: the mirror {mirror:?} of {source:?} is left out: its path must end with {:?}, the source's, because containerd \
                      adds the whole path of an image",
@@ -153,7 +165,7 @@ fn merge(rules: &[MirrorRule]) -> Merged<'_> {
         }
         if endpoints.is_empty() && !(rule.never_source && mirrors.is_empty()) {
             // Without its mirrors the registry would be cut off from its images.
-            if rule.never_source {
+            if rule.never_source && !rule.is_of_release() {
                 merged.problems.push(format!(
                     "{origin}: NeverContactSource of {source:?} is left out with its mirrors: hosts ask {source:?}"
                 ));
@@ -180,7 +192,28 @@ fn merge(rules: &[MirrorRule]) -> Merged<'_> {
     merged
 }
 
+/// Sources of which WMCO gives mirrors to hosts and this operator does not, because it leaves their rules out. `own` are the rules of a
+/// pool: what it names itself, by the source or the whole registry, is not missing.
+pub(super) fn not_followed(cluster: &[MirrorRule], own: &[MirrorRule]) -> Vec<String> {
+    let is_followed =
+        |rule: &MirrorRule| merge(std::slice::from_ref(rule)).registries.values().any(|r| !r.mirrors.is_empty());
+    let registry = |source: &str| source.split('/').next().unwrap_or_default().to_owned();
+    let is_named = |source: &str| {
+        let is_same = |rule: &&MirrorRule| rule.source == source || rule.source == registry(source);
+        own.iter().any(|rule| is_same(&rule) && is_followed(rule))
+    };
+    let is_lost = |rule: &&MirrorRule| {
+        let of_wmco = READ_BY_WMCO.iter().any(|kind| rule.origin.starts_with(kind)) && !rule.mirrors.is_empty();
+        of_wmco && !rule.is_of_release() && !is_followed(rule) && !is_named(&rule.source)
+    };
+    let mut sources: Vec<String> = cluster.iter().filter(is_lost).map(|rule| rule.source.clone()).collect();
+    sources.sort();
+    sources.dedup();
+    sources
+}
+
 /// What a person must know: rules that are left out, those that extend to repositories that they do not name, and logins that are not used.
+/// Of rules of release images only that the source is never asked.
 pub(super) fn problems(rules: &[MirrorRule], secret: &PullSecret) -> Vec<String> {
     let Merged { registries, mut problems } = merge(rules);
     for (name, registry) in registries {
@@ -195,7 +228,7 @@ pub(super) fn problems(rules: &[MirrorRule], secret: &PullSecret) -> Vec<String>
                      registries only"
                 ));
             }
-            if rule.tags {
+            if rule.tags && !rule.is_of_release() {
                 problems.push(format!(
                     "{origin}: tags of all images of {name} are asked from the mirrors of {source:?} ({mirrors}) first, because containerd \
                      has mirrors of whole registries only"
@@ -212,7 +245,7 @@ pub(super) fn problems(rules: &[MirrorRule], secret: &PullSecret) -> Vec<String>
 fn redirected(name: &str, registry: &Registry<'_>) -> Vec<String> {
     let (parts, wholes): (Vec<_>, Vec<_>) = registry.rules.iter().partition(|(rule, _)| rule.source != name);
     // Each mirror for tags of a part has been named already.
-    let parts: Vec<_> = parts.into_iter().filter(|(rule, _)| !rule.tags).collect();
+    let parts: Vec<_> = parts.into_iter().filter(|(rule, _)| !rule.tags && !rule.is_of_release()).collect();
     let others = if wholes.is_empty() { &parts[..parts.len().min(1)] } else { &wholes[..] };
     let urls = |endpoints: &[Endpoint]| endpoints.iter().map(Endpoint::url).collect::<Vec<_>>().join(", ");
     let redirect = |(rule, endpoints): &&(&MirrorRule, Vec<Endpoint>)| {
@@ -234,7 +267,7 @@ fn unused_logins(mirror: &Mirror<'_>, secret: &PullSecret) -> Vec<String> {
     let Some(used) = mirror.login(secret) else { return Vec::new() };
     let shown = |path: &str| format!("{}/{path}", mirror.endpoint.registry).trim_end_matches('/').to_owned();
     let first = mirror.logins(secret).map(|(_, path, _)| path).next().unwrap_or_default();
-    let unused = mirror.logins(secret).filter(|(_, _, login)| *login != used);
+    let unused = mirror.logins(secret).filter(|(rule, _, login)| *login != used && !rule.is_of_release());
     unused
         .map(|(MirrorRule { origin, source, .. }, path, _)| {
             format!(

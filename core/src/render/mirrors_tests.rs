@@ -47,6 +47,60 @@ fn endpoints() {
 }
 
 #[test]
+fn rules_of_release_images_are_no_trouble() {
+    let release = |name: &str, mirror: &str| rule(&format!("quay.io/openshift-release-dev/{name}"), &[mirror]);
+    let (images, content) =
+        (release("ocp-release", "mirror/ocp/release"), release("ocp-v4.0-art-dev", "mirror/ocp/release"));
+    for (about, rules, expected) in [
+        ("the two of each disconnected cluster", vec![images.clone(), content.clone()], 0),
+        ("with tags", vec![tags(images.clone()), never(content.clone())], 0),
+        (
+            "in the form of the naming rule",
+            vec![release("ocp-release", "mirror/openshift-release-dev/ocp-release"), content],
+            0,
+        ),
+        ("a name that begins alike", vec![rule("quay.io/openshift-release-developers/x", &["mirror/y"])], 1),
+        ("another one", vec![images, rule("quay.io/org/image", &["mirror/other"])], 1),
+    ] {
+        assert_eq!(problems(&rules, &secret()).len(), expected, "{about}: {:?}", problems(&rules, &secret()));
+    }
+    let followed = never(release("ocp-release", "mirror/openshift-release-dev/ocp-release"));
+    assert!(problems(&[followed], &secret())[0].contains("NeverContactSource"), "the whole registry is cut off");
+}
+
+#[test]
+fn mirrors_that_only_the_legacy_operator_gives() {
+    let of = |kind: &str, rule: MirrorRule| MirrorRule { origin: format!("{kind}/x"), ..rule };
+    let digest = |source: &str, mirrors: &[&str]| of("ImageDigestMirrorSet", rule(source, mirrors));
+    let lost = digest("quay.io/remote-org/image", &["quay.io/my-org/image"]);
+    for (about, cluster, own, expected) in [
+        ("its path does not end with the source's", vec![lost.clone()], vec![], &["quay.io/remote-org/image"][..]),
+        (
+            "twice, and by tag",
+            vec![lost.clone(), of("ImageTagMirrorSet", tags(lost.clone()))],
+            vec![],
+            &["quay.io/remote-org/image"],
+        ),
+        ("one of several mirrors is followed", vec![digest("quay.io/a", &["m/b", "m/a"])], vec![], &[]),
+        ("it follows", vec![digest("quay.io/a", &["m/x/a"])], vec![], &[]),
+        ("all registries of a domain", vec![digest("*.example.com", &["m"])], vec![], &["*.example.com"]),
+        ("no mirror", vec![never(digest("quay.io/a", &[]))], vec![], &[]),
+        ("a kind that it does not read", vec![of("ImageContentSourcePolicy", lost.clone())], vec![], &[]),
+        ("release images", vec![digest("quay.io/openshift-release-dev/ocp-release", &["m/x"])], vec![], &[]),
+        ("the pool names it", vec![lost.clone()], vec![rule("quay.io/remote-org/image", &["m/remote-org/image"])], &[]),
+        ("the pool names the registry", vec![lost.clone()], vec![rule("quay.io", &["m"])], &[]),
+        (
+            "the pool names another one",
+            vec![lost],
+            vec![rule("quay.io/other", &["m/other"])],
+            &["quay.io/remote-org/image"],
+        ),
+    ] {
+        assert_eq!(not_followed(&cluster, &own), expected, "{about}");
+    }
+}
+
+#[test]
 fn locations() {
     for good in ["quay.io", "localhost:5000", "a.b-c.d/x_y/z.1", "10.0.0.1:443/a"] {
         assert!(Location::parse(good).is_ok(), "{good}");

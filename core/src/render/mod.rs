@@ -37,7 +37,7 @@ pub use facts::{Cluster, HostParams, Network, Platform, Proxy, Settings, TlsPair
 pub use kept::{Fact, Found, Kept, KeptError, Unusable, settled};
 pub use log_settings::{LogSettings, LogSettingsError};
 pub use mirrors::MirrorRule;
-pub use pool_facts::has_cloud_controller;
+pub use pool_facts::{ImageSources, has_cloud_controller};
 pub use prerequisites::api_servers_of_kubelet;
 pub use pull_secret::{PullSecret, PullSecretError};
 pub use rendered::{HASH_VERSION, Rendered, Shared, render, version_for};

@@ -16,6 +16,26 @@ pub fn has_cloud_controller(cluster: &Cluster, template: &TemplateSpec) -> bool 
     chosen.map_or(cluster.external_cloud_provider, |c| c == CloudProvider::External)
 }
 
+/// What decides about the images of a pool's hosts, for the comparison with nodes of WMCO.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ImageSources {
+    /// Whether the pool names the image of sandboxes.
+    pub names_sandbox: bool,
+    /// Sources of which WMCO gives mirrors to hosts and this operator does not.
+    pub without_mirrors: Vec<String>,
+}
+
+impl ImageSources {
+    /// Image sources of the hosts of a pool.
+    pub fn of(cluster: &Cluster, template: &TemplateSpec) -> Self {
+        let containerd = template.containerd.as_ref();
+        Self {
+            names_sandbox: containerd.is_some_and(|c| c.sandbox_image.is_some()),
+            without_mirrors: mirrors::not_followed(&cluster.mirrors, &rules(template.image_mirrors.as_ref())),
+        }
+    }
+}
+
 /// The cluster as the hosts of a pool have it.
 pub(super) fn of_pool(cluster: &Cluster, template: &TemplateSpec) -> Result<Cluster, RenderError> {
     let mut own = Cluster { external_cloud_provider: has_cloud_controller(cluster, template), ..cluster.clone() };

@@ -23,6 +23,7 @@ use super::{
         is_granted, is_maintained, is_quiet_change, is_repeated, is_revocable, is_seated, is_silent, later, waits,
     },
     progress::{BlockedBy, UpdateLimit},
+    shared_limit::Share,
 };
 
 pub use super::candidate::{Candidate, Lost, PendingChange, lost};
@@ -58,19 +59,6 @@ pub struct Limits {
     pub others: Option<Share>,
     /// Whether there is a version for hosts that join: not the one that has failed here, if the files of no other are there.
     pub joins: bool,
-}
-
-/// What the limit over all pools leaves to one of them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Share {
-    /// How many more nodes may be disturbed.
-    pub left: u32,
-    /// The limit.
-    pub cap: u32,
-    /// Pools that use it.
-    pub pools: Vec<String>,
-    /// Since when nothing is left.
-    pub since: Option<Timestamp>,
 }
 
 /// What keeps every node that waits from its change, while no node that works is being changed.
@@ -697,7 +685,7 @@ impl<'a> Plan<'a> {
         if !self.may_change() || self.budget > 0 || self.candidates.iter().any(is_changed) {
             return None;
         }
-        if let Some(share) = self.limits.others.as_ref().filter(|share| share.left == 0 && !share.pools.is_empty()) {
+        if let Some(share) = self.limits.others.as_ref().filter(|share| share.left == 0 && share.holder.is_some()) {
             return Some(UsedUp::OtherPools(share.clone()));
         }
         let is_down = |s: &&&Candidate| self.is_base(s) && !s.available && (!s.ready || s.cordoned);

@@ -9,6 +9,8 @@
 //! | a service | none of that name |
 //! | an environment variable that is not empty | none of that name; with another value it is provided |
 //! | a cloud-node-manager | one that waits for its ServiceAccount, which is missing |
+//! | the image of sandboxes that WMCO's containerd has | another one, which the pool does not name |
+//! | mirrors of registries | none of a source, because containerd cannot follow its rule |
 //! | a flag of kubelet's that a cluster needs, see [`FLAGS`] | none, or another value |
 //!
 //! Trusted certificates are no loss: wicd keeps those that the legacy operator has imported for as long as the host is a node.
@@ -20,9 +22,20 @@ use api::{
     services::ServicesConfig,
 };
 
+use crate::{
+    enumeration::first_names,
+    render::{ImageSources, program::CONTAINERD_CONFIG},
+};
+
 /// Flags of kubelet's that say something about the cluster. All others are this operator's as well, or say how it is started.
 const FLAGS: [&str; 4] =
     ["cloud-provider", "cloud-config", "image-credential-provider-config", "image-credential-provider-bin-dir"];
+/// The image of sandboxes in WMCO's settings of containerd, whatever its release. Its ConfigMap does not name it.
+const WMCO_SANDBOX: &str = "mcr.microsoft.com/oss/kubernetes/pause:3.9";
+/// The word that accepts another image of sandboxes.
+const SANDBOX: &str = "sandbox-image";
+/// The word that accepts the loss of mirrors.
+const MIRRORS: &str = "image-mirrors";
 /// The service that initialises Nodes of a cloud.
 const NODE_MANAGER: &str = "cloud-node-manager";
 /// The word that accepts every loss.
@@ -41,6 +54,10 @@ pub enum Loss {
     Variable(String),
     /// A flag of kubelet's: its name without dashes, and its value.
     Flag(String, String),
+    /// The image of sandboxes, without which no pod starts.
+    Sandbox,
+    /// Mirrors of these sources.
+    Mirrors(Vec<String>),
     /// What the version has cannot be read now.
     Unreadable(String),
     /// The ConfigMap of this version is gone, and with it what the node has.
@@ -53,6 +70,8 @@ impl Loss {
         match self {
             Self::Service(name) | Self::Variable(name) | Self::Flag(name, _) => name,
             Self::NodeManager => NODE_MANAGER,
+            Self::Sandbox => SANDBOX,
+            Self::Mirrors(_) => MIRRORS,
             Self::Unreadable(_) => "unreadable",
             Self::Gone(_) => "unknown",
         }
@@ -66,10 +85,23 @@ impl Loss {
             }
             Self::Service(_) => "add its program to the payload",
             Self::NodeManager => "apply deploy/azure, which has it",
+            Self::Sandbox => {
+                "where hosts can pull the image that the payload names, accept the loss; otherwise name one that they can pull in \
+                 template.spec.containerd.sandboxImage of the pool"
+            }
+            Self::Mirrors(_) => {
+                "name mirrors in template.spec.imageMirrors of the pool, each with a path that ends with the whole path of its source"
+            }
             Self::Variable(name) => match name.as_str() {
-                "HTTP_PROXY" => "run the operator with --http-proxy",
-                "HTTPS_PROXY" => "run the operator with --https-proxy",
-                "NO_PROXY" => "run the operator with --no-proxy",
+                "HTTP_PROXY" => {
+                    "name a proxy that asks for no user name and no password in template.spec.proxy.httpProxy of the pool, or run the \
+                     operator with --http-proxy"
+                }
+                "HTTPS_PROXY" => {
+                    "name a proxy that asks for no user name and no password in template.spec.proxy.httpsProxy of the pool, or run the \
+                     operator with --https-proxy"
+                }
+                "NO_PROXY" => "set template.spec.proxy.noProxy of the pool, or run the operator with --no-proxy",
                 _ => "the operator sets no such variable",
             },
             Self::Flag(name, value) if name == "cloud-provider" && value == "external" => {
@@ -92,6 +124,11 @@ impl fmt::Display for Loss {
             }
             Self::Variable(name) => write!(f, "variable {}", short(name)),
             Self::Flag(name, value) => write!(f, "kubelet's --{name}={}", short(value)),
+            Self::Sandbox => write!(f, "the image of sandbox containers {WMCO_SANDBOX}, without which no pod starts"),
+            Self::Mirrors(sources) => {
+                let sources: Vec<String> = sources.iter().map(|source| short(source)).collect();
+                write!(f, "the mirrors of {}", first_names(&sources))
+            }
             Self::Unreadable(why) => write!(f, "its settings cannot be compared: {why}"),
             Self::Gone(version) => {
                 write!(f, "its settings are unknown: the ConfigMap windows-services-{} is gone", short(version))
@@ -104,6 +141,16 @@ impl fmt::Display for Loss {
 pub fn node_manager(from: &ServicesConfig, to: &ServicesConfig, is_lacking: bool) -> Option<Loss> {
     let runs = |config: &ServicesConfig| config.services.iter().any(|s| s.name.eq_ignore_ascii_case(NODE_MANAGER));
     (is_lacking && runs(from) && runs(to)).then_some(Loss::NodeManager)
+}
+
+/// What a node that follows `from` would lose of the sources of its images with `to`.
+pub fn images(from: &ServicesConfig, to: &ServicesConfig, sources: &ImageSources) -> Vec<Loss> {
+    let settings =
+        |config: &ServicesConfig| config.files.iter().find(|f| f.path == CONTAINERD_CONFIG).map(|f| f.checksum.clone());
+    let (before, after) = (settings(from), settings(to));
+    let sandbox = (after.is_some() && before != after && !sources.names_sandbox).then_some(Loss::Sandbox);
+    let mirrors = (!sources.without_mirrors.is_empty()).then(|| Loss::Mirrors(sources.without_mirrors.clone()));
+    sandbox.into_iter().chain(mirrors).collect()
 }
 
 /// What a node that follows `from` would lose with `to`, sorted.
@@ -185,7 +232,7 @@ fn short(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use api::services::Service;
+    use api::services::{FileInfo, Service};
     use proptest::prelude::*;
 
     fn config(services: &[(&str, &str)], variables: &[(&str, &str)]) -> ServicesConfig {
@@ -272,6 +319,32 @@ mod tests {
             ),
         ] {
             assert_eq!(names(&losses(from, to)), expected, "{about}");
+        }
+    }
+
+    #[test]
+    fn sources_of_images_that_hosts_may_not_reach_are_losses() {
+        let with = |checksum: Option<&str>| {
+            let file = |c: &str| FileInfo { path: CONTAINERD_CONFIG.into(), checksum: c.into() };
+            ServicesConfig { files: checksum.map(file).into_iter().collect(), ..ServicesConfig::default() }
+        };
+        let none = ImageSources::default;
+        let named = ImageSources { names_sandbox: true, ..none() };
+        let without = ImageSources { without_mirrors: vec!["quay.io/a".into(), "x/b".into()], ..named.clone() };
+        let mirrors = Loss::Mirrors(without.without_mirrors.clone());
+        for (about, from, to, sources, expected) in [
+            ("WMCO names no files", None, Some("1"), none(), vec![Loss::Sandbox]),
+            ("other settings of containerd", Some("0"), Some("1"), none(), vec![Loss::Sandbox]),
+            ("the same ones", Some("1"), Some("1"), none(), vec![]),
+            ("no containerd", None, None, none(), vec![]),
+            ("the pool names an image", None, Some("1"), named, vec![]),
+            ("mirrors that are not followed", None, Some("1"), without, vec![mirrors.clone()]),
+        ] {
+            assert_eq!(images(&with(from), &with(to), &sources), expected, "{about}");
+        }
+        let text = message(&[Loss::Sandbox, mirrors]).unwrap();
+        for part in ["pause:3.9", "sandboxImage", "quay.io/a, x/b", "imageMirrors", "\"sandbox-image,image-mirrors\""] {
+            assert!(text.contains(part), "{part}: {text}");
         }
     }
 

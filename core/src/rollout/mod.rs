@@ -10,5 +10,6 @@ pub mod member;
 pub mod preview;
 pub mod progress;
 pub mod release_file;
+pub mod shared_limit;
 pub mod version_diff;
 pub mod versions_in_use;

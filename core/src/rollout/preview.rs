@@ -10,15 +10,26 @@ use super::{grants::Limits, member::Member};
 const NOTHING: &str = "Nothing";
 /// What is done with a node that would lose settings: a person has to decide.
 const WITHHELD: &str = "Withhold";
+/// What is done with a node that cannot be adopted as its pool is now.
+const REFUSED: &str = "Refuse";
 /// Hosts that a status shows.
 const SHOWN: usize = 100;
+
+/// Node of another operator that a pool would adopt.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Adoption {
+    /// Reason and message of the refusal to adopt it, if it would be refused.
+    pub refusal: Option<(String, String)>,
+    /// What is to be said of its next change, which would lose settings.
+    pub withheld: Option<String>,
+}
 
 /// What has to be looked up of hosts.
 pub struct Sights<'a> {
     /// What a node's change is for, in words.
     pub why: &'a dyn Fn(&Member) -> String,
-    /// Hosts without an instance that are nodes already, and what is to be said of their next change.
-    pub adoptable: &'a BTreeMap<String, Option<String>>,
+    /// Hosts without an instance that are nodes already.
+    pub adoptable: &'a BTreeMap<String, Adoption>,
     /// Changes of a node without another version, which are not disruptive.
     pub beside: &'a dyn Fn(&Member, &InstanceHost) -> Vec<String>,
 }
@@ -36,13 +47,7 @@ pub fn preview(
         match known.get(name.as_str()) {
             None => list.push(match sights.adoptable.get(name) {
                 None => planned(name, "Join", Disruption::None, "new in the inventory".into()),
-                Some(None) => {
-                    let why = "it is a node of another operator; it is adopted unchanged, and then updated in its turn";
-                    planned(name, "Adopt", Disruption::None, why.into())
-                }
-                Some(Some(withheld)) => {
-                    planned(name, "Adopt", Disruption::None, format!("it is a node of another operator; {withheld}"))
-                }
+                Some(adoption) => of_adoption(name, adoption),
             }),
             Some(m) if m.candidate.held => list.push(planned(name, NOTHING, Disruption::None, "it is on hold".into())),
             Some(m) if m.candidate.leaving => {
@@ -69,6 +74,18 @@ pub fn preview(
     }
     list.sort_by(|a, b| a.host.cmp(&b.host));
     list
+}
+
+/// What would be done with a node of another operator.
+fn of_adoption(name: &str, adoption: &Adoption) -> PlannedHost {
+    let (action, what) = match adoption {
+        Adoption { refusal: Some((reason, message)), .. } => {
+            (REFUSED, format!("it cannot be adopted ({reason}: {message})"))
+        }
+        Adoption { withheld: Some(withheld), .. } => ("Adopt", withheld.clone()),
+        _ => ("Adopt", "it is adopted unchanged, and then updated in its turn".to_owned()),
+    };
+    planned(name, action, Disruption::None, format!("it is a node of another operator; {what}"))
 }
 
 fn planned(host: &str, action: &str, disruption: Disruption, why: String) -> PlannedHost {
@@ -338,13 +355,20 @@ mod tests {
     #[test]
     fn nodes_of_another_operator_are_adopted() {
         let hosts = BTreeMap::from([("w".to_owned(), InstanceHost::default())]);
-        for (lost, expected) in [(None, "updated in its turn"), (Some("it would lose x".to_owned()), "it would lose x")]
-        {
-            let adoptable = BTreeMap::from([("w".to_owned(), lost)]);
+        let refusal = || Some(("HostUnproven".to_owned(), "declare its key".to_owned()));
+        let withheld = || Some("it would lose x".to_owned());
+        for (refusal, withheld, action, expected, summary) in [
+            (None, None, "Adopt", "updated in its turn", "1 adopt"),
+            (None, withheld(), "Adopt", "it would lose x", "1 adopt"),
+            (refusal(), None, "Refuse", "it cannot be adopted (HostUnproven: declare its key)", "1 refuse"),
+            (refusal(), withheld(), "Refuse", "it cannot be adopted (HostUnproven: declare its key)", "1 refuse"),
+        ] {
+            let adoptable = BTreeMap::from([("w".to_owned(), Adoption { refusal, withheld })]);
             let sights = Sights { why: &|_| String::new(), adoptable: &adoptable, beside: &|_, _| Vec::new() };
             let list = preview(&hosts, &[], &limits(false, RemediationType::None), &sights);
-            assert_eq!((list[0].action.as_str(), list[0].disruption.as_str()), ("Adopt", "None"));
+            assert_eq!((list[0].action.as_str(), list[0].disruption.as_str()), (action, "None"));
             assert!(list[0].why.ends_with(expected), "{}", list[0].why);
+            assert_eq!(super::summary(&list, 1), summary);
         }
     }
 

@@ -95,6 +95,8 @@ fn what_was_made_for_kube_proxy_goes_too() {
     bed.host.state().adapters = vec![crate::host::Adapter { mac, ipv4: vec![[10, 132, 1, 2].into()] }];
     // hybrid-overlay-node is there first.
     bed.write(r"C:\k\cni\config\ovnkube-client-current.pem", b"");
+    // WMCO's nodes have many of these.
+    bed.write(r"C:\k\cni\config\ovnkube-client-2026-01-01-00-00-00.pem", b"");
     let wish = network::Wish { config: &config, node_name: "win-1", node_subnet: None };
     assert_eq!(network::prepare(&bed.host, wish, false).unwrap(), network::Progress::Ready);
     assert!(bed.exists(network::KUBE_PROXY_CONF) && bed.exists(network::CNI_CONF));

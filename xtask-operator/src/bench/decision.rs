@@ -29,6 +29,7 @@ use wnp_core::{
         maintenance_window::look,
         member::{Member, Wish, member},
         progress::{Progress, UpdateLimit},
+        shared_limit,
     },
     status::pool::{ObservedPool, next},
 };
@@ -138,8 +139,9 @@ impl World {
         let members = self.members(&mine, &list, version);
         let changes = changes(&list, &mine, FOLLOWED, &self.pool, &|_| None);
         let candidates: Vec<Candidate> = members.iter().map(|m| m.candidate.clone()).collect();
-        let others = self.fleet.disrupting().iter().filter(|(pool, _)| *pool != "pool").map(|(_, n)| n).sum::<u32>();
-        let limits = Limits { others: Some(1000_u32.saturating_sub(others)), ..limits() };
+        let others =
+            shared_limit::share("pool", &self.fleet.sharers(&|_| false), Some(1000), &|_| 0).map(|share| share.left);
+        let limits = Limits { others, ..limits() };
         let decision = decide(&candidates, &limits, NOW);
         let writes = writes(&changes, &mine, &list, &decision, NOW);
         let window = look(self.pool.spec.rollout().windows(), NOW);

@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
 use super::Claim;
-use crate::operation::remove;
+use crate::{node::owner::is_of_operator, operation::remove};
 use neighbours::Neighbours;
 use reserved::Reserved;
 
@@ -55,6 +55,15 @@ pub fn claim(instance: &WindowsInstance, status: &WindowsInstanceStatus, beside:
     dns_names.sort();
     dns_names.dedup();
     let addresses: Vec<IpAddr> = beside.proven.iter().copied().filter(is_free).collect();
+    let proven = status.proven_address.is_some() && status.host_key.is_some();
+    let by_node = beside.node.filter(|node| !proven && is_of_operator(node));
+    if let Some(node) = by_node {
+        let of_node = of_node(node, beside.reserved, beside.neighbours);
+        let (joined, ended) =
+            (status.node_ref.is_some(), status.operation.as_ref().is_some_and(remove::is_deconfiguring));
+        let legacy_daemon = Some(legacy_daemon(beside.namespace));
+        return Claim { unclaimed: false, legacy_daemon, joined, ended, ..of_node };
+    }
 
     let said = beside.node.and_then(|n| n.status.as_ref()?.addresses.clone()).unwrap_or_default();
     let (ips, names): (Vec<String>, Vec<String>) =
@@ -63,10 +72,8 @@ pub fn claim(instance: &WindowsInstance, status: &WindowsInstanceStatus, beside:
     let unproven = |ip: &IpAddr| beside.reserved.allows_address(*ip) && !addresses.contains(ip);
     let reported_addresses = ips.iter().filter_map(|a| a.parse().ok()).filter(unproven).collect();
     let reported_names = names.into_iter().filter(|n| is_unused(n) && !dns_names.contains(n)).collect();
-    let proven = status.proven_address.is_some() && status.host_key.is_some();
     Claim {
-        legacy_daemon: (!proven || follows_legacy(status, beside.node))
-            .then(|| format!("system:serviceaccount:{}:{LEGACY_DAEMON}", beside.namespace)),
+        legacy_daemon: (!proven || follows_legacy(status, beside.node)).then(|| legacy_daemon(beside.namespace)),
         node_name: name,
         addresses,
         dns_names,
@@ -75,6 +82,37 @@ pub fn claim(instance: &WindowsInstance, status: &WindowsInstanceStatus, beside:
         joined: status.node_ref.is_some(),
         proven,
         ended: status.operation.as_ref().is_some_and(remove::is_deconfiguring),
+        renews: false,
+        unclaimed: false,
+    }
+}
+
+/// User of the legacy operator's daemon.
+fn legacy_daemon(namespace: &str) -> String {
+    format!("system:serviceaccount:{namespace}:{LEGACY_DAEMON}")
+}
+
+/// What a Node that an operator has made may renew while nothing is proven of its host, and no instance stands for it. What it reports
+/// is its own word, so that nothing counts that another reports, too.
+pub fn of_node(node: &Node, reserved: &Reserved, neighbours: &Neighbours) -> Claim {
+    let name = node.name_any();
+    let said = node.status.as_ref().and_then(|s| s.addresses.clone()).unwrap_or_default();
+    let is_alone = |address: &str| !neighbours.is_reported_by_another(address, &name);
+    let (ips, names): (Vec<String>, Vec<String>) =
+        said.into_iter().map(|a| a.address).filter(|a| is_alone(a)).partition(|a| a.parse::<IpAddr>().is_ok());
+    let is_free = |ip: &IpAddr| reserved.allows_address(*ip) && !neighbours.has_address(*ip, &name);
+    let is_unused = |dns: &String| reserved.allows_name(dns) && !neighbours.has_name(dns, &name);
+    let mut dns_names: Vec<String> = names.into_iter().chain([name.clone()]).filter(is_unused).collect();
+    dns_names.sort();
+    dns_names.dedup();
+    Claim {
+        addresses: ips.iter().filter_map(|a| a.parse().ok()).filter(is_free).collect(),
+        dns_names,
+        joined: true,
+        renews: true,
+        unclaimed: true,
+        node_name: name,
+        ..Claim::default()
     }
 }
 
@@ -248,6 +286,45 @@ mod tests {
         let claim =
             built("win-1", &status(), &["10.0.0.1", "10.0.0.2", "master-0"], &["10.0.0.1", "master-0"], &others);
         assert_eq!(names(&claim), ("10.0.0.2 win-1".to_owned(), "10.0.0.1".to_owned()));
+    }
+
+    #[test]
+    fn a_host_that_is_not_proven_renews_what_its_node_alone_reports() {
+        let node = |name: &str, os: &str, annotation: &str, address: &str| -> Node {
+            serde_json::from_value(json!({
+                "metadata": {"name": name, "labels": {"kubernetes.io/os": os}, "annotations": {annotation: "x"}},
+                "status": {"addresses": [{"type": "InternalIP", "address": address}, {"type": "Hostname", "address": name}]},
+            }))
+            .unwrap()
+        };
+        let others = Neighbours::gather(&[], &[node("linux-1", "linux", "x", "10.0.0.2")]);
+        let proven = WindowsInstanceStatus { node_ref: None, ..status() };
+        let blank = WindowsInstanceStatus::default;
+        for (about, status, os, annotation, address, renews, addresses) in [
+            ("not proven", blank(), "windows", key::VERSION, "10.0.0.1", true, &["10.0.0.1"][..]),
+            ("an address of another Node", blank(), "windows", key::VERSION, "10.0.0.2", true, &[]),
+            ("the same in another form", blank(), "windows", key::VERSION, "::ffff:10.0.0.2", true, &[]),
+            ("that of the API server", blank(), "windows", key::VERSION, "10.1.0.5", true, &[]),
+            ("no operator has made it", blank(), "windows", "x", "10.0.0.1", false, &[]),
+            ("another system", blank(), "linux", key::VERSION, "10.0.0.1", false, &[]),
+            ("it is proven", proven, "windows", key::VERSION, "10.0.0.9", false, &["10.0.0.1"]),
+        ] {
+            let instance = WindowsInstance::new("win-1", WindowsInstanceSpec::default());
+            let (node, reserved) = (node("win-1", os, annotation, address), reserved());
+            let proven = status.proven_address.iter().filter_map(|a| a.parse().ok()).collect();
+            let beside = Beside {
+                proven,
+                machine: vec![],
+                reserved: &reserved,
+                neighbours: &others,
+                node: Some(&node),
+                namespace: "ns",
+            };
+            let claim = claim(&instance, &status, &beside);
+            let found: Vec<String> = claim.addresses.iter().map(ToString::to_string).collect();
+            assert_eq!((claim.renews, found), (renews, addresses.iter().map(|a| (*a).to_owned()).collect()), "{about}");
+            assert!(!claim.unclaimed, "{about}");
+        }
     }
 
     #[test]

@@ -17,6 +17,8 @@ use crate::node::owner::addresses;
 pub struct Neighbours {
     addresses: HashMap<IpAddr, BTreeSet<String>>,
     names: HashSet<String>,
+    /// Nodes that report an address or a name in their status.
+    reported: HashMap<String, BTreeSet<String>>,
 }
 
 impl Neighbours {
@@ -35,6 +37,9 @@ impl Neighbours {
         }
         for node in nodes {
             let name = node.name_any();
+            for address in node.status.iter().filter_map(|s| s.addresses.as_deref()).flatten() {
+                found.reported.entry(spelled(&address.address)).or_default().insert(name.clone());
+            }
             if found.names.insert(name.clone()) && is_of_the_control_plane(node) {
                 for ip in addresses(node) {
                     found.addresses.entry(ip).or_default().insert(name.clone());
@@ -49,9 +54,22 @@ impl Neighbours {
         self.addresses.get(&ip.to_canonical()).is_some_and(|owners| owners.iter().any(|owner| owner != host))
     }
 
+    /// Reports whether a Node other than that of `host` reports the address or name.
+    pub fn is_reported_by_another(&self, address: &str, host: &str) -> bool {
+        self.reported.get(&spelled(address)).is_some_and(|nodes| nodes.iter().any(|node| node != host))
+    }
+
     /// Whether a host other than `host` has the name.
     pub fn has_name(&self, name: &str, host: &str) -> bool {
         name != host && self.names.contains(name)
+    }
+}
+
+/// The one spelling of an address or a name.
+fn spelled(address: &str) -> String {
+    match address.parse::<IpAddr>() {
+        Ok(ip) => ip.to_canonical().to_string(),
+        Err(_) => address.to_ascii_lowercase(),
     }
 }
 

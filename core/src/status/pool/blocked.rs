@@ -86,13 +86,18 @@ pub(super) fn used_up(decision: &Decision) -> Option<Blocked> {
             if nodes.len() == 1 { "it" } else { "them" },
             Act::Hold(only(nodes))
         ),
-        UsedUp::OtherPools(share) => format!(
-            "{wait}: the limit over all pools (--max-disruptions {}) is used up by {} {}; see what keeps {} there",
-            share.cap,
-            if share.pools.len() == 1 { "the pool" } else { "the pools" },
-            first_names(&share.pools),
-            if share.pools.len() == 1 { "it" } else { "them" },
-        ),
+        UsedUp::OtherPools(share) => {
+            let holder = share.holder.as_deref().unwrap_or_default();
+            match share.max_disruptions {
+                Some(limit) => format!(
+                    "{wait}: the limit over all pools (--max-disruptions {limit}) is used up by the pool {holder}; see what keeps that one"
+                ),
+                None => format!(
+                    "{wait}: nodes that came from WMCO change one at a time over all pools, and the pool {holder} has the turn; see what keeps that one, or set \
+                     rollout.maxUnavailable"
+                ),
+            }
+        }
     };
     Some((reason::DISRUPTIONS_USED_UP, message))
 }

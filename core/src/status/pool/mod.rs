@@ -147,6 +147,17 @@ pub fn next(
     status
 }
 
+/// Sets the warning of a pool in mode Plan, or takes it out.
+pub fn warn(status: &mut WindowsNodePoolStatus, warning: Option<&(&'static str, String)>, now: Timestamp) {
+    let generation = status.observed_generation;
+    match warning {
+        Some((why, message)) => {
+            set(&mut status.conditions, kind::WARNING, Status::True, why, message, generation, now);
+        }
+        None => remove(&mut status.conditions, kind::WARNING),
+    }
+}
+
 /// The problems of entries, without those of the source.
 fn refused(problems: &[EntryError]) -> impl Iterator<Item = &EntryError> {
     problems.iter().filter(|p| !p.host.is_empty())
@@ -175,13 +186,14 @@ fn versions(current: impl Iterator<Item = String>) -> Vec<VersionCount> {
     counts.into_iter().map(|(version, nodes)| VersionCount { version, nodes }).take(32).collect()
 }
 
-/// The status of a pool in mode Plan.
+/// The status of a pool in mode Plan. `refused_node` is the first node of another operator that cannot be adopted, with the reason.
 pub fn planned(
     pool: &WindowsNodePool,
     list: &[PlannedHost],
     hosts: usize,
     members: &[Member],
     problems: &[EntryError],
+    refused_node: Option<(&str, String)>,
     now: Timestamp,
 ) -> WindowsNodePoolStatus {
     let mut status = pool.status.clone().unwrap_or_default();
@@ -206,7 +218,12 @@ pub fn planned(
     match problems.first() {
         None => {
             put(kind::INVENTORY_SYNCED, Status::True, reason::SUCCEEDED, &format!("{hosts} hosts"));
-            put(kind::READY, Status::True, reason::PLANNED, &message);
+            match refused_node {
+                None => put(kind::READY, Status::True, reason::PLANNED, &message),
+                Some((why, first)) => {
+                    put(kind::READY, Status::False, why, &format!("{message}. Before, correct {first}"));
+                }
+            }
         }
         Some(first) => {
             put(kind::INVENTORY_SYNCED, Status::False, first.reason, &first.message);

@@ -347,7 +347,7 @@ fn a_pause_names_its_end_and_is_over_then() {
         assert_eq!(of(&status, kind::READY), (ready.0.into(), ready.1.into(), ready.2), "{about}");
         let paused: (String, String, String) = (paused.0.into(), paused.1.into(), paused.2.into());
         assert_eq!(of(&status, kind::PAUSED), paused, "{about}");
-        assert_eq!(of(&planned(&pool, &[], 2, &[], &[], now()), kind::PAUSED), paused, "{about}, mode Plan");
+        assert_eq!(of(&planned(&pool, &[], 2, &[], &[], None, now()), kind::PAUSED), paused, "{about}, mode Plan");
     }
 }
 

@@ -206,9 +206,21 @@ fn the_first_refused_entries_are_in_the_status_with_their_reasons() {
     assert_eq!((status.refused[0].host.as_str(), status.refused[0].reason.as_str()), ("r0", "HostConflict"));
     let synced = find(&status.conditions, kind::INVENTORY_SYNCED).unwrap();
     assert!(synced.message.ends_with("(and 58 more: see status.refused)"), "{}", synced.message);
-    let planned = planned(&pool(1), &[], 1, &[], &problems, now());
+    let planned = planned(&pool(1), &[], 1, &[], &problems, None, now());
     assert_eq!((planned.refused_hosts, planned.refused), (60, status.refused));
     assert_eq!(described(&pool(1), &[ready("h0")], &[]).refused_hosts, 0);
+}
+
+#[test]
+fn a_node_that_would_not_be_adopted_is_said_before_the_takeover() {
+    let refused = |node| {
+        let status = planned(&pool(1), &[], 1, &[], &[], node, now());
+        find(&status.conditions, kind::READY).map(|c| (c.status.clone(), c.reason.clone(), c.message.clone())).unwrap()
+    };
+    let (status, why, message) = refused(Some(("HostUnproven", "h0: list its key".to_owned())));
+    assert_eq!((status.as_str(), why.as_str()), ("False", "HostUnproven"));
+    assert!(message.ends_with("Before, correct h0: list its key"), "{message}");
+    assert_eq!(refused(None).0, "True");
 }
 
 #[test]

@@ -1,0 +1,103 @@
+//! Limits of disruptions that pools share. Pure.
+//!
+//! | | pools that share it | limit |
+//! |---|---|---|
+//! | `--max-disruptions` is set | all | its value |
+//! | otherwise | those with nodes that came from WMCO and have not been updated yet, and without `rollout.maxUnavailable` | 1 |
+//!
+//! WMCO changes one node at a time, whatever list or MachineSet it is of. Here each of these is a pool with a limit of its own: without the
+//! second row the first rollout after a takeover would drain one node of each at once.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+/// Nodes that may be disrupted at once over all pools that share the turn of WMCO's nodes.
+const TURN: u32 = 1;
+
+/// A pool, as far as shared limits depend on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sharer {
+    /// Nodes that it was granted to disrupt.
+    pub disrupting: u32,
+    /// Whether it has nodes that came from WMCO and have not been updated yet.
+    pub has_adopted: bool,
+    /// Whether it sets `rollout.maxUnavailable`.
+    pub has_own_limit: bool,
+}
+
+impl Sharer {
+    fn takes_turns(self) -> bool {
+        self.has_adopted && !self.has_own_limit
+    }
+}
+
+/// What a shared limit leaves to a pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Share {
+    /// Nodes that it may disrupt beside those that it was granted to.
+    pub left: u32,
+    /// The limit over all pools, if it is set. Otherwise pools with nodes of WMCO take turns.
+    pub max_disruptions: Option<u32>,
+    /// Since when nothing is left.
+    pub since: Option<Timestamp>,
+    /// Another pool that has taken of the limit, if nothing is left: the one with the most nodes.
+    pub holder: Option<String>,
+}
+
+/// Decides what is left to a pool. `None` if it shares no limit. `decided` returns how many nodes a pool disrupts by what was decided of it
+/// last, which may not have been written yet.
+pub fn share(
+    pool: &str,
+    pools: &BTreeMap<String, Sharer>,
+    max_disruptions: Option<u32>,
+    decided: &dyn Fn(&str) -> u32,
+) -> Option<Share> {
+    let own = pools.get(pool).copied().unwrap_or_default();
+    let limit = match max_disruptions {
+        Some(limit) => limit,
+        None if own.takes_turns() => TURN,
+        None => return None,
+    };
+    let shares = |sharer: &Sharer| max_disruptions.is_some() || sharer.takes_turns();
+    let others = pools.iter().filter(|(name, sharer)| *name != pool && shares(sharer));
+    let taken: Vec<(u32, &String)> =
+        others.map(|(name, sharer)| (sharer.disrupting.max(decided(name)), name)).filter(|(n, _)| *n > 0).collect();
+    let left = limit.saturating_sub(taken.iter().map(|(n, _)| n).sum::<u32>()).saturating_sub(own.disrupting);
+    let most = taken.iter().max_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(a.1)));
+    Some(Share { left, max_disruptions, since: None, holder: most.filter(|_| left == 0).map(|(_, name)| (*name).clone()) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pools_that_came_from_wmco_take_turns_and_others_share_what_is_set() {
+        let adopted = |disrupting| Sharer { disrupting, has_adopted: true, has_own_limit: false };
+        let own_limit = |disrupting| Sharer { has_own_limit: true, ..adopted(disrupting) };
+        let updated = |disrupting| Sharer { has_adopted: false, ..adopted(disrupting) };
+        let taken = |left, holder: &str| Some(Share { left, holder: Some(holder.to_owned()), ..Share::default() });
+        let free = |left| Some(Share { left, ..Share::default() });
+        // The pool itself, two others, what is set, and what is left to it.
+        for (about, own, b, c, max, expected) in [
+            ("nothing is disrupted", adopted(0), adopted(0), adopted(0), None, free(1)),
+            ("another has its turn", adopted(0), adopted(1), adopted(0), None, taken(0, "b")),
+            ("it has its turn itself", adopted(1), adopted(0), adopted(0), None, free(0)),
+            ("a pool with a limit of its own does not count", adopted(0), own_limit(3), adopted(0), None, free(1)),
+            ("nor does it wait", own_limit(0), adopted(1), adopted(0), None, None),
+            ("a pool whose nodes are all updated does not count", adopted(0), updated(1), adopted(0), None, free(1)),
+            ("nor does it wait", updated(0), adopted(1), adopted(0), None, None),
+            ("a limit over all is set", adopted(0), adopted(1), updated(1), Some(3), free(1)),
+            ("and holds for all", updated(0), own_limit(2), adopted(1), Some(3), taken(0, "b")),
+            ("its own nodes count", updated(2), adopted(0), adopted(0), Some(3), free(1)),
+            ("more than that are disrupted", updated(2), adopted(4), adopted(1), Some(3), taken(0, "b")),
+        ] {
+            let pools = [("a", own), ("b", b), ("c", c)].map(|(name, sharer)| (name.to_owned(), sharer)).into();
+            let expected = expected.map(|share: Share| Share { max_disruptions: max, ..share });
+            assert_eq!(share("a", &pools, max, &|_| 0), expected, "{about}");
+        }
+        let pools = [("a", adopted(0)), ("b", adopted(0))].map(|(name, sharer)| (name.to_owned(), sharer)).into();
+        assert_eq!(share("a", &pools, None, &|_| 1), taken(0, "b"), "it was decided, and is not written yet");
+    }
+}
