@@ -12,7 +12,7 @@ use crate::{
 };
 use remote::{
     Session,
-    ssh::{HostKeyCheck, JumpHost, Target},
+    ssh::{Connection, HostKeyCheck, JumpHost, SshError, Target},
 };
 use wnp_core::operation::identity::Refusal;
 
@@ -40,9 +40,19 @@ pub(super) async fn login(
     let check = check(cx, source, &host.address, host.port, since).await?;
     // A host that is a node was seen before: its key is not believed for being the first that is seen now.
     if node.is_some() && check == HostKeyCheck::TrustOnFirstUse {
-        return Err(Refusal::KeyUnproven { name, address: host.address.clone() }.into());
+        let shown = shown_key(cx, instance, pool).await;
+        return Err(Refusal::KeyUnproven { name, address: host.address.clone(), shown }.into());
     }
     credentials(cx, instance, pool, check).await
+}
+
+/// Fingerprint of the key that a host shows, for a person who compares it. No key is believed, so that no log-in follows.
+async fn shown_key(cx: &Context, instance: &WindowsInstance, pool: &WindowsNodePool) -> Option<String> {
+    let target = credentials(cx, instance, pool, HostKeyCheck::AnyOf(Vec::new())).await.ok()?;
+    match Connection::connect(&target).await {
+        Err(SshError::HostKeyUnknown { offered, .. }) => Some(offered),
+        _ => None,
+    }
 }
 
 /// Whether a person has declared the host key: in the inventory, for this host alone, or in the known hosts Secret.
@@ -164,5 +174,24 @@ mod tests {
             assert_eq!(target.is_ok_and(|t| t.jump_host.is_some() && t.keys.len() == 1), reason.is_none());
         }
         assert_eq!(bed.host.stats().connections, 0);
+    }
+
+    /// A person compares it on the console of the host, or deletes the Node that is left over.
+    #[tokio::test]
+    async fn a_host_whose_key_is_not_on_record_is_told_with_the_key_that_it_shows() {
+        let mut bed = Bed::new().await;
+        let recorded = format!("/api/v1/namespaces/operator/configmaps/{}", api::names::LEGACY_HOST_KEYS);
+        bed.api.fail("GET", &recorded, 404, "NotFound", "there is none", Value::Null);
+        bed.node("n-1", "127.0.0.1", &json!({}));
+        let mut instance = bed.instance(&json!({}), &json!({}), &json!({}));
+        instance.spec.host.host_key = None;
+        let pool = bed.cx.pool_of(&instance).unwrap();
+        let error = login(&bed.cx, &instance, &pool).await.err().unwrap();
+        let shown = bed.host.host_key().fingerprint(russh::keys::HashAlg::Sha256).to_string();
+        let text = error.to_string();
+        assert_eq!(error.reason(), "HostUnproven");
+        assert!(text.contains(&format!("trust-host-key win-1 {shown}")), "{text}");
+        assert!(text.contains("kubectl delete node win-1"), "{text}");
+        assert_eq!(bed.host.stats().processes, 0, "nothing is run on it");
     }
 }

@@ -34,6 +34,10 @@ pub(super) struct Groups {
     pub unavailable: Vec<String>,
     /// Nodes that are being changed.
     pub updating: Vec<String>,
+    /// Nodes that do not work, and are being repaired.
+    pub repairing: Vec<String>,
+    /// Nodes that are to be restarted, because Windows or a user requests it, and that wait for their turn.
+    pub to_restart: Vec<String>,
     /// Nodes that are drained for maintenance, or are about to be. Of such a node nothing is expected.
     pub maintained: Vec<String>,
     /// Nodes that are being sent what their change needs.
@@ -84,7 +88,10 @@ impl Groups {
         failed.sort();
         failed.dedup();
         Self {
-            not_ready: names(&|m| m.candidate.joined && !m.candidate.ready && stays(m) && !m.candidate.begun),
+            not_ready: names(&|m| {
+                let is_expected = m.candidate.begun && granted(m) != Some(GrantType::Repair);
+                m.candidate.joined && !m.candidate.ready && stays(m) && !is_expected
+            }),
             joining: names(&|m| joins(m) && !fails(m) && phase(m) == Some(Phase::Joining)),
             waiting: names(&|m| joins(m) && !fails(m) && phase(m) != Some(Phase::Joining)),
             leaving: names(&|m| !stays(m)),
@@ -94,7 +101,18 @@ impl Groups {
                 m.candidate.ready && stays(m) && current(m).as_deref() == Some(seen.course.target.as_str())
             }),
             unavailable: names(&|m| m.candidate.joined && !m.candidate.available),
-            updating: names(&|m| granted(m).is_some_and(|g| g.is_change() && g != GrantType::Maintenance) && stays(m)),
+            updating: names(&|m| {
+                let is_update =
+                    |g: GrantType| g.is_change() && !matches!(g, GrantType::Maintenance | GrantType::Repair);
+                granted(m).is_some_and(is_update) && stays(m)
+            }),
+            repairing: names(&|m| granted(m) == Some(GrantType::Repair) && stays(m)),
+            to_restart: names(&|m| {
+                m.candidate.wants_reboot
+                    && !m.candidate.held
+                    && stays(m)
+                    && !granted(m).is_some_and(GrantType::is_change)
+            }),
             maintained: names(&|m| granted(m) == Some(GrantType::Maintenance) && stays(m)),
             staging: names(&|m| granted(m) == Some(GrantType::Stage) && !m.candidate.staged && stays(m)),
             overdue: names(&|m| is_overdue(m, pool, rollout, now)),
