@@ -42,7 +42,8 @@ pub mod kind {
         SOURCE_VERIFIED = "SourceVerified";
         /// Pool: the operator begins no new operation, because `rollout.paused` is true or `rollout.pausedUntil` is to come.
         PAUSED = "Paused";
-        /// Instance: the host answered over SSH at the last attempt.
+        /// Instance: the host answered over SSH at the last attempt. Unknown while nothing is known of the present: kubelet has stopped since, or the
+        /// Node is Ready again, and the host was not tried yet.
         REACHABLE = "Reachable";
         /// Instance: the host had all that a node needs when the operator last began to change it: rights, Windows, disk, clock, ports, a way
         /// to the API server. The message has all that it lacks, and a host does not join before it has it. On a host that is configured, Windows,
@@ -61,6 +62,8 @@ pub mod kind {
         /// Instance: the state of the host differs, or differed, from what the operator configured. Present only while
         /// true.
         DRIFTED = "Drifted";
+        /// Instance: wicd, the daemon of the host, has reported nothing for half an hour, although the Node is Ready. Present only while true.
+        WICD_SILENT = "WicdSilent";
         /// Instance: the node keeps the version of the legacy operator, because a change would lose settings that it has. Present
         /// only while true.
         UPDATE_WITHHELD = "UpdateWithheld";
@@ -124,6 +127,8 @@ pub mod reason {
         DRAIN_BLOCKED = "DrainBlocked" on "pool: `Degraded=True`, `Ready=False`"; "See [a drain that is blocked](../guide/rollouts.md#a-drain-that-is-blocked).";
         /// Hosts join.
         PROVISIONING = "Provisioning" on "pool: `Updating=True`, `Updated=False`"; "No action is needed.";
+        /// Nodes that do not work are repaired.
+        REPAIRING = "Repairing" on "pool: `Updating=True`"; "No action is needed.";
         /// Nodes leave.
         REMOVING = "Removing" on "pool: `Updating=True`"; "No action is needed.";
         /// The nodes follow the desired version.

@@ -2,6 +2,8 @@
 //!
 //! `cargo xtask gen` writes docs/reference/events.md from them.
 
+use crate::conditions::reason;
+
 /// Type of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
@@ -45,6 +47,8 @@ macro_rules! event_reasons {
             $($(#[doc = $about])+ $variant,)+
             /// An entry of a host list, or the list, cannot be used as it is. The word is that of the condition `InventorySynced`.
             Inventory(&'static str),
+            /// The changes of a pool begin to wait. The word is that of the pool's conditions.
+            Waits(&'static str),
             /// The operator denied a certificate request. The word is that of the request's condition `Denied`.
             Denied(&'static str),
         }
@@ -57,7 +61,7 @@ macro_rules! event_reasons {
             pub fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$variant => event_reasons!(@word $variant $($word)?),)+
-                    Self::Inventory(word) | Self::Denied(word) => word,
+                    Self::Inventory(word) | Self::Waits(word) | Self::Denied(word) => word,
                 }
             }
 
@@ -65,7 +69,8 @@ macro_rules! event_reasons {
             pub fn level(self) -> Level {
                 match self {
                     $(Self::$variant => Level::$level,)+
-                    Self::Inventory(_) | Self::Denied(_) => Level::Warning,
+                    Self::Waits(word) if [reason::PAUSED, reason::WAITING_FOR_WINDOW].contains(&word) => Level::Normal,
+                    Self::Inventory(_) | Self::Waits(_) | Self::Denied(_) => Level::Warning,
                 }
             }
 
@@ -74,6 +79,7 @@ macro_rules! event_reasons {
                 match self {
                     $(Self::$variant => &[$(Regarding::$kind),+],)+
                     Self::Inventory(_) => &[Regarding::WindowsNodePool, Regarding::ConfigMap],
+                    Self::Waits(_) => &[Regarding::WindowsNodePool],
                     Self::Denied(_) => &[Regarding::CertificateSigningRequest],
                 }
             }
@@ -82,7 +88,7 @@ macro_rules! event_reasons {
             pub fn about(self) -> Option<&'static str> {
                 match self {
                     $(Self::$variant => Some(concat!($($about),+).trim_start()),)+
-                    Self::Inventory(_) | Self::Denied(_) => None,
+                    Self::Inventory(_) | Self::Waits(_) | Self::Denied(_) => None,
                 }
             }
         }
@@ -127,6 +133,8 @@ event_reasons! {
     Rebooting: Normal on WindowsInstance Node;
     /// The host was restarted, and its Node is Ready again. No action is needed.
     Rebooted: Normal on WindowsInstance Node;
+    /// The node does not work, and the operator configures its host and starts its services again. No action is needed.
+    Repairing: Normal on WindowsInstance Node;
     /// The host was repaired, and its Node is Ready again. No action is needed.
     Repaired: Normal on WindowsInstance Node;
     /// The version does not work on this host, which returns to the version before. Correct what the note names, and change the pool again.
@@ -158,12 +166,16 @@ event_reasons! {
     DrainForced: Warning on WindowsInstance Node;
     /// A drain deletes data or a pod that no controller creates again, or cannot wait for a pod; the note names it. Check the application.
     DrainWarning: Warning on WindowsInstance;
+    /// The drain ended before the node was empty, and the node takes pods again; the note has the cause. The change is made in its next turn.
+    DrainAborted: Normal on WindowsInstance Node;
     /// Another client uncordoned the node during the drain, and the operator cordoned it again. Find that client; to end the drain, revoke the
     /// operation instead.
     ExternalUncordon: Warning on WindowsInstance;
-    /// The host answers at its new address with its known host key and machine id. No action is needed.
+    /// The host answers at the new address of its entry, or with the new host key that its entry declares, and is the one that is meant. No action is
+    /// needed.
     AddressVerified: Normal on WindowsInstance;
-    /// The host does not answer at the new address of its entry. The node continues unchanged, and the operator retries. [Correct the address](../guide/hosts.md#address).
+    /// The host does not answer at the new address of its entry, or shows another host key than the entry declares. The node continues unchanged, and the
+    /// operator retries. [Correct the entry](../guide/hosts.md#address).
     AddressRefused: Warning on WindowsInstance;
     /// The host reports a warning that does not stop the operation. The note names the object on the host to check.
     HostWarning: Warning on WindowsInstance;
@@ -176,6 +188,11 @@ event_reasons! {
     /// The state of the host differs from what the operator configured; the note names the object. wicd restores it unless the pool sets
     /// `remediation.drift: Report`. Find the program or the user that changes it.
     Drifted: Warning on WindowsInstance;
+    /// wicd, the daemon of the host, has reported nothing for half an hour, although the Node is Ready: no drift is restored, no version followed and no
+    /// certificate renewed. Start the service `windows-instance-config-daemon` on the host.
+    WicdSilent: Warning on WindowsInstance;
+    /// The Node was deleted, and not by the operator. The operator has the host register again. Find the client that deleted it.
+    NodeDeleted: Warning on WindowsInstance;
     /// The first key of the list was added to the host's file, and the operator logs in with it next. No action is needed.
     KeyAdded: Normal on WindowsInstance;
     /// The old key was removed from the host. No action is needed.
@@ -210,8 +227,8 @@ event_reasons! {
     RemovedUnclean: Warning on WindowsInstance WindowsNodePool;
     /// The host that leaves belongs to another Node by now, and the operator did not change it. No action is needed.
     HostIsAnothers: Normal on WindowsInstance;
-    /// An annotation of the instance or its Node has neither the value `true` nor `false`, and no effect. Set it to `true`, or remove it.
-    AnnotationWithoutEffect: Warning on WindowsInstance;
+    /// An annotation of a pool, an instance or a Node has no effect; the note has the cause and the remedy.
+    AnnotationWithoutEffect: Warning on WindowsInstance WindowsNodePool;
     /// The host was released as it is, and stays the node that it is. No action is needed.
     Orphaned: Normal on WindowsInstance;
     /// The host was released during a change and is partly changed. Add it to a pool again to complete the change.

@@ -20,6 +20,8 @@ pub use survey::*;
 
 /// Version of this protocol. wicd refuses any other; operator and wicd are always delivered together.
 pub const PROTOCOL: u32 = 2;
+/// Interval at which wicd's service writes the time of its last check of the host to the Node.
+pub const REPORT_INTERVAL: Duration = Duration::from_mins(10);
 /// Exit status of `wicd.exe` when it has written an answer.
 pub const EXIT_ANSWERED: u32 = 0;
 /// Largest answer that the operator reads, in bytes.

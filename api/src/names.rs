@@ -94,6 +94,9 @@ pub mod key {
         KEEP_CORDONED = "windowsmachineconfig.openshift.io/keep-cordoned";
         /// Node annotation: changes of the host that wicd has detected; the condition `Drifted` of the instance repeats them. Written by wicd.
         DRIFT = "windowsmachineconfig.openshift.io/drift";
+        /// Node annotation: time at which wicd last checked the host, by the clock of the host. Written by wicd about every ten minutes while the
+        /// Node is Ready.
+        WICD_REPORTED = "windowsmachineconfig.openshift.io/wicd-reported";
         /// Node or instance annotation `true`, written by a person: begin no operation on this host.
         HOLD = "windowsmachineconfig.openshift.io/hold";
         /// Node or instance annotation, written by a person or a program: the reason of a maintenance for which the node is to be drained.

@@ -1,10 +1,12 @@
 //! How to reach the API server: as a kubeconfig says, or as a pod does. Without a proxy of the environment, which is for Git servers and
 //! registries: kube has no use for it, and does not read `NO_PROXY`.
 
-use anyhow::{Context as _, bail};
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow, bail};
 use kube::{
-    Config,
-    config::{KubeConfigOptions, Kubeconfig},
+    Client, Config,
+    config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 
 use crate::args::Cluster;
@@ -26,21 +28,33 @@ pub(crate) struct Chosen {
 pub(crate) async fn choose(cluster: &Cluster) -> anyhow::Result<Chosen> {
     let context = cluster.context.as_deref();
     if let Some(file) = &cluster.kubeconfig {
+        let kubeconfig = Kubeconfig::read_from(file).map_err(|error| unusable(&error))?;
         let failed = || format!("the kubeconfig {} cannot be used", file.display());
-        return of_kubeconfig(Kubeconfig::read_from(file).with_context(failed)?, context).await.with_context(failed);
+        return of_kubeconfig(kubeconfig, context).await.with_context(failed);
     }
     match Kubeconfig::read() {
         Ok(kubeconfig) => of_kubeconfig(kubeconfig, context).await.context("the kubeconfig cannot be used"),
-        Err(e) if context.is_some() => {
-            Err(e).context("--context needs a kubeconfig: name one with --kubeconfig, or set KUBECONFIG")
+        Err(error) if context.is_some() => {
+            Err(unusable(&error)).context("--context needs a kubeconfig: name one with --kubeconfig, or set KUBECONFIG")
         }
-        Err(e) => {
-            let config = Config::incluster().with_context(|| {
-                format!("no configuration for the API server: run in a pod, name a file with --kubeconfig, or set KUBECONFIG ({e})")
-            })?;
+        Err(error) => {
+            // Why this is no pod is of no interest to who runs it on a laptop.
+            let Ok(config) = Config::incluster() else {
+                bail!("{}. Name a kubeconfig with --kubeconfig, set KUBECONFIG, or run in a pod", unusable(&error));
+            };
             let title = format!("cluster of this pod at {}", config.cluster_url);
             Ok(Chosen { config, title })
         }
+    }
+}
+
+/// Why a kubeconfig cannot be read, in words of its own: those of kube quote the path twice.
+fn unusable(error: &KubeconfigError) -> anyhow::Error {
+    match error {
+        KubeconfigError::ReadConfig(error, path) => {
+            anyhow!("the kubeconfig {} cannot be read: {error}", path.display())
+        }
+        error => anyhow!("the kubeconfig cannot be used: {error}"),
     }
 }
 
@@ -50,6 +64,45 @@ pub(crate) async fn choose(cluster: &Cluster) -> anyhow::Result<Chosen> {
 /// As [`choose`].
 pub(crate) async fn config(cluster: &Cluster) -> anyhow::Result<Config> {
     Ok(choose(cluster).await?.config)
+}
+
+/// As [`config`], for a command that a person waits for: each request ends in time.
+///
+/// # Errors
+/// As [`choose`]. When the API server does not answer in time: a command must not begin what it cannot end.
+pub(crate) async fn bounded_config(cluster: &Cluster) -> anyhow::Result<Config> {
+    bounded(config(cluster).await?, cluster.request_timeout).await
+}
+
+/// A configuration with which each request ends in time, once the API server has answered one.
+///
+/// # Errors
+/// When it does not answer in time.
+pub(crate) async fn bounded(mut config: Config, limit: Duration) -> anyhow::Result<Config> {
+    if limit.is_zero() {
+        return Ok(config);
+    }
+    let url = config.cluster_url.clone();
+    let client = Client::try_from(config.clone()).context("cannot make a client for the API server")?;
+    // Any answer is one, also that the version is secret.
+    if tokio::time::timeout(limit, client.apiserver_version()).await.is_err() {
+        let seconds = limit.as_secs_f64();
+        bail!(
+            "the API server at {url} did not answer within {seconds} s: check the control plane and the network, or allow more time with --request-timeout"
+        );
+    }
+    config.connect_timeout = Some(limit);
+    config.read_timeout = Some(limit);
+    config.write_timeout = Some(limit);
+    Ok(config)
+}
+
+/// A client for a command that a person waits for.
+///
+/// # Errors
+/// As [`bounded_config`].
+pub(crate) async fn client(cluster: &Cluster) -> anyhow::Result<Client> {
+    Client::try_from(bounded_config(cluster).await?).context("cannot make a client for the API server")
 }
 
 /// A proxy that the kubeconfig itself names stays, so that making a client refuses it.
@@ -112,7 +165,8 @@ mod tests {
         });
         std::fs::write(&file, kubeconfig.to_string()).unwrap();
         let choose = async |context: Option<&str>| {
-            choose(&Cluster { kubeconfig: Some(file.clone()), context: context.map(Into::into) }).await
+            choose(&Cluster { kubeconfig: Some(file.clone()), context: context.map(Into::into), ..Cluster::default() })
+                .await
         };
         for (context, url, title) in [
             (None, "https://test.example:6443/", "cluster test (context t) at https://test.example:6443/"),
@@ -123,6 +177,35 @@ mod tests {
         }
         let error = choose(Some("x")).await.map(|chosen| chosen.title).unwrap_err();
         assert!(format!("{error:#}").ends_with("it has no context x; it has: t, p"), "{error:#}");
+    }
+
+    /// As while the API server is stopped, or a firewall drops what it says: the connection is accepted, and nothing follows.
+    #[tokio::test]
+    async fn an_api_server_that_does_not_answer_is_told_in_time() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let hung = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("config");
+        let server = format!("https://{}", hung.local_addr().unwrap());
+        let kubeconfig = json!({
+            "clusters": [{"name": "a", "cluster": {"server": server}}],
+            "users": [{"name": "a", "user": {}}],
+            "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}],
+            "current-context": "a",
+        });
+        std::fs::write(&file, kubeconfig.to_string()).unwrap();
+        let cluster =
+            Cluster { kubeconfig: Some(file), request_timeout: Duration::from_millis(50), ..Cluster::default() };
+        let error = client(&cluster).await.err().unwrap().to_string();
+        assert!(error.contains(&server) && error.contains("--request-timeout"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_kubeconfig_that_is_not_there_is_named_once() {
+        let cluster = Cluster { kubeconfig: Some("/does/not/exist".into()), ..Cluster::default() };
+        let error = format!("{:#}", choose(&cluster).await.map(|chosen| chosen.title).unwrap_err());
+        assert_eq!(error.matches("/does/not/exist").count(), 1, "{error}");
+        assert!(!error.contains('"') && error.contains("cannot be read"), "{error}");
     }
 
     /// A process of its own, because variables belong to the whole process.

@@ -40,6 +40,9 @@ pub struct Cluster {
     /// Context of the kubeconfig. Its current context if not set.
     #[arg(long, global = true, value_name = "CONTEXT")]
     pub context: Option<String>,
+    /// Time that the API server may take for a request, for example 10s. No limit with 0. The operator itself takes no notice.
+    #[arg(long, global = true, value_name = "DURATION", value_parser = duration, default_value = "30s")]
+    pub request_timeout: Duration,
 }
 
 impl Cluster {
@@ -90,7 +93,7 @@ pub enum Command {
     Acceptance(Box<Acceptance>),
     /// Show pools and their hosts as a tree, the worst first.
     #[command(
-        after_help = "Exit status:\n  0  every pool is Ready\n  1  an error, or a pool that is Degraded or not Ready\n  2  work is in progress"
+        after_help = "Exit status:\n  0  every pool is Ready\n  1  an error, no operator that works, or a pool that is Degraded or not Ready\n  2  work is in progress"
     )]
     Status(Status),
     /// Commands that change something.
@@ -365,11 +368,11 @@ pub struct Run {
 /// Arguments of `plan`.
 #[derive(Parser, Clone, Debug)]
 pub struct Plan {
-    /// File with WindowsNodePools in YAML or JSON, or `-` for standard input. May be given several times.
-    #[arg(short, long, required_unless_present = "release", value_name = "FILE")]
+    /// File with WindowsNodePools in YAML or JSON, or `-` for standard input. May be given several times. All pools of the cluster if not set.
+    #[arg(short, long, value_name = "FILE")]
     pub filename: Vec<PathBuf>,
     /// File `release.json` of a release of the operator, or `-` for standard input: plan what that release does to each node once it is
-    /// installed. All pools of the cluster without --filename.
+    /// installed.
     #[arg(long, value_name = "FILE")]
     pub release: Option<PathBuf>,
     /// Output format.
@@ -514,9 +517,15 @@ pub struct Status {
     /// Show each host that is Ready. Otherwise more than ten of a pool are one line.
     #[arg(long)]
     pub all: bool,
-    /// Columns at which lines are wrapped.
-    #[arg(long, env = "COLUMNS", default_value_t = 120)]
-    pub width: usize,
+    /// Columns at which lines are wrapped. The width of the terminal if not set.
+    #[arg(long, value_name = "COLUMNS")]
+    pub width: Option<usize>,
+    /// Width of a terminal that does not report it.
+    #[arg(long, hide = true, env = "COLUMNS", default_value_t = 120)]
+    pub columns: usize,
+    /// Namespace of the operator, whose Lease says whether it works.
+    #[arg(short, long, env = "WATCH_NAMESPACE", default_value = api::names::DEFAULT_NAMESPACE)]
+    pub namespace: String,
     /// Output format.
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     pub output: Output,

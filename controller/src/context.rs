@@ -38,6 +38,7 @@ use crate::{
     traces::Traces,
     unreadable::Unreadable,
     versions::Versions,
+    wicd_reports::WicdReports,
     wicd_rights::WicdRights,
     wmco::{host_keys::WmcoHostKeys, lock::OtherOperator},
     write_count,
@@ -241,6 +242,8 @@ pub(crate) struct Wicd {
     pub rights: WicdRights,
     /// Certificates that they have renewed.
     pub renewals: Renewals,
+    /// Their last reports.
+    pub reports: WicdReports,
     /// Requests for first certificates, of kubelet as well, that this process is issuing.
     pub issuing: Issuing,
     /// Notifies the certificate approver that other verdicts are possible.
@@ -285,6 +288,7 @@ impl Base {
             wicd: Wicd {
                 rights,
                 renewals: Renewals::default(),
+                reports: WicdReports::default(),
                 issuing: Issuing::default(),
                 judge_again: Arc::new(Notify::new()),
                 left_to_people: LeftToPeople::default(),

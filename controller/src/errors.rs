@@ -25,6 +25,19 @@ pub(crate) fn plain(error: &kube::Error) -> String {
     }
 }
 
+/// The error with its causes, one a line. A cause that the text above has already is left out, and so is a backtrace, which is of no use to who runs a
+/// command.
+pub fn in_lines(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text.push_str("\n  because ");
+            text.push_str(&cause);
+        }
+    }
+    text
+}
+
 /// Whether the API server or an admission policy refuses what the request says, which no repetition changes.
 pub(crate) fn is_refused(status: &kube::core::Status) -> bool {
     status.is_invalid() || status.code == 400 || (status.is_forbidden() && !is_missing_right(status))
@@ -45,6 +58,13 @@ mod tests {
     use kube::core::Status;
 
     use super::*;
+
+    #[test]
+    fn a_cause_is_said_once_and_without_a_backtrace() {
+        let error =
+            anyhow::anyhow!("connection refused").context("cannot connect: connection refused").context("no pools");
+        assert_eq!(in_lines(&error), "no pools\n  because cannot connect: connection refused");
+    }
 
     #[test]
     fn a_missing_right_is_distinguished_from_other_refusals() {

@@ -6,7 +6,7 @@ use api::{
     conditions::{find, kind},
 };
 use k8s_openapi::api::core::v1::Node;
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::{
@@ -20,8 +20,7 @@ use crate::{
 /// When there is no configuration for the API server, the API server refuses a request or does not answer, or no pool has a
 /// host of this name.
 pub async fn run(args: Explain, cluster: &args::Cluster) -> anyhow::Result<()> {
-    let client =
-        Client::try_from(api_server::config(cluster).await?).context("cannot make a client for the API server")?;
+    let client = api_server::client(cluster).await?;
     let name = args.host.to_ascii_lowercase();
     let instance: Option<WindowsInstance> =
         Api::all(client.clone()).get_opt(&name).await.context("failed to get the WindowsInstance")?;

@@ -104,7 +104,7 @@ pub(crate) fn is_fingerprint(text: &str) -> bool {
 }
 
 /// The fingerprint of what a person trusts, which may be a whole key.
-fn fingerprint_of(trusted: &str) -> Option<String> {
+pub(crate) fn fingerprint_of(trusted: &str) -> Option<String> {
     match HostKeyCheck::pinned(trusted).ok()? {
         HostKeyCheck::PinnedFingerprint(fingerprint) => Some(fingerprint),
         HostKeyCheck::Pinned(key) => Some(key.fingerprint()),
@@ -224,7 +224,8 @@ mod tests {
         let whole_key = HostKey { key_type: "ssh-ed25519".into(), public_key_base64: NODE.into() };
         let mismatch = |offered: &str| {
             let (address, expected) = ("10.0.0.1".to_owned(), vec![DECLARED.to_owned(), CONTACT.to_owned()]);
-            remote::ssh::SshError::HostKeyMismatch { address, expected, offered: offered.into() }.to_string()
+            remote::ssh::SshError::HostKeyMismatch { host: None, address, expected, offered: offered.into() }
+                .to_string()
         };
         let of_key = mismatch(&whole_key.fingerprint());
         for (about, allowed, declared, message, expected) in [

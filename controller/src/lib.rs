@@ -24,7 +24,7 @@ mod disruption_budget;
 #[cfg(test)]
 mod documented_commands_tests;
 mod drain;
-mod errors;
+pub mod errors;
 mod events;
 pub mod explain_command;
 #[cfg(test)]
@@ -69,6 +69,7 @@ mod whose;
 mod wicd_binding;
 pub mod wicd_policy;
 pub mod wicd_rbac;
+mod wicd_reports;
 mod wicd_rights;
 pub mod wmco;
 mod wmco_sources;

@@ -58,7 +58,7 @@ async fn main() -> ExitCode {
         Command::Completion { shell } => args::complete(shell).map(|()| ExitCode::SUCCESS).map_err(Into::into),
     };
     result.unwrap_or_else(|error| {
-        eprintln!("Error: {error:?}");
+        eprintln!("Error: {}", controller::errors::in_lines(&error));
         FAILED.into()
     })
 }

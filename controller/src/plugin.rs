@@ -102,7 +102,11 @@ fn cluster(given: &[String]) -> args::Cluster {
         };
         given.iter().enumerate().filter_map(of).next_back()
     };
-    args::Cluster { kubeconfig: value("--kubeconfig").map(Into::into), context: value("--context") }
+    args::Cluster {
+        kubeconfig: value("--kubeconfig").map(Into::into),
+        context: value("--context"),
+        ..args::Cluster::default()
+    }
 }
 
 async fn list(names: Names, cluster: &args::Cluster) -> anyhow::Result<BTreeSet<String>> {
@@ -235,7 +239,7 @@ mod tests {
             ("status -o ", "table json :4", None),
             ("status --output j", "json :4", None),
             ("status --output json ", ":4", Some(Names::Pools)),
-            ("approve a --r", "--removals :4", None),
+            ("approve a --r", "--removals --request-timeout :4", None),
             ("approve --yes ", ":4", Some(Names::Pools)),
             ("lint ", ":0", None),
             ("plan -f ", ":0", None),
@@ -267,7 +271,11 @@ mod tests {
             ("status --contexts=p --context", None, None),
         ] {
             let words: Vec<String> = line.split(' ').map(Into::into).collect();
-            let expected = args::Cluster { kubeconfig: kubeconfig.map(Into::into), context: context.map(Into::into) };
+            let expected = args::Cluster {
+                kubeconfig: kubeconfig.map(Into::into),
+                context: context.map(Into::into),
+                ..args::Cluster::default()
+            };
             assert_eq!(cluster(&words), expected, "{line}");
         }
     }

@@ -4,29 +4,34 @@ use std::{fmt::Write as _, process::ExitCode};
 
 use anyhow::{Context as _, bail};
 use api::{
-    Phase, Time, WindowsInstance, WindowsNodePool,
+    Phase, Step, Time, WindowsInstance, WindowsNodePool,
     conditions::{find, is_true, kind},
+    names::LEASE,
     text,
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::{api::coordination::v1::Lease, apimachinery::pkg::apis::meta::v1::Condition};
 use kube::{Api, Client, ResourceExt, api::ListParams};
 use serde::Serialize;
 
 use crate::{
     api_server,
     args::{self, Output, Status},
+    check_command::{leader, server_time},
+    operator_namespace,
 };
 
 /// Ready hosts of a pool that are shown one by one.
 const FEW: usize = 10;
+/// Time after which an attempt that was not made is overdue.
+const OVERDUE: SignedDuration = SignedDuration::from_mins(1);
 
 /// Prints the tree.
 ///
 /// # Errors
 /// When there is no configuration for the API server, it refuses a request or does not answer, or there is no pool of a name.
 pub async fn run(args: Status, cluster: &args::Cluster) -> anyhow::Result<ExitCode> {
-    let client =
-        Client::try_from(api_server::config(cluster).await?).context("cannot make a client for the API server")?;
+    let client = api_server::client(cluster).await?;
     let all = ListParams::default();
     let pools: Api<WindowsNodePool> = Api::all(client.clone());
     let mut pools = pools.list(&all).await.context("failed to list the WindowsNodePools")?.items;
@@ -34,15 +39,74 @@ pub async fn run(args: Status, cluster: &args::Cluster) -> anyhow::Result<ExitCo
         bail!("there is no WindowsNodePool {missing}; see: kubectl get windowsnodepools");
     }
     pools.retain(|pool| args.pools.is_empty() || args.pools.contains(&pool.name_any()));
-    let instances: Api<WindowsInstance> = Api::all(client);
+    let instances: Api<WindowsInstance> = Api::all(client.clone());
     let instances = instances.list(&all).await.context("failed to list the WindowsInstances")?.items;
-    let pools = summarize(&pools, &instances);
-    let text = match args.output {
-        Output::Table => tree(&pools, args.all, args.width),
-        Output::Json => serde_json::to_string_pretty(&pools)? + "\n",
-    };
-    crate::output::print(&text)?;
-    Ok(exit(&pools).into())
+    let now = server_time(&client).await.unwrap_or_else(Timestamp::now);
+    let operator = operator(&client, &args.namespace, now).await;
+    let pools = summarize(&pools, &instances, now);
+    let width = args.width.or_else(terminal).unwrap_or(args.columns);
+    match args.output {
+        Output::Table => {
+            let mut text = String::new();
+            if let Some(warning) = operator.warning() {
+                put(&mut text, "", "", warning, width);
+            }
+            crate::output::print(&(text + &tree(&pools, args.all, width)))?;
+        }
+        Output::Json => {
+            if let Some(warning) = operator.warning() {
+                eprintln!("Warning: {warning}");
+            }
+            crate::output::print(&(serde_json::to_string_pretty(&pools)? + "\n"))?;
+        }
+    }
+    Ok(exit(&pools, &operator).into())
+}
+
+/// Columns of the terminal to which is printed; `None` if it is none.
+fn terminal() -> Option<usize> {
+    let (width, _) = terminal_size::terminal_size_of(std::io::stdout())?;
+    Some(usize::from(width.0)).filter(|columns| *columns > 0)
+}
+
+/// Whether an operator works: otherwise all that it has said is old.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Operator {
+    Leads,
+    /// None leads, in a sentence with the remedy.
+    Missing(String),
+    /// That cannot be known, in a sentence.
+    Unknown(String),
+}
+
+impl Operator {
+    fn warning(&self) -> Option<&str> {
+        match self {
+            Self::Leads => None,
+            Self::Missing(warning) | Self::Unknown(warning) => Some(warning),
+        }
+    }
+}
+
+async fn operator(client: &Client, namespace: &str, now: Timestamp) -> Operator {
+    let home = operator_namespace::find(client, namespace).await;
+    let leases: Api<Lease> = Api::namespaced(client.clone(), &home.name);
+    let lease = leases.get_opt(LEASE).await.map_err(|error| crate::errors::plain(&error));
+    judge(lease.as_ref().map(Option::as_ref).map_err(String::as_str), &home.name, &home.remedy(), now)
+}
+
+/// What the Lease of the operator in this namespace says.
+fn judge(lease: Result<Option<&Lease>, &str>, namespace: &str, remedy: &str, now: Timestamp) -> Operator {
+    let place = format!("the Lease {LEASE} in the namespace {namespace}");
+    match lease.map(|lease| leader(lease, now)) {
+        Ok(Ok(_)) => Operator::Leads,
+        Ok(Err(problem)) => Operator::Missing(format!(
+            "NO OPERATOR WORKS: {place} {problem}. Nothing is being done, and what follows is what was so before. To find the cause: {remedy}."
+        )),
+        Err(error) => {
+            Operator::Unknown(format!("Whether an operator works is not known: {place} cannot be read: {error}."))
+        }
+    }
 }
 
 /// A pool and what it says.
@@ -54,8 +118,15 @@ struct Pool {
     degraded: bool,
     reason: String,
     message: String,
+    /// Whether the operator has read the pool as it is now.
+    observed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    desired_version: Option<String>,
     hosts: Vec<Host>,
     refused: Vec<Refused>,
+    /// Reason for which hosts that do not follow the version wait.
+    #[serde(skip)]
+    waits: String,
 }
 
 /// A host of a pool.
@@ -63,15 +134,30 @@ struct Pool {
 #[serde(rename_all = "camelCase")]
 struct Host {
     name: String,
+    address: String,
     phase: Option<Phase>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    step: Option<Step>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     since: Option<Time>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<String>,
+    /// Whether it follows the version of its pool.
+    up_to_date: bool,
+    failures: i32,
     #[serde(skip_serializing_if = "Option::is_none")]
     next_retry_time: Option<Time>,
     message: String,
     /// A node that is Ready, and of which there is no more to be said.
     #[serde(skip)]
     is_fine: bool,
+}
+
+impl Host {
+    /// Whether it is a node that is to get another version.
+    fn is_outdated(&self) -> bool {
+        self.version.is_some() && !self.up_to_date
+    }
 }
 
 /// An entry that is no host of the pool.
@@ -90,34 +176,39 @@ fn ready_of(conditions: &[Condition]) -> (String, String, String) {
     )
 }
 
-fn summarize(pools: &[WindowsNodePool], instances: &[WindowsInstance]) -> Vec<Pool> {
+fn summarize(pools: &[WindowsNodePool], instances: &[WindowsInstance], now: Timestamp) -> Vec<Pool> {
     let mut all: Vec<Pool> = pools
         .iter()
         .map(|pool| {
             let status = pool.status.clone().unwrap_or_default();
             let (mut ready, reason, message) = ready_of(&status.conditions);
-            if status.observed_generation != pool.metadata.generation {
+            let observed = status.observed_generation == pool.metadata.generation;
+            if !observed {
                 "Unknown".clone_into(&mut ready);
             }
             let name = pool.name_any();
-            let mut hosts: Vec<Host> = instances.iter().filter(|i| i.spec.pool_ref.name == name).map(host).collect();
-            hosts.sort_by_key(|host| (rank(host), host.name.clone()));
+            let of_pool = instances.iter().filter(|i| i.spec.pool_ref.name == name);
+            let mut hosts: Vec<Host> = of_pool.map(|i| host(i, status.desired_version.as_ref(), now)).collect();
+            hosts.sort_by_key(|host| (rank(host), host.is_outdated(), host.name.clone()));
             let refused = status.refused.iter().map(|entry| Refused {
                 host: text::line(&entry.host, 253),
                 reason: entry.reason.clone(),
                 message: text::line(&entry.message, 1_000),
             });
+            let refused = refused.collect();
             let degraded = is_true(&status.conditions, kind::DEGRADED);
-            Pool { name, ready, degraded, reason, message, hosts, refused: refused.collect() }
+            let waits = find(&status.conditions, kind::UPDATED).map(|c| c.reason.clone()).unwrap_or_default();
+            let desired_version = status.desired_version;
+            Pool { name, ready, degraded, reason, message, observed, desired_version, hosts, refused, waits }
         })
         .collect();
     all.sort_by_key(|pool| (pool.ready != "False", !pool.degraded, pool.ready != "Unknown", pool.name.clone()));
     all
 }
 
-fn host(instance: &WindowsInstance) -> Host {
+fn host(instance: &WindowsInstance, desired: Option<&String>, now: Timestamp) -> Host {
     let status = instance.status.clone().unwrap_or_default();
-    let (ready, _, message) = ready_of(&status.conditions);
+    let (ready, _, mut message) = ready_of(&status.conditions);
     let since = match (&status.failures, &status.operation) {
         (Some(failures), _) => failures.first_time,
         (None, Some(operation)) => Some(operation.step_start_time),
@@ -127,11 +218,20 @@ fn host(instance: &WindowsInstance) -> Host {
     };
     // What kubelet says of a node that works is no news; what the operator adds is.
     let is_fine = ready == "True" && status.failures.is_none() && status.operation.is_none() && !message.contains("; ");
+    let next = status.failures.as_ref().and_then(|f| f.next_retry_time);
+    if next.and_then(Time::known).is_some_and(|at| now.duration_since(at) > OVERDUE) {
+        message += " (that attempt is overdue)";
+    }
     Host {
         name: instance.name_any(),
+        address: instance.spec.host.address.clone(),
         phase: status.phase,
+        step: status.operation.map(|o| o.step),
         since,
-        next_retry_time: status.failures.and_then(|f| f.next_retry_time),
+        up_to_date: desired.is_none() || status.current_version.as_ref() == desired,
+        version: status.current_version,
+        failures: status.failures.map_or(0, |f| f.count),
+        next_retry_time: next,
         message,
         is_fine,
     }
@@ -149,8 +249,9 @@ fn rank(host: &Host) -> u8 {
     }
 }
 
-fn exit(pools: &[Pool]) -> u8 {
-    if pools.iter().any(|pool| pool.ready == "False" || pool.degraded) {
+fn exit(pools: &[Pool], operator: &Operator) -> u8 {
+    let is_missing = matches!(operator, Operator::Missing(_));
+    if is_missing || pools.iter().any(|pool| pool.ready == "False" || pool.degraded) {
         1
     } else if pools.iter().any(|pool| pool.ready != "True") {
         2
@@ -159,30 +260,57 @@ fn exit(pools: &[Pool]) -> u8 {
     }
 }
 
+/// A version as a line has room for it: the release, and the beginning of the digest.
+fn short(version: &str) -> String {
+    match version.rsplit_once('-') {
+        Some((release, digest)) => format!("{release}-{}", digest.chars().take(8).collect::<String>()),
+        None => version.to_owned(),
+    }
+}
+
+/// The row of a host: its head, and what is said of it. Versions are shown where not all hosts have the same.
+fn row(host: &Host, pool: &Pool, column: usize, with_version: bool) -> (String, String) {
+    let phase = host.phase.map_or_else(|| "New".into(), |phase| format!("{phase:?}"));
+    let version = match (with_version, &host.version) {
+        (true, version) => format!("  {:14}", version.as_deref().map(short).unwrap_or_default()),
+        (false, _) => String::new(),
+    };
+    let since = host.since.and_then(Time::known).map(|at| format!(" (since {})", Time::from(at)));
+    let mut said = if host.is_fine { String::new() } else { host.message.clone() + &since.unwrap_or_default() };
+    if host.is_fine && host.is_outdated() {
+        said = format!("to be updated ({})", pool.waits);
+    }
+    (format!("{:column$}  {phase:9}{version}", host.name), said)
+}
+
 fn tree(pools: &[Pool], all: bool, width: usize) -> String {
     if pools.is_empty() {
         return "There is no WindowsNodePool.\n".into();
     }
     let mut text = String::new();
     for pool in pools {
-        put(&mut text, &format!("{}  ", pool.name), "  ", &pool.message, width);
-        let fine = pool.hosts.iter().filter(|host| host.is_fine).count();
-        let folds = !all && fine > FEW;
+        let old = if pool.observed { "" } else { "the operator has not read the pool as it is now; before: " };
+        put(&mut text, &format!("{}  ", pool.name), "  ", &format!("{old}{}", pool.message), width);
+        let with_version = pool.hosts.iter().any(Host::is_outdated);
+        if let Some(version) = pool.desired_version.as_ref().filter(|_| with_version) {
+            put(&mut text, "│  ", "│  ", &format!("to version {version}"), width);
+        }
+        let (old, new): (Vec<&Host>, Vec<&Host>) =
+            pool.hosts.iter().filter(|host| host.is_fine).partition(|host| host.is_outdated());
+        let folds = !all && old.len() + new.len() > FEW;
         let names = pool.hosts.iter().map(|h| &h.name).chain(pool.refused.iter().map(|r| &r.host));
         let column = names.map(|name| name.chars().count()).max().unwrap_or_default().min(40);
-        let mut rows: Vec<(String, String)> = Vec::new();
-        for host in pool.hosts.iter().filter(|host| !(folds && host.is_fine)) {
-            let phase = host.phase.map_or_else(|| "New".into(), |phase| format!("{phase:?}"));
-            let since =
-                host.since.and_then(Time::known).map(|at| format!(" (since {})", at.strftime("%Y-%m-%d %H:%M:%SZ")));
-            let said = if host.is_fine { String::new() } else { host.message.clone() + &since.unwrap_or_default() };
-            rows.push((format!("{:column$}  {phase:9}", host.name), said));
-        }
+        let shown = pool.hosts.iter().filter(|host| !(folds && host.is_fine));
+        let mut rows: Vec<(String, String)> = shown.map(|host| row(host, pool, column, with_version)).collect();
         for entry in &pool.refused {
             rows.push((format!("{:column$}  {:9}", entry.host, "Refused"), entry.message.clone()));
         }
-        if folds {
-            rows.push((format!("{fine} more are Ready"), String::new()));
+        for hosts in [&new, &old].into_iter().filter(|hosts| folds && !hosts.is_empty()) {
+            let more = if rows.is_empty() { "" } else { "more " };
+            let verb = if hosts.len() == 1 { "is" } else { "are" };
+            let to_be =
+                hosts.iter().any(|host| host.is_outdated()).then(|| format!(", to be updated ({})", pool.waits));
+            rows.push((format!("{} {more}{verb} Ready{}", hosts.len(), to_be.unwrap_or_default()), String::new()));
         }
         let last = rows.len().saturating_sub(1);
         for (n, (head, said)) in rows.iter().enumerate() {

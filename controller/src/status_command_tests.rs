@@ -5,6 +5,10 @@ use serde_json::json;
 
 use super::*;
 
+fn now() -> Timestamp {
+    "2027-01-15T02:00:30Z".parse().unwrap()
+}
+
 fn pool(name: &str, ready: &str, message: &str, degraded: &str) -> WindowsNodePool {
     let condition = |type_: &str, status: &str| json!({"type": type_, "status": status, "reason": "R", "message": message, "lastTransitionTime": "2027-01-15T02:00:00Z"});
     let conditions = json!([condition("Ready", ready), condition("Degraded", degraded)]);
@@ -49,12 +53,12 @@ fn the_worst_comes_first_and_what_works_takes_one_line() {
     ));
     instances.push(instance("held", "yard", "Ready", "True", "kubelet is posting ready status; on hold"));
     instances.push(instance("win-1", "factory", "Ready", "True", "kubelet is posting ready status"));
-    let pools = summarize(&pools, &instances);
+    let pools = summarize(&pools, &instances, now());
     let expected = "\
 yard  1 of 13 nodes Ready; 1 of 13 failed: gate-1: Connect: refused
 ├─ gate-1  Failed     Connect: 10.0.0.9 port 22 refuses connections: check that
 │      the OpenSSH server runs there[2J and listens on this port (since
-│      2027-01-15 02:00:00Z)
+│      2027-01-15T02:00:00Z)
 ├─ held    Ready      kubelet is posting ready status; on hold
 ├─ gate-2  Refused    belongs to gate-1
 └─ 11 more are Ready
@@ -71,7 +75,7 @@ factory  1 of 1 nodes Ready
 fn the_exit_status_is_that_of_the_worst_pool() {
     let of = |pools: &[(&str, &str)]| {
         let pools: Vec<_> = pools.iter().map(|(ready, degraded)| pool("p", ready, "", degraded)).collect();
-        exit(&summarize(&pools, &[]))
+        exit(&summarize(&pools, &[], now()), &Operator::Leads)
     };
     for (pools, expected) in [
         (&[][..], 0),
@@ -84,5 +88,95 @@ fn the_exit_status_is_that_of_the_worst_pool() {
     }
     let mut old = pool("p", "True", "", "False");
     old.metadata.generation = Some(2);
-    assert_eq!(exit(&summarize(&[old], &[])), 2, "its status is about an older generation");
+    assert_eq!(exit(&summarize(&[old], &[], now()), &Operator::Leads), 2, "its status is about an older generation");
+}
+
+/// The process that wrote everything below is gone: whatever it wrote is old.
+#[test]
+fn that_no_operator_works_comes_first() {
+    let lease = |holder: &str, seconds: i64| -> Lease {
+        let renewed = now() - SignedDuration::from_secs(seconds);
+        let spec = json!({"holderIdentity": holder, "leaseDurationSeconds": 15,
+            "renewTime": format!("{}", renewed.strftime("%Y-%m-%dT%H:%M:%S.000000Z"))});
+        serde_json::from_value(json!({"spec": spec})).unwrap()
+    };
+    let (alive, dead, free) = (lease("a", 3), lease("a", 29), lease("", 3));
+    for (about, lease, is_missing, words) in [
+        ("it works", Ok(Some(&alive)), false, ""),
+        ("it died", Ok(Some(&dead)), true, "was renewed by a 29 s ago"),
+        ("it has stopped", Ok(Some(&free)), true, "is held by no process"),
+        ("there is none", Ok(None), true, "does not exist"),
+        (
+            "it cannot be read",
+            Err("leases is forbidden"),
+            false,
+            "not known: the Lease windows-node-pools in the namespace ns cannot be read",
+        ),
+    ] {
+        let operator = judge(lease, "ns", "kubectl get pods", now());
+        let warning = operator.warning().unwrap_or_default();
+        assert!(warning.contains(words) && warning.is_empty() == words.is_empty(), "{about}: {warning}");
+        assert_eq!(matches!(operator, Operator::Missing(_)), is_missing, "{about}");
+        let pools = summarize(&[pool("p", "True", "", "False")], &[], now());
+        assert_eq!(exit(&pools, &operator), u8::from(is_missing), "{about}");
+    }
+}
+
+/// What the approver of a version wants to see: which hosts have it, and why the others wait.
+#[test]
+fn a_half_changed_pool_shows_the_version_of_each_host() {
+    let (old, new) = (format!("0.1.0-{}", "a".repeat(32)), format!("0.1.0-{}", "b".repeat(32)));
+    let mut changing = pool("demo", "Unknown", "2 of 2 nodes Ready, 1 updated", "False");
+    let status = changing.status.as_mut().unwrap();
+    status.desired_version = Some(new.clone());
+    let updated = json!({"type": "Updated", "status": "False", "reason": "WaitingForApproval", "message": "", "lastTransitionTime": "2027-01-15T02:00:00Z"});
+    status.conditions.push(serde_json::from_value(updated).unwrap());
+    let of = |name: &str, version: &str| {
+        let mut host = instance(name, "demo", "Ready", "True", "kubelet is posting ready status");
+        host.spec.host.address = "10.0.0.1".into();
+        host.status.as_mut().unwrap().current_version = Some(version.to_owned());
+        host
+    };
+    let mut hosts = vec![of("win-1", &new), of("win-2", &old)];
+    let expected = format!(
+        "\
+demo  2 of 2 nodes Ready, 1 updated
+│  to version {new}
+├─ win-1  Ready      0.1.0-bbbbbbbb
+└─ win-2  Ready      0.1.0-aaaaaaaa  to be updated (WaitingForApproval)
+"
+    );
+    let summary = summarize(&[changing.clone()], &hosts, now());
+    assert_eq!(tree(&summary, false, 120), expected);
+    let shown = serde_json::to_value(&summary).unwrap();
+    let host = &shown[0]["hosts"][1];
+    assert_eq!(
+        (&host["address"], &host["version"], &host["upToDate"]),
+        (&json!("10.0.0.1"), &json!(old), &json!(false))
+    );
+    assert_eq!(host["failures"], 0);
+
+    // Many of each are one line.
+    hosts.extend((0..20).map(|n| of(&format!("more-{n:02}"), &old)));
+    let text = tree(&summarize(&[changing.clone()], &hosts, now()), false, 120);
+    assert!(text.ends_with("├─ 1 is Ready\n└─ 21 more are Ready, to be updated (WaitingForApproval)\n"), "{text}");
+
+    changing.metadata.generation = Some(2);
+    let text = tree(&summarize(&[changing], &hosts, now()), false, 120);
+    assert!(text.starts_with("demo  the operator has not read the pool as it is now; before: 2 of 2"), "{text}");
+}
+
+#[test]
+fn an_attempt_that_nothing_makes_is_overdue() {
+    let failed = |next: &str| {
+        let mut host = instance("win-1", "p", "Failed", "False", "Connect: refused");
+        let failures = json!({"count": 3, "lastReason": "ConnectRefused", "lastMessage": "x", "nextRetryTime": next});
+        host.status.as_mut().unwrap().failures = serde_json::from_value(failures).unwrap();
+        host
+    };
+    for (next, overdue) in [("2027-01-15T02:00:20Z", false), ("2027-01-15T01:58:00Z", true)] {
+        let pools = summarize(&[pool("p", "False", "", "True")], &[failed(next)], now());
+        assert_eq!(pools[0].hosts[0].message.contains("overdue"), overdue, "{next}");
+        assert_eq!(pools[0].hosts[0].failures, 3);
+    }
 }

@@ -4,7 +4,8 @@
 //! recorded in the status when it is seen, and only another act takes it back.
 
 use api::{
-    RecordedAct, Time, WindowsNodePool,
+    RecordedAct, RolloutStatus, Time, WindowsInstance, WindowsNodePool,
+    act::Act,
     names::{GROUP, key},
     text::line,
 };
@@ -44,6 +45,35 @@ pub fn in_force<'a>(pool: &'a WindowsNodePool, key: &str) -> Option<&'a str> {
 /// as one.
 pub fn is_used_up(pool: &WindowsNodePool, key: &str) -> bool {
     recorded(pool, key).is_some_and(|act| act.used && pool.annotations().get(key) == Some(&act.value))
+}
+
+/// Note on an approval that approves nothing: it was made during this rollout, and names another version. An older one had its effect, or is for a version
+/// that is still to come.
+pub fn approval_in_vain(pool: &WindowsNodePool, rollout: &RolloutStatus) -> Option<String> {
+    let act = recorded(pool, key::APPROVE).filter(|act| !act.value.is_empty() && !act.used)?;
+    let is_older = act.time.known() < rollout.start_time.known();
+    if is_older || rollout.completed || act.value == rollout.to_version {
+        return None;
+    }
+    let (version, value) = (&rollout.to_version, line(&act.value, MOST_NAME));
+    let act = Act::ApproveVersion(pool.metadata.name.as_deref().unwrap_or_default(), version);
+    Some(format!(
+        "the annotation {}={value} has no effect: the pool changes to version {version}. To approve that, {act}",
+        key::APPROVE
+    ))
+}
+
+/// Requests of a person for another attempt on a host, in one text; `None` without one. A host key that is trusted from now on is one.
+pub fn retry_requested(instance: &WindowsInstance) -> Option<String> {
+    let annotations = instance.annotations();
+    let requested: Vec<&str> =
+        [key::RETRY, key::TRUST_HOST_KEY].iter().filter_map(|k| annotations.get(*k)).map(String::as_str).collect();
+    (!requested.is_empty()).then(|| requested.join(" "))
+}
+
+/// Reports whether a person requests another attempt that was not made yet.
+pub fn is_retry_open(instance: &WindowsInstance, last_handled: Option<&String>) -> bool {
+    retry_requested(instance).is_some_and(|requested| Some(&requested) != last_handled)
 }
 
 /// Acts to record, in place of those of the status; `None` if these are complete. The time and the manager come from the managed fields, which
@@ -137,6 +167,31 @@ mod tests {
             assert_eq!(found, next.into_iter().collect::<Vec<_>>(), "{about}");
             let is_used_up = is_used_up(&pool, key::APPROVE_REMOVAL);
             assert_eq!(is_used_up, about == "it is used, and not removed yet", "{about}");
+        }
+    }
+
+    #[test]
+    fn an_approval_of_another_version_is_in_vain() {
+        let approved = |value: &str, time: &str| {
+            let mut pool = pool(None, None);
+            let act = json!({"annotation": "approve", "value": value, "time": time});
+            pool.status.as_mut().unwrap().acts = vec![serde_json::from_value(act).unwrap()];
+            pool
+        };
+        let (before, after) = ("2027-01-15T01:00:00Z", "2027-01-15T03:00:00Z");
+        for (about, value, time, completed, expected) in [
+            ("it waits for this version", "2-b", after, false, false),
+            ("no such version", "2-x", after, false, true),
+            ("a version of before", "1-a", after, false, true),
+            ("that of the rollout before", "1-a", before, false, false),
+            ("there is nothing to approve", "1-a", after, true, false),
+            ("it was taken back", "", after, false, false),
+        ] {
+            let rollout =
+                RolloutStatus { to_version: "2-b".into(), start_time: now(), completed, ..RolloutStatus::default() };
+            let note = approval_in_vain(&approved(value, time), &rollout);
+            assert_eq!(note.is_some(), expected, "{about}: {note:?}");
+            assert!(note.is_none_or(|n| n.contains(value) && n.contains("approve factory --version 2-b")), "{about}");
         }
     }
 

@@ -78,6 +78,9 @@ pub struct Speaks {
     pub void_epoch: Option<i64>,
 }
 
+/// Reasons of wicd for files that it cannot unpack as they are.
+const OF_DAMAGED_FILES: [&str; 2] = ["HashMismatch", "ArchiveInvalid"];
+
 /// A connection that is open, counted.
 struct Open(Gauge);
 
@@ -101,7 +104,7 @@ impl Session {
         slot: Option<OwnedSemaphorePermit>,
     ) -> Result<Self, RemoteError> {
         operator.traffic.connections.inc();
-        let connection = Connection::connect(target).await?;
+        let connection = Connection::connect(target).await.map_err(|error| error.of_host(node_name))?;
         operator.traffic.open.inc();
         Ok(Self {
             connection,
@@ -206,6 +209,11 @@ impl Session {
         self.operator.traffic.processes.inc();
         let command = host::command(&self.operator.wicd.sha256, verb, &self.operation);
         let exit = self.connection.exec(&command, self.limit).await?;
+        if exit.status.is_none()
+            && let Some(error) = self.connection.broken()
+        {
+            return Err(error.into());
+        }
         if exit.status != Some(EXIT_ANSWERED) {
             return Err(RemoteError::no_answer(verb, exit.status, &exit.log));
         }
@@ -262,7 +270,7 @@ impl Session {
     /// the connection broke is not sent again.
     ///
     /// # Errors
-    /// [`RemoteError::Payload`] when a hash in `missing` is not in the payload, or the host reports `HashMismatch` and a file
+    /// [`RemoteError::Payload`] when a hash in `missing` is not in the payload, or the host could not unpack what it got and a file
     /// of the payload is damaged. [`RemoteError::Ssh`] when the files cannot be sent. [`RemoteError::BadAnswer`] when the
     /// answer has no state. Also when [`Session::ask`] fails.
     pub async fn upload(&self, files: &[File], missing: &[String]) -> Result<HostState, RemoteError> {
@@ -275,7 +283,7 @@ impl Session {
         let body = Body::Stage(host::Stage { files: files.to_vec(), archive: archive.name().into() });
         match self.ask(body).await {
             Ok(answer) => answer.state.ok_or(RemoteError::BadAnswer { verb: Verb::Stage.as_str() }),
-            Err(RemoteError::Host { reason, message }) if reason == "HashMismatch" => {
+            Err(RemoteError::Host { reason, message }) if OF_DAMAGED_FILES.contains(&reason.as_str()) => {
                 // Which side is at fault? The operator checks its own files before it blames a host.
                 for sha256 in &missing {
                     let (payload, sha256) = (self.operator.payload.clone(), sha256.clone());

@@ -80,7 +80,8 @@ pub struct Rollout {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 128))]
     pub approved_version: Option<String>,
-    /// Times when changes may begin. Always if not set. Operations in progress when a window closes are completed.
+    /// Times when changes may begin. Always if not set. When a window closes, a drain that has not ended is aborted and its node uncordoned; a change that
+    /// has begun on a host is completed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]

@@ -17,6 +17,24 @@ pub(super) const SINGLE: Section = Section {
         ),
         of("Connected", "instance: `Reachable=True`", "The host answered over SSH at the last attempt.", NONE),
         of(
+            "AnswersWithoutKubelet",
+            "instance: `Reachable=True`",
+            "kubelet stopped posting the status of the Node, and the host answered over SSH afterwards.",
+            "Check the services on the host, and the log of kubelet.",
+        ),
+        of(
+            "NotTried",
+            "instance: `Reachable=Unknown`",
+            "kubelet stopped, or the Node is Ready again, and the host was not tried since.",
+            "None; the operator tries it.",
+        ),
+        of(
+            "NoReport",
+            "instance: `WicdSilent=True`",
+            "wicd reports about every ten minutes, and did not for half an hour, although kubelet works. No drift is restored meanwhile.",
+            "Start the service `windows-instance-config-daemon` on the host.",
+        ),
+        of(
             "UpdateFailed",
             "instance: `UpToDate=False`",
             "The version of the pool does not work on this host, which returned to the one before.",

@@ -221,7 +221,7 @@ impl Run {
     async fn exec(&self) -> anyhow::Result<String> {
         let (name, mark) = (self.world.names.name(), format!("{}-exec", self.mark()));
         let mut kubectl = Command::new("kubectl");
-        let Cluster { kubeconfig, context } = &self.world.cluster;
+        let Cluster { kubeconfig, context, .. } = &self.world.cluster;
         if let Some(file) = kubeconfig {
             kubectl.arg("--kubeconfig").arg(file);
         }

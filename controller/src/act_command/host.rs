@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use api::{Failures, WindowsInstance, WindowsInstanceStatus, WindowsNodePool, names::key, text};
+use api::{Failures, Phase, WindowsInstance, WindowsInstanceStatus, WindowsNodePool, names::key, text};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
@@ -46,6 +46,10 @@ pub(super) fn retry(instance: &WindowsInstance) -> Decided {
     match status.failed_version {
         Some(version) => {
             Ok(Change::new(patch, format!("it did not follow version {version}, and waited; now it is tried again")))
+        }
+        None if status.phase == Some(Phase::NotReady) => {
+            let message = "its Node is not Ready, and would be repaired later; now it is repaired at once, unless its pool is paused";
+            Ok(Change::new(patch, message))
         }
         None => Err(Refusal::new("it has not failed, so there is nothing to retry; see: windows-node-pools status")),
     }
@@ -177,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_has_failed_is_retried() {
+    fn only_what_has_failed_or_does_not_work_is_retried() {
         let refusal = failed("ConnectRefused", "10.0.0.1 refuses");
         let retries = json!({key::RETRY: "42"});
         for (about, status, patch, message) in [
@@ -192,6 +196,7 @@ mod tests {
             ("a key", json!({"keyRotation": {"failures": refusal}}), retries.clone(), "failed 2 times"),
             ("images", json!({"prePulled": {"failures": refusal}}), retries.clone(), "failed 2 times"),
             ("an address", json!({"addressFailures": refusal}), retries.clone(), "failed 2 times"),
+            ("a node that does not work", json!({"phase": "NotReady"}), retries.clone(), "now it is repaired at once"),
             ("a version", json!({"failedVersion": "1.0.0-x"}), retries.clone(), "it did not follow version 1.0.0-x"),
         ] {
             let (found, said) = outcome_of(retry(&instance(&json!({"status": status}))));

@@ -34,6 +34,7 @@ mod pool;
 /// When there is no configuration for the API server, it refuses a request or does not answer, or a question is not answered with yes.
 pub async fn run(args: Act, cluster: &args::Cluster) -> anyhow::Result<ExitCode> {
     let Chosen { config, title } = api_server::choose(cluster).await?;
+    let config = api_server::bounded(config, cluster.request_timeout).await?;
     let client = Client::try_from(config).context("cannot make a client for the API server")?;
     let ask = |danger: &str| ask(&question(&title, danger));
     let (outcomes, output) = perform(&client, args, &ask).await?;

@@ -301,7 +301,7 @@ pub(super) async fn other_operator(client: &Client, namespace: &str) -> Row {
 }
 
 /// Who leads, or why no process does.
-fn leader(lease: Option<&Lease>, now: Timestamp) -> Result<String, String> {
+pub(crate) fn leader(lease: Option<&Lease>, now: Timestamp) -> Result<String, String> {
     let Some(lease) = lease else { return Err("does not exist".into()) };
     let spec = lease.spec.clone().unwrap_or_default();
     let holder = spec.holder_identity.filter(|holder| !holder.is_empty()).ok_or("is held by no process")?;
@@ -327,7 +327,7 @@ fn of_pools(pools: &[WindowsNodePool]) -> Option<Fault> {
 }
 
 /// The time of the API server, from the head of an answer.
-async fn server_time(client: &Client) -> Option<Timestamp> {
+pub(crate) async fn server_time(client: &Client) -> Option<Timestamp> {
     let request = http::Request::get("/version").body(Body::empty()).ok()?;
     let answer = client.send(request).await.ok()?;
     let text = answer.headers().get(http::header::DATE)?.to_str().ok()?;

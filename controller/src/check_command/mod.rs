@@ -12,6 +12,7 @@ mod takeover;
 use std::{process::ExitCode, sync::Arc};
 
 pub use host::host;
+pub(crate) use installation::{leader, server_time};
 pub use takeover::takeover;
 
 use self::catalog::Scope;
@@ -28,7 +29,7 @@ use crate::{
 /// When there is no configuration for the API server, it does not answer, or the results cannot be printed. What is wrong is no error: the
 /// exit status reports it.
 pub async fn installation(mut args: CheckInstallation, cluster: &args::Cluster) -> anyhow::Result<ExitCode> {
-    let cluster = Cluster::new(api_server::config(cluster).await?, &Arc::default())?;
+    let cluster = Cluster::new(api_server::bounded_config(cluster).await?, &Arc::default())?;
     cluster.client.apiserver_version().await?;
     let rows = if args.pre {
         before::rows(&cluster.client, &args.run).await

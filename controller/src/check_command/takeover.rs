@@ -49,7 +49,7 @@ const WMCO: &str = "windows-machine-config-operator";
 /// When there is no configuration for the API server, it does not answer, or the results cannot be printed. What is in the way is no error:
 /// the exit status reports it.
 pub async fn takeover(args: CheckTakeover, cluster: &args::Cluster) -> anyhow::Result<ExitCode> {
-    let cluster = Cluster::new(api_server::config(cluster).await?, &Arc::default())?;
+    let cluster = Cluster::new(api_server::bounded_config(cluster).await?, &Arc::default())?;
     cluster.client.apiserver_version().await?;
     let release = cluster.release(&args.run).await;
     let check = Check { client: cluster.client, namespace: args.run.namespace };

@@ -74,7 +74,8 @@ pub(super) async fn gather(client: &Client, args: &Gather, asked: &str, folder: 
         eprintln!("Warning: {warning}");
         folder.note("hosts", &warning);
     }
-    let (access, pools) = (&access, &pools);
+    let (access, pools, all) = (&access, &pools, chosen.len());
+    let mut asked = 0;
     let answers = stream::iter(chosen).map(|instance| async move {
         let pool = pools.iter().find(|pool| pool.name_any() == instance.spec.pool_ref.name);
         // In a box: it is large, and there are several.
@@ -83,6 +84,8 @@ pub(super) async fn gather(client: &Client, args: &Gather, asked: &str, folder: 
     });
     let mut answers = Box::pin(answers.buffer_unordered(AT_ONCE));
     while let Some((name, answer)) = answers.next().await {
+        asked += 1;
+        eprintln!("[{asked}/{all}] host {name}");
         match answer {
             Ok((answer, unpacked)) => write(&name, &answer, unpacked, folder),
             Err(error) => folder.failed(&format!("host {name}"), &api::text::line(&format!("{error:#}"), 1000)),

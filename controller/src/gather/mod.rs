@@ -52,7 +52,7 @@ pub async fn run(mut args: Gather, cluster: &args::Cluster) -> anyhow::Result<Ex
     let now = Timestamp::now();
     let since = since(&args, now)?;
     keeps_table(&args)?;
-    let mut config = api_server::config(cluster).await?;
+    let mut config = api_server::bounded_config(cluster).await?;
     config.default_retry = false;
     let server = config.cluster_url.to_string();
     let client = Client::try_from(config).context("cannot make a client for the API server")?;
@@ -129,8 +129,11 @@ async fn of_cluster(reader: &Reader, namespace: &str, since: Since, folder: &mut
     let name = |node: &serde_json::Value| node["metadata"]["name"].as_str().map(str::to_owned);
     let nodes: BTreeSet<String> = reader.readable(&plan::nodes()).await.iter().filter_map(name).collect();
     let namespaces = reader.pods_on(&nodes, folder).await;
-    for item in plan::items(namespace, &nodes, &namespaces) {
-        reader.gather(&item, since, folder).await;
+    let items = plan::items(namespace, &nodes, &namespaces);
+    for (n, item) in items.iter().enumerate() {
+        // On standard error: what standard output has is the result.
+        eprintln!("[{}/{}] {}", n + 1, items.len(), item.resource);
+        reader.gather(item, since, folder).await;
     }
 }
 

@@ -1,4 +1,4 @@
-//! Verifies a node's host soon after its address has changed, rather than with the next operation: an error in a list
+//! Verifies a node's host soon after the address or the host key of its entry has changed, rather than with the next operation: an error in a list
 //! is reported while its author still remembers it. The host is not changed.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
@@ -12,7 +12,7 @@ use super::{
     look,
     scope::{Scope, until},
 };
-use crate::events::EventReason;
+use crate::{events::EventReason, host_key_policy::fingerprint_of};
 use wnp_core::operation::identity::{Identity, Purpose};
 
 /// Interval between lookups of the DNS name of a node's host, which may get another address at any time.
@@ -46,6 +46,13 @@ pub(super) async fn verify_before_removal(scope: &mut Scope) -> Result<(), StepE
     })
 }
 
+/// Fingerprint of the key that the host has proven, if its entry declares another one.
+fn other_key(scope: &Scope) -> Option<String> {
+    let pinned = scope.status.host_key.as_ref()?;
+    let declared = scope.instance.spec.host.host_key.as_deref()?;
+    (fingerprint_of(declared).as_ref() != Some(&pinned.fingerprint)).then(|| pinned.fingerprint.clone())
+}
+
 /// Lookups at the same time. Each holds a thread until the resolver gives up, also when its answer is no longer waited for.
 static LOOKUPS: Semaphore = Semaphore::const_new(16);
 
@@ -77,7 +84,7 @@ fn next_lookup() -> Duration {
     NAME_INTERVAL.mul_f64(1.0 + rand::random::<f64>() / 4.0)
 }
 
-/// Looks, if the host's address is another one than it was proven at. Returns how long the next look waits, if it does; a host that has a
+/// Looks, if the host's address or host key is another one than it was proven with. Returns how long the next look waits, if it does; a host that has a
 /// name waits for the next lookup of it.
 pub(super) async fn verify(scope: &mut Scope) -> Result<Option<Duration>, StepError> {
     let again = verify_place(scope).await?;
@@ -86,7 +93,8 @@ pub(super) async fn verify(scope: &mut Scope) -> Result<Option<Duration>, StepEr
 }
 
 async fn verify_place(scope: &mut Scope) -> Result<Option<Duration>, StepError> {
-    if !is_elsewhere(scope) && !leads_elsewhere(scope).await {
+    let known = other_key(scope);
+    if known.is_none() && !is_elsewhere(scope) && !leads_elsewhere(scope).await {
         if scope.status.address_failures.take().is_some() {
             // It was changed back.
             scope.mark_reachable();
@@ -106,7 +114,12 @@ async fn verify_place(scope: &mut Scope) -> Result<Option<Duration>, StepError> 
     match look::in_time(&host.address, look_there(scope, Purpose::Keep, false)).await {
         Ok(()) => {
             scope.mark_reachable();
-            let note = format!("the host answers at {place} with its known host key and machine id");
+            let key = if known.is_some() {
+                "the host key that its entry declares, its known"
+            } else {
+                "its known host key and"
+            };
+            let note = format!("the host answers at {place} with {key} machine id");
             scope.cx.events.say(&*scope.instance, EventReason::AddressVerified, Step::VerifyAddress.as_str(), &note);
             Ok(None)
         }
@@ -114,17 +127,23 @@ async fn verify_place(scope: &mut Scope) -> Result<Option<Duration>, StepError> 
         Err(error) => {
             let (failures, wait) = scope.next_failure(scope.status.address_failures.as_ref(), &error);
             let reason = failures.last_reason.clone();
-            scope.status.address_failures = Some(Failures { step: Step::VerifyAddress, ..failures });
+            let what = match known {
+                Some(known) => format!("its entry declares another host key than {known}, which the host has proven"),
+                None => format!("the host does not answer at {place}, its new address in the list"),
+            };
+            let last_message = format!("{what}: {}", failures.last_message);
+            scope.status.address_failures = Some(Failures { step: Step::VerifyAddress, last_message, ..failures });
             scope.mark_unreachable(&error);
             scope.cx.process.metrics.failed(&scope.instance.spec.pool_ref.name, &reason);
-            let note = format!("{reason}: the host does not answer at {place}, its new address in the list: {error}");
+            let note = format!("{reason}: {what}: {error}");
             scope.cx.events.say(&*scope.instance, EventReason::AddressRefused, Step::VerifyAddress.as_str(), &note);
             Ok(Some(wait))
         }
     }
 }
 
-async fn look_there(scope: &mut Scope, purpose: Purpose, granted: bool) -> Result<(), StepError> {
+/// Logs in to the host at the address of its entry, and proves that it is the one that is meant.
+pub(super) async fn look_there(scope: &mut Scope, purpose: Purpose, granted: bool) -> Result<(), StepError> {
     let mut session = look::open(scope, granted).await?;
     let (identity, _, facts) = look::ask(scope, &mut session, purpose).await?;
     if matches!(identity, Identity::Meant | Identity::Supersedes(_)) {

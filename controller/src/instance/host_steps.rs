@@ -223,10 +223,9 @@ fn can_send(version: &str, missing: &[&payload::File], payload: &Payload) -> Res
 
 /// From here on the host is changed: what has begun is brought to its end. The step that begins next stores it, and is refused if
 /// the grant was revoked in the meantime.
-fn pass_return(scope: &mut Scope) {
-    if let Some(operation) = &mut scope.status.operation {
-        operation.changed = true;
-    }
+/// Reports whether the change begins here: an operator that continues it has announced it before.
+fn pass_return(scope: &mut Scope) -> bool {
+    scope.status.operation.as_mut().is_some_and(|operation| !std::mem::replace(&mut operation.changed, true))
 }
 
 pub(super) async fn configure(
@@ -236,8 +235,9 @@ pub(super) async fn configure(
     seen: &mut HostSeen,
 ) -> Result<(), StepError> {
     record_template(scope);
-    pass_return(scope);
+    let begins = pass_return(scope);
     scope.enter_step(Step::Configure, "placing files, writing configuration, making keys").await?;
+    node_events::disturbing(scope, begins);
     let (release, rendered) = (scope.cx.hosts.release.get(), &target.rendered);
     let ip = scope.node_ip();
     let apply = host::Apply {
@@ -284,7 +284,7 @@ pub(super) async fn configure(
 }
 
 pub(super) async fn reboot(scope: &mut Scope, session: &Session, state: &HostState) -> Result<Action, StepError> {
-    pass_return(scope);
+    let begins = pass_return(scope);
     let boot_id = state.machine.boot_id.clone();
     if let Some(operation) = &mut scope.status.operation {
         operation.boot_id_before = Some(boot_id.clone());
@@ -296,6 +296,7 @@ pub(super) async fn reboot(scope: &mut Scope, session: &Session, state: &HostSta
     let why = state.reboot_required.clone().or(causes).unwrap_or_else(|| "a restart was requested".to_owned());
     let why = facts::message(&why);
     scope.enter_step(Step::Reboot, &format!("restarting the host: {why}")).await?;
+    node_events::disturbing(scope, begins);
     node_events::say(scope, EventReason::Rebooting, Step::Reboot.as_str(), &format!("restarting the host: {why}"));
     match session.ask(Body::Reboot(host::Reboot { boot_id })).await {
         // The connection breaking is how a restart looks from here.
@@ -339,8 +340,9 @@ pub(super) async fn start(
     seen: &mut HostSeen,
     no_node: bool,
 ) -> Result<(), StepError> {
-    pass_return(scope);
+    let begins = pass_return(scope);
     scope.resume_step(Step::Start, "starting the services").await?;
+    node_events::disturbing(scope, begins);
     let asked = scope.status.operation.as_ref().map(|o| o.services.clone()).unwrap_or_default();
     let restart = services_to_restart(asked, &seen.state, no_node);
     let body = host::Start {

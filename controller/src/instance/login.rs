@@ -13,7 +13,7 @@ use crate::{
 };
 use remote::{
     Session,
-    ssh::{HostKeyCheck, JumpHost, Target},
+    ssh::{Connection, HostKeyCheck, JumpHost, SshError, Target},
 };
 use wnp_core::{operation::identity::Refusal, render::Stored};
 
@@ -57,7 +57,8 @@ pub(crate) async fn trusted_key(
         && check == HostKeyCheck::TrustOnFirstUse
         && !may_adopt(instance, &pool.spec.ssh(), is_ours(cx, node).await)
     {
-        return Err(Refusal::KeyUnproven { name, address: host.address.clone() }.into());
+        let shown = shown_key(cx, instance, pool).await;
+        return Err(Refusal::KeyUnproven { name, address: host.address.clone(), shown }.into());
     }
     Ok(check)
 }
@@ -66,6 +67,15 @@ pub(crate) async fn trusted_key(
 async fn is_ours(cx: &Context, node: &Node) -> bool {
     let Some(version) = node.annotations().get(key::VERSION) else { return false };
     !matches!(cx.hosts.versions.get(version).await.as_ref().map(|v| v.as_deref()), Ok(None | Some(Stored::Legacy(_))))
+}
+
+/// Fingerprint of the key that a host shows, for a person who compares it. No key is believed, so that no log-in follows.
+async fn shown_key(cx: &Context, instance: &WindowsInstance, pool: &WindowsNodePool) -> Option<String> {
+    let target = credentials(cx, instance, pool, HostKeyCheck::AnyOf(Vec::new())).await.ok()?;
+    match Connection::connect(&target).await {
+        Err(SshError::HostKeyUnknown { offered, .. }) => Some(offered),
+        _ => None,
+    }
 }
 
 /// Whether a person has declared the host key: in the inventory, for this host alone, or in the known hosts Secret.
@@ -187,5 +197,24 @@ mod tests {
             assert_eq!(target.is_ok_and(|t| t.jump_host.is_some() && t.keys.len() == 1), reason.is_none());
         }
         assert_eq!(bed.host.stats().connections, 0);
+    }
+
+    /// A person compares it on the console of the host, or deletes the Node that is left over.
+    #[tokio::test]
+    async fn a_host_whose_key_is_not_on_record_is_told_with_the_key_that_it_shows() {
+        let mut bed = Bed::new().await;
+        let recorded = format!("/api/v1/namespaces/operator/configmaps/{}", api::names::LEGACY_HOST_KEYS);
+        bed.api.fail("GET", &recorded, 404, "NotFound", "there is none", Value::Null);
+        bed.node("n-1", "127.0.0.1", &json!({}));
+        let mut instance = bed.instance(&json!({}), &json!({}), &json!({}));
+        instance.spec.host.host_key = None;
+        let pool = bed.cx.pool_of(&instance).unwrap();
+        let error = login(&bed.cx, &instance, &pool).await.err().unwrap();
+        let shown = bed.host.host_key().fingerprint(russh::keys::HashAlg::Sha256).to_string();
+        let text = error.to_string();
+        assert_eq!(error.reason(), "HostUnproven");
+        assert!(text.contains(&format!("trust-host-key win-1 {shown}")), "{text}");
+        assert!(text.contains("kubectl delete node win-1"), "{text}");
+        assert_eq!(bed.host.stats().processes, 0, "nothing is run on it");
     }
 }

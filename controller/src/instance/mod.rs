@@ -12,6 +12,7 @@ mod error;
 #[cfg(test)]
 mod executor_tests;
 mod hand_back;
+mod health;
 mod host_steps;
 mod identity;
 mod join;
@@ -45,7 +46,10 @@ mod wanted;
 #[cfg(test)]
 mod writes_tests;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use api::{
     DeletionPolicy, Disruption, Grant, GrantType, WindowsInstance,
@@ -80,7 +84,7 @@ use wnp_core::{
     rollout::{lost_settings, member::is_held},
     status::{
         annotations::{OF_INSTANCE, OF_NODE, without_effect},
-        instance::Situation,
+        instance::{Situation, beside_kubelet, is_untried},
         waiting::Waiting,
     },
 };
@@ -172,6 +176,7 @@ fn report_annotations(scope: &Scope) {
 
 async fn act(scope: &mut Scope) -> Result<Action, StepError> {
     report_annotations(scope);
+    health::follow(scope);
     let grant = scope.instance.spec.grant.clone().filter(|g| scope.may_start(g));
     if scope.leaving() {
         return Box::pin(leave(scope, grant)).await;
@@ -311,7 +316,7 @@ async fn node(scope: &mut Scope, grant: Option<Grant>) -> Result<Action, StepErr
         if operation.is_past_return() {
             return update::run(scope, &operation.as_grant()).await;
         }
-        update::abort_operation(scope).await?;
+        update::withdraw(scope).await?;
     }
     match grant {
         Some(grant) if grant.type_ == GrantType::Stage => update::send_ahead(scope, &grant).await,
@@ -364,8 +369,11 @@ async fn sync_idle_node(scope: &mut Scope) -> Result<Option<Duration>, StepError
     let Some(node) = scope.cx.node(&name) else {
         // The Node was deleted: the host must register again.
         scope.status.current_version = None;
-        scope.status.holds_node_name |= scope.status.node_ref.take().is_some();
         let why = "its Node was deleted; the operator has the host register again";
+        if scope.status.node_ref.take().is_some() {
+            scope.status.holds_node_name = true;
+            scope.cx.events.say(&*scope.instance, EventReason::NodeDeleted, "Keep", why);
+        }
         report_node(scope, &Situation::Waiting { leaving: false, why });
         return Ok(None);
     };
@@ -382,6 +390,7 @@ async fn sync_idle_node(scope: &mut Scope) -> Result<Option<Duration>, StepError
         release_cordon(&left, &scope.cx.cluster.client, &node).await.map_err(StepError::Drain)?;
     }
     report_host(scope, &node);
+    let look = health::miss_wicd(scope, &node, Instant::now());
     report_lost_settings(scope).await;
     let (ready, _, mut says) = node::ready(&node);
     let mut is_outdated = false;
@@ -392,7 +401,7 @@ async fn sync_idle_node(scope: &mut Scope) -> Result<Option<Duration>, StepError
                 let Some(wait) = scope.same_failure(&error) else { return Err(error) };
                 // That the Node is not Ready says more.
                 if !ready {
-                    report_node(scope, &Situation::Node { ready, says: &says, up_to_date: scope.up_to_date() });
+                    report_idle_node(scope, &node, &says);
                 }
                 return Ok(Some(wait));
             }
@@ -408,30 +417,47 @@ async fn sync_idle_node(scope: &mut Scope) -> Result<Option<Duration>, StepError
         says =
             format!("{says}; on hold: the annotation {}=true keeps it as it is. To end the hold, run {end}", key::HOLD);
     }
-    let up_to_date = scope.up_to_date();
     let is_asked = maintenance::requested(scope, Some(&node)).request.is_some();
-    if ready && up_to_date && !is_asked && !node.annotations().contains_key(key::REBOOT_REQUIRED) {
+    if ready && scope.up_to_date() && !is_asked && !node.annotations().contains_key(key::REBOOT_REQUIRED) {
         // What could not be done is not wanted any more.
         scope.status.failures = None;
     }
     let was_ready = conditions::is_true(&scope.status.conditions, kind::READY);
-    report_node(scope, &Situation::Node { ready, says: &says, up_to_date });
+    report_idle_node(scope, &node, &says);
     if was_ready && !ready {
         scope.cx.events.say(&*scope.instance, EventReason::NodeNotReady, "Keep", &says);
     }
     // What another client wrote meanwhile may be a heartbeat, which triggers nothing.
-    let outdated = is_outdated.then_some(API_RETRY);
+    let again = look.into_iter().chain(is_outdated.then_some(API_RETRY)).min();
     if scope.only_watches() {
-        return Ok(outdated);
+        return Ok(again);
     }
-    let again = address::verify(scope).await?;
+    if is_untried(&scope.status) {
+        // A host that does not answer takes its time.
+        scope.save().await?;
+    }
+    let looks = [address::verify(scope).await?, health::try_host(scope, &node).await?];
     if let Some(moved) = scope.moved() {
         says = format!(
             "{says}; {moved}: the Node gets it with a restart of kubelet, in its turn (rollout.maxUnavailable)"
         );
-        report_node(scope, &Situation::Node { ready, says: &says, up_to_date: scope.up_to_date() });
     }
-    Ok(again.into_iter().chain(outdated).min())
+    report_idle_node(scope, &node, &says);
+    Ok(again.into_iter().chain(looks.into_iter().flatten()).min())
+}
+
+/// Reports a node with which nothing is being done.
+fn report_idle_node(scope: &mut Scope, node: &Node, says: &str) {
+    let (says, up_to_date) = (with_host(scope, says, node), scope.up_to_date());
+    report_node(scope, &Situation::Node { ready: node::ready(node).0, says: &says, up_to_date });
+}
+
+/// What is to be read of a node: the message of kubelet, and what is known beside it.
+fn with_host(scope: &Scope, says: &str, node: &Node) -> String {
+    let silent = conditions::is_true(&scope.status.conditions, kind::WICD_SILENT);
+    let silent = silent.then(|| format!("wicd reports nothing: see the condition {}", kind::WICD_SILENT));
+    let beside = beside_kubelet(&scope.status, node::is_unheard(node));
+    [Some(says.to_owned()), silent, beside].into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
 /// Reports the health of a node, unless it must leave, which is reported instead.

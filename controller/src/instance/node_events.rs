@@ -38,12 +38,20 @@ pub(super) fn draining(scope: &Scope) {
     say_on_node(scope, EventReason::Draining, operation.type_.as_str(), &note);
 }
 
-/// Reports that services on the host are about to be restarted under its pods.
-pub(super) fn restarting(scope: &Scope) {
-    let Some(operation) = scope.status.operation.as_ref().filter(|o| !o.services.is_empty()) else { return };
-    let (services, why) = (operation.services.join(", "), cause(operation, &scope.instance, None));
-    let note = format!("restarting {services} while the pods continue to run: {why}");
-    say_on_node(scope, EventReason::ServicesRestarting, operation.type_.as_str(), &note);
+/// Reports, when the first change of the host `begins`, that services on it are restarted under its pods, or that a node that does not work is repaired.
+/// The operator is logged in then: an attempt on a host that does not answer disturbs no node.
+pub(super) fn disturbing(scope: &Scope, begins: bool) {
+    let Some(operation) = scope.status.operation.as_ref().filter(|_| begins) else { return };
+    let why = cause(operation, &scope.instance, None);
+    match operation.type_ {
+        GrantType::Repair => say(scope, EventReason::Repairing, operation.type_.as_str(), &why),
+        _ if operation.services.is_empty() || scope.drains() => {}
+        type_ => {
+            let services = operation.services.join(", ");
+            let note = format!("restarting {services} while the pods continue to run: {why}");
+            say_on_node(scope, EventReason::ServicesRestarting, type_.as_str(), &note);
+        }
+    }
 }
 
 /// Why an operation disturbs a node. `request` is what a person or the host requests.

@@ -73,6 +73,7 @@ async fn what_disturbs_a_node_is_reported_on_its_node() {
                 world.grant("repair-1", GrantType::Repair, old, &json!({"disruption": "Reboot"}));
             }),
             &[
+                ("Repairing", "pool p repairs the node, which does not work"),
                 ("Rebooting", "restarting the host: a restart was requested"),
                 ("Repaired", "the host was repaired, and its node is Ready again"),
             ],
@@ -102,4 +103,30 @@ async fn what_disturbs_a_node_is_reported_on_its_node() {
         assert_eq!(notes(&world, absent), Vec::<String>::new(), "{about}: {absent}");
     });
     futures::future::join_all(each).await;
+}
+
+/// An attempt on a host that does not answer disturbs nothing, however often it is made.
+#[tokio::test]
+async fn nothing_is_reported_before_the_operator_is_logged_in() {
+    for (type_, more) in [
+        (GrantType::Update, json!({"disruption": "Restart", "services": ["kubelet"]})),
+        (GrantType::Update, json!({"disruption": "Drain"})),
+        (GrantType::Repair, json!({})),
+    ] {
+        let (mut world, _) = World::joined().await;
+        let new = world.publish(120);
+        let gone = std::net::TcpListener::bind((world.bed.host.address(), 0)).unwrap();
+        let port = gone.local_addr().unwrap().port();
+        drop(gone);
+        not_ready(&world);
+        world.edit(|i| i["spec"]["host"]["port"] = json!(port));
+        let mut grant = more.clone();
+        grant["version"] = json!(new);
+        world.grant("g-1", type_, &new, &grant);
+        let has_failed = |w: &World| w.instance().is_some_and(|i| !i["status"]["failures"].is_null());
+        world.works_until(&format!("{type_:?} fails"), has_failed).await;
+        for reason in ["ServicesRestarting", "Draining", "Rebooting", "Repairing"] {
+            assert_eq!(notes(&world, reason), Vec::<String>::new(), "{type_:?} {more}");
+        }
+    }
 }

@@ -321,7 +321,7 @@ async fn gone(scope: &mut Scope) -> Result<Action, StepError> {
     let note = if scope.status.host_key.is_some() {
         "the host is no longer a node, and clean"
     } else {
-        "the operator never reached the host, so it put nothing on it"
+        "the operator put nothing on the host, so there was nothing to remove"
     };
     scope.count_operation(true);
     scope.cx.events.say(&*scope.instance, EventReason::Removed, "Remove", note);
@@ -368,14 +368,14 @@ pub(super) async fn abandon(scope: &mut Scope) -> Result<Action, StepError> {
     finish(scope, Outcome::Aborted).await
 }
 
-/// Writes the host down in the pool's status, where it stays until the host joins again.
+/// Writes the host down in the pool's status, where it stays until the host joins again, be it in another pool.
 async fn note_unclean(scope: &Scope) -> Result<(), StepError> {
     let host = UncleanHost {
         name: scope.name(),
         address: scope.instance.spec.host.address.clone(),
         time: clock::now().into(),
     };
-    write_unclean(scope, |list| {
+    write_unclean(scope, &scope.pool.name_any(), |list| {
         list.retain(|h| h.name != host.name);
         list.push(host);
         // Only the newest fit; the events have reported all.
@@ -384,18 +384,20 @@ async fn note_unclean(scope: &Scope) -> Result<(), StepError> {
     .await
 }
 
-/// The host is in the operator's hands again.
+/// The host is in the operator's hands again, whichever pool gave it up.
 pub(super) async fn forget_unclean(scope: &Scope) -> Result<(), StepError> {
-    let noted = scope.pool.status.as_ref().is_some_and(|s| s.unclean_hosts.iter().any(|h| h.name == scope.name()));
-    if !noted {
-        return Ok(());
+    let name = scope.name();
+    for pool in scope.cx.caches.pools.state() {
+        if pool.status.as_ref().is_some_and(|s| s.unclean_hosts.iter().any(|h| h.name == name)) {
+            write_unclean(scope, &pool.name_any(), |list| list.retain(|h| h.name != name)).await?;
+        }
     }
-    write_unclean(scope, |list| list.retain(|h| h.name != scope.name())).await
+    Ok(())
 }
 
-async fn write_unclean(scope: &Scope, change: impl FnOnce(&mut Vec<UncleanHost>)) -> Result<(), StepError> {
+async fn write_unclean(scope: &Scope, pool: &str, change: impl FnOnce(&mut Vec<UncleanHost>)) -> Result<(), StepError> {
     let pools: Api<WindowsNodePool> = Api::all(scope.cx.cluster.client.clone());
-    let Some(pool) = pools.get_opt(&scope.pool.name_any()).await.map_err(StepError::api("get the pool"))? else {
+    let Some(pool) = pools.get_opt(pool).await.map_err(StepError::api("get the pool"))? else {
         return Ok(());
     };
     let mut unclean = pool.status.clone().unwrap_or_default().unclean_hosts;
@@ -403,7 +405,7 @@ async fn write_unclean(scope: &Scope, change: impl FnOnce(&mut Vec<UncleanHost>)
     let patch = json!({"metadata": {"resourceVersion": pool.resource_version()}, "status": {"uncleanHosts": unclean}});
     let params = PatchParams { field_manager: Some(MANAGER_INSTANCE.into()), ..PatchParams::default() };
     let doing = StepError::api("store the pool's status");
-    pools.patch_status(&scope.pool.name_any(), &params, &Patch::Merge(patch)).await.map_err(doing)?;
+    pools.patch_status(&pool.name_any(), &params, &Patch::Merge(patch)).await.map_err(doing)?;
     Ok(())
 }
 

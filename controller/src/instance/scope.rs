@@ -13,6 +13,7 @@ use api::{
     act::Act,
     conditions::{self, kind},
     names::{MANAGER_INSTANCE, UNKNOWN_VERSION, key},
+    text::line,
 };
 use futures::future::{self, BoxFuture, Either};
 use jiff::{SignedDuration, Timestamp};
@@ -28,7 +29,9 @@ use crate::{clock, context::Context, events::EventReason, traces::Outcome};
 use remote::RemoteError;
 use remote::ssh::{Connection, SshError};
 use wnp_core::{
+    acts::{is_retry_open, retry_requested},
     backoff::{backoff, believed},
+    node::ready,
     operation::{
         key_refusal,
         node_ip::{self, Moved},
@@ -501,19 +504,50 @@ impl Scope {
         }
     }
 
+    fn is_retry_open(&self) -> bool {
+        is_retry_open(&self.instance, self.status.last_handled_retry.as_ref())
+    }
+
+    /// Whether a person requests another attempt on a node that is not Ready: its pool grants a repair, and the request stays open until that begins.
+    pub(super) fn awaits_repair(&self) -> bool {
+        let is_idle = self.status.operation.is_none() && self.status.current_version.is_some() && !self.leaving();
+        is_idle && self.is_retry_open() && self.cx.node(&self.name()).is_some_and(|node| !ready(&node).0)
+    }
+
+    /// Notes that the request for another attempt is met.
+    pub(super) fn take_retry(&mut self) {
+        self.status.last_handled_retry = retry_requested(&self.instance);
+    }
+
+    /// Reports a request for another attempt where none has failed.
+    fn report_needless_retry(&self) {
+        let status = &self.status;
+        let is_due = status.failures.is_some()
+            || status.address_failures.is_some()
+            || status.failed_version.is_some()
+            || status.pre_pulled.is_some()
+            || status.key_rotation.as_ref().is_some_and(|k| k.failures.is_some());
+        if let Some(value) = self.instance.annotations().get(key::RETRY).filter(|_| !is_due) {
+            let note = format!(
+                "the annotation {}={} has no effect: nothing has failed on the host, so there is nothing to retry",
+                key::RETRY,
+                line(value, 40)
+            );
+            self.cx.events.say(&*self.instance, EventReason::AnnotationWithoutEffect, "Retry", &note);
+        }
+    }
+
     /// Until when the next attempt waits, if it does. A person ends the wait by asking for a retry, or by allowing a host key.
     pub(super) fn retry_after(&mut self) -> Option<std::time::Duration> {
-        let asked: Vec<&str> = [key::RETRY, key::TRUST_HOST_KEY]
-            .iter()
-            .filter_map(|k| self.instance.annotations().get(*k))
-            .map(String::as_str)
-            .collect();
-        let asked = (!asked.is_empty()).then(|| asked.join(" "));
-        if asked.is_some() && asked != self.status.last_handled_retry {
-            self.status.last_handled_retry = asked;
+        if self.is_retry_open() && !self.awaits_repair() {
+            self.take_retry();
+            self.report_needless_retry();
             // What a person asks for is tried even if it has failed for good.
             self.status.failed_version = None;
             self.retry_now();
+            if let Some(failures) = &mut self.status.address_failures {
+                failures.next_retry_time = None;
+            }
             if let Some(failures) = self.status.key_rotation.as_mut().and_then(|k| k.failures.as_mut()) {
                 failures.next_retry_time = None;
             }

@@ -168,3 +168,35 @@ async fn no_host_of_a_paused_pool_joins() {
         assert!(scope.may_start(&update), "{about}: its pool takes it back");
     }
 }
+
+/// A person who asks for another attempt gets a repair of a node that does not work, or learns that there is nothing to retry.
+#[tokio::test]
+async fn a_request_to_try_again_is_met_or_told_to_have_no_effect() {
+    let mut bed = Bed::new().await;
+    let failures = json!({"failures": {"count": 1, "lastReason": "x", "lastMessage": "y", "nextRetryTime": "2040-01-01T00:00:00Z"}});
+    let is_told = |bed: &Bed| {
+        let calls = bed.api.calls("POST", "/apis/events.k8s.io/v1/namespaces/default/events");
+        calls.iter().filter(|c| c.body["reason"] == "AnnotationWithoutEffect").count()
+    };
+    for (about, ready, more, stays_open, told) in [
+        ("the node does not work", "Unknown", json!({}), true, 0),
+        ("the node does not work, and a repair has failed", "False", failures.clone(), true, 0),
+        ("it has failed, and its node works", "True", failures, false, 0),
+        ("nothing has failed", "True", json!({}), false, 1),
+    ] {
+        bed.node_that_is(ready, "n-1", "127.0.0.1", &json!({}));
+        let mut status = json!({"currentVersion": "1-a", "nodeRef": {"name": "win-1", "uid": "n-1"}});
+        status.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let metadata = json!({"annotations": {key::RETRY: "now"}});
+        let mut instance = bed.instance(&json!({}), &json!({}), &status);
+        instance.metadata.annotations = serde_json::from_value(metadata["annotations"].clone()).unwrap();
+        let mut scope = bed.scope(instance);
+        let _ = scope.retry_after();
+        assert_eq!(scope.awaits_repair(), stays_open, "{about}");
+        assert_eq!(scope.status.last_handled_retry.is_none(), stays_open, "{about}");
+        while is_told(&bed) < told {
+            tokio::task::yield_now().await;
+        }
+    }
+    assert_eq!(is_told(&bed), 1);
+}

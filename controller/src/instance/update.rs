@@ -26,6 +26,7 @@ use wnp_core::{
         AfterFailure, ChangePhase, Failure, Maintenance, Next, ObservedChange, after_failure, drains, first_step, next,
     },
     render::Stored,
+    rollout::{maintenance_window, member::is_held},
     status::instance::Situation,
 };
 
@@ -61,8 +62,12 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
         scope.status.last_operation = Some(grant.id.clone());
         return Ok(Action::requeue(Duration::ZERO));
     }
-    if let Some(wait) = scope.retry_after().filter(|_| !is_requested_again(scope)) {
+    let is_asked = scope.awaits_repair();
+    if let Some(wait) = scope.retry_after().filter(|_| !is_requested_again(scope) && !is_asked) {
         return Ok(Action::requeue(wait));
+    }
+    if is_asked {
+        scope.take_retry();
     }
     take_up(scope, grant).await?;
     // A missing version is detected before any disruption.
@@ -176,9 +181,6 @@ async fn take_up(scope: &mut Scope, grant: &Grant) -> Result<(), StepError> {
         operation.from_version.clone_from(&current);
         operation.to_version = grant.version.clone().or(current);
         take_over_cordon(scope).await?;
-        if !is_drained {
-            node_events::restarting(scope);
-        }
     }
     Ok(())
 }
@@ -395,6 +397,34 @@ pub(super) async fn failed(scope: &mut Scope, error: &StepError) -> Result<bool,
     let note = format!("version {to} does not work on this host, which returns to {back}: {error}");
     node_events::say(scope, EventReason::RollingBack, "Update", &note);
     Ok(true)
+}
+
+/// Ends an operation whose grant was revoked before it changed the host, and reports it if pods were moved for it.
+pub(super) async fn withdraw(scope: &mut Scope) -> Result<(), StepError> {
+    let drained = scope.status.operation.as_ref().filter(|o| o.drain.is_some()).map(|o| o.type_);
+    abort_operation(scope).await?;
+    if let Some(type_) = drained.filter(|type_| *type_ != GrantType::Maintenance) {
+        let note = format!("the drain was aborted, and the node takes pods again: {}", revoked_because(scope));
+        node_events::say(scope, EventReason::DrainAborted, type_.as_str(), &note);
+    }
+    Ok(())
+}
+
+/// Why the pool revokes a grant, as far as the host's side sees it.
+fn revoked_because(scope: &Scope) -> String {
+    let (node, pool) = (scope.cx.node(&scope.name()), &scope.instance.spec.pool_ref.name);
+    if is_held(&scope.instance, node.as_deref()) {
+        return format!("the annotation {}=true holds the host", key::HOLD);
+    }
+    let windows = maintenance_window::look(scope.pool.spec.rollout().windows(), clock::now());
+    match windows {
+        Ok(windows) if !windows.open => {
+            let opens = windows.opens.map(|(name, at)| format!("; {name} opens at {}", api::Time::from(at)));
+            format!("the maintenance window has closed{}", opens.unwrap_or_default())
+        }
+        Err(error) => error.to_string(),
+        Ok(_) => format!("pool {pool} has taken the permission back, as it wants no change of the node now"),
+    }
 }
 
 /// Ends an operation that has changed nothing on the host, or whose grant was revoked before it did.

@@ -30,7 +30,7 @@ use workers::{Cluster, Worker};
 /// does not answer.
 pub async fn run(args: MachineSet, chosen: &args::Cluster) -> anyhow::Result<ExitCode> {
     let cluster = if chosen.is_named() {
-        let config = api_server::config(chosen).await?;
+        let config = api_server::bounded_config(chosen).await?;
         Some(read(Client::try_from(config).context("cannot make a client for the API server")?).await?)
     } else {
         None

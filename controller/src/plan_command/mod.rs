@@ -163,7 +163,7 @@ fn of_release(answer: Answer, version: &str) -> Answer {
 
 /// What the controllers would have, as it is now, with what hosts get from this release.
 async fn context(args: Run, release: Option<&ReleaseFile>, cluster: &args::Cluster) -> anyhow::Result<PoolContext> {
-    let config = api_server::config(cluster).await?;
+    let config = api_server::bounded_config(cluster).await?;
     let cluster = Cluster::new(config, &Arc::default()).context("cannot make a client for the API server")?;
     let client = cluster.client.clone();
     let all = ListParams::default();

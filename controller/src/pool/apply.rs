@@ -20,7 +20,7 @@ use super::{
 use crate::events::EventReason;
 use wnp_core::{
     acts,
-    inventory::{instances::writes, removals},
+    inventory::{EntryError, instances::writes, removals},
 };
 
 /// What was applied.
@@ -58,8 +58,9 @@ pub(super) async fn apply(
     }
     let writes = writes(&plan.changes, &seen.mine, &seen.list, &plan.decision, now);
     instances::apply(pool, writes, &cx.shared).await?;
-    // That a list is about to be read is no event.
-    for problem in seen.list.problems.iter().filter(|p| p.reason != reason::FETCHING) {
+    // That a list is about to be read is no event, nor is a host that is about to go over from another pool.
+    let is_news = |p: &&EntryError| p.reason != reason::FETCHING && !seen.list.going_over.contains(&p.host);
+    for problem in seen.list.problems.iter().filter(is_news) {
         cx.events.say(&**pool, EventReason::Inventory(problem.reason), "ReadInventory", &problem.message);
     }
     for weak in seen.keys.weak() {

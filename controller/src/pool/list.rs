@@ -86,6 +86,12 @@ async fn listed(
         let keys = HostKeys { is_known: &|host| has_host_key(host, cx), read: &read_host_key };
         hosts::resolve(&name, &pool.spec, &named.entries, known, &keys)
     };
+    let going_over = resolved.going_over(|pool, host| {
+        let (pools, instance) = (&cx.caches.pools, cx.caches.instances.get(&ObjectRef::new(host)));
+        let address = instance.map(|i| canonical(&i.spec.host.address)).unwrap_or_default();
+        // That of a pool that is gone, or is deleted without its hosts, goes over to no other by itself.
+        pools.get(&ObjectRef::new(pool)).is_none_or(|pool| cx.sources.owners().lists(&pool, host, &address))
+    });
     for owner in cx.sources.owners().refuse(pool, std::mem::take(&mut resolved.owners)) {
         cx.wake.pool(&owner);
     }
@@ -97,6 +103,7 @@ async fn listed(
     let nameless = Nameless { broken: broken(pool, mine, &problems), unnamed };
     let place = |entry: Entry| (naming::place(&entry.host, port), entry);
     let mut list = List {
+        going_over,
         unnamed: named.unnamed.into_iter().map(place).collect(),
         to_ask: named.to_ask.into_iter().map(place).collect(),
         mends_itself: trouble.as_ref().is_some_and(|t| !t.stalls),

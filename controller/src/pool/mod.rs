@@ -259,7 +259,7 @@ fn report(
     };
     let mut next = status::next(pool, &observed, warning(seen, cx).as_ref(), now);
     policies::describe(&mut next, &cx.wicd.rights.policies(), deleting, now);
-    record_rollout_events(pool, &next, cx);
+    record_events(pool, &next, cx);
     next
 }
 
@@ -278,23 +278,14 @@ fn strays_of(pool: &WindowsNodePool, list: &List, cx: &PoolContext) -> Vec<Strin
     strays(nodes.iter().map(|n| &**n), &hosts, &unnamed)
 }
 
-/// Reports once when a change begins, is rolled back and is complete.
-fn record_rollout_events(pool: &WindowsNodePool, next: &WindowsNodePoolStatus, cx: &PoolContext) {
-    let before = pool.status.as_ref().and_then(|s| s.rollout.as_ref());
-    let Some(now) = &next.rollout else { return };
-    let same = before.is_some_and(|b| b.to_version == now.to_version);
-    let from = now.from_version.as_deref().unwrap_or("another version");
-    if !same && !now.completed {
-        let note = format!("nodes change from {from} to version {}", now.to_version);
-        cx.events.say(pool, EventReason::RolloutStarted, "Rollout", &note);
+/// Reports once what begins with the next status: a change of version, its end, or a wait; and an approval that has no effect.
+fn record_events(pool: &WindowsNodePool, next: &WindowsNodePoolStatus, cx: &PoolContext) {
+    let before = pool.status.clone().unwrap_or_default();
+    for (reason, note) in status::events(&before, next) {
+        cx.events.say(pool, reason, "Rollout", &note);
     }
-    if same && now.rolled_back && !before.is_some_and(|b| b.rolled_back) {
-        let note = format!("too many nodes failed to follow version {}; all return to {from}", now.to_version);
-        cx.events.say(pool, EventReason::RolledBack, "Rollout", &note);
-    }
-    if same && now.completed && !before.is_some_and(|b| b.completed) {
-        let note = format!("all nodes follow version {}", now.to_version);
-        cx.events.say(pool, EventReason::RolloutCompleted, "Rollout", &note);
+    if let Some(note) = next.rollout.as_ref().and_then(|rollout| acts::approval_in_vain(pool, rollout)) {
+        cx.events.say(pool, EventReason::AnnotationWithoutEffect, "Approve", &note);
     }
 }
 

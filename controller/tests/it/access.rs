@@ -81,7 +81,7 @@ pub(crate) async fn grant(admin: &Client, operator: &Client) -> Result<()> {
 }
 
 #[tokio::test]
-async fn wicd_writes_four_annotations_of_its_own_node_and_nothing_else() -> Result<()> {
+async fn wicd_writes_five_annotations_of_its_own_node_and_nothing_else() -> Result<()> {
     let control_plane = shared().await?;
     let wicd = host(control_plane, "access-1").await?;
     host(control_plane, "access-2").await?;
@@ -98,6 +98,7 @@ async fn wicd_writes_four_annotations_of_its_own_node_and_nothing_else() -> Resu
         (api::names::key::DRIFT, Value::Null),
         (api::names::key::MAINTENANCE_REQUEST, json!("x".repeat(200))),
         (api::names::key::MAINTENANCE_REQUEST, Value::Null),
+        (api::names::key::WICD_REPORTED, json!("2027-01-15T02:00:00Z")),
     ] {
         merge(&nodes, "access-1", annotate(key, value)).await?;
     }

@@ -121,6 +121,27 @@ pub struct Resolved {
     pub problems: Vec<EntryError>,
     /// Pools that have the hosts of refused entries, by the names of these.
     pub owners: BTreeMap<String, String>,
+    /// Those of them that have the name of a host of the other pool.
+    pub taken_names: BTreeSet<String>,
+}
+
+impl Resolved {
+    /// Entries that are refused only until their hosts go over, because the pools that have them do not list them any more. Their problems say so.
+    /// `is_listed` returns whether a pool lists a host.
+    pub fn going_over(&mut self, is_listed: impl Fn(&str, &str) -> bool) -> BTreeSet<String> {
+        let owner = |host: &String| self.owners.get(host).filter(|pool| !is_listed(pool, host));
+        let going: BTreeMap<String, String> =
+            self.taken_names.iter().filter_map(|host| Some((host.clone(), owner(host)?.clone()))).collect();
+        for problem in &mut self.problems {
+            if let Some(pool) = going.get(&problem.host) {
+                problem.message = format!(
+                    "host {} still belongs to pool {pool}, which does not list it any more: it goes over when that pool lets it go",
+                    problem.host
+                );
+            }
+        }
+        going.into_keys().collect()
+    }
 }
 
 /// The hosts of a pool, with the pool's settings filled in, and the entries that are not used. An entry that is wrong
@@ -133,7 +154,7 @@ pub fn resolve(
     keys: &HostKeys<'_>,
 ) -> Resolved {
     let (mut hosts, mut problems) = (BTreeMap::<String, InstanceHost>::new(), Vec::new());
-    let (mut origins, mut owners) = (BTreeMap::new(), BTreeMap::new());
+    let (mut origins, mut owners, mut taken_names) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
     let mut entries: Vec<(&Entry, Option<Known>)> = entries.iter().map(|e| (e, known.named(&e.host.name))).collect();
     // Who has an instance already comes first, so that a new entry with the same address cannot push it out.
     entries.sort_by_key(|(_, owner)| owner.as_ref().is_none_or(|k| k.pool != pool));
@@ -152,6 +173,7 @@ pub fn resolve(
         }
         if let Some(owner) = owner.filter(|k| k.pool != pool) {
             owners.insert(entry.name.clone(), owner.pool.clone());
+            taken_names.insert(entry.name.clone());
             refuse(
                 "HostConflict",
                 format!("host {} already belongs to pool {}; remove it from one of the two", entry.name, owner.pool),
@@ -209,7 +231,7 @@ pub fn resolve(
         );
     }
     problems.sort_by(|a, b| a.host.cmp(&b.host));
-    Resolved { hosts, origins, problems, owners }
+    Resolved { hosts, origins, problems, owners, taken_names }
 }
 
 #[cfg(test)]
@@ -397,6 +419,25 @@ mod tests {
         let mut expected: Vec<String> = own.chain(places).collect();
         expected.sort();
         assert_eq!(asked, expected);
+    }
+
+    /// As after one `kubectl apply` of both pools: the other one has not let the host go yet.
+    #[test]
+    fn a_host_that_its_pool_does_not_list_any_more_is_no_conflict() {
+        let known = [known("a", "10.0.0.1", "q"), known("b", "10.0.0.2", "q"), known("other", "10.0.0.3", "q")];
+        let mut there = PlannedHosts::default();
+        there.extend(known);
+        let hosts = [host("a", "10.0.0.1"), host("b", "10.0.0.2"), host("c", "10.0.0.3")];
+        let entries: Vec<Entry> = hosts.iter().map(|h| Entry { host: h.clone(), origin: None }).collect();
+        let keys = HostKeys { is_known: &|_| false, read: &|_| Ok(()) };
+        let mut resolved = super::resolve("p", &spec(hosts.to_vec()), &entries, &there, &keys);
+        // The pool q lists b, and no host a any more. The address of c is that of one of its other hosts.
+        let going = resolved.going_over(|pool, host| pool == "q" && host == "b");
+        assert_eq!(going, ["a".to_owned()].into());
+        let messages: Vec<&str> = resolved.problems.iter().map(|p| p.message.as_str()).collect();
+        assert!(messages[0].contains("which does not list it any more"), "{messages:?}");
+        assert!(messages[1].contains("remove it from one of the two"), "{messages:?}");
+        assert!(messages[2].contains("already belongs to other of pool q"), "{messages:?}");
     }
 
     #[test]

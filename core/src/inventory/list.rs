@@ -66,6 +66,8 @@ pub struct List {
     pub origins: BTreeMap<String, Origin>,
     /// What is wrong: with the source, which then comes first, and with entries.
     pub problems: Vec<EntryError>,
+    /// Entries that are refused until their hosts go over from another pool, which does not list them any more.
+    pub going_over: BTreeSet<String>,
     /// Hosts whose names are not known: each may be any host of the pool that no other entry means.
     pub unnamed: Vec<(Place, Entry)>,
     /// Those of them that are asked.

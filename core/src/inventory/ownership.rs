@@ -171,16 +171,19 @@ impl HostOwners {
     /// The first other pool that lists a host.
     pub fn other(&self, pool: &str, host: &str, address: &str, pools: &[Arc<WindowsNodePool>]) -> Option<String> {
         let address = canonical(address);
-        let lists = |other: &WindowsNodePool| {
-            if let Some(hosts) = &other.spec.inventory.hosts {
-                return hosts.iter().any(|h| h.name == host);
-            }
-            let claim = self.pools.get(&other.name_any());
-            claim.is_some_and(|c| c.hosts.contains(host) || c.addresses.contains(&address))
-        };
-        let mut others: Vec<String> = live(pool, pools).filter(|p| lists(p)).map(ResourceExt::name_any).collect();
+        let lists = |other: &&WindowsNodePool| self.lists(other, host, &address);
+        let mut others: Vec<String> = live(pool, pools).filter(lists).map(ResourceExt::name_any).collect();
         others.sort();
         others.into_iter().next()
+    }
+
+    /// Reports whether a pool lists a host, by its name or by its canonical address.
+    pub fn lists(&self, pool: &WindowsNodePool, host: &str, address: &str) -> bool {
+        if let Some(hosts) = &pool.spec.inventory.hosts {
+            return hosts.iter().any(|h| h.name == host);
+        }
+        let claim = self.pools.get(&pool.name_any());
+        claim.is_some_and(|c| c.hosts.contains(host) || c.addresses.contains(address))
     }
 
     /// Which other pools have not been read since each of these hosts of a pool was missed. Notes that the pool waits for them.

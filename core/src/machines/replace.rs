@@ -5,7 +5,7 @@ use api::WindowsNodePool;
 use jiff::Timestamp;
 
 use super::read::{Machine, MachineSet};
-use crate::rollout::maintenance_window;
+use crate::{rollout::maintenance_window, status::shown};
 
 /// A Machine of a MachineSet, and how it does.
 #[derive(Clone, Debug)]
@@ -104,7 +104,7 @@ pub fn stays(pool: &WindowsNodePool, held: bool, is_node: bool, now: Timestamp) 
         Err(error) => Some(error.to_string()),
         Ok(window) if window.open => None,
         Ok(window) => {
-            let opens = window.opens.map(|(name, at)| format!("{name} opens at {}", at.strftime("%Y-%m-%dT%H:%MZ")));
+            let opens = window.opens.map(|(name, at)| format!("{name} opens at {}", shown(at)));
             Some(format!("it waits for a maintenance window; {}", opens.unwrap_or_default()))
         }
     }

@@ -168,7 +168,7 @@ fn a_node_is_not_touched_when_its_pool_or_a_person_says_so() {
         ("paused until now", &before, false, None, None),
         ("paused and on hold", &paused, true, Some("on hold"), Some("on hold")),
         ("a window is open", &open, false, None, None),
-        ("none is open", &closed, false, Some("night opens at 2026-06-04T03:00Z"), None),
+        ("none is open", &closed, false, Some("night opens at 2026-06-04T03:00:00Z"), None),
         ("a window says nothing", &wrong, false, Some("has 4 fields"), None),
     ] {
         for (is_node, expected) in [(true, node), (false, new)] {

@@ -4,6 +4,9 @@
 //! kube-controller-manager writes an annotation to all Nodes when the cluster has grown. No decision reads any of that, and in a large fleet it is most
 //! of what the API server sends.
 
+use std::collections::BTreeMap;
+
+use api::names::key;
 use k8s_openapi::api::core::v1::Node;
 use kube::Resource as _;
 
@@ -39,11 +42,16 @@ pub fn differs(before: &Node, after: &Node) -> bool {
     // Any write changes the resource version.
     let same_metadata = was.uid == is.uid
         && was.labels == is.labels
-        && was.annotations == is.annotations
+        && lasting(was.annotations.as_ref()).eq(lasting(is.annotations.as_ref()))
         && was.deletion_timestamp == is.deletion_timestamp
         && was.finalizers == is.finalizers
         && was.owner_references == is.owner_references;
     !same_metadata || before.spec != after.spec || before.status != after.status
+}
+
+/// Annotations without the time of wicd's last report.
+fn lasting(annotations: Option<&BTreeMap<String, String>>) -> impl Iterator<Item = (&String, &String)> {
+    annotations.into_iter().flatten().filter(|(name, _)| *name != key::WICD_REPORTED)
 }
 
 #[cfg(test)]
@@ -81,7 +89,7 @@ mod tests {
     #[test]
     fn a_heartbeat_is_no_change() {
         let before = node(|_| ());
-        let cases: [Case; 18] = [
+        let cases: [Case; 19] = [
             ("nothing", |_| (), false),
             (
                 "a heartbeat",
@@ -95,6 +103,11 @@ mod tests {
             (
                 "a larger cluster",
                 |n| n["metadata"]["annotations"] = json!({"node.alpha.kubernetes.io/ttl": "15"}),
+                false,
+            ),
+            (
+                "a report of wicd",
+                |n| n["metadata"]["annotations"] = json!({key::WICD_REPORTED: "2027-01-15T02:05:00Z"}),
                 false,
             ),
             ("another Node of that name", |n| n["metadata"]["uid"] = json!("u2"), true),

@@ -6,6 +6,7 @@
 //! * [`maintenance`]: what is requested of a node's maintenance.
 //! * [`applied`]: the record of what may be removed from a Node.
 //! * [`essentials`]: what is kept of a Node, and which changes of it matter.
+//! * [`silence`]: whether the daemon of a host reports.
 
 pub mod applied;
 pub mod desired_metadata;
@@ -14,6 +15,7 @@ pub mod maintenance;
 pub mod metadata;
 pub mod owner;
 pub mod permitted;
+pub mod silence;
 
 use api::NodeRef;
 use k8s_openapi::api::core::v1::Node;
@@ -27,6 +29,12 @@ pub fn reference(node: &Node) -> NodeRef {
 /// Boot id of the host, as kubelet reported it at its start.
 pub fn boot_id(node: &Node) -> String {
     node.status.as_ref().and_then(|s| s.node_info.as_ref()).map(|i| i.boot_id.clone()).unwrap_or_default()
+}
+
+/// Reports whether nothing is heard of kubelet: the cluster, and not kubelet, says of its Node that it is not known to be Ready.
+pub fn is_unheard(node: &Node) -> bool {
+    let conditions = node.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
+    conditions.iter().any(|c| c.type_ == "Ready" && c.status == "Unknown")
 }
 
 /// Whether the Node is Ready, since when, and kubelet's message.

@@ -169,7 +169,8 @@ pub enum Refusal {
     /// It says that it is the host of a Node that may be another's.
     #[error(
         "the machine at {address} says that it is the host of Node {name}, and nothing proves it: there is no record of its machine id, and \
-         the Node has other addresses; nothing was changed on it. Correct address and host key of {name} in its list"
+         the Node has other addresses; nothing was changed on it. Correct address and host key of {name} in its list; or, if the Node is a \
+         leftover of before, delete it: kubectl delete node {name}"
     )]
     OnlySays {
         /// Where it is.
@@ -179,14 +180,16 @@ pub enum Refusal {
     },
     /// There is no record of the host key of a host that is a node.
     #[error(
-        "the Node {name} exists, but the host key of its host is not on record; the operator does not trust the first key that the host at {address} shows. For all hosts of the pool, list their keys in a Secret: ssh.knownHostsSecretRef with ssh.hostKeyPolicy Strict; or, for nodes of the Windows Machine Config Operator on a trusted network, set ssh.hostKeyPolicy to TrustOnAdoption. For this host, compare the key on its console and {}",
-        Act::TrustHostKey(name, FINGERPRINT)
+        "the Node {name} exists, but the host key of its host is not on record; the operator does not trust the first key that the host at {address} shows{}. For all hosts of the pool, list their keys in a Secret: ssh.knownHostsSecretRef with ssh.hostKeyPolicy Strict; or, for nodes of the Windows Machine Config Operator on a trusted network, set ssh.hostKeyPolicy to TrustOnAdoption. For this host, compare the key on its console and {}; or, if the Node is a leftover of before, delete it: kubectl delete node {name}",
+        shown.as_ref().map(|key| format!(", {key}")).unwrap_or_default(), Act::TrustHostKey(name, shown.as_deref().unwrap_or(FINGERPRINT))
     )]
     KeyUnproven {
         /// The host that is meant.
         name: String,
         /// Where it is to be.
         address: String,
+        /// Fingerprint of the key that it shows, if it answered.
+        shown: Option<String>,
     },
     /// Both the address and the host key of a node are new.
     #[error(

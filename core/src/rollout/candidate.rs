@@ -74,6 +74,8 @@ pub struct Candidate {
     pub maintained_at: Option<Timestamp>,
     /// Since when its Node is not Ready.
     pub down_since: Option<Timestamp>,
+    /// Whether a person requests that it be repaired at once.
+    pub repair_requested: bool,
     /// The MachineHealthCheck that replaces its Machine, which the operator therefore does not repair.
     pub health_check: Option<String>,
     /// Whether the host did not answer over SSH when it was last tried.

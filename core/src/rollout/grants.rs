@@ -619,8 +619,10 @@ impl<'a> Plan<'a> {
     }
 
     fn is_to_be_repaired(&self, candidate: &Candidate) -> bool {
-        self.may_repair(candidate)
-            && later(candidate.down_since, Some(self.limits.not_ready_after)).is_some_and(|at| at <= self.now)
+        let is_due = later(candidate.down_since, Some(self.limits.not_ready_after)).is_some_and(|at| at <= self.now);
+        // Who requests a repair knows whether many nodes are down for one cause.
+        let is_requested = candidate.repair_requested && !self.limits.paused && is_ours_to_repair(candidate);
+        is_requested || (self.may_repair(candidate) && is_due)
     }
 
     fn may_repair(&self, candidate: &Candidate) -> bool {
@@ -628,17 +630,13 @@ impl<'a> Plan<'a> {
     }
 
     fn is_repairable(&self, candidate: &Candidate) -> bool {
-        // What would put a node right is of the version that it has to go to.
-        let is_ours = candidate.joined && !candidate.held && !candidate.leaving && !candidate.withheld;
-        // Who requests its maintenance is at work on it, or is about to be.
-        let is_ours = is_ours && candidate.maintenance.is_none() && candidate.health_check.is_none();
-        self.limits.remediation != RemediationType::None && is_ours && !candidate.ready
+        self.limits.remediation != RemediationType::None && is_ours_to_repair(candidate)
     }
 
     /// Repairing a node goes before sending it another version, unless that has been tried: perhaps only the other version
     /// can put it right.
     fn is_repaired_first(&self, candidate: &Candidate) -> bool {
-        candidate.waits_until.is_none() && self.is_to_be_repaired(candidate)
+        (candidate.waits_until.is_none() || candidate.repair_requested) && self.is_to_be_repaired(candidate)
     }
 
     /// Nodes that an abandoned rollout has left go first, so that no more versions are in use than need be; then those that are
@@ -758,6 +756,14 @@ fn is_too_many_down(candidates: &[Candidate], max_unhealthy: IntOrPercent) -> bo
     let joined = |s: &Candidate| s.joined && !s.held;
     let down = count(candidates, |s| joined(s) && !s.leaving && !s.ready && !s.begun);
     down > max_unhealthy.of(count(candidates, joined))
+}
+
+/// Whether a node is not Ready, and no person or other program is at work on it.
+fn is_ours_to_repair(candidate: &Candidate) -> bool {
+    // What would put a node right is of the version that it has to go to.
+    let is_ours = candidate.joined && !candidate.held && !candidate.leaving && !candidate.withheld;
+    // Who requests its maintenance is at work on it, or is about to be.
+    is_ours && candidate.maintenance.is_none() && candidate.health_check.is_none() && !candidate.ready
 }
 
 /// Of the nodes with pods that may be disturbed: how many more, and which are too many. What was granted to a node while it was not Ready

@@ -51,6 +51,9 @@ fn dead(name: &str) -> Candidate {
 fn long_dead(name: &str) -> Candidate {
     Candidate { down_since: at(-600), ..dead(name) }
 }
+fn requested(candidate: Candidate) -> Candidate {
+    Candidate { repair_requested: true, ..candidate }
+}
 fn dead_for(seconds: i64, name: &str) -> Candidate {
     Candidate { down_since: at(-seconds), ..dead(name) }
 }
@@ -778,6 +781,16 @@ fn repairs_and_lost_nodes() {
         ("down for long", four(vec![long_dead("a")]), limits(), vec![("a", Some(Repair))]),
         ("not for so long", four(vec![dead("a")]), limits(), vec![]),
         ("never", four(vec![long_dead("a")]), never.clone(), vec![]),
+        ("a person requests it", four(vec![requested(dead("a"))]), limits(), vec![("a", Some(Repair))]),
+        ("and is asked for no cause", four(vec![requested(dead("a"))]), never.clone(), vec![("a", Some(Repair))]),
+        (
+            "nor while so many are down",
+            vec![requested(dead("a")), dead("b"), dead("c"), node("d")],
+            limits(),
+            vec![("a", Some(Repair))],
+        ),
+        ("but not while it is paused", four(vec![requested(dead("a"))]), paused.clone(), vec![]),
+        ("nor while it is held", four(vec![held(requested(dead("a")))]), limits(), vec![]),
         ("paused", four(vec![long_dead("a")]), paused, vec![]),
         ("waits", four(vec![waiting(granted(long_dead("a"), Repair))]), limits(), vec![("a", None)]),
         ("held", four(vec![held(long_dead("a"))]), limits(), vec![]),

@@ -13,6 +13,7 @@ use kube::ResourceExt;
 
 use super::grants::{Candidate, PendingChange};
 use crate::{
+    acts::is_retry_open,
     backoff::believed,
     drain::cordon::{cordoned_by, is_cordoned},
     node::{self, maintenance::requests},
@@ -77,6 +78,7 @@ pub fn member(
         Some(at) => at.known().map(|at| believed(at, now, wish.backoff_max)),
         None => Some(now),
     };
+    let repair_requested = joined && !says_ready && is_retry_open(instance, status.last_handled_retry.as_ref());
     let candidate = Candidate {
         name: instance.name_any(),
         zone: node.and_then(|n| n.labels().get(ZONE).cloned()).unwrap_or_default(),
@@ -95,7 +97,7 @@ pub fn member(
         joined,
         ready,
         available: ready && held && node.is_some_and(|n| !is_cordoned(n)),
-        waits_until: status.failures.as_ref().and_then(retry),
+        waits_until: status.failures.as_ref().and_then(retry).map(|at| if repair_requested { at.min(now) } else { at }),
         held: is_held(instance, node),
         withheld: false,
         cordoned: node.is_some_and(|n| is_cordoned(n) && cordoned_by(n).is_none()),
@@ -111,6 +113,7 @@ pub fn member(
         maintenance: requests(instance, node).request.map(|r| r.by).filter(|_| joined && status.wicd.is_some()),
         maintained_at: status.last_maintenance_time.map(|t| t.known().unwrap_or(now)),
         down_since: since.filter(|_| joined && !says_ready),
+        repair_requested,
         // Known of Machines.
         health_check: None,
         unreachable: !wish.looks

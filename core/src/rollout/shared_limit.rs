@@ -65,7 +65,12 @@ pub fn share(
         others.map(|(name, sharer)| (sharer.disrupting.max(decided(name)), name)).filter(|(n, _)| *n > 0).collect();
     let left = limit.saturating_sub(taken.iter().map(|(n, _)| n).sum::<u32>()).saturating_sub(own.disrupting);
     let most = taken.iter().max_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(a.1)));
-    Some(Share { left, max_disruptions, since: None, holder: most.filter(|_| left == 0).map(|(_, name)| (*name).clone()) })
+    Some(Share {
+        left,
+        max_disruptions,
+        since: None,
+        holder: most.filter(|_| left == 0).map(|(_, name)| (*name).clone()),
+    })
 }
 
 #[cfg(test)]

@@ -2,11 +2,11 @@
 
 use api::{
     Failures, GrantType, Phase, Step, Time, WindowsInstanceStatus,
-    conditions::{Status, kind, reason, remove, set},
+    conditions::{Status, find, kind, reason, remove, set},
 };
 use jiff::Timestamp;
 
-use super::failing::lasts;
+use super::{failing::lasts, shown};
 
 /// Where an instance stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,7 +95,7 @@ pub fn describe(
         }
         Situation::Failed { leaving } => {
             let f = failures.unwrap_or_default();
-            let message = failed(&f, now);
+            let message = failed(&f);
             put(kind::READY, Status::False, &f.last_reason, &message);
             (if *leaving { Phase::Removing } else { Phase::Failed }, Some((reason::PROGRESSING_WITH_RETRY, message)))
         }
@@ -105,7 +105,7 @@ pub fn describe(
             (status.phase.unwrap_or(Phase::Pending), None)
         }
         Situation::Node { ready, says, up_to_date } => {
-            let failed_now = failures.as_ref().map(|f| failed(f, now));
+            let failed_now = failures.as_ref().map(|f| failed(f));
             put(kind::NODE_HEALTHY, (*ready).into(), if *ready { "NodeReady" } else { "NodeNotReady" }, says);
             let (why, message) = match (up_to_date, &failed_version) {
                 (true, _) => (reason::UP_TO_DATE, String::new()),
@@ -145,6 +145,81 @@ pub fn describe(
     status.phase = Some(phase);
 }
 
+/// Reason of [`kind::REACHABLE`] after an attempt.
+const CONNECTED: &str = "Connected";
+/// Reason of [`kind::REACHABLE`] after an attempt while nothing is heard of kubelet.
+const WITHOUT_KUBELET: &str = "AnswersWithoutKubelet";
+/// Reason of [`kind::REACHABLE`] before an attempt.
+const NOT_TRIED: &str = "NotTried";
+
+/// Brings the conditions in line with the health of the Node, as far as the host is concerned: an answer of before kubelet stopped says nothing of now,
+/// nor does a failure of before the Node was Ready again. Such a failure is forgotten if it is not part of an operation, otherwise the next attempt is
+/// made at once.
+pub fn follow_node(
+    status: &mut WindowsInstanceStatus,
+    (is_ready, is_unheard): (bool, bool),
+    says: &str,
+    generation: Option<i64>,
+    now: Timestamp,
+) {
+    let was_healthy = find(&status.conditions, kind::NODE_HEALTHY).map(|c| c.status == "True");
+    let reachable = find(&status.conditions, kind::REACHABLE).map(|c| (c.status.clone(), c.reason.clone()));
+    let mut put = |type_, s, why: &str, message: &str| {
+        set(&mut status.conditions, type_, s, why, message, generation, now);
+    };
+    if was_healthy.is_some_and(|was| was != is_ready) {
+        put(kind::NODE_HEALTHY, is_ready.into(), if is_ready { "NodeReady" } else { "NodeNotReady" }, says);
+    }
+    let Some((reaches, why)) = reachable else { return };
+    let is_back = is_ready && was_healthy == Some(false);
+    match reaches.as_str() {
+        "True" if is_unheard && why == CONNECTED => {
+            put(kind::REACHABLE, Status::Unknown, NOT_TRIED, "kubelet has stopped since the host answered last");
+        }
+        "True" if is_ready && why == WITHOUT_KUBELET => put(kind::REACHABLE, Status::True, CONNECTED, ""),
+        "False" if is_back => {
+            put(
+                kind::REACHABLE,
+                Status::Unknown,
+                NOT_TRIED,
+                "the Node is Ready again, and the host was not tried since",
+            );
+            let is_same = |f: &Failures| f.last_reason == why && status.operation.is_none();
+            status.failures = status.failures.take().filter(|f| !is_same(f));
+        }
+        _ => {}
+    }
+    if is_back && let Some(failures) = &mut status.failures {
+        failures.next_retry_time = None;
+    }
+}
+
+/// Reports whether it is to be tried whether the host answers.
+pub fn is_untried(status: &WindowsInstanceStatus) -> bool {
+    find(&status.conditions, kind::REACHABLE).is_some_and(|c| c.status == "Unknown")
+}
+
+/// Reports that the host answers although nothing is heard of kubelet.
+pub fn answers_without_kubelet(status: &mut WindowsInstanceStatus, generation: Option<i64>, now: Timestamp) {
+    let message = "kubelet posts no status of the Node, and the host answers: check the services on the host";
+    set(&mut status.conditions, kind::REACHABLE, Status::True, WITHOUT_KUBELET, message, generation, now);
+}
+
+/// What is known of the host of a Node of which nothing is heard, and of the address of its entry: what kubelet's message does not have.
+pub fn beside_kubelet(status: &WindowsInstanceStatus, is_unheard: bool) -> Option<String> {
+    if let Some(refused) = &status.address_failures {
+        return Some(format!("its entry is refused: {}", refused.last_message));
+    }
+    let reachable = find(&status.conditions, kind::REACHABLE).filter(|_| is_unheard)?;
+    match reachable.status.as_str() {
+        "False" => Some(format!("the host does not answer either: {}", reachable.message)),
+        "True" if reachable.reason == WITHOUT_KUBELET => {
+            Some("the host answers over SSH: check its services, and C:\\var\\log\\kubelet".to_owned())
+        }
+        _ => None,
+    }
+}
+
 /// Reports whether the host answered at the last attempt.
 pub fn reached(
     status: &mut WindowsInstanceStatus,
@@ -153,7 +228,7 @@ pub fn reached(
     now: Timestamp,
 ) {
     let (s, why, message) = match answer {
-        Ok(()) => (Status::True, "Connected", ""),
+        Ok(()) => (Status::True, CONNECTED, ""),
         Err((why, message)) => (Status::False, why, message),
     };
     set(&mut status.conditions, kind::REACHABLE, s, why, message, generation, now);
@@ -164,16 +239,9 @@ fn times(count: i32) -> String {
 }
 
 /// A failure in words, with when it is tried again.
-fn failed(f: &Failures, now: Timestamp) -> String {
-    let next = clock(f.next_retry_time.unwrap_or_default(), now);
+fn failed(f: &Failures) -> String {
+    let next = f.next_retry_time.and_then(Time::known).map_or_else(|| "now".into(), shown);
     format!("{} (failed {}; next try {next})", f.summary(), times(f.count))
-}
-
-/// A time for a message: the time of day, with the date if that is not today's.
-fn clock(time: Time, now: Timestamp) -> String {
-    let day = |t: Timestamp| t.strftime("%Y-%m-%d").to_string();
-    let format = |t: Timestamp| if day(t) == day(now) { "%H:%M:%SZ" } else { "%Y-%m-%d %H:%M:%SZ" };
-    time.known().map_or_else(|| "now".into(), |t| t.strftime(format(t)).to_string())
 }
 
 #[cfg(test)]
@@ -231,7 +299,7 @@ mod tests {
                 Some(twice()),
                 Phase::Failed,
                 "False",
-                "Connect: 10.0.0.1:22 did not answer within 15 s (failed 2 times; next try 09:50:12Z)",
+                "Connect: 10.0.0.1:22 did not answer within 15 s (failed 2 times; next try 2027-01-01T09:50:12Z)",
             ),
             (
                 Situation::Poolless { message: "the pool p does not exist" },
@@ -290,19 +358,6 @@ mod tests {
     }
 
     #[test]
-    fn a_time_of_another_day_does_not_read_like_one_of_today() {
-        let now: Timestamp = TODAY.parse().unwrap();
-        for (time, expected) in [
-            ("2027-01-01T09:50:12Z", "09:50:12Z"),
-            ("2027-01-02T02:55:00Z", "2027-01-02 02:55:00Z"),
-            ("2040-06-01T02:55:00Z", "2040-06-01 02:55:00Z"),
-        ] {
-            assert_eq!(clock(time.parse().unwrap(), now), expected);
-        }
-        assert_eq!(clock(Time::default(), now), "now");
-    }
-
-    #[test]
     fn a_node_whose_host_could_not_be_checked_stays_ready_and_says_why() {
         let node = Situation::Node { ready: true, says: "kubelet is posting ready status", up_to_date: false };
         let mut status = described(&node, None);
@@ -313,6 +368,9 @@ mod tests {
         assert_eq!((find(&status.conditions, kind::READY), status.phase), (before.as_ref(), Some(Phase::Ready)));
         describe(&mut status, &node, Some(3), TODAY.parse().unwrap());
         let says = find(&status.conditions, kind::UP_TO_DATE).unwrap().message.clone();
-        assert_eq!(says, "Connect: 10.0.0.1:22 did not answer within 15 s (failed 2 times; next try 09:50:12Z)");
+        assert_eq!(
+            says,
+            "Connect: 10.0.0.1:22 did not answer within 15 s (failed 2 times; next try 2027-01-01T09:50:12Z)"
+        );
     }
 }

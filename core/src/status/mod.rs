@@ -7,3 +7,8 @@ pub mod instance;
 pub mod policies;
 pub mod pool;
 pub mod waiting;
+
+/// A time as all messages show it.
+pub(crate) fn shown(at: jiff::Timestamp) -> String {
+    api::Time::from(at).to_string()
+}

@@ -126,6 +126,11 @@ impl Connection {
         }
     }
 
+    /// The connection's end, as an error, once there is no connection any more and its task has said why.
+    pub(crate) fn broken(&self) -> Option<SshError> {
+        self.is_closed().then(|| self.logged_in.seen.end()).flatten().map(|why| self.disconnected(&why))
+    }
+
     pub(super) fn lost(&self, error: &russh::Error) -> SshError {
         self.disconnected(&tail::excerpt(&error.to_string()))
     }

@@ -55,9 +55,9 @@ pub enum SshError {
     /// The host proved another key than the known one. Another machine may intercept the connection.
     #[error(
         "the host key of {address} changed: expected {}, got {offered}; if the host was reinstalled on purpose, correct its hostKey or known_hosts entry if it has one, otherwise trust the new key: {}",
-        .expected.join(" or "), Act::TrustHostKey(HOST, offered)
+        .expected.join(" or "), Act::TrustHostKey(host.as_deref().unwrap_or(HOST), offered)
     )]
-    HostKeyMismatch { address: String, expected: Vec<String>, offered: String },
+    HostKeyMismatch { host: Option<String>, address: String, expected: Vec<String>, offered: String },
     /// The policy is strict, and the host is not listed.
     #[error(
         "{address} offers the host key {offered}, which is not in known_hosts: add it there once you have verified it"
@@ -98,7 +98,10 @@ pub enum SshError {
     )]
     UnreachableFromJumpHost { jump_host: String, address: String, port: u16, why: String },
     /// The connection broke.
-    #[error("the connection to {address} broke: {why}")]
+    #[error(
+        "the connection to {address} broke: {why}. The operator tries again; if that repeats, check whether the host restarts, the log of its SSH server, \
+         and the network between"
+    )]
     Disconnected { address: String, why: String },
     /// The command still ran when its time was over. `log` is the end of its output.
     #[error("the command still ran on {address} after {} s: {command}", .after.as_secs())]
@@ -141,6 +144,15 @@ pub enum SshError {
 }
 
 impl SshError {
+    /// The error of a log-in to the host of this name, for acts that name the host.
+    #[must_use]
+    pub fn of_host(mut self, name: &str) -> Self {
+        if let Self::HostKeyMismatch { host, .. } = &mut self {
+            *host = Some(name.to_owned()).filter(|name| !name.is_empty());
+        }
+        self
+    }
+
     /// A stable name for conditions and metrics.
     pub fn reason(&self) -> &'static str {
         match self {

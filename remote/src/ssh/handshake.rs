@@ -127,7 +127,7 @@ impl client::Handler for Client {
                 Ok(true)
             }
             Verdict::Mismatch(expected) => {
-                Err(End::HostKey(SshError::HostKeyMismatch { address, expected, offered: fingerprint }))
+                Err(End::HostKey(SshError::HostKeyMismatch { host: None, address, expected, offered: fingerprint }))
             }
             Verdict::Unknown => Err(End::HostKey(SshError::HostKeyUnknown { address, offered: fingerprint })),
         }
@@ -266,7 +266,12 @@ fn handshake_error(target: &Target, end: End) -> SshError {
         End::HostKey(error) => error,
         // Only the types of the known keys were asked for.
         End::Protocol(russh::Error::NoCommonAlgo { kind: AlgorithmKind::Key, theirs, .. }) if !expected.is_empty() => {
-            SshError::HostKeyMismatch { address, expected, offered: format!("only keys of type {}", names(&theirs)) }
+            SshError::HostKeyMismatch {
+                host: None,
+                address,
+                expected,
+                offered: format!("only keys of type {}", names(&theirs)),
+            }
         }
         End::Protocol(
             error @ (russh::Error::Disconnect | russh::Error::HUP | russh::Error::IO(_) | russh::Error::SendError),

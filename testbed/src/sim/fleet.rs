@@ -65,6 +65,7 @@ pub(super) struct NodeView {
     pub(super) version: Option<String>,
     pub(super) reboot_required: bool,
     pub(super) drift: Option<String>,
+    pub(super) reported: Option<String>,
     /// When the cluster last wrote the Node's status: that kubelet is not heard of.
     pub(super) doubted: Option<String>,
     /// The Node as JSON: its metadata, without what is written all the time.
@@ -80,6 +81,7 @@ impl NodeView {
             version: annotation(key::VERSION),
             reboot_required: annotation(key::REBOOT_REQUIRED).is_some(),
             drift: annotation(key::DRIFT),
+            reported: annotation(key::WICD_REPORTED),
             doubted: doubted(node),
             json: Some(json!({ "metadata": {
                 "name": node.name_any(), "labels": node.labels(), "annotations": node.annotations(),

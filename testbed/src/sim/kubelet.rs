@@ -4,10 +4,12 @@ use std::{collections::BTreeMap, io::Read as _, sync::Arc};
 
 use anyhow::{Context as _, Error, Result, ensure};
 use api::{
-    host::{Desired, path},
+    Time,
+    host::{Desired, REPORT_INTERVAL, path},
     names::{key, user},
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
+use jiff::Timestamp;
 use k8s_openapi::api::{
     authentication::v1::TokenRequest,
     certificates::v1::CertificateSigningRequest,
@@ -30,6 +32,7 @@ use wicd::{
     daemon::{
         cluster::{Connect as _, Kube},
         drift,
+        follow::is_report_due,
         reconciler::Report,
         rotation, service_token,
     },
@@ -436,6 +439,7 @@ impl Kubelet<'_> {
             tokio::select! {
                 changed = view.changed() => if changed.is_err() { return },
                 changed = state.changed() => if changed.is_err() { return },
+                () = sleep(REPORT_INTERVAL) => {}
             }
         }
     }
@@ -463,6 +467,11 @@ fn annotations(seen: &NodeView, report: &Report) -> BTreeMap<&'static str, Optio
     let drift = drift::annotation(&report.drift);
     if report.version.is_some() && seen.drift != drift {
         change.insert(key::DRIFT, drift);
+    }
+    let now = Timestamp::now();
+    let is_stamped = seen.version.is_some() || change.contains_key(key::VERSION);
+    if report.version.is_some() && is_stamped && is_report_due(seen.reported.as_deref(), now) {
+        change.insert(key::WICD_REPORTED, Some(Time::from(now).to_string()));
     }
     change
 }
@@ -533,10 +542,11 @@ mod tests {
                 desired_version: Some(desired.into()),
                 version: version.map(str::to_string),
                 reboot_required: marked,
+                reported: Some(Time::now().to_string()),
                 ..NodeView::default()
             };
             let reboot = reboot.then(|| "why".to_string());
-            annotations(&seen, &Report { version: Some(follows.into()), settled, reboot, drift: Vec::new() })
+            annotations(&seen, &Report { version: Some(follows.into()), settled, reboot, ..Report::default() })
         };
         let version = |value: &str| BTreeMap::from([(key::VERSION, Some(value.to_string()))]);
         let nothing = BTreeMap::new();
@@ -555,7 +565,8 @@ mod tests {
         assert_eq!(annotations(&NodeView::default(), &Report::default()), nothing, "there is no node");
 
         let drifted = |on_node: Option<&str>, drift: &[&str]| {
-            let seen = NodeView { uid: Some("1".into()), drift: on_node.map(str::to_string), ..NodeView::default() };
+            let drift_on_node = on_node.map(str::to_string);
+            let seen = NodeView { uid: Some("1".into()), drift: drift_on_node, ..NodeView::default() };
             let drift = drift.iter().map(ToString::to_string).collect();
             annotations(&seen, &Report { version: Some("1".into()), drift, ..Report::default() })
         };

@@ -7,11 +7,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::host::{Desired, Marker, path};
+use api::Time;
+use api::host::{Desired, Marker, REPORT_INTERVAL, path};
 use api::names::{SERVICES_CONFIG_MAP_PREFIX, key};
 use api::services::{ServicesConfig, ServicesError};
 use api::services_version::{self, UnverifiedError};
 use futures::StreamExt;
+use jiff::Timestamp;
 use serde_json::Value;
 use tokio::sync::watch;
 use tracing::{info, warn};
@@ -197,7 +199,13 @@ async fn sync(
         }
         Err(error) => return Err(error),
     };
-    let annotations = annotations(node, &report);
+    let mut annotations = annotations(node, &report);
+    let now = Timestamp::now();
+    // The first one goes with the first version, not before it.
+    let is_stamped = annotations.contains_key(key::VERSION) || annotation(node, key::VERSION).is_some();
+    if is_stamped && is_ready(node) && is_report_due(annotation(node, key::WICD_REPORTED), now) {
+        annotations.insert(key::WICD_REPORTED, Some(Time::from(now).to_string()));
+    }
     if !annotations.is_empty() {
         info!(?annotations, "annotating the Node");
         cluster.annotate(&identity.node_name, annotations.clone()).await?;
@@ -308,6 +316,13 @@ fn annotations(node: &Value, report: &Report) -> Annotations {
         change.insert(key::VERSION, Some(version.to_owned()));
     }
     change
+}
+
+/// Reports whether the time in the annotation `wicd-reported` is to be renewed. A pass of each interval asks, and passes do not keep the time to the
+/// second, hence half of the interval. A time to come is from before the clock was corrected.
+pub fn is_report_due(reported: Option<&str>, now: Timestamp) -> bool {
+    let age = reported.and_then(|text| text.parse::<Timestamp>().ok()).map(|at| now.duration_since(at));
+    age.and_then(|age| Duration::try_from(age).ok()).is_none_or(|age| age >= REPORT_INTERVAL / 2)
 }
 
 fn is_ready(node: &Value) -> bool {

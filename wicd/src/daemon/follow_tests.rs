@@ -39,7 +39,7 @@ fn what_is_written_on_the_node() {
         version: Some(version.into()),
         settled,
         reboot: reboot.map(String::from),
-        drift: Vec::new(),
+        ..Report::default()
     };
     let (wants, restart) =
         (json!({key::DESIRED_VERSION: "v2"}), json!({key::DESIRED_VERSION: "v2", key::REBOOT_REQUIRED: ""}));
@@ -217,7 +217,28 @@ async fn a_host_joins_follows_and_stops() {
     bed.stop.cancel();
     tokio::time::timeout(Duration::from_secs(30), daemon).await.unwrap().unwrap();
     assert_eq!(bed.command(), "kubelet v2");
-    assert_eq!(bed.cluster.patches.lock().unwrap().len(), 2, "each version is stamped once");
+    let patches = bed.cluster.patches.lock().unwrap();
+    assert_eq!(patches.iter().filter(|p| p.contains_key(key::VERSION)).count(), 2, "each version is stamped once");
+    assert_eq!(patches[0].len(), 2, "the time of the first report goes with it: {patches:?}");
+}
+
+#[test]
+fn a_report_is_renewed_about_once_in_each_interval() {
+    let now: Timestamp = "2027-01-15T02:00:00Z".parse().unwrap();
+    for (reported, due) in [
+        (None, true),
+        (Some("yesterday"), true),
+        (Some("2027-01-15T01:50:02Z"), true),
+        (Some("2027-01-15T01:54:59Z"), true),
+        (Some("2027-01-15T01:58:00Z"), false),
+        (Some("2027-01-15T02:00:00Z"), false),
+        (Some("2027-01-15T03:00:00Z"), true),
+    ] {
+        assert_eq!(is_report_due(reported, now), due, "{reported:?}");
+    }
+    let reconciler = || super::super::reconciler::Reconciler::new(Arc::new(Bed::new().host));
+    let at = |seconds| reconciler().reconcile_once(None, Duration::from_secs(seconds)).interval;
+    assert_eq!([at(0), at(599), at(600), at(1_799)], [0, 0, 1, 2], "each interval has a report of its own");
 }
 
 #[tokio::test(flavor = "multi_thread")]

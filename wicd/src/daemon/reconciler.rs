@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::host::{Desired, ServiceState, path};
+use api::host::{Desired, REPORT_INTERVAL, ServiceState, path};
 use serde_json::Value;
 use tracing::{error, info, warn};
 
@@ -42,6 +42,8 @@ pub struct Report {
     /// Drift of the host, for example `file C:\k\kubelet.exe (healed)`, `service kubelet: command (left)`. Restored
     /// entries are reported for ten minutes, entries that are left until they are restored.
     pub drift: Vec<String>,
+    /// Number of the [`REPORT_INTERVAL`] in which the pass was made, since the service started. A new one makes the report a new one.
+    pub interval: u64,
 }
 
 /// See the module.
@@ -93,14 +95,12 @@ impl Reconciler {
 
     /// One pass. `now` is a clock that only goes forward; `node` is the Node, if it is known.
     pub fn reconcile_once(&mut self, node: Option<&Value>, now: Duration) -> Report {
-        match self.try_pass(node, now) {
-            Ok(report) => report,
-            Err(e) => {
-                self.settled = None;
-                self.complain("pass", &e);
-                self.report(now)
-            }
-        }
+        let report = self.try_pass(node, now).unwrap_or_else(|e| {
+            self.settled = None;
+            self.complain("pass", &e);
+            self.report(now)
+        });
+        Report { interval: now.as_secs() / REPORT_INTERVAL.as_secs(), ..report }
     }
 
     /// What is known without looking.

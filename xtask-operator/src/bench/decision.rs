@@ -77,6 +77,7 @@ fn limits() -> Limits {
         not_ready_after: Duration::from_mins(10),
         max_unhealthy: IntOrPercent::Percent(20),
         others: None,
+        joins: true,
     }
 }
 
@@ -139,8 +140,7 @@ impl World {
         let members = self.members(&mine, &list, version);
         let changes = changes(&list, &mine, FOLLOWED, &self.pool, &|_| None);
         let candidates: Vec<Candidate> = members.iter().map(|m| m.candidate.clone()).collect();
-        let others =
-            shared_limit::share("pool", &self.fleet.sharers(&|_| false), Some(1000), &|_| 0).map(|share| share.left);
+        let others = shared_limit::share("pool", &self.fleet.sharers(&|_| false), Some(1000), &|_| 0);
         let limits = Limits { others, ..limits() };
         let decision = decide(&candidates, &limits, NOW);
         let writes = writes(&changes, &mine, &list, &decision, NOW);

@@ -11,6 +11,7 @@ use api::{
 use jiff::Timestamp;
 
 use super::{
+    super::shown,
     ObservedPool, blocked,
     groups::Groups,
     number,
@@ -66,7 +67,9 @@ impl<'a> View<'a> {
     pub(super) fn inventory_synced(&self) -> Next {
         let (list, strays) = (self.seen.list, strays_in_words(self.seen.strays));
         match list.problems.first() {
-            None => set(Status::True, reason::SUCCEEDED, format!("{}{strays}", hosts(list.hosts.len()))),
+            None => {
+                set(Status::True, reason::SUCCEEDED, format!("{}{strays}", number(count(list.hosts.len()), "host")))
+            }
             Some(first) => {
                 let mut all = list.problems.iter().map(|p| p.message.as_str()).take(3).collect::<Vec<_>>().join("; ");
                 if let Some(more) = list.problems.len().checked_sub(3).filter(|more| *more > 0) {
@@ -148,6 +151,8 @@ impl<'a> View<'a> {
         let to_update = to_update(self.seen, self.held.as_ref());
         let why = if !(groups.updating.is_empty() && groups.staging.is_empty() && to_update.is_empty()) {
             if rolled_back { reason::ROLLING_BACK } else { reason::ROLLING_OUT }
+        } else if !groups.repairing.is_empty() {
+            reason::REPAIRING
         } else if has_to_join(groups) {
             reason::PROVISIONING
         } else {
@@ -240,12 +245,25 @@ impl<'a> View<'a> {
             cordoned.map(|names| format!("{} cordoned, not by the operator: {}", names.len(), first_names(&names)));
         let maintained = Some(&self.groups.maintained).filter(|names| !names.is_empty());
         let maintained = maintained.map(|names| format!("{} in maintenance: {}", names.len(), first_names(names)));
-        let accounts = |m: &&Member| {
-            let conditions = m.instance.status.as_ref().map_or(&[][..], |s| &s.conditions);
-            conditions::find(conditions, kind::GMSA_READY).is_some_and(|c| c.status == "False")
+        let with = |type_: &str, status: &str| -> Vec<String> {
+            let has = |m: &&Member| {
+                let conditions = m.instance.status.as_ref().map_or(&[][..], |s| &s.conditions);
+                conditions::find(conditions, type_).is_some_and(|c| c.status == status)
+            };
+            self.seen.members.iter().filter(has).map(|m| m.candidate.name.clone()).collect()
         };
-        let without: Vec<String> =
-            self.seen.members.iter().filter(accounts).map(|m| m.candidate.name.clone()).collect();
+        let silent = Some(with(kind::WICD_SILENT, "True")).filter(|names| !names.is_empty());
+        let silent = silent.map(|names| {
+            format!("{} without reports of wicd ({}): {}", names.len(), kind::WICD_SILENT, first_names(&names))
+        });
+        let restart = Some(&self.groups.to_restart).filter(|names| !names.is_empty()).map(|names| {
+            let until = self.seen.window.ok().filter(|window| !window.open).map(|window| {
+                let opens = window.opens.as_ref().map(|(name, at)| format!(": {name} opens at {}", shown(*at)));
+                format!(" in a maintenance window{}", opens.unwrap_or_default())
+            });
+            format!("{} to be restarted{}: {}", names.len(), until.unwrap_or_default(), first_names(names))
+        });
+        let without = with(kind::GMSA_READY, "False");
         let without = (!without.is_empty()).then(|| {
             format!(
                 "{} cannot use their gMSA accounts ({}): {}",
@@ -260,6 +278,8 @@ impl<'a> View<'a> {
             .chain(on_hold)
             .chain(cordoned)
             .chain(maintained)
+            .chain(restart)
+            .chain(silent)
             .chain(without)
             .chain(self.keys_trouble().map(|(_, message)| message))
     }
@@ -309,7 +329,8 @@ impl<'a> View<'a> {
 
     /// Whether every host accepts the first key of its list.
     pub(super) fn keys_current(&self) -> Next {
-        let Some(keys) = &self.seen.keys else { return Next::Remove };
+        let keys = self.seen.keys.as_ref().filter(|keys| keys.total > 0 || keys.problem.is_some());
+        let Some(keys) = keys else { return Next::Remove };
         let (status, why, message) = keys_in_words(keys, self.pause.is_some());
         set(status, why, message)
     }
@@ -329,8 +350,8 @@ impl<'a> View<'a> {
     }
 }
 
-fn hosts(n: usize) -> String {
-    number(u32::try_from(n).unwrap_or(u32::MAX), "host")
+fn count(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
 }
 
 /// Whether hosts of the list are no nodes yet.
@@ -348,7 +369,7 @@ fn to_update(seen: &ObservedPool<'_>, held: Option<&Held>) -> Vec<String> {
 
 /// What is happening, in words; nothing if nothing is.
 fn act(seen: &ObservedPool<'_>, groups: &Groups, to_update: &[String]) -> String {
-    let first = groups.updating.first().and_then(|first| step_of(seen.members, first));
+    let first = groups.updating.first().or(groups.repairing.first()).and_then(|first| step_of(seen.members, first));
     let mut doing: Vec<String> = first.into_iter().collect();
     for (names, verb) in [
         (&groups.updating[..], "updating"),
@@ -402,12 +423,9 @@ fn keys_in_words(keys: &Standing, paused: bool) -> (Status, &'static str, String
     match (keys.old.is_empty(), keys.failed.first(), &keys.problem) {
         (_, _, Some(problem)) => (Status::Unknown, reason::CREDENTIALS_UNAVAILABLE, problem.clone()),
         (true, ..) => {
-            let accept = if keys.total == 1 {
-                "accepts the first key of its list"
-            } else {
-                "accept the first key of their list"
-            };
-            (Status::True, "AllKeysCurrent", format!("{} {accept}", hosts(keys.total)))
+            let verb = if keys.total == 1 { "accepts" } else { "accept" };
+            let hosts = number(count(keys.total), "host");
+            (Status::True, "AllKeysCurrent", format!("{hosts} {verb} the first key of the list"))
         }
         (false, Some((name, why)), _) => {
             let more =
@@ -464,8 +482,7 @@ fn held(pool: &WindowsNodePool, seen: &ObservedPool<'_>, pause: Option<Pause>, n
     if let Ok(window) = seen.window
         && !window.open
     {
-        let opens =
-            window.opens.as_ref().map(|(name, at)| format!("{name} opens at {}", at.strftime("%Y-%m-%dT%H:%MZ")));
+        let opens = window.opens.as_ref().map(|(name, at)| format!("{name} opens at {}", shown(*at)));
         let message = format!("{n} for a maintenance window; {}", opens.unwrap_or_default());
         return waits(reason::WAITING_FOR_WINDOW, message);
     }
@@ -477,7 +494,7 @@ fn held(pool: &WindowsNodePool, seen: &ObservedPool<'_>, pause: Option<Pause>, n
             waits(reason::WAITING_FOR_APPROVAL, message)
         }
         BlockedBy::Soaking { until } => {
-            let message = format!("{n} until {}", until.strftime("%Y-%m-%dT%H:%M:%SZ"));
+            let message = format!("{n} until {}", shown(*until));
             Some(Held { passes: true, ..keeps(reason::SOAKING, message) })
         }
         _ => {

@@ -38,8 +38,10 @@ pub(super) struct Groups {
     pub unavailable: Vec<String>,
     /// Nodes that are being changed.
     pub updating: Vec<String>,
-    /// Nodes that are being repaired, or are about to be.
+    /// Nodes that do not work, and are being repaired.
     pub repairing: Vec<String>,
+    /// Nodes that are to be restarted, because Windows or a user requests it, and that wait for their turn.
+    pub to_restart: Vec<String>,
     /// Nodes that are drained for maintenance, or are about to be. Of such a node nothing is expected.
     pub maintained: Vec<String>,
     /// Nodes that are being sent what their change needs.
@@ -113,6 +115,12 @@ impl Groups {
                 granted(m).is_some_and(is_update) && stays(m) && (m.candidate.ready || !fails(m))
             }),
             repairing: names(&|m| granted(m) == Some(GrantType::Repair) && stays(m)),
+            to_restart: names(&|m| {
+                m.candidate.wants_reboot
+                    && !m.candidate.held
+                    && stays(m)
+                    && !granted(m).is_some_and(GrantType::is_change)
+            }),
             maintained: names(&|m| granted(m) == Some(GrantType::Maintenance) && stays(m)),
             staging: names(&|m| granted(m) == Some(GrantType::Stage) && !m.candidate.staged && stays(m)),
             overdue: names(&|m| is_overdue(m, pool, rollout, now)),

@@ -2,6 +2,7 @@
 
 mod blocked;
 mod conditions;
+mod events;
 mod groups;
 mod trouble;
 mod windows;
@@ -17,6 +18,7 @@ use api::{
 use jiff::Timestamp;
 use kube::ResourceExt;
 
+use super::shown;
 use crate::{
     inventory::{EntryError, list::List, wmco_nodes::how_to_begin},
     rollout::{
@@ -29,9 +31,9 @@ use crate::{
     },
 };
 use conditions::{Next, View};
+pub use events::events;
 pub use groups::next_deadline;
 use groups::{Groups, current};
-use trouble::minute;
 
 /// Refused entries that the status has.
 const MOST_REFUSED: usize = 50;
@@ -71,7 +73,7 @@ fn failure(member: &Member) -> Option<String> {
         return Some(format!("{}: version {version} did not work and was rolled back", member.candidate.name));
     }
     let failures = status.failures.as_ref()?;
-    let since = failures.first_time.and_then(Time::known).map(|at| format!(" (since {})", minute(at)));
+    let since = failures.first_time.and_then(Time::known).map(|at| format!(" (since {})", shown(at)));
     Some(format!("{}: {}{}", member.candidate.name, failures.summary(), since.unwrap_or_default()))
 }
 
@@ -217,7 +219,12 @@ pub fn planned(
     let message = format!("mode Plan, no operation begins: {}; to begin, {begin}", plan.summary);
     match problems.first() {
         None => {
-            put(kind::INVENTORY_SYNCED, Status::True, reason::SUCCEEDED, &format!("{hosts} hosts"));
+            put(
+                kind::INVENTORY_SYNCED,
+                Status::True,
+                reason::SUCCEEDED,
+                &number(u32::try_from(hosts).unwrap_or(u32::MAX), "host"),
+            );
             match refused_node {
                 None => put(kind::READY, Status::True, reason::PLANNED, &message),
                 Some((why, first)) => {

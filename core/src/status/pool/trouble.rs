@@ -3,7 +3,7 @@
 use api::{GrantType, Pause, RemediationType, WindowsNodePool, conditions::reason};
 use jiff::{SignedDuration, Timestamp};
 
-use super::{ObservedPool, failure, groups::Groups};
+use super::{super::shown, ObservedPool, failure, groups::Groups};
 use crate::{enumeration::first_names, rollout::member::Member};
 
 /// Kinds of trouble that fit in a message.
@@ -39,6 +39,7 @@ pub(super) fn worst(
         failed(seen, groups),
         lost(seen),
         not_ready(pool, pause, seen, groups, now),
+        misled(seen),
         drain_blocked(seen),
         refused(seen),
     ]
@@ -74,10 +75,16 @@ pub(super) fn too_many_unhealthy(pool: &WindowsNodePool, seen: &ObservedPool<'_>
 }
 
 fn failed(seen: &ObservedPool<'_>, groups: &Groups) -> Option<Trouble> {
-    let failed = &groups.failed;
-    let first = first_failure(failed, seen);
-    let message = || format!("{} of {} failed: {first}{}", failed.len(), seen.members.len(), more(failed.len()));
-    (!failed.is_empty()).then(|| Trouble::new(reason::NODES_FAILED, message()))
+    // Hosts that leave are none of those that the pool counts.
+    let (leaving, staying): (Vec<String>, Vec<String>) =
+        groups.failed.iter().cloned().partition(|name| groups.leaving.contains(name));
+    let of = |names: &[String], what: &str| {
+        let message = || format!("{} {what}: {}{}", names.len(), first_failure(names, seen), more(names.len()));
+        (!names.is_empty()).then(message)
+    };
+    let failed = of(&staying, &format!("of {} failed", seen.list.hosts.len()));
+    let messages: Vec<String> = failed.into_iter().chain(of(&leaving, "not removed")).collect();
+    (!messages.is_empty()).then(|| Trouble::new(reason::NODES_FAILED, messages.join("; ")))
 }
 
 fn lost(seen: &ObservedPool<'_>) -> Option<Trouble> {
@@ -100,7 +107,7 @@ fn not_ready(
     }
     let first = others.first().and_then(|name| member(seen, name));
     let since = first.and_then(|m| Some((m, m.candidate.down_since?)));
-    let since = since.map(|(m, since)| format!(" since {}{}", minute(since), repair(pool, pause, m, since, now)));
+    let since = since.map(|(m, since)| format!(" since {}{}", shown(since), repair(pool, pause, m, since, now)));
     Some(Trouble::new(
         reason::NODES_NOT_READY,
         format!("not Ready: {}{}", first_names(&others), since.unwrap_or_default()),
@@ -123,22 +130,32 @@ fn repair(pool: &WindowsNodePool, pause: Option<Pause>, member: &Member, since: 
     let wait = SignedDuration::try_from(remediation.not_ready_after()).ok();
     let at = wait.and_then(|wait| since.checked_add(wait).ok());
     match at {
-        Some(at) if at > now => format!(", repaired from {} on", minute(at)),
         _ if candidate.held => ", not repaired: it is on hold".into(),
         _ if candidate.grant == Some(GrantType::Repair) => ", being repaired".into(),
+        Some(at) if at > now => format!(", repaired from {} on", shown(at)),
         _ if candidate.waits_until.is_some_and(|until| until > now) => {
-            format!(", the last attempt failed, next one {}", candidate.waits_until.map(minute).unwrap_or_default())
+            format!(", the last attempt failed, next one {}", candidate.waits_until.map(shown).unwrap_or_default())
         }
         Some(_) => ", waits for its turn to be repaired (provisioning.maxConcurrent)".into(),
         None => String::new(),
     }
 }
 
+/// Nodes whose entries lead elsewhere by now: to no host, to another machine, or to one with another host key than they declare.
+fn misled(seen: &ObservedPool<'_>) -> Option<Trouble> {
+    let refused =
+        |m: &'_ Member| Some((m.candidate.name.clone(), m.instance.status.as_ref()?.address_failures.clone()?));
+    let refused: Vec<_> = seen.members.iter().filter_map(refused).collect();
+    let (name, failure) = refused.first()?;
+    let message = format!("the entry of {name} is refused: {}{}", failure.last_message, more(refused.len()));
+    Some(Trouble::new(&failure.last_reason, message))
+}
+
 /// The first drain that pods block.
 fn drain_blocked(seen: &ObservedPool<'_>) -> Option<Trouble> {
     seen.members.iter().find_map(|m| {
         let drain = m.instance.status.as_ref()?.operation.as_ref()?.drain.as_ref()?;
-        let since = drain.start_time.known().map(|t| format!(" since {}", minute(t))).unwrap_or_default();
+        let since = drain.start_time.known().map(|t| format!(" since {}", shown(t))).unwrap_or_default();
         let message = || format!("the drain of {} is blocked{since}: {}", m.candidate.name, drain.blockers.join("; "));
         (!drain.blockers.is_empty()).then(|| Trouble::new(reason::DRAIN_BLOCKED, message()))
     })
@@ -162,9 +179,4 @@ fn member<'a>(seen: &ObservedPool<'a>, name: &str) -> Option<&'a Member> {
 /// What is wrong with the first of these hosts.
 pub(super) fn first_failure(names: &[String], seen: &ObservedPool<'_>) -> String {
     names.first().and_then(|name| member(seen, name)).and_then(failure).unwrap_or_default()
-}
-
-/// A time as messages show it.
-pub(super) fn minute(at: Timestamp) -> String {
-    at.strftime("%Y-%m-%dT%H:%MZ").to_string()
 }

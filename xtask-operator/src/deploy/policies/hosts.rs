@@ -17,7 +17,8 @@ pub(super) const WICD_NODES: Policy = Policy {
             "allowed",
             r#"
                 ["windowsmachineconfig.openshift.io/version", "windowsmachineconfig.openshift.io/reboot-required",
-                 "windowsmachineconfig.openshift.io/drift", "windowsmachineconfig.openshift.io/maintenance-request"]
+                 "windowsmachineconfig.openshift.io/drift", "windowsmachineconfig.openshift.io/maintenance-request",
+                 "windowsmachineconfig.openshift.io/wicd-reported"]
             "#,
         ),
         named("before", "oldObject.metadata.?annotations.orValue({})"),
@@ -37,8 +38,8 @@ pub(super) const WICD_NODES: Policy = Policy {
                  variables.before.all(key, key in variables.allowed || key in variables.after))
             ",
             "of the annotations of its Node, wicd may change windowsmachineconfig.openshift.io/version, \
-              windowsmachineconfig.openshift.io/reboot-required, windowsmachineconfig.openshift.io/drift and \
-              windowsmachineconfig.openshift.io/maintenance-request alone",
+              windowsmachineconfig.openshift.io/reboot-required, windowsmachineconfig.openshift.io/drift, \
+              windowsmachineconfig.openshift.io/maintenance-request and windowsmachineconfig.openshift.io/wicd-reported alone",
         ),
         (
             r#"

@@ -476,7 +476,7 @@ fn old_keys_are_reported_beside_everything_else() {
         (
             false,
             Some(Standing { total: 2, ..Standing::default() }),
-            Some(("True", "AllKeysCurrent", "2 hosts accept the first key of their list")),
+            Some(("True", "AllKeysCurrent", "2 hosts accept the first key of the list")),
         ),
         (false, None, None),
     ] {

@@ -59,6 +59,48 @@ fn without_accounts(name: &str) -> Member {
     member
 }
 
+/// A node that does not work, and is being repaired.
+fn repairing(name: &str) -> Member {
+    let mut member = not_ready(name);
+    (member.candidate.begun, member.candidate.grant) = (true, Some(GrantType::Repair));
+    let operation = Operation { type_: GrantType::Repair, step: Step::Configure, ..Operation::default() };
+    status_of(&mut member).operation = Some(operation);
+    member
+}
+
+/// A node that waits for a restart.
+fn to_restart(name: &str) -> Member {
+    let mut member = ready(name);
+    member.candidate.wants_reboot = true;
+    member
+}
+
+/// A node of whose wicd nothing is heard.
+fn silent(name: &str) -> Member {
+    let mut member = ready(name);
+    let conditions = &mut status_of(&mut member).conditions;
+    api::conditions::set(conditions, kind::WICD_SILENT, Status::True, "NoReport", "", None, now());
+    member
+}
+
+/// A node whose entry leads to another machine by now.
+fn misled(name: &str) -> Member {
+    let mut member = ready(name);
+    status_of(&mut member).address_failures = Some(Failures {
+        last_reason: "NotThisMachine".into(),
+        last_message: "the machine at 10.0.0.9 is not h0".into(),
+        ..Failures::default()
+    });
+    member
+}
+
+/// A host that leaves, and could not be cleaned.
+fn stuck(name: &str) -> Member {
+    let mut member = failed(name);
+    member.candidate.leaving = true;
+    member
+}
+
 /// A pause until this second.
 fn until(second: i64) -> Rollout {
     Rollout { paused_until: Some(Timestamp::from_second(second).unwrap().into()), ..Rollout::default() }
@@ -91,41 +133,67 @@ fn the_worst_comes_first_with_the_host_the_time_and_what_follows() {
             vec![ready("h0"), failed("h1")],
             vec![],
             None,
-            "False True: 1 of 2 nodes Ready; 1 of 2 failed: h1: Connect: no answer within 15 s (since 2027-01-01T09:50Z)",
+            "False True: 1 of 2 nodes Ready; 1 of 2 failed: h1: Connect: no answer within 15 s (since 2027-01-01T09:50:12Z)",
         ),
         (
             vec![not_ready("h0"), ready("h1")],
             vec![],
             None,
-            "False True: 1 of 2 nodes Ready; not Ready: h0 since 2027-01-01T03:10Z, repaired from 2027-01-01T03:20Z on",
+            "False True: 1 of 2 nodes Ready; not Ready: h0 since 2027-01-01T03:10:30Z, repaired from 2027-01-01T03:20:30Z on",
         ),
         (
             vec![checked(not_ready("h0")), ready("h1")],
             vec![],
             None,
-            "False True: 1 of 2 nodes Ready; not Ready: h0 since 2027-01-01T03:10Z, left to MachineHealthCheck ns/c, which replaces its Machine",
+            "False True: 1 of 2 nodes Ready; not Ready: h0 since 2027-01-01T03:10:30Z, left to MachineHealthCheck ns/c, which replaces its Machine",
         ),
         (
             vec![draining("h0"), ready("h1")],
             vec![],
             None,
-            "Unknown True: 2 of 2 nodes Ready; the drain of h0 is blocked since 2027-01-01T03:20Z: shop/cart: its PodDisruptionBudget allows no \
+            "Unknown True: 2 of 2 nodes Ready; the drain of h0 is blocked since 2027-01-01T03:20:00Z: shop/cart: its PodDisruptionBudget allows no \
              eviction; h0: Drain, 2 pods left; 1 updating: h0",
         ),
         (
             vec![failed("h0"), not_ready("h1")],
             vec![conflict()],
             None,
-            "False True: 0 of 2 nodes Ready; 1 of 2 failed: h0: Connect: no answer within 15 s (since 2027-01-01T09:50Z); not Ready: h1 since \
-             2027-01-01T03:10Z, repaired from 2027-01-01T03:20Z on; host h1: address 10.0.0.0 port 22 already belongs to h0",
+            "False True: 0 of 2 nodes Ready; 1 of 2 failed: h0: Connect: no answer within 15 s (since 2027-01-01T09:50:12Z); not Ready: h1 since \
+             2027-01-01T03:10:30Z, repaired from 2027-01-01T03:20:30Z on; host h1: address 10.0.0.0 port 22 already belongs to h0",
         ),
         (
             vec![failed("h0"), ready("h1")],
             vec![source],
             None,
-            "False True: 1 of 2 nodes Ready; no answer; 1 of 2 failed: h0: Connect: no answer within 15 s (since 2027-01-01T09:50Z)",
+            "False True: 1 of 2 nodes Ready; no answer; 1 of 2 failed: h0: Connect: no answer within 15 s (since 2027-01-01T09:50:12Z)",
         ),
         (vec![held("h0"), ready("h1")], vec![], None, "True False: 2 of 2 nodes Ready; 1 on hold: h0"),
+        (
+            vec![repairing("h0"), ready("h1")],
+            vec![],
+            None,
+            "Unknown True: 1 of 2 nodes Ready; not Ready: h0 since 2027-01-01T03:10:30Z, being repaired; h0: Configure; 1 being repaired: h0",
+        ),
+        (vec![to_restart("h0"), ready("h1")], vec![], None, "True False: 2 of 2 nodes Ready; 1 to be restarted: h0"),
+        (
+            vec![silent("h0"), ready("h1")],
+            vec![],
+            None,
+            "True False: 2 of 2 nodes Ready; 1 without reports of wicd (WicdSilent): h0",
+        ),
+        (
+            vec![misled("h0"), ready("h1")],
+            vec![],
+            None,
+            "False True: 2 of 2 nodes Ready; the entry of h0 is refused: the machine at 10.0.0.9 is not h0",
+        ),
+        (
+            vec![ready("h0"), ready("h1"), stuck("h2"), failed("h3")],
+            vec![],
+            None,
+            "False True: 2 of 2 nodes Ready; 1 of 2 failed: h3: Connect: no answer within 15 s (since 2027-01-01T09:50:12Z); \
+             1 not removed: h2: Connect: no answer within 15 s (since 2027-01-01T09:50:12Z)",
+        ),
         (
             vec![without_accounts("h0"), ready("h1")],
             vec![],
@@ -147,6 +215,27 @@ fn the_worst_comes_first_with_the_host_the_time_and_what_follows() {
     ] {
         assert_eq!(columns(&pool(2), &members, &problems, keys), expected);
     }
+}
+
+#[test]
+fn a_repair_is_no_update() {
+    let status = described(&pool(2), &[repairing("h0"), ready("h1")], &[]);
+    let of = |type_| find(&status.conditions, type_).map(|c| (c.status.as_str(), c.reason.as_str())).unwrap();
+    assert_eq!((of(kind::UPDATING), of(kind::DEGRADED)), (("True", "Repairing"), ("True", "NodesNotReady")));
+    assert_eq!(status.updating_nodes, 0);
+}
+
+#[test]
+fn a_restart_that_waits_for_its_window_names_it() {
+    let opens = "2028-02-29T03:00:00Z".parse().unwrap();
+    let closed = Windows { open: false, closes: None, opens: Some(("night".into(), opens)) };
+    let (pool, course) = (pool(1), course(BlockedBy::None));
+    let status = described_in(&pool, &[to_restart("h0")], &[], &Decision::default(), &course, Ok(&closed), now());
+    let ready = find(&status.conditions, kind::READY).unwrap();
+    assert_eq!(
+        ready.message,
+        "1 of 1 nodes Ready; 1 to be restarted in a maintenance window: night opens at 2028-02-29T03:00:00Z: h0"
+    );
 }
 
 #[test]

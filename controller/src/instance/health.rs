@@ -1,0 +1,85 @@
+//! Keeps the conditions of a node's host true between operations: a host of which kubelet is not heard any more, or that is back, is tried at once,
+//! and wicd is missed when it reports nothing. The host is not changed.
+
+use std::time::{Duration, Instant};
+
+use api::{
+    conditions::{self, Status, kind},
+    names::key,
+};
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+
+use super::{address::look_there, error::StepError, look, scope::Scope};
+use crate::clock;
+use crate::events::EventReason;
+use wnp_core::{
+    node::{
+        is_unheard, ready,
+        silence::{next_look, silence},
+    },
+    operation::identity::Purpose,
+    status::instance::{answers_without_kubelet, follow_node, is_untried},
+};
+
+/// Notes what the Node shows of its host. While an operation goes on, its steps say more, unless it waits after a failure.
+pub(super) fn follow(scope: &mut Scope) {
+    if scope.status.operation.is_some() && scope.status.failures.is_none() {
+        return;
+    }
+    let uid = scope.status.node_ref.as_ref().map(|r| r.uid.clone());
+    let Some(node) = scope.cx.node(&scope.name()).filter(|n| uid.is_some() && n.uid() == uid) else { return };
+    let (is_ready, _, says) = ready(&node);
+    let generation = scope.instance.metadata.generation;
+    follow_node(&mut scope.status, (is_ready, is_unheard(&node)), &says, generation, clock::now());
+}
+
+/// Tries a host of which it is not known whether it answers. Returns how long that waits, if it does.
+pub(super) async fn try_host(scope: &mut Scope, node: &Node) -> Result<Option<Duration>, StepError> {
+    if !is_untried(&scope.status) {
+        return Ok(None);
+    }
+    let _one_of_few = match look::place(scope) {
+        Ok(place) => place,
+        Err(wait) => return Ok(Some(wait)),
+    };
+    let address = scope.instance.spec.host.address.clone();
+    match look::in_time(&address, look_there(scope, Purpose::Keep, false)).await {
+        Ok(()) if is_unheard(node) => {
+            answers_without_kubelet(&mut scope.status, scope.instance.metadata.generation, clock::now());
+        }
+        Ok(()) => scope.mark_reachable(),
+        Err(error @ StepError::Api { .. }) => return Err(error),
+        Err(error) => {
+            scope.mark_unreachable(&error);
+            scope.cx.process.metrics.failed(&scope.instance.spec.pool_ref.name, &error.reason());
+        }
+    }
+    Ok(None)
+}
+
+/// Reports a wicd that is silent. Returns when the next look at it is due.
+pub(super) fn miss_wicd(scope: &mut Scope, node: &Node, now: Instant) -> Option<Duration> {
+    let (name, conditions) = (scope.name(), &mut scope.status.conditions);
+    let Some(reported) = node.annotations().get(key::WICD_REPORTED).filter(|_| ready(node).0) else {
+        scope.cx.wicd.reports.forget(&name);
+        conditions::remove(conditions, kind::WICD_SILENT);
+        return None;
+    };
+    let unchanged = scope.cx.wicd.reports.unchanged(&name, reported, now);
+    let told = conditions::find(conditions, kind::WICD_SILENT).map(|c| c.message.clone());
+    let Some(message) = silence(reported, unchanged, told.as_deref()) else {
+        conditions::remove(conditions, kind::WICD_SILENT);
+        return Some(next_look(false));
+    };
+    let generation = scope.instance.metadata.generation;
+    conditions::set(conditions, kind::WICD_SILENT, Status::True, "NoReport", &message, generation, clock::now());
+    if told.is_none() {
+        scope.cx.events.say(&*scope.instance, EventReason::WicdSilent, "Keep", &message);
+    }
+    Some(next_look(true))
+}
+
+#[cfg(test)]
+#[path = "health_tests.rs"]
+mod tests;

@@ -1,0 +1,191 @@
+use api::{WindowsInstance, conditions::find};
+use serde_json::{Value, json};
+
+use super::{super::test_bed::Bed, *};
+
+/// The status of a node of the version `1-a`, with these conditions: type, status, reason.
+fn status(bed: &Bed, conditions: &[(&str, &str, &str)], more: &Value) -> Value {
+    let conditions: Vec<Value> = conditions
+        .iter()
+        .map(|(type_, status, reason)| {
+            json!({"type": type_, "status": status, "reason": reason, "message": "",
+                "lastTransitionTime": "2026-01-01T00:00:00Z"})
+        })
+        .collect();
+    let shown = bed.host.host_key();
+    let fingerprint = shown.fingerprint(russh::keys::HashAlg::Sha256).to_string();
+    let mut status = json!({
+        "currentVersion": "1-a",
+        "nodeRef": {"name": "win-1", "uid": "n-1"},
+        "provenAt": {"address": bed.host.address(), "port": bed.host.port()},
+        "hostKey": {"keyType": "ssh-ed25519", "publicKey": shown.to_openssh().unwrap().split(' ').nth(1), "fingerprint": fingerprint},
+        "conditions": conditions,
+    });
+    status.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    status
+}
+
+/// Reconciles an instance without a grant, and returns the status that it stores last.
+async fn reconciled(bed: &Bed, instance: WindowsInstance) -> api::WindowsInstanceStatus {
+    let mut scope = bed.scope(instance);
+    let done = Box::pin(super::super::act(&mut scope)).await;
+    done.unwrap();
+    scope.status
+}
+
+fn condition(status: &api::WindowsInstanceStatus, type_: &str) -> (String, String) {
+    find(&status.conditions, type_).map(|c| (c.status.clone(), c.reason.clone())).unwrap_or_default()
+}
+
+fn says(status: &api::WindowsInstanceStatus) -> String {
+    find(&status.conditions, kind::READY).map(|c| c.message.clone()).unwrap_or_default()
+}
+
+/// What was seen of a host before its kubelet stopped says nothing of now, nor does what was seen before its Node was Ready again.
+#[tokio::test]
+async fn a_host_is_tried_when_kubelet_stops_and_when_its_node_is_ready_again() {
+    let failures = json!({"failures": {"count": 8, "lastReason": "ConnectRefused", "lastMessage": "refuses connections",
+        "nextRetryTime": jiff::Timestamp::now() + jiff::SignedDuration::from_mins(9)}});
+    let (healthy, unhealthy) = (("NodeHealthy", "True", "NodeReady"), ("NodeHealthy", "False", "NodeNotReady"));
+    let (reached, refused) = (("Reachable", "True", "Connected"), ("Reachable", "False", "ConnectRefused"));
+    // The Node, what is known, whether the host answers; then how often it is tried, Reachable, words of Ready, failures.
+    for (about, node, known, answers, tried, reachable, words, fails) in [
+        ("kubelet works", "True", [healthy, reached], true, 0, ("True", "Connected"), "", false),
+        (
+            "it is off",
+            "Unknown",
+            [healthy, reached],
+            false,
+            1,
+            ("False", "ConnectRefused"),
+            "does not answer either",
+            false,
+        ),
+        (
+            "kubelet alone has stopped",
+            "Unknown",
+            [healthy, reached],
+            true,
+            1,
+            ("True", "AnswersWithoutKubelet"),
+            "the host answers over SSH",
+            false,
+        ),
+        (
+            "it was off before",
+            "Unknown",
+            [unhealthy, refused],
+            false,
+            0,
+            ("False", "ConnectRefused"),
+            "does not answer",
+            true,
+        ),
+        ("it is back", "True", [unhealthy, refused], true, 1, ("True", "Connected"), "", false),
+        ("its Node is back alone", "True", [unhealthy, refused], false, 1, ("False", "ConnectRefused"), "", false),
+        ("its SSH server alone is off", "True", [healthy, refused], false, 0, ("False", "ConnectRefused"), "", true),
+    ] {
+        let mut bed = Bed::new().await;
+        bed.node_that_is(node, "n-1", &bed.host.address().to_string(), &json!({}));
+        let more = if known.contains(&refused) { failures.clone() } else { json!({}) };
+        let mut instance = bed.instance(&json!({}), &json!({}), &status(&bed, &known, &more));
+        if !answers {
+            let gone = std::net::TcpListener::bind((bed.host.address(), 0)).unwrap();
+            let port = i32::from(gone.local_addr().unwrap().port());
+            instance.spec.host.port = port;
+            instance.status.as_mut().unwrap().proven_at.as_mut().unwrap().port = port;
+        }
+        let before = bed.cx.hosts.operator.traffic.connections.get();
+        let status = reconciled(&bed, instance).await;
+        assert_eq!(bed.cx.hosts.operator.traffic.connections.get() - before, tried, "{about}");
+        let found = condition(&status, kind::REACHABLE);
+        assert_eq!((found.0.as_str(), found.1.as_str()), reachable, "{about}");
+        assert!(says(&status).contains(words), "{about}: {}", says(&status));
+        assert_eq!(status.failures.is_some(), fails, "{about}");
+    }
+}
+
+/// An operation that waits after a failure goes on at once when the host is back.
+#[tokio::test]
+async fn a_host_that_is_back_ends_the_wait_of_its_operation() {
+    let mut bed = Bed::new().await;
+    bed.node_that_is("True", "n-1", &bed.host.address().to_string(), &json!({}));
+    let later = (jiff::Timestamp::now() + jiff::SignedDuration::from_mins(9)).to_string();
+    let more = json!({
+        "failures": {"count": 3, "lastReason": "ConnectRefused", "lastMessage": "x", "nextRetryTime": later},
+        "operation": {"id": "g-1", "type": "Update", "step": "Connect", "changed": true, "epoch": 1,
+            "startTime": "2026-01-01T00:00:00Z", "stepStartTime": "2026-01-01T00:00:00Z"},
+    });
+    for (was, waits) in [("False", false), ("True", true)] {
+        let known = [("NodeHealthy", was, "x"), ("Reachable", "False", "ConnectRefused")];
+        let mut scope = bed.scope(bed.instance(&json!({}), &json!({}), &status(&bed, &known, &more)));
+        follow(&mut scope);
+        let failures = scope.status.failures.expect("the operation has not succeeded yet");
+        assert_eq!(failures.next_retry_time.is_some(), waits, "{was}");
+    }
+}
+
+/// The host key of an entry is compared with the one that the host has proven as soon as it is written, and not in the night of the next repair.
+#[tokio::test]
+async fn a_wrong_host_key_in_an_entry_is_told_at_once() {
+    const OTHER: &str = "SHA256:AAAAvezndPv/ARoIadVY98vAC0g+P/5633yTC4d/wXE";
+    let mut bed = Bed::new().await;
+    bed.node_that_is("True", "n-1", &bed.host.address().to_string(), &json!({}));
+    let known = [("NodeHealthy", "True", "NodeReady"), ("Reachable", "True", "Connected")];
+    let mut instance = bed.instance(&json!({}), &json!({}), &status(&bed, &known, &json!({})));
+    instance.spec.host.host_key = Some(OTHER.into());
+    let told = reconciled(&bed, instance.clone()).await;
+    let pinned = told.host_key.clone().unwrap().fingerprint;
+    assert_eq!(condition(&told, kind::REACHABLE), ("False".to_owned(), "HostKeyMismatch".to_owned()));
+    let text = says(&told);
+    assert!(text.contains("its entry is refused") && text.contains(OTHER) && text.contains(&pinned), "{text}");
+    assert!(text.contains("trust-host-key win-1"), "the remedy names the host: {text}");
+
+    // It is corrected.
+    instance.status = Some(told);
+    instance.spec.host.host_key = Some(pinned);
+    let told = reconciled(&bed, instance).await;
+    assert_eq!(condition(&told, kind::REACHABLE), ("True".to_owned(), "Connected".to_owned()));
+    assert!(told.address_failures.is_none() && !says(&told).contains("refused"), "{}", says(&told));
+}
+
+/// A daemon that is stopped for good reports nothing, while everything else looks well.
+#[tokio::test]
+async fn a_wicd_that_reports_nothing_is_missed() {
+    let bed = Bed::new().await;
+    let mut scope = bed.scope(bed.instance(&json!({}), &json!({}), &status(&bed, &[], &json!({}))));
+    let node = |ready: &str, reported: Option<&str>| -> Node {
+        let annotations: std::collections::BTreeMap<_, _> =
+            reported.map(|at| (key::WICD_REPORTED, at)).into_iter().collect();
+        serde_json::from_value(json!({"metadata": {"name": "win-1", "annotations": annotations},
+            "status": {"conditions": [{"type": "Ready", "status": ready}]}}))
+        .unwrap()
+    };
+    let (first, second) = ("2027-01-15T02:00:00Z", "2027-01-15T02:10:00Z");
+    let begin = Instant::now();
+    let at = |minutes| begin + Duration::from_mins(minutes);
+    let silent = |scope: &Scope| conditions::is_true(&scope.status.conditions, kind::WICD_SILENT);
+
+    assert!(miss_wicd(&mut scope, &node("True", Some(first)), at(0)).is_some() && !silent(&scope));
+    miss_wicd(&mut scope, &node("True", Some(first)), at(29));
+    assert!(!silent(&scope));
+    miss_wicd(&mut scope, &node("True", Some(first)), at(30));
+    assert!(silent(&scope), "three reports did not come");
+    let message = find(&scope.status.conditions, kind::WICD_SILENT).unwrap().message.clone();
+    assert!(message.contains(api::host::WICD_SERVICE) && message.contains(first), "{message}");
+
+    // The operator starts again.
+    scope.cx.wicd.reports.forget("win-1");
+    miss_wicd(&mut scope, &node("True", Some(first)), at(31));
+    assert!(silent(&scope), "it does not forget what was told");
+    miss_wicd(&mut scope, &node("True", Some(second)), at(31));
+    assert!(!silent(&scope), "it reports again");
+
+    // A host that is off reports nothing, and is told otherwise. When it is back, wicd has time to report.
+    assert_eq!(miss_wicd(&mut scope, &node("Unknown", Some(second)), at(71)), None);
+    miss_wicd(&mut scope, &node("True", Some(second)), at(72));
+    assert!(!silent(&scope));
+    // That of an older release reports nothing at all.
+    assert_eq!(miss_wicd(&mut scope, &node("True", None), at(112)), None);
+    assert!(!silent(&scope));
+}

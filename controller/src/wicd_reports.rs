@@ -1,0 +1,29 @@
+//! Last reports of the hosts' daemons, by the clock of this process: a host may have any clock.
+
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+
+/// Last report of each node, and when it was first seen.
+#[derive(Default)]
+pub(crate) struct WicdReports(Mutex<HashMap<String, (String, Instant)>>);
+
+impl WicdReports {
+    /// Notes the last report of a node, and returns for how long it has been the last one.
+    pub(crate) fn unchanged(&self, node: &str, reported: &str, now: Instant) -> Duration {
+        let mut seen = self.0.lock();
+        let (last, since) = seen.entry(node.to_owned()).or_insert_with(|| (reported.to_owned(), now));
+        if last != reported {
+            (*last, *since) = (reported.to_owned(), now);
+        }
+        now.duration_since(*since)
+    }
+
+    /// Forgets a node that is not expected to report.
+    pub(crate) fn forget(&self, node: &str) {
+        self.0.lock().remove(node);
+    }
+}

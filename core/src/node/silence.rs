@@ -1,0 +1,53 @@
+//! Silence of wicd. A daemon that is stopped reports no drift, no wish for a restart and no version: all looks well. Pure.
+
+use std::time::Duration;
+
+use api::{
+    host::{REPORT_INTERVAL, WICD_SERVICE},
+    text::line,
+};
+
+/// Time without a new report after which wicd counts as silent: three reports did not come.
+const SILENT_AFTER: Duration = REPORT_INTERVAL.saturating_mul(3);
+/// Interval at which a daemon that is silent is looked for.
+const LOOK_AGAIN: Duration = Duration::from_mins(1);
+/// Longest text of a report that is shown.
+const MOST_TEXT: usize = 40;
+
+/// Message about a daemon that is silent, or `None` if it is not. `reported` is the last report, `unchanged` for how long this process has seen it on a
+/// Ready Node, and `told` the message that stands: a process that has just started goes by it.
+pub fn silence(reported: &str, unchanged: Duration, told: Option<&str>) -> Option<String> {
+    let message = format!(
+        "wicd, the daemon of the host, last reported at {}, and kubelet works: until it reports again, no drift is restored, no version followed and no certificate renewed. On the host, start the service {WICD_SERVICE}; its log is in C:\\var\\log\\wicd",
+        line(reported, MOST_TEXT)
+    );
+    (unchanged >= SILENT_AFTER || told == Some(message.as_str())).then_some(message)
+}
+
+/// Wait until the next look at a daemon: no event comes with a report that does not come.
+pub fn next_look(is_silent: bool) -> Duration {
+    if is_silent { LOOK_AGAIN } else { REPORT_INTERVAL }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_daemon_is_silent_once_three_reports_did_not_come() {
+        let (first, second) = ("2027-01-15T02:00:00Z", "2027-01-15T02:10:00Z");
+        let told = silence(first, Duration::from_hours(1), None).unwrap();
+        for (about, reported, minutes, told, expected) in [
+            ("it has just reported", first, 0, None, false),
+            ("two are missing", first, 29, None, false),
+            ("three are missing", first, 30, None, true),
+            ("it was told, and the operator has just started", first, 0, Some(&*told), true),
+            ("it has reported since it was told", second, 0, Some(&*told), false),
+        ] {
+            let is_silent = silence(reported, Duration::from_mins(minutes), told).is_some();
+            assert_eq!(is_silent, expected, "{about}");
+        }
+        let hostile = silence(&"\u{202e}x".repeat(5_000), Duration::from_hours(1), None).unwrap();
+        assert!(hostile.len() < 400 && !hostile.contains('\u{202e}'), "{hostile}");
+    }
+}

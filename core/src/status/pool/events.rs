@@ -1,0 +1,164 @@
+//! Events of a pool that follow from one status to the next. Pure.
+
+use api::{
+    WindowsNodePoolStatus,
+    conditions::{find, kind, reason},
+    events::EventReason,
+};
+
+/// Reasons for which changes of a pool wait: for a person or for a time.
+const WAITS: [&str; 6] = [
+    "InvalidWindow",
+    reason::FAILURE_LIMIT_REACHED,
+    reason::PAUSED,
+    reason::WAITING_FOR_WINDOW,
+    reason::WAITING_FOR_APPROVAL,
+    reason::BLOCKED_BY_CORDON,
+];
+
+/// Events with which a pool goes from one status to the next, each with its note.
+pub fn events(before: &WindowsNodePoolStatus, next: &WindowsNodePoolStatus) -> Vec<(EventReason, String)> {
+    let began_to_wait = WAITS.iter().filter_map(|why| {
+        let message = wait(next, why).filter(|_| wait(before, why).is_none())?;
+        Some((EventReason::Waits(why), message))
+    });
+    rollout(before, next).into_iter().chain(began_to_wait).collect()
+}
+
+/// Message of the conditions that have this reason: the longest one says most.
+fn wait(status: &WindowsNodePoolStatus, why: &str) -> Option<String> {
+    let conditions = [kind::PAUSED, kind::UPDATED, kind::UPDATING, kind::STALLED].iter();
+    let with_reason = conditions.filter_map(|type_| find(&status.conditions, type_).filter(|c| c.reason == why));
+    with_reason.map(|c| c.message.clone()).max_by_key(String::len)
+}
+
+/// Beginning, taking back and end of a change to another version.
+fn rollout(before: &WindowsNodePoolStatus, next: &WindowsNodePoolStatus) -> Option<(EventReason, String)> {
+    let (was, now) = (before.rollout.as_ref(), next.rollout.as_ref()?);
+    let to = &now.to_version;
+    let Some(was) = was.filter(|was| was.to_version == *to) else {
+        // A change that is taken back goes on from what nodes follow, and not from what the rollout before began with.
+        let others: Vec<_> = next.versions.iter().filter(|v| v.version != *to).collect();
+        let nodes = |n: i32| super::number(n.unsigned_abs(), "node");
+        let change = match others.as_slice() {
+            [] => return None,
+            [from] => {
+                let verb = if from.nodes == 1 { "changes" } else { "change" };
+                format!("{} {verb} from version {} to version {to}", nodes(from.nodes), from.version)
+            }
+            many => {
+                let from: Vec<_> = many.iter().map(|v| format!("{} from {}", nodes(v.nodes), v.version)).collect();
+                format!("nodes change to version {to}: {}", from.join(", "))
+            }
+        };
+        let is_back = now.from_version.as_ref() == Some(to);
+        let note = if is_back { format!("{change}; the change before is taken back") } else { change };
+        return (!now.completed).then_some((EventReason::RolloutStarted, note));
+    };
+    if now.rolled_back && !was.rolled_back {
+        let from = now.from_version.as_deref().unwrap_or("the version before");
+        let note = format!("too many nodes failed to follow version {to}; all return to {from}");
+        return Some((EventReason::RolledBack, note));
+    }
+    let is_over = now.completed && !was.completed;
+    is_over.then(|| (EventReason::RolloutCompleted, format!("all nodes follow version {to}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn status(rollout: &Value, versions: &[(&str, i32)], conditions: &Value) -> WindowsNodePoolStatus {
+        let versions: Vec<Value> = versions.iter().map(|(v, n)| json!({"version": v, "nodes": n})).collect();
+        serde_json::from_value(json!({"rollout": rollout, "versions": versions, "conditions": conditions})).unwrap()
+    }
+
+    #[test]
+    fn a_rollout_begins_with_what_nodes_follow() {
+        let of = |from: Option<&str>, to: &str, completed: bool, rolled_back: bool| {
+            json!({"fromVersion": from, "toVersion": to, "completed": completed, "rolledBack": rolled_back,
+                "startTime": "2027-01-01T00:00:00Z"})
+        };
+        let a = || of(None, "a", true, false);
+        for (about, before, next, versions, expected) in [
+            (
+                "it begins",
+                a(),
+                of(Some("a"), "b", false, false),
+                &[("a", 3)][..],
+                Some("3 nodes change from version a to version b"),
+            ),
+            (
+                "it is taken back",
+                of(Some("a"), "b", false, false),
+                of(Some("a"), "a", false, false),
+                &[("a", 2), ("b", 1)],
+                Some("1 node changes from version b to version a; the change before is taken back"),
+            ),
+            (
+                "it is taken back before the first node",
+                of(Some("a"), "b", false, false),
+                of(Some("a"), "a", false, false),
+                &[("a", 3)],
+                None,
+            ),
+            (
+                "another one while some are on their way",
+                of(Some("a"), "b", false, false),
+                of(Some("a"), "c", false, false),
+                &[("a", 1), ("b", 49)],
+                Some("nodes change to version c: 1 node from a, 49 nodes from b"),
+            ),
+            ("no node is there yet", Value::Null, of(None, "b", true, false), &[], None),
+            ("it goes on", of(Some("a"), "b", false, false), of(Some("a"), "b", false, false), &[("a", 1)], None),
+            (
+                "it is over",
+                of(Some("a"), "b", false, false),
+                of(Some("a"), "b", true, false),
+                &[("b", 1)],
+                Some("all nodes follow version b"),
+            ),
+            (
+                "all go back",
+                of(Some("a"), "b", false, false),
+                of(Some("a"), "b", false, true),
+                &[("a", 1)],
+                Some("too many nodes failed to follow version b; all return to a"),
+            ),
+        ] {
+            let (before, next) = (status(&before, &[], &json!([])), status(&next, versions, &json!([])));
+            let notes: Vec<String> = events(&before, &next).into_iter().map(|(_, note)| note).collect();
+            assert_eq!(notes, expected.into_iter().collect::<Vec<_>>(), "{about}");
+        }
+    }
+
+    #[test]
+    fn a_wait_is_one_event_when_it_begins() {
+        let with = |type_: &str, why: &str, message: &str| {
+            status(
+                &Value::Null,
+                &[],
+                &json!([{"type": type_, "status": "False", "reason": why, "message": message,
+                "lastTransitionTime": "2027-01-01T00:00:00Z"}]),
+            )
+        };
+        let none = WindowsNodePoolStatus::default();
+        for (why, level) in [
+            ("Paused", "Normal"),
+            ("WaitingForWindow", "Normal"),
+            ("WaitingForApproval", "Warning"),
+            ("BlockedByCordon", "Warning"),
+            ("InvalidWindow", "Warning"),
+            ("FailureLimitReached", "Warning"),
+        ] {
+            let waits = with("Updating", why, "waits for x");
+            let found = events(&none, &waits);
+            let words: Vec<_> = found.iter().map(|(e, note)| (e.as_str(), e.level().as_str(), note.as_str())).collect();
+            assert_eq!(words, [(why, level, "waits for x")]);
+            assert_eq!(events(&waits, &with("Updating", why, "waits for y")), [], "{why}: it goes on");
+        }
+        assert_eq!(events(&none, &with("Updating", "RollingOut", "x")), [], "that is no wait");
+    }
+}
