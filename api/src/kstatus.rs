@@ -32,7 +32,7 @@ impl Kstatus {
             return Self::Failed;
         }
         match find(conditions, kind::READY).map(|c| c.status.as_str()) {
-            Some("False") => Self::InProgress,
+            Some("False" | "Unknown") => Self::InProgress,
             _ => Self::Current,
         }
     }

@@ -259,7 +259,7 @@ async fn one_leads_stops_when_asked_to_and_yields_when_it_slept() -> Result<()> 
     sleeper.signal("CONT")?;
     let code = ended(&mut sleeper, crate::fleet::LIMIT).await?;
     ensure!(code.is_some_and(|c| c != 0), "it ended with {code:?}");
-    ensure!(sleeper.log().contains("was lost to"), "{}", sleeper.log());
+    ensure!(sleeper.log().contains("so that two operators never act at once"), "{}", sleeper.log());
     world.operator.check()?;
     let now = status(&world.instance("slept").await?.context("no instance")?);
     ensure!(now.current_version == joined.current_version && now.failures.is_none(), "the sleeper did harm: {now:?}");
