@@ -172,8 +172,8 @@ pub const CHECKS: &[Check] = &[
     takeover("key", "The Secret with the private key can be read.", "../guide/from-wmco.md#1-before-you-begin"),
     takeover(
         "nodes",
-        "Each node of WMCO has its version and its host key.",
-        "../guide/from-wmco.md#what-a-node-has-and-what-it-would-lose",
+        "Each node of WMCO has its version, and its host key is on record: on the Node, in the ConfigMap `windows-ssh-host-keys` or in a pool.",
+        "../guide/from-wmco.md#host-keys",
     ),
     takeover(
         "users",

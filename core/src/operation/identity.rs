@@ -180,7 +180,7 @@ pub enum Refusal {
     },
     /// There is no record of the host key of a host that is a node.
     #[error(
-        "the Node {name} exists, but the host key of its host is not on record; the operator does not trust the first key that the host at {address} shows{}. For all hosts of the pool, list their keys in a Secret: ssh.knownHostsSecretRef with ssh.hostKeyPolicy Strict; or, for nodes of the Windows Machine Config Operator on a trusted network, set ssh.hostKeyPolicy to TrustOnAdoption. For this host, compare the key on its console and {}; or, if the Node is a leftover of before, delete it: kubectl delete node {name}",
+        "the Node {name} exists, but the host key of its host is not on record; the operator does not trust the first key that the host at {address} shows{}. For all hosts of the pool, list their keys in a Secret: ssh.knownHostsSecretRef with ssh.hostKeyPolicy Strict; or, for nodes of the Windows Machine Config Operator on a trusted network, set ssh.hostKeyPolicy to TrustOnAdoption. For this host alone, declare hostKey in its entry, if its list has that field, or compare the key on its console and {}; or, if the Node is a leftover of before, delete it: kubectl delete node {name}",
         shown.as_ref().map(|key| format!(", {key}")).unwrap_or_default(), Act::TrustHostKey(name, shown.as_deref().unwrap_or(FINGERPRINT))
     )]
     KeyUnproven {
