@@ -141,6 +141,12 @@ async fn a_wrong_host_key_in_an_entry_is_told_at_once() {
     assert!(text.contains("its entry is refused") && text.contains(OTHER) && text.contains(&pinned), "{text}");
     assert!(text.contains("trust-host-key win-1"), "the remedy names the host: {text}");
 
+    // It is changed to another wrong one, which is no reason to wait.
+    let other = OTHER.replace("AAAA", "BBBB");
+    (instance.status, instance.spec.host.host_key) = (Some(told), Some(other.clone()));
+    let told = reconciled(&bed, instance.clone()).await;
+    assert!(says(&told).contains(&other), "{}", says(&told));
+
     // It is corrected.
     instance.status = Some(told);
     instance.spec.host.host_key = Some(pinned);
