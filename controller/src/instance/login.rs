@@ -40,7 +40,8 @@ pub(super) async fn login(
     let check = check(cx, source, &host.address, host.port, since).await?;
     // A host that is a node was seen before: its key is not believed for being the first that is seen now.
     if node.is_some() && check == HostKeyCheck::TrustOnFirstUse {
-        let shown = shown_key(cx, instance, pool).await;
+        // In a box: it is large, and rare.
+        let shown = Box::pin(shown_key(cx, instance, pool)).await;
         return Err(Refusal::KeyUnproven { name, address: host.address.clone(), shown }.into());
     }
     credentials(cx, instance, pool, check).await
