@@ -183,11 +183,11 @@ async fn a_wicd_that_reports_nothing_is_missed() {
     // The operator starts again.
     scope.cx.wicd.reports.forget("win-1");
     miss_wicd(&mut scope, &node("True", Some(first)), at(31));
-    assert!(silent(&scope), "it does not forget what was told");
+    assert!(silent(&scope), "it does not forget what was reported");
     miss_wicd(&mut scope, &node("True", Some(second)), at(31));
     assert!(!silent(&scope), "it reports again");
 
-    // A host that is off reports nothing, and is told otherwise. When it is back, wicd has time to report.
+    // A host that is off reports nothing, which another condition reports. When it is back, wicd has time to report.
     assert_eq!(miss_wicd(&mut scope, &node("Unknown", Some(second)), at(71)), None);
     miss_wicd(&mut scope, &node("True", Some(second)), at(72));
     assert!(!silent(&scope));
