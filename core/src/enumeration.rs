@@ -1,4 +1,4 @@
-//! Names in a message, which must not grow with their number.
+//! Names and numbers in a message, which must not grow with their number.
 
 /// The first names of a list, and how many more there are.
 pub(crate) fn first_names(names: &[String]) -> String {
@@ -7,4 +7,9 @@ pub(crate) fn first_names(names: &[String]) -> String {
         0..=3 => shown,
         n => format!("{shown} and {} more", n - 3),
     }
+}
+
+/// A number with its noun: `1 host`, `2 hosts`.
+pub fn counted(n: usize, noun: &str) -> String {
+    if n == 1 { format!("1 {noun}") } else { format!("{n} {noun}s") }
 }

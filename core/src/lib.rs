@@ -16,7 +16,7 @@ pub mod acts;
 pub mod backoff;
 pub mod csr;
 pub mod drain;
-mod enumeration;
+pub mod enumeration;
 #[cfg(test)]
 mod golden_tests;
 pub mod inventory;

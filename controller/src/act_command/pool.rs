@@ -13,7 +13,7 @@ use super::{
     decision::{Change, Decided, Refusal},
     keeper,
 };
-use wnp_core::acts;
+use wnp_core::{acts, enumeration::counted};
 
 /// Longest text of another author that is repeated.
 const MOST: usize = 128;
@@ -52,7 +52,7 @@ fn waiting_removals(status: &WindowsNodePoolStatus) -> usize {
 }
 
 fn hosts(number: usize) -> String {
-    if number == 1 { "1 host".into() } else { format!("{number} hosts") }
+    counted(number, "host")
 }
 
 /// Approves what waits: this version, so many removals, or the one of both that waits. `members` are the names of the pool's instances.

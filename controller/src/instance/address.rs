@@ -101,8 +101,9 @@ async fn verify_place(scope: &mut Scope) -> Result<Option<Duration>, StepError> 
         }
         return Ok(None);
     }
-    if let Some(wait) = scope.status.address_failures.as_ref().and_then(|f| until(f, scope.cx.process.args.backoff_max))
-    {
+    // An entry that was changed since is verified at once.
+    let same = scope.status.address_failures.as_ref().filter(|f| f.host_digest == Some(scope.host_digest()));
+    if let Some(wait) = same.and_then(|f| until(f, scope.cx.process.args.backoff_max)) {
         return Ok(Some(wait));
     }
     let _one_of_few = match look::place(scope) {
@@ -114,12 +115,8 @@ async fn verify_place(scope: &mut Scope) -> Result<Option<Duration>, StepError> 
     match look::in_time(&host.address, look_there(scope, Purpose::Keep, false)).await {
         Ok(()) => {
             scope.mark_reachable();
-            let key = if known.is_some() {
-                "the host key that its entry declares, its known"
-            } else {
-                "its known host key and"
-            };
-            let note = format!("the host answers at {place} with {key} machine id");
+            let key = if known.is_some() { "the host key that its entry declares" } else { "its known host key" };
+            let note = format!("the host answers at {place} with {key} and its known machine id");
             scope.cx.events.say(&*scope.instance, EventReason::AddressVerified, Step::VerifyAddress.as_str(), &note);
             Ok(None)
         }

@@ -770,3 +770,41 @@ async fn a_node_that_has_lost_its_way_to_the_api_server_is_repaired() {
     world.grant("repair-1", GrantType::Repair, &version, &json!({"disruption": "Reboot"}));
     world.works_until("it is restarted", |w| w.bed.host.boots() > boots).await;
 }
+
+/// Who reads a failure looks for its cause where the message says that it is.
+#[tokio::test]
+async fn a_failure_names_its_cause() {
+    let failure = |w: &World| {
+        let failures = w.instance().map(|i| i["status"]["failures"].clone()).unwrap_or_default();
+        (failures["lastReason"].as_str().unwrap_or_default().to_owned(), failures["lastMessage"].to_string())
+    };
+    let join = |w: &World| {
+        let version = w.publish(110);
+        w.grant("join-1", GrantType::Provision, &version, &json!({}));
+    };
+
+    // The operator's own file: every host would be blamed.
+    let mut world = World::new().await;
+    join(&world);
+    world.bed.damage_payload();
+    world.works_until("it cannot be sent what is damaged", |w| !failure(w).0.is_empty()).await;
+    let (reason, message) = failure(&world);
+    assert!(reason == "PayloadInvalid" && message.contains("kubelet"), "{reason}: {message}");
+
+    // The line, while a program runs on the host.
+    let mut world = World::new().await;
+    join(&world);
+    let host = world.bed.host.clone();
+    host.fault(Fault::HangInCommand);
+    let cut = tokio::spawn(async move {
+        while host.stats().processes == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        host.fault(Fault::Refuse);
+    });
+    world.works_until("its connection breaks", |w| !failure(w).0.is_empty()).await;
+    cut.await.unwrap();
+    let (reason, message) = failure(&world);
+    assert_eq!(reason, "Disconnected", "{message}");
+    assert!(message.contains("broke") && message.contains("check whether the host restarts"), "{message}");
+}

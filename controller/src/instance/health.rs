@@ -58,7 +58,7 @@ pub(super) async fn try_host(scope: &mut Scope, node: &Node) -> Result<Option<Du
     Ok(None)
 }
 
-/// Reports a wicd that is silent. Returns when the next look at it is due.
+/// Reports a wicd that is silent. Returns when it is checked next.
 pub(super) fn miss_wicd(scope: &mut Scope, node: &Node, now: Instant) -> Option<Duration> {
     let (name, conditions) = (scope.name(), &mut scope.status.conditions);
     let Some(reported) = node.annotations().get(key::WICD_REPORTED).filter(|_| ready(node).0) else {

@@ -141,6 +141,12 @@ async fn a_wrong_host_key_in_an_entry_is_told_at_once() {
     assert!(text.contains("its entry is refused") && text.contains(OTHER) && text.contains(&pinned), "{text}");
     assert!(text.contains("trust-host-key win-1"), "the remedy names the host: {text}");
 
+    // It is changed to another wrong one, which is no reason to wait.
+    let other = OTHER.replace("AAAA", "BBBB");
+    (instance.status, instance.spec.host.host_key) = (Some(told), Some(other.clone()));
+    let told = reconciled(&bed, instance.clone()).await;
+    assert!(says(&told).contains(&other), "{}", says(&told));
+
     // It is corrected.
     instance.status = Some(told);
     instance.spec.host.host_key = Some(pinned);
@@ -177,11 +183,11 @@ async fn a_wicd_that_reports_nothing_is_missed() {
     // The operator starts again.
     scope.cx.wicd.reports.forget("win-1");
     miss_wicd(&mut scope, &node("True", Some(first)), at(31));
-    assert!(silent(&scope), "it does not forget what was told");
+    assert!(silent(&scope), "it does not forget what was reported");
     miss_wicd(&mut scope, &node("True", Some(second)), at(31));
     assert!(!silent(&scope), "it reports again");
 
-    // A host that is off reports nothing, and is told otherwise. When it is back, wicd has time to report.
+    // A host that is off reports nothing, which another condition reports. When it is back, wicd has time to report.
     assert_eq!(miss_wicd(&mut scope, &node("Unknown", Some(second)), at(71)), None);
     miss_wicd(&mut scope, &node("True", Some(second)), at(72));
     assert!(!silent(&scope));

@@ -57,7 +57,8 @@ pub(crate) async fn trusted_key(
         && check == HostKeyCheck::TrustOnFirstUse
         && !may_adopt(instance, &pool.spec.ssh(), is_ours(cx, node).await)
     {
-        let shown = shown_key(cx, instance, pool).await;
+        // In a box: it is large, and rare.
+        let shown = Box::pin(shown_key(cx, instance, pool)).await;
         return Err(Refusal::KeyUnproven { name, address: host.address.clone(), shown }.into());
     }
     Ok(check)

@@ -457,7 +457,12 @@ fn with_host(scope: &Scope, says: &str, node: &Node) -> String {
     let silent = conditions::is_true(&scope.status.conditions, kind::WICD_SILENT);
     let silent = silent.then(|| format!("wicd reports nothing: see the condition {}", kind::WICD_SILENT));
     let beside = beside_kubelet(&scope.status, node::is_unheard(node));
-    [Some(says.to_owned()), silent, beside].into_iter().flatten().collect::<Vec<_>>().join("; ")
+    let more: Vec<String> = [silent, beside].into_iter().flatten().collect();
+    if more.is_empty() {
+        return says.to_owned();
+    }
+    // kubelet's message is a sentence.
+    format!("{}; {}", says.trim_end_matches('.'), more.join("; "))
 }
 
 /// Reports the health of a node, unless it must leave, which is reported instead.

@@ -130,3 +130,28 @@ async fn nothing_is_reported_before_the_operator_is_logged_in() {
         }
     }
 }
+
+/// As when its maintenance window closes: pods were moved, and the node is as it was before.
+#[tokio::test]
+async fn a_drain_that_is_aborted_is_reported_with_the_cause() {
+    for (hold, cause) in [(false, "pool p has taken the permission back"), (true, "hold=true holds the host")] {
+        let (mut world, _) = World::joined().await;
+        world.run_pod("cart");
+        let eviction = "/api/v1/namespaces/shop/pods/cart/eviction";
+        world.bed.api.fail("POST", eviction, 429, "TooManyRequests", "its budget does not allow it", Value::Null);
+        let new = world.publish(120);
+        let change = json!({"version": new, "disruption": "Drain"});
+        world.grant("update-1", GrantType::Update, &new, &change);
+        let drains = |w: &World| w.instance().is_some_and(|i| !i["status"]["operation"]["drain"].is_null());
+        world.works_until("its drain is blocked", drains).await;
+        world.edit(|i| {
+            i["spec"]["grant"] = Value::Null;
+            if hold {
+                i["metadata"]["annotations"] = json!({api::names::key::HOLD: "true"});
+            }
+        });
+        world.works_until("it is reported", |w| !notes(w, "DrainAborted").is_empty()).await;
+        let found = notes(&world, "DrainAborted");
+        assert!(found[0].contains("takes pods again") && found[0].contains(cause), "{found:?}");
+    }
+}

@@ -576,7 +576,7 @@ impl Scope {
     }
 
     /// Digest of how the host is reached.
-    fn host_digest(&self) -> String {
+    pub(super) fn host_digest(&self) -> String {
         let text = serde_json::to_vec(&self.instance.spec.host).unwrap_or_default();
         hex::encode(&Sha256::digest(text)[..8])
     }

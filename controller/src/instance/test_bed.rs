@@ -113,6 +113,21 @@ impl Bed {
         self.restart_operator();
     }
 
+    /// The contents of its payload change on the operator's disk while it runs. Their sizes stay.
+    pub(super) fn damage_payload(&self) {
+        let mut folders = vec![self.files.path().join("payload")];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+                if entry.is_dir() {
+                    folders.push(entry);
+                } else if entry.extension().is_some_and(|extension| extension == "zst") {
+                    let size = usize::try_from(entry.metadata().unwrap().len()).unwrap();
+                    std::fs::write(entry, vec![b'x'; size]).unwrap();
+                }
+            }
+        }
+    }
+
     /// The operator starts again, and traces its operations from now on.
     pub(super) fn trace_to(&mut self, traces: Traces) {
         self.traces = traces;

@@ -20,6 +20,7 @@ use super::{
 use crate::events::EventReason;
 use wnp_core::{
     acts,
+    enumeration::counted,
     inventory::{EntryError, instances::writes, removals},
 };
 
@@ -104,7 +105,11 @@ async fn use_approval(
         remove_annotation(&written, key::APPROVE_REMOVAL, cx).await?;
     }
     if hosts > 0 {
-        let note = format!("the removal of {hosts} hosts was confirmed with the annotation {}", key::APPROVE_REMOVAL);
+        let note = format!(
+            "the removal of {} was confirmed with the annotation {}",
+            counted(hosts, "host"),
+            key::APPROVE_REMOVAL
+        );
         cx.events.say(pool, EventReason::RemovalConfirmed, "ReadInventory", &note);
     } else {
         let note = format!(

@@ -89,8 +89,11 @@ async fn listed(
     let going_over = resolved.going_over(|pool, host| {
         let (pools, instance) = (&cx.caches.pools, cx.caches.instances.get(&ObjectRef::new(host)));
         let address = instance.map(|i| canonical(&i.spec.host.address)).unwrap_or_default();
-        // That of a pool that is gone, or is deleted without its hosts, goes over to no other by itself.
-        pools.get(&ObjectRef::new(pool)).is_none_or(|pool| cx.sources.owners().lists(&pool, host, &address))
+        let lists = |pool: Arc<WindowsNodePool>| {
+            pool.metadata.deletion_timestamp.is_none() && cx.sources.owners().lists(&pool, host, &address)
+        };
+        // The host of a pool that is gone goes over to no other by itself.
+        pools.get(&ObjectRef::new(pool)).is_none_or(lists)
     });
     for owner in cx.sources.owners().refuse(pool, std::mem::take(&mut resolved.owners)) {
         cx.wake.pool(&owner);

@@ -317,8 +317,8 @@ async fn the_host_is_out_of_reach(world: &World) -> Result<()> {
         .await?;
     // No record says which key the host of that Node has.
     Api::<Node>::all(world.client.clone()).delete("lost", &DeleteParams::default()).await?;
-    world.join("lost", &spec(std::slice::from_ref(&host))).await?;
-    world.until("lost", "it is forgiven", |p| unclean(p).is_empty()).await
+    world.join("found", &spec(std::slice::from_ref(&host))).await?;
+    world.until("lost", "it is forgiven, although another pool has it", |p| unclean(p).is_empty()).await
 }
 
 async fn what_is_deleted_by_hand_comes_back(world: &World) -> Result<Vec<SimHost>> {

@@ -36,6 +36,7 @@ async fn hosts_fall_ill_and_are_put_right() -> Result<()> {
     let world = World::new(SimOptions::default(), &[]).await?;
     tokio::try_join!(
         one_is_repaired_and_many_are_not(&world),
+        a_repair_that_is_requested_begins_at_once(&world),
         what_somebody_changed_is_put_back(&world),
         a_program_of_other_bytes_is_never_started(&world),
         no_daemon_stays_without_a_certificate(&world),
@@ -130,6 +131,19 @@ async fn one_is_repaired_and_many_are_not(world: &World) -> Result<()> {
     many[1].reboot();
     world.until_event(many[0].name(), "Repaired").await?;
     world.until("many", "all are Ready", |p| is_ready(p) && pool_status(p).ready_nodes == 5).await
+}
+
+/// A person need not wait until the operator would repair a node by itself, if it would at all.
+async fn a_repair_that_is_requested_begins_at_once(world: &World) -> Result<()> {
+    let asked = world.hosts("asked", 1).await?;
+    world.join("asked", &frail(&asked, "None")).await?;
+    fell(&asked[0]);
+    say_not_ready(world, "asked-0").await?;
+    world.until_instance("asked-0", "it is not Ready", |i| status(i).phase == Some(api::Phase::NotReady)).await?;
+    world.annotate("asked-0", key::RETRY, "now").await?;
+    world.until_event("asked-0", "Repairing").await?;
+    world.until_event("asked-0", "Repaired").await?;
+    world.until("asked", "it is Ready again", is_ready).await
 }
 
 async fn what_somebody_changed_is_put_back(world: &World) -> Result<()> {

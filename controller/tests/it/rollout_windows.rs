@@ -42,7 +42,7 @@ async fn a_change_waits_for_its_window() -> Result<()> {
     world.apply("shut", &pool(&shut, 101, &daily(far))).await?;
     world.apply("soon", &pool(&soon, 101, &daily(opens))).await?;
     for (name, at) in [("soon", opens), ("shut", far)] {
-        let at = format!("calm opens at {}", at.strftime("%Y-%m-%dT%H:%MZ"));
+        let at = format!("calm opens at {}", api::Time::from(at));
         world
             .until(name, "says which window it waits for", |p| {
                 let status = pool_status(p);
@@ -53,6 +53,7 @@ async fn a_change_waits_for_its_window() -> Result<()> {
             })
             .await?;
     }
+    world.until_event("shut", "WaitingForWindow").await?;
     ensure!(Timestamp::now() < opens, "this machine is too slow for this test");
     ensure!([shut[0].stats(), soon[0].stats()] == before, "a host was touched before its window was open");
 

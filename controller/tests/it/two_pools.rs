@@ -6,10 +6,13 @@ use api::{
     conditions::kind,
     names::{DEFAULT_NAMESPACE, key},
 };
-use k8s_openapi::api::core::v1::{ConfigMap, Node};
+use k8s_openapi::api::{
+    core::v1::{ConfigMap, Node},
+    events::v1::Event,
+};
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams},
 };
 use serde_json::json;
 use testbed::sim::{SimHost, SimOptions};
@@ -95,7 +98,13 @@ async fn a_host_that_another_pool_lists_later_is_handed_over() -> Result<()> {
     pools(&world).delete("new", &DeleteParams::default()).await?;
     world.until_instance(hosts[2].name(), "it is to leave with its pool", |i| i.spec.leaving.is_some()).await?;
     world.apply("renamed", &spec(&hosts[2..])).await?;
-    is_handed_over(&world, &hosts[2], "renamed", node.as_ref()).await
+    is_handed_over(&world, &hosts[2], "renamed", node.as_ref()).await?;
+
+    // What was done in the right order leaves no warning.
+    let events = Api::<Event>::all(world.client.clone()).list(&ListParams::default()).await?.items;
+    let conflicts: Vec<_> = events.into_iter().filter(|e| e.reason.as_deref() == Some("HostConflict")).collect();
+    ensure!(conflicts.is_empty(), "{conflicts:?}");
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -11,7 +11,10 @@ use super::{
     ownership::Unread,
     removals::{self, Change, Hold, Others, Presence, Verdict},
 };
-use crate::{acts, enumeration::first_names};
+use crate::{
+    acts,
+    enumeration::{counted, first_names},
+};
 
 impl List {
     /// Why a host leaves.
@@ -148,14 +151,14 @@ impl Held<'_> {
     fn message(&self, hold: Hold) -> String {
         let Self { pool, hosts, of, list, trouble, nameless, pools, limit } = self;
         let (n, names) = (hosts.len(), first_names(hosts));
-        let count = if n == 1 { "1 host".to_owned() } else { format!("{n} hosts") };
+        let (count, stay) = (counted(n, "host"), if n == 1 { "stays" } else { "stay" });
         let confirm = Act::ApproveRemovals(pool, n);
         match hold {
             Hold::Missing => format!(
-                "{trouble}. The {count} of the pool stay: {names}. To remove them, {confirm}, or delete the pool"
+                "{trouble}. The {count} of the pool {stay}: {names}. To remove them, {confirm}, or delete the pool"
             ),
             Hold::Empty => format!(
-                "{list} no longer lists any host. The {count} of the pool stay: {names}. To remove them, {confirm}, or delete the pool; otherwise correct the list"
+                "{list} no longer lists any host. The {count} of the pool {stay}: {names}. To remove them, {confirm}, or delete the pool; otherwise correct the list"
             ),
             Hold::Nameless => format!(
                 "the names of these entries are not known: {}. One of them may be one of {count} that {list} no longer lists: {names}. No host leaves until the names are known. To remove exactly these, {confirm}; otherwise correct or remove the entries",
@@ -169,11 +172,11 @@ impl Held<'_> {
                 key::IGNORE
             ),
             Hold::Pending => format!(
-                "{count} stay until the operator knows whether another pool lists them now: {names}. Reading the lists of {}",
+                "{count} {stay} until the operator knows whether another pool lists them now: {names}. Reading the lists of {}",
                 first_names(pools)
             ),
             Hold::Unreadable => format!(
-                "{count} stay because another pool may list them now, and these lists cannot be read: {}. Correct or suspend their sources; to remove the hosts ({names}), {confirm}",
+                "{count} {stay} because another pool may list them now, and these lists cannot be read: {}. Correct or suspend their sources; to remove the hosts ({names}), {confirm}",
                 first_names(pools)
             ),
         }

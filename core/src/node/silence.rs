@@ -24,7 +24,7 @@ pub fn silence(reported: &str, unchanged: Duration, told: Option<&str>) -> Optio
     (unchanged >= SILENT_AFTER || told == Some(message.as_str())).then_some(message)
 }
 
-/// Wait until the next look at a daemon: no event comes with a report that does not come.
+/// Wait until the next check of a daemon: no event comes with a report that does not come.
 pub fn next_look(is_silent: bool) -> Duration {
     if is_silent { LOOK_AGAIN } else { REPORT_INTERVAL }
 }
@@ -41,8 +41,8 @@ mod tests {
             ("it has just reported", first, 0, None, false),
             ("two are missing", first, 29, None, false),
             ("three are missing", first, 30, None, true),
-            ("it was told, and the operator has just started", first, 0, Some(&*told), true),
-            ("it has reported since it was told", second, 0, Some(&*told), false),
+            ("it was reported, and the operator has just started", first, 0, Some(&*told), true),
+            ("it has reported since", second, 0, Some(&*told), false),
         ] {
             let is_silent = silence(reported, Duration::from_mins(minutes), told).is_some();
             assert_eq!(is_silent, expected, "{about}");

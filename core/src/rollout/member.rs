@@ -13,7 +13,7 @@ use kube::ResourceExt;
 
 use super::grants::{Candidate, PendingChange};
 use crate::{
-    acts::is_retry_open,
+    acts::{is_retry_open, retry_requested},
     backoff::believed,
     drain::cordon::{cordoned_by, is_cordoned},
     node::{self, maintenance::requests},
@@ -78,7 +78,11 @@ pub fn member(
         Some(at) => at.known().map(|at| believed(at, now, wish.backoff_max)),
         None => Some(now),
     };
-    let repair_requested = joined && !says_ready && is_retry_open(instance, status.last_handled_retry.as_ref());
+    let is_down = joined && !says_ready;
+    let is_retry_open = is_retry_open(instance, status.last_handled_retry.as_ref());
+    // The repair that meets a request keeps its permission.
+    let repairs = status.operation.as_ref().is_some_and(|o| o.type_ == GrantType::Repair);
+    let repair_requested = is_down && (is_retry_open || (repairs && retry_requested(instance).is_some()));
     let candidate = Candidate {
         name: instance.name_any(),
         zone: node.and_then(|n| n.labels().get(ZONE).cloned()).unwrap_or_default(),
@@ -97,7 +101,11 @@ pub fn member(
         joined,
         ready,
         available: ready && held && node.is_some_and(|n| !is_cordoned(n)),
-        waits_until: status.failures.as_ref().and_then(retry).map(|at| if repair_requested { at.min(now) } else { at }),
+        waits_until: status
+            .failures
+            .as_ref()
+            .and_then(retry)
+            .map(|at| if is_down && is_retry_open { at.min(now) } else { at }),
         held: is_held(instance, node),
         withheld: false,
         cordoned: node.is_some_and(|n| is_cordoned(n) && cordoned_by(n).is_none()),
@@ -206,6 +214,38 @@ mod tests {
                 let seen = member(&Arc::new(instance), false, None, &wish, None, Timestamp::UNIX_EPOCH).candidate;
                 assert_eq!((seen.grant.is_some(), seen.grant_used), expected, "{type_} {disruption:?} {last}");
             }
+        }
+    }
+
+    #[test]
+    fn a_repair_that_a_person_requests_keeps_its_permission_until_it_is_over() {
+        let wish = Wish { version: "v1", min_ready: Duration::ZERO, looks: true, backoff_max: Duration::from_mins(10) };
+        for (about, requested, handled, operation, ready, expected) in [
+            ("nothing is requested", None, None, None, "False", (false, true)),
+            ("it is requested", Some("1"), None, None, "False", (true, false)),
+            ("again", Some("2"), Some("1"), None, "False", (true, false)),
+            ("the repair has begun", Some("1"), Some("1"), Some("Repair"), "False", (true, true)),
+            ("it is over, in vain", Some("1"), Some("1"), None, "False", (false, true)),
+            ("another operation has met it", Some("1"), Some("1"), Some("Update"), "False", (false, true)),
+            ("the node works", Some("1"), None, None, "True", (false, true)),
+        ] {
+            let mut instance = WindowsInstance::new("w", WindowsInstanceSpec::default());
+            instance.metadata.annotations = requested.map(|value| [(key::RETRY.into(), value.into())].into());
+            let operation = operation.map(|type_| {
+                json!({"id": "g-1", "type": type_, "step": "Connect",
+                "startTime": "1970-01-01T00:00:00Z", "stepStartTime": "1970-01-01T00:00:00Z"})
+            });
+            let failures =
+                json!({"count": 1, "lastReason": "x", "lastMessage": "y", "nextRetryTime": "1970-01-01T00:01:00Z"});
+            let status = json!({"currentVersion": "v1", "lastHandledRetry": handled, "operation": operation, "failures": failures});
+            instance.status = serde_json::from_value(status).unwrap();
+            let node =
+                json!({"metadata": {"name": "w"}, "status": {"conditions": [{"type": "Ready", "status": ready}]}});
+            let node: Node = serde_json::from_value(node).unwrap();
+            let now = Timestamp::UNIX_EPOCH;
+            let candidate = member(&Arc::new(instance), false, Some(&node), &wish, None, now).candidate;
+            let waits = candidate.waits_until.is_some_and(|at| at > now);
+            assert_eq!((candidate.repair_requested, waits), expected, "{about}");
         }
     }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use api::{Disruption, InstanceHost, PlanStatus, PlannedHost, RemediationType};
 
 use super::{grants::Limits, member::Member};
+use crate::enumeration::counted;
 
 /// What is done with a host that something is to be said of all the same.
 const NOTHING: &str = "Nothing";
@@ -148,7 +149,7 @@ pub fn summary(list: &[PlannedHost], hosts: usize) -> String {
         *counts.entry((&planned.action, &planned.disruption)).or_default() += 1;
     }
     if counts.is_empty() {
-        return format!("nothing to do with {hosts} hosts");
+        return format!("nothing to do with {}", counted(hosts, "host"));
     }
     let words = |(action, disruption): (&str, &str), n: usize| {
         let how = match disruption {

@@ -105,7 +105,7 @@ pub fn describe(
             (status.phase.unwrap_or(Phase::Pending), None)
         }
         Situation::Node { ready, says, up_to_date } => {
-            let failed_now = failures.as_ref().map(|f| failed(f));
+            let failed_now = failures.as_ref().map(failed);
             put(kind::NODE_HEALTHY, (*ready).into(), if *ready { "NodeReady" } else { "NodeNotReady" }, says);
             let (why, message) = match (up_to_date, &failed_version) {
                 (true, _) => (reason::UP_TO_DATE, String::new()),

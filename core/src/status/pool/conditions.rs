@@ -14,11 +14,10 @@ use super::{
     super::shown,
     ObservedPool, blocked,
     groups::Groups,
-    number,
     trouble::{Trouble, first_failure, too_many_unhealthy, worst},
 };
 use crate::{
-    enumeration::first_names,
+    enumeration::{counted, first_names},
     rollout::{grants::Decision, image_pull, key_rotation::Standing, member::Member, progress::BlockedBy},
 };
 
@@ -67,9 +66,7 @@ impl<'a> View<'a> {
     pub(super) fn inventory_synced(&self) -> Next {
         let (list, strays) = (self.seen.list, strays_in_words(self.seen.strays));
         match list.problems.first() {
-            None => {
-                set(Status::True, reason::SUCCEEDED, format!("{}{strays}", number(count(list.hosts.len()), "host")))
-            }
+            None => set(Status::True, reason::SUCCEEDED, format!("{}{strays}", counted(list.hosts.len(), "host"))),
             Some(first) => {
                 let mut all = list.problems.iter().map(|p| p.message.as_str()).take(3).collect::<Vec<_>>().join("; ");
                 if let Some(more) = list.problems.len().checked_sub(3).filter(|more| *more > 0) {
@@ -350,10 +347,6 @@ impl<'a> View<'a> {
     }
 }
 
-fn count(n: usize) -> u32 {
-    u32::try_from(n).unwrap_or(u32::MAX)
-}
-
 /// Whether hosts of the list are no nodes yet.
 fn has_to_join(groups: &Groups) -> bool {
     !(groups.joining.is_empty() && groups.failing.is_empty() && groups.waiting.is_empty() && groups.new == 0)
@@ -424,7 +417,7 @@ fn keys_in_words(keys: &Standing, paused: bool) -> (Status, &'static str, String
         (_, _, Some(problem)) => (Status::Unknown, reason::CREDENTIALS_UNAVAILABLE, problem.clone()),
         (true, ..) => {
             let verb = if keys.total == 1 { "accepts" } else { "accept" };
-            let hosts = number(count(keys.total), "host");
+            let hosts = counted(keys.total, "host");
             (Status::True, "AllKeysCurrent", format!("{hosts} {verb} the first key of the list"))
         }
         (false, Some((name, why)), _) => {
@@ -464,7 +457,10 @@ fn held(pool: &WindowsNodePool, seen: &ObservedPool<'_>, pause: Option<Pause>, n
             let again = format!("Change the template or the operator; or, to try a host again, {}", Act::Retry(HOST));
             ("no further node is changed", again)
         };
-        let message = format!("version {tried} failed on {}; {what}. {todo}", number(*failed, "node"));
+        let message = format!(
+            "version {tried} failed on {}; {what}. {todo}",
+            counted(usize::try_from(*failed).unwrap_or(usize::MAX), "node")
+        );
         return stalls(reason::FAILURE_LIMIT_REACHED, message, *rolled_back);
     }
     if let Err(error) = seen.window {
@@ -536,6 +532,6 @@ fn step_of(members: &[Member], name: &str) -> Option<String> {
     let status = members.iter().find(|m| m.candidate.name == name)?.instance.status.as_ref()?;
     let operation = status.operation.as_ref().filter(|o| o.type_.is_change())?;
     let draining = operation.drain.as_ref().filter(|_| operation.step == Step::Drain);
-    let pods = draining.map(|d| format!(", {} left", number(d.remaining.unsigned_abs(), "pod")));
+    let pods = draining.map(|d| format!(", {} left", counted(usize::try_from(d.remaining).unwrap_or_default(), "pod")));
     Some(format!("{name}: {}{}", operation.step, pods.unwrap_or_default()))
 }

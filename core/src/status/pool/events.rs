@@ -6,6 +6,8 @@ use api::{
     events::EventReason,
 };
 
+use crate::enumeration::counted;
+
 /// Reasons for which changes of a pool wait: for a person or for a time.
 const WAITS: [&str; 6] = [
     "InvalidWindow",
@@ -39,7 +41,7 @@ fn rollout(before: &WindowsNodePoolStatus, next: &WindowsNodePoolStatus) -> Opti
     let Some(was) = was.filter(|was| was.to_version == *to) else {
         // A change that is taken back goes on from what nodes follow, and not from what the rollout before began with.
         let others: Vec<_> = next.versions.iter().filter(|v| v.version != *to).collect();
-        let nodes = |n: i32| super::number(n.unsigned_abs(), "node");
+        let nodes = |n: i32| counted(usize::try_from(n).unwrap_or_default(), "node");
         let change = match others.as_slice() {
             [] => return None,
             [from] => {

@@ -20,6 +20,7 @@ use kube::ResourceExt;
 
 use super::shown;
 use crate::{
+    enumeration::counted,
     inventory::{EntryError, list::List, wmco_nodes::how_to_begin},
     rollout::{
         grants::Decision,
@@ -175,10 +176,6 @@ fn refused_entries(problems: &[EntryError]) -> Vec<RefusedEntry> {
     refused(problems).take(MOST_REFUSED).map(entry).collect()
 }
 
-fn number(n: u32, of: &str) -> String {
-    if n == 1 { format!("1 {of}") } else { format!("{n} {of}s") }
-}
-
 /// How many nodes follow which version.
 fn versions(current: impl Iterator<Item = String>) -> Vec<VersionCount> {
     let mut counts: BTreeMap<String, i32> = BTreeMap::new();
@@ -219,12 +216,7 @@ pub fn planned(
     let message = format!("mode Plan, no operation begins: {}; to begin, {begin}", plan.summary);
     match problems.first() {
         None => {
-            put(
-                kind::INVENTORY_SYNCED,
-                Status::True,
-                reason::SUCCEEDED,
-                &number(u32::try_from(hosts).unwrap_or(u32::MAX), "host"),
-            );
+            put(kind::INVENTORY_SYNCED, Status::True, reason::SUCCEEDED, &counted(hosts, "host"));
             match refused_node {
                 None => put(kind::READY, Status::True, reason::PLANNED, &message),
                 Some((why, first)) => {
