@@ -1,5 +1,5 @@
 //! Everything that may happen to a pool, in pairs: the first, then the second, then both are taken back. Whatever the two are, at the end the hosts are
-//! the nodes that they were, nothing is cordoned, the status says what is so, and nothing is left to do.
+//! the nodes that they were, nothing is cordoned, the status is true, and nothing is left to do.
 
 use std::collections::BTreeMap;
 
@@ -108,7 +108,7 @@ impl<'a> Subject<'a> {
     }
 
     async fn put(&self, name: &str) -> Result<()> {
-        // As `kubectl replace` does: what is declared, and nothing else.
+        // As `kubectl replace` does: the declaration alone.
         for _ in 0..50 {
             let mut pool = WindowsNodePool::new(name, self.declared()?);
             let found = self.pools().get_opt(name).await?;
@@ -204,8 +204,8 @@ impl<'a> Subject<'a> {
         Ok(json!(hosts.iter().map(crate::fleet::entry).collect::<Vec<_>>()))
     }
 
-    /// The pool says what is so: it has seen its declaration, and its numbers are those of the cluster.
-    async fn tells_the_truth(&self) -> Result<()> {
+    /// The status of the pool is true: it has seen its declaration, and its numbers are those of the cluster.
+    async fn has_a_true_status(&self) -> Result<()> {
         let nodes: Api<Node> = Api::all(self.world.client.clone());
         let seen = || async {
             let Ok(Some(pool)) = self.pools().get_opt(&self.name).await else { return true };
@@ -219,7 +219,7 @@ impl<'a> Subject<'a> {
                 && (pool.metadata.deletion_timestamp.is_some()
                     || status.ready_nodes <= i32::try_from(ready).unwrap_or(0))
         };
-        self.world.eventually(&format!("{}: it says what is so after {:?}", self.name, self.happened), seen).await
+        self.world.eventually(&format!("{}: its status is true after {:?}", self.name, self.happened), seen).await
     }
 
     /// Takes everything back.
@@ -308,10 +308,10 @@ async fn pair(world: &World, number: usize, first: Event, second: Event) -> Resu
     subject.happens(first).await?;
     // Sometimes the second one comes at once, and sometimes the operator has reacted to the first.
     if number % 2 == 0 {
-        subject.tells_the_truth().await?;
+        subject.has_a_true_status().await?;
     }
     subject.happens(second).await?;
-    subject.tells_the_truth().await?;
+    subject.has_a_true_status().await?;
     subject.take_back().await?;
     subject.is_as_before().await
 }
@@ -422,7 +422,7 @@ async fn what_happens_to_a_pool_and_to_the_cluster_can_be_taken_back() -> Result
         let failures: Vec<String> = stream::iter(&mut all)
             .map(|(event, subject)| async move {
                 let done = async {
-                    subject.tells_the_truth().await?;
+                    subject.has_a_true_status().await?;
                     subject.take_back().await?;
                     subject.is_as_before().await
                 };

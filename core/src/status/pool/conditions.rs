@@ -13,12 +13,12 @@ use jiff::Timestamp;
 use super::{
     super::shown,
     ObservedPool, blocked,
-    groups::Groups,
+    groups::{Groups, standstill},
     trouble::{Trouble, first_failure, too_many_unhealthy, worst},
 };
 use crate::{
     enumeration::{counted, first_names},
-    rollout::{grants::Decision, image_pull, key_rotation::Standing, member::Member, progress::BlockedBy},
+    rollout::{image_pull, key_rotation::Standing, member::Member, progress::BlockedBy},
 };
 
 /// What becomes of a condition.
@@ -288,8 +288,8 @@ impl<'a> View<'a> {
         Some((why, message))
     }
 
-    /// Whether only a person can help. An operation that goes on for too long while a person has paused the pool does not count, if nothing else is
-    /// wrong: kstatus would call it failed.
+    /// Whether only a person can help. An operation that goes on for too long while a person has paused the pool does not count, if that is the
+    /// only fault: kstatus would call it failed.
     pub(super) fn stalled(&self) -> Next {
         let limit = self.pool.spec.rollout().progress_deadline().as_secs();
         let overdue = || {
@@ -503,11 +503,6 @@ fn held(pool: &WindowsNodePool, seen: &ObservedPool<'_>, pause: Option<Pause>, n
             waits(reason, message)
         }
     }
-}
-
-/// When a change that no node has got on with counts as stuck.
-pub(super) fn standstill(pool: &WindowsNodePool, decision: &Decision) -> Option<Timestamp> {
-    decision.used_up.as_ref()?.since()?.checked_add(pool.spec.rollout().progress_deadline()).ok()
 }
 
 /// Faults that only a person can correct.

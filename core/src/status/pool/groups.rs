@@ -7,7 +7,6 @@ use kube::ResourceExt;
 use super::{
     super::failing::{lasts, lasts_from},
     ObservedPool,
-    conditions::standstill,
 };
 use crate::{
     node::maintenance::By,
@@ -213,4 +212,9 @@ fn on_its_way_since(member: &Member, rollout: Option<&RolloutStatus>) -> Option<
         failures.and_then(|_| member.instance.creation_timestamp()).map(|t| t.0)
     };
     [under_way, failing].into_iter().flatten().min()
+}
+
+/// When a change that no node has got on with counts as stuck.
+pub(super) fn standstill(pool: &WindowsNodePool, decision: &Decision) -> Option<Timestamp> {
+    decision.used_up.as_ref()?.since()?.checked_add(pool.spec.rollout().progress_deadline()).ok()
 }
