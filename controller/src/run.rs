@@ -489,15 +489,12 @@ async fn follow_sight(cx: Arc<Base>, readiness: Readiness) {
         let now = sight.problem();
         if now != before {
             cx.process.metrics.fault(FaultOf::Sight, now.as_ref().map(Blindness::reason));
-            match &now {
-                Some(problem) => {
-                    tracing::error!(reason = problem.reason(), "{problem}");
-                    readiness.enter(Phase::Blind(format!("{}: {problem}", problem.reason())));
-                }
-                None => {
-                    tracing::info!("the operator sees the cluster again");
-                    readiness.enter(Phase::Leading);
-                }
+            if let Some(problem) = &now {
+                tracing::error!(reason = problem.reason(), "{problem}");
+                readiness.enter(Phase::Blind(format!("{}: {problem}", problem.reason())));
+            } else {
+                tracing::info!("the operator sees the cluster again");
+                readiness.enter(Phase::Leading);
             }
             cx.caches.pools.state().iter().for_each(|pool| cx.wake.pool(&pool.name_any()));
             before = now;

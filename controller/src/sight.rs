@@ -274,7 +274,7 @@ where
             match &answer {
                 // What concerns one object, or is tried again with a newer version, is no lack of a right.
                 Ok(answer) if answer.status().is_success() || is_of_one_object(answer.status()) => {
-                    sight.succeeded(need)
+                    sight.succeeded(need);
                 }
                 Ok(answer) => sight.failed(need, format!("{what}: {}", answer.status()), Instant::now()),
                 Err(error) => sight.failed(need, format!("{what}: {error}"), Instant::now()),

@@ -409,7 +409,7 @@ async fn a_pod_that_is_put_back_is_named_and_evicted_ever_more_rarely() {
         assert_eq!((is_named, progress.needs_help), (came > 15, came > 15), "{about}: {:?}", progress.blockers);
     }
     let mut bed = Bed::new(&[back(100)]);
-    (bed.options.on_timeout, bed.options.timeout, bed.at) = (OnTimeout::Force, Some(Duration::from_secs(60)), 110);
+    (bed.options.on_timeout, bed.options.timeout, bed.at) = (OnTimeout::Force, Some(Duration::from_mins(1)), 110);
     let progress = bed.pass().await;
     assert_eq!((progress.state, bed.evictions().len()), (State::Drained, 0), "the drain ends");
     assert!(progress.warnings.iter().any(|w| w.contains("it stays")), "{:?}", progress.warnings);

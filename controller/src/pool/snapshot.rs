@@ -107,7 +107,7 @@ impl Snapshot {
             not_ready_after: remediation.not_ready_after(),
             max_unhealthy: remediation.max_unhealthy(),
             others: None,
-            joins: desired.has_version_for_new_hosts(&cx),
+            joins: desired.has_version_for_new_hosts(cx),
         };
         let mut adoptable = BTreeMap::new();
         if intent == Intent::DryRun {

@@ -30,6 +30,7 @@ pub use super::candidate::{Candidate, Lost, PendingChange, lost};
 
 /// Limits of a pool.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each field is an independent limit")]
 pub struct Limits {
     /// Hosts that join, are repaired, or are changed or removed without being disturbed, at once.
     pub max_concurrent: u32,
