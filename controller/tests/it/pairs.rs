@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use api::{WindowsInstance, WindowsNodePool, WindowsNodePoolSpec, conditions::kind, names::key};
-use futures::{StreamExt as _, TryStreamExt as _, stream};
+use futures::{StreamExt as _, stream};
 use k8s_openapi::api::{core::v1::Node, policy::v1::PodDisruptionBudget, rbac::v1::ClusterRole};
 use kube::{
     Api, ResourceExt as _,
@@ -53,14 +53,6 @@ const EVENTS: [Event; 13] = [
     Event::HostBack,
     Event::BudgetUsedUp,
 ];
-
-/// Something that happens to all pools.
-#[derive(Clone, Copy, Debug)]
-enum Global {
-    OperatorRestarted,
-    ApiServerRestarted,
-    WatchDead,
-}
 
 /// A pool of three hosts, and what happened to it.
 struct Subject<'a> {
@@ -341,104 +333,5 @@ async fn any_two_things_that_happen_to_a_pool_can_be_taken_back() -> Result<()> 
         .collect()
         .await;
     ensure!(failures.is_empty(), "{} pairs failed:\n{}", failures.len(), failures.join("\n\n"));
-    is_quiet(&world).await
-}
-
-/// Takes the right to see Nodes from the operator, or gives it back.
-async fn let_see_nodes(world: &World, may: bool) -> Result<()> {
-    let roles: Api<ClusterRole> = Api::all(world.client.clone());
-    let mut role = roles.get("windows-node-pools").await?;
-    for rule in role.rules.iter_mut().flatten() {
-        if rule.resources.as_ref().is_some_and(|resources| resources.iter().any(|r| r == "nodes")) {
-            rule.verbs.retain(|verb| verb != "watch" && verb != "list");
-            if may {
-                rule.verbs.extend(["list".to_owned(), "watch".to_owned()]);
-            }
-        }
-    }
-    roles.replace("windows-node-pools", &PostParams::default(), &role).await?;
-    Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn what_happens_to_a_pool_and_to_the_cluster_can_be_taken_back() -> Result<()> {
-    let mut world = World::new(SimOptions::default(), &[]).await?;
-    let mut subjects: BTreeMap<Event, Vec<SimHost>> = BTreeMap::new();
-    for (round, global) in
-        [Global::OperatorRestarted, Global::ApiServerRestarted, Global::WatchDead].into_iter().enumerate()
-    {
-        let mut all: Vec<(Event, Subject<'_>)> = stream::iter(EVENTS)
-            .map(|event| {
-                let (world, known) = (&world, subjects.get(&event).cloned());
-                async move {
-                    let name = format!("g{}", format!("{event:?}").to_lowercase());
-                    let subject = match known {
-                        None => Subject::new(world, &name).await?,
-                        Some(hosts) => {
-                            let now = serde_json::to_value(spec_with(&hosts, json!({"rollout": {"order": "Name"}})))?;
-                            let mut nodes = BTreeMap::new();
-                            for host in &hosts {
-                                nodes.insert(
-                                    host.name().to_owned(),
-                                    world.node(host.name()).await?.and_then(|node| node.uid()),
-                                );
-                            }
-                            Subject { world, name, hosts, nodes, now, happened: Vec::new() }
-                        }
-                    };
-                    anyhow::Ok((event, subject))
-                }
-            })
-            .buffer_unordered(13)
-            .try_collect()
-            .await?;
-        let before = round % 2 == 0;
-        if before {
-            for (event, subject) in &mut all {
-                subject.happens(*event).await?;
-            }
-        }
-        let parts: Vec<_> =
-            all.into_iter().map(|(event, s)| (event, s.name, s.hosts, s.nodes, s.now, s.happened)).collect();
-        match global {
-            Global::OperatorRestarted => world.restart().await?,
-            Global::ApiServerRestarted => world.control_plane.restart_apiserver().await?,
-            Global::WatchDead => {
-                let_see_nodes(&world, false).await?;
-                world.control_plane.restart_apiserver().await?;
-            }
-        }
-        let mut all: Vec<(Event, Subject<'_>)> = parts
-            .into_iter()
-            .map(|(event, name, hosts, nodes, now, happened)| {
-                (event, Subject { world: &world, name, hosts, nodes, now, happened })
-            })
-            .collect();
-        if !before {
-            for (event, subject) in &mut all {
-                subject.happens(*event).await?;
-            }
-        }
-        if matches!(global, Global::WatchDead) {
-            let blind = |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::READY, "False", "ApiError");
-            world.until("gpaused", "it says that Nodes are not seen", blind).await?;
-            let_see_nodes(&world, true).await?;
-        }
-        let failures: Vec<String> = stream::iter(&mut all)
-            .map(|(event, subject)| async move {
-                let done = async {
-                    subject.has_a_true_status().await?;
-                    subject.take_back().await?;
-                    subject.is_as_before().await
-                };
-                done.await.err().map(|e| format!("{event:?}, {global:?}: {e:#}"))
-            })
-            .buffer_unordered(13)
-            .filter_map(|failure| async { failure })
-            .collect()
-            .await;
-        ensure!(failures.is_empty(), "{} failed:\n{}", failures.len(), failures.join("\n\n"));
-        subjects = all.into_iter().map(|(event, s)| (event, s.hosts)).collect();
-    }
     is_quiet(&world).await
 }

@@ -184,7 +184,8 @@ async fn one_at_a_time_and_gently(world: &World) -> Result<()> {
         }
     }
     let (observed, watches) = observe(world);
-    world.apply("budgeted", &spec_with(&hosts[3..], json!({"rollout": {"maxUnavailable": 1}}))).await?;
+    let all = json!({"rollout": {"maxUnavailable": 1}, "inventory": {"removal": {"maxRemovals": "100%"}}});
+    world.apply("budgeted", &spec_with(&hosts[3..], all)).await?;
     for host in &hosts[..3] {
         world.until_gone(host).await?;
         for file in ["Temp/mine.txt", "var/log/mine.log"] {
