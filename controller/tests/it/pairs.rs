@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, Result, bail, ensure};
 use api::{WindowsInstance, WindowsNodePool, WindowsNodePoolSpec, conditions::kind, names::key};
 use futures::{StreamExt as _, stream};
-use k8s_openapi::api::{core::v1::Node, policy::v1::PodDisruptionBudget, rbac::v1::ClusterRole};
+use k8s_openapi::api::{core::v1::Node, policy::v1::PodDisruptionBudget};
 use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
