@@ -252,13 +252,8 @@ impl<'a> Subject<'a> {
             let node = self.world.node(host.name()).await?.context("no Node")?;
             let is_same = self.nodes.get(host.name()) == Some(&node.uid());
             ensure!(is_same || is_rebuilt, "{} was rebuilt by {:?}", host.name(), self.happened);
-            let instance: WindowsInstance = self.world.instance(host.name()).await?.context("no instance")?;
-            ensure!(
-                !instance.is_leaving() && instance.spec.pool_ref.name == self.name,
-                "{} leaves after {:?}",
-                host.name(),
-                self.happened
-            );
+            let stays = |i: &WindowsInstance| !i.is_leaving() && i.spec.pool_ref.name == self.name;
+            self.world.until_instance(host.name(), &format!("it stays after {:?}", self.happened), stays).await?;
         }
         Ok(())
     }
