@@ -94,8 +94,8 @@ pub mod key {
         KEEP_CORDONED = "windowsmachineconfig.openshift.io/keep-cordoned";
         /// Node annotation: changes of the host that wicd has detected; the condition `Drifted` of the instance repeats them. Written by wicd.
         DRIFT = "windowsmachineconfig.openshift.io/drift";
-        /// Node annotation: time at which wicd last checked the host, by the clock of the host. Written by wicd about every ten minutes while the
-        /// Node is Ready.
+        /// Node annotation: time at which wicd last checked the host, by the clock of the host; renewed about every ten minutes while the Node is
+        /// Ready. Written by wicd.
         WICD_REPORTED = "windowsmachineconfig.openshift.io/wicd-reported";
         /// Node or instance annotation `true`, written by a person: begin no operation on this host.
         HOLD = "windowsmachineconfig.openshift.io/hold";
