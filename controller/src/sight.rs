@@ -286,7 +286,16 @@ where
 }
 
 fn is_of_one_object(status: StatusCode) -> bool {
-    [StatusCode::NOT_FOUND, StatusCode::CONFLICT, StatusCode::GONE].contains(&status)
+    let of_one = [
+        StatusCode::NOT_FOUND,
+        StatusCode::CONFLICT,
+        StatusCode::GONE,
+        // An object that is refused must not stop the others.
+        StatusCode::BAD_REQUEST,
+        StatusCode::PAYLOAD_TOO_LARGE,
+        StatusCode::UNPROCESSABLE_ENTITY,
+    ];
+    of_one.contains(&status)
 }
 
 fn date<A>(answer: &Response<A>) -> Option<Timestamp> {
