@@ -464,6 +464,10 @@ async fn failed_canary() -> Result<()> {
     let mut world = World::new(SimOptions::default(), &["--register-timeout", "15s"]).await?;
     let hosts = world.hosts("win", 3).await?;
     world.join("factory", &spec_with(&hosts, json!({"rollout": {"order": "Name"}}))).await?;
+    // A host that is not known as a Ready node yet leaves its turn to the next one.
+    for name in ["win-0", "win-1", "win-2"] {
+        world.until_joined(name).await?;
+    }
     let broken: &Path = &world.options.payload.with_file_name("broken");
     let kubelet = Entry::new(r"C:\k\kubelet.exe", [BROKEN, b" kubelet"].concat()).services(&["kubelet"]);
     let containerd = Entry::new(r"C:\k\containerd\containerd.exe", b"containerd".to_vec()).services(&["containerd"]);
