@@ -4,7 +4,7 @@
 //! begin again: nothing new begins on it.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     fmt::Display,
     sync::Arc,
     task::{Context, Poll},
@@ -63,6 +63,8 @@ struct Failing {
     since: Instant,
     last: Instant,
     times: u32,
+    /// Paths of two of the objects that were to be written.
+    paths: BTreeSet<String>,
     answer: String,
 }
 
@@ -146,11 +148,15 @@ impl Sight {
         }
     }
 
-    fn failed(&self, need: Need, answer: String, now: Instant) {
+    fn failed(&self, need: Need, path: &str, answer: String, now: Instant) {
         let mut failing = self.failing.lock();
-        let entry = failing.entry(need).or_insert(Failing { since: now, last: now, times: 0, answer: String::new() });
+        let new = || Failing { since: now, last: now, times: 0, paths: BTreeSet::new(), answer: String::new() };
+        let entry = failing.entry(need).or_insert_with(new);
         if now >= entry.last + REPEATED {
-            (entry.since, entry.times) = (now, 0);
+            *entry = new();
+        }
+        if entry.paths.len() < 2 {
+            entry.paths.insert(path.to_owned());
         }
         (entry.last, entry.times, entry.answer) = (now, entry.times.saturating_add(1), answer);
         self.changed.notify_one();
@@ -186,8 +192,12 @@ impl Sight {
 
     fn problem_at(&self, now: Instant) -> Option<Blindness> {
         let failing = self.failing.lock();
-        let (need, failing) =
-            failing.iter().find(|(_, failing)| failing.counts_from(now).is_some_and(|from| from <= now))?;
+        let counts = |failing: &&Failing| failing.counts_from(now).is_some_and(|from| from <= now);
+        let failing: Vec<_> = failing.iter().filter(|(_, failing)| counts(failing)).collect();
+        // A webhook may refuse one object, which is no lack of a right and must not stop the others.
+        let writes = failing.iter().filter(|(need, _)| matches!(need, Need::WriteStatus(_)));
+        let written: usize = writes.map(|(_, failing)| failing.paths.len()).sum();
+        let (need, failing) = failing.into_iter().find(|(need, _)| matches!(need, Need::Watch(_)) || written > 1)?;
         let answer = failing.answer.clone();
         Some(match *need {
             Need::Watch(resource) => Blindness::Watch { resource, answer },
@@ -258,7 +268,7 @@ where
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let (need, sight) = (Need::of(&request), self.sight.clone());
-        let what = need.map(|_| format!("{} {}", request.method(), request.uri().path()));
+        let of = need.map(|_| (request.method().clone(), request.uri().path().to_owned()));
         let answer = self.inner.call(request);
         async move {
             let answer = answer.await;
@@ -269,15 +279,16 @@ where
                 tracing::warn!(seconds = by.as_secs(), "the clock is corrected to that of the API server");
                 clock::correct(by);
             }
-            let Some(need) = need else { return answer };
-            let what = what.unwrap_or_default();
+            let (Some(need), Some((method, path))) = (need, of) else { return answer };
             match &answer {
                 // What concerns one object, or is tried again with a newer version, is no lack of a right.
                 Ok(answer) if answer.status().is_success() || is_of_one_object(answer.status()) => {
                     sight.succeeded(need);
                 }
-                Ok(answer) => sight.failed(need, format!("{what}: {}", answer.status()), Instant::now()),
-                Err(error) => sight.failed(need, format!("{what}: {error}"), Instant::now()),
+                Ok(answer) => {
+                    sight.failed(need, &path, format!("{method} {path}: {}", answer.status()), Instant::now());
+                }
+                Err(error) => sight.failed(need, &path, format!("{method} {path}: {error}"), Instant::now()),
             }
             answer
         }
@@ -343,11 +354,32 @@ mod tests {
         ] {
             let sight = Sight::default();
             for failure in failures {
-                sight.failed(need, "403 Forbidden".into(), at(*failure));
+                sight.failed(need, "nodes", "403 Forbidden".into(), at(*failure));
             }
             assert_eq!(sight.problem_at(at(then)).is_some(), expected, "{about}");
             sight.succeeded(need);
             assert_eq!(sight.problem_at(at(then)), None, "{about}");
+        }
+    }
+
+    #[test]
+    fn a_status_that_is_refused_for_one_object_stops_no_other() {
+        let (pool, instance) = (Need::WriteStatus("windowsnodepools"), Need::WriteStatus("windowsinstances"));
+        for (about, refused, expected) in [
+            ("one object", &[(instance, "a")][..], false),
+            ("two objects", &[(instance, "a"), (instance, "b")], true),
+            ("the only pool and its only host", &[(pool, "p"), (instance, "a")], true),
+        ] {
+            let (sight, begin) = (Sight::default(), Instant::now());
+            for seconds in [0, 30, 60] {
+                for (need, path) in refused {
+                    sight.failed(*need, path, "403 Forbidden".into(), begin + Duration::from_secs(seconds));
+                }
+            }
+            assert_eq!(sight.problem_at(begin + Duration::from_secs(61)).is_some(), expected, "{about}");
+        }
+        for (status, of_one) in [(403, false), (500, false), (409, true), (422, true), (413, true), (400, true)] {
+            assert_eq!(is_of_one_object(StatusCode::from_u16(status).unwrap()), of_one, "{status}");
         }
     }
 

@@ -85,8 +85,8 @@ use wnp_core::{
     status::{
         annotations::{OF_INSTANCE, OF_NODE, without_effect},
         instance::{Situation, beside_kubelet, is_untried},
-        waiting::Waiting,
     },
+    wait::Idle,
 };
 
 /// When the API server fails us, look again after this time.
@@ -198,8 +198,8 @@ async fn act(scope: &mut Scope) -> Result<Action, StepError> {
             if let Some(rest) = undecided_for(scope) {
                 return Ok(Action::requeue(rest));
             }
-            let waiting = Waiting { lacks_policies: held.is_some(), ..waiting(scope) };
-            scope.set_conditions(&Situation::Waiting { leaving: false, why: &waiting.message(&scope.name()) });
+            let wait = Idle { lacks_policies: held.is_some(), ..idle(scope) }.wait(&scope.name());
+            scope.set_conditions(&Situation::Waiting { leaving: false, why: &wait.message });
             Ok(requeue(scope.until_pause_ends()))
         }
     }
@@ -213,16 +213,16 @@ fn undecided_for(scope: &Scope) -> Option<Duration> {
     scope.cx.process.args.show_step_after.checked_sub(age).filter(|rest| !rest.is_zero())
 }
 
-/// What a host waits for that has no grant.
-fn waiting(scope: &Scope) -> Waiting {
+/// A host without a grant, and what may be in its way.
+fn idle(scope: &Scope) -> Idle {
     let node = scope.cx.node(&scope.name());
-    Waiting {
+    Idle {
         is_node: scope.status.current_version.is_some(),
         is_plan: scope.is_plan(),
         has_other_operator: !scope.cx.other_operator.is_gone(),
         pause: scope.pool.spec.rollout().pause(clock::now()),
         held: is_held(&scope.instance, node.as_deref()),
-        ..Waiting::default()
+        ..Idle::default()
     }
 }
 
@@ -281,8 +281,11 @@ async fn leave(scope: &mut Scope, grant: Option<Grant>) -> Result<Action, StepEr
             return Ok(action);
         }
     }
-    let waiting = Waiting { leaves: true, has_machine: machine.is_some(), ..waiting(scope) };
-    scope.set_conditions(&Situation::Waiting { leaving: true, why: &waiting.message(&scope.name()) });
+    // A host that leaves while it joins may be a node already.
+    let idle = idle(scope);
+    let is_node = idle.is_node || scope.status.node_ref.is_some();
+    let wait = Idle { leaves: true, has_machine: machine.is_some(), is_node, ..idle }.wait(&scope.name());
+    scope.set_conditions(&Situation::Waiting { leaving: true, why: &wait.message });
     // No watch reports the deletion of a Machine whose Node was deleted before.
     Ok(if machine.is_some() { Action::requeue(MACHINE_POLL) } else { Action::await_change() })
 }

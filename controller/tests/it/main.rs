@@ -87,6 +87,7 @@ mod transcripts;
 mod two_pools;
 mod unnamed;
 mod upgrade;
+mod waits;
 mod wakes;
 mod walk;
 mod wicd_rights;

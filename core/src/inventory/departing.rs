@@ -2,18 +2,19 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use api::{IntOrPercent, WindowsInstance, WindowsNodePool, act::Act, conditions::reason, names::key};
+use api::{IntOrPercent, WindowsInstance, WindowsNodePool, act::Act, names::key};
 use kube::ResourceExt;
 
 use super::{
     EntryError,
     list::{List, ObservedList},
     ownership::Unread,
-    removals::{self, Change, Hold, Others, Presence, Verdict},
+    removals::{self, Change, Others, Presence, Verdict},
 };
 use crate::{
     acts,
     enumeration::{counted, first_names},
+    wait::{Cause, Hold, Wait},
 };
 
 impl List {
@@ -101,7 +102,8 @@ impl List {
             limit: &limit
                 .map_or_else(|| "fewer than half of them, if maxRemovals is not set".to_owned(), |l| l.to_string()),
         };
-        let problem = EntryError { host: String::new(), reason: reason_of(hold), message: held.message(hold) };
+        let Wait { cause, message } = held.wait(hold);
+        let problem = EntryError { host: String::new(), reason: cause.reason(), message };
         if hold == Hold::Missing {
             self.problems.clear();
         }
@@ -121,18 +123,6 @@ fn of_deleted_pool(change: Change<'_>) -> Verdict {
     removals::decide(Change { gone: change.gone, of: change.of, others, limit, ..Change::default() })
 }
 
-fn reason_of(hold: Hold) -> &'static str {
-    match hold {
-        Hold::Missing => "ConfigMapMissing",
-        Hold::Empty => reason::INVENTORY_EMPTY,
-        Hold::Nameless => reason::NAMES_UNKNOWN,
-        Hold::TooMany => reason::MASS_REMOVAL_BLOCKED,
-        Hold::Machines => "MachinesRemain",
-        Hold::Pending => "ReadingOtherPools",
-        Hold::Unreadable => "OtherPoolsUnreadable",
-    }
-}
-
 /// What a person has to know of hosts that stay.
 struct Held<'a> {
     /// Name of the pool.
@@ -148,12 +138,12 @@ struct Held<'a> {
 }
 
 impl Held<'_> {
-    fn message(&self, hold: Hold) -> String {
+    fn wait(&self, hold: Hold) -> Wait {
         let Self { pool, hosts, of, list, trouble, nameless, pools, limit } = self;
         let (n, names) = (hosts.len(), first_names(hosts));
         let (count, stay) = (counted(n, "host"), if n == 1 { "stays" } else { "stay" });
         let confirm = Act::ApproveRemovals(pool, n);
-        match hold {
+        let message = match hold {
             Hold::Missing => format!(
                 "{trouble}. The {count} of the pool {stay}: {names}. To remove them, {confirm}, or delete the pool"
             ),
@@ -179,7 +169,8 @@ impl Held<'_> {
                 "{count} {stay} because another pool may list them now, and these lists cannot be read: {}. Correct or suspend their sources; to remove the hosts ({names}), {confirm}",
                 first_names(pools)
             ),
-        }
+        };
+        Wait::new(Cause::Removal(hold), message)
     }
 }
 
@@ -211,7 +202,7 @@ mod tests {
             (Hold::Unreadable, ["hall-b", "4 hosts", "suspend", &number]),
             (Hold::Pending, ["hall-b", "4 hosts", "Reading the lists", "stay until"]),
         ] {
-            let message = held.message(hold);
+            let message = held.wait(hold).message;
             for part in parts.iter().chain(&["a, b, c and 1 more"]) {
                 assert!(message.contains(part), "{part} in {message}");
             }

@@ -5,6 +5,8 @@
 
 use api::{IntOrPercent, WindowsNodePool, names::key};
 
+use crate::wait::Hold;
+
 /// Number of hosts from which on a change that takes out half of them or more is confirmed first, where the pool sets no limit.
 const MASS: usize = 3;
 
@@ -64,25 +66,6 @@ pub enum Verdict {
     Confirmed,
     /// They stay.
     Held(Hold),
-}
-
-/// Why hosts stay.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hold {
-    /// There is no list.
-    Missing,
-    /// The list names no host.
-    Empty,
-    /// An entry has no known name.
-    Nameless,
-    /// One change may not take out so many.
-    TooMany,
-    /// Their Machines are still there.
-    Machines,
-    /// The lists of other pools are about to be read.
-    Pending,
-    /// The lists of other pools cannot be read.
-    Unreadable,
 }
 
 /// Decides whether the hosts may leave.

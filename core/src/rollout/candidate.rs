@@ -150,9 +150,11 @@ pub(super) fn disturbs(grant: Option<GrantType>, disruption: Option<Disruption>)
     }
 }
 
-/// Whether the operator disturbs a node, or may at any moment.
+/// Reports whether the operator disturbs a node, or may at any moment. The change of a host that leaves is not continued without a grant: what it left behind
+/// is seen in the node, and must not keep the host and its neighbours from their removal.
 pub(super) fn is_disturbed(candidate: &Candidate) -> bool {
-    candidate.begun || candidate.removing || disturbs(candidate.grant, candidate.grant_disruption)
+    let goes_on = candidate.begun && !(candidate.leaving && candidate.grant.is_none());
+    goes_on || candidate.removing || disturbs(candidate.grant, candidate.grant_disruption)
 }
 
 /// Whether a node takes one of those that may be unavailable.

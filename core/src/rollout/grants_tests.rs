@@ -705,6 +705,24 @@ fn maintenance_and_repair() {
 }
 
 #[test]
+fn hosts_whose_joins_were_interrupted_leave_one_after_another() {
+    let interrupted = |name| leaving(changed(node(name)));
+    let cordoned_by_us = |candidate| Candidate { available: false, ..candidate };
+    let removed = |candidate| granted(Candidate { removing: true, begun: false, ..candidate }, GrantType::Remove);
+    check(vec![
+        ("none has its turn", vec![interrupted("a"), interrupted("b")], limits(), vec![("a", Some(GrantType::Remove))]),
+        (
+            "one has a cordon that was left",
+            vec![cordoned_by_us(interrupted("a")), interrupted("b")],
+            limits(),
+            vec![("a", Some(GrantType::Remove))],
+        ),
+        ("one has its turn", vec![removed(interrupted("a")), interrupted("b")], limits(), vec![]),
+        ("and drains", vec![removed(cordoned_by_us(interrupted("a"))), interrupted("b")], limits(), vec![]),
+    ]);
+}
+
+#[test]
 fn a_hold_does_not_make_room() {
     use GrantType::{Remove, Update};
     let held_change = held(changed(to(V2, Update, cordoned(ready_to_go("a")))));

@@ -6,7 +6,6 @@ mod failing;
 pub mod instance;
 pub mod policies;
 pub mod pool;
-pub mod waiting;
 
 /// A time as all messages show it.
 pub(crate) fn shown(at: jiff::Timestamp) -> String {

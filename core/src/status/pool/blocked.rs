@@ -3,7 +3,7 @@
 use api::{
     GrantType,
     act::{Act, HOST},
-    conditions::{kind, reason},
+    conditions::kind,
     names::key,
 };
 
@@ -13,13 +13,11 @@ use crate::{
         grants::{Decision, UsedUp},
         member::Member,
     },
+    wait::{Cause, Wait},
 };
 
-/// Reason and message.
-type Blocked = (&'static str, String);
-
 /// Nodes of the legacy operator that stay as they are, because their change would lose settings.
-pub(super) fn withheld(members: &[Member]) -> Option<Blocked> {
+pub(super) fn withheld(members: &[Member]) -> Option<Wait> {
     let is_withheld =
         |m: &Member| m.candidate.withheld && !m.candidate.leaving && !m.candidate.held && m.candidate.change.is_some();
     let names = names(members, is_withheld);
@@ -29,11 +27,11 @@ pub(super) fn withheld(members: &[Member]) -> Option<Blocked> {
         first_names(&names),
         kind::UPDATE_WITHHELD
     );
-    (!names.is_empty()).then_some((reason::SETTINGS_WOULD_BE_LOST, message))
+    (!names.is_empty()).then(|| Wait::new(Cause::LostSettings, message))
 }
 
 /// Nodes that people hold as they are.
-pub(super) fn on_hold(members: &[Member]) -> Option<Blocked> {
+pub(super) fn on_hold(members: &[Member]) -> Option<Wait> {
     let names = names(members, |m| m.candidate.held && !m.candidate.leaving && m.candidate.change.is_some());
     let message = format!(
         "{} not updated, because the annotation {}=true holds {}: {}. To end a hold, run {}",
@@ -43,7 +41,7 @@ pub(super) fn on_hold(members: &[Member]) -> Option<Blocked> {
         first_names(&names),
         Act::Release(only(&names)).command()
     );
-    (!names.is_empty()).then_some((reason::ON_HOLD, message))
+    (!names.is_empty()).then(|| Wait::new(Cause::Hold, message))
 }
 
 /// Nodes that people hold, whether or not they are to be changed.
@@ -52,7 +50,7 @@ pub(super) fn held(members: &[Member]) -> Vec<String> {
 }
 
 /// Nodes that people have cordoned, and that use up what may be unavailable, so that others wait.
-pub(super) fn by_cordon(members: &[Member], decision: &Decision) -> Option<Blocked> {
+pub(super) fn by_cordon(members: &[Member], decision: &Decision) -> Option<Wait> {
     let is_changed = |m: &Member| m.candidate.begun || m.candidate.grant.is_some_and(GrantType::is_change);
     // A cordoned node that is to be changed goes first, and costs nothing.
     let stays = |m: &Member| m.candidate.change.is_none() || m.candidate.withheld || m.candidate.failed;
@@ -71,24 +69,27 @@ pub(super) fn by_cordon(members: &[Member], decision: &Decision) -> Option<Block
         first_names(&names),
         Act::Hold(only(&names))
     );
-    Some((reason::BLOCKED_BY_CORDON, message))
+    Some(Wait::new(Cause::Cordon, message))
 }
 
 /// What uses up the places of the nodes that are to be changed, so that none of them gets its turn.
-pub(super) fn used_up(decision: &Decision) -> Option<Blocked> {
+pub(super) fn used_up(decision: &Decision) -> Option<Wait> {
     let n = decision.waiting.len();
     let wait = format!("{n} to be updated {}", if n == 1 { "waits" } else { "wait" });
-    let message = match decision.used_up.as_ref()? {
-        UsedUp::Unavailable { nodes, cap, .. } => format!(
-            "{wait}: rollout.maxUnavailable ({cap}) is used up by {}, which {} not work. Repair {}, or hold each, so that it does not count: {}",
-            first_names(nodes),
-            if nodes.len() == 1 { "does" } else { "do" },
-            if nodes.len() == 1 { "it" } else { "them" },
-            Act::Hold(only(nodes))
+    let (cause, message) = match decision.used_up.as_ref()? {
+        UsedUp::Unavailable { nodes, cap, .. } => (
+            Cause::NotWorking,
+            format!(
+                "{wait}: rollout.maxUnavailable ({cap}) is used up by {}, which {} not work. Repair {}, or hold each, so that it does not count: {}",
+                first_names(nodes),
+                if nodes.len() == 1 { "does" } else { "do" },
+                if nodes.len() == 1 { "it" } else { "them" },
+                Act::Hold(only(nodes))
+            ),
         ),
         UsedUp::OtherPools(share) => {
             let holder = share.holder.as_deref().unwrap_or_default();
-            match share.max_disruptions {
+            let message = match share.max_disruptions {
                 Some(limit) => format!(
                     "{wait}: the limit over all pools (--max-disruptions {limit}) is used up by the pool {holder}; see what keeps that one"
                 ),
@@ -96,10 +97,11 @@ pub(super) fn used_up(decision: &Decision) -> Option<Blocked> {
                     "{wait}: nodes that came from WMCO change one at a time over all pools, and the pool {holder} has the turn; see what keeps that one, or set \
                      rollout.maxUnavailable"
                 ),
-            }
+            };
+            (Cause::OtherPool, message)
         }
     };
-    Some((reason::DISRUPTIONS_USED_UP, message))
+    Some(Wait::new(cause, message))
 }
 
 /// Nodes that people have cordoned, whether or not they are to be changed.
@@ -161,8 +163,8 @@ mod tests {
                 Decision { allowed_disruptions: allowed, waiting: vec!["waits".into()], ..Decision::default() };
             let said = by_cordon(&[first, waits()], &decision);
             assert_eq!(said.is_some(), expected, "{about}");
-            if let Some((why, message)) = said {
-                assert_eq!(why, "BlockedByCordon");
+            if let Some(Wait { cause, message }) = said {
+                assert_eq!(cause, Cause::Cordon);
                 assert!(message.contains("blocked by the cordon of node x,"), "{message}");
             }
         }
@@ -172,9 +174,9 @@ mod tests {
     fn nodes_whose_change_loses_something_are_named() {
         let withheld_slot =
             Candidate { withheld: true, change: Some(PendingChange::default()), ..Candidate::default() };
-        let (why, message) =
+        let Wait { cause, message } =
             withheld(&[member("a", withheld_slot.clone()), member("b", Candidate::default())]).unwrap();
-        assert_eq!(why, "SettingsWouldBeLost");
+        assert_eq!(cause, Cause::LostSettings);
         assert!(message.starts_with("1 node is not updated") && message.contains("operator: a."), "{message}");
         assert_eq!(withheld(&[member("a", Candidate { leaving: true, ..withheld_slot })]), None);
     }

@@ -19,6 +19,7 @@ use super::{
 use crate::{
     enumeration::{counted, first_names},
     rollout::{image_pull, key_rotation::Standing, member::Member, progress::BlockedBy},
+    wait::{Cause, Wait},
 };
 
 /// What becomes of a condition.
@@ -113,7 +114,7 @@ impl<'a> View<'a> {
     pub(super) fn updated(&self) -> Next {
         let groups = self.groups;
         if !groups.outdated.is_empty() {
-            let why = self.held.as_ref().map_or(reason::ROLLING_OUT, |h| h.reason);
+            let why = self.held.as_ref().map_or(reason::ROLLING_OUT, Held::reason);
             let message = format!(
                 "{} of {} nodes do not follow version {}: {}",
                 groups.outdated.len(),
@@ -133,8 +134,7 @@ impl<'a> View<'a> {
     /// What is happening.
     pub(super) fn updating(&self) -> Next {
         if self.act.is_empty() {
-            let (why, message) =
-                self.held.as_ref().map_or((reason::UP_TO_DATE, ""), |h| (h.reason, h.message.as_str()));
+            let (why, message) = self.held.as_ref().map_or((reason::UP_TO_DATE, ""), |h| (h.reason(), h.message()));
             return set(Status::False, why, message);
         }
         let groups = self.groups;
@@ -178,25 +178,27 @@ impl<'a> View<'a> {
         let hopeful = act.is_empty() || (groups.failing.is_empty() && groups.stuck.is_empty());
         let has_problem = !self.seen.list.problems.is_empty();
         match (&self.trouble, &self.held, act.is_empty()) {
-            (trouble, Some(held), _) if held.stalls => {
-                let trouble = trouble.as_ref().map(|t| t.message.as_str()).filter(|t| !t.contains(&held.message));
-                let parts = [held.message.as_str()].into_iter().chain(trouble);
-                set(Status::False, held.reason, with(&parts.collect::<Vec<_>>().join("; ")))
+            (trouble, Some(held), _) if held.stalls() => {
+                let trouble = trouble.as_ref().map(|t| t.message.as_str()).filter(|t| !t.contains(held.message()));
+                let parts = [held.message()].into_iter().chain(trouble);
+                set(Status::False, held.reason(), with(&parts.collect::<Vec<_>>().join("; ")))
             }
-            (None, Some(held), true) if held.waits => set(Status::Unknown, held.reason, with(&held.message)),
+            (None, Some(held), true) if held.is_on_its_way() => {
+                set(Status::Unknown, held.reason(), with(held.message()))
+            }
             (None, None, true) => match self.pause {
                 Some(pause) => set(Status::True, reason::PAUSED, with(&pause.to_string())),
                 None if !groups.maintained.is_empty() => set(Status::True, reason::IN_MAINTENANCE, with("")),
                 None => set(Status::True, reason::SUCCEEDED, with("")),
             },
             // What a pause keeps from its end is not in place.
-            (None, Some(held), true) if held.reason == reason::PAUSED => {
-                set(Status::Unknown, held.reason, with(&held.message))
+            (None, Some(held), true) if held.reason() == reason::PAUSED => {
+                set(Status::Unknown, held.reason(), with(held.message()))
             }
-            (None, Some(held), true) => set(Status::True, held.reason, with(&held.message)),
+            (None, Some(held), true) => set(Status::True, held.reason(), with(held.message())),
             (Some(Trouble { reason, message }), held, _) if !hopeful || act.is_empty() || has_problem => {
                 // One fault must not hide what else is to be known.
-                let held = held.as_ref().map(|held| held.message.as_str()).filter(|held| !message.contains(held));
+                let held = held.as_ref().map(Held::message).filter(|held| !message.contains(held));
                 let parts = [message.as_str()].into_iter().chain(held);
                 set(Status::False, reason, with(&parts.collect::<Vec<_>>().join("; ")))
             }
@@ -233,11 +235,11 @@ impl<'a> View<'a> {
     /// What a person must know whatever happens: a pause, nodes on hold, cordoned nodes, nodes in maintenance, and keys and accounts that cannot be used. The
     /// nodes work all the same.
     fn asides(&self) -> impl Iterator<Item = String> {
-        let is_said = self.held.as_ref().is_some_and(|h| h.reason == reason::ON_HOLD);
+        let is_said = self.held.as_ref().is_some_and(|h| h.reason() == reason::ON_HOLD);
         let held = Some(blocked::held(self.seen.members)).filter(|held| !is_said && !held.is_empty());
         let on_hold = held.map(|held| format!("{} on hold: {}", held.len(), first_names(&held)));
         let cordoned = Some(blocked::cordoned(self.seen.members)).filter(|cordoned| !cordoned.is_empty());
-        let cordoned = cordoned.filter(|_| self.held.as_ref().is_none_or(|h| h.reason != reason::BLOCKED_BY_CORDON));
+        let cordoned = cordoned.filter(|_| self.held.as_ref().is_none_or(|h| h.reason() != reason::BLOCKED_BY_CORDON));
         let cordoned =
             cordoned.map(|names| format!("{} cordoned, not by the operator: {}", names.len(), first_names(&names)));
         let maintained = Some(&self.groups.maintained).filter(|names| !names.is_empty());
@@ -315,9 +317,10 @@ impl<'a> View<'a> {
         }
         // The source is asked again, paused or not.
         let list = self.seen.list;
-        let asked_again = list.problems.first().filter(|p| p.host.is_empty() && list.mends_itself).map(|p| &p.message);
-        let waits_for = self.held.as_ref().filter(|h| h.waits).map(|h| &h.message);
-        let act = (!self.act.is_empty()).then_some(&self.act).or(waits_for).filter(|_| self.pause.is_none());
+        let asked_again =
+            list.problems.first().filter(|p| p.host.is_empty() && list.mends_itself).map(|p| p.message.as_str());
+        let waits_for = self.held.as_ref().filter(|h| h.is_on_its_way()).map(Held::message);
+        let act = (!self.act.is_empty()).then_some(self.act.as_str()).or(waits_for).filter(|_| self.pause.is_none());
         let Some(message) = asked_again.or(act) else { return Next::Remove };
         let is_first = self.groups.failed.is_empty() && asked_again.is_none();
         let why = if is_first { reason::PROGRESSING } else { reason::PROGRESSING_WITH_RETRY };
@@ -355,7 +358,7 @@ fn has_to_join(groups: &Groups) -> bool {
 /// Nodes that are to be changed, unless they are held for longer.
 fn to_update(seen: &ObservedPool<'_>, held: Option<&Held>) -> Vec<String> {
     match held {
-        Some(held) if !held.passes => Vec::new(),
+        Some(held) if !held.passes() => Vec::new(),
         _ => seen.decision.waiting.clone(),
     }
 }
@@ -430,24 +433,55 @@ fn keys_in_words(keys: &Standing, paused: bool) -> (Status, &'static str, String
     }
 }
 
-/// What nodes that are to be changed wait for.
-pub(super) struct Held {
-    pub reason: &'static str,
-    pub message: String,
-    /// Whether it passes by itself, soon.
-    pub passes: bool,
-    /// Whether a person must act, because something is wrong.
-    pub stalls: bool,
-    /// Whether it is a matter of time or of a decision that is still to be made, so that the pool is on its way. Otherwise people have
-    /// said that the nodes stay as they are.
-    pub waits: bool,
+/// Why nodes that are to be changed do not change now, other than for their turn.
+pub(super) enum Held {
+    /// They wait.
+    Waits(Wait),
+    /// Only a user can help.
+    Stalled {
+        reason: &'static str,
+        message: String,
+        /// Whether the nodes still come to a version: the one before.
+        passes: bool,
+    },
+}
+
+impl Held {
+    pub(super) fn reason(&self) -> &'static str {
+        match self {
+            Self::Waits(wait) => wait.cause.reason(),
+            Self::Stalled { reason, .. } => reason,
+        }
+    }
+
+    pub(super) fn message(&self) -> &str {
+        match self {
+            Self::Waits(Wait { message, .. }) | Self::Stalled { message, .. } => message,
+        }
+    }
+
+    /// Reports whether only a user can help.
+    fn stalls(&self) -> bool {
+        matches!(self, Self::Stalled { .. })
+    }
+
+    /// Reports whether the nodes are on their way all the same.
+    fn passes(&self) -> bool {
+        match self {
+            Self::Waits(wait) => wait.cause == Cause::Soak,
+            Self::Stalled { passes, .. } => *passes,
+        }
+    }
+
+    /// Reports whether the pool is on its way, by time or by a decision that is still to be made.
+    fn is_on_its_way(&self) -> bool {
+        matches!(self, Self::Waits(wait) if wait.cause.is_on_its_way())
+    }
 }
 
 fn held(pool: &WindowsNodePool, seen: &ObservedPool<'_>, pause: Option<Pause>, now: Timestamp) -> Option<Held> {
     let waiting = &seen.decision.waiting;
-    let keeps = |reason, message| Held { reason, message, passes: false, stalls: false, waits: false };
-    let waits = |reason, message| Some(Held { waits: true, ..keeps(reason, message) });
-    let stalls = |reason, message, passes| Some(Held { passes, stalls: true, ..keeps(reason, message) });
+    let stalled = |reason, message, passes| Some(Held::Stalled { reason, message, passes });
     let version = &seen.course.target;
     if let BlockedBy::FailureLimit { failed, rolled_back } = &seen.course.gate.hold {
         let tried = seen.course.status.as_ref().map(|r| r.to_version.clone()).unwrap_or_default();
@@ -461,46 +495,41 @@ fn held(pool: &WindowsNodePool, seen: &ObservedPool<'_>, pause: Option<Pause>, n
             "version {tried} failed on {}; {what}. {todo}",
             counted(usize::try_from(*failed).unwrap_or(usize::MAX), "node")
         );
-        return stalls(reason::FAILURE_LIMIT_REACHED, message, *rolled_back);
+        return stalled(reason::FAILURE_LIMIT_REACHED, message, *rolled_back);
     }
     if let Err(error) = seen.window {
-        return stalls(error.reason(), error.to_string(), false);
+        return stalled(error.reason(), error.to_string(), false);
     }
     if waiting.is_empty() {
-        let withheld = blocked::withheld(seen.members).and_then(|(reason, message)| waits(reason, message));
-        return withheld.or_else(|| blocked::on_hold(seen.members).map(|(reason, message)| keeps(reason, message)));
+        return blocked::withheld(seen.members).or_else(|| blocked::on_hold(seen.members)).map(Held::Waits);
     }
+    let waits = |cause, message| Some(Held::Waits(Wait::new(cause, message)));
     let n = waiting.len();
     if let Some(pause) = pause {
-        return Some(keeps(reason::PAUSED, format!("{pause}; {n} to be updated: {}", first_names(waiting))));
+        return waits(Cause::Pause, format!("{pause}; {n} to be updated: {}", first_names(waiting)));
     }
     let n = format!("{n} to be updated {}", if n == 1 { "waits" } else { "wait" });
     if let Ok(window) = seen.window
         && !window.open
     {
         let opens = window.opens.as_ref().map(|(name, at)| format!("{name} opens at {}", shown(*at)));
-        let message = format!("{n} for a maintenance window; {}", opens.unwrap_or_default());
-        return waits(reason::WAITING_FOR_WINDOW, message);
+        return waits(Cause::Window, format!("{n} for a maintenance window; {}", opens.unwrap_or_default()));
     }
     match &seen.course.gate.hold {
         BlockedBy::Approval { .. } => {
             let name = pool.metadata.name.as_deref().unwrap_or_default();
             let act = Act::ApproveVersion(name, version);
-            let message = format!("{n} until version {version} is approved: {act}");
-            waits(reason::WAITING_FOR_APPROVAL, message)
+            waits(Cause::Approval, format!("{n} until version {version} is approved: {act}"))
         }
-        BlockedBy::Soaking { until } => {
-            let message = format!("{n} until {}", shown(*until));
-            Some(Held { passes: true, ..keeps(reason::SOAKING, message) })
-        }
+        BlockedBy::Soaking { until } => waits(Cause::Soak, format!("{n} until {}", shown(*until))),
         _ => {
             let by_cordon = blocked::by_cordon(seen.members, seen.decision);
-            let (reason, message) = by_cordon.or_else(|| blocked::used_up(seen.decision))?;
+            let wait = by_cordon.or_else(|| blocked::used_up(seen.decision))?;
             // It may pass by itself, and must not be waited for without an end.
             if standstill(pool, seen.decision).is_some_and(|at| at <= now) {
-                return stalls(reason::PROGRESS_DEADLINE_EXCEEDED, message, false);
+                return stalled(reason::PROGRESS_DEADLINE_EXCEEDED, wait.message, false);
             }
-            waits(reason, message)
+            Some(Held::Waits(wait))
         }
     }
 }
@@ -512,8 +541,8 @@ fn stalled(
     groups: &Groups,
     held: Option<&Held>,
 ) -> Option<(String, String)> {
-    if let Some(held) = held.filter(|h| h.stalls) {
-        return Some((held.reason.into(), held.message.clone()));
+    if let Some(held) = held.filter(|h| h.stalls()) {
+        return Some((held.reason().into(), held.message().into()));
     }
     if let Some(Trouble { reason, message }) = too_many_unhealthy(pool, seen, groups) {
         return Some((reason, message));

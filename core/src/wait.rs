@@ -1,0 +1,286 @@
+//! What hosts and pools wait for: the cause, what ends it, and the words. Pure.
+//!
+//! Every wait that is reported is one [`Wait`], so that each has a cause with an end, and each end is something that wakes the object that waits.
+
+use api::{Pause, act::Act, conditions::reason, names::key};
+
+/// Cause of a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// The pool is in mode Plan.
+    Plan,
+    /// Another operator works in the cluster, or it is not known that none does.
+    OtherOperator,
+    /// Admission policies that hold the rights of wicd are missing.
+    Policies,
+    /// A user holds the host.
+    Hold,
+    /// The pool is paused.
+    Pause,
+    /// As many hosts are being set up as may be.
+    TurnToJoin,
+    /// As many hosts are being deconfigured as may be.
+    TurnToLeave,
+    /// The Machine of a host that leaves exists.
+    Machine,
+    /// As many nodes of the pool are disrupted as may be.
+    Disruption,
+    /// The change would lose settings of the legacy operator.
+    LostSettings,
+    /// No maintenance window is open.
+    Window,
+    /// The version is not approved.
+    Approval,
+    /// The nodes that have the version are observed first.
+    Soak,
+    /// Nodes that a user has cordoned use up what may be unavailable.
+    Cordon,
+    /// Nodes that do not work use up what may be unavailable.
+    NotWorking,
+    /// Another pool uses up a limit over all pools.
+    OtherPool,
+    /// Hosts that are no longer listed stay.
+    Removal(Hold),
+}
+
+/// Why hosts that are no longer listed stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// There is no list.
+    Missing,
+    /// The list names no host.
+    Empty,
+    /// An entry has no known name.
+    Nameless,
+    /// One change may not take out so many.
+    TooMany,
+    /// Their Machines exist.
+    Machines,
+    /// The lists of other pools are about to be read.
+    Pending,
+    /// The lists of other pools cannot be read.
+    Unreadable,
+}
+
+/// Source of the event that ends a wait, and wakes the object that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The pool is changed: its spec, or an annotation.
+    Pool,
+    /// Instances or Nodes of the pool change, by an act of a user or by their work.
+    Hosts,
+    /// The Machine is deleted.
+    Machine,
+    /// The list of hosts changes.
+    List,
+    /// Another pool, or its list, changes.
+    OtherPools,
+    /// The other operator ends.
+    OtherOperator,
+    /// The policies are applied.
+    Policies,
+    /// A point in time is reached.
+    Time,
+}
+
+impl Cause {
+    /// All causes.
+    pub const ALL: [Self; 23] = [
+        Self::Plan,
+        Self::OtherOperator,
+        Self::Policies,
+        Self::Hold,
+        Self::Pause,
+        Self::TurnToJoin,
+        Self::TurnToLeave,
+        Self::Machine,
+        Self::Disruption,
+        Self::LostSettings,
+        Self::Window,
+        Self::Approval,
+        Self::Soak,
+        Self::Cordon,
+        Self::NotWorking,
+        Self::OtherPool,
+        Self::Removal(Hold::Missing),
+        Self::Removal(Hold::Empty),
+        Self::Removal(Hold::Nameless),
+        Self::Removal(Hold::TooMany),
+        Self::Removal(Hold::Machines),
+        Self::Removal(Hold::Pending),
+        Self::Removal(Hold::Unreadable),
+    ];
+
+    /// Reason of the conditions that report it.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::Hold => reason::ON_HOLD,
+            Self::Pause => reason::PAUSED,
+            Self::LostSettings => reason::SETTINGS_WOULD_BE_LOST,
+            Self::Window => reason::WAITING_FOR_WINDOW,
+            Self::Approval => reason::WAITING_FOR_APPROVAL,
+            Self::Soak => reason::SOAKING,
+            Self::Cordon => reason::BLOCKED_BY_CORDON,
+            Self::NotWorking | Self::OtherPool => reason::DISRUPTIONS_USED_UP,
+            Self::Removal(Hold::Missing) => "ConfigMapMissing",
+            Self::Removal(Hold::Empty) => reason::INVENTORY_EMPTY,
+            Self::Removal(Hold::Nameless) => reason::NAMES_UNKNOWN,
+            Self::Removal(Hold::TooMany) => reason::MASS_REMOVAL_BLOCKED,
+            Self::Removal(Hold::Machines) => "MachinesRemain",
+            Self::Removal(Hold::Pending) => "ReadingOtherPools",
+            Self::Removal(Hold::Unreadable) => "OtherPoolsUnreadable",
+            Self::Plan
+            | Self::OtherOperator
+            | Self::Policies
+            | Self::TurnToJoin
+            | Self::TurnToLeave
+            | Self::Machine
+            | Self::Disruption => reason::WAITING,
+        }
+    }
+
+    /// Event that ends it.
+    pub fn ended_by(self) -> End {
+        match self {
+            Self::Plan | Self::Pause | Self::LostSettings | Self::Approval => End::Pool,
+            Self::OtherOperator => End::OtherOperator,
+            Self::Policies => End::Policies,
+            Self::Hold | Self::TurnToJoin | Self::TurnToLeave | Self::Disruption | Self::Cordon | Self::NotWorking => {
+                End::Hosts
+            }
+            Self::Machine | Self::Removal(Hold::Machines) => End::Machine,
+            Self::Window | Self::Soak => End::Time,
+            Self::OtherPool | Self::Removal(Hold::Pending | Hold::Unreadable) => End::OtherPools,
+            Self::Removal(Hold::Missing | Hold::Empty | Hold::Nameless | Hold::TooMany) => End::List,
+        }
+    }
+
+    /// Reports whether it ends by itself or by a decision that is still to be made, so that a pool counts as on its way. Otherwise users have said that the
+    /// nodes stay as they are.
+    pub fn is_on_its_way(self) -> bool {
+        !matches!(self, Self::Hold | Self::Pause | Self::Soak)
+    }
+}
+
+/// A wait, as it is reported.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// Cause.
+    pub cause: Cause,
+    /// Object that waits, what it waits for and until when, and what ends the wait.
+    pub message: String,
+}
+
+impl Wait {
+    /// A wait for this cause.
+    pub fn new(cause: Cause, message: impl Into<String>) -> Self {
+        Self { cause, message: message.into() }
+    }
+}
+
+/// A host without a turn, and what may be in its way.
+#[expect(clippy::struct_excessive_bools, reason = "each field is an independent observation")]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Idle {
+    /// Whether the host leaves; otherwise it is to join.
+    pub leaves: bool,
+    /// Whether it is a node.
+    pub is_node: bool,
+    /// Whether it leaves with a Machine.
+    pub has_machine: bool,
+    /// Whether its pool is in mode Plan.
+    pub is_plan: bool,
+    /// Whether another operator works in the cluster, or it is not known that none does.
+    pub has_other_operator: bool,
+    /// Pause of its pool.
+    pub pause: Option<Pause>,
+    /// Whether a user holds it.
+    pub held: bool,
+    /// Whether the admission policies that hold the rights of wicd are missing.
+    pub lacks_policies: bool,
+}
+
+impl Idle {
+    /// The first of all causes. `host` is the host's name.
+    pub fn wait(self, host: &str) -> Wait {
+        let (cause, message) = match self {
+            Self { is_plan: true, .. } => {
+                (Cause::Plan, "waits because its pool is in mode Plan: no operation begins".into())
+            }
+            Self { has_other_operator: true, .. } => (
+                Cause::OtherOperator,
+                "waits until no other operator works in the cluster; see the condition Ready of its pool".into(),
+            ),
+            Self { lacks_policies: true, .. } => (
+                Cause::Policies,
+                "waits until the admission policies for wicd are in force again; see the condition PoliciesInForce of its pool"
+                    .into(),
+            ),
+            Self { held: true, .. } => {
+                let end = Act::Release(host).command();
+                (
+                    Cause::Hold,
+                    format!("waits because the annotation {}=true holds it. To end the hold, run {end}", key::HOLD),
+                )
+            }
+            Self { pause: Some(pause), .. } => {
+                (Cause::Pause, format!("waits because its pool is {pause} ({})", pause.field()))
+            }
+            Self { leaves: false, .. } => {
+                (Cause::TurnToJoin, "waits for its turn to join (provisioning.maxConcurrent)".into())
+            }
+            Self { has_machine: true, .. } => (
+                Cause::Machine,
+                "waits until its Machine is deleted, or until its turn to be deconfigured (rollout.maxUnavailable)".into(),
+            ),
+            Self { is_node: true, .. } => {
+                (Cause::Disruption, "waits until another node may be disrupted (rollout.maxUnavailable)".into())
+            }
+            _ => (Cause::TurnToLeave, "waits for its turn to be deconfigured (provisioning.maxConcurrent)".into()),
+        };
+        Wait::new(cause, message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_cause_is_named_with_its_end() {
+        let (join, leave) = (Idle::default(), Idle { leaves: true, ..Idle::default() });
+        let node = Idle { is_node: true, ..leave };
+        let pause = Some(Pause::Indefinite);
+        let until = Some(Pause::Until("2027-01-01T08:00:00Z".parse().unwrap()));
+        let in_plan = Idle { pause, lacks_policies: true, has_other_operator: true, is_plan: true, ..join };
+        for (idle, cause, expected) in [
+            (join, Cause::TurnToJoin, "its turn to join (provisioning.maxConcurrent)"),
+            (leave, Cause::TurnToLeave, "its turn to be deconfigured (provisioning.maxConcurrent)"),
+            (node, Cause::Disruption, "another node may be disrupted (rollout.maxUnavailable)"),
+            (Idle { has_machine: true, ..node }, Cause::Machine, "until its Machine is deleted"),
+            (Idle { pause, ..node }, Cause::Pause, "its pool is paused (rollout.paused)"),
+            (
+                Idle { pause: until, ..join },
+                Cause::Pause,
+                "its pool is paused until 2027-01-01T08:00:00Z (rollout.pausedUntil)",
+            ),
+            (Idle { pause, held: true, ..join }, Cause::Hold, "kubectl windows-node-pools release win-1"),
+            (Idle { pause, lacks_policies: true, ..join }, Cause::Policies, "PoliciesInForce"),
+            (Idle { is_plan: false, ..in_plan }, Cause::OtherOperator, "no other operator works"),
+            (in_plan, Cause::Plan, "mode Plan"),
+        ] {
+            let wait = idle.wait("win-1");
+            assert_eq!(wait.cause, cause, "{idle:?}");
+            assert!(wait.message.contains(expected), "{idle:?}: {}", wait.message);
+        }
+    }
+
+    #[test]
+    fn each_cause_is_listed_once_and_has_an_end() {
+        for (i, cause) in Cause::ALL.iter().enumerate() {
+            assert_eq!(Cause::ALL.iter().position(|c| c == cause), Some(i), "{cause:?} is listed twice");
+            let waits_for_time = cause.ended_by() == End::Time;
+            assert_eq!(waits_for_time, matches!(cause, Cause::Window | Cause::Soak), "{cause:?}");
+        }
+    }
+}
