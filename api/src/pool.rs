@@ -21,7 +21,9 @@ pub use rollout::*;
 pub use status::*;
 pub use template::*;
 
-use self::inventory::{ADDRESS_PATTERN, ADDRESS_RULE, HOST_KEY_PATTERN, HOST_KEY_RULE};
+use self::inventory::{
+    ADDRESS_PATTERN, ADDRESS_RULE, HOST_KEY_PATTERN, HOST_KEY_RULE, OBJECT_NAME_PATTERN, OBJECT_NAME_RULE,
+};
 use crate::{
     names,
     rule::{all_match, matches},
@@ -124,6 +126,7 @@ pub enum Mode {
 pub struct SecretKeyRef {
     /// Name of the Secret.
     #[schemars(length(min = 1, max = 253))]
+    #[x_kube(validation = matches(OBJECT_NAME_PATTERN, OBJECT_NAME_RULE))]
     pub name: String,
     /// Key in it. `private-key.pem` if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -144,6 +147,7 @@ impl SecretKeyRef {
 pub struct SecretRef {
     /// Name of the Secret.
     #[schemars(length(min = 1, max = 253))]
+    #[x_kube(validation = matches(OBJECT_NAME_PATTERN, OBJECT_NAME_RULE))]
     pub name: String,
 }
 

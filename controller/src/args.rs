@@ -283,7 +283,7 @@ pub struct Run {
     #[arg(long, env = "WINDOWS_NODE_POOLS_KUBELET_CONFIG_PATCH")]
     pub kubelet_config_patch: Option<PathBuf>,
     /// Maximum number of concurrent SSH operations on hosts, over all pools. The connection to a jump host counts with that
-    /// to its host.
+    /// to its host. One pool takes at most nine for each that is free, and each pool can have one.
     #[arg(long, env = "WINDOWS_NODE_POOLS_MAX_CONNECTIONS", default_value_t = 100)]
     pub max_connections: usize,
     /// Maximum number of nodes that are disrupted at once, over all pools. If not set, only the limits of the pools

@@ -3,6 +3,7 @@
 //! On OpenShift everything is found. Elsewhere the service network comes from the ServiceCIDR object, and the API server's
 //! address is the one that the operator uses itself, unless another is configured.
 
+mod api_certificate;
 mod api_servers;
 mod images;
 pub(crate) mod kept;
@@ -46,6 +47,17 @@ pub(crate) enum ClusterError {
         env: &'static str,
         /// The argument that does.
         flag: &'static str,
+    },
+    /// The CA of the cluster is not that of the API server.
+    #[error(
+        "the CA in the ConfigMap kube-root-ca.crt of the operator's namespace does not prove the API server at {url}: {problem}. Nodes keep the CA that they \
+         have. See who has written the ConfigMap, which kube-controller-manager keeps"
+    )]
+    Unproven {
+        /// URL of the API server.
+        url: String,
+        /// Fault of the connection.
+        problem: String,
     },
     /// Something is not as it must be.
     #[error("{what} {value:?} cannot be used: {problem}")]
@@ -247,8 +259,30 @@ pub(crate) async fn reserved(client: &Client, config: &Config, args: &Run) -> Re
     let addresses = Addresses::of(client, config, args, infrastructure.as_ref(), network.as_ref()).await?;
     let Addresses { api_server, service_cidr, cluster_dns } = addresses;
     let cluster_domain = args.cluster_domain.clone();
-    let cluster = Cluster { api_server, service_cidr, cluster_dns, cluster_domain, ..Cluster::default() };
+    let ca = root_ca(client, &args.namespace).await?;
+    let own_names = own_names(config, &ca, infrastructure.as_ref()).await?;
+    let cluster = Cluster { api_server, service_cidr, cluster_dns, cluster_domain, own_names, ..Cluster::default() };
     Ok(Reserved::of(&cluster, args.loopback_hosts))
+}
+
+async fn root_ca(client: &Client, namespace: &str) -> Result<String, ClusterError> {
+    config_map_key(client, namespace, "kube-root-ca.crt", "ca.crt", "the cluster's CA (kube-root-ca.crt)").await
+}
+
+/// Names and addresses of the API server, and the domain of the ingress: no host may have a serving certificate for them.
+async fn own_names(
+    config: &Config,
+    ca: &str,
+    infrastructure: Option<&DynamicObject>,
+) -> Result<Vec<String>, ClusterError> {
+    let mut names = api_certificate::names(config, ca).await?;
+    for path in ["/status/apiServerURL", "/status/apiServerInternalURI"] {
+        let host = text(infrastructure, path).and_then(|url| url.parse::<Uri>().ok()?.host().map(str::to_owned));
+        // OpenShift names the ingress after the same domain: `api.<domain>` and `*.apps.<domain>`.
+        let ingress = host.as_ref().and_then(|host| Some(format!("*.apps.{}", host.split_once('.')?.1)));
+        names.extend(host.into_iter().chain(ingress).map(|name| name.to_ascii_lowercase()));
+    }
+    Ok(names.into_iter().collect())
 }
 
 /// A fact, or nothing in its place if it cannot be used.
@@ -291,10 +325,12 @@ pub(crate) async fn discover(client: &Client, config: &Config, args: &Run) -> Re
     let missing = if needs_node_manager { node_manager(client, namespace).await? } else { None };
     let lacks_node_manager = missing.is_some();
     left_out.extend(missing);
+    let api_ca = root_ca(client, namespace).await?;
+    let own_names = own_names(config, &api_ca, infrastructure.as_ref()).await?;
     let cluster = Cluster {
         api_server,
-        api_ca: config_map_key(client, namespace, "kube-root-ca.crt", "ca.crt", "the cluster's CA (kube-root-ca.crt)")
-            .await?,
+        own_names,
+        api_ca,
         kubelet_client_ca: config_map_key(
             client,
             "kube-system",

@@ -10,7 +10,7 @@ use kube::{
     runtime::reflector::{ObjectRef, Store},
 };
 use remote::Operator;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tower::{
     limit::{ConcurrencyLimit, ConcurrencyLimitLayer},
@@ -30,7 +30,7 @@ use crate::{
     instances::Instances,
     machines::Machines,
     metrics::Metrics,
-    places::Places,
+    places::{Places, Share},
     reconcile_trigger::ReconcileTrigger,
     release::{CurrentRelease, Release, ReleaseError},
     secrets::Secrets,
@@ -60,6 +60,8 @@ const LOOKS_OF_ONE_POOL: usize = 4;
 const PULLS: usize = 200;
 /// The same for one pool: the most that `provisioning.prePull.maxHosts` can be.
 const PULLS_OF_ONE_POOL: usize = 100;
+/// Share of one pool in the SSH connections of granted work: of 100 it takes 90 at most, however many of its hosts hang.
+const CONNECTIONS_OF_ONE_POOL: Share = Share::ForEachFree(9);
 /// Which Nodes are watched.
 pub(crate) const WINDOWS_NODES: &str = "kubernetes.io/os=windows";
 /// Which are not.
@@ -218,7 +220,7 @@ pub(crate) struct Hosts {
     /// Drains.
     pub drainer: Drainer,
     /// SSH connections that may be open at once.
-    pub connections: Arc<Semaphore>,
+    pub connections: Places,
     /// Hosts that may be examined at once without a grant.
     pub looks: Places,
     /// Hosts that may pull images at once. Such a connection takes minutes, and no granted work must wait for it.
@@ -342,9 +344,9 @@ impl Context {
             }),
             release: CurrentRelease::new(release),
             drainer: Drainer::new(cluster.direct.clone()),
-            connections: Arc::new(Semaphore::new(process.args.max_connections)),
-            looks: Places::new(LOOKS, LOOKS_OF_ONE_POOL),
-            pulls: Places::new(PULLS, PULLS_OF_ONE_POOL),
+            connections: Places::new(process.args.max_connections, CONNECTIONS_OF_ONE_POOL),
+            looks: Places::new(LOOKS, Share::AtMost(LOOKS_OF_ONE_POOL)),
+            pulls: Places::new(PULLS, Share::AtMost(PULLS_OF_ONE_POOL)),
         };
         Self { base, hosts, writes: Writes::default() }
     }

@@ -7,7 +7,7 @@ use api::{
     payload::File,
 };
 use prometheus_client::metrics::{counter::Counter, gauge::Gauge};
-use tokio::sync::{OnceCell, OwnedSemaphorePermit};
+use tokio::sync::OnceCell;
 
 use crate::{
     RemoteError, facts,
@@ -52,6 +52,9 @@ pub struct Traffic {
     pub sent: Counter,
 }
 
+/// Place among the connections of the operator, which is free again when it is dropped.
+pub type Slot = Box<dyn Send + Sync>;
+
 /// One connection to one host. Keeps the slot that it was given for as long as it lives.
 pub struct Session {
     connection: Connection,
@@ -63,7 +66,7 @@ pub struct Session {
     limit: std::time::Duration,
     /// Set once the program on the host is verified.
     program: OnceCell<()>,
-    _slot: Option<OwnedSemaphorePermit>,
+    _slot: Option<Slot>,
     _open: Open,
 }
 
@@ -101,7 +104,7 @@ impl Session {
         target: &Target,
         node_name: &str,
         operation: &str,
-        slot: Option<OwnedSemaphorePermit>,
+        slot: Option<Slot>,
     ) -> Result<Self, RemoteError> {
         operator.traffic.connections.inc();
         let connection = Connection::connect(target).await.map_err(|error| error.of_host(node_name))?;

@@ -46,6 +46,7 @@ pub struct Inventory {
 pub struct ConfigMapRef {
     /// Name of the ConfigMap.
     #[schemars(length(min = 1, max = 253))]
+    #[x_kube(validation = matches(OBJECT_NAME_PATTERN, OBJECT_NAME_RULE))]
     pub name: String,
 }
 
@@ -59,10 +60,12 @@ pub struct MachineSetRef {
     /// Namespace of the Machines. `openshift-machine-api` if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
+    #[x_kube(validation = matches(OBJECT_NAME_PATTERN, OBJECT_NAME_RULE))]
     pub namespace: Option<String>,
     /// Name of the MachineSet. If not set: the Machines of the namespace that no MachineSet owns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
+    #[x_kube(validation = matches(OBJECT_NAME_PATTERN, OBJECT_NAME_RULE))]
     pub name: Option<String>,
 }
 
@@ -188,9 +191,11 @@ pub struct SourceRef {
     pub kind: SourceKind,
     /// Name of the object.
     #[schemars(length(min = 1, max = 253))]
+    #[x_kube(validation = matches(OBJECT_NAME_PATTERN, OBJECT_NAME_RULE))]
     pub name: String,
     /// Namespace of the object.
     #[schemars(length(min = 1, max = 63))]
+    #[x_kube(validation = matches(OBJECT_NAME_PATTERN, OBJECT_NAME_RULE))]
     pub namespace: String,
     /// File or directory in the artifact with the hosts. The whole artifact if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -235,8 +240,11 @@ pub const USERNAME_PATTERN: &str = r#"^([^\x00-\x20\x7f-\x9f"/\\\[\]:;|=,+*?<>]+
 /// [`USERNAME_PATTERN`] in words.
 pub(super) const USERNAME_RULE: &str = r#"must be a Windows user name, with or without a domain and \ before it, that has no space at its ends, no control character and none of " / \ [ ] : ; | = , + * ? < >"#;
 
-/// Names of hosts: those of Nodes.
-const HOST_NAME_PATTERN: &str = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$";
+/// Names of Kubernetes objects, as a DNS subdomain, and of hosts, whose Nodes have them.
+pub(super) const OBJECT_NAME_PATTERN: &str = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$";
+
+/// [`OBJECT_NAME_PATTERN`] in words.
+pub(super) const OBJECT_NAME_RULE: &str = "must be the name of an object: lower-case letters, digits and `-`, with `.` between parts that begin and end with a letter or digit";
 
 /// Addresses, as far as a regular expression can check them.
 pub(super) const ADDRESS_PATTERN: &str = r"^([0-9A-Za-z_]([-._0-9A-Za-z]*[0-9A-Za-z_])?|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*)$";
@@ -256,9 +264,9 @@ pub(super) const HOST_KEY_RULE: &str = "must be the fingerprint `SHA256:…`, or
 #[serde(rename_all = "camelCase")]
 pub struct Host {
     /// Name of the host, and of its Node: lower-case letters, digits, `-`, and `.` between them.
-    #[schemars(length(min = 1, max = 63), regex(pattern = HOST_NAME_PATTERN))]
+    #[schemars(length(min = 1, max = 63), regex(pattern = OBJECT_NAME_PATTERN))]
     #[x_kube(validation = matches(
-        HOST_NAME_PATTERN,
+        OBJECT_NAME_PATTERN,
         "must be lower-case letters, digits and `-`, with `.` between parts that begin and end with a letter or digit, for example win-1"
     ))]
     pub name: String,

@@ -20,14 +20,16 @@ use tokio::{sync::Semaphore, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
-use super::{Again, Claim, Clients, Hosts, Kind, LeftToPeople, Outstanding, Own, Verdict, index::Index, verdict};
+use super::{
+    Again, Claim, Clients, Hosts, Kind, LeftToPeople, Outstanding, Own, Verdict, index::Index, open::Kept, verdict,
+};
 use crate::{
     supervision::{Panicked, catch},
     unreadable::Unreadable,
     watch::{self, Event},
 };
 use wnp_core::csr::{
-    hosts_of, is_finished,
+    hosts_of,
     request::{MAX_BYTES, Request},
 };
 
@@ -67,13 +69,17 @@ pub async fn run<H: Hosts>(
     shutdown: CancellationToken,
 ) {
     let clients = clients.into();
+    let kept = Arc::new(Mutex::new(Kept::default()));
     // No pool waits for what cannot be read here: those who post a request choose its labels.
     let (requests, events) = watch::readable(
         clients.watch,
         watcher::Config::default().page_size(PAGE),
         &Unreadable::default(),
         keep_essentials,
-        |csr| !is_finished(csr),
+        {
+            let kept = kept.clone();
+            move |csr| kept.lock().keeps(csr)
+        },
     );
     let (first, firsts) = mpsc::unbounded();
     let approver = Arc::new(Approver {
@@ -92,7 +98,14 @@ pub async fn run<H: Hosts>(
     let (observer, waiting) = (approver.clone(), approver.clone());
     let waiting = again.waiting.flat_map(move |()| stream::iter(waiting.index.lock().waiting()));
     // The index has a change before the request is judged.
-    let events = events.inspect(move |event| observer.observe(event));
+    let events = events.inspect(move |event| {
+        match event {
+            Event::Init => kept.lock().clear(),
+            Event::Delete(csr) => kept.lock().forget(csr),
+            Event::Apply(_) | Event::InitApply(_) | Event::InitDone => {}
+        }
+        observer.observe(event);
+    });
     let all = stream::unfold(again.all, |all| async {
         all.notified().await;
         Some(((), all))

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
-use wnp_core::csr::{Place, is_decided, place};
+use kube::ResourceExt;
+use wnp_core::csr::{Place, is_decided, is_finished, place};
 
 use super::Kind;
 
@@ -13,6 +14,10 @@ use super::Kind;
 const MAX_OF_ONE_HOST: usize = 20;
 /// The same for other requesters, which may ask for many hosts.
 const MAX_OF_OTHERS: usize = 1000;
+
+/// Requests of one host for one kind of certificate that are kept in memory, finished ones aside. The requester of those beyond asks again when it gets no
+/// certificate.
+const MAX_KEPT_OF_ONE_HOST: usize = 100;
 
 /// Who made a request, and for what. The signers that issue none of the operator's certificates are one: a requester can invent any number.
 type Source = (String, Option<Kind>);
@@ -51,6 +56,46 @@ impl OpenRequests {
     }
 }
 
+/// The requests of hosts that are kept, by the UIDs of each source. A host that was taken over may make any number, each with kilobytes.
+#[derive(Debug, Default)]
+pub(super) struct Kept(BTreeMap<Source, BTreeSet<String>>);
+
+impl Kept {
+    /// Reports whether a request is kept, and counts it.
+    pub(super) fn keeps(&mut self, csr: &CertificateSigningRequest) -> bool {
+        if is_finished(csr) {
+            self.forget(csr);
+            return false;
+        }
+        if !is_of_one_host(csr) {
+            return true;
+        }
+        let uids = self.0.entry(source(csr)).or_default();
+        let uid = csr.uid().unwrap_or_default();
+        let keeps = uids.len() < MAX_KEPT_OF_ONE_HOST || uids.contains(&uid);
+        if keeps {
+            uids.insert(uid);
+        }
+        keeps
+    }
+
+    /// Forgets a request that is gone.
+    pub(super) fn forget(&mut self, csr: &CertificateSigningRequest) {
+        let source = source(csr);
+        if let Some(uids) = self.0.get_mut(&source) {
+            uids.remove(&csr.uid().unwrap_or_default());
+            if uids.is_empty() {
+                self.0.remove(&source);
+            }
+        }
+    }
+
+    /// Begins anew, with a list.
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
 /// Whether a host has made it, with its own identity.
 pub(super) fn is_of_one_host(csr: &CertificateSigningRequest) -> bool {
     let user = csr.spec.username.as_deref().unwrap_or_default();
@@ -64,7 +109,6 @@ fn source(csr: &CertificateSigningRequest) -> Source {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kube::ResourceExt;
     use serde_json::{Value, json};
 
     fn request(name: &str, user: &str, second: u32, status: &Value) -> CertificateSigningRequest {
@@ -95,6 +139,25 @@ mod tests {
         open.observe(&request("a-999", "system:wicd-node:a", 999, &denied));
         open.forget(&of_host[998]);
         assert_eq!(due(&open)[0], "a-978");
+    }
+
+    #[test]
+    fn a_host_that_makes_any_number_of_requests_takes_no_more_memory() {
+        let made = |user: &str, n: u32, status: &Value| {
+            let mut csr = request(&format!("{user}-{n}"), user, n, status);
+            csr.metadata.uid = Some(format!("{user}-{n}"));
+            csr
+        };
+        let (host, open) = ("system:node:a", json!({}));
+        let mut kept = Kept::default();
+        assert_eq!((0..1000).filter(|n| kept.keeps(&made(host, *n, &open))).count(), MAX_KEPT_OF_ONE_HOST);
+        assert!(kept.keeps(&made(host, 7, &open)), "it is kept already");
+        assert!(kept.keeps(&made("system:node:b", 0, &open)));
+        assert_eq!((0..1000).filter(|n| kept.keeps(&made("system:bootstrap:x", *n, &open))).count(), 1000);
+        // What is finished or gone makes room.
+        assert!(!kept.keeps(&made(host, 8, &json!({"certificate": "eA=="}))));
+        kept.forget(&made(host, 9, &open));
+        assert_eq!((1000..2000).filter(|n| kept.keeps(&made(host, *n, &open))).count(), 2);
     }
 
     #[test]

@@ -20,8 +20,8 @@ async fn looks_at_hosts_that_moved_have_places_of_their_own() {
     let instance = bed.instance(&json!({}), &json!({}), &status);
 
     // Scope that was granted has all the connections.
-    let free = u32::try_from(bed.cx.hosts.connections.available_permits()).unwrap();
-    let granted = bed.cx.hosts.connections.try_acquire_many(free).unwrap();
+    let free = u32::try_from(bed.cx.hosts.connections.all()).unwrap();
+    let granted: Vec<Place> = (0..free).filter_map(|n| bed.cx.hosts.connections.take(&format!("pool-{n}"))).collect();
     let mut scope = bed.scope(instance.clone());
     let looked = tokio::time::timeout(Duration::from_secs(30), verify(&mut scope)).await;
     assert_eq!(looked.expect("it waits for the connections of others").unwrap(), None);

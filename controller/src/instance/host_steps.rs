@@ -62,14 +62,13 @@ pub(super) fn configs(scope: &Scope, target: &Target) -> Result<Vec<host::Config
 pub(super) async fn connect(scope: &mut Scope, target: &Target, step: Step) -> Result<(Session, HostState), StepError> {
     let host = scope.instance.spec.host.clone();
     let rebooting = scope.status.operation.as_ref().is_some_and(|o| o.boot_id_before.is_some());
+    let what = format!("logging in to {} port {} as {}", host.address, host.port, host.username);
     if !rebooting {
-        let what = format!("logging in to {} port {} as {}", host.address, host.port, host.username);
         scope.pass_step(step, &what);
     }
     let operation = scope.status.operation.as_ref().map(|o| o.id.clone()).unwrap_or_default();
     let login = login(&scope.cx, &scope.instance, &scope.pool).await?;
-    let (cx, instance) = (scope.cx.clone(), scope.instance.clone());
-    let mut session = scope.while_shown(login::open(&cx, &instance, &operation, &login)).await??;
+    let mut session = login::open(scope, &operation, &login, &what).await?;
     scope.mark_reachable();
     // A host gets nothing as long as its name may be another's.
     scope.claim_name(Some(session.connection().peer_address())).await?;

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
-use super::error::StepError;
+use super::{error::StepError, scope::Scope};
 use crate::{
     context::Context,
     events::EventReason,
@@ -144,16 +144,42 @@ async fn jump_host(cx: &Context, ssh: &Ssh) -> Result<Option<JumpHost>, StepErro
     Ok(Some(jump_host.map_err(StepError::JumpHostKey)?))
 }
 
-/// Logs in with one of the operator's connection slots, once one is free. It stands for the connection to a jump host, too. `operation`
-/// names the files of requests on the host.
+/// Logs in with one of the operator's connection slots, once one is free for the pool. It stands for the connection to a jump host, too. `operation` names the
+/// files of requests on the host, `what` the work that follows.
 pub(super) async fn open(
+    scope: &mut Scope,
+    operation: &str,
+    target: &Target,
+    what: &str,
+) -> Result<Session, StepError> {
+    let (connections, pool) = (scope.cx.hosts.connections.clone(), scope.instance.spec.pool_ref.name.clone());
+    let slot = if let Some(slot) = connections.take(&pool) {
+        slot
+    } else {
+        let step = scope.step();
+        let limit = connections.all();
+        scope.pass_step(
+            step,
+            &format!("waiting for one of the {limit} SSH connections of all pools (--max-connections)"),
+        );
+        let slot = scope.while_shown(connections.acquire(&pool)).await?;
+        scope.pass_step(step, what);
+        slot
+    };
+    let (operator, name) = (scope.cx.hosts.operator.clone(), scope.instance.spec.host.name.clone());
+    let opened = async move { Session::open(&operator, target, &name, operation, Some(Box::new(slot))).await };
+    Ok(scope.while_shown(opened).await??)
+}
+
+/// Logs in with a slot, for a look at a host that has no step to show a wait in.
+pub(super) async fn open_unannounced(
     cx: &Context,
     instance: &WindowsInstance,
     operation: &str,
     target: &Target,
 ) -> Result<Session, StepError> {
-    let slot = cx.hosts.connections.clone().acquire_owned().await.ok();
-    Ok(Session::open(&cx.hosts.operator, target, &instance.spec.host.name, operation, slot).await?)
+    let slot = cx.hosts.connections.acquire(&instance.spec.pool_ref.name).await;
+    Ok(Session::open(&cx.hosts.operator, target, &instance.spec.host.name, operation, Some(Box::new(slot))).await?)
 }
 
 /// Logs in without a slot: these are for work that was granted. The caller bounds how many such connections there are.

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use super::{
     error::StepError,
     identity::prove,
-    login::{login, open as open_granted, open_apart},
+    login::{login, open_apart, open_unannounced},
     scope::Scope,
 };
 use crate::{clock, places::Place};
@@ -49,7 +49,7 @@ pub(super) async fn open(scope: &Scope, granted: bool) -> Result<Session, StepEr
     let operation = format!("look-{}", &id[..10]);
     let login = login(&scope.cx, &scope.instance, &scope.pool).await?;
     if granted {
-        open_granted(&scope.cx, &scope.instance, &operation, &login).await
+        open_unannounced(&scope.cx, &scope.instance, &operation, &login).await
     } else {
         open_apart(&scope.cx, &scope.instance, &operation, &login).await
     }

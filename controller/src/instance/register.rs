@@ -100,7 +100,7 @@ pub(super) async fn request_restart(scope: &Scope) -> Result<(), StepError> {
 /// The next attempt connects first, with the full timeout.
 async fn reach(scope: &mut Scope) -> Result<(), StepError> {
     let opened = match login(&scope.cx, &scope.instance, &scope.pool).await {
-        Ok(login) => login::open(&scope.cx, &scope.instance, "reach", &login).await,
+        Ok(login) => login::open(scope, "reach", &login, "logging in, to see whether the host answers").await,
         Err(error) => Err(error),
     };
     match opened {

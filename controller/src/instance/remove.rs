@@ -281,11 +281,12 @@ async fn deconfigure(scope: &mut Scope) -> Result<(), StepError> {
     if let Some(operation) = &mut scope.status.operation {
         operation.deconfiguring = true;
     }
-    scope.enter_step(Step::Deconfigure, "removing everything that the operator put on the host").await?;
+    let what = "removing everything that the operator put on the host";
+    scope.enter_step(Step::Deconfigure, what).await?;
     let operation = scope.status.operation.as_ref().map(|o| o.id.clone()).unwrap_or_default();
     Box::pin(verify_before_removal(scope)).await?;
     let login = login(&scope.cx, &scope.instance, &scope.pool).await?;
-    let mut session = login::open(&scope.cx, &scope.instance, &operation, &login).await?;
+    let mut session = login::open(scope, &operation, &login, what).await?;
     scope.mark_reachable();
     session.prepare().await?;
     let state = session.look(&[]).await?;

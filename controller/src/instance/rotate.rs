@@ -46,7 +46,7 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
     let new = scope.cx.hosts.secrets.key(reference).await?;
     let (keys, _) = scope.cx.hosts.secrets.keys(&host.private_keys).await?;
     let target = login::login(&scope.cx, &scope.instance, &scope.pool).await?;
-    let mut session = login::open(&scope.cx, &scope.instance, &grant.id, &target).await?;
+    let mut session = login::open(scope, &grant.id, &target, &what).await?;
     session.prepare().await?;
     let state = session.look(&[]).await?;
     prove(scope, &mut session, &state, Purpose::Keep)?;
@@ -147,9 +147,10 @@ async fn add(
     let check = HostKeyCheck::Pinned(connection.host_key().clone());
     // A host may allow one connection at a time, and so may the limit over all hosts.
     session.close().await;
-    scope.enter_step(Step::VerifyKey, &format!("logging in with the key {} alone", new.fingerprint())).await?;
+    let what = format!("logging in with the key {} alone", new.fingerprint());
+    scope.enter_step(Step::VerifyKey, &what).await?;
     let alone = Target { keys: vec![change.new.identity.clone()], host_key: check, ..target };
-    let session = login::open(&scope.cx, &scope.instance, operation, &alone).await.map_err(|error| match error {
+    let session = login::open(scope, operation, &alone, &what).await.map_err(|error| match error {
         StepError::Remote(RemoteError::Ssh(SshError::AuthenticationFailed { .. })) => {
             StepError::KeyNotTaken { key: new.fingerprint(), files: places }
         }

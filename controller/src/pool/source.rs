@@ -23,7 +23,8 @@ pub(super) async fn ask(pool: &WindowsNodePool, begun: Begun, cx: &PoolContext) 
         return cx.sources.git.ask(pool, git, begun, cx.process.looks_once).await;
     }
     if let Some(from) = &inventory.source_ref {
-        return cx.sources.flux.ask(pool, from, &cx.cluster.client).await;
+        let services = cx.hosts.release.get().cluster.service_cidr.clone();
+        return cx.sources.flux.ask(pool, from, &cx.cluster.client, &services).await;
     }
     let trouble = SourceError {
         reason: "SourceNotSupported",

@@ -94,11 +94,20 @@ fn may_work(pod: &Pod, uid: &str) -> bool {
 /// The other operator, if it lives. `ours` is the namespace of this one.
 pub(crate) async fn holder(client: &Client, ours: &str) -> kube::Result<Option<Holder>> {
     for namespace in namespaces(ours) {
-        if let Some(holder) = holder_in(client, namespace).await? {
+        if let Some(holder) = holder_in(client, namespace).await?
+            && (namespace == ours || works_here(client).await?)
+        {
             return Ok(Some(holder));
         }
     }
     Ok(None)
+}
+
+/// Reports whether the other operator can work in this cluster, which it does on OpenShift alone. Elsewhere clients that create namespaces could hold up this
+/// operator with the name of its namespace.
+async fn works_here(client: &Client) -> kube::Result<bool> {
+    let groups = client.list_api_groups().await?.groups;
+    Ok(groups.iter().any(|group| group.name == "config.openshift.io"))
 }
 
 async fn holder_in(client: &Client, namespace: &str) -> kube::Result<Option<Holder>> {
@@ -329,11 +338,18 @@ mod tests {
     async fn it_is_seen_in_its_own_namespace_from_another() {
         let owned = json!([{"apiVersion": "v1", "kind": "Pod", "name": "wmco-1", "uid": "1"}]);
         let (own_lock, own_pods) = of_its_own();
-        for (about, code, expected) in [("it runs there", 200, Some(true)), ("it cannot be read", 403, None)] {
+        let on = |group: &str| json!([{"name": group, "versions": []}]);
+        for (about, code, groups, expected) in [
+            ("it runs there", 200, on("config.openshift.io"), Some(true)),
+            ("it cannot be read", 403, on("config.openshift.io"), None),
+            // Clients that may make a namespace of that name must not hold up this operator.
+            ("it cannot run in this cluster", 200, on("apps"), Some(false)),
+        ] {
             let api = FakeApi::new();
             api.fail("GET", LOCK_PATH, 404, "NotFound", "there is none", Value::Null);
             api.on("GET", &own_lock, code, lock_in(DEFAULT_NAMESPACE, &owned));
             api.on("GET", &own_pods, 200, pods(&[pod("1", "Running", &json!({}))]));
+            api.on("GET", "/apis", 200, json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}));
             let found = holder(&api.client(), "ns").await;
             assert_eq!(found.as_ref().ok().map(Option::is_some), expected, "{about}: {found:?}");
             let says = format!("Pod wmco-1 (ConfigMap {DEFAULT_NAMESPACE}/{LOCK})");

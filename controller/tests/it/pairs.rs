@@ -6,7 +6,11 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, Result, bail, ensure};
 use api::{WindowsInstance, WindowsNodePool, WindowsNodePoolSpec, conditions::kind, names::key};
 use futures::{StreamExt as _, stream};
-use k8s_openapi::api::{core::v1::Node, policy::v1::PodDisruptionBudget};
+use k8s_openapi::api::{
+    core::v1::{Node, Pod},
+    policy::v1::PodDisruptionBudget,
+    rbac::v1::ClusterRole,
+};
 use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
@@ -55,8 +59,8 @@ const EVENTS: [Event; 13] = [
 ];
 
 /// A pool of three hosts, and what happened to it.
-struct Subject<'a> {
-    world: &'a World,
+#[derive(Clone)]
+struct Subject {
     name: String,
     hosts: Vec<SimHost>,
     nodes: BTreeMap<String, Option<String>>,
@@ -65,11 +69,11 @@ struct Subject<'a> {
     happened: Vec<Event>,
 }
 
-impl<'a> Subject<'a> {
-    async fn new(world: &'a World, name: &str) -> Result<Self> {
+impl Subject {
+    async fn new(world: &World, name: &str) -> Result<Self> {
         let hosts = world.hosts(name, 3).await?;
         let now = serde_json::to_value(spec_with(&hosts, json!({"rollout": {"order": "Name"}})))?;
-        let mut subject = Self { world, name: name.into(), hosts, nodes: BTreeMap::new(), now, happened: Vec::new() };
+        let mut subject = Self { name: name.into(), hosts, nodes: BTreeMap::new(), now, happened: Vec::new() };
         world.join(name, &subject.declared()?).await?;
         pod(world, "guarded", subject.hosts[0].name(), &[("guards", name)]).await?;
         for host in &subject.hosts {
@@ -79,12 +83,28 @@ impl<'a> Subject<'a> {
         Ok(subject)
     }
 
+    /// The same hosts, to which nothing has happened yet.
+    async fn again(&self, world: &World) -> Result<Self> {
+        let now = serde_json::to_value(spec_with(&self.hosts, json!({"rollout": {"order": "Name"}})))?;
+        let mut subject = Self { nodes: BTreeMap::new(), now, happened: Vec::new(), ..self.clone() };
+        for host in &self.hosts {
+            let node = world.node(host.name()).await?.context("no Node")?;
+            subject.nodes.insert(host.name().into(), node.uid());
+        }
+        // The last change may have moved it away.
+        let pods: Api<Pod> = Api::default_namespaced(world.client.clone());
+        if pods.get_opt(&format!("guarded-{}", self.hosts[0].name())).await?.is_none() {
+            pod(world, "guarded", self.hosts[0].name(), &[("guards", &self.name)]).await?;
+        }
+        Ok(subject)
+    }
+
     fn declared(&self) -> Result<WindowsNodePoolSpec> {
         Ok(serde_json::from_value(self.now.clone())?)
     }
 
-    fn pools(&self) -> Api<WindowsNodePool> {
-        Api::all(self.world.client.clone())
+    fn pools(world: &World) -> Api<WindowsNodePool> {
+        Api::all(world.client.clone())
     }
 
     /// Name of the pool that takes the place of this one, or one of its hosts.
@@ -93,23 +113,24 @@ impl<'a> Subject<'a> {
     }
 
     /// Replaces parts of the declaration, and applies it where the pool is still there.
-    async fn declare(&mut self, change: Value) -> Result<()> {
+    async fn declare(&mut self, world: &World, change: Value) -> Result<()> {
         merge(&mut self.now, change);
-        let deleting = self.pools().get_opt(&self.name).await?.is_none_or(|p| p.metadata.deletion_timestamp.is_some());
-        if deleting { Ok(()) } else { self.put(&self.name).await }
+        let deleting =
+            Self::pools(world).get_opt(&self.name).await?.is_none_or(|p| p.metadata.deletion_timestamp.is_some());
+        if deleting { Ok(()) } else { self.put(world, &self.name).await }
     }
 
-    async fn put(&self, name: &str) -> Result<()> {
+    async fn put(&self, world: &World, name: &str) -> Result<()> {
         // As `kubectl replace` does: the declaration alone.
         for _ in 0..50 {
             let mut pool = WindowsNodePool::new(name, self.declared()?);
-            let found = self.pools().get_opt(name).await?;
+            let found = Self::pools(world).get_opt(name).await?;
             let stored = match found {
                 Some(found) => {
                     pool.metadata = found.metadata;
-                    self.pools().replace(name, &PostParams::default(), &pool).await
+                    Self::pools(world).replace(name, &PostParams::default(), &pool).await
                 }
-                None => self.pools().create(&PostParams::default(), &pool).await,
+                None => Self::pools(world).create(&PostParams::default(), &pool).await,
             };
             match stored {
                 Ok(_) => return Ok(()),
@@ -120,47 +141,50 @@ impl<'a> Subject<'a> {
         bail!("{name} is changed all the time")
     }
 
-    async fn happens(&mut self, event: Event) -> Result<()> {
+    async fn happens(&mut self, world: &World, event: Event) -> Result<()> {
         self.happened.push(event);
         // A change that takes a drain.
         let drastic = json!({"template": {"spec": {"containerd": {"maxConcurrentDownloads": 5}}}});
         match event {
             Event::Deleted => {
-                let _ = self.pools().delete(&self.name, &DeleteParams::default()).await;
+                let _ = Self::pools(world).delete(&self.name, &DeleteParams::default()).await;
                 Ok(())
             }
             Event::Renamed => {
-                let _ = self.pools().delete(&self.name, &DeleteParams::default()).await;
-                self.put(&self.other()).await
+                let _ = Self::pools(world).delete(&self.name, &DeleteParams::default()).await;
+                self.put(world, &self.other()).await
             }
-            Event::Paused => self.declare(json!({"rollout": {"paused": true}})).await,
-            Event::InPlan => self.declare(json!({"mode": "Plan"})).await,
-            Event::Emptied => self.declare(json!({"inventory": {"hosts": [], "configMapRef": null}})).await,
+            Event::Paused => self.declare(world, json!({"rollout": {"paused": true}})).await,
+            Event::InPlan => self.declare(world, json!({"mode": "Plan"})).await,
+            Event::Emptied => self.declare(world, json!({"inventory": {"hosts": [], "configMapRef": null}})).await,
             Event::Orphaned => {
                 let hosts = entries(&self.hosts[..2]);
-                self.declare(json!({"deletionPolicy": "Orphan", "inventory": {"hosts": hosts, "configMapRef": null}}))
-                    .await
+                self.declare(
+                    world,
+                    json!({"deletionPolicy": "Orphan", "inventory": {"hosts": hosts, "configMapRef": null}}),
+                )
+                .await
             }
             Event::HostsMoved => {
                 let (stay, move_) = (entries(&self.hosts[..2]), entries(&self.hosts[2..]));
-                self.declare(json!({"inventory": {"hosts": stay, "configMapRef": null}})).await?;
+                self.declare(world, json!({"inventory": {"hosts": stay, "configMapRef": null}})).await?;
                 let mut other: Value = self.now.clone();
                 other["inventory"] = json!({"hosts": move_});
                 for field in ["mode", "rollout", "deletionPolicy"] {
                     other.as_object_mut().context("it is an object")?.remove(field);
                 }
-                self.world.apply(&self.other(), &serde_json::from_value(other)?).await
+                world.apply(&self.other(), &serde_json::from_value(other)?).await
             }
             Event::ListUnreadable => {
                 let gone = json!({"configMapRef": {"name": format!("{}-gone", self.name)}, "hosts": null});
-                self.declare(json!({"inventory": gone})).await
+                self.declare(world, json!({"inventory": gone})).await
             }
             Event::DrainBlocked => {
-                let budgets: Api<PodDisruptionBudget> = Api::default_namespaced(self.world.client.clone());
+                let budgets: Api<PodDisruptionBudget> = Api::default_namespaced(world.client.clone());
                 let budget = json!({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": self.name},
                     "spec": {"minAvailable": 1, "selector": {"matchLabels": {"guards": self.name}}}});
                 budgets.patch(&self.name, &PatchParams::apply("a-person"), &Patch::Apply(budget)).await?;
-                self.declare(drastic).await
+                self.declare(world, drastic).await
             }
             Event::WindowClosed => {
                 let far = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(12);
@@ -168,32 +192,32 @@ impl<'a> Subject<'a> {
                 let windows = json!([{"name": "calm", "schedule": schedule, "durationSeconds": 3600}]);
                 let mut change = drastic;
                 merge(&mut change, json!({"rollout": {"maintenanceWindows": windows}}));
-                self.declare(change).await
+                self.declare(world, change).await
             }
             Event::HostOff => {
                 self.hosts[1].power_off();
-                let _ = say_not_ready(self.world, self.hosts[1].name()).await;
+                let _ = say_not_ready(world, self.hosts[1].name()).await;
                 Ok(())
             }
             Event::HostBack => {
                 self.hosts[1].power_off();
-                let _ = say_not_ready(self.world, self.hosts[1].name()).await;
+                let _ = say_not_ready(world, self.hosts[1].name()).await;
                 self.hosts[1].power_on();
                 Ok(())
             }
             Event::BudgetUsedUp => {
                 fell(&self.hosts[1]);
-                let _ = say_not_ready(self.world, self.hosts[1].name()).await;
-                self.declare(drastic).await
+                let _ = say_not_ready(world, self.hosts[1].name()).await;
+                self.declare(world, drastic).await
             }
         }
     }
 
     /// The status of the pool is true: it has seen its declaration, and its numbers are those of the cluster.
-    async fn has_a_true_status(&self) -> Result<()> {
-        let nodes: Api<Node> = Api::all(self.world.client.clone());
+    async fn has_a_true_status(&self, world: &World) -> Result<()> {
+        let nodes: Api<Node> = Api::all(world.client.clone());
         let seen = || async {
-            let Ok(Some(pool)) = self.pools().get_opt(&self.name).await else { return true };
+            let Ok(Some(pool)) = Self::pools(world).get_opt(&self.name).await else { return true };
             let of_pool = ListParams::default().labels(&format!("{}={}", key::POOL, self.name));
             let Ok(nodes) = nodes.list(&of_pool).await else { return false };
             let status = pool_status(&pool);
@@ -204,32 +228,32 @@ impl<'a> Subject<'a> {
                 && (pool.metadata.deletion_timestamp.is_some()
                     || status.ready_nodes <= i32::try_from(ready).unwrap_or(0))
         };
-        self.world.eventually(&format!("{}: its status is true after {:?}", self.name, self.happened), seen).await
+        world.eventually(&format!("{}: its status is true after {:?}", self.name, self.happened), seen).await
     }
 
     /// Takes everything back.
-    async fn take_back(&mut self) -> Result<()> {
+    async fn take_back(&mut self, world: &World) -> Result<()> {
         self.hosts.iter().for_each(SimHost::power_on);
-        let budgets: Api<PodDisruptionBudget> = Api::default_namespaced(self.world.client.clone());
+        let budgets: Api<PodDisruptionBudget> = Api::default_namespaced(world.client.clone());
         let _ = budgets.delete(&self.name, &DeleteParams::default()).await;
         self.now = serde_json::to_value(spec_with(&self.hosts, json!({"rollout": {"order": "Name"}})))?;
         // A deletion cannot be taken back. A pause would keep it from its end.
         let is_going = || async {
-            matches!(self.pools().get_opt(&self.name).await, Ok(Some(p)) if p.metadata.deletion_timestamp.is_some())
+            matches!(Self::pools(world).get_opt(&self.name).await, Ok(Some(p)) if p.metadata.deletion_timestamp.is_some())
         };
         if is_going().await {
             let go_on = json!({"spec": {"rollout": {"paused": false}}});
-            let _ = self.pools().patch(&self.name, &PatchParams::default(), &Patch::Merge(go_on)).await;
+            let _ = Self::pools(world).patch(&self.name, &PatchParams::default(), &Patch::Merge(go_on)).await;
             let is_gone = || async { !is_going().await };
-            self.world.eventually(&format!("{} is gone after {:?}", self.name, self.happened), is_gone).await?;
+            world.eventually(&format!("{} is gone after {:?}", self.name, self.happened), is_gone).await?;
         }
-        self.put(&self.name).await?;
-        let _ = self.pools().delete(&self.other(), &DeleteParams::default()).await;
+        self.put(world, &self.name).await?;
+        let _ = Self::pools(world).delete(&self.other(), &DeleteParams::default()).await;
         Ok(())
     }
 
     /// All is as it was.
-    async fn is_as_before(&self) -> Result<()> {
+    async fn is_as_before(&self, world: &World) -> Result<()> {
         let done = |p: &WindowsNodePool| {
             let status = pool_status(p);
             is_ready(p)
@@ -238,22 +262,20 @@ impl<'a> Subject<'a> {
                 && has(&status.conditions, kind::DEGRADED, "False", "AsExpected")
                 && status.conditions.iter().all(|c| c.type_ != kind::STALLED && c.type_ != kind::RECONCILING)
         };
-        self.world.until(&self.name, &format!("{} is as before after {:?}", self.name, self.happened), done).await?;
+        world.until(&self.name, &format!("{} is as before after {:?}", self.name, self.happened), done).await?;
         // A cordon that was on its way is lifted again.
         let no_cordon = || async {
-            let nodes = futures::future::join_all(self.hosts.iter().map(|host| self.world.node(host.name()))).await;
+            let nodes = futures::future::join_all(self.hosts.iter().map(|host| world.node(host.name()))).await;
             nodes.into_iter().all(|node| matches!(node, Ok(Some(node)) if !is_cordoned(&node)))
         };
-        self.world
-            .eventually(&format!("{}: no node is cordoned after {:?}", self.name, self.happened), no_cordon)
-            .await?;
+        world.eventually(&format!("{}: no node is cordoned after {:?}", self.name, self.happened), no_cordon).await?;
         let is_rebuilt = self.happened.iter().any(|event| [Event::Deleted, Event::Renamed].contains(event));
         for host in &self.hosts {
-            let node = self.world.node(host.name()).await?.context("no Node")?;
+            let node = world.node(host.name()).await?.context("no Node")?;
             let is_same = self.nodes.get(host.name()) == Some(&node.uid());
             ensure!(is_same || is_rebuilt, "{} was rebuilt by {:?}", host.name(), self.happened);
             let stays = |i: &WindowsInstance| !i.is_leaving() && i.spec.pool_ref.name == self.name;
-            self.world.until_instance(host.name(), &format!("it stays after {:?}", self.happened), stays).await?;
+            world.until_instance(host.name(), &format!("it stays after {:?}", self.happened), stays).await?;
         }
         Ok(())
     }
@@ -280,7 +302,7 @@ fn merge(value: &mut Value, change: Value) {
 }
 
 /// Nothing is reconciled again and again when all is done.
-async fn is_quiet(world: &World) -> Result<()> {
+pub(crate) async fn is_quiet(world: &World) -> Result<()> {
     let reconciles = || world.operator.metric("windows_node_pool_reconciles_total");
     let pools = Api::<WindowsNodePool>::all(world.client.clone()).list(&ListParams::default()).await?.items.len();
     // What the last changes have set off is done when there is a moment without any.
@@ -296,15 +318,15 @@ async fn is_quiet(world: &World) -> Result<()> {
 
 async fn pair(world: &World, number: usize, first: Event, second: Event) -> Result<()> {
     let mut subject = Subject::new(world, &format!("p{number}")).await?;
-    subject.happens(first).await?;
+    subject.happens(world, first).await?;
     // Sometimes the second one comes at once, and sometimes the operator has reacted to the first.
     if number.is_multiple_of(2) {
-        subject.has_a_true_status().await?;
+        subject.has_a_true_status(world).await?;
     }
-    subject.happens(second).await?;
-    subject.has_a_true_status().await?;
-    subject.take_back().await?;
-    subject.is_as_before().await
+    subject.happens(world, second).await?;
+    subject.has_a_true_status(world).await?;
+    subject.take_back(world).await?;
+    subject.is_as_before(world).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -328,5 +350,82 @@ async fn any_two_things_that_happen_to_a_pool_can_be_taken_back() -> Result<()> 
         .collect()
         .await;
     ensure!(failures.is_empty(), "{} pairs failed:\n{}", failures.len(), failures.join("\n\n"));
+    is_quiet(&world).await
+}
+
+/// Something that happens to all pools.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OfAll {
+    OperatorRestarted,
+    ApiServerRestarted,
+    WatchDead,
+}
+
+/// Takes the right to see Nodes from the operator, or gives it back.
+async fn let_see_nodes(world: &World, may: bool) -> Result<()> {
+    let roles: Api<ClusterRole> = Api::all(world.client.clone());
+    let mut role = roles.get("windows-node-pools").await?;
+    for rule in role.rules.iter_mut().flatten() {
+        if rule.resources.as_ref().is_some_and(|resources| resources.iter().any(|r| r == "nodes")) {
+            rule.verbs.retain(|verb| verb != "watch" && verb != "list");
+            if may {
+                rule.verbs.extend(["list".to_owned(), "watch".to_owned()]);
+            }
+        }
+    }
+    roles.replace("windows-node-pools", &PostParams::default(), &role).await?;
+    Ok(())
+}
+
+async fn of_each<F: Future<Output = Result<()>>>(
+    subjects: &mut [(Event, Subject)],
+    what: impl Fn(Event, Subject) -> F,
+) -> Result<()> {
+    let failures: Vec<String> = stream::iter(subjects.iter())
+        .map(|(event, subject)| {
+            let done = what(*event, subject.clone());
+            async move { done.await.err().map(|e| format!("{event:?}: {e:#}")) }
+        })
+        .buffer_unordered(13)
+        .filter_map(|failure| async { failure })
+        .collect()
+        .await;
+    ensure!(failures.is_empty(), "{} failed:\n{}", failures.len(), failures.join("\n\n"));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_happens_to_a_pool_and_to_the_cluster_can_be_taken_back() -> Result<()> {
+    let mut world = World::new(SimOptions::default(), &[]).await?;
+    let mut subjects = Vec::new();
+    for event in EVENTS {
+        subjects.push((event, Subject::new(&world, &format!("{event:?}").to_lowercase()).await?));
+    }
+    for of_all in [OfAll::OperatorRestarted, OfAll::ApiServerRestarted, OfAll::WatchDead] {
+        for (event, subject) in &mut subjects {
+            subject.happens(&world, *event).await?;
+        }
+        match of_all {
+            OfAll::OperatorRestarted => world.restart().await?,
+            OfAll::ApiServerRestarted => world.control_plane.restart_apiserver().await?,
+            OfAll::WatchDead => {
+                let_see_nodes(&world, false).await?;
+                world.control_plane.restart_apiserver().await?;
+                let blind = |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::READY, "False", "ApiError");
+                world.until("paused", "it says that Nodes are not seen", blind).await?;
+                let_see_nodes(&world, true).await?;
+            }
+        }
+        let world = &world;
+        let taken_back = |_, mut subject: Subject| async move {
+            subject.has_a_true_status(world).await?;
+            subject.take_back(world).await?;
+            subject.is_as_before(world).await
+        };
+        of_each(&mut subjects, taken_back).await.with_context(|| format!("{of_all:?}"))?;
+        for (_, subject) in &mut subjects {
+            *subject = subject.again(world).await?;
+        }
+    }
     is_quiet(&world).await
 }

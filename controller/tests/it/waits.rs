@@ -27,6 +27,7 @@ use wnp_core::wait::{Cause, Hold};
 use crate::{
     another_operator::{legacy_ends, legacy_leads},
     fleet::{World, entry, has, pool_status, spec_with, status},
+    pairs::is_quiet,
     removal::{budget, pod},
     repair::say_not_ready,
     rollout_windows::daily,
@@ -379,7 +380,7 @@ async fn goes_on(world: &World, cause: Cause) -> Result<()> {
             let git = json!({"git": {"url": "https://127.0.0.1:1/hosts.git", "ref": {"branch": "main"}, "path": "hosts"}});
             it.declare_as(&other, json!({"inventory": git})).await?;
             let unreadable =
-                |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::INVENTORY_SYNCED, "False", "GitError");
+                |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::INVENTORY_SYNCED, "False", "GitOperationFailed");
             world.until(&other, "its list cannot be read", unreadable).await?;
             let mut spec = it.declared(json!({}));
             spec["inventory"]["hosts"] = json!([entry(&it.hosts[0])]);
@@ -453,6 +454,7 @@ async fn whoever_waits_goes_on_when_the_cause_ends() -> Result<()> {
         .await?;
     if only.is_none() {
         Box::pin(all_go_on(&world)).await?;
+        is_quiet(&world).await?;
     }
     Ok(())
 }

@@ -11,6 +11,8 @@ use super::{LogSettings, MirrorRule, PullSecret, TlsProfile, mirrors};
 pub struct Cluster {
     /// URL of the API server as hosts reach it: `https://host:port`.
     pub api_server: String,
+    /// Names and addresses of the API server's certificate, and the cluster's ingress as `*.domain`. No host may have them.
+    pub own_names: Vec<String>,
     /// PEM certificates that the API server's certificate is checked with.
     pub api_ca: String,
     /// PEM certificates that kubelet checks its clients with.
@@ -71,6 +73,7 @@ impl Cluster {
         // A new fact must be named here, too.
         let Self {
             api_server,
+            own_names,
             api_ca,
             kubelet_client_ca,
             service_cidr,
@@ -97,6 +100,7 @@ impl Cluster {
         } = self;
         let facts = [
             ("address of the API server", *api_server != other.api_server),
+            ("names of the API server", *own_names != other.own_names),
             ("CA of the API server", *api_ca != other.api_ca),
             ("CA of kubelet's clients", *kubelet_client_ca != other.kubelet_client_ca),
             ("service network", *service_cidr != other.service_cidr),
@@ -232,8 +236,9 @@ mod tests {
     #[test]
     fn each_fact_that_differs_is_named() {
         type Change = fn(&mut Cluster);
-        let changes: [(&str, Change); 23] = [
+        let changes: [(&str, Change); 24] = [
             ("address of the API server", |c| c.api_server = "https://other:6443".into()),
+            ("names of the API server", |c| c.own_names.push("other".into())),
             ("CA of the API server", |c| c.api_ca = "other".into()),
             ("CA of kubelet's clients", |c| c.kubelet_client_ca = "other".into()),
             ("service network", |c| c.service_cidr = "10.0.0.0/16".into()),

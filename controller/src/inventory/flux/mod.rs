@@ -6,6 +6,7 @@ mod watching;
 
 use std::{
     collections::{BTreeSet, HashMap},
+    net::SocketAddr,
     sync::Arc,
     time::Duration,
 };
@@ -91,8 +92,14 @@ impl Flux {
         Self { servers: Servers { domain: args.cluster_domain.clone(), others }, kept: Mutex::default() }
     }
 
-    /// The list that is in force for a pool.
-    pub(crate) async fn ask(&self, pool: &WindowsNodePool, from: &SourceRef, client: &Client) -> SourceOutcome {
+    /// The list that is in force for a pool. `services` is the network of Services.
+    pub(crate) async fn ask(
+        &self,
+        pool: &WindowsNodePool,
+        from: &SourceRef,
+        client: &Client,
+        services: &str,
+    ) -> SourceOutcome {
         let name = pool.name_any();
         let mut kept = self.lock().get(&name).filter(|k| k.from == *from).cloned().unwrap_or_default();
         kept.from = from.clone();
@@ -102,7 +109,7 @@ impl Flux {
             kept.refused = None;
         }
         let asked = match object::get(from, client).await {
-            Ok(object) => kept.look(&object, &self.servers).await,
+            Ok(object) => kept.look(&object, &self.servers, services).await,
             Err(trouble) => {
                 let wait = if trouble.reason == "SourceNotFound" { INTERVAL } else { API_RETRY };
                 kept.outcome(Some((trouble, None)), after(wait))
@@ -124,7 +131,7 @@ impl Flux {
 
 impl Kept {
     /// Reads the object, and fetches its artifact if it is new.
-    async fn look(&mut self, object: &Object, servers: &Servers) -> SourceOutcome {
+    async fn look(&mut self, object: &Object, servers: &Servers, services: &str) -> SourceOutcome {
         let artifact = match object.usable(&self.from, self.in_use.as_ref().map(|u| u.digest.as_str())) {
             Ok(artifact) => artifact,
             Err(refusal) => return self.outcome(Some(refusal), after(INTERVAL)),
@@ -136,7 +143,7 @@ impl Kept {
                 self.note(artifact);
             }
             Fetching::Wait(trouble, again) => return self.outcome(refuse(trouble), again.or_else(|| after(INTERVAL))),
-            Fetching::Fetch(failures) => match fetch(&self.from, artifact, servers).await {
+            Fetching::Fetch(failures) => match fetch(&self.from, artifact, servers, services).await {
                 Ok(listing) => {
                     self.in_use = Some(InUse { digest: artifact.digest.clone(), listing: Arc::new(listing) });
                     self.refused = None;
@@ -205,13 +212,23 @@ fn after(wait: Duration) -> Option<Timestamp> {
 static DOWNLOADS: Semaphore = Semaphore::const_new(16);
 
 /// The list in an artifact.
-async fn fetch(from: &SourceRef, artifact: &Artifact, servers: &Servers) -> Result<HostList, SourceError> {
+async fn fetch(
+    from: &SourceRef,
+    artifact: &Artifact,
+    servers: &Servers,
+    services: &str,
+) -> Result<HostList, SourceError> {
     let refuse = |why| failed(format!("the artifact of {} is not fetched: {why}", source(from)));
     let url = servers.url(&artifact.url).map_err(refuse)?;
+    let host = (url.host_str().unwrap_or_default().to_owned(), url.port_or_known_default().unwrap_or(80));
+    let found = tokio::net::lookup_host(host).await.map_err(|e| {
+        failed(format!("the artifact of {} is not fetched: its server is not found: {e}", source(from)))
+    })?;
+    let addresses = servers.addresses(&url, found, services).map_err(refuse)?;
     let (task, path) = (artifact.clone(), from.path().to_owned());
     // Never closed.
     let _place = DOWNLOADS.acquire().await;
-    let files = tokio::task::spawn_blocking(move || download(&task, url, &path))
+    let files = tokio::task::spawn_blocking(move || download(&task, url, &addresses, &path))
         .await
         .unwrap_or_else(|_| Err(failed("the artifact could not be read: see the operator's log".into())))?;
     let entries = hosts::read(&files).map_err(|findings| refused(&artifact.revision, &findings))?;
@@ -234,7 +251,12 @@ fn failed(message: String) -> SourceError {
 }
 
 /// Fetches the artifact, checks its digest and unpacks it.
-fn download(artifact: &Artifact, url: Url, path: &str) -> Result<Vec<gitops::File>, SourceError> {
+fn download(
+    artifact: &Artifact,
+    url: Url,
+    addresses: &[SocketAddr],
+    path: &str,
+) -> Result<Vec<gitops::File>, SourceError> {
     let limits = Limits::default();
     let place = shown(url.as_str());
     let said = |what: &str| failed(format!("the artifact at {place} {what}"));
@@ -244,6 +266,7 @@ fn download(artifact: &Artifact, url: Url, path: &str) -> Result<Vec<gitops::Fil
         .timeout(TIMEOUT)
         .connect_timeout(CONNECT_TIMEOUT)
         .redirect(reqwest::redirect::Policy::none())
+        .resolve_to_addrs(url.host_str().unwrap_or_default(), addresses)
         .no_proxy()
         .build()
         .map_err(|_| said("could not be requested"))?;

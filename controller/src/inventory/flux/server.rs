@@ -1,7 +1,10 @@
 //! Allowed servers of artifacts. Any client that may write the status of an object of Flux controls the URL; the
 //! operator must follow it only to servers of Flux's controllers: a Service of this cluster. Pure.
 
+use std::net::SocketAddr;
+
 use reqwest::Url;
+use wnp_core::csr::claims::reserved::is_of_service;
 
 /// Where artifacts may come from.
 #[derive(Clone, Debug, Default)]
@@ -32,6 +35,25 @@ impl Servers {
         Err(
             "its URL names no Service of this cluster (<service>.<namespace>.svc): if the server is right, start the operator with --artifact-host",
         )
+    }
+
+    /// Addresses at which the server of an artifact is asked. Those of a Service are in the network of Services: one of type `ExternalName` is a name of any
+    /// server that its owner likes.
+    pub(crate) fn addresses(
+        &self,
+        url: &Url,
+        found: impl Iterator<Item = SocketAddr>,
+        services: &str,
+    ) -> Result<Vec<SocketAddr>, &'static str> {
+        let is_named = self.others.contains(&url.host_str().unwrap_or_default().to_ascii_lowercase());
+        let addresses: Vec<SocketAddr> = found.filter(|a| is_named || is_of_service(services, a.ip())).collect();
+        if addresses.is_empty() {
+            return Err(
+                "its server has no address in the network of Services, so it is no Service with an address of its own: if the server is right, start the \
+                 operator with --artifact-host",
+            );
+        }
+        Ok(addresses)
     }
 
     /// `<service>.<namespace>.svc`, with or without the cluster's domain, and with or without a dot at the end.
@@ -85,6 +107,22 @@ mod tests {
             let problem = servers.url(url).err();
             assert_eq!(problem.is_some(), expected.is_some(), "{url}: {problem:?}");
             assert!(problem.unwrap_or_default().contains(expected.unwrap_or_default()), "{url}: {problem:?}");
+        }
+    }
+
+    #[test]
+    fn a_service_that_is_a_name_for_another_server_is_not_asked() {
+        let servers = Servers { domain: "cluster.local".into(), others: vec!["artifacts.example.com".into()] };
+        for (url, found, expected) in [
+            ("http://a.b.svc/a", &["10.96.0.7:80"][..], 1),
+            ("http://a.b.svc/a", &["10.96.0.7:80", "169.254.169.254:80"], 1),
+            ("http://a.b.svc/a", &["169.254.169.254:80"], 0),
+            ("http://a.b.svc/a", &[], 0),
+            ("http://artifacts.example.com/a", &["203.0.113.7:80"], 1),
+        ] {
+            let found = found.iter().map(|address| address.parse().unwrap());
+            let asked = servers.addresses(&Url::parse(url).unwrap(), found, "10.96.0.0/12,fd02::/112");
+            assert_eq!(asked.unwrap_or_default().len(), expected, "{url}");
         }
     }
 

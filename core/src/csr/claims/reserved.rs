@@ -11,8 +11,8 @@ use crate::render::Cluster;
 pub struct Reserved {
     services: Vec<(IpAddr, u8)>,
     addresses: Vec<IpAddr>,
-    /// Host name of the API server.
-    api_server: String,
+    /// Host name of the API server, and other names of its own; `*.domain` stands for all names of a domain.
+    names: Vec<String>,
     domain: String,
     /// Whether the API server itself is at a loopback address, and so the hosts are, too: a cluster on one machine, for tests.
     on_one_machine: bool,
@@ -29,10 +29,12 @@ impl Reserved {
         };
         let api_server = host.parse::<IpAddr>().ok().map(|ip| ip.to_canonical());
         let dns = cluster.cluster_dns.iter().filter_map(|a| a.parse::<IpAddr>().ok());
+        let own = cluster.own_names.iter().filter_map(|name| name.parse::<IpAddr>().ok());
+        let names = cluster.own_names.iter().map(String::as_str).filter(|name| name.parse::<IpAddr>().is_err());
         Self {
             services: networks(&cluster.service_cidr).collect(),
-            addresses: dns.chain(api_server).map(|ip| ip.to_canonical()).collect(),
-            api_server: host.to_ascii_lowercase(),
+            addresses: dns.chain(api_server).chain(own).map(|ip| ip.to_canonical()).collect(),
+            names: names.chain([host]).map(str::to_ascii_lowercase).collect(),
             domain: cluster.cluster_domain.to_ascii_lowercase(),
             on_one_machine: loopback_hosts || api_server.is_some_and(|ip| ip.is_loopback()),
         }
@@ -64,7 +66,15 @@ impl Reserved {
             || is_service
             || is_local
             || of_cluster(&self.domain)
-            || name == self.api_server)
+            || self.names.iter().any(|own| is_of(&name, own)))
+    }
+}
+
+/// Reports whether a name is an own one, or one of a domain of its own.
+fn is_of(name: &str, own: &str) -> bool {
+    match own.strip_prefix("*.") {
+        Some(domain) => name == domain || name.strip_suffix(domain).is_some_and(|rest| rest.ends_with('.')),
+        None => name == own,
     }
 }
 
@@ -108,6 +118,9 @@ mod tests {
                 service_cidr: "10.96.0.0/12,fd02::/112".into(),
                 cluster_dns: vec!["169.254.20.10".into(), "10.200.0.53".into()],
                 cluster_domain: "cluster.local".into(),
+                own_names: ["10.1.0.9", "fd00::9", "api.shop.example.com", "*.apps.shop.example.com"]
+                    .map(Into::into)
+                    .into(),
                 ..Cluster::default()
             },
             false,
@@ -128,6 +141,8 @@ mod tests {
             ("::ffff:10.96.0.1", false),
             ("fd02::1", false),
             ("10.1.0.5", false),
+            ("10.1.0.9", false),
+            ("fd00::9", false),
             ("10.200.0.53", false),
             ("127.0.0.1", false),
             ("127.9.9.9", false),
@@ -168,6 +183,11 @@ mod tests {
             ("openshift.default", false),
             ("api-int.shop.example.com", false),
             ("API-INT.shop.example.com.", false),
+            // Of the API server's certificate, and of the ingress.
+            ("api.shop.example.com", false),
+            ("apps.shop.example.com", false),
+            ("console.apps.shop.example.com", false),
+            ("myapps.shop.example.com", true),
             ("localhost", false),
             ("a.localhost", false),
             ("*.corp.example", false),

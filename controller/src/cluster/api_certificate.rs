@@ -1,0 +1,133 @@
+//! Certificate of the API server: the proof of a CA that a ConfigMap holds, and the names that no host may have.
+//!
+//! Clients that may write ConfigMaps in the operator's namespace are not those that decide whom all nodes trust.
+
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
+
+use kube::Config;
+use rustls::{
+    ClientConfig, RootCertStore,
+    crypto::ring,
+    pki_types::{CertificateDer, ServerName, pem::PemObject as _},
+};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
+
+use super::ClusterError;
+
+/// An API server that does not answer for so long is asked again later.
+const LIMIT: Duration = Duration::from_secs(10);
+/// More names than any certificate of an API server has.
+const MOST: usize = 200;
+
+/// Error of the proof.
+#[derive(Debug, thiserror::Error)]
+enum ProofError {
+    #[error("it does not answer in {} s", LIMIT.as_secs())]
+    Silent,
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+    #[error("the ConfigMap kube-root-ca.crt of the operator's namespace holds no certificate that can be read")]
+    NoCertificate,
+    #[error("{0}")]
+    Tls(#[from] rustls::Error),
+    #[error("its URL has no name")]
+    NoName,
+}
+
+/// Connects to the API server as the operator does, trusting these PEM certificates alone, and returns the names and addresses of its certificate. They are
+/// empty where the operator reaches the API server without TLS or through a proxy: then nothing can be proven.
+pub(super) async fn names(config: &Config, ca: &str) -> Result<BTreeSet<String>, ClusterError> {
+    if config.cluster_url.scheme_str() != Some("https") || config.proxy_url.is_some() {
+        return Ok(BTreeSet::new());
+    }
+    let found = tokio::time::timeout(LIMIT, shown(config, ca)).await.unwrap_or(Err(ProofError::Silent));
+    found.map_err(|error| ClusterError::Unproven { url: config.cluster_url.to_string(), problem: error.to_string() })
+}
+
+async fn shown(config: &Config, ca: &str) -> Result<BTreeSet<String>, ProofError> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(CertificateDer::pem_slice_iter(ca.as_bytes()).flatten());
+    if roots.is_empty() {
+        return Err(ProofError::NoCertificate);
+    }
+    let tls = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let host = config.cluster_url.host().unwrap_or_default().trim_matches(['[', ']']);
+    let name = config.tls_server_name.as_deref().unwrap_or(host).to_owned();
+    let name = ServerName::try_from(name).map_err(|_| ProofError::NoName)?;
+    let stream = TcpStream::connect((host, config.cluster_url.port_u16().unwrap_or(443))).await?;
+    let stream = TlsConnector::from(Arc::new(tls)).connect(name, stream).await?;
+    let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first).cloned();
+    Ok(certificate.as_ref().map(of_certificate).unwrap_or_default())
+}
+
+/// Names and addresses for which a certificate is valid.
+fn of_certificate(certificate: &CertificateDer<'_>) -> BTreeSet<String> {
+    let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return BTreeSet::new() };
+    let names = certificate.subject_alternative_name().ok().flatten();
+    let names = names.iter().flat_map(|names| &names.value.general_names).take(MOST);
+    names
+        .filter_map(|name| match name {
+            GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),
+            GeneralName::IPAddress(bytes) => address(bytes).map(|ip| ip.to_string()),
+            _ => None,
+        })
+        .collect()
+}
+
+fn address(bytes: &[u8]) -> Option<IpAddr> {
+    <[u8; 4]>::try_from(bytes).map(IpAddr::from).or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, KeyPair};
+    use tokio::net::TcpListener;
+    use tokio_rustls::TlsAcceptor;
+
+    use super::*;
+
+    /// An API server at a port of its own, with a certificate of its own.
+    async fn api_server() -> (Config, String) {
+        let key = KeyPair::generate().unwrap();
+        let names = ["127.0.0.1".to_owned(), "api.example.com".to_owned(), "Kubernetes".to_owned()];
+        let certificate = CertificateParams::new(names).unwrap().self_signed(&key).unwrap();
+        let tls = rustls::ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.der().clone()], key.serialize_der().try_into().unwrap())
+            .unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("https://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move {
+            let acceptor = TlsAcceptor::from(Arc::new(tls));
+            while let Ok((stream, _)) = listener.accept().await {
+                let _ = acceptor.accept(stream).await;
+            }
+        });
+        (Config::new(url.parse().unwrap()), certificate.pem())
+    }
+
+    #[tokio::test]
+    async fn a_ca_counts_only_if_the_api_server_that_answers_proves_it() {
+        let ((config, own), (_, other)) = tokio::join!(api_server(), api_server());
+        let known = names(&config, &own).await.unwrap();
+        assert_eq!(known, ["127.0.0.1", "api.example.com", "kubernetes"].map(str::to_owned).into());
+        // While a CA is rotated there are two.
+        assert_eq!(names(&config, &format!("{other}{own}")).await.unwrap(), known);
+        for (ca, words) in
+            [(other.as_str(), "invalid peer certificate"), ("", "no certificate"), ("x", "no certificate")]
+        {
+            let error = names(&config, ca).await.unwrap_err();
+            assert_eq!(error.reason(), "ClusterUnknown");
+            assert!(error.to_string().contains(words), "{error}");
+        }
+        let plain = Config::new("http://127.0.0.1:1".parse().unwrap());
+        assert!(names(&plain, "").await.unwrap().is_empty(), "nothing can be proven without TLS");
+    }
+}
