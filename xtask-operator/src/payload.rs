@@ -226,8 +226,12 @@ fn mib(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt};
+
     use super::*;
+    use api::{TemplateSpec, payload::Manifest};
     use clap::Parser;
+    use wnp_core::render::{Cluster, LogSettings, Settings, program, render};
 
     #[derive(Parser)]
     struct Cli {
@@ -367,5 +371,53 @@ mod tests {
         assert!(make_all(&args, out.path()).unwrap_err().to_string().contains("readme.txt is no library"));
         std::fs::write(out.path().join("csi-proxy.exe.zst"), "spoilt").unwrap();
         assert!(verify(out.path()).is_err());
+    }
+
+    /// The words of kubelet's command line, with every flag of the log runner that there is.
+    fn command_of_kubelet() -> Vec<String> {
+        let pem = "-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n".to_owned();
+        let cluster = Cluster {
+            api_server: "https://api.example.com:6443".into(),
+            api_ca: pem.clone(),
+            kubelet_client_ca: pem,
+            ..Cluster::default()
+        };
+        let file = |destination: &str| File { destination: destination.into(), ..File::default() };
+        let files = [program::KUBELET, program::LOG_RUNNER].map(file).into();
+        let logs = LogSettings { flush: Some("1s".into()), ..LogSettings::default() };
+        let settings = Settings { logs, ..Settings::default() };
+        let rendered = render(&cluster, &Manifest { schema: 1, files }, &settings, &TemplateSpec::default()).unwrap();
+        rendered.services.services[0].path.split(' ').map(Into::into).collect()
+    }
+
+    /// Go's programs end at once for a flag that they do not know, and then nothing is started.
+    #[test]
+    fn the_log_runner_of_each_payload_takes_the_flags_that_it_gets_and_starts_its_program() {
+        let words = command_of_kubelet();
+        assert_eq!(words[0], program::LOG_RUNNER);
+        let is_flag = |word: &&String| word.starts_with('-') && !word.starts_with("-log-file=");
+        let flags: Vec<&String> =
+            words[1..].iter().take_while(|word| *word != program::KUBELET).filter(is_flag).collect();
+        assert_eq!(flags.len(), 3, "{flags:?}");
+        let runner = PARTS.iter().find_map(|part| match &part.source {
+            Source::Go(program) if part.destination == program::LOG_RUNNER => Some(program),
+            _ => None,
+        });
+        let runner = runner.unwrap();
+        let sets: BTreeSet<PathBuf> = MINORS.iter().map(|minor| runner.folder(minor)).collect();
+        for set in sets {
+            let dir = tempfile::tempdir().unwrap();
+            let (program, started, log) =
+                (dir.path().join("runner"), dir.path().join("kubelet"), dir.path().join("log"));
+            let mut go = runner.go(MINORS[0]);
+            go.current_dir(&set).env_remove("GOOS").args(["build", "-o"]).arg(&program).arg(runner.package);
+            assert!(go.status().unwrap().success(), "{}", set.display());
+            fs::write(&started, "#!/bin/sh\necho it runs\n").unwrap();
+            fs::set_permissions(&started, fs::Permissions::from_mode(0o755)).unwrap();
+            let mut run = std::process::Command::new(&program);
+            let output = run.arg(format!("-log-file={}", log.display())).args(&flags).arg(&started).output().unwrap();
+            assert!(output.status.success(), "{}: {output:?}", set.display());
+            assert_eq!(fs::read_to_string(&log).unwrap(), "it runs\n", "{}", set.display());
+        }
     }
 }

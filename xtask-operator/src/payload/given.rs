@@ -2,13 +2,30 @@
 
 use std::{path::Path, process::Command};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
 /// Refuses a program that cannot work with the other files of the payload.
 pub(super) fn check(name: &str, path: &Path) -> Result<()> {
-    if name != "containerd" {
-        return Ok(());
+    match name {
+        "containerd" => check_containerd(path),
+        "kube-log-runner" => check_log_runner(path),
+        _ => Ok(()),
     }
+}
+
+/// Refuses a log runner that does not know the flags of rotation: it would end at each start, and start nothing.
+fn check_log_runner(path: &Path) -> Result<()> {
+    const FLAG: &[u8] = b"log-file-size";
+    let program = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    ensure!(
+        program.windows(FLAG.len()).any(|part| part == FLAG),
+        "{} has no log rotation, and ends at its flags; give that of Kubernetes 1.34 or newer, or none to have it built",
+        path.display()
+    );
+    Ok(())
+}
+
+fn check_containerd(path: &Path) -> Result<()> {
     // A program that Go did not build has no such record, and neither has one that was packed.
     let record = Command::new("go").args(["version", "-m"]).arg(path).output();
     let record = record.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
@@ -44,6 +61,16 @@ mod tests {
             ("", false),
         ] {
             assert_eq!(is_containerd_1(record), expected, "{record}");
+        }
+    }
+
+    #[test]
+    fn a_log_runner_without_rotation_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("kube-log-runner.exe");
+        for (content, is_good) in [("\0log-file\0also-stdout", false), ("\0log-file-size\0", true)] {
+            std::fs::write(&program, content).unwrap();
+            assert_eq!(check("kube-log-runner", &program).is_ok(), is_good, "{content:?}");
         }
     }
 

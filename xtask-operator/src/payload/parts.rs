@@ -41,6 +41,9 @@ impl Part {
 /// Minor versions of Kubernetes whose programs can be built, the newest one first.
 pub(super) const MINORS: [&str; 4] = ["1.36", "1.35", "1.34", "1.33"];
 
+/// Set of the newest minor version.
+const NEWEST: &str = "kubernetes-1.36";
+
 const KUBERNETES_VERSION: &str = "-X k8s.io/component-base/version.gitVersion={version} \
      -X k8s.io/component-base/version.gitMajor={major} -X k8s.io/component-base/version.gitMinor={minor}";
 const CNI_VERSION: &str = "-X github.com/containernetworking/plugins/pkg/utils/buildversion.BuildVersion={version}";
@@ -121,7 +124,13 @@ pub(super) const PARTS: &[Part] = &[
     Part {
         name: "kube-log-runner",
         destination: program::LOG_RUNNER,
-        source: kubernetes("k8s.io/component-base/logs/kube-log-runner"),
+        // Of the newest version for every cluster: it has no tie to one, and an older one refuses the flags of rotation.
+        source: Source::Go(Program {
+            set: NEWEST,
+            module: "k8s.io/component-base",
+            package: "k8s.io/component-base/logs/kube-log-runner",
+            version: "",
+        }),
         services: &["kubelet", "kube-proxy"],
         platforms: &[],
     },
@@ -254,6 +263,7 @@ mod tests {
         let folders =
             std::fs::read_dir(sets).unwrap().filter_map(|entry| entry.unwrap().file_name().into_string().ok());
         assert_eq!(folders.filter(|name| name.starts_with("kubernetes")).count(), MINORS.len());
+        assert_eq!(NEWEST, format!("kubernetes-{}", MINORS[0]));
         assert!(
             testbed::binaries::KUBERNETES_VERSION.starts_with(&format!("v{}.", MINORS[0])),
             "the newest one is tested"
