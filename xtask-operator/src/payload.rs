@@ -17,6 +17,7 @@ use api::{
 use remote::payload::Payload;
 use testbed::payload::{Content, Entry, LEVEL_RELEASE};
 
+use crate::sign::Signer;
 use parts::{MINORS, PARTS, Part, Source};
 
 /// Makes the payload: the programs and static files that hosts need, with their manifest.
@@ -48,6 +49,8 @@ pub(crate) struct Args {
     /// Only these parts, as kubelet,kube-log-runner.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     only: Vec<String>,
+    #[command(flatten)]
+    signer: Signer,
     /// Compression level of zstd, 1 to 22.
     #[arg(long, default_value_t = LEVEL_RELEASE, value_parser = clap::value_parser!(i32).range(1..=22))]
     level: i32,
@@ -114,6 +117,8 @@ fn make_all(args: &Args, out: &Path) -> Result<()> {
 
 fn make(args: &Args, kubernetes: &str, out: &Path) -> Result<()> {
     let parts = chosen(&args.only)?;
+    let signed = tempfile::tempdir()?;
+    let file = |path: PathBuf, name: &str| args.signer.signed(path, signed.path().join(name)).map(Content::File);
     let mut entries = Vec::new();
     let mut missing = Vec::new();
     for (n, part) in parts.iter().enumerate() {
@@ -123,11 +128,11 @@ fn make(args: &Args, kubernetes: &str, out: &Path) -> Result<()> {
             (Some(path), _) => {
                 println!("{step}: taking {}", path.display());
                 given::check(part.name, path)?;
-                (Content::File(path.clone()), args.kubelet_version.clone().filter(|_| part.name == "kubelet"))
+                (file(path.clone(), part.file_name())?, args.kubelet_version.clone().filter(|_| part.name == "kubelet"))
             }
             (None, Source::Go(program)) => {
                 let (path, version) = go::build(program, kubernetes, part.file_name(), &step)?;
-                (Content::File(path), Some(version))
+                (file(path, part.file_name())?, Some(version))
             }
             (None, Source::Static(text)) => (Content::Bytes((*text).into()), None),
             (None, Source::Folder { .. }) => {
@@ -138,7 +143,7 @@ fn make(args: &Args, kubernetes: &str, out: &Path) -> Result<()> {
         let entry = Entry::with(part.destination, content).services(part.services).platforms(part.platforms);
         entries.push(entry.version(version.as_deref()));
     }
-    entries.extend(plugins(args)?);
+    entries.extend(plugins(args, &file)?);
 
     println!("compressing {} files at level {}", entries.len(), args.level);
     let manifest = testbed::payload::write_with(out, &entries, args.level, &|file| println!("  {}", sizes(file)))?;
@@ -153,17 +158,18 @@ fn make(args: &Args, kubernetes: &str, out: &Path) -> Result<()> {
 }
 
 /// Plugins of Container Credential Guard, from the directory `ccg` of the user's folder.
-fn plugins(args: &Args) -> Result<Vec<Entry>> {
+fn plugins(args: &Args, take: &dyn Fn(PathBuf, &str) -> Result<Content>) -> Result<Vec<Entry>> {
     let Some(folder) = args.from.as_ref().map(|from| from.join("ccg")).filter(|ccg| ccg.is_dir()) else {
         return Ok(Vec::new());
     };
     let mut entries = Vec::new();
     for file in std::fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))? {
         let path = file?.path();
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        ensure!(path.is_file() && is_library(name), "{} is no library that a pool can name", path.display());
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
+        ensure!(path.is_file() && is_library(&name), "{} is no library that a pool can name", path.display());
         println!("taking the plugin {}", path.display());
-        entries.push(Entry::with(&format!(r"{}\{name}", host::path::CREDENTIAL_PLUGINS), Content::File(path)));
+        let destination = format!(r"{}\{name}", host::path::CREDENTIAL_PLUGINS);
+        entries.push(Entry::with(&destination, take(path, &name)?));
     }
     Ok(entries)
 }
@@ -348,6 +354,7 @@ mod tests {
             kubelet: Some(from.path().join("other-kubelet")),
             kubelet_version: Some("v1.35.2".into()),
             only: ["csi-proxy", "hybrid-overlay-node", "kubelet", "containerd_conf"].map(String::from).into(),
+            signer: crate::sign::tests::fake(from.path()),
             level: 1,
         };
         make_all(&args, out.path()).unwrap();
@@ -365,6 +372,8 @@ mod tests {
             ],
             "hybrid-overlay-node is left out"
         );
+        let signed: Vec<_> = payload.manifest(None).unwrap().files.iter().map(|f| f.size).collect();
+        assert_eq!(signed[1..], ["csi signed", "kubelet signed", "plugin signed"].map(|content| content.len() as u64));
         let versions: Vec<_> = payload.manifest(None).unwrap().files.iter().map(|f| f.version.as_deref()).collect();
         assert_eq!(versions, [None, None, Some("1.35.2"), None]);
         std::fs::write(from.path().join("ccg/readme.txt"), "no plugin").unwrap();

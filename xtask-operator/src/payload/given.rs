@@ -30,16 +30,23 @@ fn check_containerd(path: &Path) -> Result<()> {
     let record = Command::new("go").args(["version", "-m"]).arg(path).output();
     let record = record.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
     ensure!(
-        !is_containerd_1(&record),
-        "{} is containerd 1, which does not read the configuration that nodes get (version 3); give containerd 2.0 or newer, or none to have it built",
+        !is_old_containerd(&record),
+        "{} is containerd 1 or 2.0, which does not read all of the configuration that nodes get; give containerd 2.1 or newer, or none to have it built",
         path.display()
     );
     Ok(())
 }
 
-/// Reads what `go version -m` prints: the path of a program has the major version of its module, but for version 1.
-fn is_containerd_1(record: &str) -> bool {
-    record.lines().any(|line| line.split_whitespace().eq(["path", "github.com/containerd/containerd/cmd/containerd"]))
+/// Reads what `go version -m` prints: the path of a program has the major version of its module, but for version 1. Version 2.0 does
+/// not know the directories of CNI that the configuration has (`bin_dirs`).
+fn is_old_containerd(record: &str) -> bool {
+    let is_1 = |line: &str| line.split_whitespace().eq(["path", "github.com/containerd/containerd/cmd/containerd"]);
+    let is_2_0 = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        matches!(words[..], ["mod", "github.com/containerd/containerd/v2", version, ..] if version.starts_with("v2.0."))
+            || line.contains("containerd/v2/version.Version=v2.0.")
+    };
+    record.lines().any(|line| is_1(line) || is_2_0(line))
 }
 
 #[cfg(test)]
@@ -54,13 +61,17 @@ mod tests {
                 true,
             ),
             ("containerd.exe: go1.26.0\n\tpath\tgithub.com/containerd/containerd/v2/cmd/containerd\n", false),
+            ("\tmod\tgithub.com/containerd/containerd/v2\tv2.0.5\th1:x=\n", true),
+            ("\tmod\tgithub.com/containerd/containerd/v2\tv2.1.0\th1:x=\n", false),
+            ("\tbuild\t-ldflags=\"-X github.com/containerd/containerd/v2/version.Version=v2.0.2 -s\"\n", true),
+            ("\tbuild\t-ldflags=\"-X github.com/containerd/containerd/v2/version.Version=v2.2.0 -s\"\n", false),
             (
                 "x.exe: go1.26.0\n\tpath\tk8s.io/kubernetes/cmd/kubelet\n\tdep\tgithub.com/containerd/containerd/cmd/containerd\tv1.7.27\n",
                 false,
             ),
             ("", false),
         ] {
-            assert_eq!(is_containerd_1(record), expected, "{record}");
+            assert_eq!(is_old_containerd(record), expected, "{record}");
         }
     }
 
@@ -76,7 +87,7 @@ mod tests {
 
     /// Go's own record of a program, with the path that one of containerd 1 has.
     #[test]
-    fn containerd_1_is_refused() {
+    fn an_old_containerd_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let source = dir.path().join("cmd/containerd");
         std::fs::create_dir_all(&source).unwrap();
@@ -91,7 +102,7 @@ mod tests {
         assert!(built.success());
         let program = dir.path().join("containerd.exe");
         let error = check("containerd", &program).unwrap_err().to_string();
-        assert!(error.contains("containerd 2.0 or newer"), "{error}");
+        assert!(error.contains("containerd 2.1 or newer"), "{error}");
         check("kubelet", &program).unwrap();
         std::fs::write(&program, "no program").unwrap();
         check("containerd", &program).unwrap();

@@ -2,6 +2,8 @@ module payload/kubernetes
 
 go 1.26.0
 
+godebug default=go1.24
+
 tool (
 	k8s.io/kubernetes/cmd/kube-proxy
 	k8s.io/kubernetes/cmd/kubelet
