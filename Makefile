@@ -19,11 +19,11 @@ demo:
 	cargo xtask demo $(if $(ONCE),--once)
 
 # The operator's images in target/image, with what can be built for hosts and what is in the folder PROGRAMS: a payload for each minor version of
-# Kubernetes that is supported, or for those in KUBERNETES alone, as 1.35 or 1.35,1.36.
+# Kubernetes that is supported, or for those in KUBERNETES alone, as 1.35 or 1.35,1.36. SIGN is a program that signs each .exe.
 image:
 	rm -rf target/payload
-	cargo xtask payload --out target/payload --kubernetes $(or $(KUBERNETES),all) $(if $(PROGRAMS),--from $(PROGRAMS))
-	cargo xtask image --payload target/payload
+	cargo xtask payload --out target/payload --kubernetes $(or $(KUBERNETES),all) $(if $(PROGRAMS),--from $(PROGRAMS)) $(if $(SIGN),--sign $(SIGN))
+	cargo xtask image $(if $(SIGN),--sign $(SIGN) )--payload target/payload
 
 # Installs what the test bed needs on Debian, as root.
 setup:

@@ -84,6 +84,8 @@ pub mod path {
     /// Libraries of plugins of Container Credential Guard. Windows goes on loading what is registered when a host is given back with all that
     /// is on it, so they lie where only administrators can make a file of their names again. A registration is ours if its library is here.
     pub const CREDENTIAL_PLUGINS: &str = r"C:\windows\wicd-ccg";
+    /// Programs of FlexVolume drivers, which kubelet starts as it finds them.
+    pub const VOLUME_PLUGINS: &str = r"C:\k\volume-plugins";
     /// Logs. Legacy.
     pub const LOGS: &str = r"C:\var\log";
 }
@@ -345,6 +347,9 @@ pub struct Desired {
     /// Plugin of Container Credential Guard. Absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credential_plugin: Option<CredentialPlugin>,
+    /// Directories outside `C:\k` in which containerd finds the programs of CNI and their configuration.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cni_directories: Vec<String>,
 }
 
 /// A plugin of Container Credential Guard, a payload file.

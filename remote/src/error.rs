@@ -51,6 +51,14 @@ pub enum RemoteError {
     /// The caller did not prove which host it is.
     #[error("the operator does not change a host that is not proven; this is a fault of the operator")]
     NotProven,
+    /// The shell of the user starts no Windows programs.
+    #[error(
+        "the log-in shell of user {user} on the host starts no Windows program by its path (exit status 127); set the default shell of its SSH server to cmd.exe or PowerShell"
+    )]
+    ShellNotSupported {
+        /// The user.
+        user: String,
+    },
     /// wicd did not answer.
     #[error("wicd {verb} ended with {status} and no answer{log}")]
     NoAnswer {
@@ -109,6 +117,7 @@ impl RemoteError {
             Self::NotAdministrator { .. } => "NotAdministrator",
             Self::NoAddress => "NoAddress",
             Self::NotProven => "HostUnproven",
+            Self::ShellNotSupported { .. } => "ShellNotSupported",
             Self::NoAnswer { .. } => "NoAnswer",
             Self::BadAnswer { .. } => "BadAnswer",
             Self::Host { reason, .. } => reason,

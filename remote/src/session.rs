@@ -13,7 +13,7 @@ use crate::{
     RemoteError, facts,
     payload::{Archive, Payload, Wicd},
     program,
-    ssh::{Connection, SshError, Target},
+    ssh::{Connection, NOT_FOUND, SshError, Target},
     support,
 };
 
@@ -180,6 +180,7 @@ impl Session {
     ///
     /// # Errors
     /// [`RemoteError::NotProven`] for all requests but those for facts and support data, until [`Session::speak_to`] was called.
+    /// [`RemoteError::ShellNotSupported`] when the shell of the user does not start wicd.
     /// [`RemoteError::NoAnswer`] when wicd ends without an answer. [`RemoteError::BadAnswer`] when its answer is not one to
     /// this request. [`RemoteError::Host`] when it answers that it failed. [`RemoteError::Ssh`] when the connection breaks,
     /// the command does not end in time, or a file cannot be read or written on the host. When the program is not on the host
@@ -216,6 +217,9 @@ impl Session {
             && let Some(error) = self.connection.broken()
         {
             return Err(error.into());
+        }
+        if exit.status == Some(NOT_FOUND) {
+            return Err(RemoteError::ShellNotSupported { user: self.user.clone() });
         }
         if exit.status != Some(EXIT_ANSWERED) {
             return Err(RemoteError::no_answer(verb, exit.status, &exit.log));

@@ -31,6 +31,10 @@ pub const ALL: u32 = 0x001f_01ff;
 const READ: u32 = 0x0012_00a9;
 /// To change and to delete, but not what other users have made, nor the access list.
 const MODIFY: u32 = 0x0013_01bf;
+/// To change the directory itself in any way: what is directly in it, its name, owner or access list.
+pub const CHANGE: u32 = !(READ | READ_ANY);
+/// To put another directory in the place of one: to delete or rename it or what is in it, or to get the right to.
+pub const REPLACE: u32 = 0x0001_0000 | 0x40 | 0x0004_0000 | 0x0008_0000 | 0x1000_0000;
 /// To read the access list.
 const READ_LIST: u32 = 0x0002_0000;
 /// To read and to execute, in the form that is for all kinds of objects.
@@ -83,17 +87,17 @@ impl Entry {
         Self { sid: sid.into(), rights, flags, denies: false }
     }
 
-    /// Whether it lets its user change the directory itself: what is directly in it, its name, owner or access list.
-    fn changes_itself(&self) -> bool {
-        !self.denies && self.flags & ONLY_BELOW == 0 && self.rights & !(READ | READ_ANY) != 0
+    /// Reports whether it grants one of these rights to the directory itself.
+    fn grants(&self, rights: u32) -> bool {
+        !self.denies && self.flags & ONLY_BELOW == 0 && self.rights & rights != 0
     }
 
-    /// The same for what is below, but only with the right to read the directory itself.
-    fn narrowed(self) -> Vec<Self> {
-        if !self.changes_itself() {
+    /// The same for what is below, but without these rights to the directory itself.
+    fn without(self, rights: u32) -> Vec<Self> {
+        if !self.grants(rights) {
             return vec![self];
         }
-        let here = Self { rights: self.rights & (READ | READ_ANY), flags: 0, ..self.clone() };
+        let here = Self { rights: self.rights & !rights, flags: 0, ..self.clone() };
         let below = Self { flags: self.flags | ONLY_BELOW, ..self };
         let goes_on = below.flags & TO_ALL != 0;
         (here.rights != 0).then_some(here).into_iter().chain(goes_on.then_some(below)).collect()
@@ -149,18 +153,22 @@ impl AccessList {
         self.is_protected && sorted(self) == sorted(&Self::of(guard))
     }
 
-    /// The same list without what lets others than the trusted ones change the directory itself. What they may do with what is
+    /// Reports whether others than the trusted ones have one of these rights to the file or directory itself.
+    pub fn grants(&self, is_trusted: impl Fn(&str) -> bool, rights: u32) -> bool {
+        self.entries.iter().any(|entry| !is_trusted(&entry.sid) && entry.grants(rights))
+    }
+
+    /// The same list without these rights of others than the trusted ones to the directory itself. What they may do with what is
     /// below stays. `None` if there is no such right.
-    pub fn narrowed(&self, is_trusted: impl Fn(&str) -> bool) -> Option<Self> {
-        let is_danger = |entry: &Entry| !is_trusted(&entry.sid) && entry.changes_itself();
-        if !self.entries.iter().any(is_danger) {
+    pub fn narrowed(&self, is_trusted: impl Fn(&str) -> bool, rights: u32) -> Option<Self> {
+        if !self.grants(&is_trusted, rights) {
             return None;
         }
         let others = self.entries.iter().filter(|e| !e.sid.is_empty() && ![SYSTEM, ADMINISTRATORS].contains(&&*e.sid));
         let others = others.cloned().map(|entry| Entry { flags: entry.flags & !INHERITED, ..entry });
         let (denied, granted): (Vec<_>, Vec<_>) = others.partition(|entry| entry.denies);
-        let granted =
-            granted.into_iter().flat_map(|entry| if is_danger(&entry) { entry.narrowed() } else { vec![entry] });
+        let narrow = |entry: Entry| if is_trusted(&entry.sid) { vec![entry] } else { entry.without(rights) };
+        let granted = granted.into_iter().flat_map(narrow);
         let entries = denied.into_iter().chain(administrators()).chain(granted).collect();
         Some(Self { is_protected: true, entries })
     }
@@ -255,18 +263,30 @@ mod tests {
             ("of a kind that is not known", Entry::grant("", DELETE, 0), Some(vec![])),
         ] {
             let expected = expected.map(|entries| AccessList { is_protected: true, ..with(&entries) });
-            let narrowed = with(&[entry]).narrowed(is_trusted);
+            let narrowed = with(&[entry]).narrowed(is_trusted, CHANGE);
             assert_eq!(narrowed, expected, "{about}");
-            assert_eq!(narrowed.and_then(|list| list.narrowed(is_trusted)), None, "{about}: once is enough");
+            assert_eq!(narrowed.and_then(|list| list.narrowed(is_trusted, CHANGE)), None, "{about}: once is enough");
+        }
+    }
+
+    /// Windows' own directories, such as `C:\ProgramData`, let users make files and directories.
+    #[test]
+    fn what_lets_others_put_another_directory_in_the_place_of_one() {
+        assert_eq!(AccessList::usual().narrowed(is_trusted, REPLACE), None);
+        let modify = Entry::grant(AUTHENTICATED_USERS, MODIFY, TO_ALL);
+        let narrowed = with(&[modify]).narrowed(is_trusted, REPLACE).unwrap();
+        assert!(!narrowed.grants(is_trusted, REPLACE) && narrowed.grants(is_trusted, CHANGE));
+        for right in [DELETE, DELETE_CHILD, WRITE_DAC, 0x0008_0000, 0x1000_0000] {
+            assert!(with(&[Entry::grant(USERS, right, 0)]).grants(is_trusted, REPLACE), "{right:#x}");
         }
     }
 
     #[test]
     fn what_we_make_needs_no_narrowing_and_what_is_usual_does() {
         for guard in [Guard::Private, Guard::Unsettled, Guard::Readable, Guard::Volumes] {
-            assert_eq!(AccessList::of(guard).narrowed(is_trusted), None, "{guard:?}");
+            assert_eq!(AccessList::of(guard).narrowed(is_trusted, CHANGE), None, "{guard:?}");
         }
-        let narrowed = AccessList::usual().narrowed(is_trusted).unwrap();
+        let narrowed = AccessList::usual().narrowed(is_trusted, CHANGE).unwrap();
         assert_eq!(
             narrowed.text(),
             "O:BAD:P(A;OICI;0x1f01ff;;;S-1-5-18)(A;OICI;0x1f01ff;;;S-1-5-32-544)(A;OICI;0x1200a9;;;S-1-5-32-545)\

@@ -442,6 +442,10 @@ impl Host for FakeHost {
         Ok(())
     }
 
+    fn has_containers(&self) -> bool {
+        self.state().machine.containers_feature == Feature::Enabled
+    }
+
     fn enable_containers(&self) -> Result<bool, HostError> {
         Ok(self.call("enable_containers", "")?.machine.containers_feature != Feature::Enabled)
     }

@@ -42,8 +42,8 @@ fn unreadable(host: &FakeHost, command: &str) -> Vec<String> {
                 let config: Value = files::read_json(host, &path).ok().flatten().unwrap_or_default();
                 strings(&config, &mut |text| left.extend(is_file(&text).then(|| text.to_owned())));
             }
-            // A directory with programs.
-            None if path == path::ROOT => {}
+            // Directories with programs.
+            None if [path::ROOT, path::VOLUME_PLUGINS].contains(&path.as_str()) => {}
             None => missing.push(path),
         }
     }

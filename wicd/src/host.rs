@@ -14,7 +14,7 @@ use api::host::{AccountState, Antivirus, Machine, RestartCause, ServiceState};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::access::{AccessList, Guard};
+use crate::access::{self, AccessList, Guard};
 use crate::images::{ImageError, ImageStore};
 use crate::reach;
 
@@ -28,8 +28,7 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// [`HostError::Path`] for a path that is refused.
     fn path(&self, windows_path: &str) -> Result<PathBuf, HostError>;
-    /// All facts of the host itself, for an answer to the operator. That takes seconds, because Windows opens a session with the
-    /// servicing of its features: who needs one fact asks for that one.
+    /// All facts of the host itself, for an answer to the operator.
     ///
     /// # Errors
     /// When a fact cannot be read, for example the host name or the free space of `C:`.
@@ -133,8 +132,7 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// When the directory cannot be made, for example because the one above it is missing.
     fn make_guarded(&self, path: &Path, guard: Guard) -> Result<(), HostError>;
-    /// Gives a file or directory to Administrators and guards it; what is below a directory inherits that, as far as it
-    /// inherits. A link is refused.
+    /// Gives a file or directory to Administrators and guards it; what is below a directory stays as it is. A link is refused.
     ///
     /// # Errors
     /// When the path is a link, or owner and access list cannot be changed.
@@ -145,13 +143,18 @@ pub trait Host: Send + Sync {
     /// When the path is a link, or owner and access list cannot be changed.
     fn set_access(&self, path: &Path, list: &AccessList) -> Result<(), HostError>;
     /// Gives all that is below a directory, but not `except` and what is below that, to Administrators, with nothing but the
-    /// access that a private directory hands down. Links are given to them as well, and not followed.
+    /// access that a private directory hands down. Links are given to them as well, and not followed. A file with more than one
+    /// name (hard links) stays as it is.
     ///
     /// # Errors
-    /// When a directory cannot be listed, or an entry cannot be given to Administrators. An entry that is removed meanwhile is
+    /// When a directory cannot be listed, or an entry cannot be given to Administrators. [`HostError::Refused`] for a file with
+    /// more than one name that is not [out of reach](Place::is_out_of_reach). An entry that is removed meanwhile is
     /// no error.
     fn reset_below(&self, path: &Path, except: Option<&Path>) -> Result<(), HostError>;
-    /// Enables the Windows feature Containers. Returns whether the host must be restarted for it.
+    /// Reports whether the host has what the Windows feature Containers installs.
+    fn has_containers(&self) -> bool;
+    /// Enables the Windows feature Containers. Returns whether the host must be restarted for it. That takes seconds, because Windows
+    /// opens a session with the servicing of its features.
     ///
     /// # Errors
     /// When Windows cannot report the state of the feature, or cannot enable it.
@@ -277,6 +280,8 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// When the registry cannot be read.
     fn updates(&self) -> Result<Vec<String>, HostError>;
+    /// Switches on the rights of administrators to remove what its owner keeps from them, as layers of images.
+    fn remove_any(&self) {}
     /// Ends processes of ours that outlive the services, as containerd's shims.
     ///
     /// # Errors
@@ -343,6 +348,14 @@ pub struct Place {
     pub is_own: bool,
     /// Who may use it.
     pub access: AccessList,
+}
+
+impl Place {
+    /// Reports whether no user but administrators, and the one as whom we run, can change it.
+    pub fn is_out_of_reach(&self) -> bool {
+        let is_trusted = |sid: &str| access::is_trusted(sid) || (self.is_own && sid == self.owner);
+        is_trusted(&self.owner) && !self.access.grants(is_trusted, access::CHANGE)
+    }
 }
 
 /// A request to the Host Networking Service, as `HNSCall` of vmcompute.dll takes it.
@@ -530,6 +543,7 @@ pub fn path_parts(windows_path: &str) -> Result<impl Iterator<Item = &str>, Host
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::access::Entry;
     use proptest::prelude::*;
 
     #[test]
@@ -538,6 +552,29 @@ mod tests {
         assert_eq!(error(std::io::ErrorKind::StorageFull).reason(), "DiskFull");
         assert_eq!(error(std::io::ErrorKind::PermissionDenied).reason(), "AccessDenied");
         assert_eq!(error(std::io::ErrorKind::NotFound).reason(), "HostCallFailed");
+    }
+
+    /// A hard link may lead to a file of any owner, for example one of Windows or of another user.
+    #[test]
+    fn a_file_with_more_than_one_name_stays_only_if_no_user_can_change_it() {
+        const USER: &str = "S-1-5-21-1-2-3-1001";
+        let place = |owner: &str, is_own, entries: &[Entry]| {
+            let mut access = AccessList::of(Guard::Readable);
+            access.entries.extend(entries.to_vec());
+            Place { kind: Kind::File, owner: owner.into(), is_own, access }
+        };
+        let write = |sid: &str| Entry::grant(sid, 0x0013_01bf, 0);
+        for (about, place, expected) in [
+            ("Windows' own", place(access::TRUSTED[2], false, &[]), true),
+            ("an administrator's", place(access::ADMINISTRATORS, false, &[]), true),
+            ("ours", place(USER, true, &[write(USER)]), true),
+            ("a user's", place(USER, false, &[]), false),
+            ("an administrator's that a user may change", place(access::ADMINISTRATORS, false, &[write(USER)]), false),
+            ("ours that all may change", place(USER, true, &[write(access::EVERYONE)]), false),
+            ("of an entry that is not known", place(access::ADMINISTRATORS, false, &[write("")]), false),
+        ] {
+            assert_eq!(place.is_out_of_reach(), expected, "{about}");
+        }
     }
 
     proptest! {

@@ -9,9 +9,9 @@
 //! the place of ours. So one of a user is refused too, and in the others users may no longer change the directory itself.
 //! What they may do with what is below it stays.
 
-use api::host::path;
+use api::host::{Desired, path};
 
-use crate::access::{self, Guard, is_trusted};
+use crate::access::{self, CHANGE, Guard, REPLACE, is_trusted};
 use crate::files;
 use crate::host::{Host, HostError, Kind, Place};
 
@@ -24,6 +24,22 @@ const SHARED: [&str; 3] = [r"C:\var", r"C:\var\lib", path::LOGS];
 /// State of services, whose programs take a directory that is there for their own. They keep its access list themselves.
 const STATE: [&str; 4] =
     [r"C:\var\lib\cni", r"C:\var\log\pods", r"C:\var\log\containers", r"C:\ProgramData\containerd"];
+
+/// Directories from which SYSTEM starts programs, each after the one above it: `wicd.exe` and all services, FlexVolume drivers of
+/// kubelet, and what containerd starts and reads for CNI. Another place of this kind belongs here. What Windows itself keeps from
+/// users, below `C:\Windows`, is not in it.
+pub fn programs(desired: &Desired) -> impl Iterator<Item = &str> {
+    let cni = desired.cni_directories.iter().map(String::as_str);
+    [path::ROOT, path::WICD, path::VOLUME_PLUGINS].into_iter().chain(cni)
+}
+
+/// Directories above one from which programs are started, the topmost first. Those in `C:\k` are guarded by it.
+fn above(directory: &str) -> Vec<&str> {
+    let is_below_root = directory.to_ascii_lowercase().starts_with(&format!(r"{}\", path::ROOT).to_ascii_lowercase());
+    let mut above: Vec<&str> = std::iter::successors(files::parent(directory), |d| files::parent(d)).collect();
+    above.reverse();
+    if is_below_root { Vec::new() } else { above }
+}
 
 /// Makes sure of `C:\k` and `C:\k\wicd`: what lies there runs as SYSTEM.
 ///
@@ -42,7 +58,7 @@ pub fn root(host: &dyn Host) -> Result<(), HostError> {
 /// [`HostError::Refused`] for a directory that is a link, is a file, or belongs to a user who may not be an administrator. Also
 /// when it cannot be inspected.
 pub fn check_root(host: &dyn Host) -> Result<(), HostError> {
-    [path::ROOT, path::WICD].into_iter().try_for_each(|directory| check(host, directory).map(drop))
+    [path::ROOT, path::WICD].into_iter().try_for_each(|directory| check(host, directory, Guard::Private).map(drop))
 }
 
 /// Lets only administrators read what the operator sends from now on. That no other user can write there was so before.
@@ -57,21 +73,28 @@ pub fn launch(host: &dyn Host) -> Result<(), HostError> {
     Ok(())
 }
 
-/// Makes sure of the directories for state and logs, before anything is in them.
+/// Makes sure of the directories for programs, state and logs, before anything is in them.
 ///
 /// # Errors
 /// When [`check_state`] refuses one of them, or it cannot be made, taken over or protected.
-pub fn state<'a>(host: &dyn Host, logs: impl IntoIterator<Item = &'a String>) -> Result<(), HostError> {
-    SHARED.into_iter().try_for_each(|directory| share(host, directory))?;
+pub fn state<'a>(
+    host: &dyn Host,
+    desired: &Desired,
+    logs: impl IntoIterator<Item = &'a String>,
+) -> Result<(), HostError> {
+    SHARED.into_iter().try_for_each(|directory| share(host, directory, CHANGE))?;
+    for directory in programs(desired) {
+        above(directory).into_iter().try_for_each(|directory| share(host, directory, REPLACE))?;
+        own(host, directory)?;
+    }
     let kubelet = there(host, KUBELET, Guard::Private)?;
-    // Volumes come before what is above them: an access list goes on to all below that has none of its own.
     if !is_ours(&there(host, VOLUMES, Guard::Volumes)?, Guard::Volumes) {
         host.protect(&host.path(VOLUMES)?, Guard::Volumes)?;
     }
     if !is_ours(&kubelet, Guard::Private) {
         take(host, KUBELET, Some(VOLUMES))?;
         // Until now another user may have been able to put his own in its place.
-        check(host, VOLUMES)?;
+        check(host, VOLUMES, Guard::Volumes)?;
     }
     own(host, path::KUBELET_PKI)?;
     logs.into_iter().try_for_each(|directory| own(host, directory))?;
@@ -89,10 +112,16 @@ pub fn state<'a>(host: &dyn Host, logs: impl IntoIterator<Item = &'a String>) ->
 /// # Errors
 /// [`HostError::Refused`] for the first directory that is a link, is a file, or belongs to a user who may not be an
 /// administrator, [`HostError::Link`] for a link above it. Also when it cannot be inspected.
-pub fn check_state<'a>(host: &dyn Host, logs: impl IntoIterator<Item = &'a String>) -> Result<(), HostError> {
-    let ours = [KUBELET, VOLUMES, path::KUBELET_PKI];
-    let all = SHARED.into_iter().chain(ours).chain(STATE).chain(logs.into_iter().map(String::as_str));
-    all.into_iter().try_for_each(|directory| check(host, directory).map(drop))
+pub fn check_state<'a>(
+    host: &dyn Host,
+    desired: &'a Desired,
+    logs: impl IntoIterator<Item = &'a String>,
+) -> Result<(), HostError> {
+    let ours = [KUBELET, VOLUMES, path::KUBELET_PKI].into_iter().chain(STATE).chain(programs(desired));
+    let ours = ours.chain(logs.into_iter().map(String::as_str)).map(|directory| (directory, Guard::Private));
+    let shared =
+        SHARED.into_iter().chain(programs(desired).flat_map(above)).map(|directory| (directory, Guard::Readable));
+    shared.chain(ours).try_for_each(|(directory, guard)| check(host, directory, guard).map(drop))
 }
 
 /// Makes a directory ours, for no other user: it is made, or taken over if it may be.
@@ -113,10 +142,10 @@ fn take(host: &dyn Host, directory: &str, except: Option<&str>) -> Result<(), Ho
     host.protect(&real, Guard::Private)
 }
 
-/// Makes sure that no other user can put another directory in the place of one above ours, or of what is in it.
-fn share(host: &dyn Host, directory: &str) -> Result<(), HostError> {
+/// Makes sure that no other user has one of these rights to a directory above ours.
+fn share(host: &dyn Host, directory: &str, rights: u32) -> Result<(), HostError> {
     let place = there(host, directory, Guard::Readable)?;
-    match place.access.narrowed(is_trusted) {
+    match place.access.narrowed(is_trusted, rights) {
         Some(list) => host.set_access(&host.path(directory)?, &list),
         None => Ok(()),
     }
@@ -124,12 +153,12 @@ fn share(host: &dyn Host, directory: &str) -> Result<(), HostError> {
 
 /// What is at the place of a directory, which is made if it is missing.
 fn there(host: &dyn Host, directory: &str, guard: Guard) -> Result<Place, HostError> {
-    if let Some(place) = check(host, directory)? {
+    if let Some(place) = check(host, directory, guard)? {
         return Ok(place);
     }
     host.make_guarded(&host.path(directory)?, guard)?;
     // Another user may have been faster.
-    check(host, directory)?.ok_or_else(|| HostError::Refused {
+    check(host, directory, guard)?.ok_or_else(|| HostError::Refused {
         path: directory.to_string(),
         problem: "it was removed when it had just been made".into(),
     })
@@ -140,25 +169,25 @@ fn is_ours(place: &Place, guard: Guard) -> bool {
     place.owner == access::ADMINISTRATORS && place.access.is(guard)
 }
 
-/// What is at the place of a directory, if it can be used.
-fn check(host: &dyn Host, directory: &str) -> Result<Option<Place>, HostError> {
+/// What is at the place of a directory, if it can be used. One that users may read is not ours alone.
+fn check(host: &dyn Host, directory: &str, guard: Guard) -> Result<Option<Place>, HostError> {
     let _held = files::parents(host, directory)?;
     let Some(place) = host.place(&host.path(directory)?)? else { return Ok(None) };
-    match objection(&place, directory) {
+    match objection(&place, directory, guard) {
         None => Ok(Some(place)),
         Some(problem) => Err(HostError::Refused { path: directory.to_string(), problem }),
     }
 }
 
 /// Why a directory cannot be used, and what to do.
-fn objection(place: &Place, directory: &str) -> Option<String> {
+fn objection(place: &Place, directory: &str, guard: Guard) -> Option<String> {
     match place.kind {
         Kind::Directory => {}
         Kind::Link => return Some("it is a link to another place; remove the link".into()),
         Kind::File => return Some("it is not a directory; move it".into()),
     }
     // All below a directory of ours is taken over; what else is below one above ours may be of others, and stays theirs.
-    let command = if SHARED.contains(&directory) { "takeown /a /f" } else { "takeown /a /r /f" };
+    let command = if guard == Guard::Readable { "takeown /a /f" } else { "takeown /a /r /f" };
     let is_administrators = place.is_own || is_trusted(&place.owner);
     (!is_administrators).then(|| {
         format!(

@@ -56,17 +56,22 @@ fn who_is_an_administrator_in_any_case() {
 #[test]
 fn what_may_be_a_directory_of_ours() {
     let good = Place { owner: access::TRUSTED[1].into(), ..Place::default() };
-    for (about, place, directory, part) in [
-        ("an administrator's", good.clone(), path::ROOT, None),
-        ("a link", Place { kind: Kind::Link, ..good.clone() }, path::ROOT, Some("link")),
-        ("a file", Place { kind: Kind::File, ..good.clone() }, path::ROOT, Some("not a directory")),
-        ("a user's", Place { owner: USER.into(), ..good.clone() }, path::ROOT, Some("takeown")),
-        ("our own user's", Place { owner: USER.into(), is_own: true, ..good.clone() }, path::ROOT, None),
-        ("above ours, a user's", Place { owner: USER.into(), ..good.clone() }, path::LOGS, Some("(takeown /a /f C:")),
-        ("above ours, an administrator's", good.clone(), path::LOGS, None),
-        ("above ours, a link", Place { kind: Kind::Link, ..good }, path::LOGS, Some("link")),
+    for (about, place, guard, part) in [
+        ("an administrator's", good.clone(), Guard::Private, None),
+        ("a link", Place { kind: Kind::Link, ..good.clone() }, Guard::Private, Some("link")),
+        ("a file", Place { kind: Kind::File, ..good.clone() }, Guard::Private, Some("not a directory")),
+        ("a user's", Place { owner: USER.into(), ..good.clone() }, Guard::Private, Some("(takeown /a /r /f C:")),
+        ("our own user's", Place { owner: USER.into(), is_own: true, ..good.clone() }, Guard::Private, None),
+        (
+            "above ours, a user's",
+            Place { owner: USER.into(), ..good.clone() },
+            Guard::Readable,
+            Some("(takeown /a /f C:"),
+        ),
+        ("above ours, an administrator's", good.clone(), Guard::Readable, None),
+        ("above ours, a link", Place { kind: Kind::Link, ..good }, Guard::Readable, Some("link")),
     ] {
-        let objection = objection(&place, directory);
+        let objection = objection(&place, path::LOGS, guard);
         assert_eq!(objection.is_some(), part.is_some(), "{about}: {objection:?}");
         assert!(objection.unwrap_or_default().contains(part.unwrap_or_default()), "{about}");
     }
@@ -178,8 +183,8 @@ fn a_link_in_the_place_of_a_directory_is_refused() {
         std::os::unix::fs::symlink(host.path(r"C:\theirs").unwrap(), &real).unwrap();
         let logs = [r"C:\var\log\kubelet".to_string()];
         let refused = [
-            root(&host).and_then(|()| state(&host, &logs)).unwrap_err(),
-            check_root(&host).and_then(|()| check_state(&host, &logs)).unwrap_err(),
+            root(&host).and_then(|()| state(&host, &Desired::default(), &logs)).unwrap_err(),
+            check_root(&host).and_then(|()| check_state(&host, &Desired::default(), &logs)).unwrap_err(),
         ];
         for error in refused {
             assert!(["DirectoryRefused", "LinkRefused"].contains(&error.reason()), "{link}: {error}");
@@ -193,7 +198,7 @@ fn keys_and_logs_are_guarded_before_anything_is_in_them() {
     let (_dir, host) = host();
     let logs = [r"C:\var\log\kubelet".to_string(), r"C:\var\log\wicd".to_string()];
     for _twice in 0..2 {
-        state(&host, &logs).unwrap();
+        state(&host, &Desired::default(), &logs).unwrap();
         for (directory, expected) in [
             (r"C:\var", Guard::Readable),
             (r"C:\var\lib", Guard::Readable),
@@ -219,7 +224,10 @@ fn a_directory_above_ours_that_belongs_to_a_user_is_refused_and_left_alone() {
     for directory in SHARED.into_iter().chain(STATE) {
         let (_dir, host) = host();
         owned_by(&host, directory, USER);
-        for error in [state(&host, &[]).unwrap_err(), check_state(&host, &[]).unwrap_err()] {
+        for error in [
+            state(&host, &Desired::default(), &[]).unwrap_err(),
+            check_state(&host, &Desired::default(), &[]).unwrap_err(),
+        ] {
             let text = error.to_string();
             assert_eq!(error.reason(), "DirectoryRefused", "{directory}: {text}");
             assert!(text.contains(directory) && text.contains(USER) && text.contains("takeown"), "{text}");
@@ -240,17 +248,17 @@ fn users_cannot_change_the_directories_above_ours_and_keep_what_is_below() {
             has_access(&host, directory, list.clone());
         }
         owned_by(&host, r"C:\var\log\theirs", USER);
-        state(&host, &[r"C:\var\log\kubelet".to_string()]).unwrap();
+        state(&host, &Desired::default(), &[r"C:\var\log\kubelet".to_string()]).unwrap();
         for directory in SHARED {
             let place = host.place(&host.path(directory).unwrap()).unwrap().unwrap();
-            assert_eq!(place.access.narrowed(is_trusted), None, "{about}: {directory}");
+            assert_eq!(place.access.narrowed(is_trusted, CHANGE), None, "{about}: {directory}");
             let below = Entry { flags: access::TO_ALL | 0x8, ..authenticated.clone() };
             assert_eq!(place.access.entries.contains(&below), list.entries.contains(&authenticated), "{about}");
         }
         assert_eq!(owner(&host, r"C:\var\log\theirs"), USER, "{about}: what is theirs stays theirs");
         assert_eq!(guard(&host, r"C:\var\log\kubelet"), Some(Guard::Private));
         let before = host.state().access.clone();
-        state(&host, &[r"C:\var\log\kubelet".to_string()]).unwrap();
+        state(&host, &Desired::default(), &[r"C:\var\log\kubelet".to_string()]).unwrap();
         assert!(host.state().access == before, "{about}: changed again");
     }
 }
@@ -262,7 +270,75 @@ fn what_users_have_made_in_the_state_of_kubelet_is_taken_and_volumes_are_not() {
     let (theirs, volume) = (r"C:\var\lib\kubelet\plugins_registry", r"C:\var\lib\kubelet\pods\x\volumes");
     owned_by(&host, theirs, USER);
     owned_by(&host, volume, USER);
-    state(&host, &[]).unwrap();
+    state(&host, &Desired::default(), &[]).unwrap();
     assert_eq!((owner(&host, theirs).as_str(), owner(&host, volume).as_str()), (access::TRUSTED[1], USER));
     assert_eq!((guard(&host, KUBELET), guard(&host, VOLUMES)), (Some(Guard::Private), Some(Guard::Volumes)));
+}
+
+/// One with directories of CNI.
+fn with_cni() -> Desired {
+    let cni_directories = [r"C:\opt\cni\bin", r"C:\etc\cni\net.d"].map(String::from).into();
+    Desired { cni_directories, ..Desired::default() }
+}
+
+/// Who can put a file there has it started by SYSTEM.
+#[test]
+fn no_user_can_write_where_programs_are_started_from() {
+    let desired = with_cni();
+    let guarded = |host: &FakeHost| root(host).and_then(|()| state(host, &desired, &[]));
+    let refused = |host: &FakeHost, directory: &str| {
+        for error in [check_root(host).and_then(|()| check_state(host, &desired, &[])), guarded(host)] {
+            let error = error.unwrap_err();
+            assert!(
+                error.reason() == "DirectoryRefused" && error.to_string().contains(directory),
+                "{directory}: {error}"
+            );
+        }
+        assert_eq!((owner(host, directory).as_str(), guard(host, directory)), (USER, None), "{directory} stays theirs");
+    };
+    for directory in programs(&desired) {
+        let (_dir, missing) = host();
+        guarded(&missing).unwrap();
+        assert_eq!(guard(&missing, directory), Some(Guard::Private), "{directory}: made");
+
+        let (_dir, open) = host();
+        let theirs = format!(r"{directory}\theirs");
+        has_access(&open, directory, AccessList::usual());
+        owned_by(&open, &theirs, USER);
+        guarded(&open).unwrap();
+        assert_eq!(guard(&open, directory), Some(Guard::Private), "{directory}: taken");
+        assert_eq!(owner(&open, &theirs), access::ADMINISTRATORS, "{directory}: with what is in it");
+
+        // All below `C:\k` is taken with it.
+        let alone = std::iter::once(directory).filter(|directory| *directory != path::VOLUME_PLUGINS);
+        for taken in alone.chain(above(directory)) {
+            let (_dir, host) = host();
+            owned_by(&host, taken, USER);
+            refused(&host, taken);
+        }
+    }
+}
+
+/// As on images of Windows whose users may change all that is on `C:`.
+#[test]
+fn no_user_can_put_another_directory_in_the_place_of_one_with_programs() {
+    let desired = with_cni();
+    let (_dir, host) = host();
+    let modify = Entry::grant("S-1-5-11", 0x0013_01bf, access::TO_ALL);
+    let shared: Vec<&str> = programs(&desired).flat_map(above).collect();
+    assert_eq!(shared, [r"C:\opt", r"C:\opt\cni", r"C:\etc", r"C:\etc\cni"]);
+    for directory in &shared {
+        let mut list = AccessList::usual();
+        list.entries.push(modify.clone());
+        has_access(&host, directory, list);
+    }
+    state(&host, &desired, &[]).unwrap();
+    for directory in shared {
+        let place = host.place(&host.path(directory).unwrap()).unwrap().unwrap();
+        assert!(!place.access.grants(is_trusted, REPLACE), "{directory}");
+        assert!(
+            place.access.entries.iter().any(|entry| entry.sid == modify.sid),
+            "{directory}: what is below stays theirs"
+        );
+    }
 }

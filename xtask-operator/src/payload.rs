@@ -17,6 +17,7 @@ use api::{
 use remote::payload::Payload;
 use testbed::payload::{Content, Entry, LEVEL_RELEASE};
 
+use crate::sign::Signer;
 use parts::{MINORS, PARTS, Part, Source};
 
 /// Makes the payload: the programs and static files that hosts need, with their manifest.
@@ -48,6 +49,8 @@ pub(crate) struct Args {
     /// Only these parts, as kubelet,kube-log-runner.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     only: Vec<String>,
+    #[command(flatten)]
+    signer: Signer,
     /// Compression level of zstd, 1 to 22.
     #[arg(long, default_value_t = LEVEL_RELEASE, value_parser = clap::value_parser!(i32).range(1..=22))]
     level: i32,
@@ -114,6 +117,8 @@ fn make_all(args: &Args, out: &Path) -> Result<()> {
 
 fn make(args: &Args, kubernetes: &str, out: &Path) -> Result<()> {
     let parts = chosen(&args.only)?;
+    let signed = tempfile::tempdir()?;
+    let file = |path: PathBuf, name: &str| args.signer.signed(path, signed.path().join(name)).map(Content::File);
     let mut entries = Vec::new();
     let mut missing = Vec::new();
     for (n, part) in parts.iter().enumerate() {
@@ -123,11 +128,11 @@ fn make(args: &Args, kubernetes: &str, out: &Path) -> Result<()> {
             (Some(path), _) => {
                 println!("{step}: taking {}", path.display());
                 given::check(part.name, path)?;
-                (Content::File(path.clone()), args.kubelet_version.clone().filter(|_| part.name == "kubelet"))
+                (file(path.clone(), part.file_name())?, args.kubelet_version.clone().filter(|_| part.name == "kubelet"))
             }
             (None, Source::Go(program)) => {
                 let (path, version) = go::build(program, kubernetes, part.file_name(), &step)?;
-                (Content::File(path), Some(version))
+                (file(path, part.file_name())?, Some(version))
             }
             (None, Source::Static(text)) => (Content::Bytes((*text).into()), None),
             (None, Source::Folder { .. }) => {
@@ -138,7 +143,7 @@ fn make(args: &Args, kubernetes: &str, out: &Path) -> Result<()> {
         let entry = Entry::with(part.destination, content).services(part.services).platforms(part.platforms);
         entries.push(entry.version(version.as_deref()));
     }
-    entries.extend(plugins(args)?);
+    entries.extend(plugins(args, &file)?);
 
     println!("compressing {} files at level {}", entries.len(), args.level);
     let manifest = testbed::payload::write_with(out, &entries, args.level, &|file| println!("  {}", sizes(file)))?;
@@ -153,17 +158,18 @@ fn make(args: &Args, kubernetes: &str, out: &Path) -> Result<()> {
 }
 
 /// Plugins of Container Credential Guard, from the directory `ccg` of the user's folder.
-fn plugins(args: &Args) -> Result<Vec<Entry>> {
+fn plugins(args: &Args, take: &dyn Fn(PathBuf, &str) -> Result<Content>) -> Result<Vec<Entry>> {
     let Some(folder) = args.from.as_ref().map(|from| from.join("ccg")).filter(|ccg| ccg.is_dir()) else {
         return Ok(Vec::new());
     };
     let mut entries = Vec::new();
     for file in std::fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))? {
         let path = file?.path();
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        ensure!(path.is_file() && is_library(name), "{} is no library that a pool can name", path.display());
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
+        ensure!(path.is_file() && is_library(&name), "{} is no library that a pool can name", path.display());
         println!("taking the plugin {}", path.display());
-        entries.push(Entry::with(&format!(r"{}\{name}", host::path::CREDENTIAL_PLUGINS), Content::File(path)));
+        let destination = format!(r"{}\{name}", host::path::CREDENTIAL_PLUGINS);
+        entries.push(Entry::with(&destination, take(path, &name)?));
     }
     Ok(entries)
 }
@@ -226,8 +232,12 @@ fn mib(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt};
+
     use super::*;
+    use api::{TemplateSpec, payload::Manifest};
     use clap::Parser;
+    use wnp_core::render::{Cluster, LogSettings, Settings, program, render};
 
     #[derive(Parser)]
     struct Cli {
@@ -344,6 +354,7 @@ mod tests {
             kubelet: Some(from.path().join("other-kubelet")),
             kubelet_version: Some("v1.35.2".into()),
             only: ["csi-proxy", "hybrid-overlay-node", "kubelet", "containerd_conf"].map(String::from).into(),
+            signer: crate::sign::tests::fake(from.path()),
             level: 1,
         };
         make_all(&args, out.path()).unwrap();
@@ -361,11 +372,61 @@ mod tests {
             ],
             "hybrid-overlay-node is left out"
         );
+        let signed: Vec<_> = payload.manifest(None).unwrap().files.iter().map(|f| f.size).collect();
+        assert_eq!(signed[1..], ["csi signed", "kubelet signed", "plugin signed"].map(|content| content.len() as u64));
         let versions: Vec<_> = payload.manifest(None).unwrap().files.iter().map(|f| f.version.as_deref()).collect();
         assert_eq!(versions, [None, None, Some("1.35.2"), None]);
         std::fs::write(from.path().join("ccg/readme.txt"), "no plugin").unwrap();
         assert!(make_all(&args, out.path()).unwrap_err().to_string().contains("readme.txt is no library"));
         std::fs::write(out.path().join("csi-proxy.exe.zst"), "spoilt").unwrap();
         assert!(verify(out.path()).is_err());
+    }
+
+    /// The words of kubelet's command line, with every flag of the log runner that there is.
+    fn command_of_kubelet() -> Vec<String> {
+        let pem = "-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n".to_owned();
+        let cluster = Cluster {
+            api_server: "https://api.example.com:6443".into(),
+            api_ca: pem.clone(),
+            kubelet_client_ca: pem,
+            ..Cluster::default()
+        };
+        let file = |destination: &str| File { destination: destination.into(), ..File::default() };
+        let files = [program::KUBELET, program::LOG_RUNNER].map(file).into();
+        let logs = LogSettings { flush: Some("1s".into()), ..LogSettings::default() };
+        let settings = Settings { logs, ..Settings::default() };
+        let rendered = render(&cluster, &Manifest { schema: 1, files }, &settings, &TemplateSpec::default()).unwrap();
+        rendered.services.services[0].path.split(' ').map(Into::into).collect()
+    }
+
+    /// Go's programs end at once for a flag that they do not know, and then nothing is started.
+    #[test]
+    fn the_log_runner_of_each_payload_takes_the_flags_that_it_gets_and_starts_its_program() {
+        let words = command_of_kubelet();
+        assert_eq!(words[0], program::LOG_RUNNER);
+        let is_flag = |word: &&String| word.starts_with('-') && !word.starts_with("-log-file=");
+        let flags: Vec<&String> =
+            words[1..].iter().take_while(|word| *word != program::KUBELET).filter(is_flag).collect();
+        assert_eq!(flags.len(), 3, "{flags:?}");
+        let runner = PARTS.iter().find_map(|part| match &part.source {
+            Source::Go(program) if part.destination == program::LOG_RUNNER => Some(program),
+            _ => None,
+        });
+        let runner = runner.unwrap();
+        let sets: BTreeSet<PathBuf> = MINORS.iter().map(|minor| runner.folder(minor)).collect();
+        for set in sets {
+            let dir = tempfile::tempdir().unwrap();
+            let (program, started, log) =
+                (dir.path().join("runner"), dir.path().join("kubelet"), dir.path().join("log"));
+            let mut go = runner.go(MINORS[0]);
+            go.current_dir(&set).env_remove("GOOS").args(["build", "-o"]).arg(&program).arg(runner.package);
+            assert!(go.status().unwrap().success(), "{}", set.display());
+            fs::write(&started, "#!/bin/sh\necho it runs\n").unwrap();
+            fs::set_permissions(&started, fs::Permissions::from_mode(0o755)).unwrap();
+            let mut run = std::process::Command::new(&program);
+            let output = run.arg(format!("-log-file={}", log.display())).args(&flags).arg(&started).output().unwrap();
+            assert!(output.status.success(), "{}: {output:?}", set.display());
+            assert_eq!(fs::read_to_string(&log).unwrap(), "it runs\n", "{}", set.display());
+        }
     }
 }

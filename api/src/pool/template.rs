@@ -195,8 +195,8 @@ pub struct KubeletSettings {
     /// Resources reserved for kubelet and containerd. None if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kube_reserved: Option<Reserved>,
-    /// Thresholds at which kubelet evicts pods at once. `nodefs.available` at 10% and `imagefs.available` at 15% if not
-    /// set.
+    /// Thresholds at which kubelet evicts pods at once. `memory.available` at 500Mi, `nodefs.available` at 10% and `imagefs.available`
+    /// at 15% if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eviction_hard: Option<EvictionThresholds>,
     /// Disk usage in percent above which kubelet deletes unused images. 85 if not set.

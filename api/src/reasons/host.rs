@@ -244,8 +244,8 @@ pub(super) const REFUSED: Section = Section {
         row(
             "DirectoryRefused",
             "`C:\\k`, another directory of the operator, or one above them is a link or a file, or belongs to a user who is perhaps no \
-             administrator and can change its content. The operator changed nothing in it.",
-            "Check its content. Then remove it, or give it to the administrators with the command in the message.",
+             administrator and can change its content; or a file in it is a hard link to a file of such a user. The operator does not use it.",
+            "Check its content. Then remove it or the link, or give it to the administrators with the command in the message.",
         ),
         row(
             "LinkRefused",
@@ -301,9 +301,14 @@ pub(super) const REFUSED: Section = Section {
             "Check for an antivirus that changes files, and for a failing disk.",
         ),
         row(
+            "ShellNotSupported",
+            "The log-in shell of the user, as that of the Windows Subsystem for Linux, starts no Windows program by its path.",
+            "Set the [default shell](../guide/hosts.md#ssh-server) of the host's SSH server to cmd.exe or PowerShell.",
+        ),
+        row(
             "NoAnswer",
             "`wicd.exe` ended without an answer. The message has its exit status and its output.",
-            "Check for an antivirus and for a missing system library.",
+            "Check for an antivirus, for [App Control and AppLocker](../guide/hosts.md#app-control-applocker-and-antivirus), and for a missing system library.",
         ),
         row("BadAnswer", "The answer of `wicd.exe` cannot be read: another process changed the host's files.", RETRIED),
         row("ProtocolMismatch", "`wicd.exe` is of another release: another process changed the host's files.", RETRIED),

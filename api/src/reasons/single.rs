@@ -77,6 +77,12 @@ pub(super) const SINGLE: Section = Section {
             "Remove the services that the message names, or disable them.",
         ),
         of(
+            "WindowsUpdateMissing",
+            "a warning in `PreflightPassed=True` and of `check host`",
+            "The host's Windows is older than the [update](platforms.md#versions-of-windows) that nodes need: its pods may have no network while the Node is Ready.",
+            "Install the current cumulative update of Windows.",
+        ),
+        of(
             "WindowsSupportEnds",
             "a warning in `PreflightPassed=True` and of `check host`",
             "Microsoft's extended support of the host's Windows ends in this year, or has ended.",

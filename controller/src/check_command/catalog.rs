@@ -145,6 +145,7 @@ pub const CHECKS: &[Check] = &[
     host("restart", "Windows waits for no restart that needs a person.", "../guide/hosts.md#warnings"),
     host("antivirus", "No antivirus slows containers.", "../guide/hosts.md#warnings"),
     host("runtimes", "No other container runtime is installed.", "../guide/hosts.md#warnings"),
+    host("updates", "The host's Windows has the update that nodes need.", "platforms.md#versions-of-windows"),
     host(
         "support",
         "Microsoft's support of the host's Windows does not end in this year.",

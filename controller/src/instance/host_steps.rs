@@ -254,6 +254,7 @@ pub(super) async fn configure(
             logs: rendered.shared.logs,
             drift: scope.pool.spec.remediation().drift.unwrap_or_default(),
             credential_plugin: rendered.shared.credential_plugin.clone(),
+            cni_directories: release.cluster.cni_directories(),
         },
         files: rendered.files().to_vec(),
         configs: configs(scope, target)?,

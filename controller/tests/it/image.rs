@@ -362,6 +362,19 @@ async fn account(control_plane: &ControlPlane, folder: &Path, name: &str) -> Res
     Ok(())
 }
 
+/// Programs that control applications know a program by its version, and Windows by its manifest for which Windows it is.
+#[test]
+fn wicd_has_a_version_and_a_manifest() -> Result<()> {
+    let exe = fs::read(testbed::binaries::wicd_exe()?)?;
+    let has = |part: &[u8]| exe.windows(part.len()).any(|window| window == part);
+    for text in ["OriginalFilename", "wicd.exe", "ProductVersion", env!("CARGO_PKG_VERSION")] {
+        let wide: Vec<u8> = text.encode_utf16().flat_map(u16::to_le_bytes).collect();
+        ensure!(has(&wide), "no {text}");
+    }
+    ensure!(has(b"requestedExecutionLevel") && has(b"supportedOS"), "no manifest");
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn hosts_join_by_the_image_with_what_is_shipped() -> Result<()> {
     if !can(&["buildah", "podman", "runc", "musl-gcc"])? {

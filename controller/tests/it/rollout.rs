@@ -312,7 +312,7 @@ impl Fleet {
         payload[0] = Entry::with(r"C:\k\kubelet.exe", Content::File(kubelet.clone())).services(&["kubelet"]);
         payload[1] = Entry::new(r"C:\k\containerd\containerd.exe", containerd).services(&["containerd"]);
         // Wine takes a rooted path without a drive for one of Linux.
-        let patch = json!({"podLogsDir": r"C:\var\log\pods", "volumePluginDir": r"C:\var\lib\kubelet\volume-plugins"});
+        let patch = json!({"podLogsDir": r"C:\var\log\pods"});
         let patch_file = files.path().join("kubelet.json");
         fs::write(&patch_file, patch.to_string())?;
         let server = control_plane.server();

@@ -171,7 +171,7 @@ pub(crate) fn operator_options(
     let entries: Vec<Entry> = others.into_iter().chain([kubelet]).collect();
     payload::write(&dir.join("payload"), &entries, payload::LEVEL_FAST)?;
     // Wine takes a rooted path without a drive for one of Linux.
-    let patch = json!({"podLogsDir": r"C:\var\log\pods", "volumePluginDir": r"C:\var\lib\kubelet\volume-plugins"});
+    let patch = json!({"podLogsDir": r"C:\var\log\pods"});
     let patch_file = dir.join("kubelet.json").display().to_string();
     fs::write(&patch_file, patch.to_string())?;
     let server = control_plane.server();

@@ -47,6 +47,16 @@ pub enum Warning {
         /// Their names.
         names: String,
     },
+    /// Windows lacks an update that nodes need.
+    #[error(
+        "{name} lacks the update {update}, without which its pods may have no network; install the current cumulative update of Windows"
+    )]
+    WindowsUpdateMissing {
+        /// The version.
+        name: &'static str,
+        /// The oldest update that has it.
+        update: &'static str,
+    },
     /// Microsoft's support of the host's Windows ends.
     #[error(
         "Microsoft's extended support of {name} ends in {year}; replace the host by one with a newer version of Windows Server"
@@ -76,6 +86,7 @@ impl Warning {
             Self::AntivirusFilter { .. } => "AntivirusFilter",
             Self::DefenderChecksContainerd => "DefenderChecksContainerd",
             Self::OtherContainerRuntime { .. } => "OtherContainerRuntime",
+            Self::WindowsUpdateMissing { .. } => "WindowsUpdateMissing",
             Self::WindowsSupportEnds { .. } => "WindowsSupportEnds",
             Self::NameNotOfInstance { .. } => "NameNotOfInstance",
         }
@@ -99,6 +110,7 @@ pub fn results(asked: &Asked<'_>, state: &HostState) -> Vec<(&'static str, Optio
         ("restart", restart(state, asked.restarts)),
         ("antivirus", antivirus(state)),
         ("runtimes", runtimes(state)),
+        ("updates", updates(state)),
         ("support", support(state, asked.now)),
     ];
     if let Some(name) = asked.name_on_aws {
@@ -145,6 +157,12 @@ fn antivirus(state: &HostState) -> Option<Warning> {
 fn runtimes(state: &HostState) -> Option<Warning> {
     let found = &state.container_runtimes;
     (!found.is_empty()).then(|| Warning::OtherContainerRuntime { names: names(found) })
+}
+
+fn updates(state: &HostState) -> Option<Warning> {
+    let version = windows_versions::find(&state.machine.os_name, &state.machine.os_build)?;
+    let update = windows_versions::lacks(version, &state.machine.os_build)?;
+    Some(Warning::WindowsUpdateMissing { name: version.name, update })
 }
 
 fn support(state: &HostState, now: Timestamp) -> Option<Warning> {
@@ -202,14 +220,18 @@ mod tests {
         };
         let old: Change = |s| {
             s.machine.os_name = "Windows Server 2019 Standard".into();
-            s.machine.os_build = "10.0.17763.1".into();
+            s.machine.os_build = "10.0.17763.6414".into();
         };
         let newer: Change = |s| {
+            s.machine.os_name = "Windows Server 2022 Standard".into();
+            s.machine.os_build = "10.0.20348.2527".into();
+        };
+        let unpatched: Change = |s| {
             s.machine.os_name = "Windows Server 2022 Standard".into();
             s.machine.os_build = "10.0.20348.1".into();
         };
         let now = "2029-02-01T00:00:00Z".parse().unwrap();
-        let cases: [(&str, Change, Option<&str>, &str); 12] = [
+        let cases: [(&str, Change, Option<&str>, &str); 13] = [
             ("a good host", |_| (), None, ""),
             ("an update", update, Some("WindowsRestartPending"), "changed features or packages and Windows Update"),
             (
@@ -230,6 +252,7 @@ mod tests {
             ("Defender without the exclusion", removed, Some("DefenderChecksContainerd"), "by policy"),
             ("Defender with the exclusion", excluded, None, ""),
             ("a Windows of long ago", old, Some("WindowsSupportEnds"), "Windows Server 2019 ends in 2029"),
+            ("a Windows from its first image", unpatched, Some("WindowsUpdateMissing"), "lacks the update KB5012637"),
             ("a newer one", newer, None, ""),
             ("docker", |s| s.container_runtimes.push("docker".into()), Some("OtherContainerRuntime"), "docker run"),
         ];

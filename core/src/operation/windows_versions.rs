@@ -13,6 +13,8 @@ pub struct WindowsVersion {
     pub support_ends: u16,
     /// Tag of base images whose containers it runs without Hyper-V.
     pub image: &'static str,
+    /// The revision, the last part of the version, below which pods have no network, and the update that brought it.
+    pub least: Option<(u32, &'static str)>,
     /// The oldest version of `registry.k8s.io/pause`, the image of sandboxes, that is known to have it.
     pub min_pause: [u16; 3],
 }
@@ -31,6 +33,8 @@ pub const VERSIONS: [WindowsVersion; 3] = [
         build: 17763,
         support_ends: 2029,
         image: "ltsc2019",
+        // Direct server return of Services in an overlay.
+        least: Some((1217, "KB4551853")),
         min_pause: [3, 6, 0],
     },
     WindowsVersion {
@@ -38,6 +42,7 @@ pub const VERSIONS: [WindowsVersion; 3] = [
         build: 20348,
         support_ends: 2031,
         image: "ltsc2022",
+        least: Some((681, "KB5012637")),
         min_pause: [3, 6, 0],
     },
     WindowsVersion {
@@ -45,6 +50,7 @@ pub const VERSIONS: [WindowsVersion; 3] = [
         build: 26100,
         support_ends: 2034,
         image: "ltsc2025",
+        least: None,
         min_pause: [3, 10, 2],
     },
 ];
@@ -53,6 +59,13 @@ pub const VERSIONS: [WindowsVersion; 3] = [
 pub fn find(os_name: &str, os_build: &str) -> Option<&'static WindowsVersion> {
     let build: u32 = os_build.strip_prefix("10.0.")?.split('.').next()?.parse().ok()?;
     VERSIONS.iter().find(|v| v.build == build).filter(|_| os_name.starts_with("Windows Server"))
+}
+
+/// The update that a host with this version of Windows lacks, if it lacks one that nodes need.
+pub fn lacks(version: &WindowsVersion, os_build: &str) -> Option<&'static str> {
+    let (least, update) = version.least?;
+    let revision: u32 = os_build.rsplit_once('.')?.1.parse().ok()?;
+    (os_build.matches('.').count() == 3 && revision < least).then_some(update)
 }
 
 /// All of them, for a sentence.
@@ -67,8 +80,9 @@ mod tests {
     #[test]
     fn the_reference_has_each_version() {
         const PAGE: &str = include_str!("../../../docs/reference/platforms.md");
-        for WindowsVersion { name, build, support_ends, image, .. } in VERSIONS {
-            let row = format!("| {name} | {build} | `{image}` | {support_ends} |");
+        for WindowsVersion { name, build, support_ends, image, least, .. } in VERSIONS {
+            let least = least.map_or("-".to_owned(), |(revision, update)| format!("{build}.{revision} ({update})"));
+            let row = format!("| {name} | {build} | {least} | `{image}` | {support_ends} |");
             assert!(PAGE.lines().any(|line| line.starts_with(&row)), "docs/reference/platforms.md lacks\n{row}");
         }
     }
@@ -100,6 +114,22 @@ mod tests {
             [("2028-12-31T23:59:59Z", false), ("2029-01-01T00:00:00Z", true), ("2035-06-01T00:00:00Z", true)]
         {
             assert_eq!(version.is_support_ending(now.parse().unwrap()), expected, "{now}");
+        }
+    }
+
+    #[test]
+    fn updates_that_hosts_lack() {
+        for (build, expected) in [
+            ("10.0.17763.1", Some("KB4551853")),
+            ("10.0.17763.1216", Some("KB4551853")),
+            ("10.0.17763.1217", None),
+            ("10.0.20348.587", Some("KB5012637")),
+            ("10.0.20348.681", None),
+            ("10.0.20348", None),
+            ("10.0.26100.1", None),
+        ] {
+            let version = find("Windows Server", build).unwrap();
+            assert_eq!(lacks(version, build), expected, "{build}");
         }
     }
 

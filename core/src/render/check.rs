@@ -37,6 +37,8 @@ pub(super) fn services(cluster: &Cluster) -> Checked {
     ] {
         let Some(directory) = directory else { continue };
         require(is_host_path(directory), what, directory, r"it must be a directory on C:, for example C:\opt\cni\bin")?;
+        let problem = r"hosts keep users out of it, so it must be one for CNI alone, for example C:\opt\cni\bin";
+        require(is_own_directory(directory), what, directory, problem)?;
         let is_external = cluster.network == Network::External;
         require(
             is_external,
@@ -51,6 +53,16 @@ pub(super) fn services(cluster: &Cluster) -> Checked {
         problem,
     })?;
     Ok(())
+}
+
+/// Reports whether a directory can be taken from the users of a host: it is not directly on `C:`, and none of Windows' own.
+fn is_own_directory(directory: &str) -> bool {
+    let parts: Vec<String> = directory.split('\\').skip(1).map(str::to_ascii_lowercase).collect();
+    match parts.first().map_or("", String::as_str) {
+        "windows" | "users" => false,
+        "program files" | "program files (x86)" | "programdata" => parts.len() > 2,
+        _ => parts.len() > 1,
+    }
 }
 
 /// What is wrong with which part. Values stay out: they may hold a password.

@@ -68,6 +68,11 @@ impl Cluster {
         self.unusable.iter().cloned().chain(mirrors::problems(&self.mirrors, &self.pull_secret)).collect()
     }
 
+    /// Directories of CNI that are not below `C:\k`, for the hosts to guard.
+    pub fn cni_directories(&self) -> Vec<String> {
+        [&self.cni_bin_dir, &self.cni_conf_dir].into_iter().flatten().cloned().collect()
+    }
+
     /// Names of the facts that differ, for people. Values stay out: some are secret.
     pub fn differences(&self, other: &Self) -> Vec<&'static str> {
         // A new fact must be named here, too.

@@ -46,7 +46,7 @@ pub(super) fn command(context: &Context<'_>) -> String {
 /// Field of [`config`] that depends on the host.
 pub(super) const TAINTS: &str = "registerWithTaints";
 
-/// The configuration file (kind `KubeletConfiguration`, `kubelet.config.k8s.io/v1beta1`) without [`TAINTS`]. The numbers are
+/// The configuration file (kind `KubeletConfiguration`, `kubelet.config.k8s.io/v1beta1`) without [`TAINTS`]. The numbers but that for memory are
 /// WMCO's. The operator's patch goes over them, and what the pool sets goes over both.
 pub(super) fn config(cluster: &Cluster, settings: &Settings, pool: &KubeletSettings) -> Result<Value, RenderError> {
     feature_gates(pool)?;
@@ -65,7 +65,8 @@ pub(super) fn config(cluster: &Cluster, settings: &Settings, pool: &KubeletSetti
         "enableSystemLogHandler": true,
         "enableSystemLogQuery": true,
         "enforceNodeAllocatable": ["none"],
-        "evictionHard": {"nodefs.available": "10%", "imagefs.available": "15%"},
+        // kubelet's defaults for Windows are gone as soon as one signal is set: at the limit of memory all programs of a host fail.
+        "evictionHard": {"memory.available": "500Mi", "nodefs.available": "10%", "imagefs.available": "15%"},
         "featureGates": FEATURE_GATES.map(|gate| (gate, true)).into_iter().collect::<BTreeMap<_, _>>(),
         "kubeAPIBurst": 100,
         "kubeAPIQPS": 50,
@@ -79,6 +80,8 @@ pub(super) fn config(cluster: &Cluster, settings: &Settings, pool: &KubeletSetti
         "serializeImagePulls": false,
         "serverTLSBootstrap": true,
         "systemReserved": {"cpu": "500m", "memory": "2Gi", "ephemeral-storage": "1Gi"},
+        // kubelet starts what lies there as SYSTEM, and its default is a directory that each user may make.
+        "volumePluginDir": path::VOLUME_PLUGINS,
     });
     if let Value::Object(config) = &mut config {
         if let Some(tls) = &cluster.tls_profile {

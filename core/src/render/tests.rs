@@ -181,10 +181,15 @@ fn another_network_may_have_directories_of_its_own() {
     let good = r"C:\etc\cni\net.d";
     let written = files(&cluster(Network::External, good), &Settings::default());
     assert!(written[program::CONTAINERD_NETWORK].content.contains(r"conf_dir = 'C:\etc\cni\net.d'"));
+    let longer = r"C:\Program Files\containerd\cni\bin";
+    services(&cluster(Network::External, longer), &payload(&PROGRAMS), &Settings::default()).unwrap();
     for (network, directory, problem) in [
         (OVN, good, "hybrid overlay has its own"),
         (Network::External, "/etc/cni/net.d", "must be a directory on C:"),
         (Network::External, r"C:\x'\..\y", "must be a directory on C:"),
+        (Network::External, r"C:\cni", "must be one for CNI alone"),
+        (Network::External, r"C:\Windows\System32\cni", "must be one for CNI alone"),
+        (Network::External, r"C:\Program Files\containerd", "must be one for CNI alone"),
     ] {
         let error = services(&cluster(network, directory), &payload(&PROGRAMS), &Settings::default()).unwrap_err();
         assert!(error.to_string().contains(problem), "{directory}: {error}");
@@ -268,8 +273,9 @@ fn kubelet_configuration() {
         "featureGates": {"NodeLogQuery": true, "RotateKubeletServerCertificate": true},
         "containerLogMaxSize": "50Mi",
         "enforceNodeAllocatable": ["none"],
-        "evictionHard": {"nodefs.available": "10%", "imagefs.available": "15%"},
+        "evictionHard": {"memory.available": "500Mi", "nodefs.available": "10%", "imagefs.available": "15%"},
         "systemReserved": {"cpu": "500m", "memory": "2Gi", "ephemeral-storage": "1Gi"},
+        "volumePluginDir": r"C:\k\volume-plugins",
         "containerRuntimeEndpoint": "npipe://./pipe/containerd-containerd",
         "registerNode": true,
         "registerWithTaints": [{"key": "os", "value": "Windows", "effect": "NoSchedule"}],

@@ -49,8 +49,12 @@ impl Progress {
     }
 }
 
+/// Exit status of a POSIX shell that finds no program of the name.
+pub(crate) const NOT_FOUND: u32 = 127;
+
 impl Connection {
-    /// Runs `command` (see [`path::check_command`]) and waits until it ends, `timeout` at most, from sending the request.
+    /// Runs `command` (see [`path::check_command`]) and waits until it ends, `timeout` at most, from sending the request. Where the shell
+    /// finds no such program ([`NOT_FOUND`]), the command is repeated in the form for POSIX shells.
     ///
     /// A host that goes away after it started the command gives an [`Exit`] without a status; before, an error. A command
     /// that is still running when the time is over is not killed: SSH cannot do so on Windows.
@@ -61,6 +65,14 @@ impl Connection {
     /// [`SshError::Disconnected`] when the host opens no channel, or the channel or the connection closes before the command
     /// starts.
     pub async fn exec(&self, command: &str, timeout: Duration) -> Result<Exit, SshError> {
+        let exit = self.exec_once(command, timeout).await?;
+        if exit.status != Some(NOT_FOUND) {
+            return Ok(exit);
+        }
+        self.exec_once(&path::for_posix_shell(command), timeout).await
+    }
+
+    async fn exec_once(&self, command: &str, timeout: Duration) -> Result<Exit, SshError> {
         path::check_command(command)
             .map_err(|problem| SshError::BadCommand { command: tail::excerpt(command), problem })?;
         let deadline = Instant::now() + timeout;

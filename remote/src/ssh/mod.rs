@@ -23,6 +23,7 @@ mod upload;
 
 use std::{sync::Arc, time::Duration};
 
+pub(crate) use self::exec::NOT_FOUND;
 pub use self::{
     connection::Connection,
     error::SshError,

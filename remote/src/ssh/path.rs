@@ -78,7 +78,12 @@ pub(super) fn parent(sftp: &str) -> Option<&str> {
     (!name.is_empty() && directory.len() > "/C:".len()).then_some(directory)
 }
 
-/// Checks that a command line means the same to cmd.exe, PowerShell and a POSIX shell, whatever the host's default is:
+/// The same command for bash and other POSIX shells, to which a backslash is the beginning of an escape.
+pub(super) fn for_posix_shell(command: &str) -> String {
+    command.replace('\\', r"\\")
+}
+
+/// Checks that a command line means the same to cmd.exe and PowerShell, and in the form of [`for_posix_shell`] to a POSIX shell, whatever the host's default is:
 /// words of letters, digits and `\ : . _ - / = +`, parted by single spaces. The error says what is wrong.
 ///
 /// # Errors

@@ -68,6 +68,24 @@ async fn one_connection_serves_commands_and_files() {
     }
 }
 
+/// bash is a default shell that Microsoft documents, and a backslash is an escape to it.
+#[tokio::test]
+async fn a_program_is_started_by_a_posix_shell_too() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let running = Host::default().start().await;
+    let connection = connected(&running).await;
+    let program = running.root.path().join(r"C:\windows\wicd\0a\wicd.exe");
+    std::fs::write(&program, "#!/bin/sh\ntest \"$*\" = 'facts op-1' && exit 3\n").unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    for shell in ["bash", "sh"] {
+        for (program, status) in [("0a", 3), ("0b", super::NOT_FOUND)] {
+            let command = format!(r"{shell} C:\windows\wicd\{program}\wicd.exe facts op-1");
+            assert_eq!(connection.exec(&command, TIME).await.unwrap().status, Some(status), "{command}");
+        }
+    }
+    connection.close().await;
+}
+
 #[tokio::test]
 async fn a_file_is_changed_where_it_is() {
     use std::os::unix::fs::MetadataExt as _;

@@ -7,7 +7,7 @@ use api::host::{Apply, Desired, Marker, Outcome, Request, ServiceState, WICD_SER
 use api::payload::{self, is_host_path};
 use api::services::{Prepare, ServicesConfig};
 
-use super::pending::{pending_reboot, require_reboot};
+use super::pending::{CONTAINERS, pending_reboot, require_reboot};
 use super::recipient;
 use super::stage::{Payloads, check};
 use super::state::{blob, foreign, missing};
@@ -58,11 +58,11 @@ pub(super) fn apply(host: &dyn Host, request: &Request, body: &Apply, report: &m
         owned.claim_trust(der);
     }
     owned.save(host)?;
-    secure::state(host, &log_directories(&body.desired))?;
+    secure::state(host, &body.desired, &log_directories(&body.desired))?;
     files::write_json(host, path::DESIRED, &body.desired, Access::Protected)?;
     Payloads::switch(host, &body.files)?;
 
-    enable_containers(host)?;
+    enable_containers(host, report)?;
     for file in &body.files {
         place(host, file)?;
     }
@@ -164,7 +164,7 @@ fn preflight(host: &dyn Host, body: &Apply, owned: &Ownership) -> Result<(), Fai
         return Err(Failure::new("ForeignService", message));
     }
     check_plugin(host, body, owned)?;
-    secure::check_state(host, &log_directories(&body.desired))?;
+    secure::check_state(host, &body.desired, &log_directories(&body.desired))?;
     let missing = missing(host, &body.files)?;
     if let Some(first) = missing.first() {
         let message = format!("{} payload files are missing, {first} is the first; stage them", missing.len());
@@ -202,6 +202,9 @@ fn claim(host: &dyn Host, body: &Apply, placed: &BTreeSet<String>, owned: &mut O
     owned.trees.extend([path::WICD_CERTS, path::KUBELET_PKI].map(String::from));
     let trees = STATE_TREES.into_iter().map(String::from).chain(network::trees(&body.desired.services));
     let trees = trees.chain([secure::VOLUMES.to_string()]);
+    // `C:\k` and `C:\k\wicd` are removed by the operator.
+    let programs = secure::programs(&body.desired).filter(|d| ![path::ROOT, path::WICD].contains(d));
+    let trees = trees.chain(programs.map(String::from));
     for directory in trees.chain(log_directories(&body.desired)) {
         owned.claim_tree(host, &directory)?;
     }
@@ -241,12 +244,23 @@ fn place(host: &dyn Host, file: &payload::File) -> Result<(), Failure> {
     Ok(())
 }
 
-fn enable_containers(host: &dyn Host) -> Result<(), HostError> {
+/// Enables the feature Containers. Windows is asked once a boot, and a host that has containers needs no answer: updates lock what
+/// is asked.
+fn enable_containers(host: &dyn Host, report: &mut Report) -> Result<(), HostError> {
     const WHY: &str = "the Windows feature Containers has been enabled";
-    if host.enable_containers()? {
-        require_reboot(host, WHY)?;
+    let boot_id = host.boot_id()?;
+    if files::read_json(host, CONTAINERS).ok().flatten().as_ref() == Some(&boot_id) {
+        return Ok(());
     }
-    Ok(())
+    match host.enable_containers() {
+        Ok(true) => require_reboot(host, WHY),
+        Ok(false) => files::write_json(host, CONTAINERS, &boot_id, Access::Inherited).map(drop),
+        Err(e) if host.has_containers() => {
+            report.warn(format!("Windows did not report whether its feature Containers is enabled: {}", chain(&e)));
+            Ok(())
+        }
+        Err(e) => Err(e),
+    }
 }
 
 /// Desired machine-wide variables; `None`: absent.

@@ -258,6 +258,25 @@ fn a_restart_is_asked_for_until_it_has_happened() {
     assert_eq!(bed.apply(wanted("1")).outcome, Outcome::Done);
 }
 
+/// While an update is installed, Windows' servicing is locked.
+#[test]
+fn windows_is_asked_for_its_feature_once_a_boot_and_only_a_host_without_containers_needs_the_answer() {
+    let asked = |bed: &Bed| bed.host.state().counts.get("enable_containers").copied().unwrap_or_default();
+    let bed = staged("1");
+    for _twice in 0..2 {
+        assert_eq!(bed.apply(wanted("1")).outcome, Outcome::Done);
+    }
+    assert_eq!(asked(&bed), 1);
+    bed.host.reboot().unwrap();
+    bed.host.state().refused.insert("enable_containers ".into());
+    for times in [2, 3] {
+        let answer = bed.apply(wanted("1"));
+        assert_eq!((answer.outcome, answer.warnings.len(), asked(&bed)), (Outcome::Done, 1, times));
+    }
+    bed.host.set_containers_feature(Feature::Disabled);
+    assert_eq!(reason(&bed.apply(wanted("1"))), "HostCallFailed");
+}
+
 #[test]
 fn an_antivirus_that_refuses_is_only_a_warning() {
     let bed = staged("1");

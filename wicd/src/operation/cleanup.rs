@@ -65,6 +65,7 @@ pub(super) fn cleanup(host: &dyn Host, report: &mut Report) -> Result<Outcome, F
         for warning in kept.into_iter().flatten() {
             report.warn(warning);
         }
+        host.remove_any();
         left = remove_containerd_state(host, &mut owned, report);
         remove_files(host, &owned, report, &mut failures);
         failures.note(kept_files::put_back(host, &mut owned));

@@ -57,6 +57,28 @@ fn all_of_ours_goes_and_nothing_else() {
     }
 }
 
+/// Those of CNI may be the owner's, with programs of another installer.
+#[test]
+fn directories_with_programs_go_unless_they_were_there_before() {
+    let bed = Bed::new();
+    bed.write(r"C:\opt\cni\bin\theirs.exe", b"");
+    let mut apply = wanted("1");
+    apply.desired.cni_directories = [r"C:\opt\cni\bin", r"C:\etc\cni\net.d"].map(String::from).into();
+    let programs: Vec<String> = crate::secure::programs(&apply.desired).map(String::from).collect();
+    bed.stage_version("1");
+    assert_eq!(bed.apply(apply).outcome, Outcome::Done);
+    for directory in &programs {
+        assert!(bed.exists(directory), "{directory}");
+        bed.write(&format!(r"{directory}\x.exe"), b"");
+    }
+    assert_eq!(bed.run(BODY).outcome, Outcome::Done);
+    let stay = [path::ROOT, path::WICD, r"C:\opt\cni\bin"];
+    for directory in &programs {
+        assert_eq!(bed.exists(directory), stay.contains(&directory.as_str()), "{directory}");
+    }
+    assert!(bed.exists(r"C:\opt\cni\bin\theirs.exe") && !bed.exists(r"C:\etc"));
+}
+
 #[test]
 fn an_exclusion_from_the_antivirus_that_was_there_before_stays() {
     let bed = Bed::new();

@@ -8,6 +8,8 @@ use crate::host::{Host, HostError};
 
 /// Where it is remembered.
 const PENDING: &str = r"C:\k\wicd\reboot.json";
+/// Boot in which Windows has reported that the feature Containers is enabled.
+pub(super) const CONTAINERS: &str = r"C:\k\wicd\containers.json";
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -56,5 +58,5 @@ pub fn require_reboot(host: &dyn Host, why: &str) -> Result<(), HostError> {
 
 /// Files of wicd's own in [`path::WICD`] that cleanup removes, besides the marker, which goes last. The lock and the epoch stay, and go with the directory.
 pub(super) fn own_files() -> Vec<&'static str> {
-    vec![PENDING, super::SETTINGS, super::PAYLOADS, path::DESIRED, super::SETTLED]
+    vec![PENDING, CONTAINERS, super::SETTINGS, super::PAYLOADS, path::DESIRED, super::SETTLED]
 }

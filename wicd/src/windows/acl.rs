@@ -9,23 +9,23 @@ use std::os::windows::ffi::OsStrExt;
 use std::os::windows::fs::{MetadataExt, OpenOptionsExt};
 use std::os::windows::io::AsRawHandle;
 use std::path::{Path, PathBuf};
-use std::ptr::{null, null_mut};
+use std::ptr::null_mut;
 
 use windows_sys::Win32::Foundation::{CloseHandle, ERROR_ALREADY_EXISTS, HANDLE, LocalFree};
 use windows_sys::Win32::Security::Authorization::{
     ConvertSidToStringSidW, ConvertStringSecurityDescriptorToSecurityDescriptorW, GetSecurityInfo, SDDL_REVISION_1,
-    SE_FILE_OBJECT, SE_KERNEL_OBJECT, SetSecurityInfo,
+    SE_FILE_OBJECT, SE_KERNEL_OBJECT,
 };
 use windows_sys::Win32::Security::{
-    ACCESS_ALLOWED_ACE, ACL, DACL_SECURITY_INFORMATION, GetAce, GetSecurityDescriptorControl,
-    GetSecurityDescriptorDacl, GetSecurityDescriptorOwner, GetTokenInformation, OWNER_SECURITY_INFORMATION,
-    PROTECTED_DACL_SECURITY_INFORMATION, PSECURITY_DESCRIPTOR, PSID, SE_BACKUP_NAME, SE_DACL_PROTECTED,
-    SE_RESTORE_NAME, SE_TAKE_OWNERSHIP_NAME, SECURITY_ATTRIBUTES, SetKernelObjectSecurity, TOKEN_QUERY, TOKEN_USER,
-    TokenUser,
+    ACCESS_ALLOWED_ACE, ACL, DACL_SECURITY_INFORMATION, GetAce, GetSecurityDescriptorControl, GetTokenInformation,
+    OWNER_SECURITY_INFORMATION, PROTECTED_DACL_SECURITY_INFORMATION, PSECURITY_DESCRIPTOR, PSID, SE_BACKUP_NAME,
+    SE_DACL_PROTECTED, SE_RESTORE_NAME, SE_TAKE_OWNERSHIP_NAME, SECURITY_ATTRIBUTES, SetKernelObjectSecurity,
+    TOKEN_QUERY, TOKEN_USER, TokenUser,
 };
 use windows_sys::Win32::Storage::FileSystem::{
-    CreateDirectoryW, FILE_ATTRIBUTE_DIRECTORY, FILE_FLAG_BACKUP_SEMANTICS, FILE_FLAG_OPEN_REPARSE_POINT,
-    FILE_READ_ATTRIBUTES, READ_CONTROL, WRITE_DAC, WRITE_OWNER,
+    BY_HANDLE_FILE_INFORMATION, CreateDirectoryW, FILE_ATTRIBUTE_DIRECTORY, FILE_FLAG_BACKUP_SEMANTICS,
+    FILE_FLAG_OPEN_REPARSE_POINT, FILE_READ_ATTRIBUTES, GetFileInformationByHandle, READ_CONTROL, WRITE_DAC,
+    WRITE_OWNER,
 };
 use windows_sys::Win32::System::Threading::{GetCurrentProcess, OpenProcessToken};
 
@@ -64,7 +64,7 @@ pub(super) fn make_guarded(path: &Path, guard: Guard) -> Result<(), HostError> {
     }
 }
 
-/// Gives a file or directory to Administrators and guards it. What is below a directory inherits that, as far as it inherits.
+/// Gives a file or directory to Administrators and guards it. What is below a directory stays as it is.
 pub(super) fn protect(path: &Path, guard: Guard) -> Result<(), HostError> {
     try_protect(path, guard).map_err(HostError::system("restrict access to", path.display().to_string()))
 }
@@ -95,11 +95,17 @@ fn open(path: &Path, access: u32) -> io::Result<File> {
 
 /// Opens something whose owner may not have let us in. A link is opened itself.
 fn open_to_change(path: &Path) -> io::Result<File> {
-    // Without them, what administrators may change anyhow is changed.
-    for name in [SE_TAKE_OWNERSHIP_NAME, SE_RESTORE_NAME, SE_BACKUP_NAME] {
-        let _ = privilege::enable(name);
-    }
+    take_any();
     open(path, READ_CONTROL | WRITE_DAC | WRITE_OWNER | FILE_READ_ATTRIBUTES)
+}
+
+/// Switches on the rights of administrators to read, write, take and delete what its owner keeps from them. Without them, what
+/// they may change anyhow is changed.
+pub(super) fn take_any() {
+    for name in [SE_TAKE_OWNERSHIP_NAME, SE_RESTORE_NAME, SE_BACKUP_NAME] {
+        // SAFETY: the name is one of Windows' own constants.
+        let _ = unsafe { privilege::enable(name) };
+    }
 }
 
 fn place_of(file: &File) -> io::Result<Place> {
@@ -207,62 +213,65 @@ fn try_set(path: &Path, text: impl FnOnce(bool) -> String) -> io::Result<()> {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is a link"));
     }
     let descriptor = Descriptor::parse(&text(meta.is_dir()))?;
-    // SAFETY: the handle is open; owner and list lie in the descriptor, which lives until the end.
-    check_code(unsafe {
-        SetSecurityInfo(
-            file.as_raw_handle(),
-            SE_FILE_OBJECT,
-            OWNER_SECURITY_INFORMATION | DACL_SECURITY_INFORMATION | PROTECTED_DACL_SECURITY_INFORMATION,
-            descriptor.owner()?,
-            null_mut(),
-            descriptor.dacl()?,
-            null(),
-        )
-    })
+    set(&file, &descriptor, PROTECTED_DACL_SECURITY_INFORMATION)
+}
+
+/// Sets owner and access list of what is open, and of that alone. Windows' other call hands the list down to all that is below a
+/// directory: there may be a hard link in it to a file of another place.
+fn set(file: &File, descriptor: &Descriptor, also: u32) -> io::Result<()> {
+    let what = OWNER_SECURITY_INFORMATION | DACL_SECURITY_INFORMATION | also;
+    // SAFETY: the handle is open; the descriptor is a valid one.
+    check(unsafe { SetKernelObjectSecurity(file.as_raw_handle(), what, descriptor.0) })
 }
 
 fn try_reset_below(path: &Path, except: Option<&Path>) -> Result<(), HostError> {
     // One entry that cannot be taken over keeps the directory from being used: so its name is said.
     let failed = |path: &Path| HostError::system("take over", path.display().to_string());
-    let Some(entries) = unless_gone(fs::read_dir(path)).map_err(failed(path))? else { return Ok(()) };
+    let entries = match fs::read_dir(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries.map_err(failed(path))?,
+    };
     for entry in entries {
         let path = entry.map_err(failed(path))?.path();
         let is_except = except.is_some_and(|except| path.as_os_str().eq_ignore_ascii_case(except));
-        if !is_except && unless_gone(reset(&path)).map_err(failed(&path))? == Some(true) {
-            try_reset_below(&path, except)?;
+        let is_gone =
+            |e: &HostError| matches!(e, HostError::System { source, .. } if source.kind() == io::ErrorKind::NotFound);
+        match (!is_except).then(|| reset(&path)) {
+            Some(Ok(true)) => try_reset_below(&path, except)?,
+            // A service that runs has removed it meanwhile.
+            Some(Err(e)) if !is_gone(&e) => return Err(e),
+            _ => {}
         }
     }
     Ok(())
 }
 
-/// `None` for what a service that runs has removed meanwhile.
-fn unless_gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
-    match result {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-        result => result.map(Some),
+/// Gives something to Administrators. Returns whether it is a directory, and not a link to one: who owns a link can make a directory
+/// of it, so it is taken as well. A file with more than one name may be one of another place: it is never changed.
+fn reset(path: &Path) -> Result<bool, HostError> {
+    let failed = |e| HostError::system("take over", path.display().to_string())(e);
+    let file = open_to_change(path).map_err(failed)?;
+    let meta = file.metadata().map_err(failed)?;
+    // A link to a directory is one for Windows.
+    let is_directory = meta.file_attributes() & FILE_ATTRIBUTE_DIRECTORY != 0;
+    if !is_directory && names(&file).map_err(failed)? > 1 {
+        let place = place_of(&file).map_err(failed)?;
+        return place.is_out_of_reach().then_some(false).ok_or_else(|| HostError::Refused {
+            path: path.display().to_string(),
+            problem: "it is a hard link to a file that a user can change; remove the link".into(),
+        });
     }
+    let inherited = if is_directory { INHERITED_DIRECTORY } else { INHERITED_FILE };
+    set(&file, &Descriptor::parse(inherited).map_err(failed)?, 0).map_err(failed)?;
+    Ok(meta.is_dir())
 }
 
-/// Gives something to Administrators. Returns whether it is a directory, and not a link to one: who owns a link can make a directory
-/// of it, so it is taken as well.
-fn reset(path: &Path) -> io::Result<bool> {
-    let file = open_to_change(path)?;
-    let meta = file.metadata()?;
-    // A link to a directory is one for Windows.
-    let inherited = match meta.file_attributes() & FILE_ATTRIBUTE_DIRECTORY {
-        0 => INHERITED_FILE,
-        _ => INHERITED_DIRECTORY,
-    };
-    let descriptor = Descriptor::parse(inherited)?;
-    // SAFETY: the handle is open; the descriptor is a valid one.
-    check(unsafe {
-        SetKernelObjectSecurity(
-            file.as_raw_handle(),
-            OWNER_SECURITY_INFORMATION | DACL_SECURITY_INFORMATION,
-            descriptor.0,
-        )
-    })?;
-    Ok(meta.is_dir())
+/// How many names a file has.
+fn names(file: &File) -> io::Result<u32> {
+    let mut information = BY_HANDLE_FILE_INFORMATION::default();
+    // SAFETY: the handle is open; the struct is the one of the call.
+    check(unsafe { GetFileInformationByHandle(file.as_raw_handle(), &raw mut information) })?;
+    Ok(information.nNumberOfLinks)
 }
 
 /// SID of the user as whom we run.
@@ -323,23 +332,5 @@ impl Descriptor {
 
     pub(super) fn as_raw(&self) -> PSECURITY_DESCRIPTOR {
         self.0
-    }
-
-    fn owner(&self) -> io::Result<PSID> {
-        let (mut owner, mut defaulted) = (null_mut(), 0);
-        // SAFETY: the descriptor is a valid one.
-        check(unsafe { GetSecurityDescriptorOwner(self.0, &raw mut owner, &raw mut defaulted) })?;
-        Ok(owner)
-    }
-
-    fn dacl(&self) -> io::Result<*const ACL> {
-        let (mut present, mut defaulted, mut dacl) = (0, 0, null_mut());
-        // SAFETY: the descriptor is a valid one.
-        check(unsafe { GetSecurityDescriptorDacl(self.0, &raw mut present, &raw mut dacl, &raw mut defaulted) })?;
-        // A null list would grant all rights to all users.
-        if present == 0 || dacl.is_null() {
-            return Err(io::Error::other("the access list is empty"));
-        }
-        Ok(dacl)
     }
 }

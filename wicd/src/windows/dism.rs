@@ -5,8 +5,6 @@ use std::ffi::c_void;
 use std::io;
 use std::ptr::{null, null_mut};
 
-use api::host::Feature;
-
 use super::library::Library;
 use super::wide::wide;
 use crate::host::HostError;
@@ -143,15 +141,6 @@ impl Drop for Session {
                 close(self.session);
             }
         }
-    }
-}
-
-/// State of the feature Containers. A feature that waits for a restart does not count as enabled.
-pub(super) fn containers() -> Feature {
-    match Session::open().and_then(|s| s.map(|s| s.state(CONTAINERS)).transpose()) {
-        Ok(Some(INSTALLED)) => Feature::Enabled,
-        Ok(Some(_)) => Feature::Disabled,
-        Ok(None) | Err(_) => Feature::Unknown,
     }
 }
 

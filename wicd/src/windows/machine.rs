@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::ptr::{null, null_mut};
 
-use api::host::Machine;
+use api::host::{Feature, Machine};
 use windows_registry::LOCAL_MACHINE;
 use windows_sys::Win32::Foundation::{CloseHandle, ERROR_BUFFER_OVERFLOW, ERROR_NO_DATA, HANDLE};
 use windows_sys::Win32::Globalization::{GetSystemDefaultUILanguage, LCIDToLocaleName};
@@ -22,14 +22,17 @@ use windows_sys::Win32::System::SystemInformation::{
 };
 use windows_sys::Win32::System::Threading::{GetCurrentProcess, OpenProcessToken};
 
+use super::domain;
+use super::library::Library;
 use super::wide::{check, check_code, error, is, plain, text_in, wide};
-use super::{dism, domain};
 use crate::host::{Adapter, HostError};
 
 const CRYPTOGRAPHY: &str = r"SOFTWARE\Microsoft\Cryptography";
 const CURRENT_VERSION: &str = r"SOFTWARE\Microsoft\Windows NT\CurrentVersion";
 /// `LOCALE_NAME_MAX_LENGTH`
 const LOCALE_NAME_LENGTH: usize = 85;
+/// Key of the service of HNS.
+const HNS: &str = r"SYSTEM\CurrentControlSet\Services\hns";
 const PREFETCH: &str = r"SYSTEM\CurrentControlSet\Control\Session Manager\Memory Management\PrefetchParameters";
 
 /// Everything about the host.
@@ -50,10 +53,16 @@ pub(super) fn machine() -> Result<Machine, HostError> {
         default_address: default_address().map(|a| a.to_string()),
         disk_free: disk_free()?,
         is_admin: is_admin()?,
-        containers_feature: dism::containers(),
+        containers_feature: if has_containers() { Feature::Enabled } else { Feature::Disabled },
         domain: domain::domain(),
         language: language(),
     })
+}
+
+/// Reports whether the host has what the feature Containers installs: the library of its host compute service, and HNS. To ask
+/// DISM takes seconds, and fails while Windows installs an update.
+pub(super) fn has_containers() -> bool {
+    Library::load("vmcompute.dll").is_ok() && LOCAL_MACHINE.open(HNS).is_ok()
 }
 
 pub(super) fn machine_id() -> Result<String, HostError> {

@@ -163,6 +163,10 @@ impl Host for WindowsHost {
         acl::reset_below(path, except)
     }
 
+    fn has_containers(&self) -> bool {
+        machine::has_containers()
+    }
+
     fn enable_containers(&self) -> Result<bool, HostError> {
         dism::enable_containers()
     }
@@ -266,6 +270,10 @@ impl Host for WindowsHost {
 
     fn updates(&self) -> Result<Vec<String>, HostError> {
         survey::updates().map_err(HostError::system("list", "the installed updates"))
+    }
+
+    fn remove_any(&self) {
+        acl::take_any();
     }
 
     fn kill_leftovers(&self) -> Result<(), HostError> {

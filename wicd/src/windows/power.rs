@@ -28,7 +28,8 @@ pub(super) fn reboot() -> Result<(), HostError> {
 }
 
 fn try_reboot() -> io::Result<()> {
-    privilege::enable(SE_SHUTDOWN_NAME)?;
+    // SAFETY: the name is one of Windows' own constants.
+    unsafe { privilege::enable(SE_SHUTDOWN_NAME)? };
     let message = wide("Restart by the operator for Windows nodes")?;
     let reason = SHTDN_REASON_MAJOR_OPERATINGSYSTEM | SHTDN_REASON_MINOR_RECONFIG | SHTDN_REASON_FLAG_PLANNED;
     // SAFETY: the message ends with a zero; null stands for this computer.

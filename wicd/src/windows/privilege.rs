@@ -13,8 +13,11 @@ use windows_sys::core::PCWSTR;
 
 use super::wide::{check, check_code};
 
-/// Switches a privilege of this process on. `name` is one of Windows' own constants.
-pub(super) fn enable(name: PCWSTR) -> io::Result<()> {
+/// Switches a privilege of this process on.
+///
+/// # Safety
+/// `name` is one of Windows' own constants, or another text that ends with a zero.
+pub(super) unsafe fn enable(name: PCWSTR) -> io::Result<()> {
     let mut token: HANDLE = null_mut();
     let mut privileges = TOKEN_PRIVILEGES {
         PrivilegeCount: 1,

@@ -9,13 +9,14 @@ use std::io;
 use windows_registry::{Key, LOCAL_MACHINE, Type};
 use windows_sys::Win32::Foundation::{ERROR_FILE_NOT_FOUND, ERROR_INSUFFICIENT_BUFFER};
 use windows_sys::Win32::Security::{
-    DACL_SECURITY_INFORMATION, GetSecurityDescriptorLength, IsValidSecurityDescriptor, OWNER_SECURITY_INFORMATION,
-    PSECURITY_DESCRIPTOR, SE_RESTORE_NAME, SE_TAKE_OWNERSHIP_NAME,
+    DACL_SECURITY_INFORMATION, GetSecurityDescriptorLength, OWNER_SECURITY_INFORMATION, PSECURITY_DESCRIPTOR,
+    SE_RESTORE_NAME, SE_TAKE_OWNERSHIP_NAME,
 };
 use windows_sys::Win32::Storage::FileSystem::{READ_CONTROL, WRITE_DAC, WRITE_OWNER};
 use windows_sys::Win32::System::Registry::{HKEY_LOCAL_MACHINE, RegDeleteKeyExW, RegGetKeySecurity, RegSetKeySecurity};
 
 use super::acl::Descriptor;
+use super::library::Library;
 use super::privilege;
 use super::wide::{check_code, is, plain, wide};
 use crate::host::{HostError, RegistryValue as Value, RegistryValues as Values};
@@ -23,8 +24,7 @@ use crate::host::{HostError, RegistryValue as Value, RegistryValues as Values};
 /// While wicd writes: SYSTEM and Administrators may change the key and what is made in it, and all may read.
 const WRITABLE: &str = "O:BAD:P(A;CI;KA;;;SY)(A;CI;KA;;;BA)(A;CI;KR;;;WD)";
 
-/// Bytes of the head of a self-relative security descriptor.
-const HEAD: usize = 20;
+type IsValid = unsafe extern "system" fn(PSECURITY_DESCRIPTOR, u32, u32) -> u8;
 
 /// The texts and bytes in a key; `None` if it does not exist.
 pub(super) fn values(key: &str) -> Result<Option<Values>, HostError> {
@@ -113,9 +113,11 @@ pub(super) fn open_up(key: &str) -> Result<(), HostError> {
     let open_up = || {
         enable()?;
         let writable = Descriptor::parse(WRITABLE)?;
-        set_security(&open(key, WRITE_OWNER)?, OWNER_SECURITY_INFORMATION, writable.as_raw())?;
+        // SAFETY: Windows has made the descriptor, which lives.
+        unsafe { set_security(&open(key, WRITE_OWNER)?, OWNER_SECURITY_INFORMATION, writable.as_raw())? };
         // Its owner may change the list, but only with a handle that was opened since.
-        set_security(&open(key, WRITE_DAC)?, DACL_SECURITY_INFORMATION, writable.as_raw())
+        // SAFETY: as above.
+        unsafe { set_security(&open(key, WRITE_DAC)?, DACL_SECURITY_INFORMATION, writable.as_raw()) }
     };
     open_up().map_err(HostError::system("take the registry key", key))
 }
@@ -130,20 +132,24 @@ pub(super) fn restore(key: &str, access: &[u8]) -> Result<(), HostError> {
             *part = u64::from_ne_bytes(whole);
         }
         let raw: PSECURITY_DESCRIPTOR = buffer.as_mut_ptr().cast();
-        // SAFETY: the buffer is at least as long as a descriptor's head; the call checks the rest against itself, and its length against ours.
-        let is_whole = access.len() >= HEAD
-            && unsafe {
-                IsValidSecurityDescriptor(raw) != 0 && GetSecurityDescriptorLength(raw) as usize <= access.len()
-            };
+        let what = DACL_SECURITY_INFORMATION | OWNER_SECURITY_INFORMATION;
+        let length = u32::try_from(access.len()).unwrap_or_default();
+        // SAFETY: the type is that of the library's documentation. The buffer is at least as long as said, and the call reads no
+        // more than that.
+        let is_whole = unsafe {
+            let is_valid: IsValid = Library::load("ntdll.dll")?.function(c"RtlValidRelativeSecurityDescriptor")?;
+            is_valid(raw, length, what) != 0
+        };
         if !is_whole {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the record of its access list is damaged"));
         }
         enable()?;
         // First the owner that wicd has given it: only that one may change the list, also where an earlier attempt has put the owner back.
         let writable = Descriptor::parse(WRITABLE)?;
-        set_security(&open(key, WRITE_OWNER)?, OWNER_SECURITY_INFORMATION, writable.as_raw())?;
-        let what = DACL_SECURITY_INFORMATION | OWNER_SECURITY_INFORMATION;
-        set_security(&open(key, WRITE_DAC | WRITE_OWNER)?, what, raw)
+        // SAFETY: Windows has made the descriptor, which lives.
+        unsafe { set_security(&open(key, WRITE_OWNER)?, OWNER_SECURITY_INFORMATION, writable.as_raw())? };
+        // SAFETY: the descriptor was checked, and lies in the buffer, which lives.
+        unsafe { set_security(&open(key, WRITE_DAC | WRITE_OWNER)?, what, raw) }
     };
     match restore() {
         Err(e) if is(&e, ERROR_FILE_NOT_FOUND) => Ok(()),
@@ -153,7 +159,8 @@ pub(super) fn restore(key: &str, access: &[u8]) -> Result<(), HostError> {
 
 /// The rights of administrators to take a key, and to give it to another owner.
 fn enable() -> io::Result<()> {
-    [SE_TAKE_OWNERSHIP_NAME, SE_RESTORE_NAME].into_iter().try_for_each(privilege::enable)
+    // SAFETY: the names are Windows' own constants.
+    [SE_TAKE_OWNERSHIP_NAME, SE_RESTORE_NAME].into_iter().try_for_each(|name| unsafe { privilege::enable(name) })
 }
 
 fn open(key: &str, access: u32) -> io::Result<Key> {
@@ -175,7 +182,9 @@ fn security(key: &Key) -> io::Result<Vec<u64>> {
     }
 }
 
-fn set_security(key: &Key, what: u32, descriptor: PSECURITY_DESCRIPTOR) -> io::Result<()> {
-    // SAFETY: the handle is open; the descriptor is one that Windows made, and lives.
+/// # Safety
+/// `descriptor` is a valid one.
+unsafe fn set_security(key: &Key, what: u32, descriptor: PSECURITY_DESCRIPTOR) -> io::Result<()> {
+    // SAFETY: the handle is open; the caller promises the descriptor.
     check_code(unsafe { RegSetKeySecurity(key.as_raw(), what, descriptor) })
 }

@@ -223,15 +223,18 @@ fn recovery(service: &Handle) -> io::Result<(Vec<u32>, u32, bool)> {
     }
 }
 
-fn set_config2<T>(service: &Handle, kind: u32, info: &T) -> io::Result<()> {
-    // SAFETY: the handle is open, and our callers pass the struct that belongs to the kind.
+/// # Safety
+/// `T` is the struct that belongs to the kind, and what it points to lives.
+unsafe fn set_config2<T>(service: &Handle, kind: u32, info: &T) -> io::Result<()> {
+    // SAFETY: the handle is open; the caller promises the struct.
     check(unsafe { win::ChangeServiceConfig2W(service.0, kind, std::ptr::from_ref(info).cast()) })
 }
 
 fn set_description(service: &Handle, description: &str) -> io::Result<()> {
     let mut wide = wide(description)?;
     let info = win::SERVICE_DESCRIPTIONW { lpDescription: wide.as_mut_ptr() };
-    set_config2(service, win::SERVICE_CONFIG_DESCRIPTION, &info)
+    // SAFETY: the struct is the one of the kind; its text ends with a zero and lives.
+    unsafe { set_config2(service, win::SERVICE_CONFIG_DESCRIPTION, &info) }
 }
 
 /// Windows takes the delays in milliseconds, the reset period in seconds.
@@ -250,10 +253,12 @@ fn set_recovery(service: &Handle, delays: &[u32], reset: u32) -> io::Result<()> 
         cActions: u32::try_from(actions.len()).unwrap_or(0),
         lpsaActions: actions.as_mut_ptr(),
     };
-    set_config2(service, win::SERVICE_CONFIG_FAILURE_ACTIONS, &info)?;
+    // SAFETY: the struct is the one of the kind; its list is as long as it says and lives.
+    unsafe { set_config2(service, win::SERVICE_CONFIG_FAILURE_ACTIONS, &info)? };
     // Without the flag a process that ends with an error of its own is not restarted, only one that crashes.
     let flag = win::SERVICE_FAILURE_ACTIONS_FLAG { fFailureActionsOnNonCrashFailures: 1 };
-    match set_config2(service, win::SERVICE_CONFIG_FAILURE_ACTIONS_FLAG, &flag) {
+    // SAFETY: the struct is the one of the kind.
+    match unsafe { set_config2(service, win::SERVICE_CONFIG_FAILURE_ACTIONS_FLAG, &flag) } {
         // Wine knows the actions (and never takes them), but not the flag.
         Err(e) if is(&e, ERROR_INVALID_LEVEL) => Ok(()),
         other => other,
@@ -272,16 +277,16 @@ fn start_raw(start: StartType) -> u32 {
 pub(super) fn put_service(spec: &ServiceSpec) -> Result<bool, HostError> {
     // Starting is needed for the right to restart it after a failure.
     const ACCESS: u32 = win::SERVICE_QUERY_CONFIG | win::SERVICE_CHANGE_CONFIG | win::SERVICE_START;
-    if let Some(service) = open(&spec.name, ACCESS)? {
-        return change(&service, spec).map_err(HostError::system("change service", &spec.name));
-    }
     let end = Instant::now() + SETTLE_LIMIT;
     loop {
-        match create(spec, ACCESS) {
-            Ok(()) => return Ok(true),
-            // Its predecessor is deleted, but another process still has a handle to it.
+        let (action, done) = match open(&spec.name, ACCESS)? {
+            Some(service) => ("change service", change(&service, spec)),
+            None => ("make service", create(spec, ACCESS).map(|()| true)),
+        };
+        match done {
+            // Its predecessor is deleted, and there as long as another process has a handle to it.
             Err(e) if is(&e, ERROR_SERVICE_MARKED_FOR_DELETE) && Instant::now() < end => std::thread::sleep(POLL),
-            Err(e) => return Err(HostError::system("make service", &spec.name)(e)),
+            done => return done.map_err(HostError::system(action, &spec.name)),
         }
     }
 }

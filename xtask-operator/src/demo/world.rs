@@ -23,7 +23,7 @@ pub(super) const POOL: &str = "demo";
 /// Names of the hosts under Wine.
 const WINE_HOSTS: [&str; 2] = ["wine-1", "wine-2"];
 /// Wine takes a rooted path without a drive for one of Linux.
-const WINE_KUBELET: &str = r#"{"podLogsDir": "C:\\var\\log\\pods", "volumePluginDir": "C:\\k\\volume-plugins"}"#;
+const WINE_KUBELET: &str = r#"{"podLogsDir": "C:\\var\\log\\pods"}"#;
 
 /// All that runs. The order is that of the shutdown.
 pub(super) struct World {

@@ -15,7 +15,7 @@ use remote::payload::Payload;
 use testbed::image::{self, Arch, Built, Compiler, Files, Images, Profile, Store, must_gather};
 use wnp_core::rollout::release_file::ReleaseFile;
 
-use crate::deploy::VERSION;
+use crate::{deploy::VERSION, sign::Signer};
 
 /// Builds the operator's images, without a container engine and without a base image, and a list of what is in them (SBOM).
 ///
@@ -34,8 +34,10 @@ pub(crate) struct Args {
     /// Compile the operator as for tests: in minutes, and slow when it runs.
     #[arg(long)]
     quick: bool,
+    #[command(flatten)]
+    signer: Signer,
     /// Build everything a second time, from a copy of the sources in another folder, and fail if a digest differs.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "program")]
     check_reproducible: bool,
 }
 
@@ -89,7 +91,7 @@ fn build(args: &Args, compiler: &Compiler, revision: Option<&str>, out: &Path) -
     let crates = sbom::crates("controller", args.arch.target())?;
     let files = Files {
         operator: audit::with_crates(args.arch.objcopy(), &operator, "controller", &crates, out)?,
-        wicd: compiler.wicd()?,
+        wicd: args.signer.signed(compiler.wicd()?, out.join("signed/wicd.exe"))?,
         payload: args.payload.clone(),
         revision: revision.map(Into::into),
         arch: args.arch,

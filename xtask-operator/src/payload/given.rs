@@ -2,27 +2,51 @@
 
 use std::{path::Path, process::Command};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
 /// Refuses a program that cannot work with the other files of the payload.
 pub(super) fn check(name: &str, path: &Path) -> Result<()> {
-    if name != "containerd" {
-        return Ok(());
+    match name {
+        "containerd" => check_containerd(path),
+        "kube-log-runner" => check_log_runner(path),
+        _ => Ok(()),
     }
-    // A program that Go did not build has no such record, and neither has one that was packed.
-    let record = Command::new("go").args(["version", "-m"]).arg(path).output();
-    let record = record.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+}
+
+/// Refuses a log runner that does not know the flags of rotation: it would end at each start, and start nothing.
+fn check_log_runner(path: &Path) -> Result<()> {
+    const FLAG: &[u8] = b"log-file-size";
+    let program = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     ensure!(
-        !is_containerd_1(&record),
-        "{} is containerd 1, which does not read the configuration that nodes get (version 3); give containerd 2.0 or newer, or none to have it built",
+        program.windows(FLAG.len()).any(|part| part == FLAG),
+        "{} has no log rotation, and ends at its flags; give that of Kubernetes 1.34 or newer, or none to have it built",
         path.display()
     );
     Ok(())
 }
 
-/// Reads what `go version -m` prints: the path of a program has the major version of its module, but for version 1.
-fn is_containerd_1(record: &str) -> bool {
-    record.lines().any(|line| line.split_whitespace().eq(["path", "github.com/containerd/containerd/cmd/containerd"]))
+fn check_containerd(path: &Path) -> Result<()> {
+    // A program that Go did not build has no such record, and neither has one that was packed.
+    let record = Command::new("go").args(["version", "-m"]).arg(path).output();
+    let record = record.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    ensure!(
+        !is_old_containerd(&record),
+        "{} is containerd 1 or 2.0, which does not read all of the configuration that nodes get; give containerd 2.1 or newer, or none to have it built",
+        path.display()
+    );
+    Ok(())
+}
+
+/// Reads what `go version -m` prints: the path of a program has the major version of its module, but for version 1. Version 2.0 does
+/// not know the directories of CNI that the configuration has (`bin_dirs`).
+fn is_old_containerd(record: &str) -> bool {
+    let is_1 = |line: &str| line.split_whitespace().eq(["path", "github.com/containerd/containerd/cmd/containerd"]);
+    let is_2_0 = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        matches!(words[..], ["mod", "github.com/containerd/containerd/v2", version, ..] if version.starts_with("v2.0."))
+            || line.contains("containerd/v2/version.Version=v2.0.")
+    };
+    record.lines().any(|line| is_1(line) || is_2_0(line))
 }
 
 #[cfg(test)]
@@ -37,19 +61,33 @@ mod tests {
                 true,
             ),
             ("containerd.exe: go1.26.0\n\tpath\tgithub.com/containerd/containerd/v2/cmd/containerd\n", false),
+            ("\tmod\tgithub.com/containerd/containerd/v2\tv2.0.5\th1:x=\n", true),
+            ("\tmod\tgithub.com/containerd/containerd/v2\tv2.1.0\th1:x=\n", false),
+            ("\tbuild\t-ldflags=\"-X github.com/containerd/containerd/v2/version.Version=v2.0.2 -s\"\n", true),
+            ("\tbuild\t-ldflags=\"-X github.com/containerd/containerd/v2/version.Version=v2.2.0 -s\"\n", false),
             (
                 "x.exe: go1.26.0\n\tpath\tk8s.io/kubernetes/cmd/kubelet\n\tdep\tgithub.com/containerd/containerd/cmd/containerd\tv1.7.27\n",
                 false,
             ),
             ("", false),
         ] {
-            assert_eq!(is_containerd_1(record), expected, "{record}");
+            assert_eq!(is_old_containerd(record), expected, "{record}");
+        }
+    }
+
+    #[test]
+    fn a_log_runner_without_rotation_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("kube-log-runner.exe");
+        for (content, is_good) in [("\0log-file\0also-stdout", false), ("\0log-file-size\0", true)] {
+            std::fs::write(&program, content).unwrap();
+            assert_eq!(check("kube-log-runner", &program).is_ok(), is_good, "{content:?}");
         }
     }
 
     /// Go's own record of a program, with the path that one of containerd 1 has.
     #[test]
-    fn containerd_1_is_refused() {
+    fn an_old_containerd_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let source = dir.path().join("cmd/containerd");
         std::fs::create_dir_all(&source).unwrap();
@@ -64,7 +102,7 @@ mod tests {
         assert!(built.success());
         let program = dir.path().join("containerd.exe");
         let error = check("containerd", &program).unwrap_err().to_string();
-        assert!(error.contains("containerd 2.0 or newer"), "{error}");
+        assert!(error.contains("containerd 2.1 or newer"), "{error}");
         check("kubelet", &program).unwrap();
         std::fs::write(&program, "no program").unwrap();
         check("containerd", &program).unwrap();

@@ -39,7 +39,7 @@ impl Program {
     }
 
     /// `go`, where the user's settings do not change what comes out.
-    fn go(&self, kubernetes: &str) -> Command {
+    pub(super) fn go(&self, kubernetes: &str) -> Command {
         let mut go = Command::new("go");
         go.current_dir(self.folder(kubernetes))
             .env("CGO_ENABLED", "0")

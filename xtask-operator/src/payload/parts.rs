@@ -41,8 +41,13 @@ impl Part {
 /// Minor versions of Kubernetes whose programs can be built, the newest one first.
 pub(super) const MINORS: [&str; 4] = ["1.36", "1.35", "1.34", "1.33"];
 
+/// Set of the newest minor version.
+const NEWEST: &str = "kubernetes-1.36";
+
 const KUBERNETES_VERSION: &str = "-X k8s.io/component-base/version.gitVersion={version} \
-     -X k8s.io/component-base/version.gitMajor={major} -X k8s.io/component-base/version.gitMinor={minor}";
+     -X k8s.io/component-base/version.gitMajor={major} -X k8s.io/component-base/version.gitMinor={minor} \
+     -X k8s.io/client-go/pkg/version.gitVersion={version} -X k8s.io/client-go/pkg/version.gitMajor={major} \
+     -X k8s.io/client-go/pkg/version.gitMinor={minor} -X k8s.io/client-go/pkg/version.gitCommit=";
 const CNI_VERSION: &str = "-X github.com/containernetworking/plugins/pkg/utils/buildversion.BuildVersion={version}";
 
 const fn kubernetes(package: &'static str) -> Source {
@@ -121,7 +126,13 @@ pub(super) const PARTS: &[Part] = &[
     Part {
         name: "kube-log-runner",
         destination: program::LOG_RUNNER,
-        source: kubernetes("k8s.io/component-base/logs/kube-log-runner"),
+        // Of the newest version for every cluster: it has no tie to one, and an older one refuses the flags of rotation.
+        source: Source::Go(Program {
+            set: NEWEST,
+            module: "k8s.io/component-base",
+            package: "k8s.io/component-base/logs/kube-log-runner",
+            version: "",
+        }),
         services: &["kubelet", "kube-proxy"],
         platforms: &[],
     },
@@ -254,10 +265,49 @@ mod tests {
         let folders =
             std::fs::read_dir(sets).unwrap().filter_map(|entry| entry.unwrap().file_name().into_string().ok());
         assert_eq!(folders.filter(|name| name.starts_with("kubernetes")).count(), MINORS.len());
+        assert_eq!(NEWEST, format!("kubernetes-{}", MINORS[0]));
         assert!(
             testbed::binaries::KUBERNETES_VERSION.starts_with(&format!("v{}.", MINORS[0])),
             "the newest one is tested"
         );
+    }
+
+    /// Go takes these settings from the module that is built, and that one is ours.
+    #[test]
+    fn each_set_has_the_settings_of_go_of_its_programs() {
+        let settings = |go_mod: &std::path::Path| -> Vec<String> {
+            let text = std::fs::read_to_string(go_mod).unwrap();
+            text.lines().filter(|line| line.starts_with("godebug ")).map(Into::into).collect()
+        };
+        for minor in MINORS {
+            for program in PARTS.iter().filter_map(|part| match &part.source {
+                Source::Go(program) if program.module == "k8s.io/kubernetes" => Some(program),
+                _ => None,
+            }) {
+                let folder = program.folder(minor);
+                let mut go = program.go(minor);
+                let output = go.args(["list", "-m", "-f", "{{.GoMod}}", program.module]).output().unwrap();
+                let theirs = String::from_utf8(output.stdout).unwrap();
+                let theirs = settings(std::path::Path::new(theirs.trim()));
+                assert_eq!(theirs.len(), 1, "{minor}");
+                assert_eq!(settings(&folder.join("go.mod")), theirs, "{minor}");
+            }
+        }
+    }
+
+    /// What containerd was tested with is in its go.mod.
+    #[test]
+    fn the_shim_is_the_one_of_containerd_unless_that_cannot_be_built() {
+        /// That of containerd, of which cosesign1go v1.6.0 is not served by the module proxy, and ours.
+        const NOT_SERVED: [&str; 2] = ["v0.15.0-rc.4", "v0.14.1"];
+        let pin = |set: &str| {
+            let go_mod =
+                std::fs::read_to_string(workspace_root().join("xtask/payload").join(set).join("go.mod")).unwrap();
+            let pin = go_mod.lines().find_map(|line| line.split_once("github.com/Microsoft/hcsshim v"));
+            format!("v{}", pin.unwrap().1.split(' ').next().unwrap())
+        };
+        let (theirs, ours) = (pin("containerd"), pin("hcsshim"));
+        assert!(theirs == ours || [theirs.as_str(), &ours] == NOT_SERVED, "containerd {theirs}, shim {ours}");
     }
 
     #[test]

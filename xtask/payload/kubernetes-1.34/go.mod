@@ -2,8 +2,9 @@ module payload/kubernetes
 
 go 1.26.0
 
+godebug default=go1.24
+
 tool (
-	k8s.io/component-base/logs/kube-log-runner
 	k8s.io/kubernetes/cmd/kube-proxy
 	k8s.io/kubernetes/cmd/kubelet
 )

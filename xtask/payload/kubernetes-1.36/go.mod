@@ -2,6 +2,8 @@ module payload/kubernetes
 
 go 1.26.0
 
+godebug default=go1.26
+
 tool (
 	k8s.io/component-base/logs/kube-log-runner
 	k8s.io/kubernetes/cmd/kube-proxy

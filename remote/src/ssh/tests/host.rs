@@ -252,7 +252,7 @@ impl server::Handler for Login {
         // Its output is not read: what a client writes to standard input would fill it.
         self.channels.remove(&id);
         let command = String::from_utf8_lossy(data).into_owned();
-        let (handle, wire) = (session.handle(), Arc::clone(&self.wire));
+        let (handle, wire, root) = (session.handle(), Arc::clone(&self.wire), self.shared.root.clone());
         if command == "refuse" {
             session.channel_failure(id)?;
             return Ok(());
@@ -276,6 +276,16 @@ impl server::Handler for Login {
                         let _ = handle.data(id, vec![0xff_u8; 32 * 1024]).await;
                     }
                     let _ = handle.exit_status_request(id, 0).await;
+                    let _ = handle.close(id).await;
+                }
+                // Windows' OpenSSH runs its default shell in the same way, and that may be bash.
+                shell @ ("bash" | "sh") => {
+                    let programs =
+                        [root.as_os_str(), std::env::var_os("PATH").unwrap_or_default().as_os_str()].join(":".as_ref());
+                    let mut shell = tokio::process::Command::new(shell);
+                    let status =
+                        shell.arg("-c").arg(words[1..].join(" ")).env("PATH", programs).status().await.unwrap();
+                    let _ = handle.exit_status_request(id, status.code().unwrap().try_into().unwrap()).await;
                     let _ = handle.close(id).await;
                 }
                 _ => {}
