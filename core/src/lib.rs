@@ -10,6 +10,7 @@
 //! * [`acts`]: acts of users by annotations, and their records.
 //! * [`csr`]: which certificate requests are approved, and which are denied.
 //! * [`render`]: the services and configuration files of hosts.
+//! * [`yaml`]: YAML that others may write, read within limits.
 //! * [`mod@backoff`]: when what failed is tried again.
 
 pub mod acts;
@@ -26,3 +27,4 @@ pub mod operation;
 pub mod render;
 pub mod rollout;
 pub mod status;
+pub mod yaml;
