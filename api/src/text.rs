@@ -1,7 +1,9 @@
 //! Text from outside the operator (hosts, servers, commits, resolvers), made safe to display in logs, events,
 //! conditions and terminals.
 //!
-//! All parts of the operator use this one sanitiser.
+//! All parts of the operator use this one sanitiser, and this one reader of encodings.
+
+use std::borrow::Cow;
 
 /// At most `most` characters of `text`, on one line. Control characters become spaces, [deceptive](is_deceptive)
 /// characters are removed.
@@ -15,6 +17,80 @@ pub fn line(text: &str, most: usize) -> String {
 pub fn lines(text: &str) -> String {
     let fine = |c: char| matches!(c, '\n' | '\t') || !(c.is_control() || is_deceptive(c));
     text.chars().filter(|&c| fine(c)).collect::<String>().trim().to_owned()
+}
+
+/// A text in quotes for a message, of which at most `most` characters are shown. Characters that are invisible or change the text
+/// around them are shown by their numbers, so that the fault of the text can be seen; spaces at its ends stay.
+pub fn quote(text: &str, most: usize) -> String {
+    format!("\"{}\"{}", escape(text, most), if text.chars().nth(most).is_some() { "…" } else { "" })
+}
+
+/// The same without quotes.
+pub fn escape(text: &str, most: usize) -> String {
+    let mut escaped = String::new();
+    for c in text.chars().take(most) {
+        match c {
+            // A second one would be read as part of a name such as DOMAIN\name.
+            '\\' => escaped.push(c),
+            c if is_deceptive(c) || (c.is_whitespace() && c != ' ') => escaped.extend(c.escape_default()),
+            c => escaped.extend(c.escape_debug()),
+        }
+    }
+    escaped
+}
+
+/// Bytes that are no text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NotText {
+    /// UTF-16 whose byte order is not given.
+    #[error("it is in UTF-16 without a byte order mark: save it in UTF-8")]
+    Utf16,
+    /// Another encoding, or no text at all.
+    #[error("it is not text in UTF-8 (line {line}): save it in UTF-8")]
+    Encoding {
+        /// First line that is not UTF-8, from 1.
+        line: usize,
+    },
+}
+
+impl NotText {
+    /// Line of the fault, from 1.
+    pub fn line(self) -> usize {
+        match self {
+            Self::Utf16 => 1,
+            Self::Encoding { line } => line,
+        }
+    }
+}
+
+/// The text of bytes that a person or a program of Windows has written: UTF-8, or UTF-16 with a byte order mark. The mark is no part of
+/// the text.
+///
+/// # Errors
+/// When the bytes are in another encoding, or no text.
+pub fn decode(bytes: &[u8]) -> Result<Cow<'_, str>, NotText> {
+    let utf16 = |bytes: &[u8], unit: fn([u8; 2]) -> u16| {
+        let (pairs, rest) = bytes.as_chunks::<2>();
+        let text = String::from_utf16(&pairs.iter().map(|&pair| unit(pair)).collect::<Vec<_>>());
+        text.ok().filter(|_| rest.is_empty()).map(Cow::Owned).ok_or(NotText::Encoding { line: 1 })
+    };
+    match bytes {
+        [0xff, 0xfe, rest @ ..] => utf16(rest, u16::from_le_bytes),
+        [0xfe, 0xff, rest @ ..] => utf16(rest, u16::from_be_bytes),
+        [0, c, ..] | [c, 0, ..] if *c != 0 => Err(NotText::Utf16),
+        _ => match str::from_utf8(bytes) {
+            Ok(text) => Ok(Cow::Borrowed(without_mark(text))),
+            Err(error) => {
+                let line = bytes[..error.valid_up_to()].split(|b| *b == b'\n').count();
+                Err(NotText::Encoding { line })
+            }
+        },
+    }
+}
+
+/// The text without the byte order mark that editors of Windows put before it.
+pub fn without_mark(text: &str) -> &str {
+    text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
 /// Whether a character changes the appearance of the text around it, or is invisible: it reorders (bidirectional
@@ -65,6 +141,46 @@ mod tests {
         assert_eq!(lines("\u{1b}[1ma\r\n\tb\u{2067}c\0\n"), "[1ma\n\tbc");
     }
 
+    #[test]
+    fn a_quote_shows_the_fault_of_its_text() {
+        for (text, expected) in [
+            ("plain", r#""plain""#),
+            (" 10.20.0.15", r#"" 10.20.0.15""#),
+            ("\u{feff}username=a", r#""\u{feff}username=a""#),
+            ("a\tb\r\n", r#""a\tb\r\n""#),
+            ("a\u{a0}b\u{200b}\u{3164}", r#""a\u{a0}b\u{200b}\u{3164}""#),
+            ("a\u{202e}b\u{1b}[2J", r#""a\u{202e}b\u{1b}[2J""#),
+            (r"DOMAIN\name", r#""DOMAIN\name""#),
+            ("say \"x\"", r#""say \"x\"""#),
+            ("grüße 你好", r#""grüße 你好""#),
+            ("0123456789abcdefghi", r#""0123456789abcde"…"#),
+        ] {
+            assert_eq!(quote(text, 15), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn texts_of_windows() {
+        let utf16 = |mark: &[u8], unit: fn(u16) -> [u8; 2]| -> Vec<u8> {
+            mark.iter().copied().chain("grüße\r\n".encode_utf16().flat_map(unit)).collect()
+        };
+        let text = Ok("grüße\r\n");
+        for (about, bytes, expected) in [
+            ("UTF-8", "grüße\r\n".as_bytes().to_vec(), text),
+            ("UTF-8 with a mark", "\u{feff}grüße\r\n".as_bytes().to_vec(), text),
+            ("UTF-16 LE", utf16(&[0xff, 0xfe], u16::to_le_bytes), text),
+            ("UTF-16 BE", utf16(&[0xfe, 0xff], u16::to_be_bytes), text),
+            ("UTF-16 without a mark", utf16(&[], u16::to_le_bytes), Err(NotText::Utf16)),
+            ("half a character", vec![0xff, 0xfe, b'a'], Err(NotText::Encoding { line: 1 })),
+            ("half a pair", vec![0xff, 0xfe, 0x00, 0xd8], Err(NotText::Encoding { line: 1 })),
+            ("Windows-1252", b"a\ngr\xfc\xdfe".to_vec(), Err(NotText::Encoding { line: 2 })),
+            ("nothing", Vec::new(), Ok("")),
+            ("a mark alone", vec![0xef, 0xbb, 0xbf], Ok("")),
+        ] {
+            assert_eq!(decode(&bytes).as_deref().map_err(|e| *e), expected, "{about}");
+        }
+    }
+
     fn hostile() -> impl Strategy<Value = String> {
         let marks =
             ["\u{202a}", "\u{202e}", "\u{2066}", "\u{2069}", "\u{200b}", "\u{200f}", "\u{feff}", "\u{85}", "\u{1b}"];
@@ -81,6 +197,11 @@ mod tests {
             prop_assert_eq!(&line(&one, most), &one);
             let many = lines(&text);
             prop_assert!(!many.chars().any(|c| (c.is_control() && c != '\n' && c != '\t') || is_deceptive(c)), "{:?}", many);
+        }
+
+        #[test]
+        fn a_quote_is_one_line_without_deception(text in hostile(), most in 0..60_usize) {
+            prop_assert!(!quote(&text, most).chars().any(|c| c.is_control() || is_deceptive(c)));
         }
 
         #[test]

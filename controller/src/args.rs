@@ -446,7 +446,7 @@ pub struct Login {
     /// User, an administrator of the host.
     #[arg(long, default_value = "Administrator")]
     pub user: String,
-    /// Fingerprint of the host key, as `SHA256:...`. Any if not set.
+    /// Any of the host's keys: its fingerprint, as `SHA256:...`, or the key as in a known_hosts file. Any key if not set.
     #[arg(long, value_name = "FINGERPRINT")]
     pub host_key: Option<String>,
 }
@@ -556,9 +556,6 @@ pub struct Gather {
     /// The `wicd.exe` that hosts get to collect.
     #[arg(long, env = "WICD_EXE", default_value = "/usr/local/share/windows-node-pools/wicd.exe", value_name = "FILE")]
     pub wicd: PathBuf,
-    /// Replace names of hosts, addresses and domains by pseudonyms. What they stand for is written beside the archive, to keep.
-    #[arg(long)]
-    pub anonymise: bool,
     /// Write no archive.
     #[arg(long)]
     pub no_archive: bool,
@@ -589,7 +586,7 @@ pub struct Lint {
 pub enum LintOutput {
     /// One a line, as `file:line: message`.
     Text,
-    /// For machines: a list of objects with `file`, `line` and `message`.
+    /// For machines: a list of objects with `file`, `line`, `severity` and `message`.
     Json,
 }
 

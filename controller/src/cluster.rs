@@ -20,7 +20,10 @@ use kube::{
 };
 use serde_json::Value;
 
-use crate::args::{NetworkArg, Run};
+use crate::{
+    args::{NetworkArg, Run},
+    texts,
+};
 use wnp_core::{
     csr::claims::reserved::{Reserved, is_of_service},
     render::{Cluster, Found, Network, Platform, TlsProfile, Unusable},
@@ -450,7 +453,7 @@ async fn config_map_key(
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
     let found = api.get(name).await.map_err(failed(what))?;
     let problem = "the key is missing or empty";
-    let value = found.data.and_then(|mut d| d.remove(key)).filter(|v| !v.trim().is_empty());
+    let value = texts::of_config_map(found, key).ok().flatten().filter(|v| !v.trim().is_empty());
     value.ok_or_else(|| ClusterError::Invalid { what, value: key.into(), problem })
 }
 
@@ -492,3 +495,29 @@ fn tenth_address(cidr: &str) -> Result<IpAddr, ClusterError> {
 #[cfg(test)]
 #[path = "cluster_tests.rs"]
 mod tests;
+
+/// Readers of texts that people write, for the tests of all of them.
+#[cfg(test)]
+pub(crate) mod readers {
+    use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+
+    use super::{images, objects};
+    use crate::texts;
+
+    pub(crate) fn mirror_text(text: &str) -> Result<(), String> {
+        images::mirror_lists(text).map(drop)
+    }
+
+    pub(crate) fn mirrors(map: ConfigMap) -> Result<(), String> {
+        let text = texts::of_config_map(map, "mirrors.yaml").map_err(|error| error.to_string())?;
+        mirror_text(&text.unwrap_or_default())
+    }
+
+    pub(crate) fn bundle(map: ConfigMap) -> Result<(), String> {
+        objects::bundle(map, "ns").map(drop).map_err(|unusable| unusable.problem)
+    }
+
+    pub(crate) fn logins(secret: &Secret) -> Result<(), String> {
+        images::problem_of_logins(secret).map_or(Ok(()), Err)
+    }
+}

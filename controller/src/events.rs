@@ -24,7 +24,8 @@ use kube::{
 use parking_lot::Mutex;
 
 const SAY_AGAIN_AFTER: Duration = Duration::from_mins(10);
-const NOTE_LIMIT: usize = 1000;
+/// Bytes of a note. The API server refuses an event with more.
+const NOTE_LIMIT: usize = 1024;
 
 /// Different notes of one object and reason in [`SAY_AGAIN_AFTER`]. Notes may hold words of a host, which can vary them as it likes.
 const MAX_NOTES: usize = 10;
@@ -68,7 +69,7 @@ impl Events {
             metadata: ObjectMeta { generate_name: Some(format!("{name}-")), ..ObjectMeta::default() },
             action: Some(action.into()),
             event_time: Some(MicroTime(Timestamp::now())),
-            note: Some(note.chars().take(NOTE_LIMIT).collect()),
+            note: Some(bounded(note).to_owned()),
             reason: Some(reason.into()),
             regarding: Some(regarding),
             reporting_controller: Some(format!("{}/{}", api::names::GROUP, api::names::COMPONENT)),
@@ -83,6 +84,11 @@ impl Events {
             }
         });
     }
+}
+
+/// The beginning of a note, as much as an event may have.
+fn bounded(note: &str) -> &str {
+    &note[..note.floor_char_boundary(NOTE_LIMIT)]
 }
 
 /// A note that was reported.
@@ -143,6 +149,22 @@ mod tests {
         assert_eq!((said.say(drifted(), "note 1", later), said.say(drifted(), "note 1", later)), (Some(0), None));
         assert!(said.say(drifted(), "note 1", later + SAY_AGAIN_AFTER * 2).is_some());
         assert_eq!(said.notes.values().map(Vec::len).sum::<usize>(), 1, "what is long ago is forgotten");
+    }
+
+    #[test]
+    fn a_note_is_bounded_in_bytes() {
+        for (note, length) in [
+            ("", 0),
+            (&*"a".repeat(1024), 1024),
+            (&"a".repeat(1025), 1024),
+            (&"ä".repeat(513), 1024),
+            (&format!("a{}", "ä".repeat(512)), 1023),
+            (&"🙂".repeat(300), 1024),
+            (&format!("abc{}", "🙂".repeat(300)), 1023),
+        ] {
+            let bounded = bounded(note);
+            assert!(note.starts_with(bounded) && bounded.len() == length, "{} of {}", bounded.len(), note.len());
+        }
     }
 
     #[test]

@@ -60,6 +60,7 @@ mod ssh_target;
 pub mod status_command;
 mod supervision;
 mod telemetry;
+mod texts;
 mod traces;
 mod unreadable;
 mod versions;
@@ -74,6 +75,8 @@ mod wicd_rights;
 pub mod wmco;
 mod wmco_sources;
 mod wmco_versions;
+#[cfg(test)]
+mod work_tests;
 mod write_count;
 mod write_tracker;
 

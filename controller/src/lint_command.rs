@@ -25,32 +25,47 @@ const FINDINGS: u8 = 1;
 /// # Errors
 /// When the findings cannot be printed. Findings are no error: the exit status reports them.
 pub fn run(args: &Lint) -> anyhow::Result<ExitCode> {
-    let findings = check(&args.path, &Limits::default());
+    let Found { errors, warnings } = check(&args.path, &Limits::default());
     let text = match args.output {
-        LintOutput::Text => findings.iter().map(|f| format!("{f}\n")).collect::<Vec<_>>().concat(),
+        LintOutput::Text => {
+            let errors = errors.iter().map(|f| format!("{f}\n"));
+            errors.chain(warnings.iter().map(|f| format!("{f} (warning)\n"))).collect()
+        }
         LintOutput::Json => {
-            let object = |f: &Finding| json!({"file": f.file, "line": f.line, "message": f.message});
-            serde_json::to_string_pretty(&findings.iter().map(object).collect::<Vec<_>>())? + "\n"
+            let object = |severity: &'static str| move |f: &Finding| json!({"file": f.file, "line": f.line, "severity": severity, "message": f.message});
+            let all = errors.iter().map(object("error")).chain(warnings.iter().map(object("warning")));
+            serde_json::to_string_pretty(&all.collect::<Vec<_>>())? + "\n"
         }
     };
     crate::output::print(&text).context("cannot print")?;
-    Ok(if findings.is_empty() { ExitCode::SUCCESS } else { FINDINGS.into() })
+    Ok(if errors.is_empty() { ExitCode::SUCCESS } else { FINDINGS.into() })
 }
 
-/// Everything wrong with the files, in order.
-fn check(paths: &[PathBuf], limits: &Limits) -> Vec<Finding> {
+/// All findings, each kind in the order of the files.
+#[derive(Debug, Default)]
+struct Found {
+    /// Faults for which the operator refuses the list.
+    errors: Vec<Finding>,
+    /// Entries that the operator takes, and that hardly mean what they say.
+    warnings: Vec<Finding>,
+}
+
+/// Checks the files.
+fn check(paths: &[PathBuf], limits: &Limits) -> Found {
     let mut read = Reading { limits, files: Vec::new(), total: 0, findings: Vec::new() };
     for path in paths {
         read.add(path, true);
     }
-    let Reading { files, mut findings, .. } = read;
+    let Reading { files, findings: mut errors, .. } = read;
+    let mut warnings = Vec::new();
     match hosts::read(&files) {
         // That there are no hosts is no wonder where nothing could be read.
-        Err(more) if !files.is_empty() || findings.is_empty() => findings.extend(more),
-        _ => {}
+        Err(more) if !files.is_empty() || errors.is_empty() => errors.extend(more),
+        Err(_) => {}
+        Ok(entries) => warnings = hosts::doubts(&entries),
     }
-    findings.sort();
-    findings
+    errors.sort();
+    Found { errors, warnings }
 }
 
 /// What was read so far.
@@ -138,6 +153,7 @@ mod tests {
         }
         let root = root.path();
         check(&[root.to_owned()], limits)
+            .errors
             .iter()
             .map(|f| f.to_string().replace(&root.display().to_string(), "."))
             .collect()
@@ -176,14 +192,27 @@ mod tests {
     }
 
     #[test]
+    fn what_is_hardly_meant_is_a_warning() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("a.yaml");
+        let map = "kind: ConfigMap\napiVersion: v1\nmetadata: {name: a}\ndata:\n  10.0.0.1: 'username=Administrator # the admin'\n";
+        fs::write(&path, map).unwrap();
+        let Found { errors, warnings } = check(&[path], &Limits::default());
+        assert!(errors.is_empty(), "{errors:?}");
+        let [warning] = warnings.as_slice() else { panic!("{warnings:?}") };
+        assert!(warning.line == Some(5) && warning.message.contains("no comment"), "{warning}");
+    }
+
+    #[test]
     fn links_are_not_followed_and_what_is_not_there_is_said() {
         let root = tempfile::tempdir().unwrap();
         let path = |name: &str| root.path().join(name);
         fs::write(path("a.yaml"), "hosts: []\n").unwrap();
         std::os::unix::fs::symlink("/etc/hostname", path("b.yaml")).unwrap();
         std::os::unix::fs::symlink("/etc", path("c")).unwrap();
-        let messages =
-            |paths: &[PathBuf]| check(paths, &Limits::default()).into_iter().map(|f| f.message).collect::<Vec<_>>();
+        let messages = |paths: &[PathBuf]| {
+            check(paths, &Limits::default()).errors.into_iter().map(|f| f.message).collect::<Vec<_>>()
+        };
         assert_eq!(messages(&[root.path().to_owned()]), ["a symbolic link is not followed: put the file itself here"]);
         assert_eq!(messages(&[path("c")]), ["a symbolic link is not followed: put the file itself here"]);
         assert!(messages(&[path("d.yaml")])[0].starts_with("cannot be read: "));

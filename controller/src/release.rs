@@ -248,7 +248,8 @@ fn settings(args: &Run) -> Result<Settings, ReleaseError> {
         Some(path) => {
             let refuse = |problem: String| ReleaseError::KubeletPatch { path: path.display().to_string(), problem };
             let text = std::fs::read(path).map_err(|e| refuse(e.to_string()))?;
-            serde_json::from_slice(&text).map_err(|e| refuse(e.to_string()))?
+            let text = api::text::decode(&text).map_err(|e| refuse(e.to_string()))?;
+            serde_json::from_str(&text).map_err(|e| refuse(e.to_string()))?
         }
     };
     Ok(Settings { logs, kubelet_extra })

@@ -12,6 +12,7 @@ use kube::{Api, Client};
 use parking_lot::Mutex;
 use zeroize::Zeroizing;
 
+use gitops::known_hosts::Known;
 use remote::ssh::{HostKey, Identity, KeyError};
 
 /// A hundred hosts that join at once must not fetch the same Secret a hundred times; a changed Secret must be
@@ -169,9 +170,23 @@ impl Secrets {
     /// The host keys that a known hosts Secret has for an address.
     pub(crate) async fn known_hosts(&self, name: &str, address: &str, port: u16) -> Result<Vec<HostKey>, SecretError> {
         let text = self.read(name, api::names::KNOWN_HOSTS_SECRET_KEY).await?;
-        let problem = |problem: String| SecretError::KnownHosts { name: name.into(), problem };
-        let text = std::str::from_utf8(&text).map_err(|_| problem("it is not UTF-8 text".into()))?;
-        gitops::known_hosts::known_hosts(text, address, port, |key| HostKey::parse(key).ok())
-            .map_err(|e| problem(e.to_string()))
+        let known = known_hosts(&text, address, port);
+        let known = known.map_err(|problem| SecretError::KnownHosts { name: name.into(), problem })?;
+        for line in known.damaged {
+            tracing::warn!(
+                secret = name,
+                address,
+                line,
+                "a damaged line of the known hosts is ignored: correct or remove it"
+            );
+        }
+        Ok(known.keys)
     }
+}
+
+/// The keys that a text of known hosts has for an address.
+pub(crate) fn known_hosts(text: &[u8], address: &str, port: u16) -> Result<Known<HostKey>, String> {
+    let text = api::text::decode(text).map_err(|error| error.to_string())?;
+    let parse = |key: &str| HostKey::parse(key).ok();
+    gitops::known_hosts::known_hosts(&text, address, port, parse).map_err(|error| error.to_string())
 }

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use remote::ssh::{HostKeyCheck, Identity, Target};
 
 use crate::args::Login;
@@ -10,18 +10,12 @@ use crate::args::Login;
 /// A host and all that is needed to log in to it. `limit` is for log-in and for each answer.
 ///
 /// # Errors
-/// When the key cannot be read, or the fingerprint is none.
+/// When the key cannot be read, or the host key is none.
 pub(crate) fn new(address: &str, login: &Login, limit: Duration) -> anyhow::Result<Target> {
     let Login { identity, port, user, host_key } = login;
     let pem = std::fs::read(identity).with_context(|| format!("cannot read {}", identity.display()))?;
     let key = Identity::from_pem(&identity.display().to_string(), &pem)?;
-    let host_key = match host_key {
-        None => HostKeyCheck::TrustOnFirstUse,
-        Some(key) if key.starts_with("SHA256:") => HostKeyCheck::PinnedFingerprint(key.clone()),
-        Some(key) => {
-            bail!("{key:?} is no fingerprint of a host key, such as SHA256:a5dbhnVDVV+wzA3hzpgP7k0GfTkN0yYuMJrxQhl8wrE")
-        }
-    };
+    let host_key = host_key.as_deref().map_or(Ok(HostKeyCheck::TrustOnFirstUse), HostKeyCheck::pinned)?;
     Ok(Target {
         address: address.to_owned(),
         port: *port,

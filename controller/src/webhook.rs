@@ -116,7 +116,8 @@ async fn token(cx: &Context) -> kube::Result<Option<Token>> {
     let secret = secrets.get_opt(&cx.process.args.webhook_secret).await?;
     let token = secret.and_then(|s| s.data?.remove(TOKEN)).map(|t| t.0);
     // Every sender can sign with nothing.
-    Ok(token.map(|t| t.trim_ascii().to_vec()).filter(|t| !t.is_empty()).map(|t| Token(t.into())))
+    let text = |bytes: Vec<u8>| api::text::decode(&bytes).map(|text| text.as_bytes().to_vec()).unwrap_or(bytes);
+    Ok(token.map(|t| text(t).trim_ascii().to_vec()).filter(|t| !t.is_empty()).map(|t| Token(t.into())))
 }
 
 /// Whether this is the HMAC of the body, as `sha256=<hex>`.

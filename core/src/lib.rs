@@ -11,6 +11,7 @@
 //! * [`csr`]: which certificate requests are approved, and which are denied.
 //! * [`render`]: the services and configuration files of hosts.
 //! * [`wait`]: what hosts and pools wait for, and what ends each wait.
+//! * [`yaml`]: YAML that others may write, read within limits.
 //! * [`mod@backoff`]: when what failed is tried again.
 
 pub mod acts;
@@ -28,3 +29,4 @@ pub mod render;
 pub mod rollout;
 pub mod status;
 pub mod wait;
+pub mod yaml;

@@ -41,8 +41,8 @@ pub fn hosts(data: &[u8]) {
 /// A key and its value on two lines each.
 pub fn windows_instances(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
-    let entry = |entry: &str| entry.split_once('\n').map(|(key, value)| (key.to_owned(), value.to_owned()));
-    let list: BTreeMap<String, String> = text.split('\0').filter_map(entry).collect();
+    let entry = |entry: &str| entry.split_once('\n').map(|(key, value)| (key.to_owned(), value.as_bytes().to_vec()));
+    let list: BTreeMap<String, Vec<u8>> = text.split('\0').filter_map(entry).collect();
     let (hosts, bad) = gitops::hosts::windows_instances(&list);
     assert_eq!(hosts.len() + bad.len(), list.len());
     for (address, username) in hosts {

@@ -10,6 +10,7 @@ use std::{
     io::{self, Read},
 };
 
+use api::text;
 use flate2::read::GzDecoder;
 use tar::{Archive, EntryType, PaxExtensions};
 
@@ -37,16 +38,16 @@ pub enum ArtifactError {
     #[error("the artifact is too large: {0}; configure the source to ignore files that are not part of the inventory")]
     TooLarge(String),
     /// A name that would lead out of the archive.
-    #[error("the artifact has an entry {0:?} outside its root: check the tool that made it")]
+    #[error("the artifact has an entry {} outside its root: check the tool that made it", text::quote(.0, 200))]
     Escape(String),
     /// The same file twice.
-    #[error("the artifact has {0:?} twice: check the tool that made it")]
+    #[error("the artifact has {} twice: check the tool that made it", text::quote(.0, 200))]
     Twice(String),
     /// The path of the pool.
-    #[error("path {0:?} is outside the artifact: use a path below its root")]
+    #[error("path {} is outside the artifact: use a path below its root", text::quote(.0, 200))]
     PathInvalid(String),
     /// There is nothing at the path.
-    #[error("the artifact has no {0:?}: correct the path")]
+    #[error("the artifact has no {}: correct the path", text::quote(.0, 200))]
     PathNotFound(String),
 }
 
@@ -78,7 +79,7 @@ impl ArtifactError {
 /// entry that is not accepted. [`ArtifactError::TooLarge`] when it exceeds a limit. [`ArtifactError::PathNotFound`] when
 /// there is no entry at `path`.
 pub fn unpack(mut bytes: impl Read, path: &str, limits: &Limits) -> Result<Vec<File>, ArtifactError> {
-    let wanted = normal(path).ok_or_else(|| ArtifactError::PathInvalid(excerpt(path)))?;
+    let wanted = normal(path).ok_or_else(|| ArtifactError::PathInvalid(path.to_owned()))?;
     let mut bytes = Bounded { inner: &mut bytes, left: limits.transfer };
     let mut unpacked = Bounded { inner: GzDecoder::new(&mut bytes), left: limits.transfer };
     let files = entries(&mut unpacked, &wanted, limits);
@@ -94,7 +95,7 @@ pub fn unpack(mut bytes: impl Read, path: &str, limits: &Limits) -> Result<Vec<F
     }
     let (files, is_there) = files?;
     if !is_there {
-        return Err(ArtifactError::PathNotFound(excerpt(path)));
+        return Err(ArtifactError::PathNotFound(path.to_owned()));
     }
     Ok(files)
 }
@@ -130,7 +131,7 @@ fn entries(tar: impl Read, wanted: &str, limits: &Limits) -> Result<(Vec<File>, 
         }
         let name = long_name.take().unwrap_or_else(|| entry.path_bytes().into_owned());
         let name = String::from_utf8(name).map_err(|_| ArtifactError::Malformed("it has a name that is not UTF-8"))?;
-        let path = normal(&name).ok_or_else(|| ArtifactError::Escape(excerpt(&name)))?;
+        let path = normal(&name).ok_or_else(|| ArtifactError::Escape(name.clone()))?;
         let Some(is_itself) = place(&path, wanted) else { continue };
         is_there = true;
         let is_file = kind.is_file() && !name.ends_with('/');
@@ -138,7 +139,7 @@ fn entries(tar: impl Read, wanted: &str, limits: &Limits) -> Result<(Vec<File>, 
             continue;
         }
         if !seen.insert(path.clone()) {
-            return Err(ArtifactError::Twice(excerpt(&path)));
+            return Err(ArtifactError::Twice(path));
         }
         if files.len() >= limits.files {
             return Err(ArtifactError::TooLarge(format!("more than {} files", limits.files)));
@@ -147,7 +148,11 @@ fn entries(tar: impl Read, wanted: &str, limits: &Limits) -> Result<(Vec<File>, 
         entry.by_ref().take(limits.file + 1).read_to_end(&mut content).map_err(fail)?;
         let length = content.len() as u64;
         if length > limits.file {
-            return Err(ArtifactError::TooLarge(format!("{:?} has more than {} bytes", excerpt(&path), limits.file)));
+            return Err(ArtifactError::TooLarge(format!(
+                "{} has more than {} bytes",
+                text::quote(&path, 200),
+                limits.file
+            )));
         }
         if length < size {
             return Err(ArtifactError::Malformed("it ends within a file"));
@@ -207,11 +212,6 @@ fn normal(path: &str) -> Option<String> {
     }
     let parts: Vec<&str> = path.split('/').filter(|p| !p.is_empty() && *p != ".").collect();
     (!parts.contains(&"..")).then(|| parts.join("/"))
-}
-
-/// As much of a name as is fit for a message.
-fn excerpt(text: &str) -> String {
-    api::text::line(text, 200)
 }
 
 fn classify(error: io::Error, limits: &Limits) -> ArtifactError {

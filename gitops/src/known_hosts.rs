@@ -10,7 +10,7 @@ use ring::hmac;
 /// Why a `known_hosts` text cannot be used for a host. Lines are counted from 1.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum KnownHostsError {
-    /// A line that names the host has no usable key.
+    /// Every line that names the host is damaged.
     #[error("line {line} of known_hosts is for {host}, but has no usable key: write \"host ssh-ed25519 AAAA…\"")]
     BadKey {
         /// The line.
@@ -49,11 +49,20 @@ impl KnownHostsError {
     }
 }
 
-/// The keys that `text` lists for a host; none if it has no line for it. Understands lists, hashed names, `[host]:port`,
-/// `*` and `?`, negation, and takes revoked keys out. Lines for other hosts are not judged. `parse` reads `<type> <base64>`.
+/// The lines for a host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Known<K> {
+    /// Keys that the host may have; none if there is no line for it.
+    pub keys: Vec<K>,
+    /// Lines, from 1, that name the host and cannot be read. As OpenSSH does, the others are used without them.
+    pub damaged: Vec<usize>,
+}
+
+/// The keys that `text` lists for a host. Understands lists, hashed names, `[host]:port`, `*` and `?`, negation, and takes revoked keys
+/// out. Lines for other hosts are not judged. `parse` reads `<type> <base64>`.
 ///
 /// # Errors
-/// [`KnownHostsError::BadKey`] when a line for the host has an unknown marker, or no key that `parse` reads.
+/// [`KnownHostsError::BadKey`] when all lines for the host have an unknown marker, or no key that `parse` reads.
 /// [`KnownHostsError::Revoked`] when all keys of the host are revoked. [`KnownHostsError::CertAuthority`] when the host has a
 /// certificate authority, and no key of its own.
 pub fn known_hosts<K: PartialEq>(
@@ -61,11 +70,9 @@ pub fn known_hosts<K: PartialEq>(
     address: &str,
     port: u16,
     parse: impl Fn(&str) -> Option<K>,
-) -> Result<Vec<K>, KnownHostsError> {
+) -> Result<Known<K>, KnownHostsError> {
     let host = host_name(address, port);
-    let mut keys = Vec::new();
-    let mut revoked = Vec::new();
-    let mut authority = None;
+    let (mut keys, mut damaged, mut revoked, mut authority) = (Vec::new(), Vec::new(), Vec::new(), None);
     for (line, content) in (1..).zip(text.lines()) {
         let content = content.trim();
         if content.starts_with('#') {
@@ -83,23 +90,26 @@ pub fn known_hosts<K: PartialEq>(
             // A key that cannot be read cannot be in `keys` either.
             (Some("@revoked"), key) => revoked.extend(key.map(|key| (line, key))),
             (None, Some(key)) => keys.push(key),
-            _ => return Err(KnownHostsError::BadKey { line, host }),
+            _ => damaged.push(line),
         }
     }
     let listed = keys.len();
     keys.retain(|key| !revoked.iter().any(|(_, bad)| bad == key));
-    match (keys.is_empty(), revoked.last(), authority) {
-        (true, Some(&(line, _)), _) if listed > 0 => Err(KnownHostsError::Revoked { line, host }),
-        (true, _, Some(line)) => Err(KnownHostsError::CertAuthority { line, host }),
-        _ => Ok(keys),
+    match (keys.is_empty(), revoked.last(), authority, damaged.first()) {
+        (true, Some(&(line, _)), ..) if listed > 0 => Err(KnownHostsError::Revoked { line, host }),
+        (true, _, _, Some(&line)) => Err(KnownHostsError::BadKey { line, host }),
+        (true, _, Some(line), None) => Err(KnownHostsError::CertAuthority { line, host }),
+        _ => Ok(Known { keys, damaged }),
     }
 }
 
-/// The name that a line must match: `host`, or `[host]:port` unless the port is 22. Lower case.
+/// The name that a line must match: `host`, or `[host]:port` unless the port is 22. Lower case, and without the dot at the end of an
+/// absolute DNS name.
 pub fn host_name(address: &str, port: u16) -> String {
     let bare = address.trim_start_matches('[').trim_end_matches(']');
     // One spelling for IPv6.
-    let name = bare.parse::<IpAddr>().map_or_else(|_| bare.to_ascii_lowercase(), |ip| ip.to_string());
+    let absolute = || bare.strip_suffix('.').filter(|name| !name.is_empty()).unwrap_or(bare);
+    let name = bare.parse::<IpAddr>().map_or_else(|_| absolute().to_ascii_lowercase(), |ip| ip.to_string());
     if port == 22 { name } else { format!("[{name}]:{port}") }
 }
 

@@ -13,12 +13,12 @@ const HASHED: [&str; 3] = [
 ];
 
 fn read(text: &str, address: &str, port: u16) -> Result<Vec<PublicKey>, KnownHostsError> {
-    known_hosts(text, address, port, |key| PublicKey::from_openssh(key).ok())
+    known_hosts(text, address, port, |key| PublicKey::from_openssh(key).ok()).map(|known| known.keys)
 }
 
 /// A key is any word that follows its kind here.
 fn keys(text: &str, address: &str, port: u16) -> Result<Vec<String>, KnownHostsError> {
-    known_hosts(text, address, port, |key| key.strip_prefix("kind ").map(ToOwned::to_owned))
+    known_hosts(text, address, port, |key| key.strip_prefix("kind ").map(ToOwned::to_owned)).map(|known| known.keys)
 }
 
 #[test]
@@ -79,6 +79,7 @@ fn known_hosts_finds_the_keys_of_a_host() {
         (&plain, "win-2", 2222, true),
         (&plain, "win-2", 22, false),
         (&plain, "example.com", 22, false),
+        (&plain, "win-1.example.com.", 22, true),
         (&patterns, "a.b.example.com", 22, true),
         (&patterns, "win-9.example.com", 22, false),
         (&patterns, "10.0.7.200", 22, true),
@@ -106,6 +107,14 @@ fn known_hosts_refuses_what_it_cannot_honour() {
     ] {
         let error = read(&text, "h", 22).unwrap_err();
         assert_eq!(error.reason(), reason, "{text}: {error}");
+    }
+    // A damaged line spoils itself alone, wherever it stands.
+    let good = format!("h {key}\n");
+    for bad in ["h ssh-ed25519\n", "h ssh-ed25519 AAAA\n", "h,x ssh-rsa \u{fffd}\n", "@unheard-of h kind\n"] {
+        for (text, line) in [(format!("{bad}{good}"), 1), (format!("{good}{bad}"), 2)] {
+            let known = known_hosts(&text, "h", 22, |key| PublicKey::from_openssh(key).ok()).unwrap();
+            assert_eq!((known.keys.len(), known.damaged), (1, vec![line]), "{text}");
+        }
     }
     // The others' lines are not judged; a revoked key does not take the good one along.
     let text = format!("x ssh-ed25519\nh {key}\nh {other}\n@revoked h {key}\n@cert-authority h {key}");

@@ -36,6 +36,7 @@ const EXEMPT: &[(&str, &str)] = &[
 
 /// Words that are no reasons of conditions, and what they are.
 const OTHERS: &[(&str, &[&str])] = &[
+    ("settings of sshd", &["HostKeyAlgorithms", "KexAlgorithms"]),
     ("names of values in the registry of Windows", &["ImagePath", "WindowsNodePoolsAcceptance"]),
     ("versions of TLS", &["VersionTLS10", "VersionTLS11", "VersionTLS12", "VersionTLS13"]),
     (

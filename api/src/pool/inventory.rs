@@ -247,7 +247,8 @@ pub(super) const OBJECT_NAME_PATTERN: &str = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.
 pub(super) const OBJECT_NAME_RULE: &str = "must be the name of an object: lower-case letters, digits and `-`, with `.` between parts that begin and end with a letter or digit";
 
 /// Addresses, as far as a regular expression can check them.
-pub(super) const ADDRESS_PATTERN: &str = r"^([0-9A-Za-z_]([-._0-9A-Za-z]*[0-9A-Za-z_])?|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*)$";
+pub(super) const ADDRESS_PATTERN: &str =
+    r"^([0-9A-Za-z_]([-._0-9A-Za-z]*[0-9A-Za-z_])?\.?|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*)$";
 
 /// [`ADDRESS_PATTERN`] in words.
 pub(super) const ADDRESS_RULE: &str = "must be an IPv4 address, an IPv6 address without brackets and zone, or a DNS name: set `port` and `username` for the rest";

@@ -27,19 +27,41 @@ impl JsonSchema for KubeletDuration {
             "type": "string",
             "maxLength": 32,
             "x-kubernetes-validations": [{
-                "rule": r"self.matches(r'^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$')",
-                "message": "must be a duration with units, for example 30s or 1h30m",
+                "rule": r"self.matches(r'^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$') && duration(self) <= duration('87600h')",
+                "message": "must be a duration with units of at most 87600h, for example 30s or 1h30m",
             }],
         })
     }
 }
 
-/// Fields of `KubeletConfiguration` (`kubelet.config.k8s.io/v1beta1`) that few pools need. The operator passes them on as they are.
+/// Fields of `KubeletConfiguration` (`kubelet.config.k8s.io/v1beta1`) that few pools need. The operator passes them on as they are, and
+/// refuses values with which kubelet would not start.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = (
     "!has(self.evictionSoft) || (!has(self.evictionSoft.memory__dot__available) || has(self.evictionSoftGracePeriod) && has(self.evictionSoftGracePeriod.memory__dot__available)) && (!has(self.evictionSoft.nodefs__dot__available) || has(self.evictionSoftGracePeriod) && has(self.evictionSoftGracePeriod.nodefs__dot__available)) && (!has(self.evictionSoft.imagefs__dot__available) || has(self.evictionSoftGracePeriod) && has(self.evictionSoftGracePeriod.imagefs__dot__available))",
     "each signal of evictionSoft must have a grace period in evictionSoftGracePeriod"
+), validation = (
+    "!has(self.evictionMinimumReclaim) || (!has(self.evictionMinimumReclaim.memory__dot__available) || type(self.evictionMinimumReclaim.memory__dot__available) == int || !self.evictionMinimumReclaim.memory__dot__available.matches('^0+%$')) && (!has(self.evictionMinimumReclaim.nodefs__dot__available) || type(self.evictionMinimumReclaim.nodefs__dot__available) == int || !self.evictionMinimumReclaim.nodefs__dot__available.matches('^0+%$')) && (!has(self.evictionMinimumReclaim.imagefs__dot__available) || type(self.evictionMinimumReclaim.imagefs__dot__available) == int || !self.evictionMinimumReclaim.imagefs__dot__available.matches('^0+%$'))",
+    "evictionMinimumReclaim must not be 0%: remove the signal"
+), validation = (
+    "!has(self.imageMaximumGCAge) || duration(self.imageMaximumGCAge) == duration('0s') || duration(self.imageMaximumGCAge) > (has(self.imageMinimumGCAge) && duration(self.imageMinimumGCAge) > duration('0s') ? duration(self.imageMinimumGCAge) : duration('2m'))",
+    "imageMaximumGCAge must be more than imageMinimumGCAge (2m if not set)"
+), validation = (
+    "!has(self.containerLogMonitorInterval) || duration(self.containerLogMonitorInterval) >= duration('3s')",
+    "containerLogMonitorInterval must be at least 3s"
+), validation = (
+    "(!has(self.shutdownGracePeriod) || duration(self.shutdownGracePeriod) == duration('0s') || duration(self.shutdownGracePeriod) >= duration('1s')) && (!has(self.shutdownGracePeriodCriticalPods) || duration(self.shutdownGracePeriodCriticalPods) == duration('0s') || duration(self.shutdownGracePeriodCriticalPods) >= duration('1s'))",
+    "shutdownGracePeriod and shutdownGracePeriodCriticalPods must be 0s or at least 1s"
+), validation = (
+    "!has(self.shutdownGracePeriodCriticalPods) || duration(self.shutdownGracePeriodCriticalPods) <= (has(self.shutdownGracePeriod) ? duration(self.shutdownGracePeriod) : duration('0s'))",
+    "shutdownGracePeriodCriticalPods must not be more than shutdownGracePeriod (0s if not set)"
+), validation = (
+    "!has(self.featureGates) || !('GracefulNodeShutdown' in self.featureGates) || self.featureGates['GracefulNodeShutdown'] || !has(self.shutdownGracePeriod) || duration(self.shutdownGracePeriod) == duration('0s')",
+    "shutdownGracePeriod needs the feature gate GracefulNodeShutdown"
+), validation = (
+    "!has(self.featureGates) || !('ImageMaximumGCAge' in self.featureGates) || self.featureGates['ImageMaximumGCAge'] || !has(self.imageMaximumGCAge) || duration(self.imageMaximumGCAge) == duration('0s')",
+    "imageMaximumGCAge needs the feature gate ImageMaximumGCAge"
 ))]
 pub struct KubeletExtraConfig {
     /// Feature gates of kubelet. Those that the operator sets, `NodeLogQuery` and `RotateKubeletServerCertificate`, cannot be set.

@@ -9,22 +9,28 @@ use serde::{Deserialize, Serialize};
 use super::{ImageMirrors, KubeletExtraConfig, ProxySettings};
 use crate::{Quantity, rule::matches};
 
-/// A size of 0 or more.
+/// A size that is none, or plausible: `2048m` is two bytes, and not what its writer meant.
 const SIZE: (&str, &str) = (
-    "type(self) == int ? self >= 0 : isQuantity(self) && !quantity(self).isLessThan(quantity('0'))",
-    "must be a quantity of 0 or more, for example 2Gi",
+    "type(self) == int ? self == 0 || self >= 1024 : isQuantity(self) && (quantity(self).compareTo(quantity('0')) == 0 || !quantity(self).isLessThan(quantity('1Ki')))",
+    "must be 0 or a quantity of at least 1Ki, for example 2Gi",
 );
 
-/// A size above 0.
+/// A plausible size.
 const POSITIVE_SIZE: (&str, &str) = (
-    "type(self) == int ? self > 0 : isQuantity(self) && quantity(self).isGreaterThan(quantity('0'))",
-    "must be a quantity above 0, for example 50Mi",
+    "type(self) == int ? self >= 1024 : isQuantity(self) && !quantity(self).isLessThan(quantity('1Ki'))",
+    "must be a quantity of at least 1Ki, for example 50Mi",
+);
+
+/// A plausible size that kubelet reads as a number of bytes. It does not start with `1.5Gi`.
+const LOG_SIZE: (&str, &str) = (
+    "type(self) == int ? self >= 1024 : isQuantity(self) && quantity(self).isInteger() && !quantity(self).isLessThan(quantity('1Ki'))",
+    "must be a quantity of at least 1Ki without a fraction, for example 50Mi",
 );
 
 /// kubelet does not start with a threshold of 0, and reads 0% as none.
 const THRESHOLD: (&str, &str) = (
-    "type(self) == int ? self > 0 : self.matches('^[0-9]{1,2}%$') || isQuantity(self) && quantity(self).isGreaterThan(quantity('0'))",
-    "must be a quantity above 0 or a percentage from 0% to 99%, for example 500Mi or 10%",
+    "type(self) == int ? self >= 1024 : self.matches('^[0-9]{1,2}%$') || isQuantity(self) && !quantity(self).isLessThan(quantity('1Ki'))",
+    "must be a quantity of at least 1Ki or a percentage from 0% to 99%, for example 500Mi or 10%",
 );
 
 /// A limit refuses a size of memory, with which no pod would fit on the node.
@@ -209,7 +215,7 @@ pub struct KubeletSettings {
     pub image_gc_low_threshold_percent: Option<i32>,
     /// Size in bytes at which the log of a container is rotated. 50Mi if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = POSITIVE_SIZE)]
+    #[x_kube(validation = LOG_SIZE)]
     pub container_log_max_size: Option<Quantity>,
     /// Number of log files kept for each container. 5 if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -112,7 +112,11 @@ pub(super) const CONNECTING: Section = Section {
             "sshd does not start the command.",
             "Check `ForceCommand` and the shell in `sshd_config`.",
         ),
-        row("NotASftpServer", "The host offers no SFTP.", "Add `Subsystem sftp sftp-server.exe` to `sshd_config`."),
+        row(
+            "NotASftpServer",
+            "The host offers no SFTP.",
+            "Add `Subsystem sftp sftp-server.exe` to `sshd_config`, or remove `ForceCommand`, as the message says.",
+        ),
         row(
             "TransferFailed",
             "A file cannot be written or read.",

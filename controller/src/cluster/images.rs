@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use api::text::NotText;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::{
@@ -10,9 +11,13 @@ use kube::{
 };
 use serde::Deserialize;
 use serde_json::Value;
-use wnp_core::render::{Fact, MirrorRule, PullSecret, Unusable};
+use wnp_core::{
+    render::{Fact, MirrorRule, PullSecret, Unusable},
+    yaml,
+};
 
 use super::{ClusterError, failed};
+use crate::texts;
 
 /// ConfigMap with mirrors in the operator's namespace: the only ones on plain Kubernetes.
 const MIRRORS: &str = "image-mirrors";
@@ -39,8 +44,7 @@ pub(super) async fn discover(client: &Client, namespace: &str, is_openshift: boo
     let mut images = Images::default();
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
     if let Some(map) = maps.get_opt(MIRRORS).await.map_err(failed("the ConfigMap image-mirrors"))? {
-        let text = map.data.and_then(|mut data| data.remove(MIRRORS_KEY)).unwrap_or_default();
-        images.add_config_map(&text, namespace);
+        images.add_config_map(texts::of_config_map(map, MIRRORS_KEY), namespace);
     }
     let own = secret(client, namespace).await?;
     if is_openshift {
@@ -78,7 +82,7 @@ pub(super) async fn discover(client: &Client, namespace: &str, is_openshift: boo
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
-struct MirrorLists {
+pub(super) struct MirrorLists {
     image_digest_mirrors: Vec<Entry>,
     image_tag_mirrors: Vec<Entry>,
 }
@@ -93,6 +97,23 @@ struct Entry {
     mirror_source_policy: String,
 }
 
+/// The reason why a pull secret cannot be used.
+#[cfg(test)]
+pub(super) fn problem_of_logins(secret: &Secret) -> Option<String> {
+    let mut images = Images::default();
+    images.add_pull_secret(secret, "ns");
+    images.unusable.pop().map(|unusable| unusable.problem)
+}
+
+pub(super) fn mirror_lists(text: &str) -> Result<MirrorLists, String> {
+    // An empty text would be read as empty lists.
+    if text.trim().is_empty() {
+        return Err("it is missing or empty".to_owned());
+    }
+    let lists = yaml::document(text).map_err(|(line, fault)| format!("line {line}: {fault}"))?;
+    serde_json::from_value(lists.to_json()).map_err(|error| error.to_string())
+}
+
 impl Entry {
     fn rule(self, origin: &str, tags: bool) -> MirrorRule {
         let never_source = self.mirror_source_policy == "NeverContactSource";
@@ -101,13 +122,9 @@ impl Entry {
 }
 
 impl Images {
-    fn add_config_map(&mut self, text: &str, namespace: &str) {
+    fn add_config_map(&mut self, text: Result<Option<String>, NotText>, namespace: &str) {
         let origin = format!("ConfigMap/{MIRRORS}");
-        // An empty text would be read as empty lists.
-        let lists = match text.trim() {
-            "" => Err("it is missing or empty".to_owned()),
-            text => serde_yaml::from_str::<MirrorLists>(text).map_err(|error| error.to_string()),
-        };
+        let lists = text.map_err(|error| error.to_string()).and_then(|text| mirror_lists(&text.unwrap_or_default()));
         match lists {
             Ok(MirrorLists { image_digest_mirrors: digests, image_tag_mirrors: tags }) => {
                 let rules = digests.into_iter().map(|m| (m, false)).chain(tags.into_iter().map(|m| (m, true)));
@@ -141,8 +158,11 @@ impl Images {
     fn add_pull_secret(&mut self, secret: &Secret, namespace: &str) {
         let name = format!("Secret {namespace}/{PULL_SECRET}");
         let revision = secret.resource_version().unwrap_or_default();
-        let text = secret.data.as_ref().and_then(|data| data.get(".dockerconfigjson")).map(|bytes| bytes.0.as_slice());
-        match PullSecret::parse(text.unwrap_or_default(), &revision) {
+        let text = texts::of_secret(secret, ".dockerconfigjson").map_err(|error| error.to_string());
+        let parse = |text: Option<String>| {
+            PullSecret::parse(text.unwrap_or_default().as_bytes(), &revision).map_err(|error| error.to_string())
+        };
+        match text.and_then(parse) {
             Ok((pull_secret, unusable)) => {
                 self.pull_secret = pull_secret;
                 let sentence = |r: String| format!("{name}: the entry {r:?} is no login of a registry and is left out");
@@ -220,7 +240,7 @@ mod tests {
     fn mirrors_of_each_kind() {
         let mut images = Images::default();
         images.add_config_map(
-            "imageDigestMirrors:\n- source: quay.io\n  mirrors: [m]\nimageTagMirrors:\n- source: docker.io\n  mirrors: [n]\n",
+            Ok(Some("imageDigestMirrors:\n- source: quay.io\n  mirrors: [m]\nimageTagMirrors:\n- source: docker.io\n  mirrors: [n]\n".into())),
             "ns",
         );
         let entry = json!({"source": "a/b", "mirrors": ["m/b"], "mirrorSourcePolicy": "NeverContactSource", "more": 1});
@@ -275,9 +295,10 @@ mod tests {
 
     #[test]
     fn an_object_that_cannot_be_read_is_no_empty_one() {
-        for text in ["imageDigestMirror: []", "]", "", "- hunter2"] {
+        let texts = ["imageDigestMirror: []", "]", "", "- hunter2"].map(|text| Ok(Some(text.to_owned())));
+        for text in texts.into_iter().chain([Ok(None), Err(NotText::Utf16)]) {
             let mut images = Images::default();
-            images.add_config_map(text, "ns");
+            images.add_config_map(text.clone(), "ns");
             let unusable = images.unusable.pop().unwrap_or_else(|| panic!("{text:?} is taken for no mirrors"));
             assert_eq!(unusable.fact, Fact::Mirrors("ConfigMap/image-mirrors".into()), "{text:?}");
             let names = ["ConfigMap ns/image-mirrors", "imageDigestMirrors and imageTagMirrors"];
@@ -293,7 +314,7 @@ mod tests {
         }
         // No login and no mirror, on purpose.
         let mut images = Images::default();
-        images.add_config_map("{}", "ns");
+        images.add_config_map(Ok(Some("{}".into())), "ns");
         images.add_pull_secret(&secret(r#"{"auths": {}}"#), "ns");
         assert_eq!((images.left_out, images.unusable), (Vec::new(), Vec::new()));
     }

@@ -6,7 +6,7 @@ use serde_json::Value;
 use wnp_core::render::{Fact, Proxy, TlsPair, Unusable, certificates, proxy_problem};
 
 use super::{ClusterError, failed};
-use crate::args::Run;
+use crate::{args::Run, texts};
 
 /// ConfigMap with certificates to trust. The name is WMCO's.
 const TRUSTED_CA: &str = "trusted-ca";
@@ -40,17 +40,22 @@ pub(super) fn proxy(proxies: Option<&DynamicObject>, args: &Run) -> Result<Proxy
 pub(super) async fn trusted_ca(client: &Client, namespace: &str) -> Result<Result<String, Unusable>, ClusterError> {
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
     let map = api.get_opt(TRUSTED_CA).await.map_err(failed("the ConfigMap trusted-ca"))?;
-    let pem = map.and_then(|map| map.data?.remove("ca-bundle.crt")).filter(|pem| !pem.trim().is_empty());
-    Ok(match pem.as_deref().map(|pem| certificates(pem.as_bytes())) {
-        Some(Err(damaged)) => Err(Unusable {
-            fact: Fact::TrustedCa,
-            problem: format!(
-                "ConfigMap {namespace}/{TRUSTED_CA}: certificate {damaged} in ca-bundle.crt is damaged; correct it or take it away"
-            ),
-            is_missing: false,
-        }),
-        _ => Ok(pem.map(|pem| pem + "\n").unwrap_or_default()),
-    })
+    Ok(map.map_or_else(|| Ok(String::new()), |map| bundle(map, namespace)))
+}
+
+pub(super) fn bundle(map: ConfigMap, namespace: &str) -> Result<String, Unusable> {
+    const KEY: &str = "ca-bundle.crt";
+    let unusable = |problem: String| Unusable {
+        fact: Fact::TrustedCa,
+        problem: format!("ConfigMap {namespace}/{TRUSTED_CA}: {problem}; correct it or take it away"),
+        is_missing: false,
+    };
+    let pem = texts::of_config_map(map, KEY).map_err(|error| unusable(format!("{KEY} cannot be read: {error}")))?;
+    let Some(pem) = pem.filter(|pem| !pem.trim().is_empty()) else { return Ok(String::new()) };
+    match certificates(pem.as_bytes()) {
+        Ok(_) => Ok(pem + "\n"),
+        Err(damaged) => Err(unusable(format!("certificate {damaged} in {KEY} is damaged"))),
+    }
 }
 
 /// What OpenShift's service CA has made for windows_exporter, if it has. An empty Secret says that there must be none.
@@ -69,9 +74,9 @@ pub(super) async fn exporter_tls(
         Err(Unusable { fact: Fact::ExporterTls, problem, is_missing })
     };
     let Some(secret) = secret else { return Ok(unusable("is missing", true)) };
-    let data = secret.data.unwrap_or_default();
-    let text = |key: &str| data.get(key).and_then(|v| String::from_utf8(v.0.clone()).ok()).unwrap_or_default();
+    let text = |key: &str| texts::of_secret(&secret, key).ok().flatten().unwrap_or_default();
     let pair = TlsPair { certificate: text("tls.crt"), key: text("tls.key") };
+    let data = secret.data.unwrap_or_default();
     Ok(if data.values().all(|value| value.0.is_empty()) {
         Ok(None)
     } else if pair.is_usable() {

@@ -191,11 +191,6 @@ impl FakeApi {
         self
     }
 
-    /// Whether there is an answer for this method and path.
-    pub(crate) fn has(&self, method: &str, path: &str) -> bool {
-        self.0.lock().routes.iter().any(|route| route.method == method && route.path == path)
-    }
-
     /// The requests to this method and path, whatever their query, in the order of their arrival.
     pub(crate) fn calls(&self, method: &str, path: &str) -> Vec<Call> {
         self.all_calls().into_iter().filter(|call| call.method == method && call.path == path).collect()

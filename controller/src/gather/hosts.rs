@@ -1,7 +1,7 @@
 //! What hosts report over SSH: also those whose kubelet is dead, of which the cluster knows nothing. What a host sends is hostile until it
 //! is unpacked within limits and redacted.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use api::{
@@ -18,17 +18,15 @@ use remote::{
     support::{self, Unpacked},
 };
 
-use super::{redact, write::Folder};
+use super::write::Folder;
 use crate::{
     args::Gather,
     host_key_policy::{HostKeySource, KnownKeys, host_key_source},
-    secrets::Secrets,
+    secrets::{SecretError, Secrets},
 };
 
 /// Hosts at a time: each answer is kept in memory until it is written.
 const AT_ONCE: usize = 4;
-/// More hosts than a person needs for one fault.
-const MANY: usize = 20;
 /// A host that reads its event log, its logs and its networks.
 const LIMIT: Duration = Duration::from_mins(5);
 /// Age of the oldest events, in hours.
@@ -53,26 +51,12 @@ pub(super) async fn gather(client: &Client, args: &Gather, asked: &str, folder: 
         Ok(targets) => targets,
         Err(error) => return folder.failed("hosts", &api::text::line(&error.to_string(), 500)),
     };
-    let (mut chosen, unknown) = choose(instances, asked);
+    let (chosen, unknown) = choose(instances, asked);
     for name in unknown {
         folder.failed(
             &format!("host {name}"),
             "there is no WindowsInstance of this name; see: kubectl get windowsinstances",
         );
-    }
-    if args.anonymise {
-        for instance in chosen.extract_if(.., |instance| !is_named(instance)) {
-            let why = "the cluster does not know its computer name yet, so that it has no pseudonym; ask it without --anonymise";
-            folder.failed(&format!("host {}", instance.name_any()), why);
-        }
-    }
-    if chosen.len() > MANY {
-        let warning = format!(
-            "{} hosts are asked, {AT_ONCE} at a time; name those that you need with --hosts=NAME,NAME",
-            chosen.len()
-        );
-        eprintln!("Warning: {warning}");
-        folder.note("hosts", &warning);
     }
     let (access, pools, all) = (&access, &pools, chosen.len());
     let mut asked = 0;
@@ -110,11 +94,6 @@ fn choose(instances: Vec<WindowsInstance>, asked: &str) -> (Vec<WindowsInstance>
     (instances.into_iter().filter(|instance| names.contains(&instance.name_any().as_str())).collect(), unknown)
 }
 
-/// Whether it is known how Windows names itself: its logs have that name.
-fn is_named(instance: &WindowsInstance) -> bool {
-    instance.status.as_ref().is_some_and(|status| status.facts.is_some())
-}
-
 impl Access {
     fn new(client: &Client, args: &Gather) -> anyhow::Result<Self> {
         let identity = match &args.identity {
@@ -141,29 +120,13 @@ impl Access {
         })
     }
 
-    async fn key(&self, of: &SecretKeyRef) -> anyhow::Result<Arc<Identity>> {
-        Ok(self
-            .secrets
-            .key(of)
-            .await
-            .map_err(|error| anyhow::anyhow!("{error}; or name a file with --identity"))?
-            .identity
-            .clone())
-    }
-
     /// The key that a person named, or those of the Secrets as far as there are any.
     async fn keys(&self, references: &[SecretKeyRef]) -> anyhow::Result<Vec<Arc<Identity>>> {
         if let Some(identity) = &self.identity {
             return Ok(vec![identity.clone()]);
         }
-        let (mut keys, mut problem) = (Vec::new(), None);
-        for reference in references {
-            match self.key(reference).await {
-                Ok(key) => keys.push(key),
-                Err(error) => problem = Some(error),
-            }
-        }
-        problem.filter(|_| keys.is_empty()).map_or(Ok(keys), Err)
+        let keys = self.secrets.keys(references).await.map_err(named)?;
+        Ok(keys.0.iter().map(|key| key.identity.clone()).collect())
     }
 
     /// Logs in, and has the host collect. The host is left as it was.
@@ -208,7 +171,7 @@ impl Access {
         let keys = self.keys(&host.private_keys).await?;
         let jump_host = match &ssh.jump_host {
             Some(declared) => {
-                let key = self.key(&declared.private_key_secret_ref).await?;
+                let key = self.secrets.key(&declared.private_key_secret_ref).await.map_err(named)?.identity.clone();
                 Some(JumpHost::new(&declared.address, declared.port(), &declared.username, key, &declared.host_key)?)
             }
             None => None,
@@ -224,6 +187,10 @@ impl Access {
             command_timeout: LIMIT,
         })
     }
+}
+
+fn named(error: SecretError) -> anyhow::Error {
+    anyhow::anyhow!("{error}; or name a file with --identity")
 }
 
 /// Where the belief in the key of a host comes from. Not from its Node, which others may write.
@@ -250,17 +217,7 @@ fn write(name: &str, answer: &host::Answer, unpacked: Unpacked, folder: &mut Fol
     for (part, content) in std::iter::once(("answer.json".to_owned(), answer.to_string().into_bytes())).chain(files) {
         let path = format!("hosts/{name}/{part}");
         match text(&content) {
-            Some(text) => {
-                let text = if Path::new(&part).extension().is_some_and(|extension| extension == "json") {
-                    redact::content(&text)
-                } else {
-                    text
-                };
-                let is_newest_first = part.starts_with("events/");
-                let result =
-                    if is_newest_first { folder.newest_first(&path, &text) } else { folder.text(&path, &text) };
-                folder.keep(&path, result);
-            }
+            Some(text) => folder.text(&path, &text),
             None => folder.failed(&path, "it is no text, in which secrets could be found"),
         }
     }
@@ -268,16 +225,9 @@ fn write(name: &str, answer: &host::Answer, unpacked: Unpacked, folder: &mut Fol
 
 /// The text of a file of Windows, of which some are UTF-16. None if it is no text.
 fn text(content: &[u8]) -> Option<String> {
-    let units = |of: fn([u8; 2]) -> u16| -> String {
-        let units: Vec<u16> = content[2..].chunks_exact(2).map(|pair| of([pair[0], pair[1]])).collect();
-        String::from_utf16_lossy(&units)
-    };
-    let text = match content {
-        [0xff, 0xfe, ..] => units(u16::from_le_bytes),
-        [0xfe, 0xff, ..] => units(u16::from_be_bytes),
-        // Zeros are those of UTF-16 whose beginning was cut off, or of a log that its service truncated.
-        _ => String::from_utf8_lossy(content).replace('\0', ""),
-    };
+    // Zeros are those of UTF-16 whose beginning was cut off, or of a log that its service truncated.
+    let text = api::text::decode(content)
+        .map_or_else(|_| String::from_utf8_lossy(content).replace('\0', ""), |text| text.replace('\0', ""));
     let strange = text.chars().filter(|c| *c == char::REPLACEMENT_CHARACTER).count();
     (strange * 20 <= text.chars().count()).then_some(text)
 }
@@ -311,11 +261,10 @@ mod tests {
     }
 
     #[test]
-    fn what_a_host_sends_is_written_without_secrets_and_with_its_newest_events() {
+    fn what_a_host_sends_is_written_without_secrets() {
         const SECRET: &str = "hunter2Hunter2";
         let events = format!(
-            "<Event><EventData><Data Name='Password'>{SECRET}</Data><Data Name='a'>newest</Data></EventData></Event>\n{}oldest\n",
-            "<Event/>\n".repeat(super::super::write::MOST_OF_A_FILE / 9)
+            "<Event><EventData><Data Name='Password'>{SECRET}</Data><Data Name='a'>other</Data></EventData></Event>\n"
         );
         let unattend = format!("<AdministratorPassword>\n<Value>{SECRET}</Value>\n</AdministratorPassword>");
         let log = format!(
@@ -330,17 +279,17 @@ mod tests {
         ];
         let files = files.into_iter().map(|(name, text)| (name.to_owned(), text.into_bytes())).collect();
         let dir = tempfile::tempdir().unwrap();
-        let mut folder = Folder::create(&dir.path().join("x"), None).unwrap();
+        let mut folder = Folder::create(&dir.path().join("x")).unwrap();
         let answer: host::Answer =
             serde_json::from_value(json!({"protocol": 1, "operation": "x", "outcome": "done"})).unwrap();
         write("win-1", &answer, Unpacked { files, refused: vec![format!("token={SECRET}")] }, &mut folder);
         folder.finish().unwrap();
         let read = |path: &str| std::fs::read_to_string(dir.path().join("x").join(path)).unwrap();
         let events = read("hosts/win-1/events/System.xml");
-        assert!(events.contains("newest") && !events.contains("oldest"));
+        assert!(events.contains("<Data Name='a'>other</Data>"), "{events}");
         for path in ["events/System.xml", "logs/setup.xml", "logs/script.log", "logs/sshd.log"] {
             let text = read(&format!("hosts/win-1/{path}"));
-            assert!(!text.contains(SECRET) && text.contains(redact::REDACTED), "{path}");
+            assert!(!text.contains(SECRET) && text.contains(super::super::redact::REDACTED), "{path}");
         }
         assert!(!read("gather.log").contains(SECRET));
     }
@@ -369,7 +318,7 @@ mod tests {
         let xml = format!("<Event><EventData><Data>{command}</Data></EventData></Event>");
         let xml = XML.map(|name| (name.to_owned(), xml.clone().into_bytes()));
         let dir = tempfile::tempdir().unwrap();
-        let mut folder = Folder::create(&dir.path().join("x"), None).unwrap();
+        let mut folder = Folder::create(&dir.path().join("x")).unwrap();
         let answer = json!({"protocol": 1, "operation": "x", "outcome": "done", "warnings": []});
         let answer: host::Answer = serde_json::from_value(answer).unwrap();
         let files = json.into_iter().chain(xml).collect();
@@ -377,16 +326,8 @@ mod tests {
         folder.finish().unwrap();
         for part in JSON.into_iter().chain(XML) {
             let text = std::fs::read_to_string(dir.path().join("x/hosts/win-1").join(part)).unwrap();
-            assert!(!text.contains(SECRET) && text.contains(redact::REDACTED), "{part}: {text}");
+            assert!(!text.contains(SECRET) && text.contains(super::super::redact::REDACTED), "{part}: {text}");
         }
-    }
-
-    #[test]
-    fn a_host_whose_computer_name_is_unknown_has_no_pseudonym() {
-        let mut known = instance("win-1", json!({}));
-        known.status.get_or_insert_default().facts = Some(api::HostFacts::default());
-        assert!(is_named(&known));
-        assert!(!is_named(&instance("win-1", json!({}))) && !is_named(&instance("win-1", json!(null))));
     }
 
     #[test]

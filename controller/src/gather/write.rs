@@ -1,17 +1,18 @@
-//! The folder that is gathered. Every byte that is written passes `Folder::write`: redacted, then under pseudonyms, then bounded.
+//! The folder that is gathered, within its limits. What it writes, notes and prints is redacted here.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, File},
     io::{self, Write as _},
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
 
+use anyhow::{Context as _, bail};
 use flate2::{Compression, write::GzEncoder};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::{anonymise::Pseudonyms, redact};
+use super::redact;
 
 /// Largest file: an hour of a log at level `debug`. What is too much is left out at the beginning, because a fault is at the end.
 pub(super) const MOST_OF_A_FILE: usize = 10 << 20;
@@ -20,29 +21,9 @@ const MOST_OF_ALL: u64 = 1 << 30;
 /// Files: a host may send as many as its archive may have, and a fleet has hosts.
 const MOST_FILES: usize = 50_000;
 
-/// Why something is not in the folder.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum WriteError {
-    /// The folder has something in it.
-    #[error("{} is not empty; name another folder with --dest", .0.display())]
-    NotEmpty(PathBuf),
-    /// The limit of all files is reached.
-    #[error("it is left out: the folder has {} MiB or {MOST_FILES} files already", MOST_OF_ALL >> 20)]
-    Full,
-    /// A file or folder cannot be written.
-    #[error("cannot write {}: {source}", .path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
-}
-
 /// The folder, and what became of each part.
 pub(crate) struct Folder {
     root: PathBuf,
-    pseudonyms: Option<Pseudonyms>,
     bytes: u64,
     files: usize,
     log: Vec<String>,
@@ -51,25 +32,21 @@ pub(crate) struct Folder {
 
 impl Folder {
     /// Makes the folder, for its owner alone: a folder that is there must be empty.
-    pub(crate) fn create(root: &Path, pseudonyms: Option<Pseudonyms>) -> Result<Self, WriteError> {
-        let failed = |source| WriteError::Io { path: root.to_owned(), source };
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(root).map_err(failed)?;
-        if fs::read_dir(root).map_err(failed)?.next().is_some() {
-            return Err(WriteError::NotEmpty(root.to_owned()));
+    pub(crate) fn create(root: &Path) -> anyhow::Result<Self> {
+        let failed = || format!("cannot write {}", root.display());
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(root).with_context(failed)?;
+        if fs::read_dir(root).with_context(failed)?.next().is_some() {
+            bail!("{} is not empty; name another folder with --dest", root.display());
         }
-        let (log, failures) = (Vec::new(), Vec::new());
-        let folder = Self { root: root.to_owned(), pseudonyms, bytes: 0, files: 0, log, failures };
-        // Before anything is gathered: a table that cannot be written would be missed at the end. One that is there is of another archive.
-        folder.write_table(File::options().write(true).create_new(true))?;
-        Ok(folder)
+        Ok(Self { root: root.to_owned(), bytes: 0, files: 0, log: Vec::new(), failures: Vec::new() })
     }
 
-    /// Where it is.
+    /// The path of the folder.
     pub(crate) fn root(&self) -> &Path {
         &self.root
     }
 
-    /// Files so far.
+    /// Number of files so far.
     pub(crate) fn files(&self) -> usize {
         self.files
     }
@@ -79,27 +56,10 @@ impl Folder {
         &self.failures
     }
 
-    /// The text as it may be written and printed.
-    fn clean(&self, text: &str) -> String {
-        let text = redact::text(text);
-        self.pseudonyms.as_ref().map_or(text.clone(), |pseudonyms| pseudonyms.apply(&text))
-    }
-
-    /// Writes a text. `path` has `/` between its parts; what must not be in a name of a file is replaced.
-    pub(crate) fn text(&mut self, path: &str, text: &str) -> Result<(), WriteError> {
-        self.write(path, newest(text))
-    }
-
-    /// Writes a text whose first lines are the newest.
-    pub(crate) fn newest_first(&mut self, path: &str, text: &str) -> Result<(), WriteError> {
-        self.write(path, beginning(text))
-    }
-
-    /// `text` is within the limit of a file.
-    fn write(&mut self, path: &str, text: &str) -> Result<(), WriteError> {
-        let text = self.clean(text);
+    /// Writes a text that has no secrets any more. `path` has `/` between its parts; what must not be in a name of a file is replaced.
+    fn write(&mut self, path: &str, text: &str) -> anyhow::Result<()> {
         if self.files >= MOST_FILES || self.bytes + text.len() as u64 > MOST_OF_ALL {
-            return Err(WriteError::Full);
+            bail!("it is left out: the folder has {} MiB or {MOST_FILES} files already", MOST_OF_ALL >> 20);
         }
         let path = self.place(path);
         let write = || -> io::Result<()> {
@@ -107,61 +67,69 @@ impl Folder {
             let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&path)?;
             file.write_all(text.as_bytes())
         };
-        write().map_err(|source| WriteError::Io { path: path.clone(), source })?;
+        write().with_context(|| format!("cannot write {}", path.display()))?;
         self.bytes += text.len() as u64;
         self.files += 1;
         Ok(())
     }
 
-    /// Writes an object as YAML, without what only the API server needs.
-    pub(crate) fn object(&mut self, path: &str, mut object: Value) -> Result<(), WriteError> {
-        let without = |object: &mut Value| {
-            object
-                .pointer_mut("/metadata")
-                .and_then(Value::as_object_mut)
-                .map(|metadata| metadata.remove("managedFields"));
-        };
-        without(&mut object);
-        object.pointer_mut("/items").and_then(Value::as_array_mut).into_iter().flatten().for_each(without);
-        redact::value(&mut object);
-        let yaml = serde_yaml::to_string(&object).unwrap_or_else(|_| object.to_string());
-        self.text(path, &yaml)
-    }
-
     /// The place of a file: no part leads out of the folder, and none has a name that another system refuses.
     fn place(&self, path: &str) -> PathBuf {
         let parts = path.split('/').filter(|part| !part.is_empty());
-        parts.fold(self.root.clone(), |place, part| place.join(file_name(&self.clean(part))))
+        parts.fold(self.root.clone(), |place, part| place.join(file_name(&redact::text(part))))
     }
 
     /// Records what was gathered.
     pub(crate) fn note(&mut self, what: &str, result: &str) {
-        let line = self.clean(&format!("{} {what}: {result}", Timestamp::now().strftime("%FT%TZ")));
-        self.log.push(line);
+        let time = Timestamp::now().strftime("%FT%TZ");
+        self.log.push(redact::text(&format!("{time} {what}: {result}")));
     }
 
     /// Records what could not be gathered, and why.
     pub(crate) fn failed(&mut self, what: &str, why: &str) {
         self.note(what, &format!("failed: {why}"));
-        let failure = self.clean(&format!("{what}: {why}"));
-        self.failures.push(failure);
+        self.failures.push(redact::text(&format!("{what}: {why}")));
+    }
+
+    /// Writes the newest end of a text.
+    pub(crate) fn text(&mut self, path: &str, text: &str) {
+        let written = self.write(path, &redact::text(newest(text)));
+        self.keep(path, written);
+    }
+
+    /// Writes an object as YAML, without what only the API server needs. It is redacted by the names of its fields.
+    pub(crate) fn object(&mut self, path: &str, mut object: Value) {
+        let items = object.get_mut("items").and_then(Value::as_array_mut).map(std::mem::take);
+        let mut items = items.unwrap_or_default();
+        for object in items.iter_mut().chain([&mut object]) {
+            if let Some(metadata) = object.pointer_mut("/metadata").and_then(Value::as_object_mut) {
+                metadata.remove("managedFields");
+            }
+        }
+        if !items.is_empty() {
+            object["items"] = items.into();
+        }
+        redact::value(&mut object);
+        let yaml = serde_yaml::to_string(&object).unwrap_or_else(|_| object.to_string());
+        let written = self.write(path, newest(&yaml));
+        self.keep(path, written);
     }
 
     /// Records a result: what could not be written has failed.
-    pub(crate) fn keep(&mut self, what: &str, result: Result<(), WriteError>) {
-        if let Err(error) = result {
-            self.failed(what, &error.to_string());
+    fn keep(&mut self, path: &str, written: anyhow::Result<()>) {
+        if let Err(error) = written {
+            self.failed(path, &format!("{error:#}"));
         }
     }
 
     /// Writes `gather.log`.
-    pub(crate) fn finish(&mut self) -> Result<(), WriteError> {
+    pub(crate) fn finish(&mut self) -> anyhow::Result<()> {
         let log = self.log.join("\n") + "\n";
-        self.text("gather.log", &log)
+        self.write("gather.log", &redact::text(newest(&log)))
     }
 
     /// Packs the folder into `<folder>.tar.gz` beside it, and returns where that is.
-    pub(crate) fn pack(&self) -> Result<PathBuf, WriteError> {
+    pub(crate) fn pack(&self) -> anyhow::Result<PathBuf> {
         let mut name = self.root.clone().into_os_string();
         name.push(".tar.gz");
         let path = PathBuf::from(name);
@@ -171,55 +139,23 @@ impl Folder {
             tar.append_dir_all(self.root.file_name().unwrap_or("gather".as_ref()), &self.root)?;
             tar.into_inner()?.finish()?.sync_all()
         };
-        pack().map(|()| path.clone()).map_err(|source| WriteError::Io { path, source })
-    }
-
-    /// Writes what the pseudonyms stand for, with the addresses that were met, and returns where that is.
-    pub(crate) fn finish_table(&self) -> Result<Option<PathBuf>, WriteError> {
-        self.write_table(File::options().write(true).truncate(true))
-    }
-
-    /// The table is beside the folder, for its owner alone.
-    fn write_table(&self, options: &mut OpenOptions) -> Result<Option<PathBuf>, WriteError> {
-        let Some(pseudonyms) = &self.pseudonyms else { return Ok(None) };
-        let mut name = self.root.clone().into_os_string();
-        name.push(".names.yaml");
-        let path = PathBuf::from(name);
-        let table = serde_yaml::to_string(&pseudonyms.table()).unwrap_or_default();
-        let mut write = || options.mode(0o600).open(&path)?.write_all(table.as_bytes());
-        write().map(|()| Some(path.clone())).map_err(|source| WriteError::Io { path, source })
+        pack().with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(path)
     }
 }
 
 /// A part of a path that every system takes.
 fn file_name(part: &str) -> String {
-    let name: String = part
-        .chars()
-        .map(|c| if c.is_ascii_alphanumeric() || "._-@()+=".contains(c) { c } else { '_' })
-        .take(200)
-        .collect();
+    let fine = |c: char| c.is_ascii_alphanumeric() || "._-@()+=".contains(c);
+    let name: String = part.chars().map(|c| if fine(c) { c } else { '_' }).take(200).collect();
     if name.chars().all(|c| c == '.') { "_".into() } else { name }
 }
 
 /// The last whole lines of a text that is too long.
 fn newest(text: &str) -> &str {
-    let Some(mut from) = text.len().checked_sub(MOST_OF_A_FILE) else { return text };
-    while !text.is_char_boundary(from) {
-        from += 1;
-    }
-    text[from..].find('\n').map_or(&text[from..], |line| &text[from + line + 1..])
-}
-
-/// The first whole lines of a text that is too long.
-fn beginning(text: &str) -> &str {
-    if text.len() <= MOST_OF_A_FILE {
-        return text;
-    }
-    let mut end = MOST_OF_A_FILE;
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    text[..end].rfind('\n').map_or(&text[..end], |line| &text[..=line])
+    let Some(from) = text.len().checked_sub(MOST_OF_A_FILE) else { return text };
+    let text = &text[text.ceil_char_boundary(from)..];
+    text.find('\n').map_or(text, |line| &text[line + 1..])
 }
 
 #[cfg(test)]
@@ -233,53 +169,33 @@ mod tests {
         assert_eq!(newest("a\nb"), "a\nb");
         let long = format!("{}\nlast ä\n", "ä".repeat(MOST_OF_A_FILE / 2));
         assert_eq!(newest(&long), "last ä\n");
-        let long = format!("first ä\n{}", "ä".repeat(MOST_OF_A_FILE / 2));
-        assert_eq!(beginning(&long), "first ä\n");
-        assert_eq!(beginning("a\nb"), "a\nb");
-        assert_eq!(beginning(&"ä".repeat(MOST_OF_A_FILE)).len(), MOST_OF_A_FILE);
     }
 
     #[test]
     fn a_folder_and_its_archive_are_for_their_owner_and_without_secrets() {
         use std::os::unix::fs::PermissionsExt as _;
         let dir = tempfile::tempdir().unwrap();
-        let mut names = super::super::anonymise::Names::default();
-        names.host("win-1");
-        let mut folder = Folder::create(&dir.path().join("x"), Some(Pseudonyms::new(&names))).unwrap();
-        folder.text("a/../win-1.log", "x password=hunter2 on win-1").unwrap();
+        let mut folder = Folder::create(&dir.path().join("x")).unwrap();
+        folder.text("a/../win-1.log", "x password=hunter2 on win-1");
         let config = serde_json::json!({"metadata": {"managedFields": [1]}, "data": {"token": "hunter2"}});
-        folder.object("b.yaml", config).unwrap();
+        folder.object("b.yaml", config);
         folder.failed("win-1", "https://me:hunter2@x/ refuses");
         folder.finish().unwrap();
         let read = |name: &str| fs::read_to_string(dir.path().join("x").join(name)).unwrap();
-        assert_eq!(read("a/_/x-host-1-x.log"), "x password=(redacted) on x-host-1-x");
+        assert_eq!(read("a/_/win-1.log"), "x password=(redacted)");
         assert_eq!(read("b.yaml"), "data:\n  token: (redacted)\nmetadata: {}\n");
-        assert!(read("gather.log").ends_with("x-host-1-x: failed: https://(redacted)@x/ refuses\n"));
-        let table = dir.path().join("x.names.yaml");
-        assert!(fs::read_to_string(&table).unwrap().contains("win-1"), "it is there if the rest is interrupted");
-        assert_eq!(folder.finish_table().unwrap().unwrap(), table);
-        assert_eq!(fs::read_to_string(&table).unwrap(), "x-host-1-x: win-1\n");
-        for path in [table, folder.pack().unwrap(), dir.path().join("x/b.yaml"), dir.path().join("x")] {
+        assert!(read("gather.log").ends_with("win-1: failed: https://(redacted)@x/ refuses\n"));
+        for path in [folder.pack().unwrap(), dir.path().join("x/b.yaml"), dir.path().join("x")] {
             assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o077, 0, "{}", path.display());
         }
-        assert!(matches!(Folder::create(&dir.path().join("x"), None), Err(WriteError::NotEmpty(_))));
-    }
-
-    #[test]
-    fn nothing_is_gathered_whose_table_of_pseudonyms_cannot_be_written() {
-        let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join("x.names.yaml"), "of an earlier archive").unwrap();
-        let none = Pseudonyms::new(&super::super::anonymise::Names::default());
-        let created = Folder::create(&dir.path().join("x"), Some(none));
-        assert!(matches!(created, Err(WriteError::Io { path, .. }) if path.ends_with("x.names.yaml")));
-        assert_eq!(fs::read_to_string(dir.path().join("x.names.yaml")).unwrap(), "of an earlier archive");
+        assert!(Folder::create(&dir.path().join("x")).is_err_and(|error| error.to_string().contains("is not empty")));
     }
 
     proptest! {
         #[test]
         fn no_name_leads_out_of_the_folder(path in "[a-z./:\\\\\u{0}ä*]{0,40}") {
             let dir = tempfile::tempdir().unwrap();
-            let folder = Folder::create(dir.path(), None).unwrap();
+            let folder = Folder::create(dir.path()).unwrap();
             let place = folder.place(&path);
             prop_assert!(place.starts_with(dir.path()));
             prop_assert!(place.components().all(|part| !matches!(part, std::path::Component::ParentDir)));

@@ -27,6 +27,14 @@ pub(super) enum DocumentError {
         /// What is wrong.
         problem: String,
     },
+    /// There is more of it than can be read.
+    #[error("line {line}: {fault}")]
+    TooLarge {
+        /// From 1.
+        line: usize,
+        /// The limit, and the remedy.
+        fault: String,
+    },
     /// It is no pool as it should be.
     #[error("document {number} is not a WindowsNodePool: {problem}")]
     Invalid {
@@ -48,13 +56,14 @@ pub(super) enum DocumentError {
 
 /// All pools in a text of YAML documents. Other kinds are left out, so that the output of kustomize or Helm can be given whole.
 pub(super) fn documents(text: &str) -> Result<Vec<Document>, DocumentError> {
+    wnp_core::yaml::check(text).map_err(|(line, fault)| DocumentError::TooLarge { line, fault })?;
     let mut found = Vec::new();
     // Read twice: only errors of the text itself name the line and the field.
     let typed = serde_yaml::Deserializer::from_str(text);
     for (at, (raw, typed)) in serde_yaml::Deserializer::from_str(text).zip(typed).enumerate() {
         let number = at + 1;
         let unreadable = |e: serde_yaml::Error| DocumentError::Unreadable { number, problem: e.to_string() };
-        let invalid = |e: serde_yaml::Error| DocumentError::Invalid { number, problem: e.to_string() };
+        let invalid = |e: serde_yaml::Error| DocumentError::Invalid { number, problem: mended(&e.to_string()) };
         let value = Value::deserialize(raw).map_err(unreadable)?;
         if is_pool(&value) {
             let pool = WindowsNodePool::deserialize(typed).map_err(invalid)?;
@@ -68,6 +77,15 @@ pub(super) fn documents(text: &str) -> Result<Vec<Document>, DocumentError> {
         }
     }
     if found.is_empty() { Err(DocumentError::Empty) } else { Ok(found) }
+}
+
+/// The problem with its remedy, where a number has been read as text because it begins with 0.
+fn mended(problem: &str) -> String {
+    let is_number = |text: &str| text.starts_with(|c: char| c.is_ascii_digit());
+    match problem.split_once("invalid type: string \"0").filter(|(_, rest)| is_number(rest)) {
+        Some(_) => format!("{problem}; write a number without 0 before it, which kubectl reads as an octal number"),
+        None => problem.to_owned(),
+    }
 }
 
 /// The pools of the cluster, as they are.
@@ -141,6 +159,7 @@ mod tests {
                 Err("spec.inventory.hosts[0]: missing field `address` at line 4"),
             ),
             ("of the wrong type", pool("a").replace("10.0.0.1", "[]"), Err("spec.inventory.hosts[0].address")),
+            ("an octal number", pool("a").replace("10.0.0.1", "a, port: 022"), Err("without 0 before it")),
         ] {
             let found = documents(&text).map_err(|e| e.to_string());
             match (found, expected) {

@@ -133,13 +133,21 @@ fn status(answers: &[Answer]) -> u8 {
     }
 }
 
-fn read(file: &Path) -> std::io::Result<String> {
-    if file == Path::new("-") {
-        let mut text = String::new();
-        std::io::stdin().lock().read_to_string(&mut text)?;
-        return Ok(text);
-    }
-    std::fs::read_to_string(file)
+/// Reads the pools of a text, and drops them.
+#[cfg(test)]
+pub(crate) fn read_pools(text: &str) {
+    drop(documents(text));
+}
+
+fn read(file: &Path) -> anyhow::Result<String> {
+    let bytes = if file == Path::new("-") {
+        let mut bytes = Vec::new();
+        std::io::stdin().lock().read_to_end(&mut bytes)?;
+        bytes
+    } else {
+        std::fs::read(file)?
+    };
+    Ok(api::text::decode(&bytes)?.into_owned())
 }
 
 /// The file of a release. More of it than any has is not read.

@@ -1,13 +1,11 @@
 //! A ConfigMap with hosts, as the legacy operator has it: addresses, and the users to log in as.
 
-use std::collections::BTreeMap;
-
 use api::{Host, InventoryStatus, Origin};
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, ResourceExt};
 
-use crate::{clock, context::Context};
+use crate::{clock, context::Context, texts};
 use gitops::hosts::{Bad, windows_instances};
 use wnp_core::inventory::{Entry, EntryError, HostList, SourceError, SourceOutcome};
 
@@ -15,10 +13,9 @@ use wnp_core::inventory::{Entry, EntryError, HostList, SourceError, SourceOutcom
 const RETRY: SignedDuration = SignedDuration::from_secs(5);
 
 /// The list in a ConfigMap. Its hosts have no names: each reports its own.
-pub(crate) fn read(name: &str, data: &BTreeMap<String, String>, revision: Option<&str>) -> HostList {
-    let (entries, bad) = windows_instances(data);
-    let source = format!("ConfigMap {name}");
-    let revision = revision.map(str::to_owned);
+pub(crate) fn read(map: ConfigMap) -> HostList {
+    let (source, revision) = (format!("ConfigMap {}", map.name_any()), map.resource_version());
+    let (entries, bad) = windows_instances(&texts::entries(map));
     let origin = Origin { source: source.clone(), revision: revision.clone(), ..Origin::default() };
     let entry = |(address, username)| Entry {
         host: Host { address, username: Some(username), ..Host::default() },
@@ -45,8 +42,7 @@ pub(crate) async fn ask(name: &str, cx: &Context) -> SourceOutcome {
     let api: Api<ConfigMap> = Api::namespaced(cx.cluster.client.clone(), &cx.process.args.namespace);
     match api.get_opt(name).await {
         Ok(Some(map)) => {
-            let data = map.data.clone().unwrap_or_default();
-            let list = read(name, &data, map.resource_version().as_deref());
+            let list = read(map);
             SourceOutcome::Listed(Box::new(HostList { read_at: Some(clock::now()), ..list }))
         }
         Ok(None) => {
@@ -66,14 +62,35 @@ pub(crate) async fn ask(name: &str, cx: &Context) -> SourceOutcome {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    fn map(mut object: serde_json::Value) -> ConfigMap {
+        object["metadata"] = json!({"name": "windows-instances", "resourceVersion": "42"});
+        serde_json::from_value(object).unwrap()
+    }
+
+    #[test]
+    fn an_entry_in_binary_data_is_an_entry() {
+        let base64 = |bytes: &[u8]| serde_json::to_value(k8s_openapi::ByteString(bytes.to_vec())).unwrap();
+        let utf16: Vec<u8> = "\u{feff}username=core\r\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
+        let listing = read(map(json!({
+            "data": {"10.0.0.1": "username=core"},
+            "binaryData": {"10.0.0.2": base64(&utf16), "10.0.0.3": base64(b"username=J\xf6rg")},
+        })));
+        let hosts: Vec<&str> = listing.entries.iter().map(|e| e.host.address.as_str()).collect();
+        assert_eq!(hosts, ["10.0.0.1", "10.0.0.2"]);
+        let [problem] = listing.problems.as_slice() else { panic!("{:?}", listing.problems) };
+        // The name of the entry keeps the host that has it.
+        assert!(problem.host == "10.0.0.3" && problem.message.contains("not text in UTF-8"), "{problem:?}");
+    }
 
     #[test]
     fn entries_have_no_names_and_bad_ones_stop_only_themselves() {
-        let data =
-            [("10.0.0.1", "username=Administrator"), ("win.example.com", "username=core\n"), ("10.0.0.3", "core")];
-        let data = data.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
-        let listing = read("windows-instances", &data, Some("42"));
+        let listing = read(map(json!({
+            "data": {"10.0.0.1": "username=Administrator", "win.example.com": "username=core\n", "10.0.0.3": "core"},
+        })));
         let seen: Vec<(&str, Option<&str>)> =
             listing.entries.iter().map(|e| (e.host.address.as_str(), e.host.username.as_deref())).collect();
         assert_eq!(seen, [("10.0.0.1", Some("Administrator")), ("win.example.com", Some("core"))]);

@@ -93,7 +93,7 @@ async fn report_bad_entries(cx: &Context, maps: &Store<Meta>, name: &str) {
     let api: Api<ConfigMap> = Api::namespaced(cx.cluster.client.clone(), &cx.process.args.namespace);
     // The pool reports if it cannot be read.
     let Ok(Some(map)) = api.get_opt(name).await else { return };
-    let listing = config_map::read(name, &map.data.unwrap_or_default(), None);
+    let listing = config_map::read(map);
     for problem in listing.problems {
         cx.events.say_of(reference(&meta), EventReason::Inventory(problem.reason), "ReadInventory", &problem.message);
     }

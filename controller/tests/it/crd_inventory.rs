@@ -45,12 +45,20 @@ async fn fields_of_a_host() -> Result<()> {
     }
     add("name", json!(""), Refused("should be at least 1 chars"));
     add("name", json!(long), Refused("may not be more than 63"));
-    for address in
-        ["10.0.0.1", "2001:db8::1", "::1", "::ffff:10.0.0.1", "win-1", "win-1.example.com", "WIN-1.Example.COM"]
-    {
+    for address in [
+        "10.0.0.1",
+        "2001:db8::1",
+        "::1",
+        "::ffff:10.0.0.1",
+        "win-1",
+        "win-1.example.com",
+        "win-1.example.com.",
+        "WIN-1.Example.COM",
+    ] {
         add("address", json!(address), Taken);
     }
-    for address in ["10.0.0.1 ", "a b", "user@host", "[::1]", "10.0.0.1/24", "host:22", "fe80::1%eth0", "-host", "a\nb"]
+    for address in
+        ["10.0.0.1 ", "a b", "user@host", "[::1]", "10.0.0.1/24", "host:22", "fe80::1%eth0", "-host", "a..", "a\nb"]
     {
         add("address", json!(address), Refused("must be an IPv4 address, an IPv6 address"));
     }

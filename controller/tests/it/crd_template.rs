@@ -129,6 +129,54 @@ async fn services_of_the_nodes() -> Result<()> {
         ("a duration without unit", extra(json!({"syncFrequency": "60"})), Refused("must be a duration with units")),
         ("a soft threshold", soft("memory.available"), Taken),
         ("a soft threshold without grace period", soft("nodefs.available"), Refused(grace)),
+        (
+            "an interval of logs that is too short",
+            extra(json!({"containerLogMonitorInterval": "1s"})),
+            Refused("at least 3s"),
+        ),
+        ("an interval of logs", extra(json!({"containerLogMonitorInterval": "3s"})), Taken),
+        ("images that go too early", extra(json!({"imageMaximumGCAge": "1m"})), Refused("more than imageMinimumGCAge")),
+        ("images that go as they may", extra(json!({"imageMaximumGCAge": "2m1s"})), Taken),
+        ("images that stay", extra(json!({"imageMaximumGCAge": "0s", "imageMinimumGCAge": "10m"})), Taken),
+        (
+            "images that go before they may",
+            extra(json!({"imageMaximumGCAge": "1m", "imageMinimumGCAge": "10m"})),
+            Refused("more than imageMinimumGCAge"),
+        ),
+        (
+            "an age without its gate",
+            extra(json!({"imageMaximumGCAge": "1h", "featureGates": {"ImageMaximumGCAge": false}})),
+            Refused("needs the feature gate ImageMaximumGCAge"),
+        ),
+        ("a short shutdown", extra(json!({"shutdownGracePeriod": "500ms"})), Refused("must be 0s or at least 1s")),
+        (
+            "critical pods without a shutdown",
+            extra(json!({"shutdownGracePeriodCriticalPods": "10s"})),
+            Refused("must not be more than shutdownGracePeriod"),
+        ),
+        (
+            "a shutdown",
+            extra(
+                json!({"shutdownGracePeriod": "30s", "shutdownGracePeriodCriticalPods": "10s", "featureGates": {"GracefulNodeShutdown": true}}),
+            ),
+            Taken,
+        ),
+        (
+            "a shutdown without its gate",
+            extra(json!({"shutdownGracePeriod": "30s", "featureGates": {"GracefulNodeShutdown": false}})),
+            Refused("needs the feature gate GracefulNodeShutdown"),
+        ),
+        (
+            "nothing to reclaim",
+            extra(json!({"evictionMinimumReclaim": {"nodefs.available": "0%"}})),
+            Refused("evictionMinimumReclaim must not be 0%"),
+        ),
+        (
+            "something to reclaim",
+            extra(json!({"evictionMinimumReclaim": {"nodefs.available": "5%", "memory.available": 1_048_576}})),
+            Taken,
+        ),
+        ("an endless duration", extra(json!({"syncFrequency": "99999999999h"})), Refused("duration")),
         ("no pulls at once", extra(json!({"maxParallelImagePulls": 0})), Refused("greater than or equal to 1")),
         ("nodes that the cloud does not know", kubelet(json!({"cloudProvider": "None"})), Taken),
         ("another cloud provider", kubelet(json!({"cloudProvider": "aws"})), Refused("Unsupported value: \"aws\"")),
@@ -213,8 +261,22 @@ async fn services_of_the_nodes() -> Result<()> {
         ("no image", spec(json!({"containerd": {"sandboxImage": "a b"}})), Refused("must be the name of an image")),
         ("old logs", spec(json!({"logs": {"maxSize": "100Mi", "maxAgeSeconds": 3600}})), Taken),
         ("no time for logs", spec(json!({"logs": {"maxAgeSeconds": 0}})), Refused("greater than or equal to 3600")),
-        ("no size for logs", spec(json!({"logs": {"maxSize": "0Mi"}})), Refused("must be a quantity above 0")),
-        ("a size in letters", kubelet(json!({"containerLogMaxSize": "big"})), Refused("must be a quantity above 0")),
+        ("no size for logs", spec(json!({"logs": {"maxSize": "0Mi"}})), Refused("must be a quantity of at least 1Ki")),
+        (
+            "a size in letters",
+            kubelet(json!({"containerLogMaxSize": "big"})),
+            Refused("must be a quantity of at least 1Ki"),
+        ),
+        (
+            "a size in milli-bytes",
+            kubelet(json!({"containerLogMaxSize": "10m"})),
+            Refused("must be a quantity of at least 1Ki"),
+        ),
+        (
+            "a size that kubelet cannot read",
+            kubelet(json!({"containerLogMaxSize": "1.5Gi"})),
+            Refused("without a fraction"),
+        ),
         ("a size as a number", kubelet(json!({"containerLogMaxSize": 1_048_576})), Taken),
     ]);
     let mut add = |field: &str, key: &str, value: Value, verdict: Verdict| {
@@ -232,8 +294,8 @@ async fn services_of_the_nodes() -> Result<()> {
             {
                 add(field, key, size, Taken);
             }
-            for size in [json!(""), json!("2gi"), json!("-1Gi"), json!(-1), json!("10%")] {
-                add(field, key, size, Refused("must be a quantity of 0 or more"));
+            for size in [json!(""), json!("2gi"), json!("-1Gi"), json!(-1), json!("10%"), json!("2048m"), json!(512)] {
+                add(field, key, size, Refused("must be 0 or a quantity of at least 1Ki"));
             }
             add(field, key, json!("1".repeat(33)), Refused("Too long"));
         }
@@ -242,8 +304,8 @@ async fn services_of_the_nodes() -> Result<()> {
         for left in [json!("500Mi"), json!("1.5Gi"), json!("10%"), json!("0%"), json!(1_048_576)] {
             add("evictionHard", key, left, Taken);
         }
-        for left in [json!(""), json!("0"), json!(0), json!("100%"), json!("-1%"), json!("1.5%")] {
-            add("evictionHard", key, left, Refused("must be a quantity above 0 or a percentage"));
+        for left in [json!(""), json!("0"), json!(0), json!("100%"), json!("-1%"), json!("1.5%"), json!("500m")] {
+            add("evictionHard", key, left, Refused("must be a quantity of at least 1Ki or a percentage"));
         }
     }
     check(cases).await

@@ -39,7 +39,7 @@ fn what_is_wrong_is_said_by_file_and_line() -> Result<()> {
     ensure!(status == Some(1) && found.len() == 3, "{status:?} {out}");
     ensure!(
         found[1]
-            == json!({"file": "hosts/b.yaml", "line": 4, "message": "unknown field `adress`, did you mean `address`?"}),
+            == json!({"file": "hosts/b.yaml", "line": 4, "severity": "error", "message": "unknown field `adress`, did you mean `address`?"}),
         "{out}"
     );
     ensure!(found[2]["file"] == "hosts/none.yaml" && found[2]["line"] == Value::Null, "{out}");

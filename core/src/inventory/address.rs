@@ -10,7 +10,7 @@ pub fn canonical(address: &str) -> String {
 }
 
 /// Whether this can be dialled. Text of digits and dots alone is meant as an IPv4 address and must be one. Names in DNS may have
-/// underscores, which names of hosts must not.
+/// underscores, which names of hosts must not, and a dot at the end, which keeps the resolver from trying other domains.
 pub fn is_address(text: &str) -> bool {
     if text.parse::<IpAddr>().is_ok() {
         return true;
@@ -23,7 +23,7 @@ pub fn is_address(text: &str) -> bool {
     };
     text.len() <= 253
         && !text.bytes().all(|b| b.is_ascii_digit() || b == b'.')
-        && text.trim_end_matches('.').split('.').all(label)
+        && text.strip_suffix('.').unwrap_or(text).split('.').all(label)
 }
 
 #[cfg(test)]
@@ -45,7 +45,22 @@ mod tests {
         ] {
             assert!(is_address(good), "{good}");
         }
-        for bad in ["", "10.0.0.256", "10.0.0", "1", "-a", "a-", "a..b", "a b", "[::1]", "::g", "10.0.0.1:22"] {
+        for bad in [
+            "",
+            "10.0.0.256",
+            "10.0.0",
+            "1",
+            "-a",
+            "a-",
+            "a..b",
+            "a..",
+            ".",
+            "10.0.0.1.",
+            "a b",
+            "[::1]",
+            "::g",
+            "10.0.0.1:22",
+        ] {
             assert!(!is_address(bad), "{bad}");
         }
         assert!(is_address(&"a".repeat(63)) && !is_address(&"a".repeat(64)));

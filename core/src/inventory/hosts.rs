@@ -185,8 +185,11 @@ pub fn resolve(
             continue;
         }
         if !is_address(&entry.address) {
-            let message =
-                format!("host {}: {:?} is neither an IPv4 or IPv6 address nor a DNS name", entry.name, entry.address);
+            let message = format!(
+                "host {}: {} is neither an IPv4 or IPv6 address nor a DNS name",
+                entry.name,
+                api::text::quote(&entry.address, 253)
+            );
             refuse("InvalidInventory", message);
             continue;
         }

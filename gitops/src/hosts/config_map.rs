@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::LazyLock};
 
 use regex::Regex;
 
-use super::excerpt;
+use super::quote;
 use wnp_core::inventory::address::is_address;
 
 /// Longest name of a user, as for a host of a pool.
@@ -19,28 +19,29 @@ pub struct Bad {
     pub message: String,
 }
 
-/// Reads the data of a ConfigMap such as `windows-instances`: addresses and user names, in the order of the keys; and entries that
-/// cannot be used, which stop only themselves.
+/// Reads `data` and `binaryData` of a ConfigMap such as `windows-instances`: addresses and user names, in the order of the keys; and
+/// entries that cannot be used, which stop only themselves. kubectl puts what is not UTF-8 into `binaryData`.
 ///
 /// White space around the value and its parts, a line break at its end and Windows' line breaks mean nothing, as `username=x` in a
 /// block scalar has them.
-pub fn windows_instances(data: &BTreeMap<String, String>) -> (Vec<(String, String)>, Vec<Bad>) {
+pub fn windows_instances(data: &BTreeMap<String, Vec<u8>>) -> (Vec<(String, String)>, Vec<Bad>) {
     let (mut hosts, mut bad) = (Vec::new(), Vec::new());
     for (key, value) in data {
         match entry(key, value) {
-            Ok(username) => hosts.push((key.trim().to_owned(), username.to_owned())),
+            Ok(username) => hosts.push((key.trim().to_owned(), username)),
             Err(message) => bad.push(Bad { key: key.clone(), message }),
         }
     }
     (hosts, bad)
 }
 
-/// The user name of an entry, or what is wrong with it.
-pub(super) fn entry<'a>(key: &str, value: &'a str) -> Result<&'a str, String> {
+/// The user name of an entry, or the fault of the entry.
+pub(super) fn entry(key: &str, value: &[u8]) -> Result<String, String> {
     if !is_address(key.trim()) {
-        return Err(format!("{:?} is neither an IPv4 or IPv6 address nor a DNS name", excerpt(key)));
+        return Err(format!("{} is neither an IPv4 or IPv6 address nor a DNS name", quote(key)));
     }
     let remedy = "write `username=<name>`";
+    let value = api::text::decode(value).map_err(|error| format!("{key}: the value cannot be read: {error}"))?;
     let value = value.trim();
     if value.is_empty() {
         return Err(format!("{key}: the user name is missing: {remedy}"));
@@ -49,16 +50,29 @@ pub(super) fn entry<'a>(key: &str, value: &'a str) -> Result<&'a str, String> {
         return Err(format!("{key}: the value has more than one line: {remedy} alone"));
     }
     let Some((_, username)) = value.split_once('=').filter(|(word, _)| word.trim() == "username") else {
-        return Err(format!("{key}: {:?} does not begin with `username=`: {remedy}", excerpt(value)));
+        return Err(format!("{key}: {} does not begin with `username=`: {remedy}", quote(value)));
     };
     let username = username.trim();
     if username.is_empty() {
         return Err(format!("{key}: the user name is empty: {remedy}"));
     }
     if !is_username(username) {
-        return Err(format!("{key}: {:?} cannot be the name of a Windows user: {remedy}", excerpt(username)));
+        return Err(format!("{key}: {} cannot be the name of a Windows user: {remedy}", quote(username)));
     }
-    Ok(username)
+    Ok(username.to_owned())
+}
+
+/// The reason why a user name hardly is what its writer meant. Windows takes it, so that it is not refused.
+pub(super) fn doubt(username: &str) -> Option<String> {
+    let is_quoted = username.len() > 1 && username.starts_with('\'') && username.ends_with('\'');
+    let part = if username.contains(" #") {
+        "text after ` #` is part of the name, and no comment"
+    } else if is_quoted {
+        "the quotes are part of the name"
+    } else {
+        return None;
+    };
+    Some(format!("the user name is {}: {part}", quote(username)))
 }
 
 /// Whether Windows takes this for a user, with a domain before it or not. The API server asks the same of the users in a pool.
@@ -68,8 +82,9 @@ fn is_username(text: &str) -> bool {
 }
 
 /// Whether a ConfigMap is meant as a host list: others may lie beside it.
-pub(super) fn is_host_list<'a>(name: Option<&str>, mut values: impl Iterator<Item = &'a str>) -> bool {
-    name == Some("windows-instances") || values.any(|v| v.trim_start().to_ascii_lowercase().starts_with("username"))
+pub(super) fn is_host_list<'a>(name: Option<&str>, mut values: impl Iterator<Item = &'a [u8]>) -> bool {
+    let is_entry = |value: &str| value.trim_start().to_ascii_lowercase().starts_with("username");
+    name == Some("windows-instances") || values.any(|v| api::text::decode(v).is_ok_and(|text| is_entry(&text)))
 }
 
 #[cfg(test)]
@@ -78,7 +93,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn read(key: &str, value: &str) -> Result<String, String> {
-        let (hosts, bad) = windows_instances(&[(key.to_owned(), value.to_owned())].into());
+        let (hosts, bad) = windows_instances(&[(key.to_owned(), value.into())].into());
         assert_eq!(hosts.len() + bad.len(), 1);
         hosts.into_iter().next().map(|h| h.1).ok_or_else(|| bad[0].message.clone())
     }
@@ -168,6 +183,21 @@ mod tests {
     }
 
     #[test]
+    fn user_names_that_are_hardly_meant() {
+        for (username, part) in [
+            ("Administrator # the admin", Some("no comment")),
+            ("'Administrator'", Some("the quotes are part")),
+            ("Administrator#1", None),
+            ("O'Neil", None),
+            ("'", None),
+        ] {
+            let doubt = doubt(username);
+            assert_eq!(doubt.is_some(), part.is_some(), "{username}");
+            assert!(doubt.unwrap_or_default().contains(part.unwrap_or_default()), "{username}");
+        }
+    }
+
+    #[test]
     fn a_name_with_an_underscore_is_an_address() {
         assert_eq!(read("win_1.example.com", "username=Local Admin\n").as_deref(), Ok("Local Admin"));
     }
@@ -199,6 +229,7 @@ mod tests {
 
         #[test]
         fn every_entry_is_used_or_refused(data in proptest::collection::btree_map(".{0,20}", "(username ?= ?)?.{0,20}", 0..5)) {
+            let data = data.into_iter().map(|(key, value)| (key, value.into_bytes())).collect();
             let (hosts, bad) = windows_instances(&data);
             prop_assert_eq!(hosts.len() + bad.len(), data.len());
             prop_assert!(hosts.iter().all(|(a, u)| is_address(a) && !u.is_empty() && u.trim() == u));

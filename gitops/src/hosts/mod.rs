@@ -6,17 +6,19 @@
 
 mod config_map;
 mod schema;
-mod tree;
 
 use std::collections::BTreeMap;
 
 use api::Host;
 
 use crate::File;
+use base64::Engine as _;
 pub use config_map::{Bad, windows_instances};
 pub use schema::{API_VERSION, KIND, json_schema};
-use tree::{Fault, Kind, Node};
-use wnp_core::inventory::address::canonical;
+use wnp_core::{
+    inventory::address::canonical,
+    yaml::{self, Fault, Kind, Node},
+};
 
 /// A host in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,25 +128,23 @@ impl List {
     }
 
     fn read(&mut self, file: &File) {
-        let text = match str::from_utf8(&file.bytes) {
-            Ok(text) => text.strip_prefix('\u{feff}').unwrap_or(text),
-            Err(error) => {
-                let line = file.bytes[..error.valid_up_to()].split(|b| *b == b'\n').count();
-                return self.fault(line, "not UTF-8: save the file in UTF-8");
-            }
+        let text = match api::text::decode(&file.bytes) {
+            Ok(text) => text,
+            Err(error) => return self.fault(error.line(), format!("the file cannot be read: {error}")),
         };
         if file.path.rsplit_once('.').is_some_and(|(_, extension)| extension == "json") {
-            if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(text) {
-                return self.fault(error.line().max(1), format!("not JSON: {}", excerpt(&error.to_string())));
+            if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(&text) {
+                return self
+                    .fault(error.line().max(1), format!("not JSON: {}", api::text::line(&error.to_string(), MOST)));
             }
             // JSON is YAML, but for tabs between values. There are no others in what is JSON.
             return self.documents(&text.replace('\t', " "));
         }
-        self.documents(text);
+        self.documents(&text);
     }
 
     fn documents(&mut self, text: &str) {
-        let (documents, faults) = tree::documents(text);
+        let (documents, faults) = yaml::documents(text);
         self.faults.extend(faults);
         for document in &documents {
             self.document(document);
@@ -190,9 +190,19 @@ impl List {
                 self.fault(line, format!("a {KIND} needs `apiVersion: {API_VERSION}`"));
             }
             "ConfigMap" => self.config_map(node),
+            "List" => self.items(node),
             "WindowsNodePool" | "WindowsInstance" => {}
             _ if is_ours || !mend.is_empty() => self.fault(line, format!("unknown kind {}{mend}", field(kind))),
             _ => {}
+        }
+    }
+
+    /// Objects as `kubectl get -o yaml` prints them.
+    fn items(&mut self, node: &Node) {
+        match node.get("items").map(|items| (&items.kind, items)) {
+            Some((Kind::List(items), _)) => items.iter().for_each(|item| self.document(item)),
+            Some((_, items)) => self.fault(items.line, format!("`items` must be a list, but is {}", items.what())),
+            None => {}
         }
     }
 
@@ -231,47 +241,72 @@ impl List {
 
     fn config_map(&mut self, node: &Node) {
         let name = node.get("metadata").and_then(|m| m.get("name")).and_then(Node::text);
-        let data = node.get("data");
-        let members = match data.map(|d| &d.kind) {
-            Some(Kind::Map(members)) => members.as_slice(),
-            _ => &[],
+        let parts = ["data", "binaryData"].map(|part| (part, node.get(part)));
+        let members = |part: Option<&Node>| match part.map(|node| &node.kind) {
+            Some(Kind::Map(members)) => members.clone(),
+            _ => Vec::new(),
         };
-        if !config_map::is_host_list(name, members.iter().filter_map(|m| m.value.text())) {
+        let value = |part: &str, value: &Node| {
+            let text = value.text()?;
+            if part == "data" { Some(text.as_bytes().to_vec()) } else { base64(text) }
+        };
+        let entries: Vec<_> = parts
+            .iter()
+            .flat_map(|(part, node)| members(*node).into_iter().map(|m| (m.line, value(part, &m.value), m.key)))
+            .collect();
+        if !config_map::is_host_list(name, entries.iter().filter_map(|(_, value, _)| value.as_deref())) {
             return;
         }
-        let Some(data) = data else {
+        if parts.iter().all(|(_, part)| part.is_none()) {
             return self.fault(node.line, "`data` is missing: for an empty list, write `data: {}`");
-        };
-        if !matches!(data.kind, Kind::Map(_)) {
-            return self.fault(data.line, format!("`data` must be an object, but is {}", data.what()));
         }
-        self.says_empty |= members.is_empty();
-        for member in members {
-            let Some(value) = member.value.text() else {
-                self.fault(member.line, format!("{}: write `username=<name>`", field(&member.key)));
-                continue;
-            };
-            match config_map::entry(&member.key, value) {
-                Err(message) => self.fault(member.line, message),
-                Ok(username) => {
-                    let (address, username) = (member.key.trim().to_owned(), Some(username.to_owned()));
-                    self.hosts.push((member.line, Host { address, username, ..Host::default() }));
+        for (name, part) in parts.iter().filter_map(|(name, part)| Some((name, (*part)?))) {
+            if !matches!(part.kind, Kind::Map(_)) {
+                self.fault(part.line, format!("`{name}` must be an object, but is {}", part.what()));
+            }
+        }
+        self.says_empty |= entries.is_empty();
+        for (line, value, key) in entries {
+            match value.as_deref().map(|value| config_map::entry(&key, value)) {
+                None => self.fault(line, format!("{}: write `username=<name>`", field(&key))),
+                Some(Err(message)) => self.fault(line, message),
+                Some(Ok(username)) => {
+                    let address = key.trim().to_owned();
+                    self.hosts.push((line, Host { address, username: Some(username), ..Host::default() }));
                 }
             }
         }
     }
 }
 
-/// The start of an untrusted text, for a message.
-fn excerpt(text: &str) -> String {
-    const MOST: usize = 80;
-    let more = if text.chars().nth(MOST).is_some() { "…" } else { "" };
-    api::text::line(text, MOST) + more
+/// Bytes of a value in `binaryData`, of which YAML may break the lines.
+fn base64(text: &str) -> Option<Vec<u8>> {
+    let text: String = text.split_whitespace().collect();
+    base64::engine::general_purpose::STANDARD.decode(text).ok()
+}
+
+/// Most characters of a text that a message quotes.
+const MOST: usize = 80;
+
+/// A foreign text in quotes, for a message.
+fn quote(text: &str) -> String {
+    api::text::quote(text, MOST)
 }
 
 /// A field for a message.
 fn field(name: &str) -> String {
-    format!("`{}`", excerpt(name))
+    let more = if name.chars().nth(MOST).is_some() { "…" } else { "" };
+    format!("`{}{more}`", api::text::escape(name, MOST))
+}
+
+/// Entries that are read, but hardly mean what they say.
+pub fn doubts(entries: &[Entry]) -> Vec<Finding> {
+    let doubt = |entry: &Entry| {
+        let username = entry.host.username.as_deref()?;
+        let message = config_map::doubt(username)?;
+        Some(Finding { file: entry.file.clone(), line: Some(entry.line), message })
+    };
+    entries.iter().filter_map(doubt).collect()
 }
 
 #[cfg(test)]

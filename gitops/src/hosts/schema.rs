@@ -9,11 +9,12 @@ use regex::Regex;
 use schemars::JsonSchema;
 use serde_json::{Map, Value, json};
 
-use super::{
-    excerpt, field,
-    tree::{Fault, Kind, Meaning, Node},
+use super::{field, quote};
+use wnp_core::{
+    inventory::address::is_address,
+    node::permitted,
+    yaml::{Fault, Kind, Meaning, Node},
 };
-use wnp_core::{inventory::address::is_address, node::permitted};
 
 /// API version of a host list.
 pub const API_VERSION: &str = "windowsmachineconfig.openshift.io/v1alpha1";
@@ -138,14 +139,14 @@ pub(super) fn host(node: &Node, faults: &mut Vec<Fault>) -> Option<Host> {
     if !is_address(&host.address) {
         faults.push((
             line("address"),
-            format!("`address`: {:?} is neither an IPv4 or IPv6 address nor a DNS name", host.address),
+            format!("`address`: {} is neither an IPv4 or IPv6 address nor a DNS name", quote(&host.address)),
         ));
     }
     if let Some(key) = host.host_key.as_deref().filter(|k| !k.starts_with("SHA256:"))
         && russh::keys::ssh_key::PublicKey::from_openssh(key).is_err()
     {
         let mend = "take the line that `ssh-keyscan` prints, without the address";
-        faults.push((line("hostKey"), format!("`hostKey`: {:?} is not a public key: {mend}", excerpt(key))));
+        faults.push((line("hostKey"), format!("`hostKey`: {} is not a public key: {mend}", quote(key))));
     }
     if let Some(labels) = node.get("labels") {
         check_labels(labels, faults);
@@ -165,16 +166,14 @@ fn check_labels(map: &Node, faults: &mut Vec<Fault>) {
     let Kind::Map(members) = &map.kind else { return };
     for member in members {
         if let Some(mend) = permitted::key_problem(&member.key) {
-            faults.push((
-                member.line,
-                format!("`labels`: {:?} is not a valid key of a label: {mend}", excerpt(&member.key)),
-            ));
+            faults
+                .push((member.line, format!("`labels`: {} is not a valid key of a label: {mend}", quote(&member.key))));
         }
         let value = member.value.text().unwrap_or_default();
         if let Some(mend) = permitted::value_problem(value) {
             faults.push((
                 member.value.line,
-                format!("`labels`: {:?} is not a valid value of a label: {mend}", excerpt(value)),
+                format!("`labels`: {} is not a valid value of a label: {mend}", quote(value)),
             ));
         }
     }
@@ -184,8 +183,8 @@ fn check_annotations(map: &Node, faults: &mut Vec<Fault>) {
     let Kind::Map(members) = &map.kind else { return };
     for member in members {
         if let Some(mend) = permitted::annotation_problem(&member.key) {
-            let key = excerpt(&member.key);
-            faults.push((member.line, format!("`annotations`: {key:?} is not a valid key of an annotation: {mend}")));
+            let key = quote(&member.key);
+            faults.push((member.line, format!("`annotations`: {key} is not a valid key of an annotation: {mend}")));
         }
     }
 }
@@ -210,13 +209,17 @@ impl Rules {
             (Kind::Scalar { text, .. }, []) if !words(schema).is_empty() => {
                 let words = words(schema);
                 if !words.contains(&text.as_str()) {
-                    wrong(format!("{about}: {:?} must be one of {}", excerpt(text), words.join(", ")));
+                    wrong(format!("{about}: {} must be one of {}", quote(text), words.join(", ")));
                 }
                 Value::String(text.clone())
             }
             (Kind::Scalar { text, .. }, ["string"]) => {
                 if node.meaning() != Some(Meaning::Text) {
-                    wrong(format!("{about}: {} is read as {}: put it in quotes", excerpt(text), node.what()));
+                    wrong(format!(
+                        "{about}: {} is read as {}: put it in quotes",
+                        api::text::escape(text, 80),
+                        node.what()
+                    ));
                     return Value::Null;
                 }
                 self.check_text(text, schema, path, &mut wrong);
@@ -228,10 +231,18 @@ impl Rules {
                     number_of(schema, "minimum").unwrap_or(i64::MIN),
                     number_of(schema, "maximum").unwrap_or(i64::MAX),
                 );
+                let digits = text.trim_start_matches('0');
+                if number.is_some() && !digits.is_empty() && digits != text {
+                    wrong(format!(
+                        "{about}: {} begins with 0, so that kubectl reads an octal number: write {digits}",
+                        quote(text)
+                    ));
+                    return Value::Null;
+                }
                 if let Some(number) = number.filter(|n| (min..=max).contains(n)) {
                     return number.into();
                 }
-                wrong(format!("{about}: {:?} is not a number from {min} to {max}, without quotes", excerpt(text)));
+                wrong(format!("{about}: {} is not a number from {min} to {max}, without quotes", quote(text)));
                 Value::Null
             }
             (_, [wanted]) => {
@@ -300,7 +311,7 @@ impl Rules {
         let pattern = schema.get("pattern").and_then(Value::as_str).and_then(|p| self.patterns.get(p)?.as_ref());
         if pattern.is_some_and(|p| !p.is_match(text)) {
             let mend = MENDS.iter().find(|(of, _)| *of == path).map_or("see the reference", |(_, mend)| mend);
-            wrong(format!("{}: {:?} cannot be used: {mend}", field(path), excerpt(text)));
+            wrong(format!("{}: {} cannot be used: {mend}", field(path), quote(text)));
         }
     }
 }

@@ -96,6 +96,21 @@ fn what_is_wrong_is_said_with_its_line_and_how_to_mend_it() {
         ("name: a\naddress: a\nport: 65536\n", 3, "`port`: \"65536\" is not a number from 1 to 65535"),
         ("name: a\naddress: a\nport: '22'\n", 3, "without quotes"),
         ("name: a\naddress: a\nport: [22]\n", 3, "`port` must be a number, but is a list"),
+        ("name: a\naddress: a\nport: 022\n", 3, "kubectl reads an octal number: write 22"),
+        ("name: a\naddress: ' 10.20.0.15'\n", 2, "\" 10.20.0.15\" cannot be used"),
+        ("name: a\naddress: \"10.0.0.1\\u200B\"\n", 2, "\"10.0.0.1\\u{200b}\" cannot be used"),
+        ("kind: List\nitems: {}\n", 2, "`items` must be a list"),
+        (
+            "kind: List\nitems:\n- kind: ConfigMap\n  data: {10.0.0.1: username=b, 10.0.0.2: user=a}\n",
+            4,
+            "does not begin with `username=`",
+        ),
+        ("kind: ConfigMap\ndata: {10.0.0.1: username=a}\nbinaryData: {10.0.0.2: '%'}\n", 3, "write `username=<name>`"),
+        (
+            "kind: ConfigMap\nmetadata: {name: windows-instances}\nbinaryData: {10.0.0.2: dXNlcm5hbWU9Svw=}\n",
+            3,
+            "not text in UTF-8",
+        ),
         ("name: 12\naddress: a\n", 1, "`name`: 12 is read as a number: put it in quotes"),
         ("name: no\naddress: a\n", 1, "put it in quotes"),
         ("name: ''\naddress: a\n", 1, "`name` is empty"),
@@ -155,7 +170,10 @@ fn what_is_wrong_is_said_with_its_line_and_how_to_mend_it() {
         assert!(there, "{text}\n{}", said(&findings).join("\n"));
     }
     let findings = read(&[File { path: "b.yaml".into(), bytes: b"a: 1\nb: \xff\n".into() }]).unwrap_err();
-    assert_eq!(said(&findings), ["b.yaml:2: not UTF-8: save the file in UTF-8"]);
+    assert_eq!(
+        said(&findings),
+        ["b.yaml:2: the file cannot be read: it is not text in UTF-8 (line 2): save it in UTF-8"]
+    );
     let findings = read(&[file("b.json", "[\n{\"name\": \"a\",}\n]")]).unwrap_err();
     assert!(said(&findings)[0].starts_with("b.json:2: not JSON: "), "{findings:?}");
 }

@@ -195,15 +195,19 @@ fn pair(data: &Data, one: &'static str, other: &'static str) -> Result<(Option<T
     }
 }
 
+/// A value in UTF-8, if it is a text.
 fn bytes(data: &Data, key: &str) -> Option<Vec<u8>> {
-    data.get(key).filter(|value| !value.trim_ascii().is_empty()).cloned()
+    let value = data.get(key).filter(|value| !value.trim_ascii().is_empty())?;
+    Some(api::text::decode(value).map_or_else(|_| value.clone(), |text| text.as_bytes().to_vec()))
 }
 
 /// A value as text, without the line end that an editor or `echo` has put behind it.
 fn line(data: &Data, key: &'static str) -> Result<Option<Text>, AccessError> {
     let Some(value) = bytes(data, key) else { return Ok(None) };
     let value = Zeroizing::new(value);
-    let text = str::from_utf8(&value).map_err(|_| AccessError::Unusable { key, problem: "it is not text in UTF-8" })?;
+    let text = api::text::decode(&value);
+    let text = text.map_err(|_| AccessError::Unusable { key, problem: "it is not text in UTF-8" })?;
+    let text = Zeroizing::new(text.into_owned());
     Ok(Some(Zeroizing::new(text.trim_end_matches(['\r', '\n']).to_owned())))
 }
 

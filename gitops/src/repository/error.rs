@@ -116,19 +116,19 @@ pub enum GitError {
         what: String,
     },
     /// The path is not one inside the repository.
-    #[error("the path {path:?} is outside the repository: write it from the repository's root, without `..`")]
+    #[error("the path {} is outside the repository: write it from the repository's root, without `..`", text::quote(.path, EXCERPT))]
     PathInvalid {
         /// The path.
         path: String,
     },
     /// An entry of a directory that could be taken for one of another directory.
-    #[error("the commit has an entry {path:?}, which is not a valid name for a file of hosts: remove it")]
+    #[error("the commit has an entry {}, which is not a valid name for a file of hosts: remove it", text::quote(.path, EXCERPT))]
     NameInvalid {
         /// Where.
         path: String,
     },
     /// There is nothing at the path.
-    #[error("the commit has no {path:?}: check the path, or add the file")]
+    #[error("the commit has no {}: check the path, or add the file", text::quote(.path, EXCERPT))]
     PathNotFound {
         /// The path.
         path: String,

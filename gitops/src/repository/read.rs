@@ -29,7 +29,7 @@ pub(super) struct Listed {
 pub(super) fn words(path: &str) -> Result<Vec<&str>, GitError> {
     let words: Vec<&str> = path.split('/').filter(|word| !word.is_empty() && *word != ".").collect();
     if words.contains(&"..") || path.chars().any(char::is_control) || words.len() > DEEP {
-        return Err(GitError::PathInvalid { path: excerpt(path) });
+        return Err(GitError::PathInvalid { path: path.to_owned() });
     }
     Ok(words)
 }
@@ -119,7 +119,7 @@ impl Walk<'_> {
             let name = entry.filename.to_str_lossy();
             let path = join(path, &name);
             if leads_away(&name) {
-                return Err(GitError::NameInvalid { path: excerpt(&path) });
+                return Err(GitError::NameInvalid { path });
             }
             refuse(entry.mode.kind(), &path)?;
             if entry.mode.is_tree() {
@@ -127,7 +127,7 @@ impl Walk<'_> {
             } else if is_inventory(&name) {
                 // It is shown to people, line by line.
                 if path.chars().any(char::is_control) {
-                    return Err(GitError::NameInvalid { path: excerpt(&path) });
+                    return Err(GitError::NameInvalid { path });
                 }
                 self.listed.push(Listed { path, blob: entry.oid.to_owned() });
                 if self.listed.len() > self.limits.files {

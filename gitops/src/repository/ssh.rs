@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use russh::{
     ChannelMsg, ChannelReadHalf, ChannelWriteHalf, Preferred, cipher,
     client::{self, AuthResult},
-    compression,
+    compression, kex,
     keys::{Algorithm, HashAlg, PrivateKey, PrivateKeyWithHashAlg, PublicKey, PublicKeyOrCertificate},
     mac,
 };
@@ -32,6 +32,12 @@ const WINDOW: u32 = 2 << 20;
 /// What is kept of what the server says on standard error.
 const SAID: usize = 2048;
 
+/// Key exchanges of FIPS 140 beside the usual ones.
+const ECDH: [kex::Name; 3] = [kex::ECDH_SHA2_NISTP256, kex::ECDH_SHA2_NISTP384, kex::ECDH_SHA2_NISTP521];
+
+const CIPHERS: [cipher::Name; 5] =
+    [cipher::AES_256_GCM, cipher::AES_128_GCM, cipher::AES_256_CTR, cipher::AES_192_CTR, cipher::AES_128_CTR];
+
 /// More than any key needs.
 const IDENTITY: usize = 64 << 10;
 
@@ -44,7 +50,7 @@ pub(super) fn connect<'a>(
     let host = host_name(&place.host, place.port);
     let text =
         access.known_hosts.as_deref().ok_or(AccessError::Missing { url: "an ssh:// URL", key: "known_hosts" })?;
-    let known = known_hosts(text, &place.host, place.port, |key| PublicKey::from_openssh(key).ok())?;
+    let known = known_hosts(text, &place.host, place.port, |key| PublicKey::from_openssh(key).ok())?.keys;
     let identity = identity(access)?;
     let refused = Arc::<Mutex<Option<String>>>::default();
     let check = Check { known: known.clone(), refused: Arc::clone(&refused) };
@@ -84,8 +90,11 @@ fn identity(access: &Access) -> Result<PrivateKey, GitError> {
     let missing = AccessError::Missing { url: "an ssh:// URL", key: "identity" };
     let unusable = |problem| AccessError::Unusable { key: "identity", problem };
     let pem = access.identity.as_ref().ok_or(missing)?;
-    let text = str::from_utf8(pem).ok().filter(|text| text.len() <= IDENTITY);
-    let text = text.ok_or(unusable("it is not PEM text (-----BEGIN …)"))?;
+    if pem.len() > IDENTITY {
+        return Err(unusable("it is larger than 64 KiB").into());
+    }
+    let text = api::text::decode(pem).map_err(|_| unusable("it is not PEM text (-----BEGIN …): save it in UTF-8"))?;
+    let text = Zeroizing::new(text.into_owned());
     // The parser wants the markers alone on their lines; Secrets made on Windows have carriage returns.
     let mut lines = Zeroizing::new(String::with_capacity(text.len() + 1));
     for line in text.trim().lines() {
@@ -133,8 +142,9 @@ fn config(known: &[PublicKey]) -> client::Config {
     client::Config {
         window_size: WINDOW,
         preferred: Preferred {
+            kex: Preferred::DEFAULT.kex.iter().copied().chain(ECDH).collect(),
             key: Cow::Owned(keys),
-            cipher: Cow::Borrowed(&[cipher::AES_256_GCM, cipher::AES_128_GCM, cipher::AES_256_CTR]),
+            cipher: Cow::Borrowed(&CIPHERS),
             mac: Cow::Borrowed(&[mac::HMAC_SHA512, mac::HMAC_SHA256]),
             compression: Cow::Borrowed(&[compression::NONE]),
             ..Preferred::DEFAULT
@@ -296,7 +306,10 @@ mod tests {
     fn nothing_is_offered_that_an_old_server_leaves_open_to_terrapin() {
         let preferred = config(&[]).preferred;
         let ciphers: Vec<&str> = preferred.cipher.iter().map(AsRef::as_ref).collect();
-        assert_eq!(ciphers, ["aes256-gcm@openssh.com", "aes128-gcm@openssh.com", "aes256-ctr"]);
+        assert_eq!(
+            ciphers,
+            ["aes256-gcm@openssh.com", "aes128-gcm@openssh.com", "aes256-ctr", "aes192-ctr", "aes128-ctr"]
+        );
         let macs: Vec<&str> = preferred.mac.iter().map(AsRef::as_ref).collect();
         assert_eq!(macs, ["hmac-sha2-512", "hmac-sha2-256"]);
         let kex: Vec<&str> = preferred.kex.iter().map(AsRef::as_ref).collect();

@@ -21,8 +21,8 @@ const ARMOR: &str = "-----BEGIN PGP PUBLIC KEY BLOCK-----";
 /// Certificates: one or several, in one or several armors, or binary.
 pub(super) fn keys(bytes: &[u8]) -> Result<Vec<SignedPublicKey>, String> {
     let bad = "it is not an OpenPGP public key: add the output of `gpg --export --armor`";
-    let armored = str::from_utf8(bytes).ok().filter(|text| text.contains(ARMOR));
-    let keys: Result<Vec<_>, _> = match armored {
+    let armored = api::text::decode(bytes).ok().filter(|text| text.contains(ARMOR));
+    let keys: Result<Vec<_>, _> = match &armored {
         Some(text) => {
             let blocks = text.split(ARMOR).skip(1).map(|rest| format!("{ARMOR}{rest}"));
             let mut keys = Vec::new();

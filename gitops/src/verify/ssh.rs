@@ -9,7 +9,7 @@ const NAMESPACE: &str = "git";
 
 /// Keys, one a line. Options before a key would mean nothing here, and one who writes them thinks that they do.
 pub(super) fn keys(bytes: &[u8]) -> Result<Vec<PublicKey>, String> {
-    let text = str::from_utf8(bytes).map_err(|_| "it is not text: add SSH public keys, one a line".to_owned())?;
+    let text = api::text::decode(bytes).map_err(|error| format!("{error}; add SSH public keys, one a line"))?;
     let mut keys = Vec::new();
     for (number, line) in text.lines().enumerate() {
         let line = line.trim();

@@ -10,7 +10,7 @@ use tokio::{
 
 use super::{
     HostKey, Identity, JumpHost, SshError, Target,
-    handshake::{LoggedIn, dial, establish},
+    handshake::{Attempts, LoggedIn, direct, establish},
     jump_host::Tunnel,
     sftp::Sftp,
     tail,
@@ -50,8 +50,8 @@ impl Connection {
             let (logged_in, peer, tunnel) = Box::pin(through(target, jump_host, deadline)).await?;
             (logged_in, peer, Some(tunnel))
         } else {
-            let (stream, peer) = dial(target, deadline).await?;
-            (establish(target, stream, deadline).await?, peer, None)
+            let (logged_in, peer) = direct(target, deadline).await?;
+            (logged_in, peer, None)
         };
         Ok(Self {
             logged_in,
@@ -142,9 +142,14 @@ async fn through(
     jump_host: &JumpHost,
     deadline: Instant,
 ) -> Result<(LoggedIn, IpAddr, Tunnel), SshError> {
-    let (tunnel, stream, peer) = Tunnel::open(target, jump_host, deadline).await?;
-    let logged_in = establish(target, stream, deadline).await.map_err(|error| tunnel.blame(error))?;
-    Ok((logged_in, peer, tunnel))
+    let mut attempts = Attempts::of(target);
+    loop {
+        let (tunnel, stream, peer) = Tunnel::open(target, jump_host, deadline).await?;
+        match establish(target, stream, deadline, attempts.algorithms()).await {
+            Ok(logged_in) => return Ok((logged_in, peer, tunnel)),
+            Err(error) => attempts.fail(tunnel.blame(error))?,
+        }
+    }
 }
 
 impl fmt::Debug for Connection {

@@ -117,10 +117,8 @@ pub enum SshError {
     /// No space on the host's drive.
     #[error("cannot write {path} on {address}: its disk is full; free some space")]
     DiskFull { address: String, path: String },
-    /// The server has no SFTP.
-    #[error(
-        "{address} does not offer SFTP ({why}): add the line \"Subsystem sftp sftp-server.exe\" to its sshd_config"
-    )]
+    /// The server has no SFTP, or something else answers in its place.
+    #[error("{address} does not offer SFTP: {why}")]
     NotASftpServer { address: String, why: String },
     /// A path that must not be sent to a host. An error in the operator or in its input.
     #[error("the path {path:?} {problem}")]

@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 use russh::{
     AlgorithmKind, Disconnect, MethodKind, Preferred, cipher,
     client::{self, AuthResult, DisconnectReason},
-    compression,
-    keys::{HashAlg, PublicKeyOrCertificate},
+    compression, kex,
+    keys::{Algorithm, HashAlg, PublicKeyOrCertificate},
     mac,
 };
 use tokio::{
@@ -23,7 +23,11 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{HostKey, HostKeyCheck, Identity, SshError, Target, host_key::Verdict, tail};
+use super::{
+    HostKey, HostKeyCheck, Identity, SshError, Target,
+    host_key::{self, Verdict},
+    tail,
+};
 
 /// A silent host gets a keepalive every 15 s; after three without an answer the connection is closed.
 const KEEPALIVE: Duration = Duration::from_secs(15);
@@ -39,6 +43,13 @@ const WINDOW: u32 = 256 * 1024;
 /// Messages (of 32 KiB at most) that wait for their channel's reader. Both channels of an operation are always read, so
 /// few are enough, and 100 connections stay small.
 const CHANNEL_BUFFER: usize = 8;
+
+/// Key exchanges of hosts that allow FIPS 140 alone, beside the usual ones.
+const ECDH: [kex::Name; 3] = [kex::ECDH_SHA2_NISTP256, kex::ECDH_SHA2_NISTP384, kex::ECDH_SHA2_NISTP521];
+
+const CIPHERS: [cipher::Name; 5] =
+    [cipher::AES_256_GCM, cipher::AES_128_GCM, cipher::AES_256_CTR, cipher::AES_192_CTR, cipher::AES_128_CTR];
+
 /// A server that proved its key and let the operator in.
 pub(super) struct LoggedIn {
     pub(super) handle: client::Handle<Client>,
@@ -152,17 +163,73 @@ impl client::Handler for Client {
         }
     }
 }
+
+/// The attempts to log in to a server, of which each asks for other types of host keys.
+pub(super) struct Attempts {
+    now: Vec<Algorithm>,
+    left: std::vec::IntoIter<Vec<Algorithm>>,
+    /// Error of the first attempt. It names the key that the server prefers.
+    first: Option<SshError>,
+}
+
+impl Attempts {
+    pub(super) fn of(target: &Target) -> Self {
+        let mut left = target.host_key.attempts().into_iter();
+        Self { now: left.next().unwrap_or_default(), left, first: None }
+    }
+
+    /// Algorithms of the present attempt.
+    pub(super) fn algorithms(&self) -> &[Algorithm] {
+        &self.now
+    }
+
+    /// Goes on to the next attempt if another key of the server may be the expected one.
+    ///
+    /// # Errors
+    /// The error that all attempts come to.
+    pub(super) fn fail(&mut self, error: SshError) -> Result<(), SshError> {
+        if !matches!(error, SshError::HostKeyMismatch { .. }) {
+            return Err(error);
+        }
+        let first = self.first.take().unwrap_or(error);
+        match self.left.next() {
+            Some(next) => {
+                (self.now, self.first) = (next, Some(first));
+                Ok(())
+            }
+            None => Err(first),
+        }
+    }
+}
+
+/// Dials and logs in.
+pub(super) async fn direct(target: &Target, deadline: Instant) -> Result<(LoggedIn, IpAddr), SshError> {
+    let mut attempts = Attempts::of(target);
+    loop {
+        let (stream, peer) = dial(target, deadline).await?;
+        match establish(target, stream, deadline, attempts.algorithms()).await {
+            Ok(logged_in) => return Ok((logged_in, peer)),
+            Err(error) => attempts.fail(error)?,
+        }
+    }
+}
+
 /// Everything after TCP.
-pub(super) async fn establish<S>(target: &Target, stream: S, deadline: Instant) -> Result<LoggedIn, SshError>
+pub(super) async fn establish<S>(
+    target: &Target,
+    stream: S,
+    deadline: Instant,
+    algorithms: &[Algorithm],
+) -> Result<LoggedIn, SshError>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let seen = Arc::<Seen>::default();
     let client = Client { address: target.address.clone(), check: target.host_key.clone(), seen: Arc::clone(&seen) };
-    let exchange = client::connect_stream(Arc::new(config(&target.host_key)), stream, client);
+    let exchange = client::connect_stream(Arc::new(config(algorithms.to_vec())), stream, client);
     let mut handle = within(target, deadline, "the SSH key exchange", exchange)
         .await?
-        .map_err(|end| handshake_error(target, end))?;
+        .map_err(|end| handshake_error(target, algorithms, end))?;
     let identity = within(target, deadline, "the SSH log-in", log_in(target, &mut handle, &seen)).await??;
     // Set before log-in can begin.
     let host_key = Seen::get(&seen.host_key).ok_or_else(|| disconnected(target, &seen))?;
@@ -171,14 +238,16 @@ where
 
 /// The OpenSSH of Windows Server 2019 and 2022 predates strict key exchange, without which ChaCha20-Poly1305 and
 /// encrypt-then-MAC modes are open to Terrapin (CVE-2023-48795): neither is offered. AES-GCM first; AES-CTR with a plain MAC for
-/// hosts that allow no other. No compression: it costs CPU, and a hostile peer may abuse it. No SHA-1 anywhere.
-fn config(check: &HostKeyCheck) -> client::Config {
+/// hosts that allow no other. No compression: it costs CPU, and a hostile peer may abuse it. No SHA-1 anywhere. The page
+/// `docs/guide/hosts.md` lists what is offered.
+fn config(host_keys: Vec<Algorithm>) -> client::Config {
     client::Config {
         window_size: WINDOW,
         channel_buffer_size: CHANNEL_BUFFER,
         preferred: Preferred {
-            key: Cow::Owned(check.algorithms()),
-            cipher: Cow::Borrowed(&[cipher::AES_256_GCM, cipher::AES_128_GCM, cipher::AES_256_CTR]),
+            kex: Preferred::DEFAULT.kex.iter().copied().chain(ECDH).collect(),
+            key: Cow::Owned(host_keys),
+            cipher: Cow::Borrowed(&CIPHERS),
             mac: Cow::Borrowed(&[mac::HMAC_SHA512, mac::HMAC_SHA256]),
             compression: Cow::Borrowed(&[compression::NONE]),
             ..Preferred::DEFAULT
@@ -259,18 +328,21 @@ fn disconnected(target: &Target, seen: &Seen) -> SshError {
     SshError::Disconnected { address: target.address.clone(), why }
 }
 
-fn handshake_error(target: &Target, end: End) -> SshError {
+fn handshake_error(target: &Target, algorithms: &[Algorithm], end: End) -> SshError {
     let address = target.address.clone();
     let expected = target.host_key.fingerprints();
+    let is_limited = algorithms.len() < host_key::all().len();
     match end {
         End::HostKey(error) => error,
         // Only the types of the known keys were asked for.
-        End::Protocol(russh::Error::NoCommonAlgo { kind: AlgorithmKind::Key, theirs, .. }) if !expected.is_empty() => {
+        End::Protocol(russh::Error::NoCommonAlgo { kind: AlgorithmKind::Key, theirs, .. })
+            if is_limited && !expected.is_empty() =>
+        {
             SshError::HostKeyMismatch {
                 host: None,
                 address,
                 expected,
-                offered: format!("only keys of type {}", names(&theirs)),
+                offered: format!("only keys of type {}", tail::excerpt(&names(&theirs))),
             }
         }
         End::Protocol(
@@ -281,8 +353,16 @@ fn handshake_error(target: &Target, end: End) -> SshError {
         },
         End::Protocol(error) => {
             let why = match &error {
-                russh::Error::NoCommonAlgo { kind, theirs, .. } => {
-                    format!("no common {kind:?} algorithm, the host has {}", names(theirs))
+                russh::Error::NoCommonAlgo { kind, ours, theirs } => {
+                    let what = match kind {
+                        AlgorithmKind::Kex => "KexAlgorithms",
+                        AlgorithmKind::Key => "HostKeyAlgorithms",
+                        AlgorithmKind::Cipher => "Ciphers",
+                        AlgorithmKind::Mac => "MACs",
+                        AlgorithmKind::Compression => "Compression",
+                    };
+                    let (ours, theirs) = (names(ours), tail::excerpt(&names(theirs)));
+                    format!("the host offers {what} {theirs}; allow one of {ours} in its sshd_config")
                 }
                 other => tail::excerpt(&other.to_string()),
             };
@@ -291,9 +371,10 @@ fn handshake_error(target: &Target, end: End) -> SshError {
     }
 }
 
-/// Algorithm names that a host sent.
-fn names(theirs: &[String]) -> String {
-    tail::excerpt(&theirs.join(", "))
+/// Names of algorithms, without those that only announce extensions.
+fn names(all: &[String]) -> String {
+    let is_extension = |name: &str| name.starts_with("ext-info-") || name.starts_with("kex-strict-");
+    all.iter().map(String::as_str).filter(|name| !is_extension(name)).collect::<Vec<_>>().join(", ")
 }
 
 /// Tries the keys in turn. A key that the host does not know is refused before anything is signed with it.
@@ -342,13 +423,12 @@ mod tests {
 
     #[test]
     fn nothing_is_offered_that_an_old_server_leaves_open_to_terrapin() {
-        let Preferred { kex, key, cipher, mac, compression, host_key_certificates } =
-            config(&HostKeyCheck::TrustOnFirstUse).preferred;
+        let Preferred { kex, key, cipher, mac, compression, host_key_certificates } = config(host_key::all()).preferred;
         let names = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
         let texts = |list: Vec<&str>| names(&list);
         assert_eq!(
             texts(cipher.iter().map(AsRef::as_ref).collect()),
-            ["aes256-gcm@openssh.com", "aes128-gcm@openssh.com", "aes256-ctr"]
+            ["aes256-gcm@openssh.com", "aes128-gcm@openssh.com", "aes256-ctr", "aes192-ctr", "aes128-ctr"]
         );
         assert_eq!(texts(mac.iter().map(AsRef::as_ref).collect()), ["hmac-sha2-512", "hmac-sha2-256"]);
         assert_eq!(texts(compression.iter().map(AsRef::as_ref).collect()), ["none"]);

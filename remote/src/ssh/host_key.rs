@@ -2,13 +2,14 @@
 
 use std::fmt;
 
+use api::text;
 use base64::{Engine, engine::general_purpose};
 use russh::keys::{Algorithm, HashAlg, PublicKey};
 use sha2::{Digest, Sha256};
 
 /// Why a text is not a host key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is not an SSH host key: {problem}; give \"ssh-ed25519 AAAA…\", its base64 part, or \"SHA256:…\"")]
+#[error("{} is not an SSH host key: {problem}; give \"ssh-ed25519 AAAA…\", its base64 part, or \"SHA256:…\"", text::quote(.text, 200))]
 pub struct HostKeyError {
     text: String,
     problem: &'static str,
@@ -29,7 +30,7 @@ impl HostKey {
     /// # Errors
     /// When `text` is empty, has no public key in base64, or names another type than that of the key.
     pub fn parse(text: &str) -> Result<Self, HostKeyError> {
-        let error = |problem| HostKeyError { text: super::tail::excerpt(text), problem };
+        let error = |problem| HostKeyError { text: text.to_owned(), problem };
         let mut words = text.split_ascii_whitespace();
         let (key_type, base64) = match (words.next(), words.next()) {
             (Some(key_type), Some(base64)) => (Some(key_type), base64),
@@ -113,7 +114,7 @@ impl HostKeyCheck {
             Some(bytes) if bytes.len() == 32 => {
                 Ok(Self::PinnedFingerprint(format!("SHA256:{}", digest.trim_end_matches('='))))
             }
-            _ => Err(HostKeyError { text: super::tail::excerpt(text), problem: "it is not the base64 of 32 bytes" }),
+            _ => Err(HostKeyError { text: text.to_owned(), problem: "it is not the base64 of 32 bytes" }),
         }
     }
 
@@ -147,18 +148,21 @@ impl HostKeyCheck {
         }
     }
 
-    /// The algorithms to ask the host for. Only those of known keys, so that a host that has several keys does not
-    /// seem to have changed when the order of preference does. Never RSA with SHA-1.
-    pub(super) fn algorithms(&self) -> Vec<Algorithm> {
-        let all = || {
-            let default = russh::Preferred::DEFAULT.key;
-            default.iter().filter(|a| **a != Algorithm::Rsa { hash: None }).cloned().collect::<Vec<_>>()
-        };
-        let of_known =
-            all().into_iter().filter(|algorithm| self.keys().iter().any(|key| key.key_type == type_of(algorithm)));
-        let of_known: Vec<_> = of_known.collect();
-        if of_known.is_empty() { all() } else { of_known }
+    /// The algorithms to ask the host for, one set for each attempt. Only those of known keys, so that a host that has several keys does
+    /// not seem to have changed when the order of preference does. The host shows its key of the first type in the set: if that is
+    /// another one, it is asked for each of the other types before it counts as changed. A fingerprint names no type.
+    pub(super) fn attempts(&self) -> Vec<Vec<Algorithm>> {
+        let is_known = |algorithm: &Algorithm| self.keys().iter().any(|key| key.key_type == type_of(algorithm));
+        let of_known: Vec<_> = all().into_iter().filter(is_known).collect();
+        let wanted = if of_known.is_empty() { all() } else { of_known };
+        let each = wanted.chunk_by(|one, other| type_of(one) == type_of(other)).map(<[_]>::to_vec);
+        std::iter::once(wanted.clone()).chain(each.skip(1)).collect()
     }
+}
+
+/// Every algorithm that is accepted, the preferred ones first. Never RSA with SHA-1.
+pub(super) fn all() -> Vec<Algorithm> {
+    russh::Preferred::DEFAULT.key.iter().filter(|a| **a != Algorithm::Rsa { hash: None }).cloned().collect()
 }
 
 /// The name of an algorithm's keys: RSA's differs from its signatures' names.

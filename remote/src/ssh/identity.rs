@@ -74,7 +74,9 @@ impl Identity {
         if pem.len() > MAX_PEM {
             return Err(unusable("it is larger than 64 KiB", None));
         }
-        let text = str::from_utf8(pem).map_err(|_| unusable("it is not PEM text (-----BEGIN …)", None))?;
+        let text = api::text::decode(pem)
+            .map_err(|_| unusable("it is not PEM text (-----BEGIN …): save it in UTF-8", None))?;
+        let text = Zeroizing::new(text.into_owned());
         // The parser wants the markers alone on their lines; Secrets made on Windows have carriage returns.
         let mut lines = Zeroizing::new(String::with_capacity(text.len() + 1));
         for line in text.lines().map(str::trim) {

@@ -13,7 +13,7 @@ use tokio::{
 
 use super::{
     HostKeyCheck, HostKeyError, Identity, SshError, Target,
-    handshake::{LoggedIn, dial, establish, in_turn, resolve, share},
+    handshake::{LoggedIn, direct, in_turn, resolve, share},
 };
 
 /// What waits in each direction between the two connections, in bytes: more than a host may send ahead on both channels of an
@@ -79,8 +79,7 @@ impl Tunnel {
     ) -> Result<(Self, DuplexStream, IpAddr), SshError> {
         let addresses = resolve(host, deadline).await?;
         let target = jump_host.target(host);
-        let (stream, _) = dial(&target, deadline).await.map_err(|error| of_jump_host(&target, error))?;
-        let logged_in = establish(&target, stream, deadline).await.map_err(|error| of_jump_host(&target, error))?;
+        let (logged_in, _) = direct(&target, deadline).await.map_err(|error| of_jump_host(&target, error))?;
         let tunnel = Self { logged_in, address: target.address };
         let mut failure = SshError::NameNotResolved { address: host.address.clone(), source: None };
         for (left, peer) in in_turn(addresses) {

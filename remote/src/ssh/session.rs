@@ -10,8 +10,12 @@ use tokio::time::timeout;
 use super::{
     Connection, SshError,
     sftp::{CHUNK, POSIX_RENAME, Sftp},
-    tail,
 };
+
+const NO_SUBSYSTEM: &str =
+    "it has no such subsystem: add the line \"Subsystem sftp sftp-server.exe\" to its sshd_config";
+const NOT_SFTP: &str = "what it starts instead does not speak SFTP: remove ForceCommand from its sshd_config, or correct the program after \
+                        \"Subsystem sftp\"";
 
 impl Connection {
     /// The one SFTP channel, opened at its first use.
@@ -20,10 +24,9 @@ impl Connection {
             .get_or_try_init(|| async {
                 match timeout(self.request_timeout, self.open_sftp()).await {
                     Ok(result) => result,
-                    Err(_) => Err(SshError::NotASftpServer {
-                        address: self.address().to_owned(),
-                        why: "the subsystem does not answer".to_owned(),
-                    }),
+                    Err(_) => {
+                        Err(SshError::NotASftpServer { address: self.address().to_owned(), why: NOT_SFTP.to_owned() })
+                    }
                 }
             })
             .await
@@ -37,22 +40,18 @@ impl Connection {
         loop {
             match channel.wait().await {
                 Some(ChannelMsg::Success) => break,
-                Some(ChannelMsg::Failure) => return Err(refused("it refuses the subsystem")),
+                Some(ChannelMsg::Failure) => return Err(refused(NO_SUBSYSTEM)),
                 None | Some(ChannelMsg::Close) if self.is_closed() => {
                     return Err(self.disconnected("while SFTP was being started"));
                 }
-                None | Some(ChannelMsg::Close) => return Err(refused("the subsystem ended at once")),
+                None | Some(ChannelMsg::Close) => return Err(refused(NOT_SFTP)),
                 Some(_) => {}
             }
         }
         let config = Config { request_timeout_secs: self.request_timeout.as_secs().max(1), ..Config::default() };
         let mut raw = RawSftpSession::new_with_config(channel.into_stream(), config);
-        let unusable = |error: Error| {
-            if self.is_closed() {
-                self.disconnected("while SFTP was being started")
-            } else {
-                refused(&tail::excerpt(&error.to_string()))
-            }
+        let unusable = |_: Error| {
+            if self.is_closed() { self.disconnected("while SFTP was being started") } else { refused(NOT_SFTP) }
         };
         let version = raw.init().await.map_err(unusable)?;
         let has = |name: &str, revision: &str| version.extensions.get(name).is_some_and(|r| r == revision);

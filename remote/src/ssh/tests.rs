@@ -217,6 +217,64 @@ async fn the_host_key_decides() {
 }
 
 #[tokio::test]
+async fn each_of_the_hosts_keys_may_be_the_declared_one() {
+    let decode = |pem| russh::keys::decode_secret_key(pem, None).unwrap();
+    let own = [decode(keys::RSA_PKCS1), decode(keys::ECDSA_SEC1), decode(keys::ECDSA_P521_PKCS8), ed25519(1)];
+    let running = Host { own_keys: own.to_vec(), forwards: forwards::Forwards::Asked, ..Host::default() }.start().await;
+    let stale = public(&ed25519(9));
+    for key in own.iter().map(public) {
+        for check in [
+            HostKeyCheck::pinned(&key.fingerprint()).unwrap(),
+            HostKeyCheck::Pinned(key.clone()),
+            HostKeyCheck::AnyOf(vec![stale.clone(), key.clone()]),
+        ] {
+            let target = Target { host_key: check.clone(), ..running.target() };
+            assert_eq!(Connection::connect(&target).await.unwrap().host_key(), &key, "{check:?}");
+            // The same behind a jump host, and for the jump host itself.
+            let login = identity(&ed25519(2));
+            let (address, port) = (running.address.ip().to_string(), running.address.port());
+            let jump_host = super::JumpHost::new(&address, port, "Administrator", login, &key.fingerprint()).unwrap();
+            let target = Target { jump_host: Some(jump_host), ..target };
+            assert_eq!(Connection::connect(&target).await.unwrap().host_key(), &key, "{check:?}");
+        }
+    }
+    let target = Target { host_key: HostKeyCheck::PinnedFingerprint(stale.fingerprint()), ..running.target() };
+    let text = refusal(&target).await.to_string();
+    let shown = format!("got {};", public(&ed25519(1)).fingerprint());
+    assert!(text.contains(&shown), "the key that the host prefers: {text}");
+}
+
+#[tokio::test]
+async fn hosts_with_the_lists_of_fips_are_reached() {
+    use russh::{Preferred, cipher, kex, mac};
+    let host = |kex: &[kex::Name], cipher: &[cipher::Name], mac: &[mac::Name]| Host {
+        own_keys: vec![russh::keys::decode_secret_key(keys::ECDSA_SEC1, None).unwrap()],
+        preferred: Preferred {
+            kex: kex.to_vec().into(),
+            cipher: cipher.to_vec().into(),
+            mac: mac.to_vec().into(),
+            ..Preferred::default()
+        },
+        ..Host::default()
+    };
+    for kex in [kex::ECDH_SHA2_NISTP256, kex::ECDH_SHA2_NISTP384, kex::ECDH_SHA2_NISTP521, kex::DH_G14_SHA256] {
+        for cipher in
+            [cipher::AES_256_GCM, cipher::AES_128_GCM, cipher::AES_256_CTR, cipher::AES_192_CTR, cipher::AES_128_CTR]
+        {
+            let running = host(&[kex], &[cipher], &[mac::HMAC_SHA256]).start().await;
+            connected(&running).await.close().await;
+        }
+    }
+    let running = host(&[kex::DH_G14_SHA1], &[cipher::AES_256_GCM], &[mac::HMAC_SHA256]).start().await;
+    let text = refusal(&running.target()).await.to_string();
+    assert!(text.contains("KexAlgorithms diffie-hellman-group14-sha1"), "{text}");
+    assert!(text.contains("ecdh-sha2-nistp256") && !text.contains("kex-strict"), "{text}");
+    let running = host(&[kex::CURVE25519], &[cipher::AES_256_CTR], &[mac::HMAC_SHA256_ETM]).start().await;
+    let text = refusal(&running.target()).await.to_string();
+    assert!(text.contains("MACs hmac-sha2-256-etm") && text.contains("one of hmac-sha2-512, hmac-sha2-256"), "{text}");
+}
+
+#[tokio::test]
 async fn a_host_that_cannot_be_reached_says_why() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let silent = Host::default().start().await;

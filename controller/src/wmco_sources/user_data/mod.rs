@@ -3,6 +3,8 @@
 //! The Secret is compared by the public key that it carries. Text with the key in force is left unchanged, whatever its
 //! author: a rewrite would not change running Machines, and tools that compare bytes would replace them all.
 
+use std::borrow::Cow;
+
 use api::{SecretKeyRef, names::MANAGER_ADAPTER, names::USER_DATA_SECRET};
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::{
@@ -57,11 +59,11 @@ pub(super) async fn lets_in(cx: &Context, namespace: &str, keys: &[SecretKeyRef]
     let secret = api.get_opt(USER_DATA_SECRET).await?;
     let Some(text) = secret.as_ref().and_then(text) else { return Ok(false) };
     let lines = cx.hosts.secrets.keys(keys).await.map(|(keys, _)| keys).unwrap_or_default();
-    Ok(lines.iter().any(|key| carries(text, &key.identity.authorized_key())))
+    Ok(lines.iter().any(|key| carries(&text, &key.identity.authorized_key())))
 }
 
-fn text(secret: &Secret) -> Option<&str> {
-    str::from_utf8(&secret.data.as_ref()?.get(KEY)?.0).ok()
+fn text(secret: &Secret) -> Option<Cow<'_, str>> {
+    api::text::decode(&secret.data.as_ref()?.get(KEY)?.0).ok()
 }
 
 /// Maintains the Secret in the namespaces that exist. Without the key it makes no change: the present content may be
@@ -101,7 +103,7 @@ async fn keep_in(cx: &Context, namespace: &str, public_key: &str) -> kube::Resul
     if let Some(before) = before.as_ref()
         && let Some(text) = text(before).filter(|text| carries(text, public_key))
     {
-        if lets_passwords_in(text) {
+        if lets_passwords_in(&text) {
             let note = "new Machines accept passwords over SSH, because this user data does not disable them; the operator leaves it unchanged, because it carries the key in force. Delete the Secret, and the operator writes it again; running Machines are not replaced";
             cx.events.say(before, EventReason::PasswordLogInAllowed, "KeepUserData", note);
         }

@@ -43,6 +43,7 @@ pub(crate) fn identity(key: &PrivateKey) -> Arc<Identity> {
 /// How the host behaves.
 pub(crate) struct Host {
     pub(crate) own_keys: Vec<PrivateKey>,
+    pub(crate) preferred: russh::Preferred,
     pub(crate) authorized: Vec<PublicKey>,
     pub(crate) listen: &'static str,
     /// Whether OpenSSH's posix-rename, limits and statvfs are offered.
@@ -62,6 +63,7 @@ impl Default for Host {
     fn default() -> Self {
         Self {
             own_keys: vec![ed25519(1)],
+            preferred: russh::Preferred::default(),
             authorized: vec![ed25519(2).public_key().clone()],
             listen: "127.0.0.1:0",
             extensions: true,
@@ -124,6 +126,7 @@ impl Host {
         let address = listener.local_addr().unwrap();
         let config = Arc::new(server::Config {
             keys: self.own_keys.clone(),
+            preferred: self.preferred.clone(),
             auth_rejection_time: Duration::ZERO,
             nodelay: true,
             ..server::Config::default()

@@ -11,8 +11,8 @@ const RSA_PKCS8: &str = include_str!("keys/rsa-pkcs8.pem");
 const RSA_PKCS8_ENCRYPTED: &str = include_str!("keys/rsa-pkcs8-encrypted.pem");
 const RSA_OPENSSH: &str = include_str!("keys/rsa-openssh.pem");
 const ED25519_ENCRYPTED: &str = include_str!("keys/ed25519-openssh-encrypted.pem");
-const ECDSA_SEC1: &str = include_str!("keys/ecdsa-sec1.pem");
-const ECDSA_P521_PKCS8: &str = include_str!("keys/ecdsa-p521-pkcs8.pem");
+pub(crate) const ECDSA_SEC1: &str = include_str!("keys/ecdsa-sec1.pem");
+pub(crate) const ECDSA_P521_PKCS8: &str = include_str!("keys/ecdsa-p521-pkcs8.pem");
 
 pub(crate) const ECDSA_PUBLIC: &str = "ecdsa-sha2-nistp256 AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBC4Z29yVENBbZknAo3vOMGm7w6klaPMd3fP10ygZwkfgra1MjXIimpA4yB+oxFN0ZDY8KmyRtRwa2CY/zURX6fE=";
 const ECDSA_FINGERPRINT: &str = "SHA256:WB6BK3eeDahvLvuTDnnMYTG54A26ldaqL4XWJ0q0EoA";
@@ -21,8 +21,10 @@ const ECDSA_FINGERPRINT: &str = "SHA256:WB6BK3eeDahvLvuTDnnMYTG54A26ldaqL4XWJ0q0
 fn private_keys_are_read_in_every_form() {
     let rsa = "30b28e182671ba3a42df160d27e24d00ec8bb350e896213ebf6cc85be70ed96e";
     let carriage_returns = format!("\r\n  {}", RSA_PKCS1.replace('\n', "\r\n"));
+    let with_mark = format!("\u{feff}{RSA_PKCS1}");
     for (pem, hash) in [
         (RSA_PKCS1, rsa),
+        (&*with_mark, rsa),
         (RSA_PKCS8, rsa),
         (RSA_OPENSSH, rsa),
         (&carriage_returns, rsa),
@@ -33,6 +35,8 @@ fn private_keys_are_read_in_every_form() {
         assert_eq!(identity.public_key_hash(), hash);
         assert_eq!(format!("{identity:?}"), format!("Identity({:?})", identity.fingerprint()));
     }
+    let utf16: Vec<u8> = with_mark.encode_utf16().flat_map(u16::to_le_bytes).collect();
+    assert_eq!(Identity::from_pem("a Secret", &utf16).unwrap().public_key_hash(), rsa);
     let ecdsa = Identity::from_pem("a Secret", ECDSA_SEC1.as_bytes()).unwrap();
     assert_eq!((ecdsa.authorized_key().as_str(), ecdsa.fingerprint().as_str()), (ECDSA_PUBLIC, ECDSA_FINGERPRINT));
 }

@@ -86,6 +86,25 @@ fn aliases_do_not_fill_the_memory() {
 }
 
 #[test]
+fn a_long_text_that_is_repeated_counts_by_its_length() {
+    let text = |length: usize| format!("a: &a {}\nb: [{}]\n", "x".repeat(length), ["*a"; 1000].join(","));
+    assert_eq!(check(&text(1000)), Ok(()));
+    assert!(check(&text(100_000)).unwrap_err().1.contains("more than 500000 values"));
+    // Other faults are for who reads it.
+    assert_eq!(check("a: !thing 1\na: [\n"), Ok(()));
+}
+
+#[test]
+fn one_document_as_json() {
+    let read = |text: &str| document(text).map(|node| node.to_json());
+    let json = serde_json::json!({"a": 1, "b": "1", "c": true, "d": null, "e": [1.5, "022"], "f": "0x1f"});
+    assert_eq!(read("a: 1\nb: '1'\nc: yes\nd: ~\ne: [1.5, 022]\nf: 0x1f\n"), Ok(json));
+    assert_eq!(read("# nothing\n"), Ok(Value::Null));
+    assert_eq!(read("a: 1\n---\nb: 2\n").unwrap_err(), (3, "a second document begins: remove it".to_owned()));
+    assert_eq!(read("a: 1\na: 2\n").unwrap_err().0, 2);
+}
+
+#[test]
 fn what_plain_text_means() {
     for (text, means) in [
         ("", Meaning::Null),

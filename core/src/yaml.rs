@@ -1,55 +1,76 @@
-//! YAML and JSON as a tree that knows its lines. Pure.
+//! YAML and JSON that others may write, as a tree that knows its lines. Pure.
 //!
-//! Aliases and merge keys are resolved here, and what they make of a file counts against the same limit as what stands in it: a
-//! few lines of nested aliases must not fill the memory.
+//! Aliases and merge keys are resolved here, and what they make of a text counts against the same limit as what stands in it: a
+//! few lines of nested aliases must not fill the memory. All YAML of others is read here, or at least [measured](check) before
+//! another parser reads it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use api::text;
 use granit_parser::{Event, Parser, ScalarStyle, Span, Tag};
+use serde_json::{Map, Value};
 
-/// Most values in a file, with those that aliases repeat. 5,000 hosts with every field have about 150,000.
+/// Most values in a text, with those that aliases repeat. 5,000 hosts with every field have about 150,000.
 const MAX_NODES: usize = 500_000;
-/// Deepest nesting. A host list needs 6.
-const MAX_DEPTH: usize = 32;
+/// Bytes of a text that count as one value, because aliases repeat long texts, too.
+const BYTES_OF_A_NODE: usize = 64;
+/// Deepest nesting. A host list needs 6, the schema of a CRD about 40.
+const MAX_DEPTH: usize = 64;
 
 /// A value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Node {
+pub struct Node {
     /// Line on which it begins, from 1.
     pub line: usize,
+    /// The value itself.
     pub kind: Kind,
 }
 
+/// A value without its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub enum Kind {
+    /// A text, a number, a boolean or null.
     Scalar {
+        /// Text without its quotes.
         text: String,
-        /// Without quotes, so it may have another type than text.
+        /// Written without quotes, so that it may have another type than text.
         is_plain: bool,
     },
+    /// A list.
     List(Vec<Node>),
+    /// An object, in the order in which it is written.
     Map(Vec<Member>),
 }
 
+/// A key with its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Member {
+pub struct Member {
+    /// The key.
     pub key: String,
+    /// Line of the key, from 1.
     pub line: usize,
+    /// The value.
     pub value: Node,
 }
 
-/// What text without quotes means.
+/// Type of a text without quotes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Meaning {
+pub enum Meaning {
+    /// Nothing.
     Null,
+    /// True or false.
     Bool,
+    /// A number.
     Int,
+    /// A number with a fraction.
     Float,
+    /// Text.
     Text,
 }
 
 impl Node {
-    pub(super) fn meaning(&self) -> Option<Meaning> {
+    /// Type of the value, unless it is a list or an object.
+    pub fn meaning(&self) -> Option<Meaning> {
         match &self.kind {
             Kind::Scalar { text, is_plain: true } => Some(meaning(text)),
             Kind::Scalar { .. } => Some(Meaning::Text),
@@ -57,26 +78,27 @@ impl Node {
         }
     }
 
-    pub(super) fn is_null(&self) -> bool {
+    /// Reports whether this is null, or nothing at all.
+    pub fn is_null(&self) -> bool {
         self.meaning() == Some(Meaning::Null)
     }
 
     /// The value of a key, if this has keys. Null is as good as nothing.
-    pub(super) fn get(&self, key: &str) -> Option<&Node> {
+    pub fn get(&self, key: &str) -> Option<&Node> {
         let Kind::Map(members) = &self.kind else { return None };
         members.iter().find(|m| m.key == key).map(|m| &m.value).filter(|n| !n.is_null())
     }
 
     /// The text, if this is a scalar.
-    pub(super) fn text(&self) -> Option<&str> {
+    pub fn text(&self) -> Option<&str> {
         match &self.kind {
             Kind::Scalar { text, .. } => Some(text),
             Kind::List(_) | Kind::Map(_) => None,
         }
     }
 
-    /// What this is, for people.
-    pub(super) fn what(&self) -> &'static str {
+    /// Name of the type, for people.
+    pub fn what(&self) -> &'static str {
         match (&self.kind, self.meaning()) {
             (Kind::List(_), _) => "a list",
             (Kind::Map(_), _) => "an object",
@@ -88,13 +110,35 @@ impl Node {
         }
     }
 
-    fn size(&self) -> usize {
-        1 + match &self.kind {
-            Kind::Scalar { .. } => 0,
-            Kind::List(items) => items.iter().map(Node::size).sum(),
-            Kind::Map(members) => members.iter().map(|m| 1 + m.value.size()).sum(),
+    /// The value as JSON. A number that JSON cannot have is text.
+    pub fn to_json(&self) -> Value {
+        match (&self.kind, self.meaning()) {
+            (Kind::List(items), _) => items.iter().map(Node::to_json).collect(),
+            (Kind::Map(members), _) => {
+                Value::Object(members.iter().map(|m| (m.key.clone(), m.value.to_json())).collect::<Map<_, _>>())
+            }
+            (Kind::Scalar { .. }, Some(Meaning::Null)) => Value::Null,
+            (Kind::Scalar { text, .. }, Some(Meaning::Bool)) => {
+                ["true", "yes", "on"].contains(&text.to_ascii_lowercase().as_str()).into()
+            }
+            (Kind::Scalar { text, .. }, Some(Meaning::Int | Meaning::Float)) => {
+                text.parse().map_or_else(|_| text.clone().into(), Value::Number)
+            }
+            (Kind::Scalar { text, .. }, _) => text.clone().into(),
         }
     }
+
+    fn size(&self) -> usize {
+        match &self.kind {
+            Kind::Scalar { text, .. } => size(text),
+            Kind::List(items) => 1 + items.iter().map(Node::size).sum::<usize>(),
+            Kind::Map(members) => 1 + members.iter().map(|m| size(&m.key) + m.value.size()).sum::<usize>(),
+        }
+    }
+}
+
+fn size(text: &str) -> usize {
+    1 + text.len() / BYTES_OF_A_NODE
 }
 
 /// As the core schema of YAML 1.2 has it, with the words that were booleans before: what Kubernetes reads still takes them so.
@@ -120,11 +164,42 @@ fn meaning(text: &str) -> Meaning {
     }
 }
 
-/// A line, and what is wrong on it.
-pub(super) type Fault = (usize, String);
+/// A line, and the fault on it.
+pub type Fault = (usize, String);
 
-/// The documents of a file, as far as they can be read, and what is wrong with them.
-pub(super) fn documents(text: &str) -> (Vec<Node>, Vec<Fault>) {
+/// The documents of a text, as far as they can be read, and all faults.
+pub fn documents(text: &str) -> (Vec<Node>, Vec<Fault>) {
+    let (Builder { documents, faults, .. }, _) = build(text);
+    (documents, faults)
+}
+
+/// The only document of a text. An empty text is null.
+///
+/// # Errors
+/// When the text has a fault, or more than one document.
+pub fn document(text: &str) -> Result<Node, Fault> {
+    let (documents, faults) = documents(text);
+    let mut documents = documents.into_iter();
+    match (faults.into_iter().next(), documents.next(), documents.next()) {
+        (Some(fault), ..) => Err(fault),
+        (None, _, Some(second)) => Err((second.line, "a second document begins: remove it".into())),
+        (None, first, None) => {
+            Ok(first.unwrap_or(Node { line: 1, kind: Kind::Scalar { text: String::new(), is_plain: true } }))
+        }
+    }
+}
+
+/// Measures a text that another parser is to read.
+///
+/// # Errors
+/// When the text is larger than [`documents`] would read.
+pub fn check(text: &str) -> Result<(), Fault> {
+    let (mut builder, is_too_large) = build(text);
+    builder.faults.pop().filter(|_| is_too_large).map_or(Ok(()), Err)
+}
+
+/// Also reports whether the text is too large; then that is the last fault.
+fn build(text: &str) -> (Builder, bool) {
     let mut options = granit_parser::options! { flow_nesting_limit: MAX_DEPTH, block_nesting_limit: MAX_DEPTH };
     options.set_emit_comments(false);
     let mut builder = Builder::default();
@@ -144,10 +219,10 @@ pub(super) fn documents(text: &str) -> (Vec<Node>, Vec<Fault>) {
                 line,
                 format!("the file has more than {MAX_NODES} values: split it, or repeat less by aliases"),
             ));
-            break;
+            return (builder, true);
         }
     }
-    (builder.documents, builder.faults)
+    (builder, false)
 }
 
 fn syntax(text: &str, line: usize, problem: &str) -> String {
@@ -156,7 +231,7 @@ fn syntax(text: &str, line: usize, problem: &str) -> String {
     if indent.contains('\t') {
         return "a tab cannot indent in YAML: use spaces".into();
     }
-    format!("no YAML: {}", super::excerpt(problem))
+    format!("no YAML: {}", text::line(problem, 80))
 }
 
 /// A list or an object that has begun.
@@ -233,7 +308,10 @@ impl Builder {
 
     /// A value is complete: it is an item, a key, the value of a key, or a document.
     fn done(&mut self, node: Node, anchor: usize) {
-        self.nodes += 1;
+        self.nodes += match &node.kind {
+            Kind::Scalar { text, .. } => size(text),
+            Kind::List(_) | Kind::Map(_) => 1,
+        };
         if anchor != 0 {
             self.nodes += node.size();
             self.anchors.insert(anchor, node.clone());
@@ -251,7 +329,7 @@ impl Builder {
                 },
                 Some((key, _)) if key == "<<" => merged.push(node),
                 Some((key, line)) if !seen.insert(key.clone()) => {
-                    self.faults.push((line, format!("duplicate {}: remove one", super::field(&key))));
+                    self.faults.push((line, format!("duplicate `{}`: remove one", text::escape(&key, 80))));
                 }
                 Some((key, line)) => members.push(Member { key, line, value: node }),
             },
@@ -278,5 +356,5 @@ impl Builder {
 }
 
 #[cfg(test)]
-#[path = "tree_tests.rs"]
+#[path = "yaml_tests.rs"]
 mod tests;
