@@ -139,10 +139,10 @@ async fn goes_back(control_plane: &ControlPlane, client: &Client) -> Result<()> 
     pools.patch("kept", &PatchParams::default(), &newer).await?;
     let folder = tempfile::tempdir()?;
     let before = copied("deploy/chart/windows-node-pools", folder.path())?;
-    let file = before.join("templates/crd-windowsnodepools.yaml");
+    let file = before.join("files/crds/windowsnodepools.json");
     let crd = std::fs::read_to_string(&file)?;
-    ensure!(crd.contains("prePull:"), "the chart has no such field");
-    std::fs::write(&file, crd.replace("prePull:", "gone:"))?;
+    ensure!(crd.contains("\"prePull\":"), "the chart has no such field");
+    std::fs::write(&file, crd.replace("\"prePull\":", "\"gone\":"))?;
     let before = before.to_str().context("path is not UTF-8")?;
     let back = ["upgrade", RELEASE, before, "--reset-then-reuse-values", "--set", "crds.enabled=false"];
     helm(control_plane, &back).await?.map_err(anyhow::Error::msg)?;

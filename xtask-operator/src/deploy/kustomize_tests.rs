@@ -197,7 +197,7 @@ fn the_page_of_ports_has_the_ports_of_the_pod() {
         .filter(|row| row.starts_with(|c: char| c.is_ascii_digit()))
         .collect();
     shown.sort();
-    let objects = super::objects(&super::Site::default());
+    let objects = super::objects().unwrap();
     let of_kind = |kind: &str| objects.iter().find(|object| object.kind() == kind).unwrap().value.clone();
     let deployment = of_kind("Deployment");
     let ports = deployment["spec"]["template"]["spec"]["containers"][0]["ports"].as_array().unwrap();
