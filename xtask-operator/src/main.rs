@@ -8,6 +8,7 @@ mod r#gen;
 mod image;
 mod payload;
 mod rights;
+mod yaml;
 
 use clap::{Parser, Subcommand};
 

@@ -72,7 +72,7 @@ fn kept_by(managed_by: &str, text: &str) -> String {
 pub(super) fn crds() -> Result<BTreeMap<String, String>> {
     let file = |crd: CustomResourceDefinition| {
         let mut value = serde_yaml::to_value(&crd)?;
-        crate::r#gen::tidy(&mut value);
+        crate::yaml::tidy(&mut value);
         let path = format!("{FOLDER}/files/crds/{}.json", crd.spec.names.plural);
         Ok((path, serde_json::to_string(&value)? + "\n"))
     };

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use api::names::DEFAULT_NAMESPACE;
-use clap::CommandFactory as _;
+use clap::{CommandFactory as _, Parser as _};
 use controller::args::Run;
 use serde_json::{Map, Value, json};
 use testbed::{binaries, registry::Registry};
@@ -114,11 +114,15 @@ pub(super) fn assert_same(form: &str, rendered: &Objects, expected: &Objects) {
 
 /// What Helm renders, or its error.
 fn helm(values: &[&str]) -> Result<String, String> {
+    helm_with(&values.iter().flat_map(|value| ["--set", value]).collect::<Vec<_>>())
+}
+
+fn helm_with(args: &[&str]) -> Result<String, String> {
     let mut helm = std::process::Command::new(binaries::helm().unwrap());
     let version = binaries::KUBERNETES_VERSION;
     helm.args(["template", "a-release", "--namespace", DEFAULT_NAMESPACE, "--kube-version", version]);
     helm.arg(devenv::workspace_root().join(chart::FOLDER));
-    helm.args(values.iter().flat_map(|value| ["--set", value]));
+    helm.args(args);
     let output = helm.output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
@@ -139,6 +143,12 @@ fn a_chart_in_a_registry_is_the_same() {
     let (archive, charts) =
         (format!("windows-node-pools-{VERSION}.tgz"), format!("oci://{}/charts", registry.address()));
     run(&["package", chart.to_str().unwrap()]);
+    let of_build = format!("{VERSION}+git.abc");
+    run(&["package", chart.to_str().unwrap(), "--version", &of_build]);
+    let of_build = format!("windows-node-pools-{of_build}.tgz");
+    let rendered = run(&["template", "a-release", &of_build, "--kube-version", binaries::KUBERNETES_VERSION]);
+    let label = format!("windows-node-pools-{VERSION}_git.abc");
+    assert!(read(&rendered).values().all(|object| object["metadata"]["labels"]["helm.sh/chart"] == label.as_str()));
     run(&["push", &archive, &charts, "--plain-http"]);
     let (pushed, version) = (format!("{charts}/windows-node-pools"), binaries::KUBERNETES_VERSION);
     let namespace = ["--namespace", DEFAULT_NAMESPACE, "--kube-version", version];
@@ -440,6 +450,32 @@ fn a_value_takes_objects_out() {
     assert!(crds.clone().count() == 2 && crds.into_iter().all(|(_, crd)| crd["metadata"]["annotations"].is_null()));
 }
 
+/// What the operator refuses when it starts, Helm refuses before.
+#[test]
+fn the_chart_has_the_bounds_of_the_operator() {
+    for (key, argument, values) in [
+        ("leaseDuration", "--lease-duration", ["999ms", "1s", "600", "601s", "10m", "11m", "1h"].as_slice()),
+        (
+            "wicdCertificateLifetime",
+            "--wicd-certificate-lifetime",
+            &["9m", "599", "10m", "600s", "168h", "169h", "10081m"],
+        ),
+        ("backoffMax", "--backoff-max", &["0", "5x", "s", "8784h", "8785h", "31622401"]),
+        ("vxlanPort", "--vxlan-port", &["0", "1", "65535", "65536"]),
+        ("maxConnections", "--max-connections", &["0", "1", "100"]),
+        ("maxDisruptions", "--max-disruptions", &["0", "4294967295", "4294967296"]),
+        ("logFormat", "--log-format", &["json", "xml"]),
+    ] {
+        for value in values {
+            let of_operator = Run::try_parse_from(["run", argument, value]).is_ok();
+            let is_number = key.starts_with("max") || key.ends_with("Port");
+            let set = if is_number { "--set" } else { "--set-string" };
+            let of_helm = helm_with(&[set, &format!("operator.{key}={value}")]);
+            assert_eq!(of_helm.is_ok(), of_operator, "operator.{key}={value}: {of_helm:?}");
+        }
+    }
+}
+
 #[test]
 fn a_wrong_value_is_refused_with_its_name() {
     for (value, part) in [
@@ -454,6 +490,12 @@ fn a_wrong_value_is_refused_with_its_name() {
         ("platform=vanilla", "/platform"),
         ("guards.action=Ignore", "/guards/action"),
         ("operator.payload=/payload,payload.image=a", "operator.payload and payload.image are both set"),
+        ("crds.enabled=false,crds.keep=false", "crds.keep=true"),
+        ("commonLabels.app\\.kubernetes\\.io/name=a", "/commonLabels"),
+        ("podLabels.app\\.kubernetes\\.io/name=a", "/podLabels"),
+        ("operator.apiServer=x:6443", "/operator/apiServer"),
+        ("operator.apiServer=ftp://x", "/operator/apiServer"),
+        ("operator.serviceCidr=banana", "/operator/serviceCidr"),
         ("monitoring.runbookBaseUrl=docs/runbooks", "/monitoring/runbookBaseUrl"),
         ("monitoring.runbookBaseUrl=https://wiki.example.com/", "/monitoring/runbookBaseUrl"),
     ] {

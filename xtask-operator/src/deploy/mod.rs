@@ -69,7 +69,7 @@ pub(crate) fn files() -> Result<BTreeMap<String, String>> {
 
 /// A generated file with one object.
 fn plain(value: &impl Serialize) -> Result<String> {
-    Ok(format!("{HEADER}{}", crate::r#gen::yaml(value)?))
+    Ok(format!("{HEADER}{}", crate::yaml::text(value)?))
 }
 
 #[cfg(test)]

@@ -49,8 +49,8 @@ pub(crate) fn manifest(platform: Platform, image: &str, payload_image: Option<&s
     }
     let (key, value) = platform.of_namespace();
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": DEFAULT_NAMESPACE, "labels": {key: value}}});
-    let mut documents = super::crds(tool).iter().map(crate::r#gen::yaml).collect::<Result<Vec<_>>>()?;
-    documents.push(crate::r#gen::yaml(&namespace)?);
+    let mut documents = super::crds(tool).iter().map(crate::yaml::text).collect::<Result<Vec<_>>>()?;
+    documents.push(crate::yaml::text(&namespace)?);
     documents.extend(chart::render(tool, values)?.into_iter().map(|object| object.text));
     Ok(format!("{HEADER}{}", documents.join("---\n")))
 }
