@@ -24,9 +24,10 @@ macro_rules! policy {
 /// Those that hold wicd.
 const OF_WICD: &str = policy!("policies/wicd");
 /// Those that limit the operator and other clients.
-const OTHERS: [&str; 5] = [
+const OTHERS: [&str; 6] = [
     policy!("policies/instances"),
     policy!("policies/services"),
+    policy!("policies/root-ca"),
     policy!("policies/operator-rbac"),
     policy!("policies/operator-nodes"),
     policy!("policies/operator-approvals"),
