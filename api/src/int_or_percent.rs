@@ -84,11 +84,12 @@ impl JsonSchema for IntOrPercent {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        // In a list Kubernetes 1.33 allows no longer regular expression: it takes such a text to be as long as a whole request.
         json_schema!({
             "x-kubernetes-int-or-string": true,
             "maxLength": 4,
             "x-kubernetes-validations": [{
-                "rule": "type(self) == int ? self >= 1 : self.matches('^(100|[1-9][0-9]?)%$')",
+                "rule": "type(self) == int ? self >= 1 : self == '100%' || !self.startsWith('0') && self.matches(r'^\\d\\d?%$')",
                 "message": "must be a whole number of at least 1, or a percentage from \"1%\" to \"100%\""
             }]
         })

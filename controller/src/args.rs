@@ -283,8 +283,8 @@ pub struct Run {
     #[arg(long, env = "WINDOWS_NODE_POOLS_KUBELET_CONFIG_PATCH")]
     pub kubelet_config_patch: Option<PathBuf>,
     /// Maximum number of concurrent SSH operations on hosts, over all pools. The connection to a jump host counts with that
-    /// to its host. One pool takes at most nine for each that is free, and each pool can have one.
-    #[arg(long, env = "WINDOWS_NODE_POOLS_MAX_CONNECTIONS", default_value_t = 100)]
+    /// to its host. One pool takes at most nine for each that is free, and each pool can have one. At least 1.
+    #[arg(long, env = "WINDOWS_NODE_POOLS_MAX_CONNECTIONS", default_value_t = 100, value_parser = at_least_one)]
     pub max_connections: usize,
     /// Maximum number of nodes that are disrupted at once, over all pools. If not set, only the limits of the pools
     /// apply, and pools with nodes that WMCO has made and this operator has not updated yet take turns.
@@ -626,6 +626,15 @@ fn duration(text: &str) -> Result<Duration, String> {
         .filter(|s| *s <= longest)
         .map(Duration::from_secs)
         .ok_or_else(|| format!("{text:?} is longer than a year"))
+}
+
+/// Number of which none would be no limit but a standstill.
+fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("0 lets nothing begin: set at least 1".into()),
+        Ok(number) => Ok(number),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// Life of a certificate of wicd. Of one that is longer the operator would deny every request, and of one that is shorter the API server.

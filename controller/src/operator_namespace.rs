@@ -102,9 +102,16 @@ impl OperatorNamespace {
             Found::Elsewhere => {
                 format!("the operator's Deployment is in the namespace {name}, which is the one that is used")
             }
-            Found::Nowhere | Found::Several(_) | Found::NotListed(_) => {
-                format!("no Deployment of the operator was found, so that the namespace {name} is the one that is used")
+            Found::Nowhere => {
+                format!("no namespace has a Deployment of the operator, so that {name} is the one that is used")
             }
+            Found::Several(namespaces) => format!(
+                "{} namespaces have a Deployment of the operator, and {name} is not one of them: name one with --namespace",
+                namespaces.len()
+            ),
+            Found::NotListed(_) => format!(
+                "the operator is expected in the namespace {name}; Deployments of all namespaces cannot be listed with this account"
+            ),
         }
     }
 
@@ -148,12 +155,12 @@ mod tests {
             (Ok(vec![DEFAULT_NAMESPACE]), DEFAULT_NAMESPACE, "expected in", "get pods"),
             (Ok(vec![DEFAULT_NAMESPACE, "a"]), DEFAULT_NAMESPACE, "expected in", "get pods"),
             (Ok(vec!["a"]), "a", "Deployment is in the namespace a", "kubectl -n a get pods"),
-            (Ok(vec!["a", "b"]), DEFAULT_NAMESPACE, "no Deployment", "--namespace: a, b"),
-            (Ok(vec![]), DEFAULT_NAMESPACE, "no Deployment", "install it"),
+            (Ok(vec!["a", "b"]), DEFAULT_NAMESPACE, "2 namespaces have", "--namespace: a, b"),
+            (Ok(vec![]), DEFAULT_NAMESPACE, "no namespace has", "install it"),
             (
                 Err("not allowed"),
                 DEFAULT_NAMESPACE,
-                "no Deployment",
+                "cannot be listed",
                 "(not allowed): if the operator is in another one, name it with --namespace",
             ),
         ] {

@@ -29,21 +29,11 @@ use crate::wicd_policy::{self, Guard, Observed, Seen, Shipped};
 pub const MARKER: &str = "windows-node-pools-release";
 /// Its key.
 const RELEASE: &str = "policies";
-/// The files below `deploy/` whose texts name a release, in the order of their texts.
-pub const FILES: [&str; 7] = [
-    "base/admission-wicd.yaml",
-    "base/admission-instances.yaml",
-    "base/admission-services.yaml",
-    "base/admission-operator.yaml",
-    "base/admission-operator-nodes.yaml",
-    "base/admission-operator-approvals.yaml",
-    "olm/lasting-policies.yaml",
-];
 /// Characters of a hash.
 const HASH: usize = 12;
 
 /// The name of a release by the texts of its policies: two with the same version and other policies have different names.
-pub fn release_of<'a>(version: &str, texts: impl Iterator<Item = &'a str>) -> String {
+fn release_of<'a>(version: &str, texts: impl Iterator<Item = &'a str>) -> String {
     let mut hash = Sha256::new();
     for text in texts {
         hash.update(text.len().to_le_bytes());
@@ -96,7 +86,9 @@ fn by_hash(mut guard: Shipped) -> Shipped {
     guard.policy.metadata.name = Some(name.clone());
     guard.binding.metadata.name = Some(name);
     for metadata in [&mut guard.policy.metadata, &mut guard.binding.metadata] {
-        metadata.labels.get_or_insert_default().insert(api::names::MANAGED_BY.into(), api::names::COMPONENT.into());
+        let labels = metadata.labels.get_or_insert_default();
+        labels.insert(api::names::MANAGED_BY.into(), api::names::COMPONENT.into());
+        labels.insert("app.kubernetes.io/version".into(), crate::args::version().into());
     }
     guard
 }

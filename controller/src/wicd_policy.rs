@@ -1,7 +1,7 @@
 //! Whether the admission policies are in force as they ship with this binary.
 //!
 //! Those that hold wicd decide over its rights. One role for all hosts lets every wicd patch every Node. What keeps each to its own Node are the `ValidatingAdmissionPolicies` of
-//! `deploy/base/admission-wicd.yaml`, so that role is bound only while the API server has exactly these, with bindings that deny.
+//! `deploy/base/policies.yaml`, so that role is bound only while the API server has exactly these, with bindings that deny.
 
 use api::names::{COMPONENT, DEFAULT_NAMESPACE};
 use k8s_openapi::{
@@ -15,15 +15,22 @@ use kube::ResourceExt as _;
 use serde::{Deserialize as _, de::DeserializeOwned};
 use serde_json::Value;
 
+macro_rules! policy {
+    ($name:literal) => {
+        include_str!(concat!("../../deploy/chart/windows-node-pools/files/", $name, ".yaml"))
+    };
+}
+
 /// Those that hold wicd.
-const OF_WICD: &str = include_str!("../../deploy/base/admission-wicd.yaml");
+const OF_WICD: &str = policy!("policies/wicd");
 /// Those that limit the operator and other clients.
-const OTHERS: [&str; 5] = [
-    include_str!("../../deploy/base/admission-instances.yaml"),
-    include_str!("../../deploy/base/admission-services.yaml"),
-    include_str!("../../deploy/base/admission-operator.yaml"),
-    include_str!("../../deploy/base/admission-operator-nodes.yaml"),
-    include_str!("../../deploy/base/admission-operator-approvals.yaml"),
+const OTHERS: [&str; 6] = [
+    policy!("policies/instances"),
+    policy!("policies/services"),
+    policy!("policies/root-ca"),
+    policy!("policies/operator-rbac"),
+    policy!("policies/operator-nodes"),
+    policy!("policies/operator-approvals"),
 ];
 /// Those of an operator that creates its policies itself, which hold in all releases.
 const LASTING: &str = include_str!("../../deploy/olm/lasting-policies.yaml");

@@ -6,6 +6,7 @@
 
 mod argocd;
 mod crane;
+mod crdbudget;
 mod helm;
 mod hostkubelet;
 mod hoststoml;
@@ -25,6 +26,7 @@ use sha2::{Digest as _, Sha256};
 
 pub use argocd::run_lua;
 pub use crane::crane;
+pub use crdbudget::{ApiServer, crdbudget};
 pub use devenv::{cache_dir, forget_caller};
 pub(crate) use devenv::{find, with_progress, workspace_root};
 pub use helm::helm;

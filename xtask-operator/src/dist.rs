@@ -106,7 +106,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         write(&out, "olm/catalog/catalog.yaml", &deploy::catalog(&release, bundle_image)?)?;
     }
     if let Some(catalog_image) = &args.catalog_image {
-        write(&out, "olm/catalogsource.yaml", deploy::catalog_source(catalog_image))?;
+        write(&out, "olm/catalogsource.yaml", deploy::catalog_source(catalog_image)?)?;
     }
     if let Some(url) = &args.plugin_url {
         let archives =

@@ -9,6 +9,7 @@ mod image;
 mod payload;
 mod rights;
 mod sign;
+mod yaml;
 
 use clap::{Parser, Subcommand};
 

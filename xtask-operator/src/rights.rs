@@ -12,7 +12,7 @@ use k8s_openapi::api::rbac::v1::PolicyRule;
 use serde::Deserialize;
 use testbed::deployment::{OPERATOR, PROBES};
 
-use crate::deploy::{self, Site};
+use crate::deploy;
 
 /// The files of the operator's roles. Those for its hosts' daemons are not the operator's.
 const ROLES: [&str; 5] = [
@@ -122,9 +122,8 @@ impl fmt::Display for Right {
 /// The rights of the operator's roles.
 fn rights() -> Result<Vec<Right>> {
     let mut rights = Vec::new();
-    let site = Site::default();
-    for object in deploy::objects(&site).into_iter().chain(deploy::under_olm(&site)) {
-        if ROLES.contains(&object.file) && ["Role", "ClusterRole"].contains(&object.kind()) {
+    for object in deploy::objects()?.into_iter().chain(deploy::under_olm()?) {
+        if ROLES.contains(&object.file.as_str()) && ["Role", "ClusterRole"].contains(&object.kind()) {
             let namespace = object.value["metadata"]["namespace"].as_str().map(str::to_owned);
             let rules: Vec<PolicyRule> = serde_json::from_value(object.value["rules"].clone())?;
             rights.extend(rules.iter().flat_map(|rule| rights_of(rule, namespace.as_ref())));

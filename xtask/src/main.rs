@@ -52,7 +52,7 @@ enum Task {
     #[command(disable_help_flag = true)]
     Image(Forwarded),
     Links(links::Args),
-    /// Writes crds/, examples/, deploy/, the reference pages and the schema of host lists from the code of api/, controller/ and xtask-operator/src/deploy.
+    /// Writes crds/, examples/, the reference pages and the schema of host lists from the code of api/ and controller/, and the files of kustomize and OLM from the Helm chart.
     #[command(disable_help_flag = true)]
     Gen(Forwarded),
     Modules(modules::Args),

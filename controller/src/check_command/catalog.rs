@@ -82,7 +82,7 @@ pub const CHECKS: &[Check] = &[
     ),
     installation(
         "version",
-        "The API server is of a version that the operator can work with and that is tested.",
+        "The API server is of a version that the operator can work with and that is supported.",
         "versions.md",
     ),
     installation(
@@ -120,7 +120,11 @@ pub const CHECKS: &[Check] = &[
         "With --pre: you may create what is installed, and hold what the operator is given.",
         "rights.md",
     ),
-    installation("network", "With --pre: pods on Windows can have a network.", "../guide/networks.md"),
+    installation(
+        "network",
+        "With --pre: nothing that the cluster says of its network speaks against pods on Windows. Networks other than those of OpenShift say nothing.",
+        "../guide/networks.md",
+    ),
     host(
         "login",
         "The host accepts the private key, and shows the host key that was named.",
@@ -168,7 +172,7 @@ pub const CHECKS: &[Check] = &[
     ),
     takeover("package", "Nothing is there that starts it again.", "../guide/from-wmco.md#2-stop-wmco"),
     takeover("idle", "It changes no node.", "../guide/from-wmco.md#1-before-you-begin"),
-    takeover("version", "The API server is of a version that is tested.", "versions.md"),
+    takeover("version", "The API server is of a version that is supported.", "versions.md"),
     takeover("exporter-certificate", "There is a certificate for windows_exporter.", "../guide/metrics.md"),
     takeover("key", "The Secret with the private key can be read.", "../guide/from-wmco.md#1-before-you-begin"),
     takeover(

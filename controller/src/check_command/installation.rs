@@ -277,7 +277,7 @@ impl Check {
     }
 }
 
-/// Whether the API server is of a version that is tested.
+/// Reports whether the API server is of a version that is supported.
 pub(super) async fn version(client: &Client) -> Row {
     let found = match client.apiserver_version().await {
         Ok(v) => match cluster::lacks_policies(&v.major, &v.minor) {
@@ -288,7 +288,7 @@ pub(super) async fn version(client: &Client) -> Row {
         },
         Err(error) => Some(Fault::not_readable("the version of the API server", &error)),
     };
-    Row::of("version", found.as_slice(), "the API server is of a version that is tested")
+    Row::of("version", found.as_slice(), "the API server is of a version that is supported")
 }
 
 /// Whether WMCO works here.

@@ -269,7 +269,7 @@ impl Check {
                 .map(|(reason, message)| Obstacle::Version { reason, message }),
             Err(error) => Some(Obstacle::not_readable("the version of the API server", &error)),
         };
-        Row::of("version", found.as_slice(), "the API server is of a version that is tested")
+        Row::of("version", found.as_slice(), "the API server is of a version that is supported")
     }
 
     async fn certificate(&self) -> Row {

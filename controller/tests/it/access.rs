@@ -9,7 +9,7 @@ use k8s_openapi::api::{
     admissionregistration::v1::ValidatingAdmissionPolicyBinding,
     certificates::v1::CertificateSigningRequest,
     coordination::v1::Lease,
-    core::v1::{ConfigMap, Node, Pod, Secret},
+    core::v1::{ConfigMap, Namespace, Node, Pod, Secret},
     events::v1::Event,
     rbac::v1::{ClusterRole, ClusterRoleBinding, Role},
 };
@@ -288,6 +288,59 @@ async fn instances_are_the_operators_to_write() -> Result<()> {
     pools.delete("access-status", &DeleteParams::default()).await?;
     instances.delete("inst-1", &DeleteParams::default()).await?;
     Ok(())
+}
+
+/// Labels say whose an instance is, and the finalizer that its host must still be deconfigured.
+#[tokio::test]
+async fn metadata_of_instances_is_the_operators_to_write() -> Result<()> {
+    let control_plane = shared().await?;
+    let (admin, operator) = (control_plane.client().await?, operator(control_plane).await?);
+    let collector = "system:serviceaccount:kube-system:generic-garbage-collector";
+    let rules = json!([{"apiGroups": [api::names::GROUP], "resources": ["windowsinstances"], "verbs": ["*"]}]);
+    create::<ClusterRole>(&admin, json!({"metadata": {"name": "it-instances"}, "rules": rules})).await?;
+    let group = "rbac.authorization.k8s.io";
+    let subjects = ["bob", collector].map(|name| json!({"apiGroup": group, "kind": "User", "name": name}));
+    let role = json!({"apiGroup": group, "kind": "ClusterRole", "name": "it-instances"});
+    let binding = json!({"metadata": {"name": "it-instances"}, "subjects": subjects, "roleRef": role});
+    create::<ClusterRoleBinding>(&admin, binding).await?;
+    let api = |client: Client| Api::<WindowsInstance>::all(client);
+    let bob = api(control_plane.client_as("bob", &[]).await?);
+    let collector = api(control_plane.client_as(collector, &[]).await?);
+    eventually(|| async { bob.list(&ListParams::default()).await.is_ok() }).await?;
+
+    let owner = Api::<Namespace>::all(admin.clone()).get("default").await?.metadata.uid;
+    let owner = json!([{"apiVersion": "v1", "kind": "Namespace", "name": "default", "uid": owner}]);
+    let mut object = instance("inst-meta");
+    object["metadata"]["labels"] = json!({api::names::key::POOL: "a"});
+    object["metadata"]["finalizers"] = json!(["example.com/host"]);
+    object["metadata"]["ownerReferences"] = owner.clone();
+    eventually(|| async { create::<WindowsInstance>(&operator, object.clone()).await.is_ok() }).await?;
+    let label = json!({"labels": {api::names::key::POOL: "b"}});
+    for (who, metadata, allowed) in [
+        (&bob, label.clone(), false),
+        (&bob, json!({"labels": {"mine": "x"}}), false),
+        (&bob, json!({"finalizers": null}), false),
+        (&bob, json!({"finalizers": ["example.com/host", "example.com/mine"]}), false),
+        (&bob, json!({"ownerReferences": null}), false),
+        (&bob, json!({"annotations": {api::names::key::RETRY: "1"}}), true),
+        (&collector, json!({"ownerReferences": null}), true),
+        (&api(operator.clone()), json!({"ownerReferences": owner}), true),
+        (&api(operator.clone()), label, true),
+    ] {
+        let result = merge(who, "inst-meta", json!({"metadata": metadata})).await;
+        if allowed {
+            result?;
+        } else {
+            refused(result, "labels, owners and finalizers of a WindowsInstance are written by the operator alone");
+        }
+    }
+    // A person may delete one, also in the foreground, and who may change the policy may let it go.
+    bob.delete("inst-meta", &DeleteParams::foreground()).await?;
+    refused(merge(&bob, "inst-meta", json!({"metadata": {"finalizers": null}})).await, "finalizers");
+    let kept = bob.get("inst-meta").await?.metadata.finalizers.unwrap_or_default();
+    assert!(kept.iter().any(|finalizer| finalizer == "example.com/host"), "{kept:?}");
+    merge(&api(admin), "inst-meta", json!({"metadata": {"finalizers": null}})).await?;
+    eventually(|| async { matches!(bob.get_opt("inst-meta").await, Ok(None)) }).await
 }
 
 #[tokio::test]

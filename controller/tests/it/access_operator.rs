@@ -177,6 +177,48 @@ async fn services_config_maps_are_the_operators_to_write() -> Result<()> {
     Ok(())
 }
 
+/// Hosts trust the API server by it.
+#[tokio::test]
+async fn the_ca_of_the_cluster_is_kube_controller_managers_to_write() -> Result<()> {
+    const NAME: &str = "kube-root-ca.crt";
+    let control_plane = shared().await?;
+    let admin = control_plane.client().await?;
+    let publisher = "system:serviceaccount:kube-system:root-ca-cert-publisher";
+    let rules = json!([{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["*"]}]);
+    create::<ClusterRole>(&admin, json!({"metadata": {"name": "it-root-ca"}, "rules": rules})).await?;
+    let group = "rbac.authorization.k8s.io";
+    let subjects = ["carol", publisher].map(|name| json!({"apiGroup": group, "kind": "User", "name": name}));
+    let role = json!({"apiGroup": group, "kind": "ClusterRole", "name": "it-root-ca"});
+    let binding = json!({"metadata": {"name": "it-root-ca"}, "subjects": subjects, "roleRef": role});
+    create::<ClusterRoleBinding>(&admin, binding).await?;
+    let maps = |client: Client, namespace: &str| Api::<ConfigMap>::namespaced(client, namespace);
+    let carol = control_plane.client_as("carol", &[]).await?;
+    let publisher = maps(control_plane.client_as(publisher, &[]).await?, NAMESPACE);
+    let (own, elsewhere) = (maps(carol.clone(), NAMESPACE), maps(carol, "default"));
+    eventually(|| async { matches!(own.get_opt(NAME).await, Ok(Some(_))) }).await?;
+
+    let why = "kube-controller-manager alone writes it";
+    let note = json!({"metadata": {"annotations": {"note": "a"}}});
+    let (params, patch) = (PatchParams::default(), Patch::Merge(note));
+    refused(own.patch(NAME, &params, &patch).await, why);
+    refused(own.patch(NAME, &params, &Patch::Merge(json!({"data": {"ca.crt": "mine"}}))).await, why);
+    refused(own.delete(NAME, &DeleteParams::default()).await, why);
+    refused(
+        own.delete_collection(
+            &DeleteParams::default(),
+            &ListParams::default().fields(&format!("metadata.name={NAME}")),
+        )
+        .await,
+        why,
+    );
+    own.create(&PostParams::default(), &object(json!({"metadata": {"name": "root-ca-of-carol"}}))).await?;
+    own.delete("root-ca-of-carol", &DeleteParams::default()).await?;
+    publisher.patch(NAME, &params, &patch).await?;
+    maps(admin, NAMESPACE).patch(NAME, &params, &patch).await?;
+    // In other namespaces hosts do not read it.
+    eventually(|| async { elsewhere.patch(NAME, &params, &patch).await.is_ok() }).await
+}
+
 #[tokio::test]
 async fn the_operator_changes_windows_nodes_and_no_others() -> Result<()> {
     let control_plane = shared().await?;

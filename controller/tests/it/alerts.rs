@@ -290,7 +290,7 @@ async fn what_waits(watched: &Watched) -> Result<()> {
 
 /// Each query is one that Prometheus understands, and those about the operator find series.
 async fn the_dashboard_shows_something(watched: &Watched) -> Result<()> {
-    let file = "deploy/components/dashboard-grafana/windows-node-pools.json";
+    let file = "deploy/chart/windows-node-pools/files/dashboards/grafana.json";
     let dashboard: Value = serde_json::from_str(&std::fs::read_to_string(root().join(file))?)?;
     let mut queries = 0;
     for target in

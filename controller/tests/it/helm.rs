@@ -139,10 +139,10 @@ async fn goes_back(control_plane: &ControlPlane, client: &Client) -> Result<()> 
     pools.patch("kept", &PatchParams::default(), &newer).await?;
     let folder = tempfile::tempdir()?;
     let before = copied("deploy/chart/windows-node-pools", folder.path())?;
-    let file = before.join("templates/crd-windowsnodepools.yaml");
+    let file = before.join("files/crds/windowsnodepools.json");
     let crd = std::fs::read_to_string(&file)?;
-    ensure!(crd.contains("prePull:"), "the chart has no such field");
-    std::fs::write(&file, crd.replace("prePull:", "gone:"))?;
+    ensure!(crd.contains("\"prePull\":"), "the chart has no such field");
+    std::fs::write(&file, crd.replace("\"prePull\":", "\"gone\":"))?;
     let before = before.to_str().context("path is not UTF-8")?;
     let back = ["upgrade", RELEASE, before, "--reset-then-reuse-values", "--set", "crds.enabled=false"];
     helm(control_plane, &back).await?.map_err(anyhow::Error::msg)?;
@@ -154,6 +154,47 @@ async fn goes_back(control_plane: &ControlPlane, client: &Client) -> Result<()> 
         "a field of the newer release is lost"
     );
     release(control_plane, "upgrade", &["crds.enabled=true"]).await?.map_err(anyhow::Error::msg)
+}
+
+/// A person has applied the CRDs for a pool of their own, and installs the operator with Helm.
+#[tokio::test(flavor = "multi_thread")]
+async fn helm_takes_over_crds_that_kubectl_has_applied() -> Result<()> {
+    let control_plane = Box::pin(ControlPlane::start(ControlPlaneOptions::default())).await?;
+    let client = control_plane.client().await?;
+    let crds = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../crds");
+    let crds = ["apply", "--server-side", "-k", crds.to_str().context("path is not UTF-8")?];
+    let applied = control_plane.kubectl(&crds).await?;
+    ensure!(applied.status.success(), "{}", String::from_utf8_lossy(&applied.stderr));
+
+    let chart = chart();
+    let chart = chart.to_str().context("path is not UTF-8")?;
+    let for_openshift = helm(&control_plane, &["install", RELEASE, chart, "--create-namespace"]).await?.unwrap_err();
+    ensure!(for_openshift.contains("set platform=kubernetes and operator.apiServer"), "{for_openshift}");
+
+    let refused = release(&control_plane, "install --take-ownership --create-namespace", &[]).await?.unwrap_err();
+    ensure!(refused.contains("conflict"), "{refused}");
+    helm(&control_plane, &["uninstall", RELEASE]).await?.map_err(anyhow::Error::msg)?;
+    let both = "install --take-ownership --force-conflicts --create-namespace";
+    release(&control_plane, both, &[]).await?.map_err(anyhow::Error::msg)?;
+    crds_stay(&control_plane, &client).await
+}
+
+/// Helm deletes no CRD that a person does not want to lose: not before a release has kept them.
+async fn crds_stay(control_plane: &ControlPlane, client: &Client) -> Result<()> {
+    let there = async || -> Result<bool> {
+        let crds = Api::<CustomResourceDefinition>::all(client.clone());
+        let found = crds.get("windowsnodepools.windowsmachineconfig.openshift.io").await?;
+        Ok(found.metadata.deletion_timestamp.is_none())
+    };
+    release(control_plane, "upgrade", &["crds.keep=false"]).await?.map_err(anyhow::Error::msg)?;
+    for values in [["crds.enabled=false", "crds.keep=false"], ["crds.enabled=false", "crds.keep=true"]] {
+        let refused = release(control_plane, "upgrade", &values).await?.unwrap_err();
+        ensure!(refused.contains("upgrade with crds.keep=true and crds.enabled=true first"), "{values:?}: {refused}");
+    }
+    release(control_plane, "upgrade", &["crds.keep=true"]).await?.map_err(anyhow::Error::msg)?;
+    release(control_plane, "upgrade", &["crds.enabled=false"]).await?.map_err(anyhow::Error::msg)?;
+    ensure!(there().await?, "the CRDs are gone");
+    Ok(())
 }
 
 fn chart() -> PathBuf {

@@ -19,6 +19,7 @@ mod cluster_facts;
 mod config_map;
 mod crash;
 mod crd;
+mod crd_budget;
 mod crd_inventory;
 mod crd_template;
 mod csr;

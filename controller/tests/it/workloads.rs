@@ -40,6 +40,15 @@ async fn apply(text: &str, dry_run: &str) -> Result<Value> {
 }
 
 #[tokio::test]
+async fn the_api_server_takes_the_examples_of_pools() -> Result<()> {
+    for name in ["config-map", "machine-set"] {
+        let text = std::fs::read_to_string(root().join(format!("examples/pools/{name}.yaml")))?;
+        apply(&text, "--dry-run=server").await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn the_examples_lead_pods_to_windows_nodes() -> Result<()> {
     let classes = objects("runtime-classes.yaml")?;
     let builds: Vec<String> = VERSIONS.iter().map(|version| format!("10.0.{}", version.build)).collect();

@@ -15,7 +15,7 @@ use super::{
     rollout::spec,
     world::{World, without_heartbeats},
 };
-use crate::deploy::dashboards::{COLUMNS, Form, Panel, ROWS, height, width};
+use crate::deploy::dashboards::{self, COLUMNS, Form, Panel};
 
 /// Where to.
 #[derive(clap::Args)]
@@ -57,12 +57,13 @@ pub(super) async fn run(args: &Args) -> Result<()> {
 
     let step = Duration::from_mins(u64::from(args.minutes)) / POINTS;
     let mut rows = Vec::new();
-    for (title, panels) in ROWS.iter().filter(|(title, _)| *title != WITHOUT_DATA) {
+    for (title, panels) in dashboards::rows().into_iter().filter(|(title, _)| *title != WITHOUT_DATA) {
         let mut drawn = Vec::new();
-        for panel in *panels {
-            drawn.push(Drawn { panel, series: series(&prometheus, panel, step).await? });
+        for panel in panels {
+            let series = series(&prometheus, &panel, step).await?;
+            drawn.push(Drawn { panel, series });
         }
-        rows.push((*title, drawn));
+        rows.push((title, drawn));
     }
     std::fs::write(&args.out, picture(&rows, args.minutes))?;
     println!("wrote {}", args.out.display());
@@ -70,15 +71,15 @@ pub(super) async fn run(args: &Args) -> Result<()> {
 }
 
 /// A panel with its data.
-struct Drawn<'a> {
-    panel: &'a Panel,
+struct Drawn {
+    panel: Panel,
     series: Vec<(String, Series)>,
 }
 
 /// What a panel shows, each line with its name.
 async fn series(prometheus: &Prometheus, panel: &Panel, step: Duration) -> Result<Vec<(String, Series)>> {
     let mut all = Vec::new();
-    for (legend, query) in panel.queries {
+    for (legend, query) in &panel.queries {
         let query = query.replace("$pool", ".*");
         let points = if panel.form == Form::Graph { POINTS } else { 0 };
         for one in prometheus.range(&query, step, points).await? {
@@ -112,14 +113,14 @@ const COLOURS: [&str; 8] = ["#3274d9", "#299c46", "#e0752d", "#b877d9", "#c4162a
 const MOST: usize = 8;
 
 /// Draws rows of panels. Pure.
-fn picture(rows: &[(&str, Vec<Drawn<'_>>)], minutes: u32) -> String {
+fn picture(rows: &[(String, Vec<Drawn>)], minutes: u32) -> String {
     let (mut body, mut y) = (String::new(), 0);
     for (title, panels) in rows {
         let _ = write!(body, "<text x='6' y='{}' class='row'>{}</text>", y * LINE + 21, escaped(title));
         y += 1;
         let (mut x, mut highest) = (0, 0);
         for drawn in panels {
-            let (w, h) = (width(drawn.panel), height(drawn.panel));
+            let (w, h) = (drawn.panel.width, drawn.panel.height);
             if x + w > COLUMNS {
                 (x, y, highest) = (0, y + highest, 0);
             }
@@ -138,12 +139,12 @@ fn picture(rows: &[(&str, Vec<Drawn<'_>>)], minutes: u32) -> String {
     )
 }
 
-fn panel(drawn: &Drawn<'_>, w: usize, h: usize, minutes: u32) -> String {
+fn panel(drawn: &Drawn, w: usize, h: usize, minutes: u32) -> String {
     let mut text = format!(
         "<rect x='3' y='3' width='{}' height='{}' fill='#fff' stroke='#ddd'/><text x='10' y='20' class='title'>{}</text>",
         w - 6,
         h - 6,
-        escaped(drawn.panel.title)
+        escaped(&drawn.panel.title)
     );
     match drawn.panel.form {
         Form::Number => {
@@ -165,7 +166,7 @@ fn panel(drawn: &Drawn<'_>, w: usize, h: usize, minutes: u32) -> String {
 }
 
 /// Lines over time, with the legend below them.
-fn graph(drawn: &Drawn<'_>, w: usize, h: usize, minutes: u32) -> String {
+fn graph(drawn: &Drawn, w: usize, h: usize, minutes: u32) -> String {
     let pixels = |n: usize| u32::try_from(n).map_or(0.0, f64::from);
     let legend = drawn.series.len().min(MOST).div_ceil(2);
     let (left, top, right, bottom) = (55.0, 32.0, pixels(w) - 14.0, pixels(h - 26 - legend * 14));
@@ -174,7 +175,7 @@ fn graph(drawn: &Drawn<'_>, w: usize, h: usize, minutes: u32) -> String {
     let mut text = String::new();
     for part in [0.0, 0.5, 1.0] {
         let y = bottom - part * (bottom - top);
-        let label = amount(part * highest, drawn.panel.unit);
+        let label = amount(part * highest, &drawn.panel.unit);
         let _ = write!(
             text,
             "<path d='M{left} {y:.1}H{right}' stroke='#eee'/><text x='{}' y='{:.1}' text-anchor='end' class='faint'>{label}</text>",
@@ -230,21 +231,23 @@ mod tests {
     #[test]
     fn a_picture_has_each_panel_and_what_it_shows() {
         let one = |labels: Value, points: &[(f64, f64)]| Series { labels, points: points.to_vec() };
-        let rows: Vec<(&str, Vec<Drawn<'_>>)> = ROWS
+        let all = dashboards::rows();
+        let rows: Vec<(String, Vec<Drawn>)> = all
             .iter()
             .map(|(title, panels)| {
                 let series = one(json!({"pool": "a<b"}), &[(0.0, 1.0), (1.0, 3.0)]);
-                let drawn = |panel| Drawn { panel, series: vec![("a<b".to_owned(), series.clone())] };
-                (*title, panels.iter().map(drawn).collect())
+                let drawn =
+                    |panel: &Panel| Drawn { panel: panel.clone(), series: vec![("a<b".to_owned(), series.clone())] };
+                (title.clone(), panels.iter().map(drawn).collect())
             })
             .collect();
         let text = picture(&rows, 10);
-        for (title, panels) in ROWS {
-            assert!(text.contains(title) && panels.iter().all(|p| text.contains(p.title)), "{title}");
+        for (title, panels) in &all {
+            assert!(text.contains(title) && panels.iter().all(|p| text.contains(&p.title)), "{title}");
         }
         assert!(text.contains("a&lt;b") && !text.contains("a<b") && text.contains("polyline") && text.contains(">3<"));
-        let empty = |panel| Drawn { panel, series: Vec::new() };
-        assert!(picture(&[("t", ROWS[1].1.iter().map(empty).collect())], 10).contains("No data"));
+        let empty = |panel: &Panel| Drawn { panel: panel.clone(), series: Vec::new() };
+        assert!(picture(&[("t".into(), all[1].1.iter().map(empty).collect())], 10).contains("No data"));
     }
 
     #[test]

@@ -106,24 +106,20 @@ fn forms_agree() {
     let openshift: Value = read(&format!("{FOLDER}/openshift-gitops-patch.yaml"));
     assert_eq!(openshift, json!({"spec": {"extraConfig": config_map["data"]}}));
     assert_eq!(config_map.as_object().unwrap().len(), 1, "a patch cannot be applied");
-    let without_head = |path: String| {
-        let text = script(&path);
-        let (_, text) = text.split_once('\n').unwrap();
-        text.trim_end().to_owned()
-    };
+    let text = |path: String| script(&path).trim_end().to_owned();
     for one in ALL {
         let (kind, folder) = (one.kind, one.folder());
         let key = |what: &str| format!("resource.customizations.{what}.windowsmachineconfig.openshift.io_{kind}");
-        let health = without_head(format!("{folder}/health.lua"));
+        let health = text(format!("{folder}/health.lua"));
         assert_eq!(config_map["data"][key("health")], health.as_str());
         let actions = config_map["data"][key("actions")].as_str().unwrap();
         let actions: Value = serde_yaml::from_str(actions).unwrap();
-        assert_eq!(actions["discovery.lua"], without_head(format!("{folder}/actions/discovery.lua")).as_str());
+        assert_eq!(actions["discovery.lua"], text(format!("{folder}/actions/discovery.lua")).as_str());
         let definitions = actions["definitions"].as_array().unwrap();
         assert_eq!(definitions.len(), one.actions.len());
         for definition in definitions {
             let name = definition["name"].as_str().unwrap();
-            let script = without_head(format!("{folder}/actions/{name}/action.lua"));
+            let script = text(format!("{folder}/actions/{name}/action.lua"));
             assert_eq!(definition["action.lua"], script.as_str(), "{name}");
         }
     }

@@ -4,17 +4,22 @@ use serde_json::Value;
 
 use super::{
     alerts_tests::{of_the_operator, series_in},
-    dashboards,
-    object::Site,
+    dashboards::{CONSOLE, GRAFANA, rows},
     windows_exporter_series_tests::recorded,
 };
+
+/// All queries. `$pool` stands for the pools that are chosen.
+fn queries() -> Vec<String> {
+    let panels = rows().into_iter().flat_map(|(_, panels)| panels);
+    panels.flat_map(|panel| panel.queries).map(|(_, query)| query).collect()
+}
 
 #[test]
 fn each_query_needs_only_series_that_there_are() {
     let known = of_the_operator();
-    assert!(dashboards::queries().count() > 20);
-    for query in dashboards::queries() {
-        let series = series_in(query);
+    assert!(queries().len() > 20);
+    for query in queries() {
+        let series = series_in(&query);
         assert!(!series.is_empty(), "{query}");
         for name in series {
             assert!(known.contains(&name) || recorded().contains(name.as_str()), "no series {name}: {query}");
@@ -36,20 +41,9 @@ fn all(value: &Value, key: &str) -> Vec<String> {
 
 #[test]
 fn grafana_and_the_console_get_the_same_queries_in_their_own_forms() {
-    let objects = dashboards::objects(&Site::default());
-    let dashboards: Vec<Value> = objects
-        .iter()
-        .map(|object| {
-            let data = object.value["data"].as_object().unwrap();
-            // The console reads the first entry only.
-            assert_eq!(data.len(), 1);
-            serde_json::from_str(data.values().next().unwrap().as_str().unwrap()).unwrap()
-        })
-        .collect();
-    let [grafana, console] = dashboards.as_slice() else { panic!("{}", dashboards.len()) };
-    let expected: Vec<&str> = dashboards::queries().collect();
-    assert_eq!(all(grafana, "expr"), expected);
-    assert_eq!(all(console, "expr"), expected);
+    let [grafana, console]: [Value; 2] = [GRAFANA, CONSOLE].map(|text| serde_json::from_str(text).unwrap());
+    assert_eq!(all(&grafana, "expr"), queries());
+    assert_eq!(all(&console, "expr"), queries());
     let types = ["singlestat", "graph", "table"];
     let panels = console["rows"].as_array().unwrap().iter().flat_map(|row| row["panels"].as_array().unwrap());
     for panel in panels {
@@ -65,7 +59,15 @@ fn grafana_and_the_console_get_the_same_queries_in_their_own_forms() {
             assert!(x < 24 && places.insert((x, y)), "two panels at {x}, {y}: {}", panel["title"]);
         }
     }
-    assert_eq!(objects[1].value["metadata"]["namespace"], "openshift-config-managed");
-    assert_eq!(objects[1].value["metadata"]["labels"]["console.openshift.io/dashboard"], "true");
-    assert_eq!(objects[0].value["metadata"]["labels"]["grafana_dashboard"], "1");
+    for (label, namespace, text) in [
+        ("grafana_dashboard", api::names::DEFAULT_NAMESPACE, GRAFANA),
+        ("console.openshift.io/dashboard", "openshift-config-managed", CONSOLE),
+    ] {
+        let objects = super::objects().unwrap();
+        let object = objects.iter().find(|object| object.value["metadata"]["labels"][label].is_string()).unwrap();
+        assert_eq!(object.value["metadata"]["namespace"], namespace);
+        // The console reads the first entry only.
+        let data: Vec<_> = object.value["data"].as_object().unwrap().values().collect();
+        assert_eq!(data, [text.trim_end()]);
+    }
 }

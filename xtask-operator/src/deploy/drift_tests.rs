@@ -1,49 +1,54 @@
 //! Every form of the installation, rendered by the tools of its users, holds the same objects: but for what is named here.
 
-use std::{collections::BTreeMap, process::Command};
+use std::collections::BTreeMap;
 
 use api::names::DEFAULT_NAMESPACE;
-use serde_json::{Value, json};
+use clap::{CommandFactory as _, Parser as _};
+use controller::args::Run;
+use serde_json::{Map, Value, json};
 use testbed::{binaries, registry::Registry};
 
 use super::{
-    Object, Platform, Site, VERSION, chart, crds,
+    Platform, VERSION, chart, crds,
     kustomize_tests::{build, folder},
-    manifest, objects, payload, workload,
+    manifest, values,
 };
 
 /// Objects by kind, namespace and name.
 pub(super) type Objects = BTreeMap<(String, String, String), Value>;
 
-/// What a form has otherwise than the source, and how.
+/// What a form has otherwise than the chart as Helm installs it, and how.
 pub(super) type Difference = (&'static str, fn(&mut Objects));
 
 const NAME: &str = "registry.example.com/a";
 const DIGEST_ALONE: &str = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 const DIGEST: &str = "registry.example.com/a@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
-const API_SERVER: &str = "https://api.example.com:6443";
 
-const OF_DIST: &[Difference] = &[
-    ("the image is named by its digest", |objects| of_deployment(objects)["containers"][0]["image"] = json!(DIGEST)),
-    ("kubectl keeps the objects", |objects| label(objects, "app.kubernetes.io/managed-by", "kubectl")),
-];
-
-const OF_HELM: &[Difference] = &[
-    ("Helm has a test", |objects| {
-        let test = chart::test_pod(&Site::default(), of_deployment(objects));
-        objects.extend(by_name([test.value].into_iter()));
+/// Of all other forms.
+const WITHOUT_HELM: &[Difference] = &[
+    ("Helm has a test", |objects| objects.retain(|(kind, ..), _| kind != "Pod")),
+    ("they belong to no release", |objects| {
+        for (_, object) in objects.iter_mut() {
+            let labels = object["metadata"]["labels"].as_object_mut().unwrap();
+            labels.retain(|key, _| key != "app.kubernetes.io/instance" && key != "helm.sh/chart");
+        }
     }),
-    ("Helm makes the namespace", |objects| objects.retain(|(kind, ..), _| kind != "Namespace")),
-    ("Helm keeps the objects", |objects| label(objects, "app.kubernetes.io/managed-by", "Helm")),
-    ("they belong to a release", |objects| label(objects, "app.kubernetes.io/instance", "a-release")),
-    ("they belong to a chart", |objects| {
-        label(objects, "helm.sh/chart", concat!("windows-node-pools-", env!("CARGO_PKG_VERSION")));
-    }),
-    ("CRDs stay when the release goes", |objects| {
+    ("CRDs are not a part of what is uninstalled", |objects| {
         let crds = objects.iter_mut().filter(|((kind, ..), _)| kind == "CustomResourceDefinition");
-        crds.for_each(|(_, crd)| crd["metadata"]["annotations"] = json!({"helm.sh/resource-policy": "keep"}));
+        for (_, crd) in crds {
+            assert_eq!(crd["metadata"]["annotations"], json!({"helm.sh/resource-policy": "keep"}));
+            crd["metadata"].as_object_mut().unwrap().remove("annotations");
+        }
+    }),
+    ("they do not know the API server", |objects| {
+        let env = &mut of_deployment(objects)["containers"][0]["env"];
+        env.as_array_mut().unwrap().retain(|variable| variable["name"] != "WINDOWS_NODE_POOLS_API_SERVER");
     }),
 ];
+const OF_KUSTOMIZE: &[Difference] =
+    &[("kustomize keeps the objects", |objects| label(objects, "app.kubernetes.io/managed-by", "kustomize"))];
+const OF_DIST: &[Difference] =
+    &[("kubectl keeps the objects", |objects| label(objects, "app.kubernetes.io/managed-by", "kubectl"))];
 
 pub(super) fn of_deployment(objects: &mut Objects) -> &mut Value {
     let deployment = objects.iter_mut().find(|((kind, ..), _)| kind == "Deployment").unwrap().1;
@@ -51,24 +56,29 @@ pub(super) fn of_deployment(objects: &mut Objects) -> &mut Value {
 }
 
 pub(super) fn label(objects: &mut Objects, key: &str, value: &str) {
-    // The namespace has none: it may be that of another operator.
-    for object in objects.iter_mut().filter(|((kind, ..), _)| kind != "Namespace") {
+    for object in objects.iter_mut() {
         object.1["metadata"]["labels"][key] = json!(value);
     }
 }
 
-/// The source, with differences.
-fn source(objects: &[Object], differences: &[Difference]) -> Objects {
-    let all = crds(&Site::default()).unwrap();
-    let mut objects = by_name(all.iter().chain(objects).map(|object| object.value.clone()));
-    for (_, apply) in differences {
+/// What the chart has with these values, as another tool has it; with the namespace, which Helm makes itself.
+pub(super) fn expected(platform: Platform, values: &[&str], differences: &[Difference]) -> Objects {
+    let platform_value = format!("platform={}", platform.name());
+    let api_server = "operator.apiServer=https://api.example.com:6443";
+    let always = [platform_value.as_str(), api_server];
+    let always = if platform == Platform::Kubernetes { &always[..] } else { &always[..1] };
+    let mut objects = read(&helm(&[always, values].concat()).unwrap());
+    for (_, apply) in WITHOUT_HELM.iter().chain(differences) {
         apply(&mut objects);
     }
+    let (key, value) = platform.of_namespace();
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": DEFAULT_NAMESPACE, "labels": {key: value}}});
+    objects.extend(by_name([namespace].into_iter()));
     objects
 }
 
 /// Objects in YAML.
-fn read(yaml: &str) -> Objects {
+pub(super) fn read(yaml: &str) -> Objects {
     let documents = serde_yaml::Deserializer::from_str(yaml).map(|one| serde::Deserialize::deserialize(one).unwrap());
     by_name(documents.filter(|value: &Value| !value.is_null()))
 }
@@ -104,11 +114,15 @@ pub(super) fn assert_same(form: &str, rendered: &Objects, expected: &Objects) {
 
 /// What Helm renders, or its error.
 fn helm(values: &[&str]) -> Result<String, String> {
-    let mut helm = Command::new(binaries::helm().unwrap());
+    helm_with(&values.iter().flat_map(|value| ["--set", value]).collect::<Vec<_>>())
+}
+
+fn helm_with(args: &[&str]) -> Result<String, String> {
+    let mut helm = std::process::Command::new(binaries::helm().unwrap());
     let version = binaries::KUBERNETES_VERSION;
     helm.args(["template", "a-release", "--namespace", DEFAULT_NAMESPACE, "--kube-version", version]);
     helm.arg(devenv::workspace_root().join(chart::FOLDER));
-    helm.args(values.iter().flat_map(|value| ["--set", value]));
+    helm.args(args);
     let output = helm.output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
@@ -119,7 +133,7 @@ fn helm(values: &[&str]) -> Result<String, String> {
 fn a_chart_in_a_registry_is_the_same() {
     let (registry, folder) = (Registry::start().unwrap(), tempfile::tempdir().unwrap());
     let run = |args: &[&str]| {
-        let mut helm = Command::new(binaries::helm().unwrap());
+        let mut helm = std::process::Command::new(binaries::helm().unwrap());
         let output =
             helm.current_dir(folder.path()).env("HELM_CONFIG_HOME", folder.path()).args(args).output().unwrap();
         assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -129,6 +143,12 @@ fn a_chart_in_a_registry_is_the_same() {
     let (archive, charts) =
         (format!("windows-node-pools-{VERSION}.tgz"), format!("oci://{}/charts", registry.address()));
     run(&["package", chart.to_str().unwrap()]);
+    let of_build = format!("{VERSION}+git.abc");
+    run(&["package", chart.to_str().unwrap(), "--version", &of_build]);
+    let of_build = format!("windows-node-pools-{of_build}.tgz");
+    let rendered = run(&["template", "a-release", &of_build, "--kube-version", binaries::KUBERNETES_VERSION]);
+    let label = format!("windows-node-pools-{VERSION}_git.abc");
+    assert!(read(&rendered).values().all(|object| object["metadata"]["labels"]["helm.sh/chart"] == label.as_str()));
     run(&["push", &archive, &charts, "--plain-http"]);
     let (pushed, version) = (format!("{charts}/windows-node-pools"), binaries::KUBERNETES_VERSION);
     let namespace = ["--namespace", DEFAULT_NAMESPACE, "--kube-version", version];
@@ -139,25 +159,12 @@ fn a_chart_in_a_registry_is_the_same() {
 
 #[test]
 fn overlays_chart_and_manifests_of_a_release_are_the_same_objects() {
-    let all = objects(&Site::default());
     for platform in Platform::ALL {
-        let name = platform.name();
-        let expected = platform.objects(&all);
-        let folder = devenv::workspace_root().join("deploy").join(name);
-        assert_same("kustomize", &read(&build(&folder).unwrap()), &source(&expected, &[]));
-        assert_same("dist", &read(&manifest(platform, DIGEST, None).unwrap()), &source(&expected, OF_DIST));
-        let mut of_helm = expected.clone();
-        let (set, api_server) = (format!("platform={name}"), format!("operator.apiServer={API_SERVER}"));
-        let mut values = vec![set.as_str()];
-        if platform == Platform::Kubernetes {
-            // The overlay has it as a comment.
-            values.push(&api_server);
-            let variable = json!({"name": "WINDOWS_NODE_POOLS_API_SERVER", "value": API_SERVER});
-            let deployment = of_helm.iter_mut().find(|object| object.kind() == "Deployment").unwrap();
-            let container = deployment.value.pointer_mut("/spec/template/spec/containers/0").unwrap();
-            container["env"].as_array_mut().unwrap().push(variable);
-        }
-        assert_same("helm", &read(&helm(&values).unwrap()), &source(&of_helm, OF_HELM));
+        let folder = devenv::workspace_root().join("deploy").join(platform.name());
+        assert_same("kustomize", &read(&build(&folder).unwrap()), &expected(platform, &[], OF_KUSTOMIZE));
+        let image = ["image.repository=registry.example.com/a", &format!("image.digest={DIGEST_ALONE}")];
+        let by_dist = read(&manifest(platform, DIGEST, None).unwrap());
+        assert_same("dist", &by_dist, &expected(platform, &image, OF_DIST));
     }
 }
 
@@ -175,56 +182,45 @@ components:
 ";
     std::fs::write(folder.path().join("kustomization.yaml"), kustomization).unwrap();
     let by_kustomize = read(&build(folder.path()).unwrap());
-    let mut expected = objects(&Site::default());
-    for patch in Platform::OpenShift.patches() {
-        for object in &mut expected {
-            patch.apply(object);
-        }
-    }
-    assert_same("kustomize", &by_kustomize, &source(&expected, &[]));
     let enabled =
         ["clusterApi", "azure", "guards", "networkPolicy", "viewRoles"].map(|what| format!("{what}.enabled=true"));
     let dashboards = ["dashboards.grafana=true", "dashboards.openshift=true"];
     let values: Vec<&str> = enabled.iter().map(String::as_str).chain(dashboards).collect();
-    let by_helm = helm(&values).unwrap();
-    assert_same("helm", &read(&by_helm), &source(&expected, OF_HELM));
+    assert_same("kustomize", &by_kustomize, &expected(Platform::OpenShift, &values, OF_KUSTOMIZE));
 }
 
-/// The objects for OpenShift with the payload in an image of its own, rendered by kustomize and by Helm.
-fn assert_same_with_payload(form: payload::Form) -> Vec<Object> {
-    let folder = folder(&[]);
-    let kustomization = json!({
-        "resources": ["../../deploy/openshift"], "components": [format!("../../deploy/{}", form.component())],
-        "images": [{"name": payload::IMAGE, "newName": NAME, "digest": DIGEST_ALONE}],
-    });
-    std::fs::write(folder.path().join("kustomization.yaml"), kustomization.to_string()).unwrap();
-    let mut expected = Platform::OpenShift.objects(&objects(&Site::default()));
-    for object in &mut expected {
-        for patch in form.patches(&workload::default_image(), DIGEST) {
-            patch.apply(object);
-        }
+/// The payload in an image of its own, mounted or copied by init containers.
+#[test]
+fn the_payload_in_an_image_of_its_own_is_the_same_in_each_form() {
+    for (component, by) in [("payload-volume", "volume"), ("payload-init", "initContainers")] {
+        let folder = folder(&[]);
+        let kustomization = json!({
+            "resources": ["../../deploy/openshift"], "components": [format!("../../deploy/components/{component}")],
+            "images": [{"name": "windows-node-pools-payload", "newName": NAME, "digest": DIGEST_ALONE}],
+        });
+        std::fs::write(folder.path().join("kustomization.yaml"), kustomization.to_string()).unwrap();
+        let values = [format!("payload.image={DIGEST}"), format!("payload.by={by}")];
+        let values = values.each_ref().map(String::as_str);
+        let by_kustomize = read(&build(folder.path()).unwrap());
+        assert_same(component, &by_kustomize, &expected(Platform::OpenShift, &values, OF_KUSTOMIZE));
     }
-    assert_same("kustomize", &read(&build(folder.path()).unwrap()), &source(&expected, &[]));
-    let by_helm = helm(&[&format!("payload.image={DIGEST}"), &format!("payload.by={}", form.value())]).unwrap();
-    assert_same("helm", &read(&by_helm), &source(&expected, OF_HELM));
-    expected
+    let values = [
+        format!("payload.image={DIGEST}"),
+        "image.repository=registry.example.com/a".to_owned(),
+        format!("image.digest={DIGEST_ALONE}"),
+    ];
+    let by_dist = read(&manifest(Platform::OpenShift, DIGEST, Some(DIGEST)).unwrap());
+    let values = values.each_ref().map(String::as_str);
+    assert_same("dist", &by_dist, &expected(Platform::OpenShift, &values, OF_DIST));
 }
 
 #[test]
-fn the_payload_as_a_volume_is_the_same_in_each_form() {
-    let expected = assert_same_with_payload(payload::Form::Volume);
-    let by_dist = manifest(Platform::OpenShift, DIGEST, Some(DIGEST)).unwrap();
-    assert_same("dist", &read(&by_dist), &source(&expected, OF_DIST));
-    let mut volumes = of_deployment(&mut source(&expected, &[]))["volumes"].clone();
-    assert_eq!(volumes.as_array_mut().unwrap().pop().unwrap()["image"]["reference"], DIGEST);
-}
-
-#[test]
-fn init_containers_that_copy_the_payload_are_the_same_by_kustomize_and_by_helm() {
-    let mut expected = source(&assert_same_with_payload(payload::Form::InitContainers), &[]);
-    let pod = of_deployment(&mut expected);
+fn init_containers_copy_the_payload_to_where_the_operator_reads_it() {
+    let values = ["payload.by=initContainers".to_owned(), format!("payload.image={DIGEST}"), "image.tag=x".to_owned()];
+    let mut by_helm = read(&helm(&values.each_ref().map(String::as_str)).unwrap());
+    let pod = of_deployment(&mut by_helm);
     let (program, files) = (&pod["initContainers"][0], &pod["initContainers"][1]);
-    assert_eq!((&program["image"], &files["image"]), (&pod["containers"][0]["image"], &json!(DIGEST)));
+    assert_eq!((&program["image"], &files["image"]), (&json!("windows-node-pools:x"), &json!(DIGEST)));
     assert_eq!(program["securityContext"], pod["containers"][0]["securityContext"]);
     assert_eq!(program["securityContext"], files["securityContext"]);
     // What one writes, the next one reads.
@@ -232,10 +228,93 @@ fn init_containers_that_copy_the_payload_are_the_same_by_kustomize_and_by_helm()
     let to = files["args"][3].as_str().unwrap();
     assert!(pod["containers"][0]["env"].as_array().unwrap().contains(&json!({"name": "PAYLOAD_DIR", "value": to})));
     assert!(to.starts_with(files["volumeMounts"][1]["mountPath"].as_str().unwrap()));
-    // The operator's image, set by a value, is that of the program, too.
-    let values = ["payload.by=initContainers".to_owned(), format!("payload.image={DIGEST}"), "image.tag=x".to_owned()];
-    let mut by_helm = read(&helm(&values.each_ref().map(String::as_str)).unwrap());
-    assert_eq!(of_deployment(&mut by_helm)["initContainers"][0]["image"], "windows-node-pools:x");
+}
+
+/// The pod of `helm test` has what the operator has, and no Service leads to it.
+#[test]
+fn the_pod_of_the_test_is_the_operators_with_another_command() {
+    let mut objects = read(&helm(&[]).unwrap());
+    let mut operator = of_deployment(&mut objects).clone();
+    let pod = objects.iter().find(|((kind, ..), _)| kind == "Pod").unwrap().1;
+    for field in ["livenessProbe", "ports", "readinessProbe"] {
+        assert!(operator["containers"][0].as_object_mut().unwrap().remove(field).is_some());
+    }
+    operator["containers"][0]["name"] = json!("check");
+    operator["containers"][0]["args"] = json!(["check"]);
+    operator["restartPolicy"] = json!("Never");
+    assert_eq!(pod["spec"], operator);
+    let selectors = objects.values().filter(|object| object["kind"] == "Service").map(|s| &s["spec"]["selector"]);
+    let matches = |selector: &Map<String, Value>| selector.iter().all(|(k, v)| pod["metadata"]["labels"][k] == *v);
+    assert!(!selectors.filter_map(Value::as_object).any(matches));
+}
+
+/// What is in the chart but follows from the code: the version, and the CRDs.
+#[test]
+fn the_chart_is_of_this_version() {
+    let text = std::fs::read_to_string(devenv::workspace_root().join(chart::FOLDER).join("Chart.yaml")).unwrap();
+    let about: Value = serde_yaml::from_str(&text).unwrap();
+    assert_eq!((&about["version"], &about["appVersion"]), (&json!(VERSION), &json!(VERSION)));
+    let mut rendered = read(&helm(&[]).unwrap());
+    rendered.retain(|(kind, ..), _| kind == "CustomResourceDefinition");
+    for (_, apply) in &WITHOUT_HELM[1..3] {
+        apply(&mut rendered);
+    }
+    let crds = by_name(crds("Helm").iter().map(|crd| serde_json::to_value(crd).unwrap()));
+    assert_same("crds", &rendered, &crds);
+}
+
+/// Settings of the operator that follow from its pod, and what sets them.
+const FIXED: &[(&str, &str)] = &[
+    ("namespace", "the namespace of the release"),
+    ("identity", "the name of the pod"),
+    ("listen", "the port of probes"),
+    ("metrics_listen", "the port of metrics"),
+    ("metrics_tls_directory", "the volume of the certificate"),
+    ("webhook_listen", "the port of the Service for webhooks"),
+    ("cache", "the volume of the cache"),
+    ("create_policies", "the chart holds the policies"),
+    ("operator_condition", "OLM sets it"),
+];
+
+/// Each setting is a value, whose comment is the setting's help, and which sets its variable.
+#[test]
+fn each_setting_of_the_operator_is_a_value() {
+    let command = Run::command();
+    for (id, why) in FIXED {
+        assert!(command.get_arguments().any(|arg| arg.get_id() == id), "{id} ({why}) is no setting");
+    }
+    let is_fixed = |arg: &&clap::Arg| FIXED.iter().any(|(id, _)| *id == arg.get_id().as_str());
+    let mut of_values: BTreeMap<String, values::Setting> = values::all()
+        .into_iter()
+        .filter_map(|setting| Some((setting.path.strip_prefix("operator.")?.to_owned(), setting)))
+        .collect();
+    for arg in command.get_arguments().filter(|arg| !arg.is_hide_set() && !is_fixed(arg)) {
+        let Some(variable) = arg.get_env().and_then(|name| name.to_str()) else { continue };
+        let mut words = arg.get_id().as_str().split('_');
+        let first = words.next().unwrap().to_owned();
+        let key = words.fold(first, |key, word| key + &word[..1].to_uppercase() + &word[1..]);
+        let setting = of_values.remove(&key).unwrap_or_else(|| panic!("values.yaml has no operator.{key}"));
+        let mut help = arg.get_help().map(ToString::to_string).unwrap_or_default().replace('\n', " ");
+        if !help.ends_with('.') {
+            help.push('.');
+        }
+        if let Some(default) = arg.get_default_values().first().and_then(|value| value.to_str()) {
+            help = format!("{help} `{default}` if not set.");
+        }
+        assert_eq!(setting.about, help, "operator.{key}");
+        let is_list = arg.get_value_delimiter().is_some();
+        assert_eq!(setting.default, if is_list { json!([]) } else { Value::Null }, "operator.{key}");
+        let choice = arg.get_possible_values().first().map(|value| value.get_name().to_owned());
+        let parser = format!("{:?}", arg.get_value_parser().type_id());
+        let values = [choice.unwrap_or_default(), "30m".into(), "4096".into(), "false".into(), "https://a:1".into()];
+        let set = values.iter().filter(|value| !value.is_empty()).find_map(|value| {
+            let value = if is_list { format!("operator.{key}={{{value}}}") } else { format!("operator.{key}={value}") };
+            helm(&[&value]).ok()
+        });
+        let rendered = set.unwrap_or_else(|| panic!("operator.{key} ({parser}) takes no value"));
+        assert!(rendered.contains(&format!("- name: {variable}\n")), "operator.{key} does not set {variable}");
+    }
+    assert!(of_values.is_empty(), "the operator has no {:?}", of_values.keys());
 }
 
 #[test]
@@ -283,6 +362,31 @@ fn a_value_reaches_its_field() {
         ("extraArgs[0]=--x", "Deployment", format!("{container}/args"), json!(["run", "--x"])),
         ("extraArgs[0]=--x", "Pod", "/spec/containers/0/args".into(), json!(["check", "--x"])),
         ("extraEnv[0].name=A", "Pod", "/spec/containers/0/env/2".into(), json!({"name": "A"})),
+        ("commonLabels.a=b", "ClusterRole", "/metadata/labels/a".into(), json!("b")),
+        ("commonLabels.a=b", "ValidatingAdmissionPolicyBinding", "/metadata/labels/a".into(), json!("b")),
+        ("serviceAccount.labels.a=b", "ServiceAccount", "/metadata/labels/a".into(), json!("b")),
+        ("replicaCount=2", "Deployment", "/spec/replicas".into(), json!(2.0)),
+        ("replicaCount=2", "PodDisruptionBudget", "/spec/maxUnavailable".into(), json!(1.0)),
+        ("podSecurityContext.fsGroup=1", "Deployment", format!("{deployment}/securityContext/fsGroup"), json!(1.0)),
+        ("securityContext.runAsUser=1", "Pod", "/spec/containers/0/securityContext/runAsUser".into(), json!(1.0)),
+        ("hostNetwork=true", "Deployment", format!("{deployment}/hostNetwork"), json!(true)),
+        ("hostNetwork=true", "Deployment", format!("{deployment}/dnsPolicy"), json!("ClusterFirstWithHostNet")),
+        ("dnsPolicy=Default", "Deployment", format!("{deployment}/dnsPolicy"), json!("Default")),
+        ("dnsConfig.searches={a}", "Deployment", format!("{deployment}/dnsConfig/searches"), json!(["a"])),
+        ("hostAliases[0].ip=a", "Pod", "/spec/hostAliases".into(), json!([{"ip": "a"}])),
+        (
+            "topologySpreadConstraints[0].maxSkew=1",
+            "Deployment",
+            format!("{deployment}/topologySpreadConstraints/0/maxSkew"),
+            json!(1.0),
+        ),
+        ("monitoring.interval=30s", "ServiceMonitor", "/spec/endpoints/0/interval".into(), json!("30s")),
+        (
+            "monitoring.runbookBaseUrl=https://a",
+            "PrometheusRule",
+            "/spec/groups/0/rules/0/annotations/runbook_url".into(),
+            json!("https://a/WindowsNodePoolDegraded.html"),
+        ),
         ("extraEnv[0].name=A", "Deployment", format!("{container}/env/2"), json!({"name": "A"})),
         ("extraVolumes[0].name=a", "Deployment", format!("{deployment}/volumes/2"), json!({"name": "a"})),
         ("extraVolumeMounts[0].name=a", "Deployment", format!("{container}/volumeMounts/2"), json!({"name": "a"})),
@@ -346,6 +450,32 @@ fn a_value_takes_objects_out() {
     assert!(crds.clone().count() == 2 && crds.into_iter().all(|(_, crd)| crd["metadata"]["annotations"].is_null()));
 }
 
+/// What the operator refuses when it starts, Helm refuses before.
+#[test]
+fn the_chart_has_the_bounds_of_the_operator() {
+    for (key, argument, values) in [
+        ("leaseDuration", "--lease-duration", ["999ms", "1s", "600", "601s", "10m", "11m", "1h"].as_slice()),
+        (
+            "wicdCertificateLifetime",
+            "--wicd-certificate-lifetime",
+            &["9m", "599", "10m", "600s", "168h", "169h", "10081m"],
+        ),
+        ("backoffMax", "--backoff-max", &["0", "5x", "s", "8784h", "8785h", "31622401"]),
+        ("vxlanPort", "--vxlan-port", &["0", "1", "65535", "65536"]),
+        ("maxConnections", "--max-connections", &["0", "1", "100"]),
+        ("maxDisruptions", "--max-disruptions", &["0", "4294967295", "4294967296"]),
+        ("logFormat", "--log-format", &["json", "xml"]),
+    ] {
+        for value in values {
+            let of_operator = Run::try_parse_from(["run", argument, value]).is_ok();
+            let is_number = key.starts_with("max") || key.ends_with("Port");
+            let set = if is_number { "--set" } else { "--set-string" };
+            let of_helm = helm_with(&[set, &format!("operator.{key}={value}")]);
+            assert_eq!(of_helm.is_ok(), of_operator, "operator.{key}={value}: {of_helm:?}");
+        }
+    }
+}
+
 #[test]
 fn a_wrong_value_is_refused_with_its_name() {
     for (value, part) in [
@@ -360,6 +490,12 @@ fn a_wrong_value_is_refused_with_its_name() {
         ("platform=vanilla", "/platform"),
         ("guards.action=Ignore", "/guards/action"),
         ("operator.payload=/payload,payload.image=a", "operator.payload and payload.image are both set"),
+        ("crds.enabled=false,crds.keep=false", "crds.keep=true"),
+        ("commonLabels.app\\.kubernetes\\.io/name=a", "/commonLabels"),
+        ("podLabels.app\\.kubernetes\\.io/name=a", "/podLabels"),
+        ("operator.apiServer=x:6443", "/operator/apiServer"),
+        ("operator.apiServer=ftp://x", "/operator/apiServer"),
+        ("operator.serviceCidr=banana", "/operator/serviceCidr"),
         ("monitoring.runbookBaseUrl=docs/runbooks", "/monitoring/runbookBaseUrl"),
         ("monitoring.runbookBaseUrl=https://wiki.example.com/", "/monitoring/runbookBaseUrl"),
     ] {

@@ -140,12 +140,18 @@ secretGenerator:
 
 /// The policies name the operator's namespace in expressions, and roles must stay in the namespaces of what they are for.
 #[test]
-fn another_namespace_is_refused() {
+fn another_namespace_and_other_names_are_refused() {
     for overlay in ["openshift", "kubernetes"] {
         let kustomization = format!("resources: [../../deploy/{overlay}]\nnamespace: elsewhere\n");
         let folder = folder(&[("kustomization.yaml", &kustomization)]);
         let error = build(folder.path()).unwrap_err();
         assert!(error.contains("conflict"), "{error}");
+        for renamed in ["namePrefix: a-", "nameSuffix: -a"] {
+            let kustomization = format!("resources: [../../deploy/{overlay}]\n{renamed}\n");
+            let folder = self::folder(&[("kustomization.yaml", &kustomization)]);
+            let error = build(folder.path()).unwrap_err();
+            assert!(error.contains("namePrefix and nameSuffix are not possible"), "{error}");
+        }
     }
 }
 
@@ -197,7 +203,7 @@ fn the_page_of_ports_has_the_ports_of_the_pod() {
         .filter(|row| row.starts_with(|c: char| c.is_ascii_digit()))
         .collect();
     shown.sort();
-    let objects = super::objects(&super::Site::default());
+    let objects = super::objects().unwrap();
     let of_kind = |kind: &str| objects.iter().find(|object| object.kind() == kind).unwrap().value.clone();
     let deployment = of_kind("Deployment");
     let ports = deployment["spec"]["template"]["spec"]["containers"][0]["ports"].as_array().unwrap();

@@ -6,28 +6,22 @@ use anyhow::{Context as _, Result};
 use api::names::{GROUP, VERSION};
 use serde_json::{Map, Value, json};
 
-use super::{
-    kustomize::HEADER,
-    object::Site,
-    yaml::{self, Notes, emit},
-};
+use super::HEADER;
 
-const ABOUT: &str = "Names of Secrets and ConfigMaps in pools, for the field `configurations` of a kustomization: a name that kustomize changes, \
-    as that of a generated Secret, is changed in the pool, too.";
+const ABOUT: &str = "# Names of Secrets and ConfigMaps in pools, for the field `configurations` of a kustomization: a name that kustomize changes, as that
+# of a generated Secret, is changed in the pool, too.
+";
 
 /// Path from the root of the repository, and text.
 pub(super) fn files() -> Result<BTreeMap<String, String>> {
-    let crds = super::crds(&Site::default())?;
-    let pool =
-        crds.iter().find(|crd| crd.value["spec"]["names"]["kind"] == "WindowsNodePool").context("no CRD of pools")?;
-    let schema = &pool.value["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
-    let references = emit(&references(schema), &Notes::new());
+    let crds = api::crds();
+    let pool = crds.iter().find(|crd| crd.spec.names.kind == "WindowsNodePool").context("no CRD of pools")?;
+    let pool = serde_json::to_value(pool)?;
+    let schema = &pool["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
+    let references = serde_yaml::to_string(&references(schema))?;
     Ok([
         ("deploy/kustomize/openapi.json".into(), serde_json::to_string_pretty(&openapi(schema))? + "\n"),
-        (
-            "deploy/kustomize/name-references.yaml".into(),
-            format!("{HEADER}{}{references}", yaml::comment(ABOUT, 0, 120)),
-        ),
+        ("deploy/kustomize/name-references.yaml".into(), format!("{HEADER}{ABOUT}{references}")),
     ]
     .into())
 }

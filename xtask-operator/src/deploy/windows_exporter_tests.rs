@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fs, process::Command};
 use serde_json::{Value, json};
 use testbed::binaries;
 
-use super::{object::Site, windows_exporter, windows_exporter_series_tests};
+use super::windows_exporter_series_tests;
 
 /// Series of the windows_exporter of the payload that the rules need.
 const OURS: &[&str] = &[
@@ -38,8 +38,18 @@ fn labels(series: &str, host: &str) -> &'static [&'static str] {
 }
 
 fn rule_file() -> Value {
-    let objects = windows_exporter::objects(&Site::default());
-    objects.iter().find(|object| object.kind() == "PrometheusRule").unwrap().value["spec"].clone()
+    let objects = super::objects().unwrap();
+    let is_its = |object: &&super::Object| {
+        object.kind() == "PrometheusRule" && object.file.starts_with("components/windows-exporter/")
+    };
+    objects.iter().find(is_its).unwrap().value["spec"].clone()
+}
+
+/// Record and expression of each rule.
+fn recordings() -> Vec<(String, String)> {
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let rules = rule_file()["groups"][0]["rules"].as_array().unwrap().clone();
+    rules.iter().map(|rule| (text(&rule["record"]), text(&rule["expr"]))).collect()
 }
 
 /// Names of windows_exporter in an expression.
@@ -50,8 +60,7 @@ fn series_in(expr: &str) -> BTreeSet<String> {
 
 #[test]
 fn the_rules_need_only_series_that_the_payload_has() {
-    let needed: BTreeSet<String> =
-        windows_exporter::recordings().iter().flat_map(|(_, expr)| series_in(expr)).collect();
+    let needed: BTreeSet<String> = recordings().iter().flat_map(|(_, expr)| series_in(expr)).collect();
     let known: BTreeSet<String> = OURS.iter().chain([&MEMORY_OF_WMCO]).map(ToString::to_string).collect();
     assert_eq!(needed, known);
     let recorded = windows_exporter_series_tests::recorded();
@@ -101,10 +110,10 @@ fn every_series_is_recorded_of_hosts_of_both_operators() {
         };
         PODS.map(|pod| (labels(pod), 210.0)).into()
     };
-    let tests: Vec<Value> = windows_exporter::recordings()
+    let tests: Vec<Value> = recordings()
         .iter()
         .map(|(record, _)| {
-            let expected: Vec<(String, f64)> = match *record {
+            let expected: Vec<(String, f64)> = match record.as_str() {
                 "container_memory_working_set_bytes" => of_containers(record),
                 pods if pods.starts_with("pod") => of_pods(pods),
                 other => hosts(other),

@@ -1,26 +1,27 @@
 //! The page of rights: each rule of each role, with the reason.
 
+use anyhow::Result;
 use serde_json::Value;
 
-use crate::deploy::{self, Object, Site};
+use crate::deploy::{self, Object};
 
 use super::tables::{code, page, section};
 
 /// The text of the page.
-pub(super) fn rights() -> String {
+pub(super) fn rights() -> Result<String> {
     let about = "What each role of an installation allows, and why. RBAC cannot express all limits: admission policies \
                  [narrow](../concept/architecture.md#what-holds-whom) several of these rights. Tests of the audit log compare the operator's rules with what it uses: each \
                  verb is used by some test on a real API server, or stands in a list with the reason (`cargo xtask rights`).";
     let mut text = page("Rights", about);
-    for role in &deploy::roles(&Site::default()) {
+    for role in &deploy::roles()? {
         section(&mut text, &title(role), &about_role(role), &["objects", "verbs", "names", "why"], rows(role));
     }
-    text
+    Ok(text)
 }
 
 fn title(role: &Object) -> String {
     let name = text_of(&role.value["metadata"]["name"]);
-    let olm = if role.folder() == "olm" { ", in addition with OLM" } else { "" };
+    let olm = if role.file.starts_with("olm/") { ", in addition with OLM" } else { "" };
     match role.value["metadata"]["namespace"].as_str() {
         Some(namespace) => format!("Role {name} in {namespace}{olm}"),
         None => format!("ClusterRole {name}{olm}"),
@@ -28,17 +29,17 @@ fn title(role: &Object) -> String {
 }
 
 fn about_role(role: &Object) -> String {
-    let place = if role.folder() == "olm" { "the bundle of OLM".to_owned() } else { format!("`deploy/{}`", role.file) };
+    let place =
+        if role.file.starts_with("olm/") { "the bundle of OLM".to_owned() } else { format!("`deploy/{}`", role.file) };
     format!("In {place}. {}", role.about).trim().to_owned()
 }
 
 fn rows(role: &Object) -> Vec<Vec<String>> {
     let rules = role.value["rules"].as_array().map_or(&[][..], Vec::as_slice);
-    let row = |(at, rule): (usize, &Value)| {
-        let why = role.whys.iter().find(|(pointer, _)| *pointer == format!("/rules/{at}")).map_or("", |(_, why)| why);
-        vec![objects(rule), words(&rule["verbs"], ""), words(&rule["resourceNames"], ""), why.to_owned()]
+    let row = |(rule, why): (&Value, String)| {
+        vec![objects(rule), words(&rule["verbs"], ""), words(&rule["resourceNames"], ""), why]
     };
-    rules.iter().enumerate().map(row).collect()
+    rules.iter().zip(role.whys()).map(row).collect()
 }
 
 /// `nodes`, or `pods.metrics.k8s.io`.
@@ -71,9 +72,10 @@ mod tests {
 
     #[test]
     fn each_rule_says_why() {
-        let roles = deploy::roles(&Site::default());
+        let roles = deploy::roles().unwrap();
         assert!(roles.len() > 10, "{}", roles.len());
         for role in &roles {
+            assert_eq!(rows(role).len(), role.value["rules"].as_array().unwrap().len(), "{}", title(role));
             for row in rows(role) {
                 assert!(!row[0].is_empty() && !row[1].is_empty(), "{}: {row:?}", title(role));
                 assert!(row[3].ends_with('.') && row[3].len() > 5, "{}: no reason: {row:?}", title(role));

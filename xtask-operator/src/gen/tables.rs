@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use anyhow::Result;
 use api::{
     conditions::{kind, reason},
     events::EventReason,
@@ -19,15 +20,15 @@ use crate::deploy::{self, Alert};
 use super::reference::{capital, cell};
 
 /// Name and text of each page.
-pub(super) fn pages() -> [(&'static str, String); 6] {
-    [
-        ("alerts", alerts()),
+pub(super) fn pages() -> Result<[(&'static str, String); 6]> {
+    Ok([
+        ("alerts", alerts()?),
         ("checks", checks()),
         ("conditions", conditions()),
         ("events", events()),
         ("metrics", metrics()),
         ("settings", settings()),
-    ]
+    ])
 }
 
 pub(super) fn page(title: &str, about: &str) -> String {
@@ -148,20 +149,20 @@ fn metrics() -> String {
     page
 }
 
-fn alerts() -> String {
+fn alerts() -> Result<String> {
     let about = "The alerts of the component `deploy/components/monitoring` and of the chart's value `monitoring.enabled`. None is critical: nodes work on without \
                  the operator. None fires while its cause is intended: see [metrics](../guide/metrics.md#alerts).";
     let mut page = page("Alerts", about);
-    let rows = deploy::alerts().into_iter().map(|Alert { name, lasts, severity, summary, .. }| {
+    let rows = deploy::alerts()?.into_iter().map(|Alert { name, lasts, labels, annotations, .. }| {
         vec![
             format!("[{name}](../runbooks/{name}.md)"),
-            severity.as_str().to_owned(),
-            lasts.unwrap_or("at once").to_owned(),
-            summary.to_owned(),
+            labels.severity,
+            lasts.unwrap_or_else(|| "at once".to_owned()),
+            annotations.summary,
         ]
     });
     section(&mut page, "All alerts", "", &["alert", "severity", "after", "meaning"], rows);
-    page
+    Ok(page)
 }
 
 fn checks() -> String {
@@ -264,7 +265,7 @@ mod tests {
 
     #[test]
     fn each_row_has_a_meaning() {
-        for (name, page) in pages() {
+        for (name, page) in pages().unwrap() {
             for row in page.lines().filter(|line| line.starts_with("| `")) {
                 let last = row.trim_end_matches(" |").rsplit(" | ").next().unwrap_or_default();
                 assert!(last.split_whitespace().count() > 1, "{name}: {row}");

@@ -5,7 +5,6 @@ use api::names::GROUP;
 use serde_json::{Map, Value, json};
 
 use super::{
-    super::yaml::{Notes, emit},
     CHANNEL, PACKAGE, Release, VERSION,
     csv::{self, MAX_OPENSHIFT},
     csv_name,
@@ -40,8 +39,8 @@ pub(super) fn documents(release: &Release<'_>, csv: &Value, bundle_image: &str) 
         "properties": properties(release, csv),
         "relatedImages": images,
     });
-    let documents = [package, channel, bundle].map(|document| format!("---\n{}", emit(&document, &Notes::new())));
-    Ok(documents.concat())
+    let documents = [package, channel, bundle];
+    documents.iter().map(|document| Ok(format!("---\n{}", serde_yaml::to_string(document)?))).collect()
 }
 
 fn properties(release: &Release<'_>, csv: &Value) -> Vec<Value> {

@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result};
 use api::names::{DEFAULT_KEY_SECRET, DEFAULT_KEY_SECRET_KEY, DEFAULT_NAMESPACE, key};
 use serde_json::{Map, Value, json};
 
-use super::{super::payload::Form, Release, Sorted, VERSION, csv_name, openshift_version, release_of_policies, site};
+use super::{NAME, Release, Sorted, VERSION, csv_name, openshift_version};
 
 /// The property of the newest OpenShift.
 pub(super) const MAX_OPENSHIFT: &str = "olm.maxOpenShiftVersion";
@@ -81,8 +81,8 @@ pub(super) fn csv(release: &Release<'_>, sorted: &Sorted) -> Result<Value> {
             "customresourcedefinitions": {"owned": owned()?},
             "relatedImages": related_images(release),
             "install": {"strategy": "deployment", "spec": {
-                "clusterPermissions": [{"serviceAccountName": site().service_account, "rules": sorted.cluster_rules}],
-                "deployments": [deployment(release, &sorted.deployment)],
+                "clusterPermissions": [{"serviceAccountName": NAME, "rules": sorted.cluster_rules}],
+                "deployments": [deployment(&sorted.deployment)],
             }},
         },
     }))
@@ -202,19 +202,13 @@ fn words(name: &str) -> String {
     words
 }
 
-fn deployment(release: &Release<'_>, deployment: &Value) -> Value {
+fn deployment(deployment: &Value) -> Value {
     let mut deployment = deployment.clone();
-    // Not as a volume: OLM installs on clusters whose nodes cannot mount an image.
-    for patch in release.payload.into_iter().flat_map(|image| Form::InitContainers.patches(release.image, image)) {
-        patch.apply_to(&mut deployment);
-    }
     let mut spec = deployment["spec"].take();
-    let container = &mut spec["template"]["spec"]["containers"][0];
-    container["image"] = release.image.into();
-    if let Some(env) = container["env"].as_array_mut() {
+    if let Some(env) = spec["template"]["spec"]["containers"][0]["env"].as_array_mut() {
         env.push(json!({"name": "WINDOWS_NODE_POOLS_CREATE_POLICIES", "value": "true"}));
     }
-    spec["template"]["metadata"]["annotations"][key::POLICIES] = release_of_policies().into();
+    spec["template"]["metadata"]["annotations"][key::POLICIES] = controller::release_policies::release().into();
     json!({"name": deployment["metadata"]["name"], "label": deployment["metadata"]["labels"], "spec": spec})
 }
 

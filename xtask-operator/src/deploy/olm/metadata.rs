@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{
-    super::kustomize::HEADER,
+    super::HEADER,
     {CHANNEL, PACKAGE},
 };
 

@@ -1,4 +1,4 @@
-//! The bundle for the Operator Lifecycle Manager (format registry+v1) and its file-based catalog, from the objects of all other forms.
+//! The bundle for the Operator Lifecycle Manager (format registry+v1) and its file-based catalog, from what Helm renders for OpenShift.
 
 mod catalog;
 mod csv;
@@ -8,17 +8,23 @@ mod openshift_version;
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result};
+use api::names::DEFAULT_NAMESPACE;
 use serde_json::{Value, json};
 
 pub(crate) use openshift_version::openshift;
 
 use super::{
-    kustomize::{HEADER, document},
-    object::{NAME, Object, Site, VERSION},
+    HEADER, VERSION,
+    chart::{self, NAME},
+    object::Object,
+    plain,
     platform::Platform,
-    policies, rights, workload,
-    yaml::{Notes, emit},
 };
+
+/// Keeper of the objects, by their labels.
+const MANAGED_BY: &str = "olm";
+/// What the operator may do in addition where OLM installs it: create its policies, and not change them. Its `OperatorCondition` is OLM's to grant.
+const RIGHTS: &str = include_str!("rights.yaml");
 
 /// Name of the package in catalogs.
 const PACKAGE: &str = NAME;
@@ -58,14 +64,14 @@ enum Place {
 
 /// The rights in the operator's own namespace are a file. In the ClusterServiceVersion they would be `permissions`, which OLM grants for
 /// the whole cluster where the operator watches all namespaces: it could read every Secret.
-fn place(object: &Object, site: &Site) -> Place {
+fn place(object: &Object) -> Place {
     let metadata = &object.value["metadata"];
     let is_operators = metadata["name"] == NAME;
-    let is_here = metadata["namespace"] == site.namespace.as_str();
+    let is_here = metadata["namespace"] == DEFAULT_NAMESPACE;
     match object.kind() {
         "Deployment" => Place::Deployment,
         // A registry+v1 bundle cannot hold the policies: the operator creates them.
-        "Namespace" | "ValidatingAdmissionPolicy" | "ValidatingAdmissionPolicyBinding" => Place::Left,
+        "ValidatingAdmissionPolicy" | "ValidatingAdmissionPolicyBinding" => Place::Left,
         "ServiceAccount" | "ClusterRoleBinding" if is_operators => Place::Left,
         "ClusterRole" if is_operators => Place::ClusterPermissions,
         // OLM puts what a bundle holds into one namespace.
@@ -82,10 +88,22 @@ struct Sorted {
     cluster_rules: Vec<Value>,
 }
 
-fn sorted(site: &Site) -> Result<Sorted> {
-    let mut objects = Platform::OpenShift.objects(&super::objects(site));
-    objects.extend(rights::under_olm(site));
-    let of = |place_of: Place| objects.iter().filter(move |object| place(object, site) == place_of);
+/// The additional rights.
+pub(crate) fn under_olm() -> Result<Vec<Object>> {
+    let text = RIGHTS.replace("$VERSION", VERSION);
+    text.split("---\n").map(|text| Object::read("olm/rights.yaml", text)).collect()
+}
+
+fn sorted(release: &Release<'_>) -> Result<Sorted> {
+    let mut values = chart::values(Platform::OpenShift.name());
+    values["image"] = chart::image(release.image);
+    if let Some(image) = release.payload {
+        // Not as a volume: OLM installs on clusters whose nodes cannot mount an image.
+        values["payload"] = json!({"image": image, "by": "initContainers"});
+    }
+    let mut objects = chart::render(MANAGED_BY, values)?;
+    objects.extend(under_olm()?);
+    let of = |place_of: Place| objects.iter().filter(move |object| place(object) == place_of);
     let deployment = of(Place::Deployment).next().context("no Deployment")?.value.clone();
     let rules = of(Place::ClusterPermissions).filter_map(|object| object.value["rules"].as_array()).flatten();
     let rules = rules.filter(|rule| !is_watch_of_policies(rule));
@@ -102,40 +120,18 @@ fn is_watch_of_policies(rule: &Value) -> bool {
     has("apiGroups", "admissionregistration.k8s.io") && has("verbs", "watch")
 }
 
-/// The release whose policies the operator creates: by the texts that are compiled into it, also where they are generated only now.
-fn release_of_policies() -> String {
-    let files = super::kustomize::files();
-    let admission = controller::release_policies::FILES.iter().map(|path| match *path {
-        policies::release::FILE => lasting_policies(),
-        path => files.get(&format!("deploy/{path}")).cloned().unwrap_or_default(),
-    });
-    let texts: Vec<String> = admission.collect();
-    controller::release_policies::release_of(VERSION, texts.iter().map(String::as_str))
-}
-
-/// The file of the policies that hold in all releases.
-fn lasting_policies() -> String {
-    let documents: Vec<_> = policies::release::objects(&Site::default()).iter().map(document).collect();
-    HEADER.to_owned() + &documents.join("---\n")
-}
-
-/// Where and for whom the bundle installs.
-fn site() -> Site {
-    Site { managed_by: "olm".into(), ..Site::default() }
-}
-
 /// Path below the bundle's folder, and text. Without the CRDs, which stand in `crds/`.
 fn without_crds(release: &Release<'_>) -> Result<BTreeMap<String, String>> {
-    let sorted = sorted(&site())?;
+    let sorted = sorted(release)?;
     let csv = csv::csv(release, &sorted)?;
     let mut files: BTreeMap<String, String> = sorted
         .manifests
         .iter()
-        .map(|object| (format!("manifests/{}", file_name(&object.value)), HEADER.to_owned() + &document(object)))
+        .map(|object| (format!("manifests/{}", file_name(&object.value)), HEADER.to_owned() + &object.text))
         .collect();
-    files.insert(format!("manifests/{}", file_name(&csv)), plain(&csv));
-    files.insert("metadata/annotations.yaml".into(), plain(&metadata::annotations()));
-    files.insert("tests/scorecard/config.yaml".into(), plain(&metadata::scorecard()));
+    files.insert(format!("manifests/{}", file_name(&csv)), plain(&csv)?);
+    files.insert("metadata/annotations.yaml".into(), plain(&metadata::annotations())?);
+    files.insert("tests/scorecard/config.yaml".into(), plain(&metadata::scorecard())?);
     Ok(files)
 }
 
@@ -143,20 +139,20 @@ fn without_crds(release: &Release<'_>) -> Result<BTreeMap<String, String>> {
 pub(crate) fn bundle(release: &Release<'_>) -> Result<BTreeMap<String, String>> {
     let mut files = without_crds(release)?;
     files.insert("bundle.Containerfile".into(), metadata::containerfile());
-    for crd in super::crds(&site())? {
-        files.insert(format!("manifests/{}", file_name(&crd.value)), plain(&crd.value));
+    for crd in super::crds(MANAGED_BY) {
+        files.insert(format!("manifests/{}", file_name(&serde_json::to_value(&crd)?)), plain(&crd)?);
     }
     Ok(files)
 }
 
 /// A catalog with this one bundle, whose image is in a registry.
 pub(crate) fn catalog(release: &Release<'_>, bundle_image: &str) -> Result<String> {
-    let csv = csv::csv(release, &sorted(&site())?)?;
+    let csv = csv::csv(release, &sorted(release)?)?;
     Ok(HEADER.to_owned() + &catalog::documents(release, &csv, bundle_image)?)
 }
 
 /// What has OLM v0 offer the catalog in this image.
-pub(crate) fn catalog_source(catalog_image: &str) -> String {
+pub(crate) fn catalog_source(catalog_image: &str) -> Result<String> {
     plain(&json!({
         "apiVersion": "operators.coreos.com/v1alpha1",
         "kind": "CatalogSource",
@@ -167,15 +163,9 @@ pub(crate) fn catalog_source(catalog_image: &str) -> String {
 
 /// Path from the root of the repository, and text: what reviewers read and tests install. The image has a tag, and the CRDs are in `crds/`.
 pub(super) fn files(kubernetes: &[u32]) -> Result<BTreeMap<String, String>> {
-    let release = Release { image: &workload::default_image(), must_gather: None, payload: None, kubernetes };
-    let mut files: BTreeMap<_, _> =
-        without_crds(&release)?.into_iter().map(|(path, text)| (format!("deploy/olm/{path}"), text)).collect();
-    files.insert(format!("deploy/{}", policies::release::FILE), lasting_policies());
-    Ok(files)
-}
-
-fn plain(value: &Value) -> String {
-    HEADER.to_owned() + &emit(value, &Notes::new())
+    let image = format!("{NAME}:{VERSION}");
+    let release = Release { image: &image, must_gather: None, payload: None, kubernetes };
+    Ok(without_crds(&release)?.into_iter().map(|(path, text)| (format!("deploy/olm/{path}"), text)).collect())
 }
 
 fn file_name(object: &Value) -> String {

@@ -7,9 +7,8 @@ use serde_json::{Value, json};
 
 use super::{
     super::{
-        Platform, Site,
-        drift_tests::{Difference, Objects, assert_same, by_name, label, of_deployment},
-        objects,
+        Platform,
+        drift_tests::{Difference, Objects, assert_same, by_name, expected, label, of_deployment},
     },
     *,
 };
@@ -86,7 +85,6 @@ fn olm_takes_every_kind_of_the_bundle_and_puts_it_where_it_belongs() {
 
 /// How the bundle's objects differ from those of `deploy/openshift`.
 const DIFFERENCES: &[Difference] = &[
-    ("OLM installs into a namespace that there is", |objects| objects.retain(|(kind, ..), _| kind != "Namespace")),
     ("the operator creates the policies, because a bundle cannot hold them", |objects| {
         objects.retain(|(kind, ..), _| !kind.starts_with("ValidatingAdmissionPolicy"));
     }),
@@ -117,7 +115,7 @@ const DIFFERENCES: &[Difference] = &[
     }),
     ("the operator creates policies, and does not watch those of other installers", |objects| {
         cluster_rules(objects).retain(|rule| !is_watch_of_policies(rule));
-        for object in rights::under_olm(&site()) {
+        for object in under_olm().unwrap() {
             match object.kind() {
                 "ClusterRole" => cluster_rules(objects).extend(object.value["rules"].as_array().unwrap().clone()),
                 _ => objects.extend(by_name([object.value].into_iter())),
@@ -127,7 +125,7 @@ const DIFFERENCES: &[Difference] = &[
         of_deployment(objects)["containers"][0]["env"].as_array_mut().unwrap().push(variable);
         let deployment = objects.iter_mut().find(|((kind, ..), _)| kind == "Deployment").unwrap().1;
         let annotations = &mut deployment["spec"]["template"]["metadata"]["annotations"];
-        annotations[api::names::key::POLICIES] = json!(release_of_policies());
+        annotations[api::names::key::POLICIES] = json!(controller::release_policies::release());
     }),
     ("OLM adds to the Deployment", |objects| {
         let csv = the_csv();
@@ -149,15 +147,6 @@ fn cluster_rules(objects: &mut Objects) -> &mut Vec<Value> {
     role.unwrap().1["rules"].as_array_mut().unwrap()
 }
 
-/// Otherwise the operator creates policies that its Deployment does not name, and puts none in force.
-#[test]
-fn the_deployment_names_the_release_of_the_policies_that_are_compiled_into_the_operator() {
-    assert_eq!(release_of_policies(), controller::release_policies::release());
-    let csv = the_csv();
-    let pod = &csv["spec"]["install"]["spec"]["deployments"][0]["spec"]["template"];
-    assert_eq!(pod["metadata"]["annotations"][api::names::key::POLICIES], json!(release_of_policies()));
-}
-
 /// The operator may create policies, and neither change nor delete one.
 #[test]
 fn the_rights_on_policies_are_to_create_and_to_read() {
@@ -171,12 +160,8 @@ fn the_rights_on_policies_are_to_create_and_to_read() {
 
 #[test]
 fn a_bundle_has_the_objects_of_openshift_but_for_what_is_named() {
-    let site = Site::default();
-    let expected = super::super::crds(&site).unwrap().into_iter().chain(Platform::OpenShift.objects(&objects(&site)));
-    let mut expected = by_name(expected.map(|object| object.value));
-    for (_, apply) in DIFFERENCES {
-        apply(&mut expected);
-    }
+    let mut expected = expected(Platform::OpenShift, &[], DIFFERENCES);
+    expected.retain(|(kind, ..), _| kind != "Namespace");
     let mut found = by_name(expansion::expand(&bundle(&RELEASE).unwrap()).into_iter());
     // Rules have no order.
     for object in found.values_mut().chain(expected.values_mut()) {
@@ -312,17 +297,17 @@ const ACCEPTED: &[(&str, &str)] = &[];
 #[test]
 fn olm_takes_the_crds_over_those_of_the_last_release() {
     let folder = devenv::workspace_root().join("xtask-operator/released-crds");
-    for crd in super::super::crds(&site()).unwrap() {
-        let plural = crd.value["spec"]["names"]["plural"].as_str().unwrap();
+    for crd in super::super::crds(MANAGED_BY) {
+        let crd = serde_json::to_value(crd).unwrap();
+        let plural = crd["spec"]["names"]["plural"].as_str().unwrap();
         let path = folder.join(format!("{plural}.json"));
         if std::env::var_os("UPDATE_RELEASED_CRDS").is_some() {
-            let mut today =
-                json!({"spec": {"scope": crd.value["spec"]["scope"], "versions": crd.value["spec"]["versions"]}});
+            let mut today = json!({"spec": {"scope": crd["spec"]["scope"], "versions": crd["spec"]["versions"]}});
             without_descriptions(&mut today);
             fs::write(&path, today.to_string() + "\n").unwrap();
         }
         let released: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
-        let mut today = crd.value.clone();
+        let mut today = crd.clone();
         without_descriptions(&mut today);
         let refused: Vec<_> = crd_upgrade::refused(&released, &today)
             .into_iter()

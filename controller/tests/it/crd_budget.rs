@@ -1,0 +1,48 @@
+//! The CRDs in the code of the oldest and of the newest API server, which estimate the cost of a rule each in its own way.
+
+use std::{
+    io::Write as _,
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use serde_json::json;
+use testbed::binaries::{ApiServer, crdbudget};
+
+/// What an API server refuses.
+fn refused(of: ApiServer, crds: &[CustomResourceDefinition]) -> Result<Vec<String>> {
+    let mut program = Command::new(crdbudget(of)?).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let mut input = program.stdin.take().context("no input")?;
+    for crd in crds {
+        writeln!(input, "{}", serde_json::to_string(crd)?)?;
+    }
+    drop(input);
+    let output = program.wait_with_output()?;
+    ensure!(output.status.success(), "crdbudget failed");
+    Ok(String::from_utf8(output.stdout)?.lines().map(str::to_owned).collect())
+}
+
+#[test]
+fn the_oldest_and_the_newest_api_server_take_each_crd() -> Result<()> {
+    for of in [ApiServer::Oldest, ApiServer::Newest] {
+        let refused = refused(of, &api::crds())?;
+        assert!(refused.is_empty(), "{of:?}: {}", refused.join("\n"));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_rule_beyond_the_budget_is_found() -> Result<()> {
+    let mut crds = api::crds();
+    let mut crd = serde_json::to_value(crds.remove(0))?;
+    // A text without a bound in a list without one.
+    crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["costly"] = json!({
+        "type": "array", "items": {"type": "string", "x-kubernetes-validations": [{"rule": "self.matches('^(a|b)*$')"}]},
+    });
+    for of in [ApiServer::Oldest, ApiServer::Newest] {
+        let refused = refused(of, &[serde_json::from_value(crd.clone())?])?;
+        assert!(refused.iter().any(|line| line.contains("[costly]") && line.contains("budget")), "{of:?}: {refused:?}");
+    }
+    Ok(())
+}

@@ -1,0 +1,88 @@
+//! The Helm chart: what Helm renders of it, and the one part of it that is generated.
+
+use std::{
+    collections::BTreeMap,
+    io::Write as _,
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use api::names::DEFAULT_NAMESPACE;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use serde_json::{Value, json};
+use testbed::binaries;
+
+use super::{VERSION, object::Object};
+
+/// Name of the chart, of the Deployment, and of most objects of the operator's own.
+pub(super) const NAME: &str = api::names::COMPONENT;
+/// Its folder, from the root of the repository.
+pub(super) const FOLDER: &str = "deploy/chart/windows-node-pools";
+/// URL of the API server where no cluster is known: Helm asks for one, and what is rendered has none.
+const NO_API_SERVER: &str = "https://without.example.com";
+
+/// Values without which the chart renders nothing for a platform, in which the API server is not known.
+pub(super) fn values(platform: &str) -> Value {
+    match platform {
+        "kubernetes" => json!({"platform": platform, "operator": {"apiServer": NO_API_SERVER}}),
+        other => json!({"platform": other}),
+    }
+}
+
+/// What Helm renders with values, or what it says of them.
+pub(super) fn helm(values: &Value) -> Result<String> {
+    let mut helm = Command::new(binaries::helm()?);
+    let version = binaries::KUBERNETES_VERSION;
+    helm.args(["template", "a-release", "--namespace", DEFAULT_NAMESPACE, "--kube-version", version, "--values", "-"]);
+    helm.arg(devenv::workspace_root().join(FOLDER)).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut running = helm.spawn().context("start helm")?;
+    running.stdin.take().context("helm has no input")?.write_all(values.to_string().as_bytes())?;
+    let output = running.wait_with_output()?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// The objects of the chart but the CRDs and the test, as another tool than Helm keeps them.
+pub(super) fn render(managed_by: &str, mut values: Value) -> Result<Vec<Object>> {
+    values["crds"] = json!({"enabled": false});
+    let rendered = helm(&values)?;
+    let of_helm = [format!("- name: WINDOWS_NODE_POOLS_API_SERVER\n              value: {NO_API_SERVER:?}\n")];
+    let rendered = of_helm.iter().fold(rendered, |text, part| text.replace(&format!("            {part}"), ""));
+    let documents = rendered.split("---\n# Source: windows-node-pools/templates/").skip(1);
+    let object = |document: &str| {
+        let (file, text) = document.split_once('\n')?;
+        (!file.starts_with("tests/")).then(|| Object::read(file, &kept_by(managed_by, text)))
+    };
+    documents.filter_map(object).collect()
+}
+
+/// The object as another tool keeps it, without the labels of a release of Helm.
+fn kept_by(managed_by: &str, text: &str) -> String {
+    let is_of_helm = |line: &&str| {
+        let line = line.trim_start();
+        line.starts_with("app.kubernetes.io/instance:") || line.starts_with("helm.sh/chart:")
+    };
+    let lines: Vec<&str> = text.lines().filter(|line| !is_of_helm(line)).collect();
+    lines
+        .join("\n")
+        .replace("app.kubernetes.io/managed-by: \"Helm\"", &format!("app.kubernetes.io/managed-by: {managed_by}"))
+}
+
+/// The CRDs of the chart, each in one line: Helm reads no file outside of a chart. People read those in `crds/`.
+pub(super) fn crds() -> Result<BTreeMap<String, String>> {
+    let file = |crd: CustomResourceDefinition| {
+        let mut value = serde_yaml::to_value(&crd)?;
+        crate::yaml::tidy(&mut value);
+        let path = format!("{FOLDER}/files/crds/{}.json", crd.spec.names.plural);
+        Ok((path, serde_json::to_string(&value)? + "\n"))
+    };
+    api::crds().into_iter().map(file).collect()
+}
+
+/// The image as values of the chart.
+pub(super) fn image(image: &str) -> Value {
+    match image.split_once('@') {
+        Some((repository, digest)) => json!({"repository": repository, "digest": digest}),
+        None => json!({"repository": image.trim_end_matches(&format!(":{VERSION}"))}),
+    }
+}

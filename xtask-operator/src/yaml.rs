@@ -1,0 +1,35 @@
+//! Objects in YAML.
+
+use anyhow::Result;
+use serde::Serialize;
+use serde_yaml::Value;
+
+/// YAML as a person would write it.
+pub(crate) fn text(object: &impl Serialize) -> Result<String> {
+    let mut value = serde_yaml::to_value(object)?;
+    tidy(&mut value);
+    Ok(serde_yaml::to_string(&value)?)
+}
+
+/// Takes out what is null, and the fraction of numbers that have none.
+pub(crate) fn tidy(value: &mut Value) {
+    match value {
+        Value::Mapping(map) => {
+            map.retain(|_, v| !v.is_null());
+            map.values_mut().for_each(tidy);
+        }
+        Value::Sequence(list) => list.iter_mut().for_each(tidy),
+        Value::Number(number) => {
+            if let Some(whole) = number.as_f64().and_then(whole) {
+                *value = Value::Number(whole.into());
+            }
+        }
+        _ => {}
+    }
+}
+
+/// A whole number that a floating point number holds exactly.
+fn whole(number: f64) -> Option<i64> {
+    #[expect(clippy::cast_possible_truncation, reason = "the limits are checked")]
+    (number.fract() == 0.0 && number.abs() < 1e15).then_some(number as i64)
+}
