@@ -419,6 +419,9 @@ async fn all_go_on(world: &World) -> Result<()> {
     it.host_waits(0, "no other operator").await?;
     it.declare(it.declared(json!({}))).await?;
     legacy_ends(world, "legacy").await?;
+    // Its Pod may be replaced, so that it counts as gone a minute later.
+    let is_gone = |p: &WindowsNodePool| pool_status(p).conditions.iter().all(|c| c.reason != "AnotherOperator");
+    world.until(&it.name, "the other operator is gone", is_gone).await?;
     it.host_goes_on(0).await?;
 
     let it = Subject::new(world, Cause::Policies, 1).await?;
