@@ -146,12 +146,13 @@ fn a_chart_in_a_registry_is_the_same() {
     let of_build = format!("{VERSION}+git.abc");
     run(&["package", chart.to_str().unwrap(), "--version", &of_build]);
     let of_build = format!("windows-node-pools-{of_build}.tgz");
-    let rendered = run(&["template", "a-release", &of_build, "--kube-version", binaries::KUBERNETES_VERSION]);
+    let version = binaries::KUBERNETES_VERSION;
+    let namespace = ["--namespace", DEFAULT_NAMESPACE, "--kube-version", version];
+    let rendered = run(&[&["template", "a-release", &of_build], &namespace[..]].concat());
     let label = format!("windows-node-pools-{VERSION}_git.abc");
     assert!(read(&rendered).values().all(|object| object["metadata"]["labels"]["helm.sh/chart"] == label.as_str()));
     run(&["push", &archive, &charts, "--plain-http"]);
-    let (pushed, version) = (format!("{charts}/windows-node-pools"), binaries::KUBERNETES_VERSION);
-    let namespace = ["--namespace", DEFAULT_NAMESPACE, "--kube-version", version];
+    let pushed = format!("{charts}/windows-node-pools");
     let rendered =
         run(&[&["template", "a-release", &pushed, "--version", VERSION, "--plain-http"], &namespace[..]].concat());
     assert_eq!(read(&rendered), read(&helm(&[]).unwrap()));
@@ -305,13 +306,13 @@ fn each_setting_of_the_operator_is_a_value() {
         let is_list = arg.get_value_delimiter().is_some();
         assert_eq!(setting.default, if is_list { json!([]) } else { Value::Null }, "operator.{key}");
         let choice = arg.get_possible_values().first().map(|value| value.get_name().to_owned());
-        let parser = format!("{:?}", arg.get_value_parser().type_id());
-        let values = [choice.unwrap_or_default(), "30m".into(), "4096".into(), "false".into(), "https://a:1".into()];
-        let set = values.iter().filter(|value| !value.is_empty()).find_map(|value| {
+        let samples = ["10m", "4096", "false", "https://a:1", "10.96.0.0/12"].map(str::to_owned);
+        let values = choice.into_iter().chain(samples).collect::<Vec<_>>();
+        let set = values.iter().find_map(|value| {
             let value = if is_list { format!("operator.{key}={{{value}}}") } else { format!("operator.{key}={value}") };
             helm(&[&value]).ok()
         });
-        let rendered = set.unwrap_or_else(|| panic!("operator.{key} ({parser}) takes no value"));
+        let rendered = set.unwrap_or_else(|| panic!("operator.{key} takes no value"));
         assert!(rendered.contains(&format!("- name: {variable}\n")), "operator.{key} does not set {variable}");
     }
     assert!(of_values.is_empty(), "the operator has no {:?}", of_values.keys());

@@ -111,7 +111,7 @@ imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with kindIs "invalid" .Values.priorityClassName | ternary ($openshift | ternary "system-cluster-critical" "") .Values.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- with .Values.podSecurityContext }}
 securityContext:
