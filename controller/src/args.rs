@@ -234,10 +234,6 @@ pub struct Run {
     /// Level of the log, for example `info` or `info,controller::instance=debug`.
     #[arg(long, env = "LOG_LEVEL", default_value = "info,kube_runtime=warn")]
     pub log_level: String,
-    /// URL of a collector that takes traces of operations over OTLP/HTTP, for example `http://otel-collector.observability.svc:4318`. No traces if
-    /// not set.
-    #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
-    pub otlp_endpoint: Option<String>,
     /// URL at which hosts reach the API server. If not set: detected on OpenShift, otherwise the URL that the operator
     /// itself uses.
     #[arg(long, env = "WINDOWS_NODE_POOLS_API_SERVER")]
