@@ -1,6 +1,5 @@
 //! One instance that is being worked on: its status, and how it is stored.
 
-
 use std::{
     pin::pin,
     sync::{Arc, LazyLock},
@@ -45,7 +44,6 @@ use wnp_core::{
         instance::{Situation, describe, reached},
     },
 };
-
 
 /// A person corrects credentials and then watches the pool: a long wait has no benefit.
 const CREDENTIALS_BACKOFF_MAX: std::time::Duration = std::time::Duration::from_secs(15);
