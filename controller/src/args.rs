@@ -12,11 +12,9 @@ use clap_complete::Shell;
 use crate::payload_command::Copy;
 
 mod act;
-mod machineset;
 mod platform;
 
 pub use act::{Act, Approve};
-pub use machineset::{MachinePlatform, MachineSet, MachineValues};
 pub use platform::PlatformArg;
 
 /// Operator that turns Windows hosts into nodes.
@@ -110,14 +108,13 @@ pub enum Command {
         #[command(subcommand)]
         copy: Copy,
     },
-    /// Print a MachineSet of OpenShift's Machine API whose Machines run Windows, with what the autoscaler needs to scale it from zero. With
-    /// --kubeconfig or --context, what no argument names is read from a MachineSet of the Linux workers of that cluster, and the infrastructure from
-    /// its `Infrastructure`; otherwise nothing is read. Writes nothing.
+    /// Print a MachineSet of OpenShift's Machine API whose Machines run Windows, with what the autoscaler needs to scale it from zero. It is made from a
+    /// MachineSet of the cluster's Linux workers. Nothing is written.
     #[command(
         name = "machineset",
-        after_help = "Exit status:\n  0  the MachineSet is printed\n  1  an error, or a value that is missing or does not fit"
+        after_help = "Exit status:\n  0  the MachineSet is printed\n  1  an error, or a value that does not fit"
     )]
-    MachineSet(Box<MachineSet>),
+    MachineSet(MachineSet),
     /// Print the CRDs as YAML.
     #[command(after_help = "Exit status:\n  0  always")]
     Crds,
@@ -234,10 +231,6 @@ pub struct Run {
     /// Level of the log, for example `info` or `info,controller::instance=debug`.
     #[arg(long, env = "LOG_LEVEL", default_value = "info,kube_runtime=warn")]
     pub log_level: String,
-    /// URL of a collector that takes traces of operations over OTLP/HTTP, for example `http://otel-collector.observability.svc:4318`. No traces if
-    /// not set.
-    #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
-    pub otlp_endpoint: Option<String>,
     /// URL at which hosts reach the API server. If not set: detected on OpenShift, otherwise the URL that the operator
     /// itself uses.
     #[arg(long, env = "WINDOWS_NODE_POOLS_API_SERVER")]
@@ -568,6 +561,23 @@ pub enum Output {
     Table,
     /// For machines.
     Json,
+}
+
+/// Arguments of `machineset`.
+#[derive(Parser, Clone, Debug)]
+pub struct MachineSet {
+    /// Name of the MachineSet. On vSphere and Azure at most 9 characters.
+    pub name: String,
+    /// Image with Windows Server: the AMI on AWS, the SKU or the resource ID on Azure, the path of the image on GCP, the template on vSphere, the name of the
+    /// image on Nutanix.
+    #[arg(long)]
+    pub image: String,
+    /// MachineSet of Linux workers to begin with, for example one in the zone that is wanted. The first by name if not set.
+    #[arg(long)]
+    pub from: Option<String>,
+    /// Number of Machines.
+    #[arg(long, default_value_t = 1)]
+    pub replicas: u16,
 }
 
 /// Arguments of `lint`.

@@ -35,7 +35,6 @@ use crate::{
     release::{CurrentRelease, Release, ReleaseError},
     secrets::Secrets,
     sight::Sight,
-    traces::Traces,
     unreadable::Unreadable,
     versions::Versions,
     wicd_reports::WicdReports,
@@ -181,8 +180,6 @@ pub(crate) struct Process {
     pub epoch: i64,
     /// Metrics.
     pub metrics: Arc<Metrics>,
-    /// Traces of operations.
-    pub traces: Traces,
     /// Ends everything.
     pub stop: CancellationToken,
     /// Whether it is a command that looks once, and waits for sources that take a while.

@@ -61,7 +61,6 @@ pub mod status_command;
 mod supervision;
 mod telemetry;
 mod texts;
-mod traces;
 mod unreadable;
 mod versions;
 mod watch;

@@ -53,7 +53,7 @@ async fn main() -> ExitCode {
         Command::Act(args) => Box::pin(controller::act_command::run(args, cluster)).await,
         Command::Gather(args) => Box::pin(controller::gather::run(*args, cluster)).await,
         Command::Payload { copy } => controller::payload_command::run(&copy),
-        Command::MachineSet(args) => controller::machineset_command::run(*args, cluster).await,
+        Command::MachineSet(args) => controller::machineset_command::run(args, cluster).await,
         Command::Crds => crds().map(|()| ExitCode::SUCCESS),
         Command::Completion { shell } => args::complete(shell).map(|()| ExitCode::SUCCESS).map_err(Into::into),
     };

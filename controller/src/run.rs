@@ -44,7 +44,7 @@ use crate::{
     scrape,
     sight::Blindness,
     supervision::{Panicked, Tasks, catch},
-    telemetry, traces,
+    telemetry,
     unreadable::Unreadable,
     watch::{Changes, news, watch, watch_instances, watch_nodes},
     webhook, wicd_binding,
@@ -71,7 +71,7 @@ const GRACE: Duration = Duration::from_secs(20);
 /// Runs until it receives a stop signal, or has lost the Lease.
 ///
 /// # Errors
-/// When the log level or `--otlp-endpoint` is invalid, an address to listen on cannot be bound, there is no configuration for the API server, the
+/// When the log level is invalid, an address to listen on cannot be bound, there is no configuration for the API server, the
 /// API server does not answer at the start, a CRD is not installed, the Lease is lost, or a task of the operator ends. A stop
 /// signal is no error.
 pub async fn run(args: Run, cluster: &args::Cluster) -> anyhow::Result<()> {
@@ -90,7 +90,6 @@ pub async fn run(args: Run, cluster: &args::Cluster) -> anyhow::Result<()> {
     let identity = args.identity.clone().unwrap_or_else(|| format!("windows-node-pools-{}", std::process::id()));
     // Unlike a pod's name this differs after a restart in place, so that every start has an epoch of its own.
     let identity = format!("{identity}_{:08x}", rand::random::<u32>());
-    let (traces, exporter) = traces::start(&args, &identity, metrics.spans_dropped.clone())?;
     let plain = (!args.metrics_tls).then_some(args.metrics_listen);
     http::serve(args.listen, plain, args.admin_listen, health, level, stop.clone()).await.context("cannot listen")?;
 
@@ -120,14 +119,11 @@ pub async fn run(args: Run, cluster: &args::Cluster) -> anyhow::Result<()> {
     metrics.leader.set(1);
     metrics.host_certificate_lifetime.set(i64::try_from(args.wicd_certificate_lifetime.as_secs()).unwrap_or(i64::MAX));
     readiness.enter(Phase::Leading);
-    let process = Process { args, identity, epoch, metrics, traces, stop: stop.clone(), looks_once: false };
+    let process = Process { args, identity, epoch, metrics, stop: stop.clone(), looks_once: false };
     let leader = Leader { process, cluster, readiness };
     tokio::select! {
         result = leader.lead() => {
             election.release(epoch).await;
-            if let Some(exporter) = exporter {
-                exporter.finish().await;
-            }
             result
         }
         lost = election.hold(epoch) => {

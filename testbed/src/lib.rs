@@ -2,7 +2,6 @@
 
 pub mod binaries;
 mod children;
-pub mod collector;
 pub mod control_plane;
 pub mod deployment;
 pub mod git;

@@ -1,10 +1,7 @@
 //! `cargo xtask bench`: measurements, in release builds. They print, and pass or fail nothing, but for `soak`.
 
 mod aims;
-mod dashboard;
-mod decision;
 mod idle;
-mod inventory;
 mod join;
 mod process;
 mod proxy;
@@ -19,7 +16,7 @@ use std::{path::Path, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
 
-/// Measures the operator: `join`, `rollout`, `upload`, `idle`, `inventory`, `decision` or `soak`. What each does and how to read it is in docs/reference/benchmarks.md.
+/// Measures the operator: `join`, `rollout`, `upload`, `idle` or `soak`. What each does and how to read it is in docs/reference/benchmarks.md.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -36,12 +33,6 @@ enum Bench {
     Upload(upload::Args),
     /// Ready instances that nothing happens to.
     Idle(idle::Args),
-    /// A list of hosts in Git becomes instances.
-    Inventory(inventory::Args),
-    /// The decision about a pool, without an API server.
-    Decision(decision::Args),
-    /// The dashboard with real data, as a picture.
-    Dashboard(dashboard::Args),
     /// Events at random for an hour, and what they leave behind.
     Soak(soak::Args),
 }
@@ -65,9 +56,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             Bench::Rollout(args) => rollout::run(args).await,
             Bench::Upload(args) => upload::run(args).await,
             Bench::Idle(args) => idle::run(args).await,
-            Bench::Inventory(args) => Box::pin(inventory::run(args)).await,
-            Bench::Decision(args) => decision::run(args),
-            Bench::Dashboard(args) => Box::pin(dashboard::run(args)).await,
             Bench::Soak(args) => Box::pin(soak::run(args)).await,
         }
     })

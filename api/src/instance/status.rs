@@ -97,11 +97,6 @@ pub struct WindowsInstanceStatus {
     /// Name of the last finished operation: its grant has been used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_operation: Option<String>,
-    /// Trace of the operation in progress or, without one, of the last one, as 32 hexadecimal digits. Absent if that began while the operator sent
-    /// no traces.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 32))]
-    pub trace_id: Option<String>,
     /// Time when the last maintenance of the node since its last update was over, was withdrawn, or was given up after its drain had begun. What
     /// the host requests then comes after updates that wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]

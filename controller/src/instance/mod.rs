@@ -37,8 +37,6 @@ mod scope;
 mod suitability;
 #[cfg(test)]
 pub(crate) mod test_bed;
-#[cfg(test)]
-mod trace_tests;
 mod update;
 #[cfg(test)]
 mod version_tests;
@@ -59,7 +57,6 @@ use api::{
 };
 use k8s_openapi::api::core::v1::Node;
 use kube::{ResourceExt, runtime::controller::Action};
-use tracing::Instrument as _;
 
 pub(crate) use error::StepError;
 pub(crate) use login::{check as check_host_key, credentials, open_apart, trusted_key};
@@ -131,8 +128,7 @@ async fn reconcile_instance(cached: &Arc<WindowsInstance>, cx: &Arc<Context>) ->
         return Box::pin(poolless::reconcile(cached, cx)).await;
     };
     let mut scope = Scope::new(cx.clone(), cached.clone(), pool);
-    let span = scope.log_span();
-    Box::pin(work(&mut scope)).instrument(span).await
+    Box::pin(work(&mut scope)).await
 }
 
 /// Does what there is to do, and stores how far it came.

@@ -121,7 +121,6 @@ pub(super) async fn failed(scope: &mut Scope, error: &StepError) -> Result<Durat
     scope.note_refusal(error).await;
     let (reason, step) = (error.reason(), failures.step);
     scope.cx.process.metrics.failed(&scope.instance.spec.pool_ref.name, &reason);
-    scope.trace_failure(&reason);
     let note = format!("{reason}: {step}: {error}");
     scope.cx.events.say(&*scope.instance, EventReason::PrePullFailed, step.as_str(), &note);
     scope.status.pre_pulled = Some(api::PrePulled { failures: Some(failures), ..before });

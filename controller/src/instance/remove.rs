@@ -27,7 +27,7 @@ use super::{
     own::Found,
     scope::Scope,
 };
-use crate::{clock, drain::release_cordon, events::EventReason, traces::Outcome};
+use crate::{clock, drain::release_cordon, events::EventReason};
 use remote::facts;
 use wnp_core::{
     inventory::ownership::HostOwners,
@@ -242,7 +242,7 @@ pub(super) async fn let_go(scope: &mut Scope, grant: &Grant) -> Result<Action, S
     let note = half.unwrap_or(handed_back);
     delete(scope, |i| leaves_with(i, grant)).await?;
     scope.cx.events.say(&*scope.instance, reason, "Orphan", &note);
-    finish(scope, Outcome::Aborted).await
+    finish(scope).await
 }
 
 /// Whether a person has given the host up.
@@ -326,7 +326,7 @@ async fn gone(scope: &mut Scope) -> Result<Action, StepError> {
     };
     scope.count_operation(true);
     scope.cx.events.say(&*scope.instance, EventReason::Removed, "Remove", note);
-    finish(scope, Outcome::Succeeded).await
+    finish(scope).await
 }
 
 /// Releases a host whose Machine is deleted: nothing is left to drain, to reach or to clean.
@@ -338,7 +338,7 @@ pub(super) async fn vanished(scope: &mut Scope) -> Result<Action, StepError> {
     let note = "its Machine does not exist any more, and neither does the host";
     scope.count_operation(true);
     scope.cx.events.say(&*scope.instance, EventReason::Removed, "Remove", note);
-    finish(scope, Outcome::Succeeded).await
+    finish(scope).await
 }
 
 /// Gives a host up that cannot be reached: its Node is deleted, the host is noted as unclean.
@@ -366,7 +366,7 @@ pub(super) async fn abandon(scope: &mut Scope) -> Result<Action, StepError> {
     );
     scope.cx.events.say(&*scope.instance, EventReason::RemovedUnclean, "Abandon", &note);
     scope.cx.events.say(&*scope.pool, EventReason::RemovedUnclean, "Abandon", &note);
-    finish(scope, Outcome::Aborted).await
+    finish(scope).await
 }
 
 /// Writes the host down in the pool's status, where it stays until the host joins again, be it in another pool.
@@ -411,7 +411,7 @@ async fn write_unclean(scope: &Scope, pool: &str, change: impl FnOnce(&mut Vec<U
 }
 
 /// Lets the instance go, and with it the operation, if there is one.
-async fn finish(scope: &mut Scope, how: Outcome<'_>) -> Result<Action, StepError> {
+async fn finish(scope: &mut Scope) -> Result<Action, StepError> {
     let finalizers = scope.instance.finalizers();
     if !finalizers.iter().any(|f| f == FINALIZER_INSTANCE) {
         return Ok(Action::await_change());
@@ -422,9 +422,6 @@ async fn finish(scope: &mut Scope, how: Outcome<'_>) -> Result<Action, StepError
     match instances.patch(&scope.name(), &PatchParams::default(), &Patch::Merge(patch)).await {
         Ok(written) => {
             scope.cx.writes.instances.note(&written);
-            scope.trace_step_ends(how);
-            scope.trace_ends(how);
-            scope.send_trace();
             Ok(Action::await_change())
         }
         Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(Action::await_change()),

@@ -1,7 +1,5 @@
 //! One instance that is being worked on: its status, and how it is stored.
 
-mod trace;
-
 use std::{
     pin::pin,
     sync::{Arc, LazyLock},
@@ -25,7 +23,7 @@ use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
 use super::error::StepError;
-use crate::{clock, context::Context, events::EventReason, traces::Outcome};
+use crate::{clock, context::Context, events::EventReason};
 use remote::RemoteError;
 use remote::ssh::{Connection, SshError};
 use wnp_core::{
@@ -46,8 +44,6 @@ use wnp_core::{
         instance::{Situation, describe, reached},
     },
 };
-
-use trace::Trace;
 
 /// A person corrects credentials and then watches the pool: a long wait has no benefit.
 const CREDENTIALS_BACKOFF_MAX: std::time::Duration = std::time::Duration::from_secs(15);
@@ -74,7 +70,6 @@ pub(super) struct Scope {
     /// Whether the operation is not stored yet: a grant that was revoked in the meantime must not be used.
     begins: bool,
     step_began: Option<std::time::Instant>,
-    trace: Trace,
 }
 
 /// What a host is brought to.
@@ -92,8 +87,7 @@ impl Scope {
         // The only copy: nearly every reconcile describes its conditions again.
         let mut status = instance.status.clone().unwrap_or_default();
         times::correct(&mut status, clock::now());
-        let trace = Trace::new(instance.status.as_ref().unwrap_or(&NO_STATUS));
-        Self { cx, instance, pool, saved: None, status, begins: false, step_began: None, trace }
+        Self { cx, instance, pool, saved: None, status, begins: false, step_began: None }
     }
 
     /// Its status as it is stored.
@@ -159,7 +153,6 @@ impl Scope {
         self.begins = stored.is_none();
         if self.begins {
             self.step_began = Some(std::time::Instant::now());
-            self.trace_begins();
         }
         let operation = stored.unwrap_or_else(|| Operation {
             id: grant.id.clone(),
@@ -247,10 +240,14 @@ impl Scope {
         }
     }
 
+    /// Drops the operation, which did not do what it was for.
+    pub(super) fn drop_operation(&mut self) {
+        self.status.operation = None;
+    }
+
     /// Notes that the operation is over.
     pub(super) fn end_operation(&mut self) {
         self.observe_step();
-        self.trace_ends(Outcome::Succeeded);
         self.count_operation(true);
         if let Some(operation) = self.status.operation.take() {
             self.status.last_operation = Some(operation.id);
@@ -310,15 +307,12 @@ impl Scope {
 
     /// Begins a step in memory.
     fn announce_step(&mut self, step: Step, what: &str) {
-        if self.step() == step {
-            self.trace_step_goes_on();
-        } else {
+        if self.step() != step {
             self.observe_step();
             if let Some(operation) = &mut self.status.operation {
                 operation.step = step;
                 operation.step_start_time = clock::now().into();
             }
-            self.trace_step_begins();
         }
         self.attempt_begins();
         let reported = |status: &WindowsInstanceStatus| {
@@ -350,7 +344,6 @@ impl Scope {
     /// Counts how long the step took that ends. It may have begun in another reconcile, or in another process: then the stored time
     /// counts, which has whole seconds.
     fn observe_step(&mut self) {
-        self.trace_step_ends(Outcome::Succeeded);
         let step = self.step();
         if step != Step::Unknown {
             let took = self.step_began.map_or_else(|| self.in_step(), |began| began.elapsed());
@@ -478,7 +471,6 @@ impl Scope {
         }
         self.cx.process.metrics.failed(&self.instance.spec.pool_ref.name, &reason);
         self.count_operation(false);
-        self.trace_failure(&reason);
         // The reasons of events are few and fixed; what exactly failed is in the note, where it may vary.
         let event = match self.status.operation.as_ref().map(|o| o.type_) {
             _ if leaving => EventReason::RemoveFailed,
@@ -629,7 +621,6 @@ impl Scope {
     pub(super) async fn save(&mut self) -> Result<(), StepError> {
         self.observe_generation();
         if self.status == *self.stored() {
-            self.send_trace();
             return Ok(());
         }
         let api: Api<WindowsInstance> = Api::all(self.cx.cluster.client.clone());
@@ -657,7 +648,6 @@ impl Scope {
         Arc::make_mut(&mut self.instance).metadata.resource_version = written.metadata.resource_version;
         self.begins = false;
         self.saved = Some(self.status.clone());
-        self.send_trace();
         Ok(())
     }
 

@@ -28,7 +28,6 @@ use crate::{
     machines::Machines,
     metrics::Metrics,
     release::Release,
-    traces::Traces,
     unreadable::Unreadable,
     watch::Event,
     wicd_rights::WicdRights,
@@ -47,7 +46,6 @@ pub(crate) struct Bed {
     pub api: FakeApi,
     pub cx: Arc<Context>,
     pub host: SimHost,
-    traces: Traces,
     caches: Writers,
     files: tempfile::TempDir,
     _sim: Sim,
@@ -92,15 +90,14 @@ impl Bed {
         };
         let sim = Sim::without_cluster(options).unwrap();
         let host = sim.host(HostOptions::named("win-1")).await.unwrap();
-        let traces = Traces::default();
-        let (cx, caches) = process(&api, files.path(), 1, traces.clone());
-        Self { api, cx, host, traces, caches, files, _sim: sim }
+        let (cx, caches) = process(&api, files.path(), 1);
+        Self { api, cx, host, caches, files, _sim: sim }
     }
 
     /// The operator ends, wherever it is, and the next one starts. Its caches are empty.
     pub(crate) fn restart_operator(&mut self) {
         let epoch = self.cx.process.epoch + 1;
-        (self.cx, self.caches) = process(&self.api, self.files.path(), epoch, self.traces.clone());
+        (self.cx, self.caches) = process(&self.api, self.files.path(), epoch);
     }
 
     /// The operator starts again, with these payloads: each has a minor version of Kubernetes as its name.
@@ -126,12 +123,6 @@ impl Bed {
                 }
             }
         }
-    }
-
-    /// The operator starts again, and traces its operations from now on.
-    pub(super) fn trace_to(&mut self, traces: Traces) {
-        self.traces = traces;
-        self.restart_operator();
     }
 
     /// The watches bring what the API server has.
@@ -227,7 +218,7 @@ pub(crate) fn new_key() -> PrivateKey {
 pub(crate) const IMAGES: [&str; 2] = ["r.example/a:1", "r.example/b:1"];
 
 /// An operator that has just become the leader.
-fn process(api: &FakeApi, files: &Path, epoch: i64, traces: Traces) -> (Arc<Context>, Writers) {
+fn process(api: &FakeApi, files: &Path, epoch: i64) -> (Arc<Context>, Writers) {
     let args = ["run", "--namespace", "operator", "--loopback-hosts", "--backoff-base", "1ms", "--backoff-max", "2s"];
     let args = args.into_iter().map(Into::into);
     let args =
@@ -253,7 +244,6 @@ fn process(api: &FakeApi, files: &Path, epoch: i64, traces: Traces) -> (Arc<Cont
         identity: format!("operator-{epoch}"),
         epoch,
         metrics: Arc::new(Metrics::default()),
-        traces,
         stop: CancellationToken::new(),
         looks_once: false,
     };

@@ -201,8 +201,6 @@ pub struct Metrics {
     reconciles: Family<KindLabel, Counter>,
     /// Reconcile errors.
     pub reconcile_errors: Family<KindLabel, Counter>,
-    /// Spans of traces that no collector has.
-    pub spans_dropped: Counter,
 }
 
 impl Default for Metrics {
@@ -248,8 +246,6 @@ impl Default for Metrics {
         );
         let reconciles = all.add("reconciles", None, "Reconciles by kind", Family::default());
         let reconcile_errors = all.add("reconcile_errors", None, "Reconcile errors by kind", Family::default());
-        let help = "Spans of traces that the collector did not take, or that did not fit into the queue";
-        let spans_dropped = all.add("spans_dropped", None, help, Counter::default());
         Self {
             registry: Mutex::new(all.registry),
             process,
@@ -271,7 +267,6 @@ impl Default for Metrics {
             host_certificate_lifetime,
             reconciles,
             reconcile_errors,
-            spans_dropped,
         }
     }
 }

@@ -20,7 +20,6 @@ use crate::{
     machines::Machines,
     pool::{self, PoolContext},
     telemetry,
-    traces::Traces,
     unreadable::Unreadable,
     watch,
 };
@@ -195,7 +194,6 @@ async fn context(args: Run, release: Option<&ReleaseFile>, cluster: &args::Clust
         identity: "plan".to_owned(),
         epoch: 0,
         metrics: Arc::default(),
-        traces: Traces::default(),
         stop: CancellationToken::new(),
         looks_once: true,
     };

@@ -83,7 +83,6 @@ mod statuses;
 mod takeover;
 mod takeover_guide;
 mod template;
-mod traces;
 mod transcripts;
 mod two_pools;
 mod unnamed;

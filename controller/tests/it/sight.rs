@@ -13,10 +13,10 @@ use testbed::{Operator, sim::SimOptions};
 use crate::{
     access::create,
     fleet::{World, has, is_ready, pool_status, spec_with},
+    upgrade::older_crds,
 };
 
 const ROLE: &str = "windows-node-pools";
-const OLDER: &str = include_str!("../fixtures/older/crds.jsonl");
 
 fn refused(pool: &WindowsNodePool, why: &str, words: &str) -> bool {
     let conditions = &pool_status(pool).conditions;
@@ -65,8 +65,8 @@ async fn crds_of_an_earlier_release_are_said_until_they_are_applied() -> Result<
     let mut world = World::new(SimOptions::default(), &[]).await?;
     let hosts = world.hosts("old", 1).await?;
     world.join("old", &spec_with(&hosts, json!({}))).await?;
-    for crd in OLDER.lines() {
-        world.control_plane.apply_yaml(crd).await?;
+    for crd in older_crds()? {
+        world.control_plane.apply_yaml(&crd.to_string()).await?;
     }
     world.start_operator()?;
     world

@@ -92,20 +92,6 @@ pub(super) fn idle(hosts: u32, seconds: u32) -> Vec<Aim> {
     ]
 }
 
-/// Of `bench inventory`.
-pub(super) fn inventory(hosts: u32) -> Vec<Aim> {
-    let mut aims = vec![Below("fetched_bytes_one_line_change", 65536.0)];
-    if hosts <= 1000 {
-        aims.push(Below("push_to_instances_seconds", 10.0));
-    }
-    aims
-}
-
-/// Of `bench decision`: a host costs hardly more in a large pool, or beside other pools.
-pub(super) fn decision() -> Vec<Aim> {
-    vec![AtMost("idle_ratio", 1.5), AtMost("rollout_ratio", 1.5)]
-}
-
 /// The fields of a report that name the fields whose aims a result misses, and those that could not be judged.
 pub(super) fn judged(aims: &[Aim], fields: &[Field]) -> [Field; 2] {
     let names = |of: &dyn Fn(&Aim) -> bool| {
@@ -175,12 +161,9 @@ mod tests {
             (idle(1000, 300), vec![("api_writes", 1.into())], "api_writes", NONE),
             (idle(1000, 300), vec![("rss_mib", round(100.0))], "rss_mib", NONE),
             (idle(5000, 300), vec![("rss_mib", round(100.0))], NONE, NONE),
-            (inventory(1000), vec![("push_to_instances_seconds", round(10.0))], "push_to_instances_seconds", NONE),
-            (inventory(5000), vec![("push_to_instances_seconds", round(10.0))], NONE, NONE),
             // 1.43 for each node and day.
             (idle(1000, 864), vec![("certificate_writes", 14.into())], NONE, NONE),
             (idle(1000, 864), vec![("certificate_writes", 15.into())], "certificate_writes", NONE),
-            (decision(), vec![("rollout_ratio", share(1.501))], "rollout_ratio", NONE),
         ] {
             // The first field of a name is the one that counts.
             let fields = [other.clone(), met(&aims)].concat();

@@ -158,9 +158,9 @@ fn others(text: &mut String) {
     section(text, "Networks", "", &["network", "state", "shown by"], rows);
     let rows = vec![
         row([
-            "an upgrade over several releases",
-            "tested with objects of an older one",
-            "`controller/tests/it/upgrade.rs`: `nodes_stay_over_several_releases_and_back_by_one`, from the CRDs and a pool of an older commit to this program and another payload",
+            "an upgrade to the next release",
+            "tested with CRDs of an older one",
+            "`controller/tests/it/upgrade.rs`: `nodes_stay_with_the_next_release_and_back_by_one`, from CRDs that lack fields to this program and another payload",
         ]),
         row([
             "a downgrade by one release",
@@ -212,7 +212,7 @@ mod tests {
             ),
             ("core/src/operation/windows_versions.rs", "versions_of_hosts"),
             ("xtask-operator/src/payload/given.rs", "major_versions_of_containerd"),
-            ("controller/tests/it/upgrade.rs", "nodes_stay_over_several_releases_and_back_by_one"),
+            ("controller/tests/it/upgrade.rs", "nodes_stay_with_the_next_release_and_back_by_one"),
             ("controller/tests/it/newer.rs", "what_cannot_be_read_is_reported_and_touches_nobody"),
         ] {
             assert!(std::fs::read_to_string(root.join(file)).unwrap().contains(name), "{file} has no {name}");

@@ -33,7 +33,7 @@ async fn apply(control_plane: &ControlPlane, object: &str) -> Result<std::result
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_webhooks_admit_each_machine_set_of_the_generator() -> Result<()> {
+async fn the_webhooks_admit_each_example_of_a_machine_set() -> Result<()> {
     let control_plane = &Box::pin(ControlPlane::start(ControlPlaneOptions::default())).await?;
     testbed::deployment::install(control_plane).await?;
     machine_api::install(control_plane).await?;
@@ -44,7 +44,7 @@ async fn the_webhooks_admit_each_machine_set_of_the_generator() -> Result<()> {
         let _judge = MachineSets::start(control_plane, platform).await?;
         let prefix = platform.to_lowercase();
         let mut count = 0;
-        for entry in std::fs::read_dir(root().join("controller/src/machineset_command/goldens"))? {
+        for entry in std::fs::read_dir(root().join("examples/machines"))? {
             let path = entry?.path();
             if !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&prefix)) {
                 continue;

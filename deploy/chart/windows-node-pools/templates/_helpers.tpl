@@ -87,7 +87,7 @@ The operator compares the policies with the same files, and fills them in the sa
 
 {{/* The environment variables of the values below `operator`, each named as its value, but for those that have names of their own. */}}
 {{- define "windows-node-pools.env" -}}
-{{- $names := dict "payload" "PAYLOAD_DIR" "wicd" "WICD_EXE" "logFormat" "LOG_FORMAT" "logLevel" "LOG_LEVEL" "otlpEndpoint" "OTEL_EXPORTER_OTLP_ENDPOINT" "servicesLogFileSize" "SERVICES_LOG_FILE_SIZE" "servicesLogFileAge" "SERVICES_LOG_FILE_AGE" "servicesLogFlushInterval" "SERVICES_LOG_FLUSH_INTERVAL" "httpProxy" "HTTP_PROXY" "httpsProxy" "HTTPS_PROXY" "noProxy" "NO_PROXY" }}
+{{- $names := dict "payload" "PAYLOAD_DIR" "wicd" "WICD_EXE" "logFormat" "LOG_FORMAT" "logLevel" "LOG_LEVEL" "servicesLogFileSize" "SERVICES_LOG_FILE_SIZE" "servicesLogFileAge" "SERVICES_LOG_FILE_AGE" "servicesLogFlushInterval" "SERVICES_LOG_FLUSH_INTERVAL" "httpProxy" "HTTP_PROXY" "httpsProxy" "HTTPS_PROXY" "noProxy" "NO_PROXY" }}
 {{- range $key, $value := .Values.operator }}
 {{- if kindIs "slice" $value }}{{ $value = join "," $value }}{{ end }}
 {{- if or (kindIs "float64" $value) (kindIs "int" $value) }}{{ $value = int64 $value }}{{ end }}

@@ -179,8 +179,6 @@ fn file_name(object: &Value) -> String {
 }
 
 #[cfg(test)]
-mod crd_upgrade;
-#[cfg(test)]
 mod expansion;
 #[cfg(test)]
 mod tests;
