@@ -114,7 +114,7 @@ fn strays(root: &Path, files: &BTreeMap<String, String>) -> Result<Vec<String>> 
     let folders: BTreeSet<&str> =
         below_deploy.filter(|folder| folder.starts_with(DEPLOY)).chain([CRDS, EXAMPLES]).collect();
     let is_generated = |path: &str| {
-        (!path.starts_with(DEPLOY) && !path.ends_with(".md"))
+        (!path.starts_with(DEPLOY) && Path::new(path).extension().is_none_or(|extension| extension != "md"))
             || fs::read_to_string(root.join(path)).is_ok_and(|text| text.starts_with(deploy::HEADER))
     };
     for folder in folders {
@@ -133,14 +133,17 @@ fn strays(root: &Path, files: &BTreeMap<String, String>) -> Result<Vec<String>> 
 
 /// A comment in lines of 100 characters.
 fn comment(text: &str) -> String {
-    let mut lines = vec!["#".to_owned()];
+    let (mut all, mut line) = (String::new(), "#".to_owned());
     for word in text.split_whitespace() {
-        match lines.last_mut() {
-            Some(line) if line.len() + word.len() < 100 => *line += &format!(" {word}"),
-            _ => lines.push(format!("# {word}")),
+        if line.len() + word.len() >= 100 {
+            all += &line;
+            all += "\n";
+            line.truncate(1);
         }
+        line += " ";
+        line += word;
     }
-    lines.join("\n") + "\n"
+    all + &line + "\n"
 }
 
 #[cfg(test)]

@@ -319,6 +319,7 @@ fn each_setting_of_the_operator_is_a_value() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn a_value_reaches_its_field() {
     let deployment = "/spec/template/spec";
     let container = "/spec/template/spec/containers/0";

@@ -64,10 +64,9 @@ pub(super) fn objects() -> Result<Vec<Object>> {
 pub(super) fn files() -> Result<BTreeMap<String, String>> {
     let mut files: BTreeMap<String, String> = BTreeMap::new();
     for object in objects()? {
-        files
-            .entry(format!("deploy/{}", object.file))
-            .and_modify(|text| *text += &format!("---\n{}", object.text))
-            .or_insert_with(|| format!("{HEADER}{}", object.text));
+        let file = files.entry(format!("deploy/{}", object.file)).or_default();
+        *file += if file.is_empty() { HEADER } else { "---\n" };
+        *file += &object.text;
     }
     Ok(files)
 }
