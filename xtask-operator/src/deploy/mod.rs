@@ -4,7 +4,6 @@
 mod alerts;
 mod argocd;
 mod chart;
-pub(crate) mod dashboards;
 mod kustomize;
 mod object;
 mod olm;

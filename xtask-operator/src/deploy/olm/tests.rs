@@ -1,6 +1,6 @@
 //! What OLM asks of a bundle, and that a bundle holds the objects of the other forms. OLM itself does not run here.
 
-use std::{collections::BTreeMap, fs};
+use std::collections::BTreeMap;
 
 use api::{WindowsInstance, WindowsNodePool};
 use serde_json::{Value, json};
