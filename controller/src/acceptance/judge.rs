@@ -270,7 +270,8 @@ fn is_inherited(list: &[Entry<'_>]) -> bool {
 }
 
 /// Directories of [`access_lists`], in the order of its commands.
-pub(super) const OURS: [&str; 4] = [r"C:\k", r"C:\windows\wicd", r"C:\var\lib\kubelet", r"C:\var\lib\kubelet\pki"];
+pub(super) const OURS: [&str; 5] =
+    [r"C:\k", r"C:\windows\wicd", r"C:\var\lib\kubelet", r"C:\var\lib\kubelet\pki", r"C:\k\volume-plugins"];
 
 /// `icacls` of [`OURS`].
 pub(super) fn access_lists(outputs: &[Output]) -> Outcome {

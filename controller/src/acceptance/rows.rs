@@ -98,6 +98,7 @@ pub(super) const ROWS: &[Row] = &[
             r"icacls.exe C:\windows\wicd",
             r"icacls.exe C:\var\lib\kubelet",
             r"icacls.exe C:\var\lib\kubelet\pki",
+            r"icacls.exe C:\k\volume-plugins",
         ],
         judge::access_lists,
     ),

@@ -258,7 +258,7 @@ fn reset(path: &Path) -> Result<bool, HostError> {
         let place = place_of(&file).map_err(failed)?;
         return place.is_out_of_reach().then_some(false).ok_or_else(|| HostError::Refused {
             path: path.display().to_string(),
-            problem: "it is a hard link to a file that a user can change; remove the link".into(),
+            problem: "it has other names (hard links), and a user can change it; take that right from the user, or remove this name".into(),
         });
     }
     let inherited = if is_directory { INHERITED_DIRECTORY } else { INHERITED_FILE };

@@ -134,7 +134,7 @@ fn others(text: &mut String) {
             "should work",
             "the payload is built with it; tests compare the rendered configuration, and run no containerd on Windows",
         ]),
-        row(["containerd 2.0 or newer, your own", "should work", "`cargo xtask payload` takes it"]),
+        row(["containerd 2.1 or newer, your own", "should work", "`cargo xtask payload` takes it"]),
         row(["containerd 1", "no", "`cargo xtask payload` refuses it (test `major_versions_of_containerd`)"]),
     ];
     section(text, "Container runtime", "", &["runtime", "state", "shown by"], rows);
