@@ -90,7 +90,7 @@ impl Kept {
         }
     }
 
-    /// Begins anew, with a list.
+    /// Begins again, with a list.
     pub(super) fn clear(&mut self) {
         self.0.clear();
     }

@@ -171,7 +171,7 @@ pub(super) async fn open(
     Ok(scope.while_shown(opened).await??)
 }
 
-/// Logs in with a slot, for a look at a host that has no step to show a wait in.
+/// Logs in with a slot, for an observation that has no step to show a wait in.
 pub(super) async fn open_unannounced(
     cx: &Context,
     instance: &WindowsInstance,

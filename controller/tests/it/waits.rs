@@ -401,7 +401,7 @@ async fn goes_on(world: &World, cause: Cause) -> Result<()> {
     }
 }
 
-/// What is known of the hosts of a cause, for whoever looks for a fault.
+/// Instances of the hosts of a cause, for the report of a fault.
 async fn instances_of(world: &World, cause: Cause) -> Result<String> {
     let pool = Subject::new(world, cause, 0).await?.name;
     let instances = Api::<api::WindowsInstance>::all(world.client.clone()).list(&ListParams::default()).await?;
