@@ -53,7 +53,10 @@ fn echo(times: usize) -> String {
 }
 
 fn list(entries: usize) -> String {
-    (0..entries).map(|n| format!("- name: win-{n}\n  address: 10.0.{}.{}\n", n / 250, n % 250)).collect()
+    (0..entries)
+        .map(|n| format!("- name: win-{n}\n  address: 10.0.{}.{}\n", n / 250, n % 250))
+        .collect::<Vec<_>>()
+        .concat()
 }
 
 fn mirrors(entries: usize) -> String {
@@ -73,7 +76,10 @@ fn json(entries: usize) -> String {
 }
 
 fn lines(count: usize) -> String {
-    (0..count).map(|n| format!("10.0.0.1 ssh-ed25519 {n} token=x password: {{a: &b [c]}} <Password>\n")).collect()
+    (0..count)
+        .map(|n| format!("10.0.0.1 ssh-ed25519 {n} token=x password: {{a: &b [c]}} <Password>\n"))
+        .collect::<Vec<_>>()
+        .concat()
 }
 
 type Reader = (&'static str, fn(&str));
