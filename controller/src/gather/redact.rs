@@ -25,6 +25,9 @@ const PUBLIC_KEYS: [&str; 10] =
 /// Beginnings of tokens: GitHub, GitLab, Slack, AWS, Google, Vault, npm, PyPI, Docker, OpenShift, and JSON in base64, as a JWT.
 const TOKENS: &str = "ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ glpat- xoxa- xoxb- xoxp- xoxr- xoxs- xapp- AKIA ASIA AIza ya29. hvs. hvb. \
                       npm_ pypi- dckr_pat_ dckr_oat_ sha256~ eyJ";
+/// Lines of the longest private key.
+const LINES_OF_A_KEY: usize = 500;
+const LINES_OF_AN_ELEMENT: usize = 50;
 /// Shortest token with its beginning.
 const TOKEN: usize = 16;
 
@@ -119,16 +122,15 @@ fn walk_fields(fields: &mut Map<String, Value>, is_secret: bool) {
 }
 
 /// What becomes of the lines after one with a secret.
-#[derive(Clone, Copy)]
 enum After {
     /// They are read.
     Nothing,
-    /// They go until the end of a private key.
-    Key,
+    /// They go until the end of a private key, at most so many.
+    Key(usize),
     /// They go as long as they are indented more than this, or are items of a list there.
     Indented(usize),
-    /// They go until an element of XML is closed.
-    Element,
+    /// They go until this end of an element of XML, at most so many: a log may have `<token>` for a word.
+    Element(String, usize),
     /// The next one goes: the value of a flag, or of a name that is a value itself.
     Next,
 }
@@ -142,11 +144,18 @@ pub(crate) fn text(text: &str) -> String {
     for line in text.split_inclusive('\n') {
         let content = line.trim_end_matches(['\n', '\r']);
         let indent = content.len() - content.trim_start().len();
-        let rest = match after {
-            After::Key => content.split_once("-----END ").map(|(_, rest)| rest.split_once("-----").map_or("", |r| r.1)),
-            After::Indented(of) if content.trim().is_empty() || indent > of => None,
-            After::Indented(of) if indent == of && content[of..].starts_with("- ") => None,
-            After::Element => content.find("</").map(|at| &content[at..]),
+        let rest = match &mut after {
+            After::Key(0) | After::Element(_, 0) => Some(content),
+            After::Key(left) => {
+                *left -= 1;
+                content.split_once("-----END ").map(|(_, rest)| rest.split_once("-----").map_or("", |r| r.1))
+            }
+            After::Element(end, left) => {
+                *left -= 1;
+                content.find(&*end).map(|at| &content[at..])
+            }
+            After::Indented(of) if content.trim().is_empty() || indent > *of => None,
+            After::Indented(of) if indent == *of && content[*of..].starts_with("- ") => None,
             After::Next => None,
             After::Nothing | After::Indented(_) => Some(content),
         };
@@ -196,7 +205,7 @@ fn without_keys(line: &str, out: &mut String) -> After {
         scan(&rest[..at], out);
         out.push_str(REDACTED);
         let key = &rest[at..];
-        let Some(to) = key.find(end) else { return After::Key };
+        let Some(to) = key.find(end) else { return After::Key(LINES_OF_A_KEY) };
         rest = &key[past(key, to)..];
     }
     scan(rest, out)
@@ -211,12 +220,12 @@ fn scan(line: &str, out: &mut String) -> After {
     let is_word = |c: char| c.is_alphanumeric() || "_.$/-+~".contains(c);
     let indent = line.len() - line.trim_start_matches([' ', '\t', '-']).len();
     // What is written, what is read, and where the URL ends that was met last. Each is read once: a line may be as long as it likes.
-    let (mut written, mut at, mut url, mut before, mut is_xml) = (0, 0, 0, "", false);
+    let (mut written, mut at, mut url, mut before, mut tag) = (0, 0, 0, "", None);
     while let Some(start) = line[at..].find(is_word).map(|n| at + n) {
         let word = line[start..].split(|c| !is_word(c)).next().unwrap_or_default();
         let (end, gap) = (start + word.len(), &line[at..start]);
         let rest = &line[end..];
-        is_xml |= gap.contains('<');
+        tag = gap.rfind('<').map(|n| at + n + 1).or(tag);
         let form = if rest.starts_with("://") && start >= url {
             let place =
                 rest[3..].split(|c: char| c.is_whitespace() || "\"'<>\\".contains(c)).next().unwrap_or_default();
@@ -240,31 +249,40 @@ fn scan(line: &str, out: &mut String) -> After {
         // What the name says of: what stands behind `=` or `:`, the content of an element, or what follows a flag.
         let is_of_name =
             ["name", "key"].iter().any(|n| last.eq_ignore_ascii_case(n)) && separator(gap) == Some(gap.len());
-        let is_element = line[..start].ends_with('<') && !word.starts_with('/');
-        let (from, nothing) = match separator(rest) {
-            Some(length) => (end + length, After::Indented(indent)),
-            None if is_of_name || is_element => {
-                (end + closing(rest), if is_xml { After::Element } else { After::Next })
-            }
-            None if word.starts_with('-') => (end, After::Next),
+        let is_end = word.starts_with('/') || last.starts_with('/') && gap == ":";
+        let is_element = tag.is_some() && !is_end && (tag == Some(start) || closing(rest) > 0);
+        let close = || Some(format!("</{}", line[tag?..].split([' ', '\t', '>', '/']).next().unwrap_or_default()));
+        let (from, goes_on) = match separator(rest) {
+            Some(length) => (end + length, false),
+            None if is_of_name || is_element => (end + closing(rest), true),
+            None if word.starts_with('-') => (end, true),
             None => continue,
         };
         let from = line.len() - line[from..].trim_start_matches([' ', '\t', '"', '\'', '\\', ',']).len();
         if from == line.len() {
             out.push_str(&line[written..]);
-            return nothing;
+            let element = |close| After::Element(close, LINES_OF_AN_ELEMENT);
+            return if goes_on { close().map_or(After::Next, element) } else { After::Indented(indent) };
         }
         if says_nothing(&line[from..]) {
             continue;
         }
         out.push_str(&line[written..from]);
         out.push_str(REDACTED);
-        if !is_xml {
-            return After::Indented(indent);
-        }
-        match line.as_bytes()[from..].windows(2).position(|pair| pair == b"</" || pair == b"/>") {
-            Some(length) => (written, at, before) = (from + length, from + length, ""),
-            None => return After::Element,
+        let Some(close) = close() else { return After::Indented(indent) };
+        // An attribute ends with its tag, what is in an element with the element.
+        let is_in_tag = !line[..from].ends_with('>');
+        let ends = |&(at, mark): &(usize, &str)| {
+            if mark == "/" {
+                is_in_tag && line[from + at..].starts_with("/>")
+            } else {
+                line[from + at..].starts_with(&close)
+            }
+        };
+        match line[from..].match_indices(['<', '/']).find(ends) {
+            Some((length, _)) => (written, at, before) = (from + length, from + length, ""),
+            None if goes_on => return After::Element(close, LINES_OF_AN_ELEMENT),
+            None => return After::Indented(indent),
         }
     }
     out.push_str(&line[written..]);

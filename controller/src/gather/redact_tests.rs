@@ -4,7 +4,10 @@ use serde_json::json;
 use super::*;
 
 /// Where a secret can stand, with `{}` in its place. What follows `\u{1}` must stay.
-const CARRIERS: [&str; 83] = [
+const CARRIERS: [&str; 86] = [
+    "<AdministratorPassword>\n<PlainText>true</PlainText>\n<Value>{}</Value>\n</AdministratorPassword><x>y</x>\u{1}<x>y</x>",
+    "<wcm:Password><A/>{}</wcm:Password><x>y</x>\u{1}<x>y</x>",
+    "<Password wcm:action=\"add\">{}</Password>",
     "Cookie: session={}; theme=dark",
     "GET /x\nSet-Cookie: a={}\nAccept: *\u{1}Accept: *",
     "{\"headers\":{\"cookie\":\"a={}\"},\"status\":200}\u{1}\"status\":200",
@@ -156,6 +159,8 @@ fn what_diagnosis_needs_stays() {
     ] {
         assert_eq!(text(stays), stays);
     }
+    let log = format!("usage: login <token>\n{}last\n", "line\n".repeat(1000));
+    assert!(text(&log).contains("line\nlast"), "a word in a log ends it");
     for stays in [
         json!({"spec": {"host": {"privateKeys": [{"name": "cloud-private-key", "key": "private-key.pem"}]}}}),
         json!({"volumes": [{"name": "key", "secret": {"secretName": "x", "defaultMode": 420}}]}),

@@ -50,7 +50,7 @@ impl Connection {
             let (logged_in, peer, tunnel) = Box::pin(through(target, jump_host, deadline)).await?;
             (logged_in, peer, Some(tunnel))
         } else {
-            let (logged_in, peer) = direct(target, deadline).await?;
+            let (logged_in, peer) = Box::pin(direct(target, deadline)).await?;
             (logged_in, peer, None)
         };
         Ok(Self {
