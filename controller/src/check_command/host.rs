@@ -137,6 +137,7 @@ fn of_state(args: &CheckHost, state: &HostState) -> Vec<Row> {
             "restart" => "Windows waits for none that needs you",
             "antivirus" => "nothing that needs you",
             "support" => "Microsoft supports this Windows",
+            "updates" => "it has the update that nodes need",
             _ => "none of another installer",
         };
         finding(check, warning.map(|w| (true, w.reason(), w.to_string())), note.to_owned())

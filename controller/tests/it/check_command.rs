@@ -46,7 +46,7 @@ async fn a_host_is_checked_and_left_as_it_is() -> Result<()> {
     let fingerprint = host.host_key().fingerprint(HashAlg::Sha256).to_string();
 
     let (code, table) = check(&world, host, &key, &["--host-key", &fingerprint]).await?;
-    ensure!(code == Some(0) && !table.contains("failed") && table.lines().count() == 18, "{code:?}\n{table}");
+    ensure!(code == Some(0) && !table.contains("failed") && table.lines().count() == 19, "{code:?}\n{table}");
     ensure!(table.contains("Windows Server 2022 Datacenter 10.0.20348") && table.contains(&fingerprint), "{table}");
     ensure!(!left(host), "something is left on the host");
 
