@@ -1,4 +1,4 @@
-//! How to reach the API server: as a kubeconfig says, or as a pod does. Without a proxy of the environment, which is for Git servers and
+//! Way to the API server: as a kubeconfig says, or as a pod does. Without a proxy of the environment, which is for Git servers and
 //! registries: kube has no use for it, and does not read `NO_PROXY`.
 
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub(crate) struct Chosen {
 /// Configuration for a client of the cluster that is named, otherwise of the current context, or of the cluster of the pod.
 ///
 /// # Errors
-/// When there is neither a kubeconfig nor a service account, the kubeconfig cannot be read or used, or it has no such context.
+/// Fails when there is neither a kubeconfig nor a service account, the kubeconfig cannot be read or used, or it has no such context.
 pub(crate) async fn choose(cluster: &Cluster) -> anyhow::Result<Chosen> {
     let context = cluster.context.as_deref();
     if let Some(file) = &cluster.kubeconfig {
@@ -48,7 +48,7 @@ pub(crate) async fn choose(cluster: &Cluster) -> anyhow::Result<Chosen> {
     }
 }
 
-/// Why a kubeconfig cannot be read, in words of its own: those of kube quote the path twice.
+/// Fault of a kubeconfig, in words of its own: those of kube quote the path twice.
 fn unusable(error: &KubeconfigError) -> anyhow::Error {
     match error {
         KubeconfigError::ReadConfig(error, path) => {
@@ -58,18 +58,18 @@ fn unusable(error: &KubeconfigError) -> anyhow::Error {
     }
 }
 
-/// As [`choose`], for who need not name the cluster.
+/// Configuration for callers that need not name the cluster.
 ///
 /// # Errors
-/// As [`choose`].
+/// Fails as [`choose`] does.
 pub(crate) async fn config(cluster: &Cluster) -> anyhow::Result<Config> {
     Ok(choose(cluster).await?.config)
 }
 
-/// As [`config`], for a command that a person waits for: each request ends in time.
+/// Configuration for a command that a user waits for: each request ends in time.
 ///
 /// # Errors
-/// As [`choose`]. When the API server does not answer in time: a command must not begin what it cannot end.
+/// Fails as [`choose`] does, and when the API server does not answer in time: a command must not begin what it cannot end.
 pub(crate) async fn bounded_config(cluster: &Cluster) -> anyhow::Result<Config> {
     bounded(config(cluster).await?, cluster.request_timeout).await
 }
@@ -77,7 +77,7 @@ pub(crate) async fn bounded_config(cluster: &Cluster) -> anyhow::Result<Config> 
 /// A configuration with which each request ends in time, once the API server has answered one.
 ///
 /// # Errors
-/// When it does not answer in time.
+/// Fails when it does not answer in time.
 pub(crate) async fn bounded(mut config: Config, limit: Duration) -> anyhow::Result<Config> {
     if limit.is_zero() {
         return Ok(config);
@@ -100,7 +100,7 @@ pub(crate) async fn bounded(mut config: Config, limit: Duration) -> anyhow::Resu
 /// A client for a command that a person waits for.
 ///
 /// # Errors
-/// As [`bounded_config`].
+/// Fails as [`bounded_config`] does.
 pub(crate) async fn client(cluster: &Cluster) -> anyhow::Result<Client> {
     Client::try_from(bounded_config(cluster).await?).context("cannot make a client for the API server")
 }

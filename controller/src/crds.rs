@@ -6,13 +6,13 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
 
-/// What is wrong with a CRD.
+/// Fault of a CRD.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CrdFault {
-    /// It is missing.
+    /// Missing CRD.
     #[error("the CustomResourceDefinition {0} is missing")]
     Missing(String),
-    /// It is there and is not ours.
+    /// CRD of another origin.
     #[error("the CustomResourceDefinition {0} has another scope or kind: it is not of this operator")]
     Conflict(String),
     /// Its objects are stored in a version of another release.
@@ -25,12 +25,12 @@ pub(crate) enum CrdFault {
         /// Version.
         version: String,
     },
-    /// It is of an earlier release: it lacks a version, or a property of one.
+    /// CRD of an earlier release, which lacks a version, or a property of one.
     #[error("the CustomResourceDefinition {name} is of an earlier release: it lacks {lacks}")]
     Outdated {
         /// Name.
         name: String,
-        /// What it lacks.
+        /// Missing part.
         lacks: String,
     },
 }
@@ -46,7 +46,7 @@ impl CrdFault {
         }
     }
 
-    /// What to do.
+    /// Remedy.
     pub(crate) fn remedy(&self) -> String {
         match self {
             Self::Missing(_) => "install the operator again; its CRDs are in crds/".into(),
@@ -64,7 +64,7 @@ impl CrdFault {
     }
 }
 
-/// What keeps this release from working with the CRDs of the API server. Without the right to read one, it is taken to be right.
+/// Faults that keep this release from working with the CRDs of the API server. Without the right to read one, it is taken to be right.
 pub(crate) async fn fault(client: &Client) -> kube::Result<Option<CrdFault>> {
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
     for shipped in api::crds() {
@@ -82,7 +82,7 @@ pub(crate) async fn fault(client: &Client) -> kube::Result<Option<CrdFault>> {
     Ok(None)
 }
 
-/// What keeps a CRD that is there from becoming that of this release.
+/// Fault that keeps an existing CRD from becoming that of this release.
 pub(crate) fn conflict(shipped: &CustomResourceDefinition, crd: &CustomResourceDefinition) -> Option<CrdFault> {
     let names = |crd: &CustomResourceDefinition| {
         (crd.spec.scope.clone(), crd.spec.names.kind.clone(), crd.spec.names.plural.clone())
@@ -96,7 +96,7 @@ pub(crate) fn conflict(shipped: &CustomResourceDefinition, crd: &CustomResourceD
     Some(CrdFault::VersionUnknown { name: crd.name_any(), version: version.clone() })
 }
 
-/// What the CRD of the API server lacks yet: a version of this release, or a property of one.
+/// Missing part of the API server's CRD: a version of this release, or a property of one.
 pub(crate) fn outdated(shipped: &CustomResourceDefinition, crd: &CustomResourceDefinition) -> Option<CrdFault> {
     let lacks = shipped.spec.versions.iter().filter(|version| version.served).find_map(|version| {
         let name = &version.name;

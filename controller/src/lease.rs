@@ -20,7 +20,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
 
 use crate::errors::said;
 
-/// Why leading ended or could not begin.
+/// Cause for which leading ended or could not begin.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LeaseError {
     /// The API server shows an older Lease than this process has written.
@@ -30,9 +30,9 @@ pub(crate) enum LeaseError {
     WentBack {
         /// Name of the Lease.
         name: String,
-        /// What this process has written.
+        /// State that this process has written.
         written: u64,
-        /// What there is now.
+        /// Present state.
         found: u64,
     },
     /// Another process has it.
@@ -43,7 +43,7 @@ pub(crate) enum LeaseError {
         /// Present holder; empty if it was given back.
         holder: String,
     },
-    /// It was deleted: the next process may take it at once.
+    /// Deleted Lease: the next process may take it at once.
     #[error("the lease {name} was deleted; this process ends so that two operators never act at once")]
     Deleted {
         /// Name of the Lease.
@@ -58,7 +58,7 @@ pub(crate) enum LeaseError {
         name: String,
         /// For how long.
         seconds: u64,
-        /// What was answered last.
+        /// Last answer.
         cause: String,
     },
 }
@@ -71,7 +71,7 @@ pub(crate) struct Election {
     duration: Duration,
 }
 
-/// What to do with a Lease that was read.
+/// Action on a Lease that was read.
 #[derive(Debug, PartialEq, Eq)]
 enum Move {
     /// Take it, with this number of transitions.
@@ -100,7 +100,7 @@ fn decide(spec: &LeaseSpec, identity: &str, unchanged: Duration, patience: Durat
 /// Seconds of 2020-01-01 since 1970. Counted from there, seconds fit in the Lease's number until 2088.
 const EPOCHS_BEGIN: i64 = 1_577_836_800;
 
-/// How far a number of transitions may be ahead of the clock: clocks are set back, and holders change.
+/// Distance by which a number of transitions may be ahead of the clock: clocks are set back, and holders change.
 const MAX_AHEAD: i32 = 24 * 60 * 60;
 /// Longest duration of a Lease that is waited for. A client that may write Leases could otherwise keep operators away for decades with one
 /// write.
@@ -116,7 +116,7 @@ fn newer(transitions: i32, now: Timestamp) -> i32 {
     if transitions > clock.saturating_add(MAX_AHEAD) { clock } else { transitions.max(clock) }
 }
 
-/// How a Lease stands after a renewal.
+/// State of a Lease after a renewal.
 #[derive(Debug, PartialEq, Eq)]
 enum Renewal {
     /// Renewed, with this resource version.

@@ -22,7 +22,7 @@ pub(crate) struct OtherInstallation {
 }
 
 impl OtherInstallation {
-    /// What is wrong, and what to do.
+    /// Fault, with its remedy.
     pub(crate) fn message(&self) -> String {
         let Self { namespace, holder, .. } = self;
         format!(

@@ -1,4 +1,4 @@
-//! What this process can see and write of the cluster: its watches, its writes of status, and its clock beside that of the API server.
+//! View of the cluster that this process has: its watches, its writes of status, and its clock beside that of the API server.
 //!
 //! Every answer passes through the client, so that it is observed there. What a watch showed last is no state of the cluster once the watch does not
 //! begin again: nothing new begins on it.
@@ -21,7 +21,7 @@ use tower::{Layer, Service};
 
 use crate::{clock, write_count::resource_of};
 
-/// How long requests must have failed before they count: a watch that ends begins again within seconds.
+/// Time for which requests must have failed before they count: a watch that ends begins again within seconds.
 const LASTING: Duration = Duration::from_mins(1);
 /// Time after the last failure in which another one comes if the request is still repeated: the longest wait for an answer, and the longest backoff.
 const REPEATED: Duration = Duration::from_mins(2);
@@ -32,7 +32,7 @@ const TOLERANCE: SignedDuration = SignedDuration::from_secs(5);
 /// Answers whose times must all differ: one API server of several may have a wrong clock of its own.
 const CLOCKS: usize = 5;
 
-/// What the operator must be able to do to act on what it knows.
+/// Ability without which the operator cannot act on its knowledge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Need {
     /// Watch this resource.
@@ -69,16 +69,16 @@ struct Failing {
 }
 
 impl Failing {
-    /// When they count. None if the request is no longer repeated.
+    /// Time from which they count. `None` if the request is no longer repeated.
     fn counts_from(&self, now: Instant) -> Option<Instant> {
         (self.times > 1 && now < self.last + REPEATED).then_some(self.since + LASTING)
     }
 }
 
-/// Why nothing new may begin.
+/// Reason for which nothing new may begin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Blindness {
-    /// What is known of the cluster is old.
+    /// Knowledge of the cluster is old.
     #[error(
         "the watch of {resource} has failed for a minute or longer, so what the operator knows of them is old, and nothing new begins: {answer}. Check the \
          operator's ClusterRole and ClusterRoleBinding (windows-node-pools check), and what is between the operator and the API server"
@@ -86,10 +86,10 @@ pub(crate) enum Blindness {
     Watch {
         /// Resource.
         resource: &'static str,
-        /// What the API server answered.
+        /// Answer of the API server.
         answer: String,
     },
-    /// What is done could not be recorded.
+    /// Work could not be recorded.
     #[error(
         "the status of {resource} cannot be stored, so what `kubectl get` shows of them is old, and nothing new begins: {answer}. Check the operator's \
          ClusterRole and ClusterRoleBinding (windows-node-pools check), and admission webhooks and policies"
@@ -97,7 +97,7 @@ pub(crate) enum Blindness {
     Write {
         /// Resource.
         resource: &'static str,
-        /// What the API server answered.
+        /// Answer of the API server.
         answer: String,
     },
 }
@@ -130,7 +130,7 @@ impl Skews {
     }
 }
 
-/// What was observed of the answers of the API server.
+/// Observations of the answers of the API server.
 #[derive(Debug, Default)]
 pub(crate) struct Sight {
     failing: Mutex<BTreeMap<Need, Failing>>,
@@ -173,7 +173,7 @@ impl Sight {
         Some(-ahead)
     }
 
-    /// What is wrong with the clock of this machine, and what to do.
+    /// Fault of the clock of this machine, with its remedy.
     pub(crate) fn clock_warning(&self) -> Option<(&'static str, String)> {
         let ahead = self.machine.lock().agreed(MAX_SKEW)?;
         let direction = if ahead.is_positive() { "ahead" } else { "behind" };
@@ -185,7 +185,7 @@ impl Sight {
         Some(("ClockSkew", message))
     }
 
-    /// Why nothing new may begin now.
+    /// Reason for which nothing new may begin now.
     pub(crate) fn problem(&self) -> Option<Blindness> {
         self.problem_at(Instant::now())
     }
@@ -205,7 +205,7 @@ impl Sight {
         })
     }
 
-    /// When that may change without another answer.
+    /// Time when that may change without another answer.
     fn changes_at(&self, now: Instant) -> Option<Instant> {
         let failing = self.failing.lock();
         let times = failing.values().flat_map(|failing| [failing.since + LASTING, failing.last + REPEATED]);

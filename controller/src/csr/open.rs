@@ -1,4 +1,4 @@
-//! How many requests of one requester are judged at a time. Pure.
+//! Limits of requests of one requester. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,14 +12,14 @@ use super::Kind;
 /// check of a signature. Each kind has its own: serving requests that wait for a person, of which a kubelet makes a new one every quarter of an
 /// hour, must not hold up the renewal of the identity of the host.
 const MAX_OF_ONE_HOST: usize = 20;
-/// The same for other requesters, which may ask for many hosts.
+/// Requests of another requester that are judged at a time. It may ask for many hosts.
 const MAX_OF_OTHERS: usize = 1000;
 
 /// Requests of one host for one kind of certificate that are kept in memory, finished ones aside. The requester of those beyond asks again when it gets no
 /// certificate.
 const MAX_KEPT_OF_ONE_HOST: usize = 100;
 
-/// Who made a request, and for what. The signers that issue none of the operator's certificates are one: a requester can invent any number.
+/// Requester and purpose of a request. The signers that issue none of the operator's certificates are one: a requester can invent any number.
 type Source = (String, Option<Kind>);
 
 /// The undecided requests of each source, the oldest first.
@@ -47,7 +47,7 @@ impl OpenRequests {
         }
     }
 
-    /// Whether a request is judged now. Of a requester that makes too many only the newest are: it has given up on the others.
+    /// Reports whether a request is judged now. Of a requester that makes too many only the newest are: it has given up on the others.
     pub(super) fn is_due(&self, csr: &CertificateSigningRequest) -> bool {
         let most = if is_of_one_host(csr) { MAX_OF_ONE_HOST } else { MAX_OF_OTHERS };
         let Some(places) = self.0.get(&source(csr)).filter(|p| p.len() > most) else { return true };
@@ -96,7 +96,7 @@ impl Kept {
     }
 }
 
-/// Whether a host has made it, with its own identity.
+/// Reports whether a host has made a request, with its own identity.
 pub(super) fn is_of_one_host(csr: &CertificateSigningRequest) -> bool {
     let user = csr.spec.username.as_deref().unwrap_or_default();
     [Kind::KubeletClient, Kind::WicdClient].iter().any(|kind| user.starts_with(kind.user_prefix()))

@@ -1,4 +1,4 @@
-//! How to log in to a host: which keys, and which host key is believed.
+//! Log-in to a host: its keys, and the host key that is trusted.
 
 use api::{Ssh, WindowsInstance, WindowsNodePool, names::key};
 use jiff::Timestamp;
@@ -31,7 +31,7 @@ pub(super) async fn login(
 /// Host key that the operator trusts for an instance, which need not be stored.
 ///
 /// # Errors
-/// When it trusts none.
+/// Fails when it trusts none.
 pub(crate) async fn trusted_key(
     cx: &Context,
     instance: &WindowsInstance,
@@ -79,7 +79,7 @@ async fn shown_key(cx: &Context, instance: &WindowsInstance, pool: &WindowsNodeP
     }
 }
 
-/// Whether a person has declared the host key: in the inventory, for this host alone, or in the known hosts Secret.
+/// Reports whether a user has declared the host key: in the inventory, for this host alone, or in the known hosts Secret.
 pub(super) fn is_key_declared(instance: &WindowsInstance, pool: &WindowsNodePool) -> bool {
     let known = KnownKeys {
         address: &instance.spec.host.address,

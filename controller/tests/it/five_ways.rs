@@ -19,6 +19,7 @@ use testbed::{
 use crate::{
     fleet::{World, entry, is_ready, nodes, pool_status},
     flux::Source,
+    pairs::is_quiet,
     rollout::Watcher,
 };
 
@@ -105,7 +106,8 @@ async fn switch(world: &World, inventory: Value, port: u16, source: Option<&str>
             && usize::try_from(status.ready_nodes).is_ok_and(|n| n == HOSTS)
             && status.inventory.as_ref().map(|i| i.source.as_str()) == source
     };
-    world.until(POOL, &format!("all are Ready by {source:?}"), all).await
+    world.until(POOL, &format!("all are Ready by {source:?}"), all).await?;
+    is_quiet(world).await
 }
 
 async fn same(world: &World, hosts: &[SimHost], first: &Seen, about: &str) -> Result<()> {

@@ -322,6 +322,17 @@ async fn operates(control_plane: &ControlPlane, client: &Client) -> Result<()> {
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": api::names::DEFAULT_NAMESPACE}});
     let namespaces: Api<Namespace> = Api::all(client.clone());
     namespaces.create(&PostParams::default(), &serde_json::from_value(namespace)?).await?;
+    // It works on OpenShift alone, which has this group.
+    let kind = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "clusterversions.config.openshift.io"},
+        "spec": {
+            "group": "config.openshift.io", "scope": "Cluster",
+            "names": {"kind": "ClusterVersion", "plural": "clusterversions"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object"}}}],
+        },
+    });
+    control_plane.apply_yaml(&kind.to_string()).await?;
     another_operator::legacy_leads(control_plane, "wmco-1").await?;
     within(LIMIT, "it waits for the other operator", || async {
         let Ok(pool) = pools.get_status("kept").await else { return false };

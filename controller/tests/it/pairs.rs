@@ -309,9 +309,9 @@ pub(crate) async fn is_quiet(world: &World) -> Result<()> {
     let rests = || async {
         let before = reconciles().await.unwrap_or_default();
         tokio::time::sleep(std::time::Duration::from_secs(5)).await;
-        reconciles()
-            .await
-            .is_ok_and(|after| after - before <= f64::from(u32::try_from(pools).unwrap_or(u32::MAX)) / 4.0)
+        let made = reconciles().await.map(|after| after - before);
+        println!("{made:?} reconciles in 5 s of {pools} pools");
+        made.is_ok_and(|made| made <= f64::from(u32::try_from(pools).unwrap_or(u32::MAX)) / 4.0)
     };
     world.eventually("no reconcile repeats without a change", rests).await
 }

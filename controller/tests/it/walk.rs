@@ -37,6 +37,7 @@ use tokio::task::JoinHandle;
 
 use crate::{
     fleet::{World, entry, is_cordoned, is_cordoned_by_us, is_ready, spec_with},
+    pairs::is_quiet,
     rollout::{node_is_ready, schedule, workload},
 };
 
@@ -722,6 +723,8 @@ async fn walk(seed: u64, steps: usize) -> Result<()> {
         }
     }
     Box::pin(walk.converges()).await.with_context(|| format!("seed {seed}"))?;
+    // Left alone, no object is reconciled again without a change.
+    is_quiet(&walk.world).await.with_context(|| format!("seed {seed}"))?;
     let seen = walk.seen.lock().unwrap();
     ensure!(!seen.nodes.is_empty() && !seen.pods.is_empty(), "the watchers saw nothing");
     Ok(())

@@ -15,9 +15,9 @@ const PATIENCE: SignedDuration = SignedDuration::from_secs(30);
 /// A pod that was put on a cordoned node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PutBack {
-    /// What puts it there, and what to do. It does not change with the pod.
+    /// Controller that puts it there, with the remedy. It does not change with the pod.
     pub why: String,
-    /// How long it is left alone yet. Each eviction waits for twice as long as the one before.
+    /// Time for which it is still left alone. Each eviction waits for twice as long as the one before.
     pub wait: Duration,
 }
 

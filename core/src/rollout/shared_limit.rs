@@ -20,9 +20,9 @@ const TURN: u32 = 1;
 pub struct Sharer {
     /// Nodes that it was granted to disrupt.
     pub disrupting: u32,
-    /// Whether it has nodes that came from WMCO and have not been updated yet.
+    /// Reports whether the pool has nodes that came from WMCO and have not been updated yet.
     pub has_adopted: bool,
-    /// Whether it sets `rollout.maxUnavailable`.
+    /// Reports whether the pool sets `rollout.maxUnavailable`.
     pub has_own_limit: bool,
 }
 
@@ -32,7 +32,7 @@ impl Sharer {
     }
 }
 
-/// What a shared limit leaves to a pool.
+/// Part of a shared limit that is left to a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Share {
     /// Nodes that it may disrupt beside those that it was granted to.

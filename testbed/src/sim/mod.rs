@@ -281,6 +281,11 @@ impl SimHost {
 
     /// Breaks something, from now on.
     pub fn fault(&self, fault: Fault) {
+        if fault == Fault::NeedsReboot {
+            // The feature goes with a restart in real life, after which wicd asks for it again.
+            let asked = drive::find(self.drive_c(), &["k", "wicd", "containers.json"]);
+            let _ = std::fs::remove_file(asked);
+        }
         self.machine.change(|s| s.faults.push(fault));
     }
 
