@@ -118,7 +118,7 @@ fn fuzz_targets(seconds: u64) -> Result<()> {
 const BESIDE_THE_CODE: &[&str] = &["--lib", "--bins"];
 
 /// Integration tests whose fleets take both processors: they run after the others, which mostly wait.
-const BUSY: &[&str] = &["fleet_faults::", "walk::", "wine"];
+const BUSY: &[&str] = &["fleet_faults::", "pairs::", "waits::", "walk::", "wine"];
 
 /// Integration tests with programs of other projects, which take half an hour to build: they run by night.
 const JUDGES: &str = "judges::";

@@ -86,7 +86,7 @@ mod tests {
                 git.arg("-C").arg(&repository).args(["-c", "user.name=a", "-c", "user.email=a@example.com"]).args(args);
                 execute(&mut git).unwrap();
             };
-            git(&["init", "--quiet"]);
+            git(&["init", "--quiet", "--initial-branch", "main"]);
             git(&["add", "--all"]);
             git(&["commit", "--quiet", "--message", "Advisories"]);
             let ours = fs::read_to_string(workspace_root().join("deny.toml")).unwrap();
