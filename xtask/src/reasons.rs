@@ -32,6 +32,7 @@ const EXEMPT: &[(&str, &str)] = &[
     ("wicd/src/windows/", "names of Windows"),
     ("wicd/src/credential_plugin.rs", "names of Windows"),
     ("core/src/render/kubelet.rs", "fields of kubelet's configuration"),
+    ("controller/src/machineset_command.rs", "kinds and fields of machine providers"),
 ];
 
 /// Words that are no reasons of conditions, and what they are.
