@@ -170,6 +170,7 @@ fn change(rollout: Value) -> Value {
 }
 
 /// Brings one cause about, ends it, and sees that what waited goes on.
+#[expect(clippy::too_many_lines, reason = "each cause has an arm of its own")]
 async fn goes_on(world: &World, cause: Cause) -> Result<()> {
     let subject = |hosts| Subject::new(world, cause, hosts);
     match cause {
@@ -202,7 +203,8 @@ async fn goes_on(world: &World, cause: Cause) -> Result<()> {
         Cause::TurnToJoin => {
             let it = subject(2).await?;
             it.hosts[0].fault(Fault::HangInCommand);
-            it.declare(it.declared(json!({"provisioning": {"maxConcurrent": 1}, "rollout": {"order": "Name"}}))).await?;
+            it.declare(it.declared(json!({"provisioning": {"maxConcurrent": 1}, "rollout": {"order": "Name"}})))
+                .await?;
             it.host_waits(1, "its turn to join").await?;
             it.hosts[0].mend();
             world.until_joined(it.host(0)).await?;
@@ -377,10 +379,12 @@ async fn goes_on(world: &World, cause: Cause) -> Result<()> {
             it.join(json!({})).await?;
             // Another pool whose list was there, and cannot be read now.
             let other = format!("{}-other", it.name);
-            let git = json!({"git": {"url": "https://127.0.0.1:1/hosts.git", "ref": {"branch": "main"}, "path": "hosts"}});
+            let git =
+                json!({"git": {"url": "https://127.0.0.1:1/hosts.git", "ref": {"branch": "main"}, "path": "hosts"}});
             it.declare_as(&other, json!({"inventory": git})).await?;
-            let unreadable =
-                |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::INVENTORY_SYNCED, "False", "GitOperationFailed");
+            let unreadable = |p: &WindowsNodePool| {
+                has(&pool_status(p).conditions, kind::INVENTORY_SYNCED, "False", "GitOperationFailed")
+            };
             world.until(&other, "its list cannot be read", unreadable).await?;
             let mut spec = it.declared(json!({}));
             spec["inventory"]["hosts"] = json!([entry(&it.hosts[0])]);
@@ -389,15 +393,15 @@ async fn goes_on(world: &World, cause: Cause) -> Result<()> {
             Api::<WindowsNodePool>::all(world.client.clone()).delete(&other, &DeleteParams::default()).await?;
             it.pool_goes_on().await
         }
-        // It lasts for as long as a list is read, and ends before anything could be changed: `two_pools::a_pool_goes_beside_one_that_reads_a_config_map` fails if
-        // it does not end.
-        Cause::Removal(Hold::Pending)
-        // Ended by Machines: `machines::a_machine_set_is_a_pool_that_follows_its_machines`.
-        | Cause::Machine | Cause::Removal(Hold::Machines)
-        // Nodes of the legacy operator: `takeover::nodes_change_hands`.
+        // Pending lasts for as long as a list is read, and ends before anything could be changed: `two_pools::a_pool_goes_beside_one_that_reads_a_config_map` fails
+        // if it does not end. Those of Machines: `machines::a_machine_set_is_a_pool_that_follows_its_machines`; nodes of the legacy operator:
+        // `takeover::nodes_change_hands`. The others are of the whole cluster, one after another below.
+        Cause::Removal(Hold::Pending | Hold::Machines)
+        | Cause::Machine
         | Cause::LostSettings
-        // Of the whole cluster, one after another below.
-        | Cause::OtherOperator | Cause::Policies | Cause::OtherPool => Ok(()),
+        | Cause::OtherOperator
+        | Cause::Policies
+        | Cause::OtherPool => Ok(()),
     }
 }
 
