@@ -51,6 +51,14 @@ pub(crate) enum ClusterError {
         /// The argument that does.
         flag: &'static str,
     },
+    /// The certificate of the API server could not be read.
+    #[error("failed to read the certificate of the API server at {url}: {problem}")]
+    NoAnswer {
+        /// URL of the API server.
+        url: String,
+        /// Fault of the connection.
+        problem: String,
+    },
     /// The CA of the cluster is not that of the API server.
     #[error(
         "the CA in the ConfigMap kube-root-ca.crt of the operator's namespace does not prove the API server at {url}: {problem}. Nodes keep the CA that they \
@@ -262,23 +270,14 @@ pub(crate) async fn reserved(client: &Client, config: &Config, args: &Run) -> Re
     let addresses = Addresses::of(client, config, args, infrastructure.as_ref(), network.as_ref()).await?;
     let Addresses { api_server, service_cidr, cluster_dns } = addresses;
     let cluster_domain = args.cluster_domain.clone();
-    let ca = root_ca(client, &args.namespace).await?;
-    let own_names = own_names(config, &ca, infrastructure.as_ref()).await?;
+    let own_names = own_names(config, infrastructure.as_ref()).await?;
     let cluster = Cluster { api_server, service_cidr, cluster_dns, cluster_domain, own_names, ..Cluster::default() };
     Ok(Reserved::of(&cluster, args.loopback_hosts))
 }
 
-async fn root_ca(client: &Client, namespace: &str) -> Result<String, ClusterError> {
-    config_map_key(client, namespace, "kube-root-ca.crt", "ca.crt", "the cluster's CA (kube-root-ca.crt)").await
-}
-
 /// Names and addresses of the API server, and the domain of the ingress: no host may have a serving certificate for them.
-async fn own_names(
-    config: &Config,
-    ca: &str,
-    infrastructure: Option<&DynamicObject>,
-) -> Result<Vec<String>, ClusterError> {
-    let mut names = api_certificate::names(config, ca).await?;
+async fn own_names(config: &Config, infrastructure: Option<&DynamicObject>) -> Result<Vec<String>, ClusterError> {
+    let mut names = api_certificate::names(config).await?;
     for path in ["/status/apiServerURL", "/status/apiServerInternalURI"] {
         let host = text(infrastructure, path).and_then(|url| url.parse::<Uri>().ok()?.host().map(str::to_owned));
         // OpenShift names the ingress after the same domain: `api.<domain>` and `*.apps.<domain>`.
@@ -328,8 +327,13 @@ pub(crate) async fn discover(client: &Client, config: &Config, args: &Run) -> Re
     let missing = if needs_node_manager { node_manager(client, namespace).await? } else { None };
     let lacks_node_manager = missing.is_some();
     left_out.extend(missing);
-    let api_ca = root_ca(client, namespace).await?;
-    let own_names = own_names(config, &api_ca, infrastructure.as_ref()).await?;
+    let api_ca =
+        config_map_key(client, namespace, "kube-root-ca.crt", "ca.crt", "the cluster's CA (kube-root-ca.crt)").await?;
+    // From outside, as with the kubeconfig of a user, the API server may have a certificate of another CA.
+    if is_inside(&config.cluster_url, &service_cidr) {
+        api_certificate::prove(config, &api_ca).await?;
+    }
+    let own_names = own_names(config, infrastructure.as_ref()).await?;
     let cluster = Cluster {
         api_server,
         own_names,
@@ -396,15 +400,19 @@ fn has_cloud_controller(infrastructure: &Value) -> bool {
     }
 }
 
+/// Reports whether a URL is that of a Service, as in a pod.
+fn is_inside(url: &Uri, service_cidr: &str) -> bool {
+    let host = url.host().unwrap_or_default();
+    match host.trim_matches(['[', ']']).parse() {
+        Ok(ip) => is_of_service(service_cidr, ip),
+        Err(_) => host.split('.').any(|label| label == "svc"),
+    }
+}
+
 /// The address that the operator itself uses, if hosts can use it, too. In a pod it is that of a Service, by its name or in the service network:
 /// hosts know no names of Services, and reach their addresses only once kube-proxy runs, which needs the API server.
 fn as_hosts_reach_it(url: &Uri, service_cidr: &str) -> Result<String, ClusterError> {
-    let host = url.host().unwrap_or_default();
-    let is_inside = match host.trim_matches(['[', ']']).parse() {
-        Ok(ip) => is_of_service(service_cidr, ip),
-        Err(_) => host.split('.').any(|label| label == "svc"),
-    };
-    if is_inside {
+    if is_inside(url, service_cidr) {
         return Err(ClusterError::Unknown {
             what: "the URL at which hosts reach the API server",
             env: "WINDOWS_NODE_POOLS_API_SERVER",

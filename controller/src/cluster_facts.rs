@@ -21,7 +21,7 @@ pub(crate) async fn follow(cx: Arc<Context>) {
     keep(&cx, &mut stored).await;
     while stop.run_until_cancelled(tokio::time::sleep(interval)).await.is_some() {
         let found = discover(&cx.cluster.client, &cx.cluster.config, &cx.process.args).await;
-        if let Err(ClusterError::Api { .. }) = &found {
+        if let Err(ClusterError::Api { .. } | ClusterError::NoAnswer { .. }) = &found {
             failed += 1;
             if failed <= TOLERATED {
                 continue;

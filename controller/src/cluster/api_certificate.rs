@@ -1,4 +1,4 @@
-//! Certificate of the API server: the proof of a CA that a ConfigMap holds, and the names that no host may have.
+//! Certificate of the API server: proof of a CA that a ConfigMap holds, and names that no host may have.
 //!
 //! Clients that may write ConfigMaps in the operator's namespace are not those that decide whom all nodes trust.
 
@@ -21,14 +21,14 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// More names than any certificate of an API server has.
 const MOST: usize = 200;
 
-/// Error of the proof.
+/// Fault of a connection to the API server.
 #[derive(Debug, thiserror::Error)]
-enum ProofError {
+enum Fault {
     #[error("it does not answer in {} s", LIMIT.as_secs())]
     Silent,
     #[error("{0}")]
     Io(#[from] std::io::Error),
-    #[error("the ConfigMap kube-root-ca.crt of the operator's namespace holds no certificate that can be read")]
+    #[error("no certificate that can be read is there to check it with")]
     NoCertificate,
     #[error("{0}")]
     Tls(#[from] rustls::Error),
@@ -36,21 +36,53 @@ enum ProofError {
     NoName,
 }
 
-/// Connects to the API server as the operator does, trusting these PEM certificates alone, and returns the names and addresses of its certificate. They are
-/// empty where the operator reaches the API server without TLS or through a proxy: then nothing can be proven.
-pub(super) async fn names(config: &Config, ca: &str) -> Result<BTreeSet<String>, ClusterError> {
-    if config.cluster_url.scheme_str() != Some("https") || config.proxy_url.is_some() {
-        return Ok(BTreeSet::new());
+impl Fault {
+    /// Reports whether the certificates do not prove the API server. Otherwise it may answer later.
+    fn is_of_certificates(&self) -> bool {
+        match self {
+            Self::NoCertificate | Self::Tls(_) => true,
+            Self::Io(error) => error.get_ref().is_some_and(|inner| inner.is::<rustls::Error>()),
+            Self::Silent | Self::NoName => false,
+        }
     }
-    let found = tokio::time::timeout(LIMIT, shown(config, ca)).await.unwrap_or(Err(ProofError::Silent));
-    found.map_err(|error| ClusterError::Unproven { url: config.cluster_url.to_string(), problem: error.to_string() })
 }
 
-async fn shown(config: &Config, ca: &str) -> Result<BTreeSet<String>, ProofError> {
+/// Names and addresses of the API server's certificate, which the operator checks as for all its requests. They are empty where it reaches the API server without
+/// TLS, without roots of its own, or through a proxy.
+pub(super) async fn names(config: &Config) -> Result<BTreeSet<String>, ClusterError> {
+    let roots = config.root_cert.iter().flatten().cloned().map(CertificateDer::from).collect::<Vec<_>>();
+    if roots.is_empty() || config.cluster_url.scheme_str() != Some("https") || config.proxy_url.is_some() {
+        return Ok(BTreeSet::new());
+    }
+    shown(config, roots).await.map_err(|fault| no_answer(config, &fault))
+}
+
+/// Proves that these PEM certificates are those of the API server that answers the operator.
+pub(super) async fn prove(config: &Config, ca: &str) -> Result<(), ClusterError> {
+    let roots = CertificateDer::pem_slice_iter(ca.as_bytes()).flatten().collect();
+    match shown(config, roots).await {
+        Ok(_) => Ok(()),
+        Err(fault) if fault.is_of_certificates() => {
+            Err(ClusterError::Unproven { url: config.cluster_url.to_string(), problem: fault.to_string() })
+        }
+        Err(fault) => Err(no_answer(config, &fault)),
+    }
+}
+
+fn no_answer(config: &Config, fault: &Fault) -> ClusterError {
+    ClusterError::NoAnswer { url: config.cluster_url.to_string(), problem: fault.to_string() }
+}
+
+/// Connects to the API server, trusting these certificates alone, and returns the names of its certificate.
+async fn shown(config: &Config, roots: Vec<CertificateDer<'_>>) -> Result<BTreeSet<String>, Fault> {
+    tokio::time::timeout(LIMIT, connect(config, roots)).await.unwrap_or(Err(Fault::Silent))
+}
+
+async fn connect(config: &Config, certificates: Vec<CertificateDer<'_>>) -> Result<BTreeSet<String>, Fault> {
     let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(CertificateDer::pem_slice_iter(ca.as_bytes()).flatten());
+    roots.add_parsable_certificates(certificates);
     if roots.is_empty() {
-        return Err(ProofError::NoCertificate);
+        return Err(Fault::NoCertificate);
     }
     let tls = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()?
@@ -58,7 +90,7 @@ async fn shown(config: &Config, ca: &str) -> Result<BTreeSet<String>, ProofError
         .with_no_client_auth();
     let host = config.cluster_url.host().unwrap_or_default().trim_matches(['[', ']']);
     let name = config.tls_server_name.as_deref().unwrap_or(host).to_owned();
-    let name = ServerName::try_from(name).map_err(|_| ProofError::NoName)?;
+    let name = ServerName::try_from(name).map_err(|_| Fault::NoName)?;
     let stream = TcpStream::connect((host, config.cluster_url.port_u16().unwrap_or(443))).await?;
     let stream = TlsConnector::from(Arc::new(tls)).connect(name, stream).await?;
     let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first).cloned();
@@ -115,19 +147,25 @@ mod tests {
 
     #[tokio::test]
     async fn a_ca_counts_only_if_the_api_server_that_answers_proves_it() {
-        let ((config, own), (_, other)) = tokio::join!(api_server(), api_server());
-        let known = names(&config, &own).await.unwrap();
-        assert_eq!(known, ["127.0.0.1", "api.example.com", "kubernetes"].map(str::to_owned).into());
+        let ((mut config, own), (_, other)) = tokio::join!(api_server(), api_server());
         // While a CA is rotated there are two.
-        assert_eq!(names(&config, &format!("{other}{own}")).await.unwrap(), known);
+        for ca in [own.clone(), format!("{other}{own}")] {
+            prove(&config, &ca).await.unwrap();
+        }
         for (ca, words) in
             [(other.as_str(), "invalid peer certificate"), ("", "no certificate"), ("x", "no certificate")]
         {
-            let error = names(&config, ca).await.unwrap_err();
-            assert_eq!(error.reason(), "ClusterUnknown");
-            assert!(error.to_string().contains(words), "{error}");
+            let error = prove(&config, ca).await.unwrap_err();
+            assert!(matches!(error, ClusterError::Unproven { .. }) && error.to_string().contains(words), "{error}");
         }
-        let plain = Config::new("http://127.0.0.1:1".parse().unwrap());
-        assert!(names(&plain, "").await.unwrap().is_empty(), "nothing can be proven without TLS");
+        assert!(names(&config).await.unwrap().is_empty(), "it has no roots of its own");
+        config.root_cert = Some(CertificateDer::pem_slice_iter(own.as_bytes()).flatten().map(|c| c.to_vec()).collect());
+        let known = names(&config).await.unwrap();
+        assert_eq!(known, ["127.0.0.1", "api.example.com", "kubernetes"].map(str::to_owned).into());
+        // An API server that is away proves nothing against a CA.
+        config.cluster_url = "https://127.0.0.1:1".parse().unwrap();
+        for error in [prove(&config, &own).await.unwrap_err(), names(&config).await.unwrap_err()] {
+            assert!(matches!(error, ClusterError::NoAnswer { .. }), "{error}");
+        }
     }
 }
