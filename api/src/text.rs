@@ -25,7 +25,7 @@ pub fn quote(text: &str, most: usize) -> String {
     format!("\"{}\"{}", escape(text, most), if text.chars().nth(most).is_some() { "…" } else { "" })
 }
 
-/// The same without quotes.
+/// Text of [`quote`] without the quotes.
 pub fn escape(text: &str, most: usize) -> String {
     let mut escaped = String::new();
     for c in text.chars().take(most) {
@@ -67,7 +67,7 @@ impl NotText {
 /// the text.
 ///
 /// # Errors
-/// When the bytes are in another encoding, or no text.
+/// Fails for bytes in another encoding, and for bytes that are no text.
 pub fn decode(bytes: &[u8]) -> Result<Cow<'_, str>, NotText> {
     let utf16 = |bytes: &[u8], unit: fn([u8; 2]) -> u16| {
         let (pairs, rest) = bytes.as_chunks::<2>();

@@ -36,7 +36,7 @@ const SUFFIX: usize = 6;
 /// Longest name of a MachineSet of which the names of its Machines are labels of DNS.
 const DNS_LABEL: usize = 63 - SUFFIX;
 
-/// Why there is no MachineSet, and what to do.
+/// Reason for which no MachineSet can be made, with its remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum Refusal {
     #[error(
@@ -64,7 +64,7 @@ enum Refusal {
 /// Prints the MachineSet.
 ///
 /// # Errors
-/// When there is nothing to begin with, the name does not fit the platform, or the API server refuses a request or does not answer.
+/// Fails when there is nothing to begin with, the name does not fit the platform, or the API server refuses a request or does not answer.
 pub async fn run(args: MachineSet, chosen: &Cluster) -> anyhow::Result<ExitCode> {
     let config = api_server::bounded_config(chosen).await?;
     let client = Client::try_from(config).context("cannot make a client for the API server")?;

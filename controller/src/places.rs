@@ -1,9 +1,12 @@
 //! Places for work of which only so much is done at a time, so shared that one pool cannot have them all.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
 
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::oneshot;
 
 /// Places for work. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -13,8 +16,15 @@ pub(crate) struct Places(Arc<Shared>);
 struct Shared {
     all: usize,
     share: Share,
-    taken: Mutex<BTreeMap<String, usize>>,
-    freed: Notify,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Places that each pool has taken.
+    taken: BTreeMap<String, usize>,
+    /// Work of each pool that waits for a place, the oldest first.
+    waiting: BTreeMap<String, VecDeque<oneshot::Sender<Place>>>,
 }
 
 /// Number of places that one pool can take.
@@ -37,7 +47,7 @@ pub(crate) struct Place {
 impl Places {
     /// `all` places, of which one pool can take its share.
     pub(crate) fn new(all: usize, share: Share) -> Self {
-        Self(Arc::new(Shared { all, share, taken: Mutex::default(), freed: Notify::new() }))
+        Self(Arc::new(Shared { all, share, state: Mutex::default() }))
     }
 
     /// Number of places, taken or free.
@@ -47,42 +57,78 @@ impl Places {
 
     /// Takes a place for work of a pool, if one is free for it.
     pub(crate) fn take(&self, pool: &str) -> Option<Place> {
-        let mut taken = self.0.taken.lock();
-        let free = self.0.all.saturating_sub(taken.values().sum());
-        let of_pool = taken.get(pool).copied().unwrap_or_default();
+        self.take_from(&mut self.0.state.lock(), pool)
+    }
+
+    /// Waits for a place. Work of one pool gets its places in the order in which it came.
+    pub(crate) async fn acquire(&self, pool: &str) -> Place {
+        loop {
+            let place = {
+                let mut state = self.0.state.lock();
+                let is_next = !state.waiting.contains_key(pool);
+                if let Some(place) = is_next.then(|| self.take_from(&mut state, pool)).flatten() {
+                    return place;
+                }
+                let (sender, place) = oneshot::channel();
+                state.waiting.entry(pool.to_owned()).or_default().push_back(sender);
+                place
+            };
+            if let Ok(place) = place.await {
+                return place;
+            }
+        }
+    }
+
+    fn take_from(&self, state: &mut State, pool: &str) -> Option<Place> {
+        let free = self.0.all.saturating_sub(state.taken.values().sum());
+        let of_pool = state.taken.get(pool).copied().unwrap_or_default();
         let may = match self.0.share {
             Share::AtMost(most) => free > 0 && of_pool < most,
             Share::ForEachFree(number) => of_pool == 0 || of_pool < free.saturating_mul(number),
         };
         may.then(|| {
-            *taken.entry(pool.to_owned()).or_default() += 1;
+            *state.taken.entry(pool.to_owned()).or_default() += 1;
             Place { pool: pool.to_owned(), places: self.clone() }
         })
     }
 
-    /// Waits for a place.
-    pub(crate) async fn acquire(&self, pool: &str) -> Place {
+    /// Places for work that waits, the pools with the fewest places first.
+    fn hand_over(&self, state: &mut State) -> Vec<(oneshot::Sender<Place>, Place)> {
+        let mut given = Vec::new();
         loop {
-            let freed = self.0.freed.notified();
-            if let Some(place) = self.take(pool) {
-                return place;
+            let before = given.len();
+            let mut pools: Vec<String> = state.waiting.keys().cloned().collect();
+            pools.sort_by_key(|pool| state.taken.get(pool).copied().unwrap_or_default());
+            for pool in pools {
+                let Some(sender) = state.waiting.get_mut(&pool).and_then(VecDeque::pop_front) else { continue };
+                match self.take_from(state, &pool) {
+                    Some(place) => given.push((sender, place)),
+                    None => state.waiting.entry(pool).or_default().push_front(sender),
+                }
             }
-            freed.await;
+            state.waiting.retain(|_, waiting| !waiting.is_empty());
+            if given.len() == before {
+                break;
+            }
         }
+        given
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let shared = &self.places.0;
-        let mut taken = shared.taken.lock();
-        if let Some(count) = taken.get_mut(&self.pool) {
-            *count = count.saturating_sub(1);
+        let given = {
+            let mut state = self.places.0.state.lock();
+            if let Some(count) = state.taken.get_mut(&self.pool) {
+                *count = count.saturating_sub(1);
+            }
+            state.taken.retain(|_, count| *count > 0);
+            self.places.hand_over(&mut state)
+        };
+        for (sender, place) in given {
+            // Work that waits no longer gives its place to the next.
+            let _ = sender.send(place);
         }
-        taken.retain(|_, count| *count > 0);
-        drop(taken);
-        // Whose share has room is known only when each has tried.
-        shared.freed.notify_waiters();
     }
 }
 
@@ -118,13 +164,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_gets_the_place_that_is_freed() {
+    async fn work_that_waits_gets_the_place_that_is_freed_in_its_order() {
         let places = Places::new(2, Share::ForEachFree(9));
         let (one, two) = (places.acquire("a").await, places.acquire("b").await);
-        let mut waits = Box::pin(places.acquire("a"));
-        assert!(futures::poll!(&mut waits).is_pending());
+        let [mut first, mut gone, mut last] = [(); 3].map(|()| Box::pin(places.acquire("a")));
+        for waits in [&mut first, &mut gone, &mut last] {
+            assert!(futures::poll!(waits).is_pending());
+        }
+        drop(gone);
         drop(two);
-        waits.await;
+        let first = first.await;
+        assert!(futures::poll!(&mut last).is_pending());
         drop(one);
+        last.await;
+        drop(first);
+        assert_eq!(places.0.state.lock().taken.len() + places.0.state.lock().waiting.len(), 0);
     }
 }

@@ -71,7 +71,7 @@ const GRACE: Duration = Duration::from_secs(20);
 /// Runs until it receives a stop signal, or has lost the Lease.
 ///
 /// # Errors
-/// When the log level is invalid, an address to listen on cannot be bound, there is no configuration for the API server, the
+/// Fails when the log level is invalid, an address to listen on cannot be bound, there is no configuration for the API server, the
 /// API server does not answer at the start, a CRD is not installed, the Lease is lost, or a task of the operator ends. A stop
 /// signal is no error.
 pub async fn run(args: Run, cluster: &args::Cluster) -> anyhow::Result<()> {

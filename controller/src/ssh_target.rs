@@ -10,7 +10,7 @@ use crate::args::Login;
 /// A host and all that is needed to log in to it. `limit` is for log-in and for each answer.
 ///
 /// # Errors
-/// When the key cannot be read, or the host key is none.
+/// Fails when the key cannot be read, or the host key is none.
 pub(crate) fn new(address: &str, login: &Login, limit: Duration) -> anyhow::Result<Target> {
     let Login { identity, port, user, host_key } = login;
     let pem = std::fs::read(identity).with_context(|| format!("cannot read {}", identity.display()))?;

@@ -15,7 +15,7 @@ pub(crate) fn entries(map: ConfigMap) -> BTreeMap<String, Vec<u8>> {
 /// The text of an entry of a ConfigMap. `None` if there is no such entry.
 ///
 /// # Errors
-/// When the entry is no text.
+/// Fails when the entry is no text.
 pub(crate) fn of_config_map(map: ConfigMap, key: &str) -> Result<Option<String>, NotText> {
     entries(map).remove(key).map(|bytes| api::text::decode(&bytes).map(Into::into)).transpose()
 }
@@ -23,7 +23,7 @@ pub(crate) fn of_config_map(map: ConfigMap, key: &str) -> Result<Option<String>,
 /// The text of an entry of a Secret. `None` if there is no such entry.
 ///
 /// # Errors
-/// When the entry is no text.
+/// Fails when the entry is no text.
 pub(crate) fn of_secret(secret: &Secret, key: &str) -> Result<Option<String>, NotText> {
     let bytes = secret.data.as_ref().and_then(|data| data.get(key));
     bytes.map(|bytes| api::text::decode(&bytes.0).map(Into::into)).transpose()

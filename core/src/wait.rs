@@ -1,4 +1,4 @@
-//! What hosts and pools wait for: the cause, what ends it, and the words. Pure.
+//! Waits of hosts and pools: the cause, its end, and the words. Pure.
 //!
 //! Every wait that is reported is one [`Wait`], so that each has a cause with an end, and each end is something that wakes the object that waits.
 
@@ -43,7 +43,7 @@ pub enum Cause {
     Removal(Hold),
 }
 
-/// Why hosts that are no longer listed stay.
+/// Cause for which hosts that are no longer listed stay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
     /// There is no list.
@@ -182,21 +182,21 @@ impl Wait {
 #[expect(clippy::struct_excessive_bools, reason = "each field is an independent observation")]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Idle {
-    /// Whether the host leaves; otherwise it is to join.
+    /// Set if the host leaves; otherwise it is to join.
     pub leaves: bool,
-    /// Whether it is a node.
+    /// Set if it is a node.
     pub is_node: bool,
-    /// Whether it leaves with a Machine.
+    /// Set if it leaves with a Machine.
     pub has_machine: bool,
-    /// Whether its pool is in mode Plan.
+    /// Set if its pool is in mode Plan.
     pub is_plan: bool,
-    /// Whether another operator works in the cluster, or it is not known that none does.
+    /// Set if another operator works in the cluster, or it is not known that none does.
     pub has_other_operator: bool,
     /// Pause of its pool.
     pub pause: Option<Pause>,
-    /// Whether a user holds it.
+    /// Set if a user holds it.
     pub held: bool,
-    /// Whether the admission policies that hold the rights of wicd are missing.
+    /// Set if the admission policies that hold the rights of wicd are missing.
     pub lacks_policies: bool,
 }
 

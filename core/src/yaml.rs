@@ -176,7 +176,7 @@ pub fn documents(text: &str) -> (Vec<Node>, Vec<Fault>) {
 /// The only document of a text. An empty text is null.
 ///
 /// # Errors
-/// When the text has a fault, or more than one document.
+/// Fails for a text with a fault, and for more than one document.
 pub fn document(text: &str) -> Result<Node, Fault> {
     let (documents, faults) = documents(text);
     let mut documents = documents.into_iter();
@@ -192,7 +192,7 @@ pub fn document(text: &str) -> Result<Node, Fault> {
 /// Measures a text that another parser is to read.
 ///
 /// # Errors
-/// When the text is larger than [`documents`] would read.
+/// Fails when the text is larger than [`documents`] would read.
 pub fn check(text: &str) -> Result<(), Fault> {
     let (mut builder, is_too_large) = build(text);
     builder.faults.pop().filter(|_| is_too_large).map_or(Ok(()), Err)

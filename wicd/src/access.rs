@@ -92,7 +92,7 @@ impl Entry {
         !self.denies && self.flags & ONLY_BELOW == 0 && self.rights & rights != 0
     }
 
-    /// The same for what is below, but without these rights to the directory itself.
+    /// Entries that grant this to what is below, but without these rights to the directory itself.
     fn without(self, rights: u32) -> Vec<Self> {
         if !self.grants(rights) {
             return vec![self];
@@ -158,7 +158,7 @@ impl AccessList {
         self.entries.iter().any(|entry| !is_trusted(&entry.sid) && entry.grants(rights))
     }
 
-    /// The same list without these rights of others than the trusted ones to the directory itself. What they may do with what is
+    /// Access list without these rights of others than the trusted ones to the directory itself. What they may do with what is
     /// below stays. `None` if there is no such right.
     pub fn narrowed(&self, is_trusted: impl Fn(&str) -> bool, rights: u32) -> Option<Self> {
         if !self.grants(&is_trusted, rights) {

@@ -169,7 +169,7 @@ fn is_ours(place: &Place, guard: Guard) -> bool {
     place.owner == access::ADMINISTRATORS && place.access.is(guard)
 }
 
-/// What is at the place of a directory, if it can be used. One that users may read is not ours alone.
+/// Directory at its place, if it can be used. One that users may read is not ours alone.
 fn check(host: &dyn Host, directory: &str, guard: Guard) -> Result<Option<Place>, HostError> {
     let _held = files::parents(host, directory)?;
     let Some(place) = host.place(&host.path(directory)?)? else { return Ok(None) };

@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 
-/// How programs are signed.
+/// Signing of programs.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct Signer {
     /// Program that signs: it is run for each .exe and .dll for hosts, before its hash is taken, with the path of the file, which it signs in its place.

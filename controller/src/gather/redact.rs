@@ -121,15 +121,15 @@ fn walk_fields(fields: &mut Map<String, Value>, is_secret: bool) {
     }
 }
 
-/// What becomes of the lines after one with a secret.
+/// Treatment of the lines after one with a secret.
 enum After {
-    /// They are read.
+    /// Lines are read.
     Nothing,
-    /// They go until the end of a private key, at most so many.
+    /// Lines go until the end of a private key, at most so many.
     Key(usize),
-    /// They go as long as they are indented more than this, or are items of a list there.
+    /// Lines go as long as they are indented more than this, or are items of a list there.
     Indented(usize),
-    /// They go until this end of an element of XML, at most so many: a log may have `<token>` for a word.
+    /// Lines go until this end of an element of XML, at most so many: a log may have `<token>` for a word.
     Element(String, usize),
     /// The next one goes: the value of a flag, or of a name that is a value itself.
     Next,

@@ -10,7 +10,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use serde_json::json;
 use testbed::binaries::{ApiServer, crdbudget};
 
-/// What an API server refuses.
+/// Rules that an API server refuses.
 fn refused(of: ApiServer, crds: &[CustomResourceDefinition]) -> Result<Vec<String>> {
     let mut program = Command::new(crdbudget(of)?).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let mut input = program.stdin.take().context("no input")?;

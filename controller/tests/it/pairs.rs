@@ -83,7 +83,7 @@ impl Subject {
         Ok(subject)
     }
 
-    /// The same hosts, to which nothing has happened yet.
+    /// A subject of these hosts to which nothing has happened yet.
     async fn again(&self, world: &World) -> Result<Self> {
         let now = serde_json::to_value(spec_with(&self.hosts, json!({"rollout": {"order": "Name"}})))?;
         let mut subject = Self { nodes: BTreeMap::new(), now, happened: Vec::new(), ..self.clone() };

@@ -33,8 +33,8 @@ use crate::{
     rollout_windows::daily,
 };
 
-/// How long what waited may take to go on after the cause has ended. Within this time no interval of the operator ends that could hide that nothing woke it,
-/// except that of the API server's answers.
+/// Time in which a wait must end with its cause on a busy machine. It is shorter than the minute after which a pool is reconciled without an event; a host that
+/// waits for a turn is never.
 const WOKEN: Duration = Duration::from_secs(30);
 
 /// Pool of one cause.

@@ -78,7 +78,7 @@ pub(super) fn parent(sftp: &str) -> Option<&str> {
     (!name.is_empty() && directory.len() > "/C:".len()).then_some(directory)
 }
 
-/// The same command for bash and other POSIX shells, to which a backslash is the beginning of an escape.
+/// Command in the form for bash and other POSIX shells, to which a backslash is the beginning of an escape.
 pub(super) fn for_posix_shell(command: &str) -> String {
     command.replace('\\', r"\\")
 }

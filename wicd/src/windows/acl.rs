@@ -266,7 +266,7 @@ fn reset(path: &Path) -> Result<bool, HostError> {
     Ok(meta.is_dir())
 }
 
-/// How many names a file has.
+/// Number of names of a file.
 fn names(file: &File) -> io::Result<u32> {
     let mut information = BY_HANDLE_FILE_INFORMATION::default();
     // SAFETY: the handle is open; the struct is the one of the call.

@@ -433,15 +433,15 @@ fn keys_in_words(keys: &Standing, paused: bool) -> (Status, &'static str, String
     }
 }
 
-/// Why nodes that are to be changed do not change now, other than for their turn.
+/// Cause for which nodes that are to be changed do not change now, other than their turn.
 pub(super) enum Held {
-    /// They wait.
+    /// Wait of the nodes.
     Waits(Wait),
     /// Only a user can help.
     Stalled {
         reason: &'static str,
         message: String,
-        /// Whether the nodes still come to a version: the one before.
+        /// Reports whether the nodes still come to a version: the one before.
         passes: bool,
     },
 }
