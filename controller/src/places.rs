@@ -178,6 +178,7 @@ mod tests {
         drop(one);
         last.await;
         drop(first);
-        assert_eq!(places.0.state.lock().taken.len() + places.0.state.lock().waiting.len(), 0);
+        let state = places.0.state.lock();
+        assert!(state.taken.is_empty() && state.waiting.is_empty(), "{state:?}");
     }
 }

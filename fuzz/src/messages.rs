@@ -117,7 +117,9 @@ pub fn csr(data: &[u8]) {
         let request = Request::read(&csr.spec.request.0);
         match verdict(&csr, &request, &claims, &Outstanding::default(), "system:serviceaccount:a:b") {
             Verdict::Approve(_) => assert!(user.ends_with(NODE), "{user} got a certificate of {NODE}"),
-            Verdict::Deny { message, .. } | Verdict::Wait { message, .. } => crate::assert_fit_for_people(&message, 2000),
+            Verdict::Deny { message, .. } | Verdict::Wait { message, .. } => {
+                crate::assert_fit_for_people(&message, 2000)
+            }
             Verdict::NotOurs | Verdict::Queue { .. } => {}
         }
         let unlisted = verdict(&csr, &request, &|_| None, &Outstanding::default(), "system:serviceaccount:a:b");
