@@ -41,7 +41,7 @@ impl Fault {
     fn is_of_certificates(&self) -> bool {
         match self {
             Self::NoCertificate | Self::Tls(_) => true,
-            Self::Io(error) => error.get_ref().is_some_and(|inner| inner.is::<rustls::Error>()),
+            Self::Io(error) => matches!(error.get_ref(), Some(inner) if inner.is::<rustls::Error>()),
             Self::Silent | Self::NoName => false,
         }
     }
