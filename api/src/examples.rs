@@ -3,11 +3,11 @@ use std::collections::BTreeMap;
 use crate::{
     CloudProvider, ClusterPullSecret, ContainerdSettings, CredentialPlugin, DeletionPolicy, Drain, Drift,
     EvictionThresholds, FailureAction, FailurePolicy, GitRef, GitSource, GitVerify, GmsaSettings, Host, HostKeyPolicy,
-    ImageMirror, ImageMirrors, IntOrPercent, Inventory, JumpHost, KubeletDuration, KubeletExtraConfig, KubeletSettings,
-    LogRotation, MaintenanceWindow, MirrorSourcePolicy, Mode, NodeTemplate, OnTimeout, Order, PodBehavior, PodRule,
-    PrePull, Provisioning, ProxySettings, Remediation, RemediationType, Removal, Reserved, Rollout, RolloutStep,
-    SecretKeyRef, SecretRef, SourceKind, SourceRef, Ssh, Taint, TaintEffect, TemplateMetadata, TemplateSpec,
-    WindowsNodePool, WindowsNodePoolSpec,
+    ImageMirror, ImageMirrors, IntOrPercent, Inventory, JumpHost, KubeletDuration, KubeletSettings, LogRotation,
+    MaintenanceWindow, MirrorSourcePolicy, Mode, NodeTemplate, OnTimeout, Order, PodBehavior, PodRule, PrePull,
+    Provisioning, ProxySettings, Remediation, RemediationType, Removal, Reserved, Rollout, RolloutStep, SecretKeyRef,
+    SecretRef, SourceKind, SourceRef, Ssh, Taint, TaintEffect, TemplateMetadata, TemplateSpec, WindowsNodePool,
+    WindowsNodePoolSpec,
 };
 
 /// A pool for people to start from, as `examples/<name>.yaml`.
@@ -177,11 +177,11 @@ pub fn examples() -> Vec<Example> {
                                 container_log_max_size: Some("20Mi".into()),
                                 container_log_max_files: Some(3),
                                 cloud_provider: Some(CloudProvider::None),
-                                extra_config: Some(KubeletExtraConfig {
-                                    max_parallel_image_pulls: Some(2),
-                                    image_maximum_gc_age: Some(KubeletDuration("336h".into())),
-                                    ..KubeletExtraConfig::default()
-                                }),
+                                image_minimum_gc_age: None,
+                                image_maximum_gc_age: Some(KubeletDuration("336h".into())),
+                                max_parallel_image_pulls: Some(2),
+                                shutdown_grace_period: Some(KubeletDuration("2m".into())),
+                                shutdown_grace_period_critical_pods: Some(KubeletDuration("30s".into())),
                             }),
                             containerd: Some(ContainerdSettings {
                                 sandbox_image: None,

@@ -6,7 +6,7 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{ImageMirrors, KubeletExtraConfig, ProxySettings};
+use super::{ImageMirrors, KubeletDuration, ProxySettings};
 use crate::{Quantity, rule::matches};
 
 /// A size that is none, or plausible: `2048m` is two bytes, and not what its writer meant.
@@ -182,13 +182,23 @@ pub enum PullSecretMode {
     Ignore,
 }
 
-/// Settings of kubelet, with the names of `KubeletConfiguration`. A setting that is absent has the operator's default
+/// Settings of kubelet, with the names and units of `KubeletConfiguration`. A setting that is absent has the operator's default
 /// for all nodes.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(
-    validation = ("(has(self.imageGCLowThresholdPercent) ? self.imageGCLowThresholdPercent : 80) < (has(self.imageGCHighThresholdPercent) ? self.imageGCHighThresholdPercent : 85)", "imageGCLowThresholdPercent (80 if not set) must be less than imageGCHighThresholdPercent (85 if not set)")
-)]
+#[x_kube(validation = (
+    "(has(self.imageGCLowThresholdPercent) ? self.imageGCLowThresholdPercent : 80) < (has(self.imageGCHighThresholdPercent) ? self.imageGCHighThresholdPercent : 85)",
+    "imageGCLowThresholdPercent (80 if not set) must be less than imageGCHighThresholdPercent (85 if not set)"
+), validation = (
+    "!has(self.imageMaximumGCAge) || duration(self.imageMaximumGCAge) == duration('0s') || duration(self.imageMaximumGCAge) > (has(self.imageMinimumGCAge) && duration(self.imageMinimumGCAge) > duration('0s') ? duration(self.imageMinimumGCAge) : duration('2m'))",
+    "imageMaximumGCAge must be more than imageMinimumGCAge (2m if not set)"
+), validation = (
+    "(!has(self.shutdownGracePeriod) || duration(self.shutdownGracePeriod) == duration('0s') || duration(self.shutdownGracePeriod) >= duration('1s')) && (!has(self.shutdownGracePeriodCriticalPods) || duration(self.shutdownGracePeriodCriticalPods) == duration('0s') || duration(self.shutdownGracePeriodCriticalPods) >= duration('1s'))",
+    "shutdownGracePeriod and shutdownGracePeriodCriticalPods must be 0s or at least 1s"
+), validation = (
+    "!has(self.shutdownGracePeriodCriticalPods) || duration(self.shutdownGracePeriodCriticalPods) <= (has(self.shutdownGracePeriod) ? duration(self.shutdownGracePeriod) : duration('0s'))",
+    "shutdownGracePeriodCriticalPods must not be more than shutdownGracePeriod (0s if not set)"
+))]
 pub struct KubeletSettings {
     /// Maximum number of pods on a node. 250 if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -226,10 +236,22 @@ pub struct KubeletSettings {
     /// controller deletes a Node that is NotReady and whose machine it does not find. As in the cluster if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cloud_provider: Option<CloudProvider>,
-    /// Fields of `KubeletConfiguration` that few pools need, with its names and units. What the operator itself needs of kubelet (ports,
-    /// certificates, authentication, paths, the runtime) cannot be set.
+    /// Age below which an unused image is not deleted. 2m if not set.
+    #[serde(default, rename = "imageMinimumGCAge", skip_serializing_if = "Option::is_none")]
+    pub image_minimum_gc_age: Option<KubeletDuration>,
+    /// Age above which an unused image is deleted. No limit if not set.
+    #[serde(default, rename = "imageMaximumGCAge", skip_serializing_if = "Option::is_none")]
+    pub image_maximum_gc_age: Option<KubeletDuration>,
+    /// Number of images that are pulled at once. No limit if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub extra_config: Option<KubeletExtraConfig>,
+    #[schemars(range(min = 1, max = 100))]
+    pub max_parallel_image_pulls: Option<i32>,
+    /// Time for which kubelet delays a shutdown of the host so that pods end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shutdown_grace_period: Option<KubeletDuration>,
+    /// Part of `shutdownGracePeriod` that critical pods have at its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shutdown_grace_period_critical_pods: Option<KubeletDuration>,
 }
 
 /// Who initialises nodes. External: a cloud controller manager. None: kubelet itself.

@@ -104,7 +104,6 @@ async fn services_of_the_nodes() -> Result<()> {
     };
     let less =
         "imageGCLowThresholdPercent (80 if not set) must be less than imageGCHighThresholdPercent (85 if not set)";
-    let extra = |extra: Value| kubelet(json!({"extraConfig": extra}));
     let pulls = |pulls: Value| spec(json!({"clusterPullSecret": pulls}));
     let gmsa = |accounts: &[&str]| spec(json!({"gmsa": {"accounts": accounts}}));
     let plugin = |file: &str, clsid: &str| spec(json!({"gmsa": {"plugin": {"file": file, "clsid": clsid}}}));
@@ -113,71 +112,34 @@ async fn services_of_the_nodes() -> Result<()> {
         let mirror = json!({"source": "a.example.com", "mirrors": ["b.example.com"], "mirrorSourcePolicy": policy});
         spec(json!({"imageMirrors": {"imageTagMirrors": [mirror]}}))
     };
-    let soft = |signal: &str| {
-        extra(json!({"evictionSoft": {signal: "1Gi"}, "evictionSoftGracePeriod": {"memory.available": "2m"}}))
-    };
-    let grace = "each signal of evictionSoft must have a grace period";
     let mut cases = specs(&[
-        ("a feature gate", extra(json!({"featureGates": {"GracefulNodeShutdown": true}})), Taken),
+        ("a duration", kubelet(json!({"imageMinimumGCAge": "1m30s"})), Taken),
         (
-            "a feature gate of the operator",
-            extra(json!({"featureGates": {"NodeLogQuery": false}})),
-            Refused("the operator sets"),
+            "a duration without unit",
+            kubelet(json!({"imageMinimumGCAge": "60"})),
+            Refused("must be a duration with units"),
         ),
-        ("a feature gate in words", extra(json!({"featureGates": {"A": "on"}})), Refused("must be of type boolean")),
-        ("a duration", extra(json!({"syncFrequency": "1m30s"})), Taken),
-        ("a duration without unit", extra(json!({"syncFrequency": "60"})), Refused("must be a duration with units")),
-        ("a soft threshold", soft("memory.available"), Taken),
-        ("a soft threshold without grace period", soft("nodefs.available"), Refused(grace)),
+        ("an endless duration", kubelet(json!({"imageMinimumGCAge": "99999999999h"})), Refused("duration")),
         (
-            "an interval of logs that is too short",
-            extra(json!({"containerLogMonitorInterval": "1s"})),
-            Refused("at least 3s"),
-        ),
-        ("an interval of logs", extra(json!({"containerLogMonitorInterval": "3s"})), Taken),
-        ("images that go too early", extra(json!({"imageMaximumGCAge": "1m"})), Refused("more than imageMinimumGCAge")),
-        ("images that go as they may", extra(json!({"imageMaximumGCAge": "2m1s"})), Taken),
-        ("images that stay", extra(json!({"imageMaximumGCAge": "0s", "imageMinimumGCAge": "10m"})), Taken),
-        (
-            "images that go before they may",
-            extra(json!({"imageMaximumGCAge": "1m", "imageMinimumGCAge": "10m"})),
+            "images that go too early",
+            kubelet(json!({"imageMaximumGCAge": "1m"})),
             Refused("more than imageMinimumGCAge"),
         ),
+        ("images that go as they may", kubelet(json!({"imageMaximumGCAge": "2m1s"})), Taken),
+        ("images that stay", kubelet(json!({"imageMaximumGCAge": "0s", "imageMinimumGCAge": "10m"})), Taken),
         (
-            "an age without its gate",
-            extra(json!({"imageMaximumGCAge": "1h", "featureGates": {"ImageMaximumGCAge": false}})),
-            Refused("needs the feature gate ImageMaximumGCAge"),
+            "images that go before they may",
+            kubelet(json!({"imageMaximumGCAge": "1m", "imageMinimumGCAge": "10m"})),
+            Refused("more than imageMinimumGCAge"),
         ),
-        ("a short shutdown", extra(json!({"shutdownGracePeriod": "500ms"})), Refused("must be 0s or at least 1s")),
+        ("a short shutdown", kubelet(json!({"shutdownGracePeriod": "500ms"})), Refused("must be 0s or at least 1s")),
         (
             "critical pods without a shutdown",
-            extra(json!({"shutdownGracePeriodCriticalPods": "10s"})),
+            kubelet(json!({"shutdownGracePeriodCriticalPods": "10s"})),
             Refused("must not be more than shutdownGracePeriod"),
         ),
-        (
-            "a shutdown",
-            extra(
-                json!({"shutdownGracePeriod": "30s", "shutdownGracePeriodCriticalPods": "10s", "featureGates": {"GracefulNodeShutdown": true}}),
-            ),
-            Taken,
-        ),
-        (
-            "a shutdown without its gate",
-            extra(json!({"shutdownGracePeriod": "30s", "featureGates": {"GracefulNodeShutdown": false}})),
-            Refused("needs the feature gate GracefulNodeShutdown"),
-        ),
-        (
-            "nothing to reclaim",
-            extra(json!({"evictionMinimumReclaim": {"nodefs.available": "0%"}})),
-            Refused("evictionMinimumReclaim must not be 0%"),
-        ),
-        (
-            "something to reclaim",
-            extra(json!({"evictionMinimumReclaim": {"nodefs.available": "5%", "memory.available": 1_048_576}})),
-            Taken,
-        ),
-        ("an endless duration", extra(json!({"syncFrequency": "99999999999h"})), Refused("duration")),
-        ("no pulls at once", extra(json!({"maxParallelImagePulls": 0})), Refused("greater than or equal to 1")),
+        ("a shutdown", kubelet(json!({"shutdownGracePeriod": "30s", "shutdownGracePeriodCriticalPods": "10s"})), Taken),
+        ("no pulls at once", kubelet(json!({"maxParallelImagePulls": 0})), Refused("greater than or equal to 1")),
         ("nodes that the cloud does not know", kubelet(json!({"cloudProvider": "None"})), Taken),
         ("another cloud provider", kubelet(json!({"cloudProvider": "aws"})), Refused("Unsupported value: \"aws\"")),
         ("accounts", gmsa(&["web", "sql_1", "a.b-c"]), Taken),

@@ -51,7 +51,6 @@ pub(super) const TAINTS: &str = "registerWithTaints";
 /// The configuration file (kind `KubeletConfiguration`, `kubelet.config.k8s.io/v1beta1`) without [`TAINTS`]. The numbers but that for memory are
 /// WMCO's. The operator's patch goes over them, and what the pool sets goes over both.
 pub(super) fn config(cluster: &Cluster, settings: &Settings, pool: &KubeletSettings) -> Result<Value, RenderError> {
-    feature_gates(pool)?;
     let mut config = json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -92,11 +91,8 @@ pub(super) fn config(cluster: &Cluster, settings: &Settings, pool: &KubeletSetti
         }
         merge(config, &settings.kubelet_extra);
         // The names of the fields are kubelet's.
-        if let Ok(Value::Object(mut pool)) = serde_json::to_value(pool) {
-            let extra = pool.remove("extraConfig");
-            for part in extra.iter().filter_map(Value::as_object).chain([&pool]) {
-                merge(config, part);
-            }
+        if let Ok(Value::Object(pool)) = serde_json::to_value(pool) {
+            merge(config, &pool);
         }
         // Names of TLS 1.3 alone are no list for an older version, and kubelet would not start with it.
         if let Some(tls) = &cluster.tls_profile
@@ -121,19 +117,6 @@ pub(super) fn with_taints(mut config: Value, taints: &[api::Taint]) -> Value {
         config.insert(TAINTS.to_owned(), taints.iter().map(taint).collect());
     }
     config
-}
-
-/// Feature gates without which there are no logs and no serving certificates. The CRD has the same rule.
-fn feature_gates(pool: &KubeletSettings) -> Result<(), RenderError> {
-    let gates = pool.extra_config.iter().filter_map(|extra| extra.feature_gates.as_ref()).flatten();
-    match gates.map(|(gate, _)| gate).find(|gate| FEATURE_GATES.contains(&gate.as_str())) {
-        Some(gate) => Err(RenderError::Setting {
-            field: "template.spec.kubelet.extraConfig.featureGates",
-            value: gate.clone(),
-            problem: "the operator sets it; remove it",
-        }),
-        None => Ok(()),
-    }
 }
 
 /// kubelet does not start if the lower threshold is not the lower one. The API server has compared what the pool sets, but it
@@ -162,13 +145,11 @@ fn image_gc(config: &Value, pool: &KubeletSettings) -> Result<(), RenderError> {
 
 /// kubelet does not start if images have to go before they may. The API server knows nothing of the operator's patch.
 fn image_age(config: &Value, pool: &KubeletSettings) -> Result<(), RenderError> {
-    let Some(value) = pool.extra_config.as_ref().and_then(|extra| extra.image_maximum_gc_age.as_ref()) else {
-        return Ok(());
-    };
+    let Some(value) = &pool.image_maximum_gc_age else { return Ok(()) };
     let age = |name: &str| config.get(name).and_then(Value::as_str).and_then(seconds).filter(|age| *age > 0.0);
     match age("imageMaximumGCAge") {
         Some(most) if most <= age("imageMinimumGCAge").unwrap_or(IMAGE_GC_AGE) => Err(RenderError::Setting {
-            field: "template.spec.kubelet.extraConfig.imageMaximumGCAge",
+            field: "template.spec.kubelet.imageMaximumGCAge",
             value: value.0.clone(),
             problem: "it must be more than imageMinimumGCAge, which is 2m if not set; set that too",
         }),
@@ -264,8 +245,8 @@ mod tests {
             (Some("1h"), None, Some("90m"), false),
             (Some("1h"), Some("30m"), Some("90m"), true),
         ] {
-            let extra = json!({"imageMaximumGCAge": most, "imageMinimumGCAge": least});
-            let pool = serde_json::from_value(json!({"extraConfig": extra})).unwrap();
+            let ages = json!({"imageMaximumGCAge": most, "imageMinimumGCAge": least});
+            let pool = serde_json::from_value(ages).unwrap();
             let patch: Map<String, Value> =
                 patch.map(|age| ("imageMinimumGCAge".to_owned(), json!(age))).into_iter().collect();
             let settings = Settings { kubelet_extra: patch, ..Settings::default() };
@@ -291,33 +272,19 @@ mod tests {
     }
 
     #[test]
-    fn extra_configuration() {
-        let of = |extra: Value| {
-            let pool = serde_json::from_value(json!({"maxPods": 100, "extraConfig": extra})).unwrap();
-            config(&Cluster::default(), &Settings::default(), &pool)
-        };
-        let set = of(json!({
-            "featureGates": {"GracefulNodeShutdown": true}, "kubeAPIQPS": 80, "imageMinimumGCAge": "5m",
-            "evictionSoft": {"memory.available": "1Gi"}, "evictionSoftGracePeriod": {"memory.available": "2m"},
-        }))
-        .unwrap();
+    fn what_the_pool_sets_goes_over_the_operators_patch() {
+        let patch = json!({"maxPods": 50, "imageMinimumGCAge": "5m"}).as_object().unwrap().clone();
+        let settings = Settings { kubelet_extra: patch, ..Settings::default() };
+        let pool = json!({"maxPods": 100, "shutdownGracePeriod": "30s", "evictionHard": {"memory.available": "1Gi"}});
+        let set = config(&Cluster::default(), &settings, &serde_json::from_value(pool).unwrap()).unwrap();
         for (field, expected) in [
             ("maxPods", json!(100)),
-            ("kubeAPIQPS", json!(80)),
-            ("kubeAPIBurst", json!(100)),
             ("imageMinimumGCAge", json!("5m")),
-            ("evictionSoft", json!({"memory.available": "1Gi"})),
-            ("evictionSoftGracePeriod", json!({"memory.available": "2m"})),
-            (
-                "featureGates",
-                json!({"NodeLogQuery": true, "RotateKubeletServerCertificate": true, "GracefulNodeShutdown": true}),
-            ),
-            ("extraConfig", Value::Null),
+            ("shutdownGracePeriod", json!("30s")),
+            ("evictionHard", json!({"memory.available": "1Gi", "nodefs.available": "10%", "imagefs.available": "15%"})),
         ] {
-            assert_eq!(set.get(field).unwrap_or(&Value::Null), &expected, "{field}");
+            assert_eq!(set[field], expected, "{field}");
         }
-        let refused = of(json!({"featureGates": {"NodeLogQuery": false}})).unwrap_err();
-        assert!(refused.to_string().contains("extraConfig.featureGates is \"NodeLogQuery\""), "{refused}");
     }
 
     #[test]

@@ -35,7 +35,11 @@ fn full() -> TemplateSpec {
         container_log_max_size: Some("10Mi".into()),
         container_log_max_files: Some(3),
         cloud_provider: Some(CloudProvider::External),
-        extra_config: None,
+        image_minimum_gc_age: None,
+        image_maximum_gc_age: None,
+        max_parallel_image_pulls: None,
+        shutdown_grace_period: None,
+        shutdown_grace_period_critical_pods: None,
     });
     TemplateSpec {
         containerd: Some(ContainerdSettings { sandbox_image: Some("x/pause:1".into()), ..Default::default() }),

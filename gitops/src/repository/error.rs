@@ -36,11 +36,14 @@ pub enum GitError {
     KnownHosts(#[from] KnownHostsError),
     /// The server's key is not the one that is known, or none is.
     #[error(
-        "{host} offers the SSH host key {offered}, which known_hosts does not list for it: if it is right, add it there"
+        "{host} offers the SSH host key {offered}, which known_hosts does not list for it{}: if it is right, add it there",
+        unread(.damaged)
     )]
     HostKeyUnknown {
         /// As in `known_hosts`.
         host: String,
+        /// Lines of `known_hosts` for the server that cannot be read, from 1.
+        damaged: Vec<usize>,
         /// Type and fingerprint.
         offered: String,
     },
@@ -180,6 +183,11 @@ pub enum GitError {
     /// The disk.
     #[error("the directory for repositories cannot be used: is it full, or not writable?")]
     Disk(#[source] io::Error),
+}
+
+/// Lines that may hold the key that is missed.
+fn unread(lines: &[usize]) -> String {
+    lines.first().map_or_else(String::new, |line| format!(" (line {line} is for it, and cannot be read)"))
 }
 
 impl GitError {

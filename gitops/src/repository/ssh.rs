@@ -21,7 +21,7 @@ use tokio::net::TcpStream;
 use zeroize::Zeroizing;
 
 use super::{Access, AccessError, GitError, link::Link, url::SshPlace};
-use crate::known_hosts::{host_name, known_hosts};
+use crate::known_hosts::{Known, host_name, known_hosts};
 
 /// As long as one address of a server may take to accept a connection. The whole has its own time limit.
 const CONNECT: Duration = Duration::from_secs(20);
@@ -50,7 +50,8 @@ pub(super) fn connect<'a>(
     let host = host_name(&place.host, place.port);
     let text =
         access.known_hosts.as_deref().ok_or(AccessError::Missing { url: "an ssh:// URL", key: "known_hosts" })?;
-    let known = known_hosts(text, &place.host, place.port, |key| PublicKey::from_openssh(key).ok())?.keys;
+    let Known { keys: known, damaged } =
+        known_hosts(text, &place.host, place.port, |key| PublicKey::from_openssh(key).ok())?;
     let identity = identity(access)?;
     let refused = Arc::<Mutex<Option<String>>>::default();
     let check = Check { known: known.clone(), refused: Arc::clone(&refused) };
@@ -58,8 +59,8 @@ pub(super) fn connect<'a>(
         let stream = dial(place).await.map_err(|error| link.failed(format!("the connection failed: {error}")))?;
         let mut session = client::connect_stream(Arc::new(config(&known)), stream, check).await.map_err(|error| {
             match refused.lock().take() {
-                Some(offered) => GitError::HostKeyUnknown { host: host.clone(), offered },
-                None => handshake_error(link, &host, &error),
+                Some(offered) => GitError::HostKeyUnknown { host: host.clone(), damaged: damaged.clone(), offered },
+                None => handshake_error(link, &host, &damaged, &error),
             }
         })?;
         log_in(link, place, &mut session, identity).await?;
@@ -153,11 +154,12 @@ fn config(known: &[PublicKey]) -> client::Config {
     }
 }
 
-fn handshake_error(link: &Link<'_>, host: &str, error: &russh::Error) -> GitError {
+fn handshake_error(link: &Link<'_>, host: &str, damaged: &[usize], error: &russh::Error) -> GitError {
     match error {
         // Only the kinds of the known keys were asked for, if there are any.
         russh::Error::NoCommonAlgo { kind: russh::AlgorithmKind::Key, theirs, .. } => GitError::HostKeyUnknown {
             host: host.to_owned(),
+            damaged: damaged.to_vec(),
             offered: super::error::excerpt(&format!("of type {}", theirs.join(", "))),
         },
         error => link.failed(format!("no SSH connection: {error}")),

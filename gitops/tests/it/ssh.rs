@@ -72,6 +72,7 @@ fn a_server_that_is_not_the_known_one() {
     let client = Client::new(server.at(PATH), access(&server));
     client.fetch().unwrap();
     let asked = server.commands().len();
+    let known_before = server.known_hosts();
     let first = server.change_host_key();
     let offered = server.openssh.host_key().fingerprint(HashAlg::Sha256).to_string();
     let known_as_nothing = Access { known_hosts: Some("example.com ssh-ed25519 AAAA\n".to_owned()), ..access(&server) };
@@ -80,6 +81,11 @@ fn a_server_that_is_not_the_known_one() {
         assert_eq!((error.reason(), error.stalls()), ("HostKeyUnknown", false));
         assert!(error.to_string().contains(&offered) && error.to_string().contains("[127.0.0.1]:"), "{error}");
     }
+    // A line for the server that cannot be read may have the key that is missed.
+    let damaged = format!("{} ssh-ed25519 AAAA\n{}", server.known_hosts().split(' ').next().unwrap(), known_before);
+    let error =
+        Client::new(server.at(PATH), Access { known_hosts: Some(damaged), ..access(&server) }).fetch().unwrap_err();
+    assert!(error.to_string().contains("line 1 is for it, and cannot be read"), "{error}");
     let revoked = format!("{}@revoked {}", server.known_hosts(), server.known_hosts());
     let error =
         Client::new(server.at(PATH), Access { known_hosts: Some(revoked), ..access(&server) }).fetch().unwrap_err();

@@ -25,6 +25,7 @@ const STRINGS: &[(&str, [&str; 2])] = &[
     ),
     (".httpProxy", ["http://first.example.com:3128", "http://second.example.com:3128"]),
     (".httpsProxy", ["http://first.example.com:3128", "http://second.example.com:3128"]),
+    (".imageMaximumGCAge", ["3h", "4h"]),
     (".images[]", ["mcr.microsoft.com/windows/servercore:ltsc2022", "mcr.microsoft.com/windows/nanoserver:ltsc2022"]),
     (".pausedUntil", ["2040-01-01T00:00:00Z", "2040-01-02T00:00:00Z"]),
     (".schedule", ["0 22 * * 1-5", "0 23 * * 1-5"]),
@@ -44,11 +45,10 @@ const NUMBERS: &[(&str, [i64; 2])] = &[(".imageGCHighThresholdPercent", [90, 91]
 
 /// What fields need beside them, by the beginning of their path.
 fn beside(path: &str) -> Value {
-    let soft = ".template.spec.kubelet.extraConfig.evictionSoft.";
-    if let Some(signal) = path.strip_prefix(soft) {
-        return json!({"template": {"spec": {"kubelet": {"extraConfig": {"evictionSoftGracePeriod": {signal: "1m"}}}}}});
-    }
     match path {
+        ".template.spec.kubelet.shutdownGracePeriodCriticalPods" => {
+            json!({"template": {"spec": {"kubelet": {"shutdownGracePeriod": "1h"}}}})
+        }
         ".ssh.hostKeyPolicy" => json!({"ssh": {"knownHostsSecretRef": {"name": "known"}}}),
         _ => json!({}),
     }
