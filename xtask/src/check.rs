@@ -11,14 +11,17 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use devenv::{AUDIT_DIR, WINDOWS_TARGET, execute, forget_caller, has_windows_target, skip, workspace_root};
 
-use crate::{boundaries, deny, docs, fuzz, links, modules, operator_task, reasons, spelling, tracked, unused, words};
+use crate::{
+    boundaries, deny, docs, fuzz, modules, operator_task, reasons,
+    tools::{LYCHEE, prebuilt},
+};
 
-/// Runs all that CI checks of each change: format, words, tracked files, links, documentation, spelling, modules, reasons, dependencies, the site, clippy for both targets, generated files, tests, the operator's
+/// Runs all that CI checks of each change: format, spelling, links, tracked files, documentation, modules, reasons, dependencies, the site, clippy for both targets, generated files, tests, the operator's
 /// rights, fuzz targets for a few seconds each.
 #[derive(clap::Args)]
 #[group(multiple = false)]
 pub(crate) struct Args {
-    /// Run only the steps that build nothing of the operator: format, words, tracked files, links, documentation, spelling, modules, reasons, boundaries and unused dependencies.
+    /// Run only the steps that build nothing of the operator: format, spelling, links, tracked files, documentation, modules, reasons, boundaries and unused dependencies.
     #[arg(long)]
     fast: bool,
     /// Run the steps of minutes: those of --fast, dependencies, the site, clippy, generated files and the tests beside the code, which start no API server.
@@ -35,14 +38,19 @@ type Step = (&'static str, fn() -> Result<()>);
 const FAST: &[Step] = &[
     ("format", || cargo(&["fmt", "--all", "--check"])),
     ("format of the fuzz targets", || cargo(&["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"])),
-    ("words", || words::run(&words::Args {})),
-    ("tracked files", || tracked::run(&tracked::Args {})),
-    ("links", || links::run(&links::Args {})),
+    ("spelling", || execute(&mut prebuilt("typos")?)),
+    ("links", || execute(prebuilt("lychee")?.args(LYCHEE).args(["--extensions", "md", "."]))),
+    ("large files", || {
+        finds_nothing("git ls-files -z | xargs -0 sh -c 'find \"$@\" -maxdepth 0 -type f -size +1M 2>/dev/null' find")
+    }),
+    ("folders of machines", || {
+        finds_nothing(r"git grep -nE '(^|[^A-Za-z0-9_./-])/(root|(home|tmp)/[A-Za-z0-9_.-]+)/'")
+    }),
     ("documentation", || docs::run(&docs::Args { check: true })),
-    ("spelling", || spelling::run(&spelling::Args {})),
     ("modules", || modules::run(&modules::Args {})),
     ("reasons", || reasons::run(&reasons::Args {})),
-    ("unused dependencies", || unused::run(&unused::Args {})),
+    ("unused dependencies", || execute(prebuilt("cargo-shear")?.arg("--locked"))),
+    ("unused dependencies of the fuzz targets", || execute(prebuilt("cargo-shear")?.args(["--locked", "fuzz"]))),
     ("boundaries", || boundaries::run(&boundaries::Args {})),
 ];
 
@@ -92,6 +100,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         step().with_context(|| format!("check failed: {name}"))?;
     }
     println!("\nall good after {} s", begin.elapsed().as_secs());
+    Ok(())
+}
+
+/// Runs a search of the shell. All that it finds belongs in no commit.
+fn finds_nothing(search: &str) -> Result<()> {
+    let output = Command::new("sh").args(["-c", search]).current_dir(workspace_root()).output().context("start sh")?;
+    let (found, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    ensure!(error.is_empty(), "{search}: {error}");
+    ensure!(found.is_empty(), "these belong in no commit:\n{found}");
     Ok(())
 }
 
