@@ -16,17 +16,8 @@ pub(crate) fn prebuilt(name: &str) -> Result<Command> {
             fs::remove_dir_all(&folder)?;
         }
         let mut pip = Command::new("pip3");
-        pip.args([
-            "install",
-            "--quiet",
-            "--root-user-action",
-            "ignore",
-            "--require-hashes",
-            "--no-deps",
-            "--only-binary",
-            ":all:",
-            "--target",
-        ]);
+        let options = "--quiet --root-user-action ignore --require-hashes --no-deps --only-binary :all: --target";
+        pip.arg("install").args(options.split(' '));
         execute(pip.arg(&folder).arg("--requirement").arg(&requirements))
             .context("`cargo xtask setup` installs pip")?;
         fs::write(installed, wanted)?;
