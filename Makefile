@@ -2,7 +2,7 @@
 
 .PHONY: test quick nightly demo setup image
 
-# All that CI runs for each change: format, generated files, dependencies, words, clippy for both targets, tests, fuzz targets.
+# All that CI runs for each change: format, spelling, links, generated files, dependencies, clippy for both targets, tests, fuzz targets.
 test:
 	cargo xtask check
 

@@ -11,14 +11,17 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use devenv::{AUDIT_DIR, WINDOWS_TARGET, execute, forget_caller, has_windows_target, skip, workspace_root};
 
-use crate::{boundaries, deny, docs, fuzz, links, modules, operator_task, reasons, spelling, tracked, unused, words};
+use crate::{
+    boundaries, deny, docs, fuzz, modules, operator_task, reasons,
+    tools::{LYCHEE, prebuilt},
+};
 
-/// Runs all that CI checks of each change: format, words, tracked files, links, documentation, spelling, modules, reasons, dependencies, the site, clippy for both targets, generated files, tests, the operator's
+/// Runs all that CI checks of each change: format, spelling, links, tracked files, documentation, modules, reasons, dependencies, the site, clippy for both targets, generated files, tests, the operator's
 /// rights, fuzz targets for a few seconds each.
 #[derive(clap::Args)]
 #[group(multiple = false)]
 pub(crate) struct Args {
-    /// Run only the steps that build nothing of the operator: format, words, tracked files, links, documentation, spelling, modules, reasons, boundaries and unused dependencies.
+    /// Run only the steps that build nothing of the operator: format, spelling, links, tracked files, documentation, modules, reasons, boundaries and unused dependencies.
     #[arg(long)]
     fast: bool,
     /// Run the steps of minutes: those of --fast, dependencies, the site, clippy, generated files and the tests beside the code, which start no API server.
@@ -35,14 +38,19 @@ type Step = (&'static str, fn() -> Result<()>);
 const FAST: &[Step] = &[
     ("format", || cargo(&["fmt", "--all", "--check"])),
     ("format of the fuzz targets", || cargo(&["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"])),
-    ("words", || words::run(&words::Args {})),
-    ("tracked files", || tracked::run(&tracked::Args {})),
-    ("links", || links::run(&links::Args {})),
+    ("spelling", || execute(&mut prebuilt("typos")?)),
+    ("links", || execute(prebuilt("lychee")?.args(LYCHEE).args(["--extensions", "md", "."]))),
+    ("large files", || {
+        finds_nothing("git ls-files -z | xargs -0 sh -c 'find \"$@\" -maxdepth 0 -type f -size +1M 2>/dev/null' find")
+    }),
+    ("folders of machines", || {
+        finds_nothing(r"git grep -nE '(^|[^A-Za-z0-9_./-])/(root|(home|tmp)/[A-Za-z0-9_.-]+)/'")
+    }),
     ("documentation", || docs::run(&docs::Args { check: true })),
-    ("spelling", || spelling::run(&spelling::Args {})),
     ("modules", || modules::run(&modules::Args {})),
     ("reasons", || reasons::run(&reasons::Args {})),
-    ("unused dependencies", || unused::run(&unused::Args {})),
+    ("unused dependencies", || execute(prebuilt("cargo-shear")?.arg("--locked"))),
+    ("unused dependencies of the fuzz targets", || execute(prebuilt("cargo-shear")?.args(["--locked", "fuzz"]))),
     ("boundaries", || boundaries::run(&boundaries::Args {})),
 ];
 
@@ -95,6 +103,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
+/// Runs a search of the shell. All that it finds belongs in no commit.
+fn finds_nothing(search: &str) -> Result<()> {
+    let output = Command::new("sh").args(["-c", search]).current_dir(workspace_root()).output().context("start sh")?;
+    let (found, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    ensure!(error.is_empty(), "{search}: {error}");
+    ensure!(found.is_empty(), "these belong in no commit:\n{found}");
+    Ok(())
+}
+
 fn cargo(args: &[&str]) -> Result<()> {
     let mut cargo = Command::new("cargo");
     forget_caller(&mut cargo);
@@ -140,14 +157,15 @@ fn all_tests() -> Result<()> {
 
 /// Tests, each choice by arguments of cargo. What failed stands at the end, below what the many test binaries say together.
 fn tests(choices: &[&[&str]], variables: &[(&str, &str)]) -> Result<()> {
-    let mut sum = Tally::default();
+    let mut sum = [0; 3];
     let mut failed = Vec::new();
     for chosen in choices {
         failed.extend(cargo_test(chosen, variables, &mut sum)?);
     }
-    println!("\n{} passed, {} failed, {} skipped", sum.passed, sum.failed, sum.ignored);
+    let [passed, failing, skipped] = sum;
+    println!("\n{passed} passed, {failing} failed, {skipped} skipped");
     ensure!(failed.is_empty(), "{}", failed.join("\n"));
-    ensure!(sum.passed > 0, "no test ran");
+    ensure!(passed > 0, "no test ran");
     Ok(())
 }
 
@@ -157,7 +175,7 @@ fn failed_test(line: &str) -> Option<&str> {
 }
 
 /// Runs a choice of tests, and returns what failed.
-fn cargo_test(chosen: &[&str], variables: &[(&str, &str)], sum: &mut Tally) -> Result<Vec<String>> {
+fn cargo_test(chosen: &[&str], variables: &[(&str, &str)], sum: &mut [u32; 3]) -> Result<Vec<String>> {
     let mut command = Command::new("cargo");
     forget_caller(&mut command);
     command.args(["test", "--locked", "--workspace", "--no-fail-fast"]).args(chosen).current_dir(workspace_root());
@@ -168,7 +186,9 @@ fn cargo_test(chosen: &[&str], variables: &[(&str, &str)], sum: &mut Tally) -> R
         let line = line?;
         println!("{line}");
         failed.extend(failed_test(&line).map(str::to_owned));
-        sum.add(&line);
+        for (sum, count) in sum.iter_mut().zip(counts(&line).into_iter().flatten()) {
+            *sum += count;
+        }
     }
     let status = child.wait()?;
     if !status.success() && failed.is_empty() {
@@ -192,28 +212,11 @@ fn empty_audit_logs() -> Result<PathBuf> {
     Ok(dir)
 }
 
-#[derive(Default, Debug, PartialEq, Eq)]
-struct Tally {
-    passed: u32,
-    failed: u32,
-    ignored: u32,
-}
-
-impl Tally {
-    /// Adds up lines as `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.02s`.
-    fn add(&mut self, line: &str) {
-        let Some((_, counts)) = line.strip_prefix("test result: ").and_then(|rest| rest.split_once(". ")) else {
-            return;
-        };
-        for count in counts.split("; ") {
-            match count.split_once(' ').map(|(number, what)| (number.parse().unwrap_or(0), what)) {
-                Some((n, "passed")) => self.passed += n,
-                Some((n, "failed")) => self.failed += n,
-                Some((n, "ignored")) => self.ignored += n,
-                _ => {}
-            }
-        }
-    }
+/// How many tests passed, failed and were skipped according to a line as `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
+fn counts(line: &str) -> Option<[u32; 3]> {
+    let words: Vec<&str> = line.strip_prefix("test result: ")?.split(' ').collect();
+    let [_, passed, _, failed, _, skipped, ..] = *words else { return None };
+    Some([passed.parse().ok()?, failed.parse().ok()?, skipped.parse().ok()?])
 }
 
 #[cfg(test)]
@@ -221,28 +224,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_test_that_failed_is_known_by_its_line() {
-        for (line, expected) in [
-            ("test fleet::a_fleet_joins ... FAILED", Some("fleet::a_fleet_joins")),
-            ("test fleet::a_fleet_joins ... ok", None),
-            ("test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1s", None),
-            ("    fleet::a_fleet_joins ... FAILED", None),
+    fn lines_of_tests_are_read() {
+        for (line, failed, counted) in [
+            ("test fleet::a_fleet_joins ... FAILED", Some("fleet::a_fleet_joins"), None),
+            ("test fleet::a_fleet_joins ... ok", None, None),
+            ("    fleet::a_fleet_joins ... FAILED", None, None),
+            ("test test result: ok ... ok", None, None),
+            ("test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out", None, Some([3, 0, 1])),
+            ("test result: FAILED. 40 passed; 2 failed; 0 ignored; 0 measured", None, Some([40, 2, 0])),
         ] {
-            assert_eq!(failed_test(line), expected, "{line}");
+            assert_eq!((failed_test(line), counts(line)), (failed, counted), "{line}");
         }
-    }
-
-    #[test]
-    fn the_results_of_all_binaries_are_added_up() {
-        let mut sum = Tally::default();
-        for line in [
-            "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.02s",
-            "test result: FAILED. 40 passed; 2 failed; 0 ignored; 0 measured; 5 filtered out; finished in 1.00s",
-            "test test result: ok ... ok",
-            "running 7 tests",
-        ] {
-            sum.add(line);
-        }
-        assert_eq!(sum, Tally { passed: 43, failed: 2, ignored: 1 });
     }
 }

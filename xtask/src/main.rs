@@ -8,16 +8,11 @@ mod check;
 mod deny;
 mod docs;
 mod fuzz;
-mod links;
 mod modules;
 mod reasons;
 mod setup;
 mod source;
-mod spelling;
 mod tools;
-mod tracked;
-mod unused;
-mod words;
 
 use std::{ffi::OsString, os::unix::process::CommandExt as _, process::Command};
 
@@ -51,7 +46,6 @@ enum Task {
     /// Builds the operator's images and their SBOM.
     #[command(disable_help_flag = true)]
     Image(Forwarded),
-    Links(links::Args),
     /// Writes crds/, examples/, the reference pages and the schema of host lists from the code of api/ and controller/, and the files of kustomize and OLM from the Helm chart.
     #[command(disable_help_flag = true)]
     Gen(Forwarded),
@@ -65,10 +59,6 @@ enum Task {
     Rights(Forwarded),
     /// Installs what the test bed needs on a Debian machine, as root; does nothing if all is there.
     Setup,
-    Spelling(spelling::Args),
-    Tracked(tracked::Args),
-    Unused(unused::Args),
-    Words(words::Args),
 }
 
 /// Arguments of a task in `xtask-operator`.
@@ -94,18 +84,21 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Docs(args) => docs::run(&args),
         Task::Fuzz(args) => fuzz::run(&args),
         Task::Image(task) => become_operator_task("image", &task),
-        Task::Links(args) => links::run(&args),
         Task::Gen(task) => become_operator_task("gen", &task),
         Task::Modules(args) => modules::run(&args),
         Task::Payload(task) => become_operator_task("payload", &task),
         Task::Reasons(args) => reasons::run(&args),
         Task::Rights(task) => become_operator_task("rights", &task),
         Task::Setup => setup::setup(),
-        Task::Spelling(args) => spelling::run(&args),
-        Task::Tracked(args) => tracked::run(&args),
-        Task::Unused(args) => unused::run(&args),
-        Task::Words(args) => words::run(&args),
     }
+}
+
+/// Paths of the tracked files that match.
+fn tracked(patterns: &[&str]) -> anyhow::Result<Vec<String>> {
+    let output = Command::new("git").args(["ls-files", "--"]).args(patterns).current_dir(workspace_root()).output();
+    let output = output.context("start git")?;
+    anyhow::ensure!(output.status.success(), "git ls-files: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8(output.stdout)?.lines().map(str::to_owned).collect())
 }
 
 /// Replaces this process with the task, so that Ctrl-C and the exit status are the task's own.

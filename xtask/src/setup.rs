@@ -22,9 +22,8 @@ const PACKAGES: &[(&str, &str)] = &[
     // Test of images that are pulled ahead.
     ("containerd", "containerd"),
     ("make", "make"),
-    // The spelling of the documentation.
-    ("hunspell", "hunspell"),
-    ("/usr/share/hunspell/en_US.dic", "hunspell-en-us"),
+    // Prebuilt programs of the check.
+    ("pip3", "python3-pip"),
     // The operator's image, and a run of it.
     ("musl-gcc", "musl-tools"),
     ("buildah", "buildah"),

@@ -1,8 +1,7 @@
-//! The workspace's packages and their sources: which modules a crate has, and which paths each of them names.
+//! The files of the workspace's packages, for `cargo xtask reasons`.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs,
+    collections::BTreeMap,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -12,45 +11,18 @@ use devenv::{forget_caller, workspace_root};
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use serde_json::Value;
 
-/// A package of a workspace.
+/// A package of the workspace.
 pub(crate) struct Package {
     /// Its name.
     pub name: String,
-    /// Its folder.
-    pub folder: PathBuf,
-    /// Libraries and programs.
+    /// Files of its libraries and programs, from the root of the repository.
     pub roots: Vec<Root>,
-    /// What its `Cargo.toml` names.
-    pub dependencies: Vec<Dependency>,
 }
 
 /// A library or a program.
 pub(crate) struct Root {
-    /// Its name in code.
-    pub name: String,
     /// Its file, from the root of the repository.
     pub path: String,
-    /// Whether it is a library.
-    pub library: bool,
-}
-
-/// An entry of a `Cargo.toml`.
-pub(crate) struct Dependency {
-    /// The key of the entry.
-    pub key: String,
-    /// For whom: code, tests or the build script.
-    pub kind: Kind,
-}
-
-/// For whom a dependency is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// Code.
-    Normal,
-    /// Tests, benchmarks and examples.
-    Dev,
-    /// The build script.
-    Build,
 }
 
 /// The packages of the workspace with this `Cargo.toml`, a path from the root of the repository.
@@ -75,42 +47,12 @@ fn text(value: &Value) -> Result<String> {
 fn package(package: &Value) -> Result<Package> {
     let mut roots = Vec::new();
     for target in list(&package["targets"]) {
-        let library = list(&target["kind"]).any(|kind| kind == "lib");
-        if library || list(&target["kind"]).any(|kind| kind == "bin") {
+        if list(&target["kind"]).any(|kind| kind == "lib" || kind == "bin") {
             let path = PathBuf::from(text(&target["src_path"])?);
-            let path = path.strip_prefix(workspace_root()).unwrap_or(&path).display().to_string();
-            roots.push(Root { name: text(&target["name"])?.replace('-', "_"), path, library });
+            roots.push(Root { path: path.strip_prefix(workspace_root()).unwrap_or(&path).display().to_string() });
         }
     }
-    let mut dependencies = Vec::new();
-    for dependency in list(&package["dependencies"]) {
-        let key = if dependency["rename"].is_null() { &dependency["name"] } else { &dependency["rename"] };
-        let kind = match dependency["kind"].as_str() {
-            None => Kind::Normal,
-            Some("dev") => Kind::Dev,
-            Some(_) => Kind::Build,
-        };
-        dependencies.push(Dependency { key: text(key)?, kind });
-    }
-    let manifest = PathBuf::from(text(&package["manifest_path"])?);
-    let folder = manifest.parent().context("a file has a folder")?.to_owned();
-    Ok(Package { name: text(&package["name"])?, folder, roots, dependencies })
-}
-
-/// The Rust files in a folder and below it; none if there is no such folder.
-pub(crate) fn rust_files(folder: &Path) -> Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
-    let mut waiting = vec![folder.to_owned()];
-    while let Some(path) = waiting.pop() {
-        if path.is_dir() {
-            for entry in fs::read_dir(&path).with_context(|| format!("list {}", path.display()))? {
-                waiting.push(entry?.path());
-            }
-        } else if path.extension().is_some_and(|extension| extension == "rs") && path.is_file() {
-            files.push(path);
-        }
-    }
-    Ok(files)
+    Ok(Package { name: text(&package["name"])?, roots })
 }
 
 /// The tokens of a file.
@@ -119,34 +61,9 @@ pub(crate) fn tokens(text: &str) -> Result<TokenStream> {
 }
 
 /// A module: a file, or an inline module in one.
-#[derive(Default)]
 pub(crate) struct Module {
     /// Its file, from the root of the repository.
     pub file: String,
-    /// Names of the items that it defines, modules left out.
-    pub items: BTreeSet<String>,
-    /// What it imports or re-exports.
-    pub imports: Vec<Import>,
-    /// All paths in it that have two or more parts, and all that are imported.
-    pub mentions: Vec<Mention>,
-}
-
-/// What a `use` brings into a module.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Import {
-    /// The name in this module; `None` for a glob.
-    pub name: Option<String>,
-    /// Without the `*` of a glob.
-    pub path: Vec<String>,
-}
-
-/// A path in code.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Mention {
-    /// Its parts.
-    pub path: Vec<String>,
-    /// Its line in the file.
-    pub line: usize,
 }
 
 /// Reads a crate from its root file on. `read` returns the text of a file, or `None` if there is no such file.
@@ -184,7 +101,6 @@ impl Scan<'_> {
     /// Reads the items of a module.
     fn module(&mut self, path: &[String], stream: TokenStream) -> Result<()> {
         let tokens: Vec<TokenTree> = stream.into_iter().collect();
-        let mut module = Module { file: self.file.to_owned(), ..Module::default() };
         let mut at = 0;
         while let Some(token) = tokens.get(at) {
             if let Some(end) = end_of_test_code(&tokens, at) {
@@ -192,13 +108,10 @@ impl Scan<'_> {
             } else if word(token).is_some_and(|word| word == "mod") && name(&tokens, at + 1).is_some() {
                 at += self.child(path, &tokens, at)?;
             } else {
-                if let Some(defined) = defined(&tokens, at) {
-                    module.items.insert(defined);
-                }
-                at = element(&tokens, at, &mut module, true);
+                at += 1;
             }
         }
-        self.modules.insert(path.to_vec(), module);
+        self.modules.insert(path.to_vec(), Module { file: self.file.to_owned() });
         Ok(())
     }
 
@@ -220,100 +133,6 @@ fn has_path_attribute(before: &[TokenTree]) -> bool {
     let own = before.iter().rev().take_while(|token| !is_punct(token, ';') && group(token, Delimiter::Brace).is_none());
     own.filter_map(|token| group(token, Delimiter::Bracket))
         .any(|attribute| attribute.into_iter().next().is_some_and(|first| word(&first).is_some_and(|w| w == "path")))
-}
-
-/// Reads the imports, paths or groups that begin at a token, and returns where the next begin. `outermost`: whether the token is in the module
-/// itself, where imports give names to all of it.
-fn element(tokens: &[TokenTree], at: usize, module: &mut Module, outermost: bool) -> usize {
-    match &tokens[at] {
-        TokenTree::Group(group) => {
-            nested(group.stream(), module);
-            at + 1
-        }
-        // Not the `use<'a>` of bounds.
-        TokenTree::Ident(word) if *word == "use" && !tokens.get(at + 1).is_some_and(|next| is_punct(next, '<')) => {
-            let end = (at..tokens.len()).find(|i| is_punct(&tokens[*i], ';')).unwrap_or(tokens.len());
-            let mut imports = Vec::new();
-            // A path that begins with `::` leads to another crate.
-            if !tokens.get(at + 1).is_some_and(|next| is_punct(next, ':')) {
-                import(&tokens[at + 1..end], &[], &mut imports);
-            }
-            let line = word.span().start().line;
-            module.mentions.extend(imports.iter().map(|import| Mention { path: import.path.clone(), line }));
-            if outermost {
-                module.imports.extend(imports);
-            }
-            end
-        }
-        TokenTree::Ident(word) => {
-            let mut path = vec![plain(&word.to_string())];
-            let mut end = at + 1;
-            while let (true, Some(part)) = (is_separator(tokens, end), name(tokens, end + 2)) {
-                path.push(part);
-                end += 3;
-            }
-            let continued = at >= 2 && is_separator(tokens, at - 2);
-            if path.len() > 1 && !continued {
-                module.mentions.push(Mention { path, line: word.span().start().line });
-            }
-            end
-        }
-        _ => at + 1,
-    }
-}
-
-/// Reads what is inside of parentheses, brackets or braces.
-fn nested(stream: TokenStream, module: &mut Module) {
-    let tokens: Vec<TokenTree> = stream.into_iter().collect();
-    let mut at = 0;
-    while at < tokens.len() {
-        at = end_of_test_code(&tokens, at).unwrap_or_else(|| element(&tokens, at, module, false));
-    }
-}
-
-/// Reads a tree of imports.
-fn import(tokens: &[TokenTree], prefix: &[String], imports: &mut Vec<Import>) {
-    for tree in tokens.split(|token| is_punct(token, ',')) {
-        let mut path = prefix.to_vec();
-        let mut renamed = None;
-        let mut complete = false;
-        for (at, token) in tree.iter().enumerate() {
-            match token {
-                TokenTree::Group(group) => {
-                    import(&group.stream().into_iter().collect::<Vec<_>>(), &path, imports);
-                    complete = true;
-                }
-                TokenTree::Punct(punct) if punct.as_char() == '*' => {
-                    imports.push(Import { name: None, path: path.clone() });
-                    complete = true;
-                }
-                TokenTree::Ident(word) if *word == "as" => {
-                    renamed = name(tree, at + 1);
-                    break;
-                }
-                // `a::{self}` is `a`.
-                TokenTree::Ident(word) if *word == "self" && !path.is_empty() => {}
-                TokenTree::Ident(word) => path.push(plain(&word.to_string())),
-                _ => {}
-            }
-        }
-        if !complete && let Some(last) = path.last().cloned() {
-            imports.push(Import { name: Some(renamed.unwrap_or(last)), path });
-        }
-    }
-}
-
-/// The name of the item that begins with this token.
-fn defined(tokens: &[TokenTree], at: usize) -> Option<String> {
-    let keyword = word(tokens.get(at)?)?;
-    match keyword.as_str() {
-        "struct" | "enum" | "union" | "fn" | "const" | "static" | "type" | "trait" => {
-            let mut names = (at + 1..).map_while(|i| name(tokens, i));
-            names.find(|name| !["mut", "fn", "unsafe", "async", "extern"].contains(&name.as_str()))
-        }
-        "macro_rules" => name(tokens, at + 2),
-        _ => None,
-    }
 }
 
 /// If an item that is only for tests begins here, where it ends.
@@ -349,11 +168,6 @@ fn is_for_tests(attribute: TokenStream) -> bool {
     let [TokenTree::Ident(cfg), TokenTree::Group(condition)] = tokens.as_slice() else { return false };
     let condition: Vec<TokenTree> = condition.stream().into_iter().collect();
     *cfg == "cfg" && matches!(condition.as_slice(), [TokenTree::Ident(only)] if *only == "test")
-}
-
-/// Whether `::` is here.
-pub(crate) fn is_separator(tokens: &[TokenTree], at: usize) -> bool {
-    [at, at + 1].iter().all(|i| tokens.get(*i).is_some_and(|token| is_punct(token, ':')))
 }
 
 /// Whether a token is this character.

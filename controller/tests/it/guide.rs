@@ -1,5 +1,5 @@
-//! A page of the guide, whose commands a test runs as they stand there. Those blocks have a mark above them, `<!-- run: TEST -->`, from which
-//! docs/reference/commands.md is made.
+//! A page of the guide, whose commands a test runs as they stand there. Those blocks have a mark above them, `<!-- run: TEST -->`,
+//! which `cargo xtask docs --check` asks for.
 
 use std::{
     os::unix::fs::symlink,
