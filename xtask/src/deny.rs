@@ -32,9 +32,54 @@ pub(crate) fn run(_: &Args) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use devenv::workspace_root;
 
     use super::*;
+
+    /// An advisory on all versions of a crate.
+    fn advisory(id: &str, package: &str) -> String {
+        format!(
+            "```toml\n[advisory]\nid = \"{id}\"\npackage = \"{package}\"\ndate = \"2023-11-22\"\n\n[versions]\npatched = []\n```\n\n# A fault\n\nFor this test.\n"
+        )
+    }
+
+    /// A vulnerability that is known is recorded with its reason, and any other one fails the check.
+    #[test]
+    fn what_is_recorded_passes_and_what_is_not_fails() {
+        for (advisories, expected) in [
+            (&[("RUSTSEC-2023-0071", "rsa")][..], true),
+            (&[("RUSTSEC-2023-0071", "rsa"), ("RUSTSEC-2099-0001", "serde")], false),
+        ] {
+            let files = tempfile::tempdir().unwrap();
+            let (repository, config) = (files.path().join("repository"), files.path().join("deny.toml"));
+            for (id, package) in advisories {
+                let folder = repository.join("crates").join(package);
+                fs::create_dir_all(&folder).unwrap();
+                fs::write(folder.join(format!("{id}.md")), advisory(id, package)).unwrap();
+            }
+            let git = |args: &[&str]| {
+                let mut git = Command::new("git");
+                git.arg("-C").arg(&repository).args(["-c", "user.name=a", "-c", "user.email=a@example.com"]).args(args);
+                execute(&mut git).unwrap();
+            };
+            git(&["init", "--quiet", "--initial-branch", "main"]);
+            git(&["add", "--all"]);
+            git(&["commit", "--quiet", "--message", "Advisories"]);
+            let ours = fs::read_to_string(workspace_root().join("deny.toml")).unwrap();
+            let path = format!("[advisories]\ndb-path = \"{}\"", files.path().join("database").display());
+            fs::write(&config, ours.replace("[advisories]", &path)).unwrap();
+            let mut deny = prebuilt("cargo-deny").unwrap();
+            deny.arg("--config").arg(&config).env("GIT_CONFIG_COUNT", "1");
+            deny.env("GIT_CONFIG_KEY_0", format!("url.file://{}.insteadOf", repository.display()))
+                .env("GIT_CONFIG_VALUE_0", "https://github.com/RustSec/advisory-db");
+            let output = deny.args(["check", "advisories"]).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.success(), expected, "{advisories:?}: {said}");
+            assert!(expected || (said.contains("RUSTSEC-2099-0001") && !said.contains("RUSTSEC-2023-0071")), "{said}");
+        }
+    }
 
     /// The reason for which deny.toml takes the vulnerability of `rsa`; that no crate of ours uses it itself, its section `bans` says.
     #[test]
