@@ -384,7 +384,11 @@ async fn of_each<F: Future<Output = Result<()>>>(
     let failures: Vec<String> = stream::iter(subjects.iter())
         .map(|(event, subject)| {
             let done = what(*event, subject.clone());
-            async move { done.await.err().map(|e| format!("{event:?}: {e:#}")) }
+            async move {
+                let failure = done.await.err().map(|e| format!("{event:?}: {e:#}"));
+                // The others may take minutes more.
+                failure.inspect(|failure| println!("{failure}"))
+            }
         })
         .buffer_unordered(13)
         .filter_map(|failure| async { failure })

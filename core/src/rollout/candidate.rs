@@ -178,8 +178,8 @@ pub(super) fn is_revocable(candidate: &Candidate) -> bool {
     }
 }
 
-/// Whether it does so only because of a grant that can still be revoked, or replaced.
-pub(super) fn is_seated(candidate: &Candidate) -> bool {
+/// Reports whether an available node is disturbed only by a grant that has not begun, which can be replaced.
+pub(super) fn is_reserved(candidate: &Candidate) -> bool {
     candidate.available
         && !candidate.begun
         && !candidate.removing
@@ -187,13 +187,13 @@ pub(super) fn is_seated(candidate: &Candidate) -> bool {
         && is_busy(candidate)
 }
 
-/// Whether it is being changed without being disturbed.
-pub(super) fn is_quiet_change(candidate: &Candidate) -> bool {
+/// Reports whether a node is being changed without being disturbed.
+pub(super) fn is_changed_without_disruption(candidate: &Candidate) -> bool {
     candidate.grant == Some(GrantType::Update) && !disturbs(candidate.grant, candidate.grant_disruption)
 }
 
-/// Whether it is being changed while it is unavailable.
-pub(super) fn is_dead_change(candidate: &Candidate) -> bool {
+/// Reports whether a node is being changed while it is unavailable.
+pub(super) fn is_changed_while_unavailable(candidate: &Candidate) -> bool {
     let changes = matches!(candidate.grant, Some(GrantType::Update | GrantType::Reboot | GrantType::Maintenance));
     candidate.joined && !candidate.available && changes && disturbs(candidate.grant, candidate.grant_disruption)
 }

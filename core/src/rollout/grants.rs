@@ -18,9 +18,10 @@ use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
 use super::{
+    budgets::{Budget, Budgets, Charge},
     candidate::{
-        count, disturbs, has, has_its_maintenance, has_pods, is_busy, is_dead_change, is_disturbed, is_drained,
-        is_granted, is_maintained, is_quiet_change, is_repeated, is_revocable, is_seated, is_silent, later, waits,
+        count, disturbs, has, has_its_maintenance, has_pods, is_disturbed, is_drained, is_granted, is_maintained,
+        is_repeated, is_silent, later, waits,
     },
     progress::{BlockedBy, UpdateLimit},
     shared_limit::Share,
@@ -153,14 +154,14 @@ pub fn decide(candidates: &[Candidate], limits: &Limits, now: Timestamp) -> Deci
 }
 
 /// Desired grant of a host.
-enum Verdict {
+enum GrantDecision {
     /// The grant it has.
     Keep,
     /// This one.
     Give(Granting),
 }
 
-/// A decision in the making. A host without a verdict gets no grant.
+/// A decision in the making. A host without one gets no grant.
 struct Plan<'a> {
     limits: &'a Limits,
     now: Timestamp,
@@ -169,22 +170,12 @@ struct Plan<'a> {
     lost: Lost,
     /// Whether so many nodes are down that the cause must be elsewhere.
     too_many_down: bool,
-    verdicts: BTreeMap<&'a str, Verdict>,
+    decisions: BTreeMap<&'a str, GrantDecision>,
     /// Nodes that the gate lets pass, and that wait for their turn: a restart now would be one too many.
     admitted: BTreeSet<&'a str>,
+    /// Number of nodes that may be unavailable at once.
     cap: u32,
-    /// Available nodes that may still be disturbed.
-    budget: u32,
-    /// Places for nodes that count already because of a grant that has not begun.
-    seats: u32,
-    /// Nodes with pods that may still be disturbed, whether they are available or not.
-    hands: u32,
-    /// Nodes that were unavailable when their operations were granted, work again, and are too many now.
-    revived: BTreeSet<&'a str>,
-    /// Nodes that are unavailable already and may still be changed.
-    dead: u32,
-    /// Number of nodes that may still get a change that is not disruptive.
-    quiet: u32,
+    budgets: Budgets<'a>,
 }
 
 impl<'a> Plan<'a> {
@@ -192,32 +183,19 @@ impl<'a> Plan<'a> {
         let lost = lost(candidates, limits.ignore_lost_after, limits.max_unhealthy, now);
         let base = |s: &Candidate| s.joined && !s.held && !lost.names.contains(&s.name);
         let cap = limits.max_unavailable.of(count(candidates, base));
-        // A hold in the middle of an operation takes back neither the cordon nor its price.
-        let pays = |s: &Candidate| base(s) || (s.joined && s.held && is_disturbed(s));
-        let busy = count(candidates, |s| pays(s) && is_busy(s));
-        let fixed = count(candidates, |s| pays(s) && is_busy(s) && !is_seated(s));
-        let (hands, revived) = disturbed(candidates, cap);
-        let budget = cap.saturating_sub(busy).min(limits.others.as_ref().map_or(u32::MAX, |share| share.left));
-        // When so many are down at once, they may all come back at any moment: no more are in the middle of a change then than
-        // might be if they worked.
         let too_many_down = is_too_many_down(candidates, limits.max_unhealthy);
-        let dead = if too_many_down { limits.max_concurrent.min(cap) } else { limits.max_concurrent };
+        let budgets = Budgets::new(candidates, limits, cap, &lost, too_many_down, now);
         let mut sorted: Vec<&Candidate> = candidates.iter().collect();
         sorted.sort_by(|a, b| a.name.cmp(&b.name));
         let mut plan = Self {
             limits,
             now,
             candidates: sorted,
-            verdicts: BTreeMap::new(),
+            decisions: BTreeMap::new(),
             admitted: BTreeSet::new(),
             cap,
-            budget,
-            seats: cap.saturating_sub(fixed),
-            hands,
-            revived,
+            budgets,
             too_many_down,
-            dead: dead.saturating_sub(count(candidates, |s| is_dead_change(s) && !is_drained(s) && !waits(s, now))),
-            quiet: limits.max_concurrent.saturating_sub(count(candidates, |s| is_quiet_change(s) && !waits(s, now))),
             lost,
         };
         // What has begun goes on to its end: a node must not be left half changed. As long as nothing on its host was changed it can be
@@ -261,7 +239,7 @@ impl<'a> Plan<'a> {
             Some(GrantType::Maintenance) => {
                 let is_held = self.limits.paused || candidate.held || candidate.withheld;
                 let is_wanted = candidate.maintenance.is_some() && !is_held;
-                return !candidate.past_return && (!is_wanted || self.is_revived(candidate));
+                return !candidate.past_return && (!is_wanted || self.budgets.has_recovered(candidate));
             }
             // A window bounds changes, not repairs.
             Some(GrantType::Repair) => return !candidate.past_return && !self.may_repair(candidate),
@@ -270,11 +248,7 @@ impl<'a> Plan<'a> {
         let is_stopped = candidate.grant == Some(GrantType::Update)
             && matches!(self.limits.gate.hold, BlockedBy::FailureLimit { rolled_back: false, .. });
         let goes_on = is_wanted && !is_stopped && self.may_change() && !candidate.held && !candidate.withheld;
-        !candidate.past_return && !candidate.leaving && (!goes_on || self.is_revived(candidate))
-    }
-
-    fn is_revived(&self, candidate: &Candidate) -> bool {
-        self.revived.contains(candidate.name.as_str())
+        !candidate.past_return && !candidate.leaving && (!goes_on || self.budgets.has_recovered(candidate))
     }
 
     fn is_base(&self, candidate: &Candidate) -> bool {
@@ -300,11 +274,11 @@ impl<'a> Plan<'a> {
             && !candidate.leaving
             && !candidate.held
             && !self.waits(candidate)
-            && !self.verdicts.contains_key(candidate.name.as_str())
+            && !self.decisions.contains_key(candidate.name.as_str())
     }
 
     fn keep(&mut self, candidate: &'a Candidate) {
-        self.verdicts.insert(&candidate.name, Verdict::Keep);
+        self.decisions.insert(&candidate.name, GrantDecision::Keep);
     }
 
     fn give(&mut self, candidate: &'a Candidate, grant: impl Into<Granting>) {
@@ -314,44 +288,26 @@ impl<'a> Plan<'a> {
             && !candidate.grant_used
             && candidate.grant_version == grant.version
             && (candidate.grant_disruption.is_none() || candidate.grant_disruption == grant.disruption);
-        self.verdicts.insert(&candidate.name, if same { Verdict::Keep } else { Verdict::Give(grant) });
+        self.decisions.insert(&candidate.name, if same { GrantDecision::Keep } else { GrantDecision::Give(grant) });
     }
 
-    /// Takes what disturbing this node costs.
-    fn pay(&mut self, candidate: &Candidate, disruption: Disruption) -> bool {
-        if disruption < Disruption::Restart {
-            return is_quiet_change(candidate) || take(&mut self.quiet);
-        }
-        let takes_hand = takes_hand(candidate);
-        if self.is_revived(candidate) || (takes_hand && self.hands == 0) {
-            return false;
-        }
-        let paid = if !candidate.available {
-            is_dead_change(candidate) || take(&mut self.dead)
-        } else if is_seated(candidate) {
-            take(&mut self.seats)
-        } else {
-            take(&mut self.budget)
-        };
-        if paid && takes_hand {
-            take(&mut self.hands);
-        }
-        paid
+    /// Takes what a disruption of this node costs.
+    fn charge(&mut self, candidate: &Candidate, disruption: Disruption) -> bool {
+        self.budgets.charge(candidate, Charge::Disruption(disruption))
     }
 
     /// Joining: a host that waits after a failure gives its place to the next one, and gets another after those that were never tried.
     fn join(&mut self) {
-        let mut free = self.limits.max_concurrent;
         let mut new: Vec<&'a Candidate> = self.candidates.iter().copied().filter(|s| !s.leaving && !s.joined).collect();
         new.sort_by_key(|s| s.waits_until);
         for candidate in new.iter().filter(|s| s.grant == Some(GrantType::Provision)) {
             if candidate.begun || (!self.waits(candidate) && !candidate.held) {
                 self.keep(candidate);
-                take(&mut free);
+                self.budgets.take(Budget::Joins);
             }
         }
         for candidate in new.iter().filter(|s| s.grant.is_none() && !s.held) {
-            if !self.limits.paused && self.limits.joins && !self.waits(candidate) && take(&mut free) {
+            if !self.limits.paused && self.limits.joins && !self.waits(candidate) && self.budgets.take(Budget::Joins) {
                 self.give(candidate, GrantType::Provision);
             }
         }
@@ -360,13 +316,8 @@ impl<'a> Plan<'a> {
     /// Leaving. A host that is let go as it is is not touched, so that neither a pause nor a hold is in the way, and nothing that has begun
     /// is: Orphan means orphan. The place of a change that has begun is that of the removal.
     fn leave(&mut self) {
-        // A failed host keeps its grant, and blocks no other host until its retry.
-        let removing =
-            |s: &&&Candidate| s.leaving && s.grant == Some(GrantType::Remove) && !s.available && !self.waits(s);
-        let removing = u32::try_from(self.candidates.iter().filter(removing).count()).unwrap_or(u32::MAX);
-        let mut undisturbed = self.limits.max_concurrent.saturating_sub(removing);
         for candidate in self.candidates.clone().into_iter().filter(|s| s.leaving) {
-            if self.verdicts.contains_key(candidate.name.as_str()) {
+            if self.decisions.contains_key(candidate.name.as_str()) {
                 continue;
             }
             let orphan = self.limits.orphan || candidate.let_go;
@@ -374,7 +325,7 @@ impl<'a> Plan<'a> {
             // A node that works and was not cordoned yet, because its host cannot be reached or proven: its place is another's until its
             // next attempt.
             let is_in_vain = self.waits(candidate) && candidate.available && !candidate.removing;
-            let held = (candidate.held || self.is_revived(candidate) || is_in_vain) && !orphan;
+            let held = (candidate.held || self.budgets.has_recovered(candidate) || is_in_vain) && !orphan;
             if !held && candidate.grant == Some(wanted) {
                 self.keep(candidate);
                 continue;
@@ -387,18 +338,13 @@ impl<'a> Plan<'a> {
                 && candidate.available
                 && !(candidate.begun && disturbs(candidate.grant, candidate.grant_disruption))
             {
-                self.pay(candidate, Disruption::Drain)
+                self.charge(candidate, Disruption::Drain)
             } else {
-                let takes_hand = takes_hand(candidate);
-                let may = (!takes_hand || self.hands > 0) && take(&mut undisturbed);
-                if may && takes_hand {
-                    take(&mut self.hands);
-                }
-                may
+                self.budgets.charge(candidate, Charge::Removal)
             };
             if may {
                 self.give(candidate, wanted);
-            } else if candidate.begun && candidate.grant.is_some() && !self.is_revived(candidate) {
+            } else if candidate.begun && candidate.grant.is_some() && !self.budgets.has_recovered(candidate) {
                 self.keep(candidate);
             }
         }
@@ -436,7 +382,7 @@ impl<'a> Plan<'a> {
 
     fn give_maintenance(&mut self, candidates: Vec<&'a Candidate>) {
         for candidate in candidates {
-            if self.pay(candidate, Disruption::Reboot) {
+            if self.charge(candidate, Disruption::Reboot) {
                 self.give(candidate, GrantType::Maintenance);
             }
         }
@@ -446,7 +392,7 @@ impl<'a> Plan<'a> {
     fn renew(&mut self) {
         for candidate in self.candidates.clone() {
             let Some(version) = candidate.renews.clone().filter(|_| self.is_free(candidate)) else { continue };
-            if !self.limits.paused && !candidate.withheld && self.pay(candidate, Disruption::None) {
+            if !self.limits.paused && !candidate.withheld && self.charge(candidate, Disruption::None) {
                 let grant = Granting { version: Some(version), ..GrantType::Update.into() };
                 self.give(candidate, Granting { disruption: Some(Disruption::None), ..grant });
             }
@@ -492,7 +438,7 @@ impl<'a> Plan<'a> {
                     candidate.staged && !pulls_first(candidate, wanted)
                 };
                 let reserved = if granted || candidate.astray { 0 } else { reserved };
-                if fits && room > reserved && self.is_free(candidate) && self.pay(candidate, wanted.disruption) {
+                if fits && room > reserved && self.is_free(candidate) && self.charge(candidate, wanted.disruption) {
                     room -= 1;
                     self.give(
                         candidate,
@@ -518,9 +464,10 @@ impl<'a> Plan<'a> {
                 && !has(candidate, GrantType::Stage, wanted)
                 && !self.is_repaired_first(candidate)
             {
-                if !take(&mut free) {
+                if free == 0 {
                     continue;
                 }
+                free -= 1;
                 let version = Some(wanted.version.clone());
                 self.give(candidate, Granting { version, ..GrantType::Stage.into() });
             }
@@ -544,7 +491,7 @@ impl<'a> Plan<'a> {
         let mut candidates: Vec<&'a Candidate> = self.candidates.iter().copied().filter(asks).collect();
         candidates.sort_by_cached_key(|s| (s.grant != Some(GrantType::Reboot), self.rank(s)));
         for candidate in candidates {
-            if self.pay(candidate, Disruption::Reboot) {
+            if self.charge(candidate, Disruption::Reboot) {
                 self.give(candidate, GrantType::Reboot);
             }
         }
@@ -553,16 +500,13 @@ impl<'a> Plan<'a> {
     /// Nodes that have not been Ready for long, those for the longest time first. One that was tried in vain makes way for those that
     /// have not had their turn: a few that never come back must not keep the others down.
     fn repair(&mut self) {
-        let begun = |s: &&&Candidate| s.grant == Some(GrantType::Repair) && s.begun && !self.waits(s);
-        let begun = u32::try_from(self.candidates.iter().filter(begun).count()).unwrap_or(u32::MAX);
-        let mut free = self.limits.max_concurrent.saturating_sub(begun);
         let mut candidates: Vec<&'a Candidate> =
             self.candidates.iter().copied().filter(|s| self.is_free(s) && self.is_to_be_repaired(s)).collect();
         candidates.sort_by_key(|s| (s.grant != Some(GrantType::Repair), s.waits_until, s.down_since));
         let restarts = self.limits.remediation == RemediationType::Reboot;
         let disruption = restarts.then_some(Disruption::Reboot);
         for candidate in candidates {
-            if take(&mut free) {
+            if self.budgets.take(Budget::Repairs) {
                 self.give(candidate, Granting { disruption, ..GrantType::Repair.into() });
             }
         }
@@ -591,8 +535,6 @@ impl<'a> Plan<'a> {
         if self.limits.paused {
             return;
         }
-        let pulling = u32::try_from(self.candidates.iter().filter(|s| s.pulling).count()).unwrap_or(u32::MAX);
-        let mut free = self.limits.max_pulling.saturating_sub(pulling);
         let has = |s: &Candidate| s.grant == Some(GrantType::PullImages);
         let waits = |s: &Candidate| s.images_wait_until.is_some_and(|until| until > self.now);
         let is_wanted = |s: &Candidate| s.wants_images && !s.withheld && s.maintenance.is_none();
@@ -601,7 +543,7 @@ impl<'a> Plan<'a> {
         // Those that have failed are not in the way of the others.
         candidates.sort_by_key(|s| (!has(s), s.images_wait_until.is_some(), s.images_wait_until, &s.name));
         for candidate in candidates {
-            if take(&mut free) {
+            if self.budgets.take(Budget::Pulls) {
                 self.give(candidate, GrantType::PullImages);
             }
         }
@@ -616,7 +558,7 @@ impl<'a> Plan<'a> {
     }
 
     fn is_kept(&self, candidate: &Candidate) -> bool {
-        matches!(self.verdicts.get(candidate.name.as_str()), Some(Verdict::Keep))
+        matches!(self.decisions.get(candidate.name.as_str()), Some(GrantDecision::Keep))
     }
 
     fn is_to_be_repaired(&self, candidate: &Candidate) -> bool {
@@ -675,13 +617,13 @@ impl<'a> Plan<'a> {
     /// What uses up the places of working nodes, while none of them is being changed. A node that has just come back is no cause: its place is free
     /// again by itself.
     fn used_up(&self) -> Option<UsedUp> {
-        let is_granted = |s: &Candidate| match self.verdicts.get(s.name.as_str()) {
-            Some(Verdict::Keep) => disturbs(s.grant, s.grant_disruption),
-            Some(Verdict::Give(grant)) => disturbs(Some(grant.type_), grant.disruption),
+        let is_granted = |s: &Candidate| match self.decisions.get(s.name.as_str()) {
+            Some(GrantDecision::Keep) => disturbs(s.grant, s.grant_disruption),
+            Some(GrantDecision::Give(grant)) => disturbs(Some(grant.type_), grant.disruption),
             None => false,
         };
         let is_changed = |s: &&Candidate| s.joined && s.ready && (s.begun || is_granted(s));
-        if !self.may_change() || self.budget > 0 || self.candidates.iter().any(is_changed) {
+        if !self.may_change() || self.budgets.left(Budget::Unavailable) > 0 || self.candidates.iter().any(is_changed) {
             return None;
         }
         if let Some(share) = self.limits.others.as_ref().filter(|share| share.left == 0 && share.holder.is_some()) {
@@ -697,18 +639,18 @@ impl<'a> Plan<'a> {
     fn decision(self) -> Decision {
         let mut decision = Decision {
             used_up: self.used_up(),
-            allowed_disruptions: if self.may_change() { self.budget } else { 0 },
+            allowed_disruptions: if self.may_change() { self.budgets.left(Budget::Unavailable) } else { 0 },
             next: self.next(),
             too_many_unhealthy: self.lost.too_many || self.too_many_down,
             ..Decision::default()
         };
         let mut waiting: Vec<&Candidate> = Vec::new();
         for candidate in &self.candidates {
-            let verdict = self.verdicts.get(candidate.name.as_str());
-            let (type_, disruption) = match verdict {
+            let decided = self.decisions.get(candidate.name.as_str());
+            let (type_, disruption) = match decided {
                 None => (None, None),
-                Some(Verdict::Keep) => (candidate.grant, candidate.grant_disruption),
-                Some(Verdict::Give(grant)) => (Some(grant.type_), grant.disruption),
+                Some(GrantDecision::Keep) => (candidate.grant, candidate.grant_disruption),
+                Some(GrantDecision::Give(grant)) => (Some(grant.type_), grant.disruption),
             };
             let disturbs = disturbs(candidate.grant, candidate.grant_disruption) || disturbs(type_, disruption);
             if candidate.joined && (candidate.begun || (candidate.available && disturbs)) {
@@ -723,20 +665,20 @@ impl<'a> Plan<'a> {
             if wants && type_ != Some(GrantType::Update) {
                 waiting.push(candidate);
             }
-            match verdict {
+            match decided {
                 None if candidate.grant.is_some() => drop(decision.changes.insert(candidate.name.clone(), None)),
-                Some(Verdict::Give(grant)) => {
+                Some(GrantDecision::Give(grant)) => {
                     drop(decision.changes.insert(candidate.name.clone(), Some(grant.clone())));
                 }
-                Some(Verdict::Keep) if candidate.grant_without_place && has_pods(candidate) => {
+                Some(GrantDecision::Keep) if candidate.grant_without_place && has_pods(candidate) => {
                     decision.placed.insert(candidate.name.clone());
                 }
-                None | Some(Verdict::Keep) => {}
+                None | Some(GrantDecision::Keep) => {}
             }
         }
         // What is taken back now may be cordoned for a moment yet: its place is given out by the next decision.
         let is_freed = |s: &&Candidate| {
-            let is_taken_back = !self.verdicts.contains_key(s.name.as_str());
+            let is_taken_back = !self.decisions.contains_key(s.name.as_str());
             is_taken_back && has_pods(s) && disturbs(s.grant, s.grant_disruption)
         };
         if self.candidates.iter().any(is_freed) {
@@ -767,36 +709,11 @@ fn is_ours_to_repair(candidate: &Candidate) -> bool {
     is_ours && candidate.maintenance.is_none() && candidate.health_check.is_none() && !candidate.ready
 }
 
-/// Of the nodes with pods that may be disturbed: how many more, and which are too many. What was granted to a node while it was not Ready
-/// cost nothing, and it may have become Ready since: then it is uncordoned, and waits for its turn.
-fn disturbed(candidates: &[Candidate], cap: u32) -> (u32, BTreeSet<&str>) {
-    let counts = |s: &&Candidate| has_pods(s) && is_disturbed(s) && !is_seated(s) && !is_quiet_change(s);
-    let (mut revocable, fixed): (Vec<&Candidate>, Vec<&Candidate>) =
-        candidates.iter().filter(counts).partition(|s| is_revocable(s));
-    let left = (cap as usize).saturating_sub(fixed.len());
-    // What only waits for a place is taken back first, and then what has not begun.
-    revocable.sort_by_key(|s| (s.grant_without_place, !(s.begun || s.removing), &s.name));
-    let kept = revocable.len().min(left);
-    let revived = revocable[kept..].iter().map(|s| s.name.as_str()).collect();
-    (u32::try_from(left - kept).unwrap_or(u32::MAX), revived)
-}
-
-/// Whether to disturb a node takes one of the nodes with pods that may be disturbed: if it is not one of them already.
-fn takes_hand(candidate: &Candidate) -> bool {
-    has_pods(candidate) && (!is_disturbed(candidate) || is_seated(candidate) || is_quiet_change(candidate))
-}
-
 /// Whether a node pulls its images before it is disturbed. One attempt is enough: a registry that fails does not block a rollout. A node whose
 /// maintenance is requested pulls none.
 fn pulls_first(candidate: &Candidate, wanted: &PendingChange) -> bool {
     let is_tried = candidate.images_wait_until.is_some() || candidate.maintenance.is_some();
     wanted.disruption >= Disruption::Restart && candidate.ready && candidate.wants_images && !is_tried
-}
-
-fn take(of: &mut u32) -> bool {
-    let some = *of > 0;
-    *of = of.saturating_sub(1);
-    some
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Which hosts of a pool may be worked on now: grants, the progress of a change, maintenance windows.
 
-pub mod candidate;
+mod budgets;
+mod candidate;
 pub mod grants;
 pub mod image_pull;
 pub mod key_rotation;

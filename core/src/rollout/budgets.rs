@@ -1,0 +1,212 @@
+//! Budgets of a pool: to how many more nodes an operation may be granted, by the reason for which their number is bounded. Pure.
+//!
+//! | budget | bounds | limit |
+//! |---|---|---|
+//! | [`Budget::Unavailable`] | available nodes that a grant makes unavailable | `rollout.maxUnavailable` without the nodes that are unavailable already, and what pools share |
+//! | [`Budget::Reserved`] | available nodes with such a grant that has not begun: they count already, and another grant may take its place | `rollout.maxUnavailable` without those that have begun |
+//! | [`Budget::Pods`] | nodes whose pods are disturbed, available or not | `rollout.maxUnavailable` |
+//! | [`Budget::UnavailableAlready`] | changes of nodes that are unavailable: nothing is lost by them | `provisioning.maxConcurrent` |
+//! | [`Budget::NonDisruptive`] | changes without a disruption | `provisioning.maxConcurrent` |
+//! | [`Budget::Joins`], [`Budget::Removals`], [`Budget::Repairs`] | hosts that join, leave without a disruption, or are repaired | `provisioning.maxConcurrent` each |
+//! | [`Budget::Pulls`] | hosts that pull images ahead | `provisioning.prePull.maxHosts` |
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use api::{Disruption, GrantType};
+use jiff::Timestamp;
+
+use super::{
+    candidate::{
+        Candidate, Lost, count, has_pods, is_busy, is_changed_while_unavailable, is_changed_without_disruption,
+        is_disturbed, is_drained, is_reserved, is_revocable, waits,
+    },
+    grants::Limits,
+};
+
+/// Reason for which the number of nodes is bounded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Budget {
+    Unavailable,
+    Reserved,
+    Pods,
+    UnavailableAlready,
+    NonDisruptive,
+    Joins,
+    Removals,
+    Repairs,
+    Pulls,
+}
+
+/// Operation that a node is charged for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Charge {
+    /// A change, a restart, a maintenance, or the removal of an available node.
+    Disruption(Disruption),
+    /// Removal of a node that is unavailable, or that a change has cordoned already.
+    Removal,
+}
+
+/// What is left of each budget.
+#[derive(Debug)]
+pub(super) struct Budgets<'a> {
+    left: BTreeMap<Budget, u32>,
+    /// Nodes that were unavailable when their operations were granted, work again, and are too many now.
+    recovered: BTreeSet<&'a str>,
+}
+
+impl<'a> Budgets<'a> {
+    /// Budgets of a pool in which `cap` nodes may be unavailable.
+    pub(super) fn new(
+        candidates: &'a [Candidate],
+        limits: &Limits,
+        cap: u32,
+        lost: &Lost,
+        too_many_down: bool,
+        now: Timestamp,
+    ) -> Self {
+        // A hold in the middle of an operation takes back neither the cordon nor its price.
+        let counts = |s: &Candidate| s.joined && if s.held { is_disturbed(s) } else { !lost.names.contains(&s.name) };
+        let busy = count(candidates, |s| counts(s) && is_busy(s));
+        let begun = count(candidates, |s| counts(s) && is_busy(s) && !is_reserved(s));
+        let shared = limits.others.as_ref().map_or(u32::MAX, |share| share.left);
+        let (pods, recovered) = disturbed(candidates, cap);
+        let max = limits.max_concurrent;
+        // When so many are down at once, they may all come back at any moment: no more are in the middle of a change then than
+        // might be if they worked.
+        let unavailable = if too_many_down { max.min(cap) } else { max };
+        // A host that waits after a failure keeps its grant, and blocks no other one until its retry.
+        let busy_with = |which: &dyn Fn(&Candidate) -> bool| count(candidates, |s| which(s) && !waits(s, now));
+        let changes_unavailable = busy_with(&|s| is_changed_while_unavailable(s) && !is_drained(s));
+        let removals = busy_with(&|s| s.leaving && s.grant == Some(GrantType::Remove) && !s.available);
+        let repairs = busy_with(&|s| s.grant == Some(GrantType::Repair) && s.begun);
+        let left = [
+            (Budget::Unavailable, cap.saturating_sub(busy).min(shared)),
+            (Budget::Reserved, cap.saturating_sub(begun)),
+            (Budget::Pods, pods),
+            (Budget::UnavailableAlready, unavailable.saturating_sub(changes_unavailable)),
+            (Budget::NonDisruptive, max.saturating_sub(busy_with(&is_changed_without_disruption))),
+            (Budget::Joins, max),
+            (Budget::Removals, max.saturating_sub(removals)),
+            (Budget::Repairs, max.saturating_sub(repairs)),
+            (Budget::Pulls, limits.max_pulling.saturating_sub(count(candidates, |s| s.pulling))),
+        ];
+        Self { left: left.into(), recovered }
+    }
+
+    pub(super) fn left(&self, budget: Budget) -> u32 {
+        self.left.get(&budget).copied().unwrap_or(0)
+    }
+
+    /// Takes one of a budget, if one is left.
+    pub(super) fn take(&mut self, budget: Budget) -> bool {
+        self.take_all(&[budget])
+    }
+
+    /// Takes what an operation on a node costs: one of each budget, or nothing.
+    pub(super) fn charge(&mut self, candidate: &Candidate, charge: Charge) -> bool {
+        let is_disruptive = charge != Charge::Disruption(Disruption::None);
+        !(is_disruptive && self.has_recovered(candidate)) && self.take_all(&charged(candidate, charge))
+    }
+
+    /// Reports whether a node works again that was unavailable when its operation was granted, and is too many now.
+    pub(super) fn has_recovered(&self, candidate: &Candidate) -> bool {
+        self.recovered.contains(candidate.name.as_str())
+    }
+
+    fn take_all(&mut self, budgets: &[Budget]) -> bool {
+        let is_left = budgets.iter().all(|budget| self.left(*budget) > 0);
+        for budget in budgets.iter().filter(|_| is_left) {
+            self.left.entry(*budget).and_modify(|left| *left -= 1);
+        }
+        is_left
+    }
+}
+
+/// Budgets that an operation on a node is charged to. What it has already costs nothing.
+fn charged(candidate: &Candidate, charge: Charge) -> Vec<Budget> {
+    // A node that is disturbed already is one of those with disturbed pods.
+    let is_counted = is_disturbed(candidate) && !is_reserved(candidate) && !is_changed_without_disruption(candidate);
+    let pods = (has_pods(candidate) && !is_counted).then_some(Budget::Pods);
+    let node = match charge {
+        Charge::Disruption(disruption) if disruption < Disruption::Restart => {
+            return (!is_changed_without_disruption(candidate)).then_some(Budget::NonDisruptive).into_iter().collect();
+        }
+        Charge::Disruption(_) if candidate.available && is_reserved(candidate) => Some(Budget::Reserved),
+        Charge::Disruption(_) if candidate.available => Some(Budget::Unavailable),
+        Charge::Disruption(_) => (!is_changed_while_unavailable(candidate)).then_some(Budget::UnavailableAlready),
+        Charge::Removal => Some(Budget::Removals),
+    };
+    pods.into_iter().chain(node).collect()
+}
+
+/// Number of nodes whose pods may still be disturbed, and the nodes that are too many. What was granted to a node while it was not Ready
+/// cost nothing, and it may have become Ready since: then it is uncordoned, and waits for its turn.
+fn disturbed(candidates: &[Candidate], cap: u32) -> (u32, BTreeSet<&str>) {
+    let counts =
+        |s: &&Candidate| has_pods(s) && is_disturbed(s) && !is_reserved(s) && !is_changed_without_disruption(s);
+    let (mut revocable, fixed): (Vec<&Candidate>, Vec<&Candidate>) =
+        candidates.iter().filter(counts).partition(|s| is_revocable(s));
+    let left = (cap as usize).saturating_sub(fixed.len());
+    // What only waits for a place is taken back first, and then what has not begun.
+    revocable.sort_by_key(|s| (s.grant_without_place, !(s.begun || s.removing), &s.name));
+    let kept = revocable.len().min(left);
+    let recovered = revocable[kept..].iter().map(|s| s.name.as_str()).collect();
+    (u32::try_from(left - kept).unwrap_or(u32::MAX), recovered)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_operation_is_charged_to() {
+        use Budget::{NonDisruptive, Pods, Removals, Reserved, Unavailable, UnavailableAlready};
+        let up = Candidate { joined: true, ready: true, available: true, ..Candidate::default() };
+        let down = Candidate { ready: false, available: false, ..up.clone() };
+        let granted = |s: &Candidate, disruption| Candidate {
+            grant: Some(GrantType::Update),
+            grant_disruption: Some(disruption),
+            ..s.clone()
+        };
+        let begun = |s: Candidate| Candidate { begun: true, available: false, ..s };
+        let (drain, none) = (Charge::Disruption(Disruption::Drain), Charge::Disruption(Disruption::None));
+        for (about, candidate, charge, expected) in [
+            ("an available node", up.clone(), drain, &[Pods, Unavailable][..]),
+            ("one that was granted a drain", granted(&up, Disruption::Drain), drain, &[Pods, Reserved]),
+            ("one that is being drained", begun(granted(&up, Disruption::Drain)), drain, &[]),
+            ("one that gets a quiet change", granted(&up, Disruption::None), drain, &[Pods, Unavailable]),
+            (
+                "a cordoned one",
+                Candidate { cordoned: true, available: false, ..up.clone() },
+                drain,
+                &[UnavailableAlready],
+            ),
+            ("one that is down", down.clone(), drain, &[UnavailableAlready]),
+            ("one that is down, and changed", granted(&down, Disruption::Drain), drain, &[]),
+            ("a quiet change", up.clone(), none, &[NonDisruptive]),
+            ("the quiet change that it has", granted(&up, Disruption::None), none, &[]),
+            ("the removal of one that is down", down, Charge::Removal, &[Removals]),
+            ("that of one in a drain", begun(granted(&up, Disruption::Drain)), Charge::Removal, &[Removals]),
+            (
+                "that of one whose join was Ready for a moment",
+                Candidate { available: false, ..up },
+                Charge::Removal,
+                &[Pods, Removals],
+            ),
+        ] {
+            assert_eq!(charged(&candidate, charge), expected, "{about}");
+        }
+    }
+
+    #[test]
+    fn a_charge_takes_one_of_each_or_nothing() {
+        let node = Candidate { joined: true, ready: true, available: true, ..Candidate::default() };
+        let left = [(Budget::Pods, 0), (Budget::Unavailable, 2)].into();
+        let mut budgets = Budgets { left, recovered: BTreeSet::new() };
+        assert!(!budgets.charge(&node, Charge::Disruption(Disruption::Drain)));
+        assert_eq!(budgets.left(Budget::Unavailable), 2);
+        budgets.left.insert(Budget::Pods, 1);
+        assert!(budgets.charge(&node, Charge::Disruption(Disruption::Drain)));
+        assert_eq!((budgets.left(Budget::Pods), budgets.left(Budget::Unavailable)), (0, 1));
+    }
+}
