@@ -77,7 +77,7 @@ pub fn examples() -> Vec<Example> {
             name: "flux",
             about: "Hosts from a GitRepository of Flux, which Flux has verified.",
             pool: WindowsNodePool::new(
-                "factory",
+                "from-flux",
                 WindowsNodePoolSpec {
                     inventory: Inventory {
                         source_ref: Some(SourceRef {
@@ -97,7 +97,7 @@ pub fn examples() -> Vec<Example> {
             name: "full",
             about: "Every field of a pool with hosts of its own.",
             pool: WindowsNodePool::new(
-                "factory",
+                "with-every-field",
                 WindowsNodePoolSpec {
                     mode: Some(Mode::Apply),
                     inventory: Inventory {

@@ -1,11 +1,11 @@
 //! The manifests in `deploy/`, as a person would apply them.
 
-use std::path::Path;
+use std::{path::Path, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-use crate::cluster::shared;
+use crate::{cluster::shared, transcripts::root};
 
 /// What `kubectl kustomize` makes of a folder in `deploy/`.
 async fn rendered(folder: &str) -> Result<Vec<Value>> {
@@ -136,25 +136,62 @@ async fn argo_cd_applies_the_crds_first() -> Result<()> {
     Ok(())
 }
 
+/// The objects of an example for GitOps.
+fn example(name: &str) -> Result<Vec<Value>> {
+    let text = std::fs::read_to_string(root().join("examples/gitops").join(name))?;
+    let documents = serde_yaml::Deserializer::from_str(&text);
+    documents.map(|document| Ok(serde::Deserialize::deserialize(document)?)).collect()
+}
+
+/// The chart takes the values of the examples, and its schema knows them all.
+#[test]
+fn the_chart_takes_the_values_of_the_examples() -> Result<()> {
+    let flux = example("flux-helm.yaml")?;
+    let release = flux.iter().find(|object| object["kind"] == "HelmRelease").context("no release")?;
+    let application = &example("argocd-helm.yaml")?[0];
+    for (values, namespace) in [
+        (&release["spec"]["values"], &release["spec"]["targetNamespace"]),
+        (&application["spec"]["source"]["helm"]["valuesObject"], &application["spec"]["destination"]["namespace"]),
+    ] {
+        let file = tempfile::NamedTempFile::with_suffix(".yaml")?;
+        std::fs::write(file.path(), serde_json::to_string(values)?)?;
+        let mut helm = Command::new(testbed::binaries::helm()?);
+        helm.arg("template").arg(root().join("deploy/chart/windows-node-pools")).arg("--values").arg(file.path());
+        let output = helm.args(["--namespace", namespace.as_str().context("no namespace")?]).output()?;
+        ensure!(output.status.success(), "{values}: {}", String::from_utf8_lossy(&output.stderr));
+        let image = format!("registry.example.com/you/windows-node-pools:{}", env!("CARGO_PKG_VERSION"));
+        ensure!(String::from_utf8_lossy(&output.stdout).contains(&image), "{image} is not in what is rendered");
+    }
+    Ok(())
+}
+
+/// The guide and the example for OLM are the same objects: those of the guide are installed by OLM itself.
+#[test]
+fn the_example_for_olm_is_that_of_the_guide() -> Result<()> {
+    let guide = std::fs::read_to_string(root().join("docs/guide/install-olm.md"))?;
+    let block = guide.split("```yaml\n").find(|block| block.contains("kind: CatalogSource")).context("no block")?;
+    let block = block.split("```").next().unwrap_or_default();
+    let objects: Vec<Value> = serde_yaml::Deserializer::from_str(block)
+        .map(|document| Ok(serde::Deserialize::deserialize(document)?))
+        .collect::<Result<_>>()?;
+    ensure!(objects.len() == 3 && example("olm.yaml")? == objects, "{objects:?}");
+    Ok(())
+}
+
 /// No example removes nodes without a person.
 #[test]
 fn examples_for_gitops_prune_nothing() -> Result<()> {
-    let read = |name: &str| -> Result<Vec<Value>> {
-        let text =
-            std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/gitops").join(name))?;
-        let documents = serde_yaml::Deserializer::from_str(&text);
-        documents.map(|document| Ok(serde::Deserialize::deserialize(document)?)).collect()
-    };
-    let application = &read("argocd.yaml")?[0];
-    let set = &read("argocd-applicationset.yaml")?[0];
-    for spec in [&application["spec"], &set["spec"]["template"]["spec"]] {
+    let application = &example("argocd.yaml")?[0];
+    let set = &example("argocd-applicationset.yaml")?[0];
+    let operator = &example("argocd-helm.yaml")?[0];
+    for spec in [&application["spec"], &set["spec"]["template"]["spec"], &operator["spec"]] {
         ensure!(spec["syncPolicy"]["automated"]["prune"] == false, "{spec}");
     }
     ensure!(set["spec"]["syncPolicy"]["preserveResourcesOnDeletion"] == true, "{set}");
-    let pool = &read("argocd-pool.yaml")?[0];
+    let pool = &example("argocd-pool.yaml")?[0];
     let options = pool["metadata"]["annotations"]["argocd.argoproj.io/sync-options"].as_str().unwrap_or_default();
     ensure!(options.contains("Prune=confirm") && options.contains("Delete=confirm"), "{options}");
-    let flux = read("flux.yaml")?;
+    let flux = example("flux.yaml")?;
     let pools = flux.iter().find(|object| object["metadata"]["name"] == "windows-node-pools").context("no pools")?;
     ensure!(pools["spec"]["prune"] == false && pools["spec"]["wait"] == true, "{pools}");
     ensure!(pools["spec"]["timeout"].is_string(), "{pools}");
