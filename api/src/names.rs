@@ -44,7 +44,7 @@ pub const KEPT_FACTS: &str = "windows-node-pools-facts";
 pub const METRICS_TLS_SECRET: &str = "windows-node-pools-metrics-tls";
 /// Value in a pool's `takeOverFrom` that stands for hosts whose record names no cluster.
 pub const UNKNOWN_CLUSTER: &str = "unknown";
-/// Label of all that the command `acceptance` makes, and of its Node, with the name of the run; annotation of the same objects with the
+/// Label of all that the program `acceptance` makes, and of its Node, with the name of the run; annotation of the same objects with the
 /// address of the host; and key of the taint of its Node.
 pub const ACCEPTANCE: &str = "windows-node-pools-acceptance";
 /// Name under which events are reported, and the operator's user agent.

@@ -1,12 +1,9 @@
 //! Commands that change what people may change: `retry`, `approve`, `pause`, `resume`, `hold`, `release`, `abandon`, `trust-host-key`. Each
 //! writes the annotation or field that the guide names, by a patch that fails if another client has changed the object since it was read.
 
-use std::{
-    io::{BufRead as _, IsTerminal as _, Write as _},
-    process::ExitCode,
-};
+use std::process::ExitCode;
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use api::{WindowsInstance, WindowsNodePool};
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::Node;
@@ -36,7 +33,7 @@ pub async fn run(args: Act, cluster: &args::Cluster) -> anyhow::Result<ExitCode>
     let Chosen { config, title } = api_server::choose(cluster).await?;
     let config = api_server::bounded(config, cluster.request_timeout).await?;
     let client = Client::try_from(config).context("cannot make a client for the API server")?;
-    let ask = |danger: &str| ask(&question(&title, danger));
+    let ask = |danger: &str| crate::output::ask(false, &question(&title, danger));
     let (outcomes, output) = perform(&client, args, &ask).await?;
     match output {
         Output::Json => crate::output::print(&(serde_json::to_string_pretty(&outcomes)? + "\n"))?,
@@ -58,21 +55,6 @@ pub async fn run(args: Act, cluster: &args::Cluster) -> anyhow::Result<ExitCode>
 /// What a person confirms. Who has several clusters may have another one in mind.
 fn question(cluster: &str, danger: &str) -> String {
     format!("In the {cluster}:\n{danger}")
-}
-
-/// Asks a person on the terminal.
-fn ask(question: &str) -> anyhow::Result<()> {
-    eprintln!("{question}");
-    ensure!(
-        std::io::stdin().is_terminal(),
-        "standard input is no terminal on which to confirm this: confirm with --yes"
-    );
-    eprint!("Continue? [y/N] ");
-    std::io::stderr().flush()?;
-    let mut answer = String::new();
-    std::io::stdin().lock().read_line(&mut answer)?;
-    ensure!(matches!(answer.trim(), "y" | "Y" | "yes"), "not confirmed; nothing was changed");
-    Ok(())
 }
 
 /// In a box: it holds whole pools.
