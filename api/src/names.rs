@@ -171,17 +171,6 @@ pub const MANAGER_INSTANCE: &str = "windows-node-pools-instance";
 /// Field manager of the commands by which people change objects. Flux takes back what managers have written whose names begin with `kubectl`.
 pub const MANAGER_COMMAND: &str = "windows-node-pools-command";
 
-/// Annotation in which `kubectl apply` and tools like it keep what they last applied. Defined by Kubernetes.
-pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
-
-/// Marks of tools that keep objects as Git has them.
-pub mod of_gitops {
-    /// Annotation of what Argo CD applies.
-    pub const ARGO_CD_TRACKING_ID: &str = "argocd.argoproj.io/tracking-id";
-    /// Labels of what Flux applies.
-    pub const FLUX_LABELS: &[&str] = &["kustomize.toolkit.fluxcd.io/name", "helm.toolkit.fluxcd.io/name"];
-}
-
 /// User names of certificates.
 pub mod user {
     /// Common name prefix of a kubelet's certificates.

@@ -14,7 +14,7 @@ use crate::payload_command::Copy;
 mod act;
 mod platform;
 
-pub use act::{Act, Approve};
+pub use act::{Act, Answer, PoolOrHost};
 pub use platform::PlatformArg;
 
 /// Operator that turns Windows hosts into nodes.
