@@ -34,8 +34,8 @@ impl Act<'_> {
     fn arguments(self) -> String {
         match self {
             Self::Retry(host) => format!("retry {host}"),
-            Self::Hold(host) => format!("hold {host}"),
-            Self::Release(host) => format!("release {host}"),
+            Self::Hold(host) => format!("pause --host {host}"),
+            Self::Release(host) => format!("resume --host {host}"),
             Self::Abandon(host) => format!("abandon {host}"),
             Self::TrustHostKey(host, fingerprint) => format!("trust-host-key {host} {fingerprint}"),
             Self::ApproveRemovals(pool, number) => format!("approve {pool} --removals {number}"),
@@ -52,7 +52,7 @@ impl Act<'_> {
     fn change(self) -> String {
         match self {
             Self::Retry(_) => format!("annotate the WindowsInstance with a new value of {}", key::RETRY),
-            Self::Hold(_) => format!("annotate the Node with {}=true", key::HOLD),
+            Self::Hold(_) => format!("annotate the WindowsInstance with {}=true", key::HOLD),
             Self::Release(_) => format!("remove the annotation {}", key::HOLD),
             Self::Abandon(_) => format!("annotate the WindowsInstance with {}=true", key::ABANDON),
             Self::TrustHostKey(_, fingerprint) => {
@@ -78,8 +78,12 @@ mod tests {
     fn each_act_has_its_command_and_its_change() {
         for (act, command, change) in [
             (Act::Retry("win-1"), "retry win-1", "a new value of windowsmachineconfig.openshift.io/retry"),
-            (Act::Hold("win-1"), "hold win-1", "the Node with windowsmachineconfig.openshift.io/hold=true"),
-            (Act::Release(HOST), "release HOST", "remove the annotation windowsmachineconfig.openshift.io/hold"),
+            (
+                Act::Hold("win-1"),
+                "pause --host win-1",
+                "the WindowsInstance with windowsmachineconfig.openshift.io/hold=true",
+            ),
+            (Act::Release(HOST), "resume --host HOST", "remove the annotation windowsmachineconfig.openshift.io/hold"),
             (Act::Abandon("win-1"), "abandon win-1", "windowsmachineconfig.openshift.io/abandon=true"),
             (
                 Act::TrustHostKey("win-1", "SHA256:a"),

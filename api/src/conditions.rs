@@ -148,12 +148,12 @@ pub mod reason {
         /// A change would lose settings that nodes have from WMCO. The condition `UpdateWithheld` of each instance names them.
         SETTINGS_WOULD_BE_LOST = "SettingsWouldBeLost" on "pool: `Updated=False`, `Updating=False`, `Ready=Unknown`, `Reconciling=True`; instance: `UpdateWithheld=True`"; "[Add them to the pool, or accept the loss](../guide/from-wmco.md#what-a-node-has-and-what-it-would-lose).";
         /// Nodes that a person has cordoned use up `rollout.maxUnavailable`. The message names them.
-        BLOCKED_BY_CORDON = "BlockedByCordon" on "pool: `Updated=False`, `Updating=False`, `Ready=Unknown`, `Reconciling=True`"; "Uncordon them, or hold each of them: `kubectl windows-node-pools hold HOST`, or the annotation `windowsmachineconfig.openshift.io/hold=true` of its Node.";
+        BLOCKED_BY_CORDON = "BlockedByCordon" on "pool: `Updated=False`, `Updating=False`, `Ready=Unknown`, `Reconciling=True`"; "Uncordon them, or hold each of them: `kubectl windows-node-pools pause --host HOST`, or the annotation `windowsmachineconfig.openshift.io/hold=true` of its Node.";
         /// No node gets its turn to be changed: nodes that do not work use up `rollout.maxUnavailable`, or other pools the limit over all pools
         /// (`--max-disruptions`). The message names them.
         DISRUPTIONS_USED_UP = "DisruptionsUsedUp" on "pool: `Updated=False`, `Updating=False`, `Ready=Unknown`, `Reconciling=True`"; "Repair the nodes that are named, or hold them so that they do not count; or see what keeps the other pools.";
         /// The only nodes that do not follow the desired version are those that a person holds with the annotation `hold`. The message names them.
-        ON_HOLD = "OnHold" on "pool: `Updated=False`, `Updating=False`, `Ready=True`"; "End the hold of each: `kubectl windows-node-pools release HOST`, or remove the annotation `windowsmachineconfig.openshift.io/hold`.";
+        ON_HOLD = "OnHold" on "pool: `Updated=False`, `Updating=False`, `Ready=True`"; "End the hold of each: `kubectl windows-node-pools resume --host HOST`, or remove the annotation `windowsmachineconfig.openshift.io/hold`.";
         /// Nodes are in maintenance, and nothing is to be done with the others. The message names them.
         IN_MAINTENANCE = "InMaintenance" on "pool: `Ready=True`"; "[Hand them back](../guide/maintenance.md#hand-the-node-back) when they are patched.";
         /// A change waits between two steps.

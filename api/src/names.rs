@@ -44,7 +44,7 @@ pub const KEPT_FACTS: &str = "windows-node-pools-facts";
 pub const METRICS_TLS_SECRET: &str = "windows-node-pools-metrics-tls";
 /// Value in a pool's `takeOverFrom` that stands for hosts whose record names no cluster.
 pub const UNKNOWN_CLUSTER: &str = "unknown";
-/// Label of all that the command `acceptance` makes, and of its Node, with the name of the run; annotation of the same objects with the
+/// Label of all that the program `acceptance` makes, and of its Node, with the name of the run; annotation of the same objects with the
 /// address of the host; and key of the taint of its Node.
 pub const ACCEPTANCE: &str = "windows-node-pools-acceptance";
 /// Name under which events are reported, and the operator's user agent.
@@ -170,17 +170,6 @@ pub const MANAGER_INSTANCE: &str = "windows-node-pools-instance";
 
 /// Field manager of the commands by which people change objects. Flux takes back what managers have written whose names begin with `kubectl`.
 pub const MANAGER_COMMAND: &str = "windows-node-pools-command";
-
-/// Annotation in which `kubectl apply` and tools like it keep what they last applied. Defined by Kubernetes.
-pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
-
-/// Marks of tools that keep objects as Git has them.
-pub mod of_gitops {
-    /// Annotation of what Argo CD applies.
-    pub const ARGO_CD_TRACKING_ID: &str = "argocd.argoproj.io/tracking-id";
-    /// Labels of what Flux applies.
-    pub const FLUX_LABELS: &[&str] = &["kustomize.toolkit.fluxcd.io/name", "helm.toolkit.fluxcd.io/name"];
-}
 
 /// User names of certificates.
 pub mod user {

@@ -15,7 +15,8 @@ use crate::args::Cluster;
 const NO_PROXY: &str = "http://none.invalid";
 
 /// A cluster that was chosen.
-pub(crate) struct Chosen {
+pub struct Chosen {
+    /// For a client.
     pub config: Config,
     /// For a person who has to recognise it.
     pub title: String,
@@ -25,7 +26,7 @@ pub(crate) struct Chosen {
 ///
 /// # Errors
 /// Fails when there is neither a kubeconfig nor a service account, the kubeconfig cannot be read or used, or it has no such context.
-pub(crate) async fn choose(cluster: &Cluster) -> anyhow::Result<Chosen> {
+pub async fn choose(cluster: &Cluster) -> anyhow::Result<Chosen> {
     let context = cluster.context.as_deref();
     if let Some(file) = &cluster.kubeconfig {
         let kubeconfig = Kubeconfig::read_from(file).map_err(|error| unusable(&error))?;

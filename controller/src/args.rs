@@ -14,7 +14,7 @@ use crate::payload_command::Copy;
 mod act;
 mod platform;
 
-pub use act::{Act, Approve};
+pub use act::{Act, Answer, PoolOrHost};
 pub use platform::PlatformArg;
 
 /// Operator that turns Windows hosts into nodes.
@@ -83,12 +83,6 @@ pub enum Command {
         #[command(flatten)]
         installation: Box<CheckInstallation>,
     },
-    /// Run the whole life of a node on a real Windows host, from the join to the removal, and report what works. Restarts the host. You must be
-    /// allowed to write WindowsNodePools, Secrets, Nodes and pods.
-    #[command(
-        after_help = "Exit status:\n  0  every row passed or is skipped\n  1  an error, a row that failed, or something that is left"
-    )]
-    Acceptance(Box<Acceptance>),
     /// Show pools and their hosts as a tree, the worst first.
     #[command(
         after_help = "Exit status:\n  0  every pool is Ready\n  1  an error, no operator that works, or a pool that is Degraded or not Ready\n  2  work is in progress"
@@ -469,38 +463,6 @@ pub struct CheckHost {
     pub output: Output,
 }
 
-/// Arguments of `acceptance`.
-#[derive(Parser, Clone, Debug)]
-pub struct Acceptance {
-    /// IP address or DNS name of the host, which is in no pool yet.
-    #[arg(long, value_name = "ADDRESS")]
-    pub host: String,
-    /// How to log in.
-    #[command(flatten)]
-    pub login: Login,
-    /// Namespace of the operator.
-    #[arg(long, env = "WATCH_NAMESPACE", default_value = api::names::DEFAULT_NAMESPACE)]
-    pub namespace: String,
-    /// Windows image with `cmd.exe` and `curl.exe` that matches the host's Windows. No pod runs if not set.
-    #[arg(long)]
-    pub image: Option<String>,
-    /// Domain of the cluster's DNS.
-    #[arg(long, env = "WINDOWS_NODE_POOLS_CLUSTER_DOMAIN", default_value = "cluster.local")]
-    pub cluster_domain: String,
-    /// Time that each row and the removal may take.
-    #[arg(long, value_parser = duration, default_value = "45m")]
-    pub timeout: Duration,
-    /// Ask no question.
-    #[arg(long)]
-    pub yes: bool,
-    /// Output format.
-    #[arg(short, long, value_enum, default_value_t = Output::Table)]
-    pub output: Output,
-    /// File for the result as JSON, to attach to an issue.
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-}
-
 /// Arguments of `status`.
 #[derive(Parser, Clone, Debug)]
 pub struct Status {
@@ -619,7 +581,10 @@ pub enum NetworkArg {
 }
 
 /// Parses a duration such as `90s`, `10m`, `6h` or a plain number of seconds.
-fn duration(text: &str) -> Result<Duration, String> {
+///
+/// # Errors
+/// When it is none, or longer than a year.
+pub fn duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
     let number: u64 = number.parse().map_err(|_| format!("{text:?} is not a duration such as 90s, 10m or 6h"))?;
     let seconds = match unit {

@@ -8,9 +8,8 @@
 //! * [`wmco`], [`wmco_sources`], [`wmco_versions`]: what only a cluster of the Windows Machine Config Operator has.
 //! * [`run()`](run::run): the process: Lease, caches, controllers.
 
-pub mod acceptance;
 pub mod act_command;
-mod api_server;
+pub mod api_server;
 pub mod args;
 mod certificate_approval;
 pub mod check_command;
@@ -43,7 +42,7 @@ pub mod metrics;
 mod operator_condition;
 mod operator_namespace;
 mod other_installation;
-mod output;
+pub mod output;
 pub mod payload_command;
 mod places;
 pub mod plan_command;
@@ -56,7 +55,7 @@ pub mod run;
 mod scrape;
 mod secrets;
 mod sight;
-mod ssh_target;
+pub mod ssh_target;
 pub mod status_command;
 mod supervision;
 mod telemetry;

@@ -47,7 +47,6 @@ async fn main() -> ExitCode {
         Command::Check { what: Some(Check::Takeover(args)), .. } => {
             Box::pin(controller::check_command::takeover(*args, cluster)).await
         }
-        Command::Acceptance(args) => Box::pin(controller::acceptance::run(*args, cluster)).await,
         Command::Lint(args) => controller::lint_command::run(&args),
         Command::Status(args) => controller::status_command::run(args, cluster).await,
         Command::Act(args) => Box::pin(controller::act_command::run(args, cluster)).await,

@@ -1,12 +1,17 @@
-//! Answers of commands, on standard output.
+//! Answers of commands, on standard output, and questions.
 
-use std::io::{self, Write as _};
+use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
+
+use anyhow::ensure;
 
 /// Space between columns.
 const GAP: usize = 3;
 
 /// Prints a text. Who reads only the first lines, as `head` does, has what it wants.
-pub(crate) fn print(text: &str) -> io::Result<()> {
+///
+/// # Errors
+/// When standard output cannot be written.
+pub fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -15,7 +20,7 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
 }
 
 /// Rows with columns as wide as their widest cell. Nothing follows the last.
-pub(crate) fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
+pub fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
     let width = |column: usize| rows.iter().map(|r| r[column].chars().count()).max().unwrap_or_default() + GAP;
     let widths: [usize; N] = std::array::from_fn(width);
     let line = |row: &[String; N]| {
@@ -23,4 +28,22 @@ pub(crate) fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
         format!("{}\n", cells.collect::<String>().trim_end())
     };
     rows.iter().map(line).collect()
+}
+
+/// Says what will happen, and asks a person on the terminal whether it may, unless `yes` says so already.
+///
+/// # Errors
+/// When standard input is no terminal, or the answer is not yes.
+pub fn ask(yes: bool, danger: &str) -> anyhow::Result<()> {
+    eprintln!("{danger}");
+    if yes {
+        return Ok(());
+    }
+    ensure!(io::stdin().is_terminal(), "standard input is no terminal on which to confirm this: confirm with --yes");
+    eprint!("Continue? [y/N] ");
+    io::stderr().flush()?;
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer)?;
+    ensure!(matches!(answer.trim(), "y" | "Y" | "yes"), "not confirmed; nothing was changed");
+    Ok(())
 }

@@ -226,8 +226,8 @@ mod tests {
             (words.join(" "), found.names)
         };
         for (line, words, names) in [
-            ("re", "resume release retry :4", None),
-            ("r", "retry resume release :4", None),
+            ("re", "resume retry :4", None),
+            ("r", "retry resume :4", None),
             ("status ", ":4", Some(Names::Pools)),
             ("status a ", ":4", Some(Names::Pools)),
             ("pause ", ":4", Some(Names::Pools)),

@@ -11,7 +11,7 @@ use crate::args::Login;
 ///
 /// # Errors
 /// Fails when the key cannot be read, or the host key is none.
-pub(crate) fn new(address: &str, login: &Login, limit: Duration) -> anyhow::Result<Target> {
+pub fn new(address: &str, login: &Login, limit: Duration) -> anyhow::Result<Target> {
     let Login { identity, port, user, host_key } = login;
     let pem = std::fs::read(identity).with_context(|| format!("cannot read {}", identity.display()))?;
     let key = Identity::from_pem(&identity.display().to_string(), &pem)?;

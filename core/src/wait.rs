@@ -264,7 +264,7 @@ mod tests {
                 Cause::Pause,
                 "its pool is paused until 2027-01-01T08:00:00Z (rollout.pausedUntil)",
             ),
-            (Idle { pause, held: true, ..join }, Cause::Hold, "kubectl windows-node-pools release win-1"),
+            (Idle { pause, held: true, ..join }, Cause::Hold, "kubectl windows-node-pools resume --host win-1"),
             (Idle { pause, lacks_policies: true, ..join }, Cause::Policies, "PoliciesInForce"),
             (Idle { is_plan: false, ..in_plan }, Cause::OtherOperator, "no other operator works"),
             (in_plan, Cause::Plan, "mode Plan"),

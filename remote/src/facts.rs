@@ -57,7 +57,7 @@ pub fn parse_facts(machine: &Machine, named: &str, peer: IpAddr, now: Timestamp)
 }
 
 /// The language that a host reports, if it looks like the tag of one, for example `de-DE`.
-pub fn language(reported: &str) -> Option<String> {
+fn language(reported: &str) -> Option<String> {
     let is_tag = (2..=35).contains(&reported.len()) && reported.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
     is_tag.then(|| reported.to_owned())
 }

@@ -1,32 +1,36 @@
-//! Commands that change what people may change: `retry`, `approve`, `pause`, `resume`, `hold`, `release`, `abandon`, `trust-host-key`. Each
-//! writes the annotation or field that the guide names, by a patch that fails if another client has changed the object since it was read.
+//! Commands that change what people may change. Each writes the annotation or field that the guide names, by a patch that fails if another client
+//! has changed the object since it was read.
 
-use std::{
-    io::{BufRead as _, IsTerminal as _, Write as _},
-    process::ExitCode,
+use std::{fmt::Debug, process::ExitCode};
+
+use anyhow::{Context as _, bail};
+use api::{
+    WindowsInstance, WindowsNodePool,
+    names::{MANAGER_COMMAND, key},
 };
-
-use anyhow::{Context as _, ensure};
-use api::{WindowsInstance, WindowsNodePool};
-use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::Node;
-use kube::{Api, Client, ResourceExt, api::ListParams};
-
-use self::{
-    apply::{Agree, Outcome, act},
-    decision::{Decided, Refusal},
+use kube::{
+    Api, Client, Resource, ResourceExt,
+    api::{ListParams, Patch, PatchParams},
 };
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::json;
+
+use self::decide::Decided;
 use crate::{
     api_server::{self, Chosen},
-    args::{self, Act, Approve, Output},
+    args::{self, Act, Output, PoolOrHost},
     errors::plain,
+    output,
 };
 
-mod apply;
-mod decision;
-mod host;
-mod keeper;
-mod pool;
+mod decide;
+
+/// Attempts on an object that other clients change at the same time, as the operator does with each step.
+const ATTEMPTS: usize = 10;
+
+/// Asks a person whether this may happen. An error ends the command.
+type Ask<'a> = &'a (dyn Fn(&str) -> anyhow::Result<()> + Sync);
 
 /// Changes what is asked for, and prints what was changed.
 ///
@@ -36,17 +40,18 @@ pub async fn run(args: Act, cluster: &args::Cluster) -> anyhow::Result<ExitCode>
     let Chosen { config, title } = api_server::choose(cluster).await?;
     let config = api_server::bounded(config, cluster.request_timeout).await?;
     let client = Client::try_from(config).context("cannot make a client for the API server")?;
-    let ask = |danger: &str| ask(&question(&title, danger));
-    let (outcomes, output) = perform(&client, args, &ask).await?;
-    match output {
-        Output::Json => crate::output::print(&(serde_json::to_string_pretty(&outcomes)? + "\n"))?,
+    // Who has several clusters may have another one in mind.
+    let ask = |question: &str| output::ask(args.is_confirmed(), &format!("In the {title}:\n{question}"));
+    let outcomes = Box::pin(perform(&client, &args, &ask)).await?;
+    match args.output() {
+        Output::Json => output::print(&(serde_json::to_string_pretty(&outcomes)? + "\n"))?,
         Output::Table => {
             for outcome in &outcomes {
-                outcome.warnings.iter().for_each(|warning| eprintln!("Warning: {warning}"));
+                outcome.warning.iter().for_each(|warning| eprintln!("Warning: {warning}"));
                 if outcome.is_refused() {
                     eprintln!("Refused: {}", outcome.message);
                 } else {
-                    crate::output::print(&format!("{}\n", outcome.message))?;
+                    output::print(&format!("{}\n", outcome.message))?;
                 }
             }
         }
@@ -55,80 +60,156 @@ pub async fn run(args: Act, cluster: &args::Cluster) -> anyhow::Result<ExitCode>
     Ok(if is_refused { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// What a person confirms. Who has several clusters may have another one in mind.
-fn question(cluster: &str, danger: &str) -> String {
-    format!("In the {cluster}:\n{danger}")
+/// What is decided about an object, which is given as it is now.
+type Decide<'a, K> = Box<dyn Fn(&K) -> Decided + Send + Sync + 'a>;
+
+/// An object by its name, and what is decided about it.
+enum Step<'a> {
+    Pool(&'a str, Decide<'a, WindowsNodePool>),
+    Host(&'a str, Decide<'a, WindowsInstance>),
+    Node(&'a str, Decide<'a, Node>),
 }
 
-/// Asks a person on the terminal.
-fn ask(question: &str) -> anyhow::Result<()> {
-    eprintln!("{question}");
-    ensure!(
-        std::io::stdin().is_terminal(),
-        "standard input is no terminal on which to confirm this: confirm with --yes"
-    );
-    eprint!("Continue? [y/N] ");
-    std::io::stderr().flush()?;
-    let mut answer = String::new();
-    std::io::stdin().lock().read_line(&mut answer)?;
-    ensure!(matches!(answer.trim(), "y" | "Y" | "yes"), "not confirmed; nothing was changed");
-    Ok(())
+/// What decisions need beside their object.
+#[derive(Default)]
+struct Seen {
+    /// Names of the instances of the pool.
+    members: Vec<String>,
+    /// The pool of the host.
+    pool: Option<WindowsNodePool>,
+    /// Whether the Node has an annotation of its own, which goes before that of the instance.
+    has_own_hold: bool,
 }
 
-/// In a box: it holds whole pools.
-fn perform<'a>(client: &'a Client, args: Act, ask: Agree<'a>) -> BoxFuture<'a, anyhow::Result<(Vec<Outcome>, Output)>> {
-    Box::pin(perform_act(client, args, ask))
-}
-
-async fn perform_act(client: &Client, args: Act, ask: Agree<'_>) -> anyhow::Result<(Vec<Outcome>, Output)> {
-    let pools: Api<WindowsNodePool> = Api::all(client.clone());
-    let instances: Api<WindowsInstance> = Api::all(client.clone());
-    let agreed: Agree<'_> = &|_: &str| Ok(());
-    Ok(match args {
-        Act::Retry { hosts, output } => {
-            let mut outcomes = Vec::new();
-            for name in hosts {
-                outcomes.push(act(&instances, &name, ask, host::retry).await?);
-            }
-            (outcomes, output)
-        }
-        Act::Approve(Approve { pool, version, removals, yes, output }) => {
-            let ask = if yes { agreed } else { ask };
-            let members = members(&instances, &pool).await?;
+/// The table of commands: each decides about these objects, in this order. One of which a later half fails still holds.
+fn steps<'a>(args: &'a Act, seen: &'a Seen) -> Vec<Step<'a>> {
+    let of_node = |host: &'a str| seen.has_own_hold.then(|| Step::Node(host, Box::new(decide::release_node)));
+    let now = jiff::Timestamp::now;
+    match args {
+        Act::Retry { hosts, .. } => hosts.iter().map(|host| Step::Host(host, Box::new(decide::retry))).collect(),
+        Act::Approve { pool, version, removals, .. } => {
             let removals = removals.map(usize::from);
-            let decide = |object: &WindowsNodePool| pool::approve(object, &members, version.as_deref(), removals);
-            (vec![act(&pools, &pool, ask, decide).await?], output)
+            let decide = move |object: &_| decide::approve(object, &seen.members, version.as_deref(), removals);
+            vec![Step::Pool(pool, Box::new(decide))]
         }
-        Act::Pause { pool, until, output } => {
-            let decide = |object: &WindowsNodePool| pool::pause(object, until, jiff::Timestamp::now());
-            (vec![act(&pools, &pool, ask, decide).await?], output)
+        Act::Pause { what: PoolOrHost { host: Some(host), .. }, .. } => {
+            [Step::Host(host, Box::new(decide::hold))].into_iter().chain(of_node(host)).collect()
         }
-        Act::Resume { pool, output } => {
-            let decide = |object: &WindowsNodePool| Ok(pool::resume(object, jiff::Timestamp::now()));
-            (vec![act(&pools, &pool, ask, decide).await?], output)
+        Act::Resume { what: PoolOrHost { host: Some(host), .. }, .. } => {
+            of_node(host).into_iter().chain([Step::Host(host, Box::new(decide::release))]).collect()
         }
-        Act::Hold { host, output } => (hold(client, &instances, &host, ask).await?, output),
-        Act::Release { host, output } => (release(client, &instances, &host, ask).await?, output),
-        Act::Abandon { host, yes, output } => {
-            let ask = if yes { agreed } else { ask };
-            let instance = get(&instances, &host).await?;
-            let pool = match &instance {
-                Some(instance) => get(&pools, &instance.spec.pool_ref.name).await?,
-                None => None,
-            };
-            let decide = |object: &WindowsInstance| host::abandon(object, pool.as_ref());
-            (vec![act(&instances, &host, ask, decide).await?], output)
+        Act::Pause { what: PoolOrHost { pool, .. }, until, .. } => pool
+            .iter()
+            .map(|pool| Step::Pool(pool, Box::new(move |object| decide::pause(object, *until, now()))))
+            .collect(),
+        Act::Resume { what: PoolOrHost { pool, .. }, .. } => {
+            pool.iter().map(|pool| Step::Pool(pool, Box::new(move |object| decide::resume(object, now())))).collect()
         }
-        Act::TrustHostKey { host, fingerprint, output } => {
-            let decide = |object: &WindowsInstance| host::trust(object, &fingerprint);
-            (vec![act(&instances, &host, ask, decide).await?], output)
+        Act::Abandon { host, .. } => {
+            vec![Step::Host(host, Box::new(|object| decide::abandon(object, seen.pool.as_ref())))]
         }
-    })
+        Act::TrustHostKey { host, fingerprint, .. } => {
+            vec![Step::Host(host, Box::new(move |object| decide::trust(object, fingerprint)))]
+        }
+    }
+}
+
+async fn perform(client: &Client, args: &Act, ask: Ask<'_>) -> anyhow::Result<Vec<Outcome>> {
+    let (pools, instances, nodes) = (Api::all(client.clone()), Api::all(client.clone()), Api::all(client.clone()));
+    let mut seen = Seen::default();
+    match args {
+        Act::Approve { pool, .. } => seen.members = members(&instances, pool).await?,
+        Act::Abandon { host, .. } => {
+            if let Some(instance) = get(&instances, host).await? {
+                seen.pool = get(&pools, &instance.spec.pool_ref.name).await?;
+            }
+        }
+        Act::Pause { what: PoolOrHost { host: Some(host), .. }, .. }
+        | Act::Resume { what: PoolOrHost { host: Some(host), .. }, .. } => {
+            let node: Option<Node> = get(&nodes, host).await?;
+            seen.has_own_hold = node.is_some_and(|node| node.annotations().contains_key(key::HOLD));
+        }
+        _ => {}
+    }
+    let mut outcomes = Vec::new();
+    for step in steps(args, &seen) {
+        outcomes.push(match step {
+            Step::Pool(name, decide) => act(&pools, name, ask, &decide).await?,
+            Step::Host(name, decide) => act(&instances, name, ask, &decide).await?,
+            Step::Node(name, decide) => act(&nodes, name, ask, &decide).await?,
+        });
+    }
+    Ok(outcomes)
+}
+
+/// What became of an object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Outcome {
+    kind: String,
+    name: String,
+    result: Done,
+    /// What was and what is, or why not.
+    message: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    warning: Option<String>,
+}
+
+/// In a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+enum Done {
+    Changed,
+    Unchanged,
+    Refused,
+}
+
+impl Outcome {
+    fn is_refused(&self) -> bool {
+        self.result == Done::Refused
+    }
+}
+
+/// Decides about the object and changes it. What others change meanwhile is read again, and decided about again.
+async fn act<K>(api: &Api<K>, name: &str, ask: Ask<'_>, decide: &Decide<'_, K>) -> anyhow::Result<Outcome>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+{
+    let kind = K::kind(&()).into_owned();
+    let outcome = |result, message: &str, warning| {
+        let message = format!("{kind} {name}: {message}");
+        Outcome { kind: kind.clone(), name: name.to_owned(), result, message, warning }
+    };
+    let mut asked = None;
+    for _ in 0..ATTEMPTS {
+        let Some(object) = get(api, name).await? else {
+            let message = format!("it does not exist; see: kubectl get {}", K::plural(&()));
+            return Ok(outcome(Done::Refused, &message, None));
+        };
+        let change = match decide(&object) {
+            Ok(change) => change,
+            Err(why) => return Ok(outcome(Done::Refused, &why, None)),
+        };
+        let Some(mut patch) = change.patch else {
+            return Ok(outcome(Done::Unchanged, &change.message, change.warning));
+        };
+        if let Some(question) = change.question.filter(|question| asked.as_ref() != Some(question)) {
+            ask(&format!("{kind} {name}: {question}"))?;
+            asked = Some(question);
+        }
+        // With it, the API server refuses the patch if the object is another one by now.
+        patch["metadata"]["resourceVersion"] = json!(object.resource_version());
+        let parameters = PatchParams { field_manager: Some(MANAGER_COMMAND.into()), ..PatchParams::default() };
+        match api.patch(name, &parameters, &Patch::Merge(&patch)).await {
+            Ok(_) => return Ok(outcome(Done::Changed, &change.message, change.warning)),
+            Err(kube::Error::Api(status)) if status.is_conflict() => {}
+            Err(error) => bail!("failed to change the {kind} {name}: {}", plain(&error)),
+        }
+    }
+    bail!("{kind} {name} is changed by other clients all the time; nothing was changed: run the command again")
 }
 
 async fn get<K>(api: &Api<K>, name: &str) -> anyhow::Result<Option<K>>
 where
-    K: kube::Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
 {
     let kind = K::kind(&());
     api.get_opt(name).await.map_err(|error| anyhow::anyhow!("failed to get the {kind} {name}: {}", plain(&error)))
@@ -140,60 +221,6 @@ async fn members(instances: &Api<WindowsInstance>, pool: &str) -> anyhow::Result
     let listed = instances.list(&of_pool).await;
     let listed = listed.map_err(|error| anyhow::anyhow!("failed to list the WindowsInstances: {}", plain(&error)))?;
     Ok(listed.items.iter().filter(|i| i.spec.pool_ref.name == pool).map(ResourceExt::name_any).collect())
-}
-
-/// The Node of an instance. Another one of its name is none of ours.
-async fn own_node(client: &Client, instance: &WindowsInstance) -> anyhow::Result<Option<Node>> {
-    let uid = instance.status.as_ref().and_then(|s| s.node_ref.as_ref()).map(|node| &node.uid);
-    let node = get(&Api::<Node>::all(client.clone()), &instance.name_any()).await?;
-    Ok(node.filter(|node| uid.is_some() && node.metadata.uid.as_ref() == uid))
-}
-
-/// Both objects of the host: the annotation of the Node goes before that of the instance, and is one that the host's own kubelet can write, so
-/// that it silences no alert about the identity of the host. The instance first: a hold of which the second half fails holds already.
-async fn hold(
-    client: &Client,
-    instances: &Api<WindowsInstance>,
-    name: &str,
-    ask: Agree<'_>,
-) -> anyhow::Result<Vec<Outcome>> {
-    let node = match get(instances, name).await? {
-        Some(instance) => own_node(client, &instance).await?,
-        None => None,
-    };
-    let mut outcomes = vec![act(instances, name, ask, |instance| Ok(host::hold(instance.annotations()))).await?];
-    if node.is_some() {
-        let nodes: Api<Node> = Api::all(client.clone());
-        outcomes.push(act(&nodes, name, ask, |node: &Node| Ok(host::hold(node.annotations()))).await?);
-    }
-    Ok(outcomes)
-}
-
-/// The annotation may be on both, or on one that a person annotated. The instance last: a release of which the second half fails still holds.
-async fn release(
-    client: &Client,
-    instances: &Api<WindowsInstance>,
-    name: &str,
-    ask: Agree<'_>,
-) -> anyhow::Result<Vec<Outcome>> {
-    let Some(instance) = get(instances, name).await? else {
-        return Ok(vec![
-            act(instances, name, ask, |_| -> Decided {
-                Err(Refusal::new("it has just appeared: run the command again"))
-            })
-            .await?,
-        ]);
-    };
-    let node = own_node(client, &instance).await?;
-    let mut outcomes = Vec::new();
-    if node.as_ref().is_some_and(|node| host::has_hold(node.annotations())) {
-        let nodes: Api<Node> = Api::all(client.clone());
-        outcomes.push(act(&nodes, name, ask, |node: &Node| Ok(host::release(node.annotations()))).await?);
-    }
-    if host::has_hold(instance.annotations()) || outcomes.is_empty() {
-        outcomes.push(act(instances, name, ask, |instance| Ok(host::release(instance.annotations()))).await?);
-    }
-    Ok(outcomes)
 }
 
 #[cfg(test)]

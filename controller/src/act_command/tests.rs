@@ -43,22 +43,28 @@ fn annotation(api: &FakeApi, plural: &str, name: &str, key: &str) -> Value {
     api.objects(|objects| objects.get(plural, name).unwrap()["metadata"]["annotations"][key].clone())
 }
 
-fn approve(yes: bool) -> Act {
-    Act::Approve(Approve { pool: "factory".into(), version: None, removals: None, yes, output: Output::Table })
+/// A command line.
+fn args(line: &str) -> Act {
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(subcommand)]
+        act: Act,
+    }
+    <Line as clap::Parser>::try_parse_from(format!("x {line}").split(' ')).unwrap().act
 }
 
-async fn done(api: &FakeApi, args: Act) -> Vec<Outcome> {
-    perform(&api.client(), args, &|danger: &str| panic!("it asked: {danger}")).await.unwrap().0
+async fn done(api: &FakeApi, line: &str) -> Vec<Outcome> {
+    perform(&api.client(), &args(line), &|_: &str| Ok(())).await.unwrap()
 }
 
 #[tokio::test]
 async fn what_others_change_meanwhile_stays() {
     let api = world();
     api.at_write(0, AtWrite::Overtake);
-    let outcomes = done(&api, Act::Pause { pool: "factory".into(), until: None, output: Output::Table }).await;
+    let outcomes = done(&api, "pause factory").await;
     assert_eq!(
         outcomes[0].message,
-        "WindowsNodePool factory: it was not paused; now it is paused, until: windows-node-pools resume. Nothing new begins; what has begun is finished"
+        "WindowsNodePool factory: it was not paused; now it is paused, until: kubectl windows-node-pools resume. Nothing new begins; what has begun is finished"
     );
     let patches = api.calls("PATCH", POOL);
     assert_eq!(patches.len(), 2, "the first was overtaken: {patches:?}");
@@ -78,7 +84,7 @@ async fn what_cannot_be_undone_is_confirmed_once() {
         asked.lock().push(danger.to_owned());
         anyhow::bail!("no")
     };
-    perform(&api.client(), approve(false), &no).await.unwrap_err();
+    perform(&api.client(), &args("approve factory"), &no).await.unwrap_err();
     assert!(asked.lock()[0].starts_with("WindowsNodePool factory: 2 hosts will be drained"), "{asked:?}");
     assert!(api.calls("PATCH", POOL).is_empty());
 
@@ -88,60 +94,60 @@ async fn what_cannot_be_undone_is_confirmed_once() {
         asked.lock().push(danger.to_owned());
         Ok(())
     };
-    let (outcomes, _) = perform(&api.client(), approve(false), &yes).await.unwrap();
+    let outcomes = perform(&api.client(), &args("approve factory"), &yes).await.unwrap();
     assert!(!outcomes[0].is_refused() && asked.lock().len() == 2, "{outcomes:?} {asked:?}");
     assert_eq!(annotation(&api, "windowsnodepools", "factory", key::APPROVE_REMOVAL), "2");
-    let outcomes = done(&api, approve(true)).await;
+    let outcomes = done(&api, "approve factory --yes").await;
     assert!(outcomes[0].message.ends_with("is approved already"), "{outcomes:?}");
 }
 
 #[tokio::test]
-async fn a_hold_is_on_the_instance_and_on_the_node_of_the_host() {
+async fn the_hold_of_a_host_is_that_of_its_instance() {
     let api = world();
-    // The Node of the second is another host's.
-    for (host, on_node) in [("win-1", json!("true")), ("win-2", Value::Null)] {
-        done(&api, Act::Hold { host: host.into(), output: Output::Table }).await;
-        assert_eq!(annotation(&api, "windowsinstances", host, key::HOLD), "true", "{host}");
-        assert_eq!(annotation(&api, "nodes", host, key::HOLD), on_node, "{host}");
-    }
-    let again = done(&api, Act::Hold { host: "win-1".into(), output: Output::Table }).await;
-    assert!(again.iter().all(|outcome| outcome.message.ends_with("it is on hold already")), "{again:?}");
-    let outcomes = done(&api, Act::Release { host: "win-1".into(), output: Output::Table }).await;
-    assert_eq!(outcomes.iter().map(|o| o.kind.as_str()).collect::<Vec<_>>(), ["Node", "WindowsInstance"]);
-    for plural in ["nodes", "windowsinstances"] {
-        assert_eq!(annotation(&api, plural, "win-1", key::HOLD), Value::Null);
+    let of = |plural: &str| annotation(&api, plural, "win-1", key::HOLD);
+    for (on_node, kinds) in [(Value::Null, vec!["WindowsInstance"]), (json!("false"), vec!["WindowsInstance", "Node"])]
+    {
+        api.objects(|objects| {
+            let node = json!({"apiVersion": "v1", "kind": "Node",
+                "metadata": {"name": "win-1", "annotations": {key::HOLD: on_node}}});
+            objects.put("nodes", if on_node.is_null() { json!({"metadata": {"name": "win-1"}}) } else { node });
+        });
+        let outcomes = done(&api, "pause --host win-1").await;
+        assert_eq!(outcomes.iter().map(|o| o.kind.as_str()).collect::<Vec<_>>(), kinds);
+        assert_eq!((of("windowsinstances"), of("nodes")), (json!("true"), Value::Null));
+        let again = done(&api, "pause --host win-1").await;
+        assert!(again.iter().all(|outcome| outcome.message.ends_with("it is paused already")), "{again:?}");
+        done(&api, "resume --host win-1").await;
+        assert_eq!((of("windowsinstances"), of("nodes")), (Value::Null, Value::Null));
     }
 }
 
 #[tokio::test]
 async fn what_does_not_exist_is_refused() {
     let api = world();
-    let (host, output) = (|| "win-9".to_owned(), Output::Table);
-    for args in [
-        Act::Retry { hosts: vec![host()], output },
-        Act::Hold { host: host(), output },
-        Act::Release { host: host(), output },
-        Act::Abandon { host: host(), yes: true, output },
-    ] {
-        let outcomes = done(&api, args).await;
+    for line in ["retry win-9", "pause --host win-9", "resume --host win-9", "abandon win-9 --yes"] {
+        let outcomes = done(&api, line).await;
         let expected = "WindowsInstance win-9: it does not exist; see: kubectl get windowsinstances";
         assert!(outcomes[0].is_refused() && outcomes[0].message == expected, "{outcomes:?}");
     }
-    let outcomes = done(&api, Act::Abandon { host: "win-1".into(), yes: true, output }).await;
-    assert!(
-        outcomes[0].is_refused() && outcomes[0].message.contains("it is a host of the pool factory"),
-        "{outcomes:?}"
-    );
+    let outcomes = done(&api, "abandon win-1 --yes").await;
+    let message = &outcomes[0].message;
+    assert!(outcomes[0].is_refused() && message.contains("it is a host of the pool factory"), "{message}");
 }
 
 #[test]
-fn a_person_confirms_what_happens_in_which_cluster() {
-    let text = question(
-        "cluster prod (context p) at https://prod.example:6443/",
-        "WindowsInstance win-1: the host is given up",
-    );
-    assert_eq!(
-        text,
-        "In the cluster prod (context p) at https://prod.example:6443/:\nWindowsInstance win-1: the host is given up"
-    );
+fn a_pause_is_of_a_pool_or_of_a_host() {
+    for (line, is_one) in [
+        ("pause a", true),
+        ("pause a --until 2027-01-15T02:00:00Z", true),
+        ("pause --host a", true),
+        ("pause", false),
+        ("resume", false),
+        ("pause a --host b", false),
+        ("pause --host a --until 2027-01-15T02:00:00Z", false),
+    ] {
+        let words = format!("x {line}");
+        let command = <Act as clap::Subcommand>::augment_subcommands(clap::Command::new("x"));
+        assert_eq!(command.try_get_matches_from(words.split(' ')).is_ok(), is_one, "{line}");
+    }
 }

@@ -17,57 +17,53 @@ pub enum Act {
         /// Names of hosts.
         #[arg(required = true, value_name = "HOST", value_parser = object_name)]
         hosts: Vec<String>,
-        /// Output format.
-        #[arg(short, long, value_enum, default_value_t = Output::Table)]
-        output: Output,
+        /// How the answer is printed.
+        #[command(flatten)]
+        answer: Answer,
     },
-    /// Approve what waits for a person: the version that a rollout leads to, or the removal of hosts.
+    /// Approve what waits for a person: the version that a rollout leads to, or the removal of hosts. Asks first.
     #[command(after_help = EXIT)]
-    Approve(Approve),
-    /// Begin no operation on any host of a pool. What has begun is finished.
+    Approve {
+        /// Name of the pool.
+        #[arg(value_parser = object_name)]
+        pool: String,
+        /// The version that waits. Refused if it is another one.
+        #[arg(long, conflicts_with = "removals")]
+        version: Option<String>,
+        /// Number of hosts whose removal waits. Refused if it is another one.
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+        removals: Option<u16>,
+        /// Ask no question.
+        #[arg(long)]
+        yes: bool,
+        /// How the answer is printed.
+        #[command(flatten)]
+        answer: Answer,
+    },
+    /// Begin no operation on any host of a pool, or on one host. What has begun is finished.
     #[command(after_help = EXIT)]
     Pause {
-        /// Name of the pool.
-        #[arg(value_parser = object_name)]
-        pool: String,
-        /// Time when the pause ends by itself, for example `2027-01-15T06:00:00Z`. Until `resume` if not set.
-        #[arg(long, value_name = "TIME")]
+        /// Pool or host.
+        #[command(flatten)]
+        what: PoolOrHost,
+        /// Time when the pause of a pool ends by itself, for example `2027-01-15T06:00:00Z`. Until `resume` if not set.
+        #[arg(long, value_name = "TIME", conflicts_with = "host")]
         until: Option<Time>,
-        /// Output format.
-        #[arg(short, long, value_enum, default_value_t = Output::Table)]
-        output: Output,
+        /// How the answer is printed.
+        #[command(flatten)]
+        answer: Answer,
     },
-    /// End the pause of a pool.
+    /// End the pause of a pool or of a host.
     #[command(after_help = EXIT)]
     Resume {
-        /// Name of the pool.
-        #[arg(value_parser = object_name)]
-        pool: String,
-        /// Output format.
-        #[arg(short, long, value_enum, default_value_t = Output::Table)]
-        output: Output,
+        /// Pool or host.
+        #[command(flatten)]
+        what: PoolOrHost,
+        /// How the answer is printed.
+        #[command(flatten)]
+        answer: Answer,
     },
-    /// Begin no operation on a host, and leave its node as it is.
-    #[command(after_help = EXIT)]
-    Hold {
-        /// Name of the host and of its Node.
-        #[arg(value_name = "HOST", value_parser = object_name)]
-        host: String,
-        /// Output format.
-        #[arg(short, long, value_enum, default_value_t = Output::Table)]
-        output: Output,
-    },
-    /// End the hold of a host.
-    #[command(after_help = EXIT)]
-    Release {
-        /// Name of the host and of its Node.
-        #[arg(value_name = "HOST", value_parser = object_name)]
-        host: String,
-        /// Output format.
-        #[arg(short, long, value_enum, default_value_t = Output::Table)]
-        output: Output,
-    },
-    /// Give up a host that is leaving and cannot be reached: its Node is deleted, and the host is not cleaned.
+    /// Give up a host that is leaving and cannot be reached: its Node is deleted, and the host is not cleaned. Asks first.
     #[command(after_help = EXIT)]
     Abandon {
         /// Name of the host.
@@ -76,11 +72,11 @@ pub enum Act {
         /// Ask no question.
         #[arg(long)]
         yes: bool,
-        /// Output format.
-        #[arg(short, long, value_enum, default_value_t = Output::Table)]
-        output: Output,
+        /// How the answer is printed.
+        #[command(flatten)]
+        answer: Answer,
     },
-    /// Trust the host key that a host showed in place of the one that was expected.
+    /// Trust the host key that a host showed in place of the one that was expected. Asks first.
     #[command(after_help = EXIT)]
     TrustHostKey {
         /// Name of the host.
@@ -89,30 +85,55 @@ pub enum Act {
         /// Fingerprint of the key, as `SHA256:...`, read on the console of the host.
         #[arg(value_parser = fingerprint)]
         fingerprint: String,
-        /// Output format.
-        #[arg(short, long, value_enum, default_value_t = Output::Table)]
-        output: Output,
+        /// Ask no question.
+        #[arg(long)]
+        yes: bool,
+        /// How the answer is printed.
+        #[command(flatten)]
+        answer: Answer,
     },
 }
 
-/// Arguments of `approve`.
-#[derive(clap::Args, Clone, Debug)]
-pub struct Approve {
-    /// Name of the pool.
-    #[arg(value_parser = object_name)]
-    pub pool: String,
-    /// The version that waits. Refused if it is another one.
-    #[arg(long, conflicts_with = "removals")]
-    pub version: Option<String>,
-    /// Number of hosts whose removal waits. Refused if it is another one.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    pub removals: Option<u16>,
-    /// Ask no question.
-    #[arg(long)]
-    pub yes: bool,
+impl Act {
+    /// Whether no question is asked.
+    pub fn is_confirmed(&self) -> bool {
+        match self {
+            Self::Approve { yes, .. } | Self::Abandon { yes, .. } | Self::TrustHostKey { yes, .. } => *yes,
+            Self::Retry { .. } | Self::Pause { .. } | Self::Resume { .. } => true,
+        }
+    }
+
+    /// Output format.
+    pub fn output(&self) -> Output {
+        match self {
+            Self::Retry { answer, .. }
+            | Self::Approve { answer, .. }
+            | Self::Pause { answer, .. }
+            | Self::Resume { answer, .. }
+            | Self::Abandon { answer, .. }
+            | Self::TrustHostKey { answer, .. } => answer.output,
+        }
+    }
+}
+
+/// How the answer is printed.
+#[derive(clap::Args, Clone, Copy, Debug)]
+pub struct Answer {
     /// Output format.
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     pub output: Output,
+}
+
+/// A pool, or one host.
+#[derive(clap::Args, Clone, Debug)]
+#[group(required = true, multiple = false)]
+pub struct PoolOrHost {
+    /// Name of the pool.
+    #[arg(value_parser = object_name)]
+    pub pool: Option<String>,
+    /// Name of a host, and of its Node, in place of a pool.
+    #[arg(long, value_name = "HOST", value_parser = object_name)]
+    pub host: Option<String>,
 }
 
 /// Name of an object of the cluster, which becomes a part of an URL.
@@ -123,11 +144,9 @@ fn object_name(text: &str) -> Result<String, String> {
     if is_name { Ok(name) } else { Err("it is not the name of an object".into()) }
 }
 
-/// Fingerprint of a host key in the form of OpenSSH.
 fn fingerprint(text: &str) -> Result<String, String> {
-    let is_base64 = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'+' | b'/');
-    let fits = text.strip_prefix("SHA256:").is_some_and(|hash| hash.len() == 43 && hash.bytes().all(is_base64));
-    if fits { Ok(text.to_owned()) } else { Err("it is not a fingerprint: SHA256: and 43 characters".into()) }
+    let is_whole = crate::host_key_policy::is_fingerprint(text);
+    if is_whole { Ok(text.to_owned()) } else { Err("it is not a whole fingerprint: SHA256: and 43 characters".into()) }
 }
 
 #[cfg(test)]

@@ -76,11 +76,6 @@ const fn takeover(id: &'static str, about: &'static str, more: &'static str) -> 
 /// All checks.
 pub const CHECKS: &[Check] = &[
     installation(
-        "namespace",
-        "Nothing: it names the namespace in which the operator is expected.",
-        "../guide/troubleshooting.md#check-the-installation",
-    ),
-    installation(
         "version",
         "The API server is of a version that the operator can work with and that is supported.",
         "versions.md",
@@ -154,15 +149,6 @@ pub const CHECKS: &[Check] = &[
         "support",
         "Microsoft's support of the host's Windows does not end in this year.",
         "platforms.md#versions-of-windows",
-    ),
-    host("name", "Nothing: the name of the host.", "../guide/hosts.md#name"),
-    host("features", "Nothing: whether the feature Containers is enabled.", "../guide/hosts.md#in-short"),
-    host("language", "Nothing: the language of Windows.", "../guide/hosts.md#in-short"),
-    host("domain", "Nothing: the domain of the host.", "../guide/gmsa.md#the-domain-of-a-host"),
-    host(
-        "plugins",
-        "Nothing: plugins for gMSA of other installers.",
-        "../guide/gmsa.md#a-plugin-for-hosts-in-no-domain",
     ),
     host("gmsa", "The host can use the accounts that were named. Only with --gmsa.", "../guide/gmsa.md"),
     takeover(

@@ -3,7 +3,7 @@
 use std::{process::ExitCode, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
-use api::host::{self, Feature, HostState, Machine, Verb, path};
+use api::host::{self, HostState, Verb, path};
 use jiff::Timestamp;
 use remote::{
     Operator, RemoteError, Session, Traffic, facts,
@@ -145,40 +145,7 @@ fn of_state(args: &CheckHost, state: &HostState) -> Vec<Row> {
     let faults = preflight::results(&asked, state).into_iter().map(fault);
     let warnings =
         preflight_warnings::results(&Asked { now: asked.now, ..Asked::default() }, state).into_iter().map(warning);
-    faults.chain(warnings).chain(facts_of(machine)).chain([plugins(state)]).chain(accounts(args, state)).collect()
-}
-
-/// What no host has to have, and people want to know.
-fn facts_of(machine: &Machine) -> [Row; 4] {
-    let features = match machine.containers_feature {
-        Feature::Enabled => "Containers is enabled",
-        Feature::Disabled => "Containers is not enabled: the operator enables it, and restarts the host for it",
-        Feature::Unknown => "Windows did not report whether Containers is enabled",
-    };
-    let language = machine.language.as_deref().and_then(facts::language);
-    let domain = service_accounts::domain(machine.domain.as_deref());
-    [
-        Row::passed("name", facts::short(&machine.hostname, 63)),
-        Row::passed("features", features.to_owned()),
-        Row::passed(
-            "language",
-            language.map_or_else(|| "not known; any is good".to_owned(), |l| format!("{l}; any is good")),
-        ),
-        Row::passed("domain", domain.unwrap_or_else(|| "none".to_owned())),
-    ]
-}
-
-/// Registrations that a pool with a plugin of the same class would be refused for. Which class a pool names is not known here.
-fn plugins(state: &HostState) -> Row {
-    let others = state.foreign_credential_plugins.iter().take(8);
-    let others: Vec<String> =
-        others.map(|(clsid, what)| format!("{} ({})", facts::short(clsid, 38), facts::short(what, 200))).collect();
-    let note = if others.is_empty() {
-        "none of another installer".to_owned()
-    } else {
-        format!("of another installer: {}", others.join(", "))
-    };
-    Row::passed("plugins", note)
+    faults.chain(warnings).chain(accounts(args, state)).collect()
 }
 
 /// Whether the host can use the accounts that were named. It can become a node in any case.
@@ -198,6 +165,8 @@ fn windows(os_name: &str, os_build: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use api::host::Machine;
+
     use super::*;
 
     /// A host of which only that is wrong, the check that says so, and its result.

@@ -122,7 +122,6 @@ impl Check {
         // What the operator has written has the time of its own clock, which is compared with the server's, not with that of a laptop.
         let now = server.unwrap_or(here);
         vec![
-            Row::passed("namespace", self.home.note()),
             version(&self.client).await,
             clock(server, here),
             self.crds().await,

@@ -41,9 +41,6 @@ pub(super) enum Obstacle {
     /// Services of a version are missing.
     #[error("the ConfigMap {name}: {error}")]
     Services { name: String, error: String },
-    /// The API server is too old.
-    #[error("{message}")]
-    Version { reason: &'static str, message: String },
     /// There is no payload.
     #[error("there is no payload in {0}, so that what nodes would lose is not known")]
     NoPayload(String),
@@ -95,7 +92,7 @@ impl Problem for Obstacle {
             Self::Losses { .. } => api::conditions::reason::SETTINGS_WOULD_BE_LOST,
             Self::NoCertificate(_) => "ExporterCertificateMissing",
             Self::NotReadable { .. } => "NotReadable",
-            Self::Key { reason, .. } | Self::Version { reason, .. } | Self::Release { reason, .. } => reason,
+            Self::Key { reason, .. } | Self::Release { reason, .. } => reason,
         }
     }
 
@@ -114,7 +111,7 @@ impl Problem for Obstacle {
 
     fn remedy(&self) -> Option<String> {
         let text = match self {
-            Self::Runs(_) | Self::Key { .. } | Self::Version { .. } | Self::Release { .. } | Self::Losses { .. } => return None,
+            Self::Runs(_) | Self::Key { .. } | Self::Release { .. } | Self::Losses { .. } => return None,
             Self::Installed { kind, namespace, name } => {
                 format!("before you begin: kubectl delete -n {namespace} {} {name}", kind.to_lowercase())
             }

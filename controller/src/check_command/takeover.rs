@@ -28,13 +28,13 @@ use wnp_core::{
 
 use super::{
     catalog::Scope,
+    installation::version,
     obstacle::Obstacle,
     row::{self, Row},
 };
 use crate::{
     api_server,
     args::{self, CheckTakeover},
-    cluster,
     context::{Cluster, WINDOWS_NODES},
     release::{Release, ReleaseError},
     secrets::{Key, SecretError, Secrets},
@@ -105,7 +105,7 @@ impl Check {
             unread.unwrap_or_else(|| of_nodes(&theirs, &unproven)),
             of_usernames(&theirs, key.ok().as_deref()),
             of_services(&theirs, &services),
-            self.version().await,
+            version(&self.client).await,
             of_settings(&theirs, &services, targets),
             self.certificate().await,
         ]);
@@ -261,15 +261,6 @@ impl Check {
             all.insert(version.clone(), read);
         }
         all
-    }
-
-    async fn version(&self) -> Row {
-        let found = match self.client.apiserver_version().await {
-            Ok(v) => cluster::version_warning(&v.major, &v.minor)
-                .map(|(reason, message)| Obstacle::Version { reason, message }),
-            Err(error) => Some(Obstacle::not_readable("the version of the API server", &error)),
-        };
-        Row::of("version", found.as_slice(), "the API server is of a version that is supported")
     }
 
     async fn certificate(&self) -> Row {

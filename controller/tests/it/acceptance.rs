@@ -1,10 +1,6 @@
-//! The command `acceptance` on a simulated host: its rows, its exit status, and that nothing is left, whatever happens.
+//! The program `acceptance` on a simulated host: its rows, its exit status, and that nothing is left, whatever happens.
 
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-    process::Stdio,
-};
+use std::{collections::BTreeMap, net::IpAddr, path::Path, process::Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 use api::{WindowsInstance, WindowsNodePool};
@@ -14,7 +10,6 @@ use k8s_openapi::api::{
 };
 use kube::{Api, ResourceExt, api::ListParams};
 use russh::keys::ssh_key::LineEnding;
-use serde_json::Value;
 use testbed::sim::{Fault, SimHost, SimOptions};
 use tokio::process::Command;
 
@@ -44,46 +39,44 @@ const SHOWN_BY_WINE: [&str; 2] = ["maintenance-on-host", "patched-restart"];
 /// Result and text of each row.
 type Rows = BTreeMap<String, (String, String)>;
 
-/// The rows of a document.
-fn rows(document: &Path) -> Result<Rows> {
-    let document: Value = serde_json::from_slice(&std::fs::read(document)?)?;
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let row = |row: &Value| (text(&row["id"]), (text(&row["result"]), text(&row["evidence"]) + &text(&row["reason"])));
-    Ok(document["rows"].as_array().context("no rows")?.iter().map(row).collect())
+/// The rows of the table, of which two spaces end a cell.
+fn of_table(table: &str) -> Rows {
+    let lines = table.lines().skip(1).take_while(|line| !line.is_empty());
+    let cells = lines.map(|line| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect::<Vec<_>>());
+    let row = |cells: Vec<&str>| match cells[..] {
+        [id, result, _, text] => Some((id.to_owned(), (result.to_owned(), text.to_owned()))),
+        _ => None,
+    };
+    cells.filter_map(row).collect()
+}
+
+/// The program for a host, with its key.
+fn command(host: IpAddr, kubeconfig: &Path, identity: &Path, more: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_acceptance"));
+    command.arg("--host").arg(host.to_string()).arg("--kubeconfig").arg(kubeconfig).arg("--identity").arg(identity);
+    command.args(more).stdin(Stdio::null()).kill_on_drop(true);
+    command
 }
 
 struct Bed {
     world: World,
     host: SimHost,
-    files: tempfile::TempDir,
+    key: tempfile::NamedTempFile,
 }
 
 impl Bed {
     async fn new() -> Result<Self> {
         let world = World::new(SimOptions::default(), &[]).await?;
-        let files = tempfile::tempdir()?;
-        std::fs::write(files.path().join("key"), world.key.to_openssh(LineEnding::LF)?.as_bytes())?;
+        let key = tempfile::NamedTempFile::new()?;
+        std::fs::write(key.path(), world.key.to_openssh(LineEnding::LF)?.as_bytes())?;
         let host = world.hosts("win", 1).await?.remove(0);
-        Ok(Self { world, host, files })
-    }
-
-    fn document(&self) -> PathBuf {
-        self.files.path().join("result.json")
+        Ok(Self { world, host, key })
     }
 
     fn command(&self, more: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_windows-node-pools"));
-        command
-            .args(["acceptance", "--host", &self.host.address().to_string(), "--port", &self.host.port().to_string()])
-            .arg("--kubeconfig")
-            .arg(self.world.control_plane.kubeconfig())
-            .arg("--identity")
-            .arg(self.files.path().join("key"))
-            .arg("--json")
-            .arg(self.document())
-            .args(more)
-            .stdin(Stdio::null())
-            .kill_on_drop(true);
+        let kubeconfig = self.world.control_plane.kubeconfig();
+        let mut command = command(self.host.address(), kubeconfig.as_ref(), self.key.path(), more);
+        command.arg("--port").arg(self.host.port().to_string());
         command
     }
 
@@ -91,10 +84,6 @@ impl Bed {
     async fn run(&self, more: &[&str]) -> Result<(Option<i32>, String, String)> {
         let output = self.command(more).output().await?;
         Ok((output.status.code(), String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?))
-    }
-
-    fn rows(&self) -> Result<Rows> {
-        rows(&self.document())
     }
 
     /// What runs have made and not removed.
@@ -125,7 +114,7 @@ async fn the_whole_life_of_a_simulated_node() -> Result<()> {
     ensure!(code == Some(1) && error.contains("no operator runs in the namespace default"), "{error}");
 
     let (code, table, progress) = bed.run(&["--yes", "--image", "example.com/windows", "--timeout", "2m"]).await?;
-    let rows = bed.rows()?;
+    let rows = of_table(&table);
     for id in SHOWN {
         let passed = rows.get(id).is_some_and(|(result, _)| result == "passed");
         ensure!(passed, "{id}\n{table}\n{progress}\n{}", bed.world.operator.log());
@@ -136,10 +125,7 @@ async fn the_whole_life_of_a_simulated_node() -> Result<()> {
     }
     ensure!(code == Some(0) && table.contains("Nothing is left."), "{code:?}\n{table}");
     ensure!(bed.left().await?.is_empty(), "left: {:?}", bed.left().await?);
-    let document: Value = serde_json::from_slice(&std::fs::read(bed.document())?)?;
-    let versions = &document["versions"];
-    ensure!(versions["operator"] == env!("CARGO_PKG_VERSION") && versions["host"] == "simulated", "{versions}");
-    ensure!(versions["windows"].as_str().is_some_and(|w| w.contains("10.0.20348")), "{versions}");
+    ensure!(rows["node-facts"].1.contains("10.0.20348"), "{table}");
 
     // A node of another pool is left alone.
     bed.world.join("factory", &spec(std::slice::from_ref(&bed.host))).await?;
@@ -163,7 +149,7 @@ async fn what_a_failed_run_has_made_is_removed() -> Result<()> {
     bed.host.mend();
     bed.host.fault(Fault::NeverRegisters);
     let (code, table, _) = bed.run(&["--yes", "--timeout", "30s"]).await?;
-    let rows = bed.rows()?;
+    let rows = of_table(&table);
     ensure!(code == Some(1) && rows["join"].0 == "failed" && rows["update"].0 == "skipped", "{table}");
     ensure!(rows["removal"].0 == "passed" && table.contains("Nothing is left."), "{table}");
     ensure!(bed.left().await?.is_empty(), "left: {:?}", bed.left().await?);
@@ -186,7 +172,7 @@ async fn what_a_failed_run_has_made_is_removed() -> Result<()> {
     ensure!(!bed.left().await?.is_empty(), "a killed process has removed what it made");
     bed.host.mend();
     let (_, table, progress) = bed.run(&["--yes", "--timeout", "2m"]).await?;
-    ensure!(progress.contains("has left acceptance-") && bed.rows()?["join"].0 == "passed", "{table}\n{progress}");
+    ensure!(progress.contains("has left acceptance-") && of_table(&table)["join"].0 == "passed", "{table}\n{progress}");
     ensure!(bed.left().await?.is_empty(), "left: {:?}", bed.left().await?);
     Ok(())
 }
@@ -201,25 +187,16 @@ async fn a_wine_host() -> Result<()> {
     let secrets: Api<Secret> = Api::namespaced(world.client.clone(), api::names::DEFAULT_NAMESPACE);
     let key = secrets.get(api::names::DEFAULT_KEY_SECRET).await?.data.unwrap_or_default();
     let key = key.into_values().next().context("the Secret has no key")?.0;
-    let files = tempfile::tempdir()?;
-    let (identity, document) = (files.path().join("key"), files.path().join("result.json"));
-    std::fs::write(&identity, key)?;
+    let identity = tempfile::NamedTempFile::new()?;
+    std::fs::write(identity.path(), key)?;
     for host in &world.hosts {
-        let output = Command::new(env!("CARGO_BIN_EXE_windows-node-pools"))
-            .args(["acceptance", "--yes", "--timeout", "3m", "--host", &host.address().to_string()])
-            .args(["--image", "example.com/windows"])
-            .arg("--kubeconfig")
-            .arg(world.control_plane.kubeconfig())
-            .arg("--identity")
-            .arg(&identity)
-            .arg("--json")
-            .arg(&document)
-            .stdin(Stdio::null())
-            .output()
-            .await?;
-        let table = String::from_utf8(output.stdout)? + &String::from_utf8(output.stderr)?;
-        ensure!(output.status.code() == Some(0), "{table}\n{}", world.show().await);
-        for (id, (result, why)) in rows(&document)? {
+        let more = ["--yes", "--timeout", "3m", "--image", "example.com/windows"];
+        let kubeconfig = world.control_plane.kubeconfig();
+        let output = command(host.address(), kubeconfig.as_ref(), identity.path(), &more).output().await?;
+        let table = String::from_utf8(output.stdout)?;
+        let progress = String::from_utf8(output.stderr)?;
+        ensure!(output.status.code() == Some(0), "{table}\n{progress}\n{}", world.show().await);
+        for (id, (result, why)) in of_table(&table) {
             let is_in = |ids: &[&str]| ids.contains(&id.as_str());
             let is_shown = is_in(&SHOWN) && !is_in(&NEED_CONTAINERD) || is_in(&SHOWN_BY_WINE);
             let is_skipped = result == "skipped" && why == "not shown by Wine";

@@ -87,7 +87,8 @@ async fn a_person_steers_pools_and_hosts() -> Result<()> {
     let waits = |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::UPDATED, "False", "WaitingForApproval");
     world.until(POOL, "it waits for an approval", waits).await?;
     plugin.refused(&["approve", POOL, "--version", "1.0.0-other"], "waits for an approval, not 1.0.0-other")?;
-    plugin.done(&["approve", POOL])?;
+    plugin.refused(&["approve", POOL], "confirm with --yes")?;
+    plugin.done(&["approve", POOL, "--yes"])?;
     world.until(POOL, "both follow", |p| is_ready(p) && pool_status(p).up_to_date_nodes == 2).await?;
 
     // A host that fails.
@@ -98,16 +99,15 @@ async fn a_person_steers_pools_and_hosts() -> Result<()> {
     world.until_instance("gate-1", "it was tried again", twice).await?;
     plugin.refused(&["abandon", "gate-1", "--yes"], "take it out of the list of yard first")?;
 
-    // A hold is on the instance and on the Node.
+    // The pause of one host.
     let held = async || {
-        let on_instance = world.instance("win-0").await?.and_then(|i| i.annotations().get(key::HOLD).cloned());
-        let on_node = world.node("win-0").await?.and_then(|n| n.annotations().get(key::HOLD).cloned());
-        anyhow::Ok([on_instance, on_node])
+        let instance = world.instance("win-0").await?;
+        anyhow::Ok(instance.and_then(|instance| instance.annotations().get(key::HOLD).cloned()))
     };
-    plugin.done(&["hold", "win-0"])?;
-    ensure!(held().await? == [Some("true".to_owned()), Some("true".to_owned())]);
-    plugin.done(&["release", "win-0"])?;
-    ensure!(held().await? == [None, None]);
+    plugin.done(&["pause", "--host", "win-0"])?;
+    ensure!(held().await?.as_deref() == Some("true"));
+    plugin.done(&["resume", "--host", "win-0"])?;
+    ensure!(held().await?.is_none());
 
     // kubectl asks for names.
     let (code, out, error) = plugin.run(COMPLETION, &["pause", ""])?;

@@ -260,7 +260,7 @@ async fn what_is_documented_finds_the_host_and_silences(watched: &Watched) -> Re
     let description = alert.and_then(|alert| alert["annotations"]["description"].as_str()).context("no alert")?;
     let shown = run(description.split('`').nth(1).context("no command")?).await?;
     ensure!(names_host(&shown), "{description}: {shown}");
-    run("kubectl windows-node-pools hold key-0").await?;
+    run("kubectl windows-node-pools pause --host key-0").await?;
     watched.until_silent("HostKeyChanged", "key").await
 }
 

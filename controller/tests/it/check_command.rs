@@ -46,7 +46,7 @@ async fn a_host_is_checked_and_left_as_it_is() -> Result<()> {
     let fingerprint = host.host_key().fingerprint(HashAlg::Sha256).to_string();
 
     let (code, table) = check(&world, host, &key, &["--host-key", &fingerprint]).await?;
-    ensure!(code == Some(0) && !table.contains("failed") && table.lines().count() == 19, "{code:?}\n{table}");
+    ensure!(code == Some(0) && !table.contains("failed") && table.lines().count() == 14, "{code:?}\n{table}");
     ensure!(table.contains("Windows Server 2022 Datacenter 10.0.20348") && table.contains(&fingerprint), "{table}");
     ensure!(!left(host), "something is left on the host");
 
@@ -68,14 +68,13 @@ async fn a_host_is_checked_and_left_as_it_is() -> Result<()> {
     host.mend();
     host.windows().state().restart_causes.insert(RestartCause::Servicing);
     host.windows().state().antivirus = Antivirus { defender: Defender::Checks, filters: vec!["csagent".to_owned()] };
-    host.register_plugin("{CCC2A336-D7F3-4818-A213-272B7924213E}", r"C:\theirs.dll");
     host.windows().state().services.entry("docker".to_owned()).or_default().name = "docker".to_owned();
     let (code, json) = check(&world, host, &key, &["-o", "json", "--gmsa", "web"]).await?;
     let rows: Vec<Value> = serde_json::from_str(&json)?;
     let warnings: Vec<&str> =
         rows.iter().filter(|row| row["result"] == "warning").filter_map(|row| row["reason"].as_str()).collect();
     let expected = ["WindowsRestartPending", "AntivirusFilter", "OtherContainerRuntime", "NotDomainJoined"];
-    ensure!(code == Some(0) && warnings == expected && json.contains("theirs.dll"), "{code:?} {json}");
+    ensure!(code == Some(0) && warnings == expected, "{code:?} {json}");
     host.windows().state().machine.domain = Some("corp.example.com".to_owned());
     host.windows().state().service_accounts.insert("web".to_owned(), AccountState::Usable);
     let (code, table) = check(&world, host, &key, &["--gmsa", "web", "--gmsa", "db"]).await?;
@@ -83,7 +82,6 @@ async fn a_host_is_checked_and_left_as_it_is() -> Result<()> {
         code == Some(0) && table.contains("warning   AccountNotUsable: the host cannot use db (the domain"),
         "{table}"
     );
-    ensure!(table.contains("corp.example.com"), "{table}");
     host.windows().state().restart_causes.clear();
     host.windows().state().antivirus = Antivirus::default();
     host.windows().state().services.remove("docker");

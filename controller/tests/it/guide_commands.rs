@@ -120,16 +120,14 @@ async fn the_life_of_a_node_by_the_commands_of_the_guide() -> Result<()> {
     let printed = run(&world, "upgrade.md", "## After").await?;
     ensure!(printed.contains("condition met"), "{printed}");
     world.until(POOL, "it is not paused any more", is_paused("False", "NotPaused")).await?;
-    for (page, section, key) in
-        [("rollouts.md", "## Pause", key::HOLD), ("removal.md", "## How a drain works", key::KEEP_CORDONED)]
-    {
-        run(&world, page, section).await?;
-        let annotated = world.node(HOST).await?.context("no Node")?.annotations().get(key).cloned();
-        ensure!(annotated.as_deref() == Some("true"), "{page}: {annotated:?}");
-        world.edit_node(HOST, json!({"metadata": {"annotations": {key: null}}})).await?;
-        // The plugin holds the instance, too.
-        kubectl(&world, &["annotate", "wi", HOST, &format!("{key}-")]).await?;
-    }
+    run(&world, "rollouts.md", "## Pause").await?;
+    let annotated = world.instance(HOST).await?.context("no instance")?.annotations().get(key::HOLD).cloned();
+    ensure!(annotated.as_deref() == Some("true"), "{annotated:?}");
+    kubectl(&world, &["annotate", "wi", HOST, &format!("{}-", key::HOLD)]).await?;
+    run(&world, "removal.md", "## How a drain works").await?;
+    let annotated = world.node(HOST).await?.context("no Node")?.annotations().get(key::KEEP_CORDONED).cloned();
+    ensure!(annotated.as_deref() == Some("true"), "{annotated:?}");
+    world.edit_node(HOST, json!({"metadata": {"annotations": {key::KEEP_CORDONED: null}}})).await?;
 
     // Maintenance: the command waits until the node is drained. Handed back, it takes pods again.
     run(&world, "maintenance.md", "## Request it").await?;

@@ -8,6 +8,7 @@ use api::{
     conditions::{find, is_true, kind},
     names::{self, key},
 };
+use controller::args::Cluster;
 use k8s_openapi::{
     ByteString,
     api::{
@@ -23,8 +24,7 @@ use kube::{
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use super::spec;
-use crate::args::Cluster;
+use super::host::Kind;
 
 /// Between two reads of what is waited for.
 const POLL: Duration = Duration::from_millis(500);
@@ -33,39 +33,39 @@ const PODS: &str = "default";
 
 /// The names of a run.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Names {
+pub(crate) struct Names {
     /// Value of the label of all that it makes.
-    pub(super) suffix: String,
+    pub(crate) suffix: String,
 }
 
 impl Names {
     /// Names that no run has yet.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { suffix: format!("{:04x}", rand::random::<u16>()) }
     }
 
     /// Of the pool, its Secret, its instance and its Node. Windows names of hosts have no more than its 15 characters.
-    pub(super) fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         format!("acceptance-{}", self.suffix)
     }
 
     /// Of the pod that a PodDisruptionBudget holds.
-    pub(super) fn held(&self) -> String {
+    pub(crate) fn held(&self) -> String {
         format!("{}-held", self.name())
     }
 }
 
 /// What the cluster shows of the host.
 #[derive(Clone, Debug)]
-pub(super) struct Seen {
-    pub(super) pool: WindowsNodePool,
-    pub(super) instance: Option<WindowsInstance>,
-    pub(super) node: Option<Node>,
+pub(crate) struct Seen {
+    pub(crate) pool: WindowsNodePool,
+    pub(crate) instance: Option<WindowsInstance>,
+    pub(crate) node: Option<Node>,
 }
 
 impl Seen {
     /// The version that the node follows, if it is Ready and no operation runs.
-    pub(super) fn follows(&self) -> Option<String> {
+    pub(crate) fn follows(&self) -> Option<String> {
         let status = self.pool.status.as_ref()?;
         let is_so = |type_| is_true(&status.conditions, type_);
         let instance = self.instance.as_ref()?.status.as_ref()?;
@@ -81,30 +81,30 @@ impl Seen {
 
     /// The boot id that kubelet has reported last, which is never one of before a restart that is over. Under Wine it does not change: there it
     /// is that of the facts.
-    pub(super) fn boot_id(&self, is_wine: bool) -> Option<String> {
+    pub(crate) fn boot_id(&self, kind: Kind) -> Option<String> {
         let info = || self.node.as_ref()?.status.as_ref()?.node_info.as_ref().map(|info| info.boot_id.clone());
         let facts = || self.instance.as_ref()?.status.as_ref()?.facts.as_ref().map(|facts| facts.boot_id.clone());
-        let id = if is_wine { facts() } else { info() };
+        let id = if kind == Kind::Wine { facts() } else { info() };
         id.filter(|id| !id.is_empty())
     }
 
     /// Whether a person or the host asks for a restart.
-    pub(super) fn asks_restart(&self) -> bool {
+    pub(crate) fn asks_restart(&self) -> bool {
         self.node.as_ref().is_some_and(|node| node.annotations().contains_key(key::REBOOT_REQUIRED))
     }
 
     /// How far the maintenance of the node is.
-    pub(super) fn maintenance(&self) -> Option<&str> {
+    pub(crate) fn maintenance(&self) -> Option<&str> {
         self.node.as_ref()?.annotations().get(key::MAINTENANCE_STATE).map(String::as_str)
     }
 
     /// Whether new pods are kept away from the node.
-    pub(super) fn is_cordoned(&self) -> bool {
+    pub(crate) fn is_cordoned(&self) -> bool {
         self.node.as_ref().and_then(|node| node.spec.as_ref()?.unschedulable) == Some(true)
     }
 
     /// Whether the host has pulled and pinned this image ahead.
-    pub(super) fn has_pulled(&self, image: &str) -> bool {
+    pub(crate) fn has_pulled(&self, image: &str) -> bool {
         let pulled = self.instance.as_ref().and_then(|i| i.status.as_ref()?.pre_pulled.as_ref());
         let status = self.pool.status.as_ref();
         pulled.is_some_and(|pulled| pulled.images.iter().any(|found| found == image))
@@ -112,13 +112,13 @@ impl Seen {
     }
 
     /// Whether kubelet reports this image, which it does for the largest ones of the node.
-    pub(super) fn reports_image(&self, image: &str) -> bool {
+    pub(crate) fn reports_image(&self, image: &str) -> bool {
         let images = self.node.iter().filter_map(|node| node.status.as_ref()?.images.as_ref()).flatten();
         images.flat_map(|found| found.names.iter().flatten()).any(|name| name == image)
     }
 
     /// What the operator says, for a wait that ends without what was waited for.
-    pub(super) fn says(&self) -> String {
+    pub(crate) fn says(&self) -> String {
         let status = self.pool.status.as_ref();
         let ready =
             self.instance.as_ref().and_then(|i| i.status.as_ref()).and_then(|s| find(&s.conditions, kind::READY));
@@ -131,15 +131,15 @@ impl Seen {
 }
 
 /// The cluster of a run.
-pub(super) struct World {
-    pub(super) client: Client,
-    pub(super) namespace: String,
-    pub(super) names: Names,
+pub(crate) struct World {
+    pub(crate) client: Client,
+    pub(crate) namespace: String,
+    pub(crate) names: Names,
     /// Address of the host.
-    pub(super) address: String,
-    pub(super) limit: Duration,
+    pub(crate) address: String,
+    pub(crate) limit: Duration,
     /// Which cluster, for `kubectl`.
-    pub(super) cluster: Cluster,
+    pub(crate) cluster: Cluster,
 }
 
 impl World {
@@ -168,10 +168,7 @@ impl World {
     }
 
     /// Waits until `look` finds something. An answer of the API server that is an error is tried again.
-    ///
-    /// # Errors
-    /// When it does not within the limit, with what was found last.
-    pub(super) async fn until<T>(
+    pub(crate) async fn until<T>(
         &self,
         what: &str,
         look: impl AsyncFn() -> anyhow::Result<Result<T, String>>,
@@ -191,10 +188,7 @@ impl World {
     }
 
     /// The same for what the cluster shows of the host.
-    ///
-    /// # Errors
-    /// As [`Self::until`].
-    pub(super) async fn until_seen<T>(&self, what: &str, read: impl Fn(&Seen) -> Option<T>) -> anyhow::Result<T> {
+    pub(crate) async fn until_seen<T>(&self, what: &str, read: impl Fn(&Seen) -> Option<T>) -> anyhow::Result<T> {
         self.until(what, async || {
             let seen = self.see().await?;
             Ok(read(&seen).ok_or_else(|| seen.says()))
@@ -203,20 +197,14 @@ impl World {
     }
 
     /// What the cluster shows of the host now.
-    ///
-    /// # Errors
-    /// When the API server refuses or does not answer.
-    pub(super) async fn see(&self) -> anyhow::Result<Seen> {
+    pub(crate) async fn see(&self) -> anyhow::Result<Seen> {
         let name = self.names.name();
         let pool = self.pools().get(&name).await.context("cannot read the pool")?;
         Ok(Seen { pool, instance: self.instances().get_opt(&name).await?, node: self.nodes().get_opt(&name).await? })
     }
 
     /// Checks that an operator works: its Lease is renewed. Clocks are not compared, as between operators.
-    ///
-    /// # Errors
-    /// When there is no Lease, or it stays as it is for longer than it lasts.
-    pub(super) async fn operator_works(&self) -> anyhow::Result<()> {
+    pub(crate) async fn operator_works(&self) -> anyhow::Result<()> {
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), &self.namespace);
         let read = async || leases.get_opt(names::LEASE).await.context("cannot read the Lease of the operator");
         let missing = || format!("no operator runs in the namespace {}; name another with --namespace", self.namespace);
@@ -235,10 +223,7 @@ impl World {
     }
 
     /// Checks that the host is in no pool and no node.
-    ///
-    /// # Errors
-    /// When it is, or the API server does not answer.
-    pub(super) async fn host_is_free(&self, port: u16, addresses: &[IpAddr]) -> anyhow::Result<()> {
+    pub(crate) async fn host_is_free(&self, port: u16, addresses: &[IpAddr]) -> anyhow::Result<()> {
         let all = ListParams::default();
         let is_it = |address: &str| {
             address == self.address || address.parse().is_ok_and(|address: IpAddr| addresses.contains(&address))
@@ -266,10 +251,7 @@ impl World {
     }
 
     /// Runs for this host of which something is left. A kill gives a run no time to remove what it has made.
-    ///
-    /// # Errors
-    /// When the API server refuses or does not answer.
-    pub(super) async fn leftovers(&self) -> anyhow::Result<Vec<Names>> {
+    pub(crate) async fn leftovers(&self) -> anyhow::Result<Vec<Names>> {
         let made = ListParams::default().labels(names::ACCEPTANCE);
         let mut found = self.made(&self.pools().list(&made).await?.items);
         found.extend(self.made(&self.secrets().list(&made).await?.items));
@@ -287,10 +269,7 @@ impl World {
     }
 
     /// Stores the key of the host for the operator.
-    ///
-    /// # Errors
-    /// When the API server refuses or does not answer.
-    pub(super) async fn store_key(&self, pem: Vec<u8>) -> anyhow::Result<()> {
+    pub(crate) async fn store_key(&self, pem: Vec<u8>) -> anyhow::Result<()> {
         let metadata: ObjectMeta = serde_json::from_value(self.metadata(&self.names.name()))?;
         let data = BTreeMap::from([(names::DEFAULT_KEY_SECRET_KEY.to_owned(), ByteString(pem))]);
         let secret = Secret { metadata, data: Some(data), ..Secret::default() };
@@ -298,60 +277,34 @@ impl World {
         Ok(())
     }
 
-    fn metadata(&self, name: &str) -> Value {
-        spec::metadata(name, &self.names.suffix, &self.address)
+    /// Metadata of an object that the run makes.
+    pub(crate) fn metadata(&self, name: &str) -> Value {
+        json!({
+            "name": name,
+            "labels": {names::ACCEPTANCE: self.names.suffix},
+            "annotations": {names::ACCEPTANCE: self.address},
+        })
     }
 
     /// Applies the pool. A field that the CRD does not have is an error, and not dropped.
-    ///
-    /// # Errors
-    /// When the API server refuses it or does not answer.
-    pub(super) async fn apply(&self, pool: &Value) -> anyhow::Result<()> {
+    pub(crate) async fn apply(&self, pool: &Value) -> anyhow::Result<()> {
         let manner = PatchParams::apply(names::ACCEPTANCE).validation_strict();
         self.pools().patch(&self.names.name(), &manner, &Patch::Apply(pool)).await.context("cannot apply the pool")?;
         Ok(())
     }
 
-    /// Asks for a restart of the host, as a person does.
-    ///
-    /// # Errors
-    /// When the API server refuses or does not answer.
-    pub(super) async fn ask_restart(&self) -> anyhow::Result<()> {
-        let patch = json!({"metadata": {"annotations": {key::REBOOT_REQUIRED: ""}}});
-        self.nodes().patch(&self.names.name(), &PatchParams::default(), &Patch::Merge(patch)).await?;
-        Ok(())
+    /// Sets an annotation of the Node, or takes it away.
+    pub(crate) async fn annotate_node(&self, key: &str, value: Option<&str>) -> anyhow::Result<()> {
+        annotate(&self.nodes(), &self.names.name(), key, value).await
     }
 
     /// Asks that the node be drained for maintenance, as a person does, or takes that back.
-    ///
-    /// # Errors
-    /// When the API server refuses or does not answer.
-    pub(super) async fn ask_maintenance(&self, reason: Option<&str>) -> anyhow::Result<()> {
-        let patch = json!({"metadata": {"annotations": {key::MAINTENANCE: reason}}});
-        let patch = Patch::Merge(patch);
-        self.instances()
-            .patch(&self.names.name(), &PatchParams::default(), &patch)
-            .await
-            .context("cannot annotate the WindowsInstance")?;
-        Ok(())
-    }
-
-    /// Takes back what `wicd.exe maintenance` has asked for on the host.
-    ///
-    /// # Errors
-    /// When the API server refuses or does not answer.
-    pub(super) async fn withdraw_maintenance(&self) -> anyhow::Result<()> {
-        let patch = json!({"metadata": {"annotations": {key::MAINTENANCE_REQUEST: null}}});
-        let patch = Patch::Merge(patch);
-        let done = self.nodes().patch(&self.names.name(), &PatchParams::default(), &patch).await;
-        done.map(drop).context("cannot take the request for maintenance off the Node")
+    pub(crate) async fn ask_maintenance(&self, reason: Option<&str>) -> anyhow::Result<()> {
+        annotate(&self.instances(), &self.names.name(), key::MAINTENANCE, reason).await
     }
 
     /// Runs a pod on the node and waits until it is Ready. It is bound to the node by its name, so that no scheduler puts it elsewhere.
-    ///
-    /// # Errors
-    /// When it is not within the limit.
-    pub(super) async fn start_pod(&self, name: &str, image: &str, command: &str) -> anyhow::Result<()> {
+    pub(crate) async fn start_pod(&self, name: &str, image: &str, command: &str) -> anyhow::Result<()> {
         let pod = json!({
             "metadata": self.metadata(name),
             "spec": {
@@ -379,36 +332,24 @@ impl World {
     }
 
     /// Whether a pod is there, and not about to end.
-    ///
-    /// # Errors
-    /// When the API server refuses or does not answer.
-    pub(super) async fn pod_stays(&self, name: &str) -> anyhow::Result<bool> {
+    pub(crate) async fn pod_stays(&self, name: &str) -> anyhow::Result<bool> {
         Ok(self.pods().get_opt(name).await?.is_some_and(|pod| pod.metadata.deletion_timestamp.is_none()))
     }
 
     /// The log of a pod.
-    ///
-    /// # Errors
-    /// When kubelet does not serve it.
-    pub(super) async fn log(&self, name: &str) -> anyhow::Result<String> {
+    pub(crate) async fn log(&self, name: &str) -> anyhow::Result<String> {
         let manner = LogParams { limit_bytes: Some(1 << 20), ..LogParams::default() };
         Ok(self.pods().logs(name, &manner).await?)
     }
 
     /// A file of the node's log directory, through kubelet.
-    ///
-    /// # Errors
-    /// When kubelet does not serve it.
-    pub(super) async fn node_log(&self, path: &str) -> anyhow::Result<String> {
+    pub(crate) async fn node_log(&self, path: &str) -> anyhow::Result<String> {
         let url = format!("/api/v1/nodes/{}/proxy/logs/{path}", self.names.name());
         Ok(self.client.request_text(http::Request::get(url).body(Vec::new())?).await?)
     }
 
     /// Forbids the eviction of the pod that is to be held, and waits until that is in force.
-    ///
-    /// # Errors
-    /// When the API server refuses, or it is not within the limit.
-    pub(super) async fn hold_pod(&self) -> anyhow::Result<()> {
+    pub(crate) async fn hold_pod(&self) -> anyhow::Result<()> {
         let name = self.names.held();
         let budget = json!({
             "metadata": self.metadata(&name),
@@ -424,18 +365,12 @@ impl World {
     }
 
     /// Allows it again.
-    ///
-    /// # Errors
-    /// When the API server refuses or does not answer.
-    pub(super) async fn release_pod(&self) -> anyhow::Result<()> {
+    pub(crate) async fn release_pod(&self) -> anyhow::Result<()> {
         gone(self.budgets().delete(&self.names.held(), &DeleteParams::default()).await)
     }
 
     /// Deletes the pool and the pods of a run, waits until the operator has released the host, and then deletes the key.
-    ///
-    /// # Errors
-    /// When the API server refuses, or the host is not released within the limit. Then the operator needs the key, and it stays.
-    pub(super) async fn remove(&self, of: &Names) -> anyhow::Result<()> {
+    pub(crate) async fn remove(&self, of: &Names) -> anyhow::Result<()> {
         let (now, name) = (DeleteParams::default(), of.name());
         let made = ListParams::default().labels(&format!("{}={}", names::ACCEPTANCE, of.suffix));
         self.budgets().delete_collection(&now, &made).await.context("cannot delete the PodDisruptionBudget")?;
@@ -456,8 +391,17 @@ impl World {
     }
 }
 
+async fn annotate<K>(api: &Api<K>, name: &str, key: &str, value: Option<&str>) -> anyhow::Result<()>
+where
+    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    let patch = Patch::Merge(json!({"metadata": {"annotations": {key: value}}}));
+    let done = api.patch(name, &PatchParams::default(), &patch).await;
+    done.map(drop).with_context(|| format!("cannot annotate the {} with {key}", K::kind(&())))
+}
+
 /// An error with its causes, where an answer of the API server is only its message.
-pub(super) fn said(error: &anyhow::Error) -> String {
+pub(crate) fn said(error: &anyhow::Error) -> String {
     let one = |cause: &(dyn std::error::Error + 'static)| match cause.downcast_ref() {
         Some(kube::Error::Api(status)) => status.message.clone(),
         _ => cause.to_string(),

@@ -18,33 +18,13 @@ const WINECFG: &str = r"C:\windows\system32\winecfg.exe";
 
 /// What a host is, as far as it matters for what can be seen on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// Windows.
     Windows,
     /// Wine, in the test bed.
     Wine,
     /// A host that runs only wicd, in the test bed.
     Simulated,
-}
-
-impl Kind {
-    /// For the result.
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::Windows => "Windows",
-            Self::Wine => "Wine",
-            Self::Simulated => "simulated",
-        }
-    }
-
-    /// Why a command on the host shows nothing. `None`: it does.
-    pub(super) fn shows_nothing(self) -> Option<&'static str> {
-        match self {
-            Self::Windows => None,
-            Self::Wine => Some("not shown by Wine"),
-            Self::Simulated => Some("not shown by a simulated host"),
-        }
-    }
 }
 
 /// Decides by whether there is a program of Wine, and by what `ver` prints, if it ran.
@@ -63,7 +43,7 @@ fn kind(has_winecfg: bool, ver: Option<&Output>) -> Kind {
 }
 
 /// The host. Each use has its own connection, for the host restarts in between.
-pub(super) struct Host {
+pub(crate) struct Host {
     target: Target,
     /// Path of the batch file and of its output, without an end.
     script: String,
@@ -71,10 +51,7 @@ pub(super) struct Host {
 
 impl Host {
     /// Logs in, and pins the host key for all later connections. Returns its fingerprint and the kind of the host, too.
-    ///
-    /// # Errors
-    /// When the host cannot be reached, refuses the key, or offers no SFTP.
-    pub(super) async fn open(mut target: Target) -> anyhow::Result<(Self, String, Kind)> {
+    pub(crate) async fn open(mut target: Target) -> anyhow::Result<(Self, String, Kind)> {
         let connection = Connection::connect(&target).await?;
         let key = connection.host_key().clone();
         let fingerprint = key.fingerprint();
@@ -89,10 +66,7 @@ impl Host {
     }
 
     /// Runs commands of cmd.exe one after another, and returns what each printed.
-    ///
-    /// # Errors
-    /// When the host cannot be reached or does not run one of them.
-    pub(super) async fn run(&self, commands: &[&str]) -> anyhow::Result<Vec<Output>> {
+    pub(crate) async fn run(&self, commands: &[&str]) -> anyhow::Result<Vec<Output>> {
         let connection = Connection::connect(&self.target).await?;
         let mut outputs = Vec::new();
         for command in commands {
@@ -116,10 +90,7 @@ impl Host {
     }
 
     /// Which of the operator's directories there are.
-    ///
-    /// # Errors
-    /// When the host cannot be reached, or does not answer.
-    pub(super) async fn directories(&self) -> anyhow::Result<Vec<&'static str>> {
+    pub(crate) async fn directories(&self) -> anyhow::Result<Vec<&'static str>> {
         let connection = Connection::connect(&self.target).await?;
         let mut found = Vec::new();
         for directory in DIRECTORIES {
@@ -132,10 +103,7 @@ impl Host {
     }
 
     /// Checks that the host has none of the operator's directories but those that it had before.
-    ///
-    /// # Errors
-    /// When it has one, or as [`Self::directories`].
-    pub(super) async fn is_as_before(&self, before: &[&str]) -> anyhow::Result<()> {
+    pub(crate) async fn is_as_before(&self, before: &[&str]) -> anyhow::Result<()> {
         let left: Vec<&str> = self.directories().await?.into_iter().filter(|found| !before.contains(found)).collect();
         ensure!(left.is_empty(), "the host still has {}", left.join(", "));
         Ok(())

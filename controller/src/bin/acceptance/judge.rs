@@ -1,0 +1,387 @@
+//! What the output of commands on the host shows. Pure: a host may print anything, so that a row passes only by text that Windows prints in
+//! exactly this case, and never because a text is missing or cannot be read.
+
+/// How a row ended, with its evidence or the reason, on one line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// It works, as this evidence shows.
+    Passed(String),
+    /// It does not.
+    Failed(String),
+    /// It was not tried, or could not be seen.
+    Skipped(String),
+}
+
+pub(crate) fn passed(evidence: impl AsRef<str>) -> Outcome {
+    Outcome::Passed(short(evidence.as_ref()))
+}
+
+pub(crate) fn failed(why: impl AsRef<str>) -> Outcome {
+    Outcome::Failed(short(why.as_ref()))
+}
+
+pub(crate) fn skipped(why: impl AsRef<str>) -> Outcome {
+    Outcome::Skipped(short(why.as_ref()))
+}
+
+/// Characters of an evidence. What an operator reports of a failed host fits.
+const MOST: usize = 400;
+
+fn short(text: &str) -> String {
+    api::text::line(text, MOST)
+}
+
+/// What one command printed, and its exit status: `None` if it was killed, or the host went away.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Output {
+    pub(crate) status: Option<u32>,
+    pub(crate) text: String,
+}
+
+impl Output {
+    /// The text of a command that succeeded.
+    fn ok(&self) -> Option<&str> {
+        (self.status == Some(0)).then_some(self.text.as_str())
+    }
+}
+
+/// Key of the registry by which Windows Update waits for a restart, below `HKLM`.
+pub(crate) const RESTART_REQUIRED: &str =
+    r"SOFTWARE\Microsoft\Windows\CurrentVersion\WindowsUpdate\Auto Update\RebootRequired";
+/// Value that the key has only if a run made it.
+pub(crate) const MARK: &str = "WindowsNodePoolsAcceptance";
+/// Proxy of the row `proxy`. Only plain HTTP goes to it, which no program of a node needs.
+pub(crate) const PROXY: &str = "http://acceptance.invalid:3128";
+/// SHA-1 of the certificate of the row `trusted-certificates`, as certutil prints it.
+pub(crate) const THUMBPRINT: &str = "3bb1582d319ffed7adfd0bf58077497a884f9b15";
+/// Registry of the row `image-mirrors`.
+pub(crate) const MIRRORED: &str = "registry.acceptance.invalid";
+
+/// Judges the outputs of a row's commands, one for each. `None`: they are not what Windows prints when it works.
+pub(crate) type Judge = fn(&[Output]) -> Option<Outcome>;
+
+/// The outcome of a row: its judge's, or what was printed in place of what was expected, beginning with the command that failed.
+pub(crate) fn outcome(judge: impl Fn(&[Output]) -> Option<Outcome>, outputs: &[Output]) -> Outcome {
+    judge(outputs).unwrap_or_else(|| {
+        let mut printed: Vec<&Output> = outputs.iter().collect();
+        printed.sort_by_key(|output| output.ok().is_some());
+        let said = printed.into_iter().map(|Output { status, text }| {
+            let status = status.map_or_else(|| "no exit status".to_owned(), |status| format!("exit status {status}"));
+            format!("({status}): {}", api::text::line(text, MOST / outputs.len()))
+        });
+        failed(format!("unexpected {}", said.collect::<Vec<_>>().join("; ")))
+    })
+}
+
+/// The value of the one line `name : value`. A text in which two lines have the name is not one of Windows.
+fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    let mut values = text
+        .lines()
+        .filter_map(|line| line.trim_start().strip_prefix(name)?.trim_start().strip_prefix(':').map(str::trim));
+    values.next().filter(|_| values.next().is_none())
+}
+
+/// `sc qfailure` and `sc qfailureflag`.
+pub(crate) fn service_recovery(outputs: &[Output]) -> Option<Outcome> {
+    let [actions, flag] = outputs else { return None };
+    let delays: Vec<&str> = actions
+        .ok()?
+        .lines()
+        .filter_map(|line| line.split_once("RESTART -- Delay = ")?.1.trim().strip_suffix(" milliseconds."))
+        .collect();
+    (delays == ["10000", "60000", "300000"]
+        && field(&actions.text, "RESET_PERIOD (in seconds)") == Some("3600")
+        && field(flag.ok()?, "FAILURE_ACTIONS_ON_NONCRASH_FAILURES") == Some("TRUE"))
+    .then(|| passed("restarts after 10000, 60000, 300000 ms, reset 3600 s, flag TRUE"))
+}
+
+/// The process id of a service that runs, by `sc queryex`.
+fn running(output: &Output) -> Option<u32> {
+    let text = output.ok()?;
+    let runs = field(text, "STATE")?.split_whitespace().eq(["4", "RUNNING"]);
+    field(text, "PID")?.parse().ok().filter(|pid| runs && *pid > 0)
+}
+
+/// `sc queryex`, `taskkill`, a pause, `sc queryex`.
+pub(crate) fn killed_service(outputs: &[Output]) -> Option<Outcome> {
+    let [before, kill, _, after] = outputs else { return None };
+    kill.ok()?;
+    let (before, after) = (running(before)?, running(after)?);
+    (before != after).then(|| passed(format!("process {before} was killed, {after} runs in its place")))
+}
+
+/// `sc qc kubelet`.
+pub(crate) fn service_dependencies(outputs: &[Output]) -> Option<Outcome> {
+    let [output] = outputs else { return None };
+    (field(output.ok()?, "DEPENDENCIES")? == "containerd").then(|| passed("DEPENDENCIES: containerd"))
+}
+
+fn is_no_service(output: &Output) -> bool {
+    output.status == Some(1060) && output.text.contains("OpenService FAILED 1060:")
+}
+
+/// `sc query` of services that must not exist.
+pub(crate) fn services_removed(outputs: &[Output]) -> Option<Outcome> {
+    (!outputs.is_empty() && outputs.iter().all(is_no_service))
+        .then(|| passed(format!("none of {} services exists", outputs.len())))
+}
+
+/// The events in `wevtutil qe /f:text`, each with its id.
+fn events(output: &Output) -> Option<Vec<(&str, &str)>> {
+    Some(output.ok()?.split("Event[").skip(1).filter_map(|event| Some((field(event, "Event ID")?, event))).collect())
+}
+
+/// Events 1074 of the System log.
+pub(crate) fn restart_event(outputs: &[Output]) -> Option<Outcome> {
+    let [output] = outputs else { return None };
+    let is_ours = |(id, event): &(&str, &str)| *id == "1074" && event.contains("wicd.exe");
+    events(output)?.iter().any(is_ours).then(|| passed("event 1074 names wicd.exe"))
+}
+
+/// Events 7043 and 6005 of the System log. 6005, the start of the log, shows that the host has started and that its events are read.
+pub(crate) fn clean_shutdown(outputs: &[Output]) -> Option<Outcome> {
+    let [output] = outputs else { return None };
+    let events = events(output)?;
+    events.iter().find(|(id, _)| *id == "6005")?;
+    Some(match events.iter().find(|(id, event)| *id == "7043" && event.contains("windows-instance-config-daemon")) {
+        None => passed("the host has started, and no event 7043 names the service"),
+        Some((_, event)) => failed(event),
+    })
+}
+
+/// The value of this name in an output of `reg query`.
+fn value_of(output: &Output, name: &str) -> Option<String> {
+    output.ok()?.lines().find_map(|line| {
+        let mut words = line.split_whitespace();
+        let is_named = words.next().is_some_and(|word| word.eq_ignore_ascii_case(name));
+        let is_typed = words.next().is_some_and(|word| word.starts_with("REG_"));
+        (is_named && is_typed).then(|| words.collect::<Vec<_>>().join(" "))
+    })
+}
+
+/// `reg query` of the variables of a service: one line, with `\0` between them.
+pub(crate) fn service_variables(outputs: &[Output]) -> Option<Outcome> {
+    let [output] = outputs else { return None };
+    let variable = format!("HTTP_PROXY={PROXY}");
+    value_of(output, "Environment")?.split(r"\0").any(|v| v == variable).then(|| passed(variable))
+}
+
+/// `reg query` of the policies of Defender.
+pub(crate) fn antivirus_exclusion(outputs: &[Output]) -> Option<Outcome> {
+    let [output] = outputs else { return None };
+    let name = r"C:\k\containerd\containerd.exe";
+    value_of(output, name).map(|value| passed(format!("{name} = {value}")))
+}
+
+/// `dism /online /get-featureinfo`.
+pub(crate) fn feature_containers(outputs: &[Output]) -> Option<Outcome> {
+    let [output] = outputs else { return None };
+    let text = output.ok()?;
+    (field(text, "Feature Name")? == "Containers" && field(text, "State")? == "Enabled")
+        .then(|| passed("Containers: Enabled"))
+}
+
+/// `sc queryex hns`, `hnsdiag list networks` and `hnsdiag list endpoints`. HNS must run, for otherwise an empty list shows nothing.
+pub(crate) fn hns_removed(outputs: &[Output]) -> Option<Outcome> {
+    let [service, networks, endpoints] = outputs else { return None };
+    running(service)?;
+    (!networks.ok()?.contains("OVNKubernetesHybridOverlayNetwork") && !endpoints.ok()?.contains("VIPEndpoint"))
+        .then(|| passed("HNS runs, and has no network and no endpoint of the hybrid overlay"))
+}
+
+/// `sc query kube-proxy` and `hnsdiag list endpoints`.
+pub(crate) fn hybrid_endpoint(outputs: &[Output]) -> Option<Outcome> {
+    let [service, endpoints] = outputs else { return None };
+    if is_no_service(service) {
+        return Some(skipped("the host has no kube-proxy of a hybrid overlay"));
+    }
+    service.ok()?;
+    (endpoints.ok()?.matches("VIPEndpoint").count() == 1).then(|| passed("one VIPEndpoint"))
+}
+
+/// An entry of an access list: account, and its rights such as `OI`, `CI`, `F`. The last is what it may do.
+type Entry<'a> = (&'a str, Vec<&'a str>);
+
+/// The entries of `icacls <path>`. `None` if a line is none.
+fn entries<'a>(output: &'a Output, path: &str) -> Option<Vec<Entry<'a>>> {
+    let (list, summary) = output.ok()?.trim().rsplit_once('\n')?;
+    if summary.trim() != "Successfully processed 1 files; Failed processing 0 files" {
+        return None;
+    }
+    let entry = |line: &'a str| {
+        let (account, rights) = line.trim().strip_suffix(')')?.split_once(":(")?;
+        Some((account, rights.split(")(").collect()))
+    };
+    list.trim().strip_prefix(path)?.strip_prefix(' ')?.lines().map(entry).collect()
+}
+
+/// Whether only SYSTEM and administrators have rights, and all of them.
+fn is_administrators_alone(list: &[Entry<'_>]) -> bool {
+    let mut accounts: Vec<&str> = list.iter().map(|(account, _)| *account).collect();
+    accounts.sort_unstable();
+    accounts.dedup();
+    accounts == [r"BUILTIN\Administrators", r"NT AUTHORITY\SYSTEM"]
+        && list.iter().all(|(_, rights)| rights.last() == Some(&"F"))
+}
+
+/// Outputs of `icacls` of these paths, one for each, whose lists are as they are to be. Otherwise the first that is not is shown.
+fn lists(outputs: &[Output], paths: &[&str], says: &str, fits: fn(&[Entry<'_>]) -> bool) -> Option<Outcome> {
+    let is_wrong = |(path, output): &(&&str, &Output)| !entries(output, path).is_some_and(|list| fits(&list));
+    if outputs.len() != paths.len() {
+        return None;
+    }
+    let wrong = paths.iter().zip(outputs).find(is_wrong);
+    Some(match wrong {
+        None => passed(format!("{says}: {}", paths.join(", "))),
+        Some((path, output)) => failed(format!("unexpected for {path}: {}", output.text)),
+    })
+}
+
+/// Directories of [`access_lists`], in the order of its commands.
+const OURS: [&str; 5] =
+    [r"C:\k", r"C:\windows\wicd", r"C:\var\lib\kubelet", r"C:\var\lib\kubelet\pki", r"C:\k\volume-plugins"];
+
+/// `icacls` of [`OURS`]: no directory above passes an entry on.
+pub(crate) fn access_lists(outputs: &[Output]) -> Option<Outcome> {
+    lists(outputs, &OURS, "only SYSTEM and Administrators", |list| {
+        is_administrators_alone(list) && !list.iter().any(|(_, rights)| rights.contains(&"I"))
+    })
+}
+
+/// `dir /q C:\`.
+pub(crate) fn owner(outputs: &[Output]) -> Option<Outcome> {
+    let [output] = outputs else { return None };
+    let mut lines =
+        output.ok()?.lines().filter(|line| line.contains("<DIR>") && line.split_whitespace().next_back() == Some("k"));
+    let owner = lines.next()?.split_whitespace().rev().nth(1)?;
+    (owner == r"BUILTIN\Administrators" && lines.next().is_none())
+        .then(|| passed(r"C:\k belongs to BUILTIN\Administrators"))
+}
+
+/// Directories of [`directories_above`], in the order of its commands.
+const ABOVE: [&str; 3] = [r"C:\var", r"C:\var\lib", r"C:\var\log"];
+
+/// `icacls` of [`ABOVE`]: users may read, and no more.
+pub(crate) fn directories_above(outputs: &[Output]) -> Option<Outcome> {
+    lists(outputs, &ABOVE, "users may only read", |list| {
+        list.iter().all(|(account, rights)| {
+            matches!(*account, r"BUILTIN\Administrators" | r"NT AUTHORITY\SYSTEM" | "CREATOR OWNER")
+                || rights.last() == Some(&"RX") && !rights.contains(&"IO")
+        })
+    })
+}
+
+/// `icacls` of the directory of pods.
+pub(crate) fn pod_volumes(outputs: &[Output]) -> Option<Outcome> {
+    lists(outputs, &[r"C:\var\lib\kubelet\pods"], "users have entries", |list| {
+        [r"BUILTIN\Users", r"NT AUTHORITY\Authenticated Users"]
+            .iter()
+            .all(|account| list.iter().any(|(found, _)| found == account))
+    })
+}
+
+/// The desired state of the host, which says whether it is in a cloud, and `route print -4 169.254.169.254`.
+pub(crate) fn metadata_route(outputs: &[Output]) -> Option<Outcome> {
+    let [desired, output] = outputs else { return None };
+    let desired: api::host::Desired = serde_json::from_str(desired.ok()?).ok()?;
+    if desired.metadata_address.is_none() {
+        return Some(skipped("the host is in no cloud with a metadata service"));
+    }
+    let active = output.ok()?.split_once("Active Routes:")?.1.split_once("Persistent Routes:")?.0;
+    active.lines().find_map(|line| match line.split_whitespace().collect::<Vec<_>>()[..] {
+        ["169.254.169.254", "255.255.255.255", gateway, ..] if gateway.parse::<std::net::Ipv4Addr>().is_ok() => {
+            Some(passed(format!("through {gateway}")))
+        }
+        _ => None,
+    })
+}
+
+/// `dir /b C:\k\containerd\registries`.
+pub(crate) fn mirrors_on_host(outputs: &[Output]) -> Option<Outcome> {
+    let [output] = outputs else { return None };
+    let is_there = output.ok()?.lines().any(|line| line.trim() == MIRRORED);
+    is_there.then(|| passed(format!("the directory {MIRRORED}")))
+}
+
+/// `icacls` of kubelet's logins.
+pub(crate) fn logins(outputs: &[Output]) -> Option<Outcome> {
+    let [output] = outputs else { return None };
+    if output.status != Some(0) && output.text.contains("The system cannot find the file specified.") {
+        return Some(skipped("the host has no logins of registries"));
+    }
+    lists(outputs, &[r"C:\var\lib\kubelet\config.json"], "only SYSTEM and Administrators", is_administrators_alone)
+}
+
+/// `tasklist` with a filter.
+pub(crate) fn shims_ended(outputs: &[Output]) -> Option<Outcome> {
+    let [output] = outputs else { return None };
+    (output.ok()?.trim() == "INFO: No tasks are running which match the specified criteria.")
+        .then(|| passed("no shim runs"))
+}
+
+/// `dir` of kubelet's certificates, and `icacls` of its kubeconfig.
+pub(crate) fn client_certificate(outputs: &[Output]) -> Option<Outcome> {
+    let [listing, kubeconfig] = outputs else { return None };
+    let is_link = |l: &str| l.contains("<SYMLINK>") && l.contains(" kubelet-client-current.pem [");
+    listing.ok()?.lines().find(|line| is_link(line))?;
+    is_administrators_alone(&entries(kubeconfig, r"C:\k\kubeconfig")?)
+        .then(|| passed("kubelet-client-current.pem is a <SYMLINK>; only administrators read the kubeconfig"))
+}
+
+/// `certutil -store Root <thumbprint>`.
+pub(crate) fn certificate_store(outputs: &[Output]) -> Option<Outcome> {
+    let [output] = outputs else { return None };
+    let hash = |line: &str| line.trim().strip_prefix("Cert Hash(sha1):").map(|hash| hash.replace(' ', ""));
+    output.ok()?.lines().filter_map(hash).find(|hash| hash == THUMBPRINT).map(|hash| passed(format!("Root has {hash}")))
+}
+
+/// wicd's record of what it has put on the host. It pins an image after containerd has reported its id.
+pub(crate) fn images_pinned(image: &str, outputs: &[Output]) -> Option<Outcome> {
+    let [output] = outputs else { return None };
+    let record: serde_json::Value = serde_json::from_str(output.ok()?).ok()?;
+    let sha256 = record["pinned"][image].as_str()?.strip_prefix("sha256:")?;
+    api::payload::is_sha256(sha256).then(|| passed(format!("{image} is pinned: sha256:{sha256}")))
+}
+
+/// The `wicd.exe` of the service, by `reg query`: what it names is run, so that it must be in its place.
+pub(crate) fn path_of_wicd(outputs: &[Output]) -> Option<String> {
+    let [output] = outputs else { return None };
+    let command = value_of(output, "ImagePath")?;
+    let path = command.strip_suffix(" service")?.trim_matches('"').to_owned();
+    let sha256 = path.strip_prefix(api::host::path::WICD)?.strip_prefix('\\')?.strip_suffix(r"\wicd.exe")?;
+    api::payload::is_sha256(sha256).then_some(path)
+}
+
+/// `wicd.exe maintenance` with `begin`, `status`, `end` and `status`.
+pub(crate) fn host_maintenance(reason: &str, outputs: &[Output]) -> Option<Outcome> {
+    let [begun, during, ended, after] = outputs else { return None };
+    // Before it, they print what they wait for.
+    let last =
+        |output: &Output| output.ok()?.lines().rev().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned);
+    let is = |output: &Output, lines: [&str; 2]| Some(output.ok()?.trim().lines().map(str::trim).eq(lines));
+    (last(begun)? == "the node is drained: patch and restart the host, then run `maintenance end`"
+        && is(during, ["state: Drained", &format!("request: {reason}")])?
+        && last(ended)? == "the node is Ready, and its maintenance is over"
+        && is(after, ["state: None", "request: none"])?)
+    .then(|| passed("begin: the node is drained; end: the node is Ready, and its maintenance is over"))
+}
+
+/// Whether `reg query /v` of [`MARK`] shows it. `None`: the answer cannot be read, which shows neither. That there is none, reg.exe says in the
+/// language of Windows, so that it is known by the exit status and by an answer that lists no key.
+pub(crate) fn has_mark(outputs: &[Output]) -> Option<bool> {
+    let [output] = outputs else { return None };
+    match (output.status, &output.text) {
+        (Some(0), _) => value_of(output, MARK).map(|_| true),
+        (Some(1), text) if !text.trim().is_empty() && !text.contains("REG_") && !text.contains("HKEY_") => Some(false),
+        _ => None,
+    }
+}
+
+/// Whether `reg query` shows a key without values and keys: its name at most.
+pub(crate) fn is_empty_key(output: &Output) -> bool {
+    output.ok().is_some_and(|text| text.lines().filter(|line| !line.trim().is_empty()).count() <= 1)
+}
+
+#[cfg(test)]
+#[path = "judge_tests.rs"]
+mod tests;

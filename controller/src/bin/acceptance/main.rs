@@ -1,0 +1,283 @@
+//! `acceptance`: the whole life of a node, on a real Windows host and a cluster where the operator runs. A program of the test bed, which is in no image.
+
+mod acts;
+mod host;
+mod judge;
+mod rows;
+mod world;
+
+use std::{net::IpAddr, process::ExitCode, time::Duration};
+
+use anyhow::{Context as _, anyhow};
+use clap::Parser;
+use controller::{
+    api_server::{self, Chosen},
+    args::{Cluster, Login},
+    errors, output, ssh_target,
+};
+use kube::Client;
+use parking_lot::Mutex;
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    time::{Instant, timeout},
+};
+
+use self::{
+    acts::Run,
+    host::{Host, Kind},
+    judge::{Outcome, failed, passed, skipped},
+    rows::{How, ROWS, Row},
+    world::{Names, Seen, World, said},
+};
+
+/// For log-in and for each answer.
+const LOGIN: Duration = Duration::from_mins(1);
+/// Time for a node that was Ready before the row.
+const READY: Duration = Duration::from_secs(20);
+/// The row after which there is no node.
+const REMOVAL: &str = "removal";
+
+/// Run the whole life of a node on a real Windows host, from the join to the removal, and report what works. Restarts the host. You must be
+/// allowed to write WindowsNodePools, Secrets, Nodes and pods.
+#[derive(Parser)]
+#[command(
+    version,
+    after_help = "Exit status:\n  0  every row passed or is skipped\n  1  an error, a row that failed, or something that is left"
+)]
+struct Args {
+    /// Which cluster.
+    #[command(flatten)]
+    cluster: Cluster,
+    /// IP address or DNS name of the host, which is in no pool yet.
+    #[arg(long, value_name = "ADDRESS")]
+    host: String,
+    /// How to log in.
+    #[command(flatten)]
+    login: Login,
+    /// Namespace of the operator.
+    #[arg(short, long, env = "WATCH_NAMESPACE", default_value = api::names::DEFAULT_NAMESPACE)]
+    namespace: String,
+    /// Windows image with `cmd.exe` and `curl.exe` that matches the host's Windows. No pod runs if not set.
+    #[arg(long)]
+    image: Option<String>,
+    /// Domain of the cluster's DNS.
+    #[arg(long, env = "WINDOWS_NODE_POOLS_CLUSTER_DOMAIN", default_value = "cluster.local")]
+    cluster_domain: String,
+    /// Time that each row and the removal may take, for example 45m.
+    #[arg(long, value_parser = controller::args::duration, default_value = "45m")]
+    timeout: Duration,
+    /// Ask no question.
+    #[arg(long)]
+    yes: bool,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    // The first line: two providers in one process, or none, make the first TLS connection panic.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    Box::pin(run(Args::parse())).await.unwrap_or_else(|error| {
+        eprintln!("Error: {}", errors::in_lines(&error));
+        ExitCode::FAILURE
+    })
+}
+
+/// Runs all rows, removes what it made, prints the result, and returns the exit status.
+async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let Chosen { config, title } = api_server::choose(&args.cluster).await?;
+    let danger = format!(
+        "This makes the host {} a node of the {title}, restarts it several times, has it drained for maintenance, changes its settings, and removes it again. On the \
+         cluster it makes one WindowsNodePool, one Secret with the key in the namespace {}, a PodDisruptionBudget and pods, and removes them; it changes no other node.\n\
+         What cannot be undone: the Windows feature Containers stays enabled, the host restarts, and what runs on it ends.",
+        args.host, args.namespace
+    );
+    output::ask(args.yes, &danger)?;
+    let world = World {
+        client: Client::try_from(config).context("cannot make a client")?,
+        namespace: args.namespace.clone(),
+        names: Names::new(),
+        address: args.host.clone(),
+        limit: args.timeout,
+        cluster: args.cluster.clone(),
+    };
+    let run = Box::pin(prepare(args, world)).await?;
+    let rows = Mutex::new(Vec::new());
+    let interrupted = tokio::select! {
+        () = Box::pin(run_rows(&run, &rows)) => false,
+        () = Box::pin(interruption()?) => {
+            eprintln!("interrupted: removing what was made; interrupt again to leave it");
+            true
+        }
+    };
+    let rows = rows.into_inner();
+    let left = remove(&run, &rows).await?;
+    output::print(&table(&rows, &left, interrupted))?;
+    let is_good = !interrupted && left.is_empty() && !rows.iter().any(Ended::has_failed);
+    Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Ends when a person or the system asks this process to end, or its terminal is closed.
+fn interruption() -> anyhow::Result<impl Future<Output = ()>> {
+    let asked = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()];
+    let mut signals = asked.into_iter().map(signal).collect::<Result<Vec<_>, _>>().context("cannot receive signals")?;
+    Ok(async move {
+        futures::future::select_all(signals.iter_mut().map(|signal| Box::pin(signal.recv()))).await;
+    })
+}
+
+/// Checks that host and cluster can be used, and removes what an earlier run left.
+async fn prepare(args: Args, world: World) -> anyhow::Result<Run> {
+    world.operator_works().await?;
+    let leftovers = world.leftovers().await.context("cannot look for what an earlier run left")?;
+    if !leftovers.is_empty() {
+        let names: Vec<String> = leftovers.iter().map(Names::name).collect();
+        let names = names.join(", ");
+        let left = format!("An earlier run for this host, or one that still runs, has left {names}. It is removed.");
+        output::ask(args.yes, &left)?;
+        for names in &leftovers {
+            world.remove(names).await.with_context(|| format!("cannot remove {}", names.name()))?;
+        }
+    }
+    // As far as this machine can resolve its name.
+    let found = tokio::net::lookup_host((args.host.as_str(), args.login.port)).await;
+    let addresses: Vec<IpAddr> = found.into_iter().flatten().map(|address| address.ip()).collect();
+    world.host_is_free(args.login.port, &addresses).await?;
+    let target = ssh_target::new(&args.host, &args.login, LOGIN)?;
+    let (host, fingerprint, kind) = Host::open(target).await.context("cannot use the host")?;
+    let before = host.directories().await.context("cannot use the host")?;
+    let pool = Mutex::new(acts::pool(&world, &args, &fingerprint));
+    let run = Run { args, world, host, kind, before, pool, first_version: Mutex::default() };
+    run.forget_restart().await.context("cannot remove from the host what an earlier run left")?;
+    Ok(run)
+}
+
+/// A row that ended.
+struct Ended {
+    id: &'static str,
+    outcome: Outcome,
+    took: Duration,
+}
+
+impl Ended {
+    fn has_failed(&self) -> bool {
+        matches!(self.outcome, Outcome::Failed(_))
+    }
+
+    fn cells(&self) -> [String; 4] {
+        let (result, text) = match &self.outcome {
+            Outcome::Passed(text) => ("passed", text),
+            Outcome::Failed(text) => ("failed", text),
+            Outcome::Skipped(text) => ("skipped", text),
+        };
+        [self.id.to_owned(), result.to_owned(), format!("{} s", self.took.as_secs()), text.clone()]
+    }
+}
+
+/// Runs the rows in order. Those that need a node are skipped once there is none.
+async fn run_rows(run: &Run, rows: &Mutex<Vec<Ended>>) {
+    let (mut lost, mut is_removed) = (None, false);
+    for row in ROWS {
+        let begin = Instant::now();
+        let outcome = match lost {
+            Some(id) if !is_removed && row.id != REMOVAL => {
+                skipped(format!("there is no Ready node after the row {id}"))
+            }
+            _ => {
+                eprintln!("{} …", row.id);
+                Box::pin(run_row(run, row)).await
+            }
+        };
+        let ended = Ended { id: row.id, outcome, took: begin.elapsed() };
+        eprintln!("{}", ended.cells().join(": "));
+        let has_failed = ended.has_failed();
+        rows.lock().push(ended);
+        if row.id == REMOVAL {
+            if has_failed {
+                return;
+            }
+            is_removed = true;
+        }
+        if has_failed && lost.is_none() && !is_removed && !is_node(run).await {
+            lost = Some(row.id);
+        }
+    }
+}
+
+/// Whether the host is a Ready node, to which nothing is done. A change that came to nothing may take it a moment.
+async fn is_node(run: &Run) -> bool {
+    let node = run.world.until_seen("the node is Ready", Seen::follows);
+    timeout(READY.min(run.args.timeout), node).await.is_ok_and(|node| node.is_ok())
+}
+
+async fn run_row(run: &Run, row: &Row) -> Outcome {
+    if row.needs_image && run.args.image.is_none() {
+        return skipped("needs --image");
+    }
+    if !row.on.contains(&run.kind) {
+        let host = if run.kind == Kind::Wine { "Wine" } else { "a simulated host" };
+        return skipped(format!("not shown by {host}"));
+    }
+    let result = match &row.how {
+        How::Cluster(act) => act(run).await.map(passed),
+        How::Host(commands, judge) => run.host.run(commands).await.map(|outputs| judge::outcome(judge, &outputs)),
+    };
+    result.unwrap_or_else(|error| failed(said(&error)))
+}
+
+/// Removes what the run made, and returns what it could not remove, and why.
+async fn remove(run: &Run, rows: &[Ended]) -> anyhow::Result<Vec<String>> {
+    // A removal that has failed has had its time.
+    let has_failed = rows.iter().any(|row| row.id == REMOVAL && row.has_failed());
+    let limit = if has_failed { LOGIN.min(run.args.timeout) } else { run.args.timeout };
+    let of_cluster = tokio::select! {
+        removed = Box::pin(timeout(limit + READY, run.world.remove(&run.world.names))) => {
+            removed.unwrap_or_else(|_| Err(anyhow!("the host was not released in time")))
+        }
+        () = Box::pin(interruption()?) => Err(anyhow!("interrupted")),
+    };
+    let of_host = timeout(LOGIN, run.forget_restart()).await;
+    let of_host = of_host.unwrap_or_else(|_| Err(anyhow!("the host did not answer in time")));
+    let objects = format!(
+        "{}: the WindowsNodePool, WindowsInstance, Node, Secret and pods of this name, as far as they exist; to remove them, run the command again",
+        run.world.names.name()
+    );
+    let key = format!("on the host, HKLM\\{}, by which Windows waits for a restart", judge::RESTART_REQUIRED);
+    let left = [(of_cluster, objects), (of_host, key)].into_iter().filter_map(|(removed, what)| {
+        let why = said(&removed.err()?);
+        Some(api::text::line(&format!("{what}: {why}"), 1_000))
+    });
+    Ok(left.collect())
+}
+
+fn table(rows: &[Ended], left: &[String], interrupted: bool) -> String {
+    let head = ["ROW", "RESULT", "TIME", "EVIDENCE"].map(str::to_owned);
+    let cells: Vec<_> = [head].into_iter().chain(rows.iter().map(Ended::cells)).collect();
+    let count = |result: &str| cells.iter().filter(|row| row[1] == result).count();
+    let (passed, failed, skipped) = (count("passed"), count("failed"), count("skipped"));
+    let mut lines = vec![format!("{passed} passed, {failed} failed, {skipped} skipped")];
+    if interrupted {
+        lines.push("The run was interrupted.".to_owned());
+    }
+    lines.extend(left.iter().map(|what| format!("Left: {what}")));
+    if left.is_empty() {
+        lines.push("Nothing is left.".to_owned());
+    }
+    format!("{}\n{}\n", output::aligned(&cells), lines.join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_result_is_one_table_and_what_is_left() {
+        let ended = |outcome| Ended { id: "join", outcome, took: Duration::from_millis(2_500) };
+        let rows = [ended(passed("fine")), ended(skipped("needs --image"))];
+        assert_eq!(
+            table(&rows, &[], false),
+            "ROW    RESULT    TIME   EVIDENCE\njoin   passed    2 s    fine\njoin   skipped   2 s    needs --image\n\n\
+             1 passed, 0 failed, 1 skipped\nNothing is left.\n"
+        );
+        let text = table(&rows, &["the pool x".into()], true);
+        assert!(text.ends_with("The run was interrupted.\nLeft: the pool x\n"), "{text}");
+    }
+}

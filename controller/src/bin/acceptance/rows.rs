@@ -1,0 +1,204 @@
+//! The rows, in the order in which they run.
+
+use futures::future::LocalBoxFuture;
+
+use super::{
+    acts::Run,
+    host::Kind,
+    judge::{self, Judge},
+};
+
+/// What is done on the cluster's side, with its evidence.
+type Act = for<'a> fn(&'a Run) -> LocalBoxFuture<'a, anyhow::Result<String>>;
+
+/// How a row is run.
+pub(crate) enum How {
+    /// Through the API server.
+    Cluster(Act),
+    /// By commands on the host, whose outputs are judged.
+    Host(&'static [&'static str], Judge),
+}
+
+/// A row.
+pub(crate) struct Row {
+    pub(crate) id: &'static str,
+    /// Hosts that can show it.
+    pub(crate) on: &'static [Kind],
+    /// Whether it needs an image.
+    pub(crate) needs_image: bool,
+    pub(crate) how: How,
+}
+
+const ANY: &[Kind] = &[Kind::Windows, Kind::Wine, Kind::Simulated];
+/// Hosts with programs and a registry.
+const PROGRAMS: &[Kind] = &[Kind::Windows, Kind::Wine];
+/// Hosts with containerd, or what plays it: pods of a simulated host are bound and evicted, and run no image, and it has a list of images.
+const IMAGES: &[Kind] = &[Kind::Windows, Kind::Simulated];
+const WINDOWS: &[Kind] = &[Kind::Windows];
+
+const fn cluster(id: &'static str, on: &'static [Kind], act: Act) -> Row {
+    Row { id, on, needs_image: false, how: How::Cluster(act) }
+}
+
+const fn image(id: &'static str, on: &'static [Kind], act: Act) -> Row {
+    Row { id, on, needs_image: true, how: How::Cluster(act) }
+}
+
+const fn host(id: &'static str, commands: &'static [&'static str], judge: Judge) -> Row {
+    Row { id, on: WINDOWS, needs_image: false, how: How::Host(commands, judge) }
+}
+
+/// Events of the last two hours in the System log.
+macro_rules! events {
+    ($which:literal) => {
+        concat!(
+            r#"wevtutil.exe qe System "/q:*[System[("#,
+            $which,
+            r#") and TimeCreated[timediff(@SystemTime) <= 7200000]]]" /c:40 /rd:true /f:text"#
+        )
+    };
+}
+
+/// All rows.
+pub(crate) const ROWS: &[Row] = &[
+    cluster("join", ANY, |run| Box::pin(run.join())),
+    cluster("node-facts", ANY, |run| Box::pin(run.node_facts())),
+    host(
+        "feature-containers",
+        &["dism.exe /online /get-featureinfo /featurename:Containers"],
+        judge::feature_containers,
+    ),
+    host("service-recovery", &["sc.exe qfailure kubelet", "sc.exe qfailureflag kubelet"], judge::service_recovery),
+    host("service-dependencies", &["sc.exe qc kubelet"], judge::service_dependencies),
+    host(
+        "killed-service",
+        // ping is the pause that needs no console.
+        &[
+            "sc.exe queryex kubelet",
+            "taskkill.exe /f /im kubelet.exe",
+            "ping.exe -n 30 127.0.0.1",
+            "sc.exe queryex kubelet",
+        ],
+        judge::killed_service,
+    ),
+    host(
+        "access-lists",
+        &[
+            r"icacls.exe C:\k",
+            r"icacls.exe C:\windows\wicd",
+            r"icacls.exe C:\var\lib\kubelet",
+            r"icacls.exe C:\var\lib\kubelet\pki",
+            r"icacls.exe C:\k\volume-plugins",
+        ],
+        judge::access_lists,
+    ),
+    host("owner", &[r"dir /q C:\"], judge::owner),
+    host(
+        "directories-above",
+        &[r"icacls.exe C:\var", r"icacls.exe C:\var\lib", r"icacls.exe C:\var\log"],
+        judge::directories_above,
+    ),
+    host("pod-volumes", &[r"icacls.exe C:\var\lib\kubelet\pods"], judge::pod_volumes),
+    host(
+        "client-certificate",
+        &[r"dir C:\var\lib\kubelet\pki", r"icacls.exe C:\k\kubeconfig"],
+        judge::client_certificate,
+    ),
+    host("logins", &[r"icacls.exe C:\var\lib\kubelet\config.json"], judge::logins),
+    host(
+        "antivirus-exclusion",
+        &[r#"reg.exe query "HKLM\SOFTWARE\Policies\Microsoft\Windows Defender\Exclusions\Processes""#],
+        judge::antivirus_exclusion,
+    ),
+    host(
+        "metadata-route",
+        &[r"type C:\k\wicd\desired.json", "route.exe print -4 169.254.169.254"],
+        judge::metadata_route,
+    ),
+    host("hybrid-endpoint", &["sc.exe query kube-proxy", "hnsdiag.exe list endpoints"], judge::hybrid_endpoint),
+    cluster("node-log", WINDOWS, |run| Box::pin(run.node_log())),
+    cluster("reboot", ANY, |run| Box::pin(run.reboot())),
+    host("restart-event", &[events!("EventID=1074")], judge::restart_event),
+    host("clean-shutdown", &[events!("EventID=7043 or EventID=6005")], judge::clean_shutdown),
+    image("pre-pull", IMAGES, |run| Box::pin(run.pre_pull())),
+    image("images-pinned", WINDOWS, |run| Box::pin(run.images_pinned())),
+    image("pod", WINDOWS, |run| Box::pin(run.pod())),
+    image("pod-network", WINDOWS, |run| Box::pin(run.pod_network())),
+    image("logs", WINDOWS, |run| Box::pin(run.logs())),
+    image("exec", WINDOWS, |run| Box::pin(run.exec())),
+    cluster("update", ANY, |run| Box::pin(run.update())),
+    cluster("rollback", ANY, |run| Box::pin(run.rollback())),
+    image("drain", IMAGES, |run| Box::pin(run.drain())),
+    cluster("maintenance", ANY, |run| Box::pin(run.maintenance())),
+    cluster("maintenance-on-host", PROGRAMS, |run| Box::pin(run.host_maintenance())),
+    cluster("patched-restart", PROGRAMS, |run| Box::pin(run.patched_restart())),
+    cluster("proxy", ANY, |run| Box::pin(run.proxy())),
+    host(
+        "service-variables",
+        &[r"reg.exe query HKLM\SYSTEM\CurrentControlSet\Services\kubelet /v Environment"],
+        judge::service_variables,
+    ),
+    cluster("trusted-certificates", ANY, |run| Box::pin(run.trusted_certificates())),
+    host(
+        "certificate-store",
+        &["certutil.exe -store Root 3bb1582d319ffed7adfd0bf58077497a884f9b15"],
+        judge::certificate_store,
+    ),
+    cluster("image-mirrors", ANY, |run| Box::pin(run.image_mirrors())),
+    host("mirrors-on-host", &[r"dir /b C:\k\containerd\registries"], judge::mirrors_on_host),
+    cluster("removal", ANY, |run| Box::pin(run.removal())),
+    host(
+        "services-removed",
+        &[
+            "sc.exe query kubelet",
+            "sc.exe query containerd",
+            "sc.exe query kube-proxy",
+            "sc.exe query windows-instance-config-daemon",
+        ],
+        judge::services_removed,
+    ),
+    host("shims-ended", &[r#"tasklist.exe /fi "imagename eq containerd-shim-runhcs-v1.exe""#], judge::shims_ended),
+    host(
+        "hns-removed",
+        &["sc.exe queryex hns", "hnsdiag.exe list networks", "hnsdiag.exe list endpoints"],
+        judge::hns_removed,
+    ),
+];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    const PAGE: &str = include_str!("../../../../docs/reference/windows-only.md");
+    /// Rows of the cluster's side that need what Windows itself does, or containerd.
+    const OF_WINDOWS: [&str; 5] = ["node-log", "pre-pull", "images-pinned", "maintenance-on-host", "patched-restart"];
+
+    /// The ids in the last column of the page's tables.
+    fn of_page() -> BTreeSet<&'static str> {
+        let rows = PAGE.lines().filter(|line| line.starts_with("| **"));
+        let cells = rows.filter_map(|line| line.trim_end_matches([' ', '|']).rsplit(" | ").next());
+        let ids = cells.flat_map(|cell| cell.split(", ")).map(|id| id.trim().trim_matches('`'));
+        ids.filter(|id| !id.ends_with("by hand")).collect()
+    }
+
+    #[test]
+    fn the_page_names_the_row_of_each_check() {
+        let is_of_windows = |row: &&Row| matches!(row.how, How::Host(..)) || OF_WINDOWS.contains(&row.id);
+        let ids: Vec<&str> = ROWS.iter().filter(is_of_windows).map(|row| row.id).collect();
+        assert_eq!(of_page(), ids.iter().copied().collect());
+        assert_eq!(of_page().len(), ids.len(), "two rows have one id");
+    }
+
+    #[test]
+    fn a_batch_file_takes_the_commands_as_they_are() {
+        for row in ROWS {
+            if let How::Host(commands, _) = row.how {
+                assert!(commands.iter().all(|c| c.is_ascii() && !c.contains(['%', '\n', '^', '!'])), "{}", row.id);
+                assert!(commands.iter().all(|c| c.matches('"').count() % 2 == 0), "{}", row.id);
+            }
+        }
+        assert!(ROWS.iter().any(|row| matches!(row.how, How::Host([c], _) if c.ends_with(judge::THUMBPRINT))));
+    }
+}
