@@ -11,14 +11,14 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use devenv::{AUDIT_DIR, WINDOWS_TARGET, execute, forget_caller, has_windows_target, skip, workspace_root};
 
-use crate::{boundaries, deny, docs, fuzz, links, modules, operator_task, reasons, spelling, tracked, unused, words};
+use crate::{boundaries, deny, docs, fuzz, links, modules, operator_task, spelling, tracked, unused, words};
 
-/// Runs all that CI checks of each change: format, words, tracked files, links, documentation, spelling, modules, reasons, dependencies, the site, clippy for both targets, generated files, tests, the operator's
+/// Runs all that CI checks of each change: format, words, tracked files, links, documentation, spelling, modules, dependencies, the site, clippy for both targets, generated files, tests, the operator's
 /// rights, fuzz targets for a few seconds each.
 #[derive(clap::Args)]
 #[group(multiple = false)]
 pub(crate) struct Args {
-    /// Run only the steps that build nothing of the operator: format, words, tracked files, links, documentation, spelling, modules, reasons, boundaries and unused dependencies.
+    /// Run only the steps that build nothing of the operator: format, words, tracked files, links, documentation, spelling, modules, boundaries and unused dependencies.
     #[arg(long)]
     fast: bool,
     /// Run the steps of minutes: those of --fast, dependencies, the site, clippy, generated files and the tests beside the code, which start no API server.
@@ -41,7 +41,6 @@ const FAST: &[Step] = &[
     ("documentation", || docs::run(&docs::Args { check: true })),
     ("spelling", || spelling::run(&spelling::Args {})),
     ("modules", || modules::run(&modules::Args {})),
-    ("reasons", || reasons::run(&reasons::Args {})),
     ("unused dependencies", || unused::run(&unused::Args {})),
     ("boundaries", || boundaries::run(&boundaries::Args {})),
 ];

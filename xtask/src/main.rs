@@ -10,7 +10,6 @@ mod docs;
 mod fuzz;
 mod links;
 mod modules;
-mod reasons;
 mod setup;
 mod source;
 mod spelling;
@@ -59,7 +58,6 @@ enum Task {
     /// Makes the payload: the programs and static files that hosts need, with their manifest.
     #[command(disable_help_flag = true)]
     Payload(Forwarded),
-    Reasons(reasons::Args),
     /// Compares the operator's roles with the audit logs of API servers.
     #[command(disable_help_flag = true)]
     Rights(Forwarded),
@@ -98,7 +96,6 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Gen(task) => become_operator_task("gen", &task),
         Task::Modules(args) => modules::run(&args),
         Task::Payload(task) => become_operator_task("payload", &task),
-        Task::Reasons(args) => reasons::run(&args),
         Task::Rights(task) => become_operator_task("rights", &task),
         Task::Setup => setup::setup(),
         Task::Spelling(args) => spelling::run(&args),

@@ -29,7 +29,6 @@ const EXEMPT: &[(&str, &str)] = &[
     ("crds/", "generated from api/"),
     ("docs/reference/conditions.md", "generated from api/"),
     ("docs/reference/events.md", "generated from api/"),
-    ("docs/reference/find-a-reason.md", "generated from api/"),
     ("docs/reference/helm-values.md", "generated from xtask-operator/"),
     ("docs/reference/labels.md", "generated from api/"),
     ("docs/reference/metrics.md", "generated from controller/"),

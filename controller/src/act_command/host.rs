@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use api::{Failures, Phase, WindowsInstance, WindowsInstanceStatus, WindowsNodePool, names::key, text};
+use api::{Failures, Phase, Reason, WindowsInstance, WindowsInstanceStatus, WindowsNodePool, names::key, text};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
@@ -118,7 +118,7 @@ pub(super) fn trust(instance: &WindowsInstance, fingerprint: &str) -> Decided {
     if instance.spec.host.host_key.is_some() {
         return Err(Refusal::new("its list declares the host key, and that one counts: change hostKey there"));
     }
-    if let Some(mismatch) = failures(&status).find(|failures| failures.last_reason == "HostKeyMismatch") {
+    if let Some(mismatch) = failures(&status).find(|failures| failures.last_reason == Reason::HostKeyMismatch) {
         if shown_key(&mismatch.last_message) != Some(fingerprint) {
             let message = text::line(&mismatch.last_message, MOST);
             return Err(Refusal::new(format!(

@@ -1,8 +1,8 @@
 //! Decisions about a pool. Pure.
 
 use api::{
-    Time, WindowsNodePool, WindowsNodePoolStatus,
-    conditions::{find, kind, reason},
+    Reason, Time, WindowsNodePool, WindowsNodePoolStatus,
+    conditions::{find, kind},
     names::key,
     text,
 };
@@ -42,7 +42,7 @@ fn current(pool: &WindowsNodePool) -> Result<WindowsNodePoolStatus, Refusal> {
 
 /// The version that waits for an approval.
 fn waiting_version(status: &WindowsNodePoolStatus) -> Option<&str> {
-    let waits = find(&status.conditions, kind::UPDATED).is_some_and(|c| c.reason == reason::WAITING_FOR_APPROVAL);
+    let waits = find(&status.conditions, kind::UPDATED).is_some_and(|c| c.reason == Reason::WaitingForApproval);
     status.desired_version.as_deref().filter(|_| waits)
 }
 
