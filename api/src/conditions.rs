@@ -1,4 +1,4 @@
-//! Condition types and reasons, and the function that sets a condition.
+//! Condition types, and the function that sets a condition.
 //!
 //! Semantics are those of apimachinery's `SetStatusCondition`: `lastTransitionTime` moves only when `status` does.
 //! `Reconciling` and `Stalled` follow kstatus: they exist only while they are true, and never both.
@@ -6,20 +6,7 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-/// Makes the constants and their table from one list, so that none is without a condition, a meaning and a remedy.
-macro_rules! condition_reasons {
-    ($($(#[doc = $meaning:literal])+ $name:ident = $word:literal on $conditions:literal; $remedy:literal;)+) => {
-        $($(#[doc = $meaning])+ pub const $name: &str = $word;)+
-
-        /// All of these reasons.
-        pub const TABLE: &[Reason] = &[$(Reason {
-            word: $word,
-            conditions: $conditions,
-            meaning: concat!($($meaning),+),
-            remedy: $remedy,
-        }),+];
-    };
-}
+use crate::Reason;
 
 /// Condition types of pools and instances.
 pub mod kind {
@@ -80,93 +67,6 @@ pub mod kind {
     }
 }
 
-/// Reasons that more than one place uses. The others are those of errors: [`crate::reasons`].
-pub mod reason {
-    use crate::reasons::Reason;
-
-    condition_reasons! {
-        /// The observed state matches the spec.
-        SUCCEEDED = "Succeeded" on "`Ready=True`, `InventorySynced=True`, `SourceVerified=True`"; "No action is needed.";
-        /// The host has all that a node needs, and warnings, which the message has. They stop nothing.
-        PASSED_WITH_WARNINGS = "PassedWithWarnings" on "instance: `PreflightPassed=True`"; "Follow the message, or leave it: see [warnings](../guide/hosts.md#warnings).";
-        /// An operation is in progress.
-        PROGRESSING = "Progressing" on "`Ready=Unknown`, `Reconciling=True`"; "No action is needed.";
-        /// An operation is in progress again after a failure.
-        PROGRESSING_WITH_RETRY = "ProgressingWithRetry" on "`Ready=Unknown`, `Reconciling=True`"; "Follow the message if the failure repeats.";
-        /// No fault exists.
-        AS_EXPECTED = "AsExpected" on "`Degraded=False`, `PoliciesInForce=True`"; "No action is needed.";
-        /// `rollout.paused` is true or `rollout.pausedUntil` is to come, so the operator begins no operation. The message names the end, if there is one.
-        PAUSED = "Paused" on "`Paused=True`; `Ready`, `Updated`, `Updating`, `KeysCurrent`"; "Set `paused` to false, or `pausedUntil` to null, to continue at once.";
-        /// The source is not fetched, because its owner suspended it, and the operator has no list of before.
-        SUSPENDED = "Suspended" on "`InventorySynced=False`"; "Set `suspend` of the source to false.";
-        /// The source is fetched for the first time.
-        FETCHING = "Fetching" on "`InventorySynced=False`"; "No action is needed.";
-        /// The pool is not paused.
-        NOT_PAUSED = "NotPaused" on "`Paused=False`"; "No action is needed.";
-        /// Operations on hosts failed, and the operator retries them. The message has the first one. `Stalled` once a host has failed three times or for ten minutes.
-        NODES_FAILED = "NodesFailed" on "pool: `Degraded=True`, `Ready=False`, `Stalled=True`"; "Correct the cause that the message names; see [a host](#a-host).";
-        /// Nodes that had joined are not Ready now.
-        NODES_NOT_READY = "NodesNotReady" on "pool: `Degraded=True`, `Ready=False`"; "Check the nodes that the message names.";
-        /// A file of the list cannot be read; its message has file and line. The list that was used before stays in force.
-        INVALID_INVENTORY = "InvalidInventory" on "pool: `InventorySynced=False`, `Degraded=True`, `Stalled=True`"; "Correct the file, and check it with `windows-node-pools lint`.";
-        /// The list lacks more hosts than one change may remove (`maxRemovals`). All stay.
-        MASS_REMOVAL_BLOCKED = "MassRemovalBlocked" on "pool: `InventorySynced=False`, `Degraded=True`, `Stalled=True`"; "Correct the list, or [confirm the removal](../guide/git.md#when-hosts-disappear-from-the-list).";
-        /// The list names no host any more. All stay.
-        INVENTORY_EMPTY = "InventoryEmpty" on "pool: `InventorySynced=False`, `Degraded=True`, `Stalled=True`"; "Correct the list, or [confirm the removal](../guide/removal.md#remove-several-hosts-or-all).";
-        /// An entry of the list has no known name and may be one of the hosts that the list lacks. No host is removed.
-        NAMES_UNKNOWN = "NamesUnknown" on "pool: `InventorySynced=False`, `Degraded=True`, `Stalled=True`"; "Make the host answer, correct or remove the entry, or [confirm the removal](../guide/removal.md#remove-several-hosts-or-all).";
-        /// The pool of the instance does not exist. The operator does not change the host.
-        POOL_MISSING = "PoolMissing" on "instance: `Ready=Unknown`, `Stalled=True`"; "Create the pool again, or [give the host up](../guide/removal.md#what-is-deleted-by-the-way).";
-        /// A Secret, a key in it or its content is missing or cannot be used.
-        CREDENTIALS_UNAVAILABLE = "CredentialsUnavailable" on "pool: `InventorySynced=False`, `KeysCurrent=Unknown`; instance: `Ready=False`, `Reachable=False`"; "Correct the Secret that the message names.";
-        /// An operation takes longer than `rollout.progressDeadlineSeconds`. The operator continues with it.
-        PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded" on "pool: `Stalled=True`"; "Check the host that the message names: `kubectl describe wi HOST`.";
-        /// The host waits for its turn.
-        WAITING = "Waiting" on "instance: `Ready=Unknown`, `Reconciling=True`"; "No action is needed.";
-        /// A drain makes no progress.
-        DRAIN_BLOCKED = "DrainBlocked" on "pool: `Degraded=True`, `Ready=False`"; "See [a drain that is blocked](../guide/rollouts.md#a-drain-that-is-blocked).";
-        /// Hosts join.
-        PROVISIONING = "Provisioning" on "pool: `Updating=True`, `Updated=False`"; "No action is needed.";
-        /// Nodes that do not work are repaired.
-        REPAIRING = "Repairing" on "pool: `Updating=True`"; "No action is needed.";
-        /// Nodes leave.
-        REMOVING = "Removing" on "pool: `Updating=True`"; "No action is needed.";
-        /// The nodes follow the desired version.
-        UP_TO_DATE = "UpToDate" on "pool: `Updating=False`; instance: `UpToDate=True`"; "No action is needed.";
-        /// The node follows another version than its pool wants.
-        OUTDATED = "Outdated" on "instance: `UpToDate=False`"; "No action is needed, unless the message has a failure.";
-        /// A change reaches the nodes.
-        ROLLING_OUT = "RollingOut" on "pool: `Updating=True`, `Updated=False`; instance: `UpToDate=False`"; "No action is needed.";
-        /// A change is rolled back.
-        ROLLING_BACK = "RollingBack" on "pool: `Updating=True`"; "Correct the change before you try it again; see [a version that fails](../guide/rollouts.md#a-version-that-fails).";
-        /// A version failed on too many nodes.
-        FAILURE_LIMIT_REACHED = "FailureLimitReached" on "pool: `Stalled=True`, `Ready=False`, `Updated=False`, `Updating=False`"; "See [a version that fails](../guide/rollouts.md#a-version-that-fails).";
-        /// Changes wait until a [maintenance window](../guide/rollouts.md#maintenance-windows) opens. The message names the next one.
-        WAITING_FOR_WINDOW = "WaitingForWindow" on "pool: `Updated=False`, `Updating=False`, `Ready=Unknown`, `Reconciling=True`"; "No action is needed.";
-        /// A change waits for an approval.
-        WAITING_FOR_APPROVAL = "WaitingForApproval" on "pool: `Updated=False`, `Updating=False`, `Ready=Unknown`, `Reconciling=True`"; "Check the changed nodes, then [approve](../guide/rollouts.md#steps-and-approval): `kubectl windows-node-pools approve POOL`.";
-        /// A change would lose settings that nodes have from WMCO. The condition `UpdateWithheld` of each instance names them.
-        SETTINGS_WOULD_BE_LOST = "SettingsWouldBeLost" on "pool: `Updated=False`, `Updating=False`, `Ready=Unknown`, `Reconciling=True`; instance: `UpdateWithheld=True`"; "[Add them to the pool, or accept the loss](../guide/from-wmco.md#what-a-node-has-and-what-it-would-lose).";
-        /// Nodes that a person has cordoned use up `rollout.maxUnavailable`. The message names them.
-        BLOCKED_BY_CORDON = "BlockedByCordon" on "pool: `Updated=False`, `Updating=False`, `Ready=Unknown`, `Reconciling=True`"; "Uncordon them, or hold each of them: `kubectl windows-node-pools pause --host HOST`, or the annotation `windowsmachineconfig.openshift.io/hold=true` of its Node.";
-        /// No node gets its turn to be changed: nodes that do not work use up `rollout.maxUnavailable`, or other pools the limit over all pools
-        /// (`--max-disruptions`). The message names them.
-        DISRUPTIONS_USED_UP = "DisruptionsUsedUp" on "pool: `Updated=False`, `Updating=False`, `Ready=Unknown`, `Reconciling=True`"; "Repair the nodes that are named, or hold them so that they do not count; or see what keeps the other pools.";
-        /// The only nodes that do not follow the desired version are those that a person holds with the annotation `hold`. The message names them.
-        ON_HOLD = "OnHold" on "pool: `Updated=False`, `Updating=False`, `Ready=True`"; "End the hold of each: `kubectl windows-node-pools resume --host HOST`, or remove the annotation `windowsmachineconfig.openshift.io/hold`.";
-        /// Nodes are in maintenance, and nothing is to be done with the others. The message names them.
-        IN_MAINTENANCE = "InMaintenance" on "pool: `Ready=True`"; "[Hand them back](../guide/maintenance.md#hand-the-node-back) when they are patched.";
-        /// A change waits between two steps.
-        SOAKING = "Soaking" on "pool: `Updated=False`"; "No action is needed.";
-        /// Too many nodes are not Ready, so the operator repairs none.
-        TOO_MANY_UNHEALTHY = "TooManyUnhealthy" on "pool: `Degraded=True`, `Ready=False`, `Stalled=True`"; "Look for a common cause: network, API server, the last change.";
-        /// Nodes are not Ready and their hosts do not answer, and the rollout no longer waits for them.
-        NODES_LOST = "NodesLost" on "pool: `Degraded=True`, `Ready=False`"; "See [repair](../guide/rollouts.md#repair).";
-        /// The pool is in mode Plan, so the operator begins no operation.
-        PLANNED = "Planned" on "pool: `Ready=True`, `Updating=False`"; "Check `status.plan`, then set the mode to Apply.";
-    }
-}
-
 /// Looks a condition up by its type.
 pub fn find<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Condition> {
     conditions.iter().find(|c| c.type_ == type_)
@@ -210,7 +110,7 @@ pub fn set(
     conditions: &mut Vec<Condition>,
     type_: &str,
     status: Status,
-    reason: &str,
+    reason: Reason,
     message: &str,
     generation: Option<i64>,
     now: Timestamp,
@@ -251,15 +151,15 @@ mod tests {
     fn the_time_moves_only_with_the_status() {
         let (t1, t2) = (Timestamp::from_second(1000).unwrap(), Timestamp::from_second(2000).unwrap());
         let mut list = Vec::new();
-        set(&mut list, kind::READY, Status::False, "A", "first", Some(1), t1);
-        set(&mut list, kind::READY, Status::False, "B", "second", Some(2), t2);
+        set(&mut list, kind::READY, Status::False, Reason::DiskFull, "first", Some(1), t1);
+        set(&mut list, kind::READY, Status::False, Reason::ClockSkew, "second", Some(2), t2);
         assert_eq!(list.len(), 1);
         assert_eq!(
             (list[0].last_transition_time.0, list[0].reason.as_str(), list[0].message.as_str()),
-            (t1, "B", "second")
+            (t1, "ClockSkew", "second")
         );
         assert_eq!(list[0].observed_generation, Some(2));
-        set(&mut list, kind::READY, Status::True, "C", "", Some(2), t2);
+        set(&mut list, kind::READY, Status::True, Reason::Succeeded, "", Some(2), t2);
         assert_eq!(list[0].last_transition_time.0, t2);
         assert!(is_true(&list, kind::READY));
         remove(&mut list, kind::READY);

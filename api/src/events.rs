@@ -2,7 +2,7 @@
 //!
 //! `cargo xtask gen` writes docs/reference/events.md from them.
 
-use crate::conditions::reason;
+use crate::Reason;
 
 /// Type of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,11 +46,11 @@ macro_rules! event_reasons {
         pub enum EventReason {
             $($(#[doc = $about])+ $variant,)+
             /// An entry of a host list, or the list, cannot be used as it is. The word is that of the condition `InventorySynced`.
-            Inventory(&'static str),
+            Inventory(Reason),
             /// The changes of a pool begin to wait. The word is that of the pool's conditions.
-            Waits(&'static str),
+            Waits(Reason),
             /// The operator denied a certificate request. The word is that of the request's condition `Denied`.
-            Denied(&'static str),
+            Denied(Reason),
         }
 
         impl EventReason {
@@ -61,7 +61,7 @@ macro_rules! event_reasons {
             pub fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$variant => event_reasons!(@word $variant $($word)?),)+
-                    Self::Inventory(word) | Self::Waits(word) | Self::Denied(word) => word,
+                    Self::Inventory(reason) | Self::Waits(reason) | Self::Denied(reason) => reason.as_str(),
                 }
             }
 
@@ -69,7 +69,7 @@ macro_rules! event_reasons {
             pub fn level(self) -> Level {
                 match self {
                     $(Self::$variant => Level::$level,)+
-                    Self::Waits(word) if [reason::PAUSED, reason::WAITING_FOR_WINDOW].contains(&word) => Level::Normal,
+                    Self::Waits(Reason::Paused | Reason::WaitingForWindow) => Level::Normal,
                     Self::Inventory(_) | Self::Waits(_) | Self::Denied(_) => Level::Warning,
                 }
             }
@@ -104,27 +104,27 @@ event_reasons! {
     Joined: Normal on WindowsInstance;
     /// The node of another operator belongs to the pool now, with the version that it has. No action is needed.
     Adopted: Normal on WindowsInstance;
-    /// An attempt to join the host failed. The note begins with the [reason](conditions.md#a-host) and names the remedy; the operator retries.
+    /// An attempt to join the host failed. The note begins with the [reason](conditions.md#reasons) and names the remedy; the operator retries.
     JoinFailed: Warning on WindowsInstance;
     /// An attempt to send the next version ahead failed. The node continues as it is, and the operator retries; the note begins with the
-    /// [reason](conditions.md#a-host).
+    /// [reason](conditions.md#reasons).
     StageFailed: Warning on WindowsInstance;
-    /// An attempt to change the node's version failed. The note begins with the [reason](conditions.md#a-host) and names the remedy; the
+    /// An attempt to change the node's version failed. The note begins with the [reason](conditions.md#reasons) and names the remedy; the
     /// operator retries, or returns the node to the version before.
     UpdateFailed: Warning on WindowsInstance;
-    /// An attempt to restart the host failed. The note begins with the [reason](conditions.md#a-host) and names the remedy; the operator retries.
+    /// An attempt to restart the host failed. The note begins with the [reason](conditions.md#reasons) and names the remedy; the operator retries.
     RebootFailed: Warning on WindowsInstance;
-    /// An attempt to repair the node failed. The note begins with the [reason](conditions.md#a-host) and names the remedy; the operator retries.
+    /// An attempt to repair the node failed. The note begins with the [reason](conditions.md#reasons) and names the remedy; the operator retries.
     RepairFailed: Warning on WindowsInstance;
     /// The node is drained for the maintenance that the note names, and stays so until the request is withdrawn. Patch and restart the host,
     /// then [hand it back](../guide/maintenance.md#hand-the-node-back).
     DrainedForMaintenance: Normal on WindowsInstance Node;
     /// The node works after its maintenance, and takes pods again unless another client keeps it cordoned. No action is needed.
     MaintenanceEnded: Normal on WindowsInstance Node;
-    /// An attempt to drain the node for its maintenance, or to take it back, failed. The note begins with the [reason](conditions.md#a-host)
+    /// An attempt to drain the node for its maintenance, or to take it back, failed. The note begins with the [reason](conditions.md#reasons)
     /// and names the remedy; the operator retries, and a node that was drained stays cordoned until it works.
     MaintenanceFailed: Warning on WindowsInstance;
-    /// An attempt to remove the host failed. The note begins with the [reason](conditions.md#a-host) and names the remedy; the operator
+    /// An attempt to remove the host failed. The note begins with the [reason](conditions.md#reasons) and names the remedy; the operator
     /// retries. A host that no longer exists must be [given up](../guide/removal.md#a-host-that-cannot-be-reached).
     RemoveFailed: Warning on WindowsInstance;
     /// The node follows the version in the note. No action is needed. On the Node only if it was drained.
@@ -198,12 +198,12 @@ event_reasons! {
     /// The old key was removed from the host. No action is needed.
     KeyRetired: Normal on WindowsInstance;
     /// The host could not be changed to [another SSH key](../guide/keys.md). The node continues, and the operator retries; the note begins with
-    /// the [reason](conditions.md#a-host).
+    /// the [reason](conditions.md#reasons).
     KeyRotationFailed: Warning on WindowsInstance;
     /// The host has all images of `provisioning.prePull`. No action is needed.
     ImagesPulled: Normal on WindowsInstance;
     /// The host could not [pull images ahead](../guide/images.md). The node continues, and the operator retries; the note begins with the
-    /// [reason](conditions.md#a-host).
+    /// [reason](conditions.md#reasons).
     PrePullFailed: Warning on WindowsInstance;
     /// The list has new hosts, and the pool an instance for each. The note has their names and the locations of their entries; what the note has no
     /// room for is in the log of the operator, a line for each host (`event="HostAdmitted"`).

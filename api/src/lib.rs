@@ -7,7 +7,7 @@
 //! * [`payload`]: the manifest of the files that a host needs.
 //! * [`act`]: what people do when the operator waits for them.
 //! * [`events`]: the reasons of the operator's events.
-//! * [`reasons`]: reasons of errors, with their meaning and remedy.
+//! * [`Reason`]: the reasons of conditions and failures, with their meaning.
 //! * [`registries`]: which images a login of a registry is for.
 //! * [`text`]: text from outside the operator, made safe to display.
 //!
@@ -40,7 +40,7 @@ pub mod names;
 pub mod payload;
 mod pool;
 mod quantity;
-pub mod reasons;
+mod reason;
 pub mod registries;
 mod rule;
 pub mod services;
@@ -57,5 +57,6 @@ pub use kstatus::Kstatus;
 pub use maintenance::MaintenanceState;
 pub use pool::*;
 pub use quantity::Quantity;
+pub use reason::{Reason, UnknownReason};
 pub use step::Step;
 pub use time::Time;

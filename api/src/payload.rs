@@ -3,6 +3,7 @@
 //! The directory holds every file compressed, as `<path>.zst` (one zstd frame), so that the operator sends the stored
 //! bytes and does not compress. Hashes and sizes are those of the file itself, not of its compressed form.
 
+use crate::Reason;
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
@@ -69,8 +70,8 @@ pub enum ManifestError {
 
 impl ManifestError {
     /// Reason for conditions and events.
-    pub fn reason(&self) -> &'static str {
-        "PayloadInvalid"
+    pub fn reason(&self) -> Reason {
+        Reason::PayloadInvalid
     }
 }
 

@@ -4,6 +4,7 @@
 //! operator adds the optional fields `hostVariablesInCommand` and `prepare` to a service; readers of the legacy format
 //! skip them.
 
+use crate::Reason;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
@@ -175,8 +176,8 @@ pub enum ServicesError {
 
 impl ServicesError {
     /// Reason for conditions and events.
-    pub fn reason(&self) -> &'static str {
-        "ServicesInvalid"
+    pub fn reason(&self) -> Reason {
+        Reason::ServicesInvalid
     }
 }
 

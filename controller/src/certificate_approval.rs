@@ -73,8 +73,8 @@ pub(crate) async fn run(cx: Arc<Base>, instances: Changes<WindowsInstance>, retr
                 "Approve"
             }
             csr::Verdict::Deny { reason, message } => {
-                shared.events.say(request, EventReason::Denied(reason), "Deny", message);
-                reason
+                shared.events.say(request, EventReason::Denied(*reason), "Deny", message);
+                reason.as_str()
             }
         };
         shared.process.metrics.csr_verdicts.get_or_create(&ReasonLabel { reason: reason.to_owned() }).inc();
@@ -124,7 +124,7 @@ mod tests {
     fn beside_another_operator_only_right_requests_of_own_nodes_are_decided() {
         let problem = || Some(RightsProblem::policy(&PolicyFault::Missing { kind: "x", name: "x".into() }));
         let approval = Verdict::Approve;
-        let denial = || Verdict::Deny { reason: "X", message: "x".into() };
+        let denial = || Verdict::Deny { reason: api::Reason::UnknownHost, message: "x".into() };
         let waits = |verdict: Verdict| matches!(verdict, Verdict::Wait { .. });
         for is_alone in [true, false] {
             for kind in Kind::ALL {

@@ -11,7 +11,7 @@ mod objects;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use api::names::user;
+use api::{Reason, names::user};
 use http::Uri;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ServiceAccount};
 use kube::{
@@ -85,8 +85,8 @@ pub(crate) enum ClusterError {
 impl ClusterError {
     /// Reason for conditions and events.
     #[expect(clippy::unused_self, reason = "as all errors, of which most have several reasons")]
-    pub(crate) fn reason(&self) -> &'static str {
-        "ClusterUnknown"
+    pub(crate) fn reason(&self) -> Reason {
+        Reason::ClusterUnknown
     }
 }
 
@@ -102,7 +102,7 @@ pub const OLDEST_MINOR: u32 = 33;
 /// The oldest minor version that has `ValidatingAdmissionPolicy` in version v1.
 const FIRST_WITH_POLICIES: u32 = 30;
 /// Reason for an API server that is too old.
-pub(crate) const TOO_OLD: &str = "ApiServerTooOld";
+pub(crate) const TOO_OLD: Reason = Reason::ApiServerTooOld;
 
 /// Why the operator cannot be installed on an API server of this version.
 pub(crate) fn lacks_policies(major: &str, minor: &str) -> Option<String> {
@@ -116,7 +116,7 @@ pub(crate) fn lacks_policies(major: &str, minor: &str) -> Option<String> {
 }
 
 /// A warning if the API server is older than what is tested. The operator works on.
-pub(crate) fn version_warning(major: &str, minor: &str) -> Option<(&'static str, String)> {
+pub(crate) fn version_warning(major: &str, minor: &str) -> Option<(Reason, String)> {
     match (number(major), number(minor)) {
         (Some(1), Some(minor)) if minor < OLDEST_MINOR => Some((
             TOO_OLD,
@@ -126,7 +126,7 @@ pub(crate) fn version_warning(major: &str, minor: &str) -> Option<(&'static str,
         )),
         (Some(_), Some(_)) => None,
         _ => Some((
-            "ApiServerVersionUnknown",
+            Reason::ApiServerVersionUnknown,
             format!("the API server reports the unreadable version {major:?}.{minor:?}"),
         )),
     }

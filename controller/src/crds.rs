@@ -1,5 +1,6 @@
 //! The CRDs that the API server has, beside those of this release. What an older one lacks, the API server drops from what is written, or refuses.
 
+use api::Reason;
 use std::collections::BTreeSet;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -37,12 +38,12 @@ pub(crate) enum CrdFault {
 
 impl CrdFault {
     /// Reason of conditions and checks.
-    pub(crate) fn reason(&self) -> &'static str {
+    pub(crate) fn reason(&self) -> Reason {
         match self {
-            Self::Missing(_) => "CrdMissing",
-            Self::Conflict(_) => "CrdConflict",
-            Self::VersionUnknown { .. } => "CrdVersionUnknown",
-            Self::Outdated { .. } => "CrdOutdated",
+            Self::Missing(_) => Reason::CrdMissing,
+            Self::Conflict(_) => Reason::CrdConflict,
+            Self::VersionUnknown { .. } => Reason::CrdVersionUnknown,
+            Self::Outdated { .. } => Reason::CrdOutdated,
         }
     }
 

@@ -149,7 +149,7 @@ mod tests {
                 "node"
             }
             Ok(other) => panic!("{other:?}"),
-            Err(problem) => problem.reason(),
+            Err(problem) => problem.reason().as_str(),
         }
     }
 

@@ -8,7 +8,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use api::{GrantType, WindowsInstance};
+use api::{GrantType, Reason, WindowsInstance};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{
@@ -31,21 +31,21 @@ const REREAD: Duration = Duration::from_mins(5);
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Verdict {
     status: &'static str,
-    reason: &'static str,
+    reason: Reason,
     message: String,
 }
 
 /// Reason of a condition that is `False`.
-const HOSTS_CHANGE: &str = "HostsChange";
+const HOSTS_CHANGE: Reason = Reason::HostsChange;
 
 /// What a leader that cannot work makes of the condition: what it, or a process before it, has said of operations is not true any more. `None`:
 /// it stays.
-fn of_unable(conditions: Option<&Value>, cause: &str) -> Option<Verdict> {
+fn of_unable(conditions: Option<&Value>, cause: Reason) -> Option<Verdict> {
     let ours = conditions.and_then(Value::as_array)?.iter().find(|condition| condition["type"] == UPGRADEABLE)?;
-    let is_stale = ours["status"] == "False" && ours["reason"] == HOSTS_CHANGE;
+    let is_stale = ours["status"] == "False" && ours["reason"] == HOSTS_CHANGE.as_str();
     is_stale.then(|| Verdict {
         status: "True",
-        reason: "CannotWork",
+        reason: Reason::CannotWork,
         message: format!(
             "this operator cannot work ({cause}): it changes no host, and the next one resumes what has begun"
         ),
@@ -63,7 +63,7 @@ fn verdict<'a>(instances: impl Iterator<Item = &'a WindowsInstance>) -> Verdict 
     if busy.is_empty() {
         return Verdict {
             status: "True",
-            reason: "NoOperation",
+            reason: Reason::NoOperation,
             message: "no host joins, is updated or is removed".into(),
         };
     }
@@ -119,7 +119,7 @@ fn merged(conditions: Option<&Value>, verdict: &Verdict, now: Timestamp) -> Opti
     let before = ours.map(|at| all[at].clone()).unwrap_or_default();
     let same = |key: &str, value: &str| before[key] == value;
     let is_there = before["message"].as_str().is_some_and(|message| is_said(message, verdict, now));
-    if same("status", status) && same("reason", reason) && is_there {
+    if same("status", status) && same("reason", reason.as_str()) && is_there {
         return None;
     }
     let changed = before["lastTransitionTime"].as_str().filter(|_| same("status", status));
@@ -163,7 +163,7 @@ async fn write(
 }
 
 /// Takes back what holds an upgrade up, for a leader that cannot work.
-pub(crate) async fn cannot_work(client: &Client, args: &Run, cause: &str) {
+pub(crate) async fn cannot_work(client: &Client, args: &Run, cause: Reason) {
     let Some(name) = &args.operator_condition else { return };
     if let Err(error) = write(&api(client, &args.namespace), name, |before| of_unable(before, cause)).await {
         tracing::warn!(name, "failed to write the OperatorCondition: {}", said(&error));
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn the_conditions_of_others_stay() {
         let now: Timestamp = "2027-01-01T00:00:00Z".parse().unwrap();
-        let busy = Verdict { status: "False", reason: "HostsChange", message: "a".into() };
+        let busy = Verdict { status: "False", reason: Reason::HostsChange, message: "a".into() };
         let other = json!({"type": "Other", "status": "True"});
         let all = merged(Some(&json!([other])), &busy, now).unwrap();
         assert_eq!((all.len(), &all[0], &all[1]["type"]), (2, &other, &json!("Upgradeable")));
@@ -284,7 +284,7 @@ mod tests {
             ("a person holds the upgrade up", Some(json!([upgradeable("False", "Freeze")])), false),
             ("operations were out, or still are", Some(json!([other, upgradeable("False", "HostsChange")])), true),
         ] {
-            let found = of_unable(conditions.as_ref(), "PayloadInvalid");
+            let found = of_unable(conditions.as_ref(), Reason::PayloadInvalid);
             assert_eq!(found.is_some(), takes_back, "{about}");
             if let Some(found) = found {
                 assert!(found.status == "True" && found.message.contains("(PayloadInvalid)"), "{found:?}");
@@ -300,7 +300,7 @@ mod tests {
             "metadata": {"name": "op.v1", "namespace": "ns", "resourceVersion": "7"}, "spec": {}});
         api_server.on("GET", path, 200, object.clone());
         api_server.on("PATCH", path, 200, object);
-        let free = Verdict { status: "True", reason: "NoOperation", message: String::new() };
+        let free = Verdict { status: "True", reason: Reason::NoOperation, message: String::new() };
         write(&api(&api_server.client(), "ns"), "op.v1", |_| Some(free)).await.unwrap();
         let sent = &api_server.calls("PATCH", path)[0];
         assert_eq!(sent.body["metadata"]["resourceVersion"], "7");

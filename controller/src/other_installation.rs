@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use api::names::LEASE;
+use api::{Reason, names::LEASE};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use kube::{Api, Client, ResourceExt as _, api::ListParams};
 
 /// Reason of the readiness probe, events and the metric.
-pub(crate) const REASON: &str = crate::wmco::lock::REASON;
+pub(crate) const REASON: Reason = crate::wmco::lock::REASON;
 /// Interval of checks: the Leases of other namespaces may not be watched.
 pub(crate) const INTERVAL: Duration = Duration::from_secs(30);
 

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, sync::Arc};
 
 use api::{
-    TemplateSpec,
+    Reason, TemplateSpec,
     payload::{File, Manifest},
 };
 use parking_lot::RwLock;
@@ -42,13 +42,13 @@ pub(crate) enum ReleaseError {
 
 impl ReleaseError {
     /// Reason for conditions and events.
-    pub(crate) fn reason(&self) -> &'static str {
+    pub(crate) fn reason(&self) -> Reason {
         match self {
-            Self::Payload(_) => "PayloadInvalid",
+            Self::Payload(_) => Reason::PayloadInvalid,
             Self::Render(e) => e.reason(),
             Self::Logs(e) => e.reason(),
             Self::Cluster(e) => e.reason(),
-            Self::KubeletPatch { .. } => "SettingsInvalid",
+            Self::KubeletPatch { .. } => Reason::SettingsInvalid,
         }
     }
 }
@@ -132,7 +132,7 @@ impl Release {
 const SHOWN_PROBLEMS: usize = 5;
 
 /// Reason and message of what every pool reports.
-pub(crate) type Warning = (&'static str, String);
+pub(crate) type Warning = (Reason, String);
 
 /// The release as the facts of the cluster have it now.
 pub(crate) struct CurrentRelease {
@@ -155,7 +155,7 @@ impl CurrentRelease {
     /// Why facts that were read last are not in force.
     pub(crate) fn fault(&self) -> Option<Warning> {
         let of_all = self.fault.read().clone();
-        of_all.or_else(|| warning("ClusterFactsInvalid", &self.get().cluster.held))
+        of_all.or_else(|| warning(Reason::ClusterFactsInvalid, &self.get().cluster.held))
     }
 
     /// Why nodes do not follow the version of the API servers yet.
@@ -167,19 +167,19 @@ impl CurrentRelease {
             let message = format!(
                 "the API servers {stay} the upgrade of the control plane is done (ClusterVersion version is no longer Progressing)"
             );
-            return Some(("ControlPlaneUpgrading", message));
+            return Some((Reason::ControlPlaneUpgrading, message));
         }
         let silent = cluster.silent_api_servers.join(", ");
         let message = format!(
             "the API servers that answer {stay} the one at {silent} answers, too: it may be older. If it runs, let the operator's pod reach \
              this address, which EndpointSlice default/kubernetes lists"
         );
-        Some(("ApiServerSilent", message))
+        Some((Reason::ApiServerSilent, message))
     }
 
     /// What of the facts in force does not reach hosts as it is meant.
     pub(crate) fn problems(&self) -> Option<Warning> {
-        warning("ClusterFactsPartlyUsed", &self.get().cluster.problems())
+        warning(Reason::ClusterFactsPartlyUsed, &self.get().cluster.problems())
     }
 
     /// Takes over facts that were read again. Those that cannot be used leave the earlier ones in force, so that nodes keep what they
@@ -212,7 +212,7 @@ impl CurrentRelease {
             return changed;
         }
         if let Some((reason, message)) = &fault {
-            tracing::warn!(reason, "{message}");
+            tracing::warn!(reason = reason.as_str(), "{message}");
         }
         *shown = fault;
         true
@@ -220,7 +220,7 @@ impl CurrentRelease {
 }
 
 /// What every pool reports, if there is anything.
-fn warning(reason: &'static str, problems: &[String]) -> Option<Warning> {
+fn warning(reason: Reason, problems: &[String]) -> Option<Warning> {
     let shown = problems.iter().take(SHOWN_PROBLEMS).cloned().collect::<Vec<_>>().join("; ");
     let more = problems.len().saturating_sub(SHOWN_PROBLEMS);
     let more = if more > 0 { format!("; and {more} more, which the operator's log has") } else { String::new() };
@@ -229,10 +229,10 @@ fn warning(reason: &'static str, problems: &[String]) -> Option<Warning> {
 
 fn log_problems(cluster: &Cluster) {
     for problem in &cluster.held {
-        tracing::warn!(reason = "ClusterFactsInvalid", "{problem}");
+        tracing::warn!(reason = Reason::ClusterFactsInvalid.as_str(), "{problem}");
     }
     for problem in cluster.problems() {
-        tracing::warn!(reason = "ClusterFactsPartlyUsed", "{problem}");
+        tracing::warn!(reason = Reason::ClusterFactsPartlyUsed.as_str(), "{problem}");
     }
 }
 

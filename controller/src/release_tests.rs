@@ -1,3 +1,4 @@
+use api::Reason;
 use testbed::payload::{Entry, LEVEL_FAST, write};
 use wnp_core::render::{Fact, Unusable, fixtures};
 
@@ -49,7 +50,7 @@ async fn nodes_follow_the_control_plane_when_its_upgrade_is_done() {
     }
     assert!(current.get().has(old.files()), "a node can go back");
     current.follow(Ok(cluster(33, false).into()));
-    assert_eq!(current.fault().map(|(reason, _)| reason), Some("KubeletVersionSkew"));
+    assert_eq!(current.fault().map(|(reason, _)| reason), Some(Reason::KubeletVersionSkew));
 }
 
 /// An operator starts, while nodes follow an older version than the API servers have.
@@ -86,11 +87,11 @@ async fn a_start_in_the_middle_of_an_upgrade() {
         };
         let about = format!("{payload} {is_upgrading} {is_silent}");
         let release = Release::begin(Some(&kept), found.into(), &args);
-        let minor = release.as_ref().map(|r| r.cluster.kubernetes_minor.unwrap()).map_err(ReleaseError::reason);
+        let minor = release.as_ref().map(|r| r.cluster.kubernetes_minor.unwrap()).map_err(|e| e.reason().as_str());
         assert_eq!(minor, follows, "{about}");
         let Ok(release) = release else { continue };
         let waits = CurrentRelease::new(release).waits();
-        assert_eq!(waits.as_ref().map(|(reason, _)| *reason), reason, "{about}");
+        assert_eq!(waits.as_ref().map(|(reason, _)| reason.as_str()), reason, "{about}");
         let names_it = waits.is_some_and(|(_, message)| message.contains("10.0.0.3:6443"));
         assert_eq!(names_it, reason == Some("ApiServerSilent"), "{about}");
     }
@@ -119,7 +120,7 @@ async fn facts_that_cannot_be_used_leave_the_earlier_ones_in_force() {
     let release = &bed.cx.hosts.release;
     let unreadable = || ClusterError::Invalid { what: "the proxy", value: String::new(), problem: "it is empty" };
     let (good, other) = (|| proxy("http://proxy:3128"), || proxy("http://other:3128"));
-    let fault = || release.fault().map(|(reason, _)| reason);
+    let fault = || release.fault().map(|(reason, _)| reason.as_str());
     let hidden = || proxy("http://user:hunter2@proxy:3128");
     // What is read, whether pools are reconciled, the proxy in force, and the fault that is reported.
     for (about, found, changed, in_force, reported) in [

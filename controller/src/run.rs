@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use api::{WindowsInstance, WindowsNodePool, names::key};
+use api::{Reason, WindowsInstance, WindowsNodePool, names::key};
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Node;
 use kube::{
@@ -154,7 +154,7 @@ async fn stay_alone(cx: Arc<Base>) {
         if let Ok((Some(other), since)) = found
             && other.goes_first(namespace, since)
         {
-            return tracing::error!(reason = other_installation::REASON, "{}", other.message());
+            return tracing::error!(reason = other_installation::REASON.as_str(), "{}", other.message());
         }
     }
 }
@@ -162,7 +162,7 @@ async fn stay_alone(cx: Arc<Base>) {
 /// Finds out whether this process could work, and never ends: one that could not must not replace one that can.
 async fn stand_by(cluster: &Cluster, args: &Run, readiness: &Readiness, metrics: &Metrics) -> Infallible {
     while let Some((reason, why)) = unable(cluster, args).await {
-        tracing::error!(reason, why, "this process cannot work, the lease is left to others");
+        tracing::error!(reason = reason.as_str(), why, "this process cannot work, the lease is left to others");
         metrics.fault(FaultOf::Release, Some(reason));
         readiness.enter(Phase::Unable(format!("{reason}: {why}")));
         tokio::time::sleep(RELEASE_RETRY).await;
@@ -173,7 +173,7 @@ async fn stand_by(cluster: &Cluster, args: &Run, readiness: &Readiness, metrics:
 }
 
 /// Reason and message of what keeps this process from working. An API server that does not answer for CRDs says nothing of them.
-async fn unable(cluster: &Cluster, args: &Run) -> Option<(&'static str, String)> {
+async fn unable(cluster: &Cluster, args: &Run) -> Option<(Reason, String)> {
     if let Some(message) = other_leader(cluster, args).await {
         return Some((other_installation::REASON, message));
     }
@@ -284,7 +284,7 @@ impl Leader {
             let message = format!("{fault}: {}", fault.remedy());
             operator_condition::cannot_work(client, args, fault.reason()).await;
             let CrdFault::Outdated { .. } = fault else { bail!(message) };
-            tracing::error!(reason = fault.reason(), "{message}");
+            tracing::error!(reason = fault.reason().as_str(), "{message}");
             metrics.fault(FaultOf::Release, Some(fault.reason()));
             if let Err(error) = refuse_pools(client, fault.reason(), &message).await {
                 tracing::warn!(%error, "failed to report the fault in the status of the pools");
@@ -331,7 +331,7 @@ impl Leader {
 /// Shows in the log, in the metric and on every pool why nothing begins.
 async fn report(error: &ReleaseError, cluster: &Cluster, args: &Run, metrics: &Metrics) {
     let (reason, message) = (error.reason(), error.to_string());
-    tracing::error!(reason, %error, "release unavailable, no host is reconciled");
+    tracing::error!(reason = reason.as_str(), %error, "release unavailable, no host is reconciled");
     metrics.fault(FaultOf::Release, Some(reason));
     if let Err(error) = refuse_pools(&cluster.client, reason, &message).await {
         tracing::warn!(%error, "failed to report the fault in the status of the pools");
@@ -339,7 +339,7 @@ async fn report(error: &ReleaseError, cluster: &Cluster, args: &Run, metrics: &M
     operator_condition::cannot_work(&cluster.client, args, reason).await;
 }
 
-async fn refuse_pools(client: &Client, reason: &str, message: &str) -> kube::Result<()> {
+async fn refuse_pools(client: &Client, reason: Reason, message: &str) -> kube::Result<()> {
     let pools: Api<WindowsNodePool> = Api::all(client.clone());
     for pool in pools.list(&ListParams::default()).await? {
         let status = refuse(&pool, reason, message, None, clock::now());
@@ -393,7 +393,7 @@ async fn run_pools(
                     // It may have changed meanwhile.
                     let pool = cx.caches.pools.get(&ObjectRef::from_obj(&*pool)).unwrap_or(pool);
                     if let Some(message) = cx.caches.unreadable.of_pool(&pool.name_any()) {
-                        return refuse_pool(&pool, "InstanceUnreadable", &message, &cx).await;
+                        return refuse_pool(&pool, Reason::InstanceUnreadable, &message, &cx).await;
                     }
                     if let Some(problem) = cx.other_operator.problem() {
                         return refuse_pool(&pool, problem.reason(), &problem.to_string(), &cx).await;
@@ -486,7 +486,7 @@ async fn follow_sight(cx: Arc<Base>, readiness: Readiness) {
         if now != before {
             cx.process.metrics.fault(FaultOf::Sight, now.as_ref().map(Blindness::reason));
             if let Some(problem) = &now {
-                tracing::error!(reason = problem.reason(), "{problem}");
+                tracing::error!(reason = problem.reason().as_str(), "{problem}");
                 readiness.enter(Phase::Blind(format!("{}: {problem}", problem.reason())));
             } else {
                 tracing::info!("the operator sees the cluster again");
@@ -504,11 +504,11 @@ async fn follow_sight(cx: Arc<Base>, readiness: Readiness) {
 /// Reports why nothing is begun in a pool.
 async fn refuse_pool(
     pool: &WindowsNodePool,
-    reason: &str,
+    reason: Reason,
     message: &str,
     cx: &PoolContext,
 ) -> Result<Action, PoolError> {
-    tracing::error!(pool = pool.name_any(), reason, "{message}");
+    tracing::error!(pool = pool.name_any(), reason = reason.as_str(), "{message}");
     // Other pools must not wait for its list: they report that it is not known.
     let begun = cx.sources.owners().begin(&pool.name_any());
     let waiting = cx.sources.owners().end(pool, begun, Reading::Unknown);
@@ -529,7 +529,7 @@ async fn reconcile_instance(instance: Arc<WindowsInstance>, cx: Arc<Context>) ->
         Ok(result) => result,
         Err(panicked) => {
             let name = instance.name_any();
-            tracing::error!(instance = name, reason = Panicked::REASON, "{panicked}");
+            tracing::error!(instance = name, reason = Panicked::REASON.as_str(), "{panicked}");
             cx.events.say(&*instance, EventReason::InternalError, "Reconcile", &panicked.to_string());
             Ok(Action::requeue(REFUSED_RETRY))
         }

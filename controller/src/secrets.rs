@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use api::SecretKeyRef;
+use api::{Reason, SecretKeyRef};
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
 use parking_lot::Mutex;
@@ -67,8 +67,8 @@ pub(crate) enum SecretError {
 impl SecretError {
     /// Reason for conditions and events.
     #[expect(clippy::unused_self, reason = "as all errors, of which most have several reasons")]
-    pub(crate) fn reason(&self) -> &'static str {
-        api::conditions::reason::CREDENTIALS_UNAVAILABLE
+    pub(crate) fn reason(&self) -> Reason {
+        Reason::CredentialsUnavailable
     }
 }
 

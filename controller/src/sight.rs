@@ -3,6 +3,7 @@
 //! Every answer passes through the client, so that it is observed there. What a watch showed last is no state of the cluster once the watch does not
 //! begin again: nothing new begins on it.
 
+use api::Reason;
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     fmt::Display,
@@ -104,9 +105,9 @@ pub(crate) enum Blindness {
 
 impl Blindness {
     /// Reason of conditions and of the metric.
-    pub(crate) fn reason(&self) -> &'static str {
+    pub(crate) fn reason(&self) -> Reason {
         match self {
-            Self::Watch { .. } | Self::Write { .. } => "ApiError",
+            Self::Watch { .. } | Self::Write { .. } => Reason::ApiError,
         }
     }
 }
@@ -174,7 +175,7 @@ impl Sight {
     }
 
     /// Fault of the clock of this machine, with its remedy.
-    pub(crate) fn clock_warning(&self) -> Option<(&'static str, String)> {
+    pub(crate) fn clock_warning(&self) -> Option<(Reason, String)> {
         let ahead = self.machine.lock().agreed(MAX_SKEW)?;
         let direction = if ahead.is_positive() { "ahead" } else { "behind" };
         let message = format!(
@@ -182,7 +183,7 @@ impl Sight {
              service of that node, or of the API server",
             ahead.as_secs().unsigned_abs()
         );
-        Some(("ClockSkew", message))
+        Some((Reason::ClockSkew, message))
     }
 
     /// Reason for which nothing new may begin now.

@@ -1,6 +1,7 @@
 //! What keeps a fault of the operator itself from going unnoticed: a task that ends ends the process, and a panic in a reconcile is an
 //! error of the object that was reconciled.
 
+use api::Reason;
 use std::{any::Any, collections::HashMap, panic::AssertUnwindSafe};
 
 use futures::FutureExt;
@@ -17,7 +18,7 @@ pub(crate) struct Panicked {
 
 impl Panicked {
     /// Reason of conditions and events.
-    pub(crate) const REASON: &'static str = "InternalError";
+    pub(crate) const REASON: Reason = Reason::InternalError;
 }
 
 /// Runs a reconcile. A panic in it is returned as an error, so that it stops neither the controller nor other objects.

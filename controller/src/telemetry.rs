@@ -1,5 +1,6 @@
 //! The log: JSON or text, with a level that can be changed while running.
 
+use api::Reason;
 use std::io::IsTerminal;
 
 use anyhow::Context;
@@ -41,6 +42,6 @@ pub(crate) fn init(format: LogFormat, level: &str) -> anyhow::Result<LogLevel> {
     }
     .context("the log is already set up")?;
     // In the format of the log, or a collector of logs cannot read it.
-    std::panic::set_hook(Box::new(|panic| tracing::error!(reason = "InternalError", "{panic}")));
+    std::panic::set_hook(Box::new(|panic| tracing::error!(reason = Reason::InternalError.as_str(), "{panic}")));
     Ok(LogLevel(handle))
 }

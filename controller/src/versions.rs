@@ -12,6 +12,7 @@ use std::{
 };
 
 use api::{
+    Reason,
     names::{MANAGER_POOL, SERVICES_CONFIG_MAP_PREFIX},
     services_version::{self, UnverifiedError},
 };
@@ -61,11 +62,11 @@ pub(crate) enum VersionError {
 
 impl VersionError {
     /// Reason for conditions and events.
-    pub(crate) fn reason(&self) -> &'static str {
+    pub(crate) fn reason(&self) -> Reason {
         match self {
-            Self::Api { .. } => "ApiError",
-            Self::Unreadable { .. } => "VersionUnreadable",
-            Self::Unverified { .. } => "VersionUnverified",
+            Self::Api { .. } => Reason::ApiError,
+            Self::Unreadable { .. } => Reason::VersionUnreadable,
+            Self::Unverified { .. } => Reason::VersionUnverified,
         }
     }
 }

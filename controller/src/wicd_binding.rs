@@ -4,6 +4,7 @@
 //! not before the policies of [`wicd_policy`] are seen in force, and it is deleted as soon as they are not. Meanwhile no
 //! certificate of a wicd is issued, no operation begins on a host that needs one, and every pool reports it.
 
+use api::Reason;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures::{
@@ -253,7 +254,7 @@ async fn settle(cx: &Base, watched: &Watched) -> Option<Duration> {
     }
     let others = watched.others_fault();
     if let Some(message) = &others {
-        tracing::warn!(reason = "PoliciesMissing", "{message}");
+        tracing::warn!(reason = Reason::PoliciesMissing.as_str(), "{message}");
     }
     if cx.wicd.rights.set_others(others) {
         wake_pools(cx);
@@ -281,7 +282,7 @@ async fn settle(cx: &Base, watched: &Watched) -> Option<Duration> {
             if in_force {
                 stand(cx, Standing::Withheld(problem));
             } else {
-                tracing::error!(reason = problem.reason(), "{problem}");
+                tracing::error!(reason = problem.reason().as_str(), "{problem}");
             }
             Some(RETRY)
         }
@@ -294,7 +295,7 @@ fn stand(cx: &Base, standing: Standing) {
         return;
     }
     if let Standing::Withheld(problem) = &standing {
-        tracing::error!(reason = problem.reason(), "{problem}");
+        tracing::error!(reason = problem.reason().as_str(), "{problem}");
     } else {
         tracing::info!("the admission policies are in force: the hosts' daemons have their rights");
     }

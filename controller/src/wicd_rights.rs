@@ -1,5 +1,6 @@
 //! Whether the daemons of hosts (wicd) may have rights and certificates now. [`wicd_binding`](crate::wicd_binding) finds it out.
 
+use api::Reason;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use wnp_core::status::policies::Policies;
@@ -10,13 +11,13 @@ use crate::{errors::said, wicd_policy, wicd_rbac};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub(crate) struct RightsProblem {
-    reason: &'static str,
+    reason: Reason,
     message: String,
 }
 
 impl RightsProblem {
     /// Reason for conditions and events.
-    pub(crate) fn reason(&self) -> &'static str {
+    pub(crate) fn reason(&self) -> Reason {
         self.reason
     }
 
@@ -26,7 +27,7 @@ impl RightsProblem {
              joined or changed. Install this release again with the tool that installed it; under OLM, delete the policy, and the operator \
              creates it again"
         );
-        Self { reason: "PolicyMissing", message }
+        Self { reason: Reason::PolicyMissing, message }
     }
 
     pub(crate) fn not_in_force(error: &kube::Error) -> Self {
@@ -35,12 +36,12 @@ impl RightsProblem {
              can be: install the release again",
             said(error)
         );
-        Self { reason: "PolicyMissing", message }
+        Self { reason: Reason::PolicyMissing, message }
     }
 
     pub(crate) fn write(doing: &str, error: &kube::Error) -> Self {
         let message = format!("failed to {doing} the ClusterRoleBinding {}: {}", wicd_rbac::BINDING, said(error));
-        Self { reason: "RightsNotStored", message }
+        Self { reason: Reason::RightsNotStored, message }
     }
 }
 
@@ -97,7 +98,7 @@ impl WicdRights {
             Standing::Given => None,
             Standing::Withheld(problem) => Some(problem.clone()),
             Standing::NotRead => Some(RightsProblem {
-                reason: "PolicyUnknown",
+                reason: Reason::PolicyUnknown,
                 message: "the admission policies have not been read yet".into(),
             }),
         }

@@ -2,7 +2,7 @@
 //!
 //! Every wait that is reported is one [`Wait`], so that each has a cause with an end, and each end is something that wakes the object that waits.
 
-use api::{Pause, act::Act, conditions::reason, names::key};
+use api::{Pause, Reason, act::Act, names::key};
 
 /// Cause of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,30 +112,30 @@ impl Cause {
     ];
 
     /// Reason of the conditions that report it.
-    pub fn reason(self) -> &'static str {
+    pub fn reason(self) -> Reason {
         match self {
-            Self::Hold => reason::ON_HOLD,
-            Self::Pause => reason::PAUSED,
-            Self::LostSettings => reason::SETTINGS_WOULD_BE_LOST,
-            Self::Window => reason::WAITING_FOR_WINDOW,
-            Self::Approval => reason::WAITING_FOR_APPROVAL,
-            Self::Soak => reason::SOAKING,
-            Self::Cordon => reason::BLOCKED_BY_CORDON,
-            Self::NotWorking | Self::OtherPool => reason::DISRUPTIONS_USED_UP,
-            Self::Removal(Hold::Missing) => "ConfigMapMissing",
-            Self::Removal(Hold::Empty) => reason::INVENTORY_EMPTY,
-            Self::Removal(Hold::Nameless) => reason::NAMES_UNKNOWN,
-            Self::Removal(Hold::TooMany) => reason::MASS_REMOVAL_BLOCKED,
-            Self::Removal(Hold::Machines) => "MachinesRemain",
-            Self::Removal(Hold::Pending) => "ReadingOtherPools",
-            Self::Removal(Hold::Unreadable) => "OtherPoolsUnreadable",
+            Self::Hold => Reason::OnHold,
+            Self::Pause => Reason::Paused,
+            Self::LostSettings => Reason::SettingsWouldBeLost,
+            Self::Window => Reason::WaitingForWindow,
+            Self::Approval => Reason::WaitingForApproval,
+            Self::Soak => Reason::Soaking,
+            Self::Cordon => Reason::BlockedByCordon,
+            Self::NotWorking | Self::OtherPool => Reason::DisruptionsUsedUp,
+            Self::Removal(Hold::Missing) => Reason::ConfigMapMissing,
+            Self::Removal(Hold::Empty) => Reason::InventoryEmpty,
+            Self::Removal(Hold::Nameless) => Reason::NamesUnknown,
+            Self::Removal(Hold::TooMany) => Reason::MassRemovalBlocked,
+            Self::Removal(Hold::Machines) => Reason::MachinesRemain,
+            Self::Removal(Hold::Pending) => Reason::ReadingOtherPools,
+            Self::Removal(Hold::Unreadable) => Reason::OtherPoolsUnreadable,
             Self::Plan
             | Self::OtherOperator
             | Self::Policies
             | Self::TurnToJoin
             | Self::TurnToLeave
             | Self::Machine
-            | Self::Disruption => reason::WAITING,
+            | Self::Disruption => Reason::Waiting,
         }
     }
 

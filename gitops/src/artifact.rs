@@ -10,7 +10,7 @@ use std::{
     io::{self, Read},
 };
 
-use api::text;
+use api::{Reason, text};
 use flate2::read::GzDecoder;
 use tar::{Archive, EntryType, PaxExtensions};
 
@@ -53,13 +53,13 @@ pub enum ArtifactError {
 
 impl ArtifactError {
     /// A stable word for conditions, events and metrics.
-    pub fn reason(&self) -> &'static str {
+    pub fn reason(&self) -> Reason {
         match self {
-            Self::Digest => "DigestMismatch",
-            Self::Read(_) => "ArtifactNotRead",
-            Self::Malformed(_) | Self::Escape(_) | Self::Twice(_) => "InvalidArtifact",
-            Self::TooLarge(_) => "ArtifactTooLarge",
-            Self::PathInvalid(_) | Self::PathNotFound(_) => "PathNotFound",
+            Self::Digest => Reason::DigestMismatch,
+            Self::Read(_) => Reason::ArtifactNotRead,
+            Self::Malformed(_) | Self::Escape(_) | Self::Twice(_) => Reason::InvalidArtifact,
+            Self::TooLarge(_) => Reason::ArtifactTooLarge,
+            Self::PathInvalid(_) | Self::PathNotFound(_) => Reason::PathNotFound,
         }
     }
 

@@ -2,6 +2,7 @@
 //!
 //! `ssh_key::known_hosts` does not say which hosts a line is for if its key cannot be read, so that one bad line would stand for all hosts.
 
+use api::Reason;
 use std::net::IpAddr;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
@@ -40,11 +41,11 @@ pub enum KnownHostsError {
 
 impl KnownHostsError {
     /// A stable name for conditions and metrics.
-    pub fn reason(&self) -> &'static str {
+    pub fn reason(&self) -> Reason {
         match self {
-            Self::BadKey { .. } => "KnownHostsInvalid",
-            Self::Revoked { .. } => "HostKeyRevoked",
-            Self::CertAuthority { .. } => "CertAuthorityUnsupported",
+            Self::BadKey { .. } => Reason::KnownHostsInvalid,
+            Self::Revoked { .. } => Reason::HostKeyRevoked,
+            Self::CertAuthority { .. } => Reason::CertAuthorityUnsupported,
         }
     }
 }

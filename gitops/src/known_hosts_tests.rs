@@ -1,3 +1,4 @@
+use api::Reason;
 use proptest::prelude::*;
 use russh::keys::PublicKey;
 
@@ -52,10 +53,10 @@ fd00::1 kind e
 #[test]
 fn lines_that_are_of_no_use() {
     let reason = |text: &str| keys(text, "h", 22).map_err(|error| error.reason());
-    assert_eq!(reason("h kind"), Err("KnownHostsInvalid"));
-    assert_eq!(reason("h other a"), Err("KnownHostsInvalid"));
-    assert_eq!(reason("h kind a\n@revoked h kind a"), Err("HostKeyRevoked"));
-    assert_eq!(reason("@cert-authority h kind a"), Err("CertAuthorityUnsupported"));
+    assert_eq!(reason("h kind"), Err(Reason::KnownHostsInvalid));
+    assert_eq!(reason("h other a"), Err(Reason::KnownHostsInvalid));
+    assert_eq!(reason("h kind a\n@revoked h kind a"), Err(Reason::HostKeyRevoked));
+    assert_eq!(reason("@cert-authority h kind a"), Err(Reason::CertAuthorityUnsupported));
     assert_eq!(reason("h kind a\n@revoked h kind b"), Ok(vec!["a".to_owned()]));
     assert_eq!(reason("other kind"), Ok(Vec::new()));
 }

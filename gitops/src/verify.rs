@@ -6,6 +6,7 @@
 mod openpgp;
 mod ssh;
 
+use api::Reason;
 use std::{collections::BTreeMap, fmt, time::SystemTime};
 
 use russh::keys::ssh_key::PublicKey;
@@ -130,8 +131,8 @@ pub enum VerifyError {
 
 impl VerifyError {
     /// A stable word for conditions, events and metrics.
-    pub fn reason(&self) -> &'static str {
-        "VerificationError"
+    pub fn reason(&self) -> Reason {
+        Reason::VerificationError
     }
 }
 

@@ -1,6 +1,6 @@
 //! Why a host could not be asked, or failed.
 
-use api::text;
+use api::{Reason, text};
 
 use crate::{payload::PayloadError, ssh::SshError};
 
@@ -78,8 +78,8 @@ pub enum RemoteError {
     /// wicd answered that it failed.
     #[error("{message}")]
     Host {
-        /// PascalCase.
-        reason: String,
+        /// Reason that wicd gave.
+        reason: Reason,
         /// Failure that wicd reported.
         message: String,
     },
@@ -88,13 +88,7 @@ pub enum RemoteError {
 impl RemoteError {
     /// The failure that a host reports. It is untrusted: truncated and sanitised for a terminal.
     pub fn host(reason: &str, message: &str) -> Self {
-        let is_reason = reason.len() <= 40
-            && reason.starts_with(|c: char| c.is_ascii_uppercase())
-            && reason.bytes().all(|b| b.is_ascii_alphanumeric());
-        Self::Host {
-            reason: if is_reason { reason.into() } else { "HostFailed".into() },
-            message: text::line(message, MAX_MESSAGE),
-        }
+        Self::Host { reason: reason.parse().unwrap_or(Reason::HostFailed), message: text::line(message, MAX_MESSAGE) }
     }
 
     /// wicd did not answer. What it printed is the host's word, too.
@@ -107,20 +101,20 @@ impl RemoteError {
     }
 
     /// Reason for conditions, events and metrics.
-    pub fn reason(&self) -> &str {
+    pub fn reason(&self) -> Reason {
         match self {
             Self::Ssh(e) => e.reason(),
             Self::Payload(e) => e.reason(),
-            Self::OwnFile { .. } => "PayloadInvalid",
-            Self::ProgramDamaged { .. } => "ProgramDamaged",
-            Self::NotWindows { .. } => "NotWindows",
-            Self::NotAdministrator { .. } => "NotAdministrator",
-            Self::NoAddress => "NoAddress",
-            Self::NotProven => "HostUnproven",
-            Self::ShellNotSupported { .. } => "ShellNotSupported",
-            Self::NoAnswer { .. } => "NoAnswer",
-            Self::BadAnswer { .. } => "BadAnswer",
-            Self::Host { reason, .. } => reason,
+            Self::OwnFile { .. } => Reason::PayloadInvalid,
+            Self::ProgramDamaged { .. } => Reason::ProgramDamaged,
+            Self::NotWindows { .. } => Reason::NotWindows,
+            Self::NotAdministrator { .. } => Reason::NotAdministrator,
+            Self::NoAddress => Reason::NoAddress,
+            Self::NotProven => Reason::HostUnproven,
+            Self::ShellNotSupported { .. } => Reason::ShellNotSupported,
+            Self::NoAnswer { .. } => Reason::NoAnswer,
+            Self::BadAnswer { .. } => Reason::BadAnswer,
+            Self::Host { reason, .. } => *reason,
         }
     }
 

@@ -141,7 +141,9 @@ mod tests {
     fn an_answer_is_that_of_the_question() {
         let read = |protocol: u32, operation: &str, outcome: &str| {
             let text = format!(r#"{{"protocol":{protocol},"operation":"{operation}","outcome":{outcome}}}"#);
-            parse_answer(text.as_bytes(), "join-1", Verb::Apply).map(|a| a.operation).map_err(|e| e.reason().to_owned())
+            parse_answer(text.as_bytes(), "join-1", Verb::Apply)
+                .map(|a| a.operation)
+                .map_err(|e| e.reason().to_string())
         };
         let failed = r#"{"failed":{"reason":"DiskFull","message":"no room"}}"#;
         for (protocol, operation, outcome, expected) in [

@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use api::{
+    Reason,
     host::{self, Answer, Body, EXIT_ANSWERED, HostState, MAX_ANSWER, Owner, PROTOCOL, Recipient, Request, Verb},
     payload::File,
 };
@@ -80,9 +81,6 @@ pub struct Speaks {
     /// The epoch that a person has declared void.
     pub void_epoch: Option<i64>,
 }
-
-/// Reasons of wicd for files that it cannot unpack as they are.
-const OF_DAMAGED_FILES: [&str; 2] = ["HashMismatch", "ArchiveInvalid"];
 
 /// A connection that is open, counted.
 struct Open(Gauge);
@@ -290,7 +288,8 @@ impl Session {
         let body = Body::Stage(host::Stage { files: files.to_vec(), archive: archive.name().into() });
         match self.ask(body).await {
             Ok(answer) => answer.state.ok_or(RemoteError::BadAnswer { verb: Verb::Stage.as_str() }),
-            Err(RemoteError::Host { reason, message }) if OF_DAMAGED_FILES.contains(&reason.as_str()) => {
+            // wicd cannot unpack the files as they are.
+            Err(RemoteError::Host { reason: reason @ (Reason::HashMismatch | Reason::ArchiveInvalid), message }) => {
                 // Which side is at fault? The operator checks its own files before it blames a host.
                 for sha256 in &missing {
                     let (payload, sha256) = (self.operator.payload.clone(), sha256.clone());

@@ -8,7 +8,7 @@
 //! leaves there, and a file that is put under that name it cannot replace: it expects a link of its own.
 
 use api::host::{CertificateKind, path};
-use api::names::user;
+use api::{Reason, names::user};
 use k8s_openapi::ByteString;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PublicKeyData};
 use serde_json::Value;
@@ -64,13 +64,13 @@ pub enum CertificateError {
 
 impl CertificateError {
     /// Reason for conditions and events.
-    pub fn reason(&self) -> &'static str {
+    pub fn reason(&self) -> Reason {
         match self {
-            Self::Pem(_) | Self::Empty => "CertificateInvalid",
-            Self::Name { .. } | Self::Key | Self::NoKey => "CertificateMismatch",
-            Self::Validity => "CertificateExpired",
-            Self::Crypto(_) => "CryptoFailed",
-            Self::Kubeconfig => "NotApplied",
+            Self::Pem(_) | Self::Empty => Reason::CertificateInvalid,
+            Self::Name { .. } | Self::Key | Self::NoKey => Reason::CertificateMismatch,
+            Self::Validity => Reason::CertificateExpired,
+            Self::Crypto(_) => Reason::CryptoFailed,
+            Self::Kubeconfig => Reason::NotApplied,
             Self::Host(e) => e.reason(),
         }
     }

@@ -10,6 +10,7 @@
 //! A registration is ours if its library lies in [`path::CREDENTIAL_PLUGINS`]: other installers register the same classes, and a registration
 //! can outlive our record.
 
+use api::Reason;
 use std::collections::{BTreeMap, BTreeSet};
 
 use api::host::{CredentialPlugin, path};
@@ -205,7 +206,7 @@ fn with_rights<T>(
     change: impl Fn() -> Result<T, HostError>,
 ) -> Result<T, HostError> {
     match change() {
-        Err(e) if e.reason() == "AccessDenied" => {}
+        Err(e) if e.reason() == Reason::AccessDenied => {}
         done => return done,
     }
     let before = host.registry_key_access(key)?;

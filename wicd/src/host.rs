@@ -3,6 +3,7 @@
 //!
 //! All paths in this crate are Windows paths in text, as `C:\k\kubelet.exe`; only [`Host::path`] knows where they lie.
 
+use api::Reason;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::Ipv4Addr;
@@ -515,16 +516,18 @@ impl HostError {
     }
 
     /// Reason for conditions and events.
-    pub fn reason(&self) -> &'static str {
+    pub fn reason(&self) -> Reason {
         match self {
-            Self::Path { .. } => "PathRefused",
-            Self::Link { .. } => "LinkRefused",
-            Self::Refused { .. } => "DirectoryRefused",
-            Self::RecordLost { .. } => "RecordLost",
-            Self::System { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => "AccessDenied",
-            Self::System { source, .. } if source.kind() == std::io::ErrorKind::StorageFull => "DiskFull",
-            Self::System { .. } => "HostCallFailed",
-            Self::Timeout { .. } => "HostCallTimeout",
+            Self::Path { .. } => Reason::PathRefused,
+            Self::Link { .. } => Reason::LinkRefused,
+            Self::Refused { .. } => Reason::DirectoryRefused,
+            Self::RecordLost { .. } => Reason::RecordLost,
+            Self::System { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
+                Reason::AccessDenied
+            }
+            Self::System { source, .. } if source.kind() == std::io::ErrorKind::StorageFull => Reason::DiskFull,
+            Self::System { .. } => Reason::HostCallFailed,
+            Self::Timeout { .. } => Reason::HostCallTimeout,
         }
     }
 }

@@ -1,6 +1,5 @@
 //! `cargo xtask gen`: writes the files that follow from the code of `api/` and `controller/`, or checks that they are up to date.
 
-mod find;
 mod labels;
 mod reference;
 mod rights;
@@ -71,7 +70,6 @@ fn files() -> Result<BTreeMap<String, String>> {
         names.push(format!("  - {plural}.yaml\n"));
     }
     let own = [
-        ("find-a-reason", find::find_a_reason()),
         ("helm-values", tables::helm_values()),
         ("labels", labels::labels()),
         ("rights", rights::rights()?),

@@ -12,16 +12,16 @@ use anyhow::{Context as _, Result, ensure};
 use devenv::{AUDIT_DIR, WINDOWS_TARGET, execute, forget_caller, has_windows_target, skip, workspace_root};
 
 use crate::{
-    boundaries, deny, docs, fuzz, modules, operator_task, reasons,
+    boundaries, deny, docs, fuzz, modules, operator_task,
     tools::{LYCHEE, prebuilt},
 };
 
-/// Runs all that CI checks of each change: format, spelling, links, tracked files, documentation, modules, reasons, dependencies, the site, clippy for both targets, generated files, tests, the operator's
+/// Runs all that CI checks of each change: format, spelling, links, tracked files, documentation, modules, dependencies, the site, clippy for both targets, generated files, tests, the operator's
 /// rights, fuzz targets for a few seconds each.
 #[derive(clap::Args)]
 #[group(multiple = false)]
 pub(crate) struct Args {
-    /// Run only the steps that build nothing of the operator: format, spelling, links, tracked files, documentation, modules, reasons, boundaries and unused dependencies.
+    /// Run only the steps that build nothing of the operator: format, spelling, links, tracked files, documentation, modules, boundaries and unused dependencies.
     #[arg(long)]
     fast: bool,
     /// Run the steps of minutes: those of --fast, dependencies, the site, clippy, generated files and the tests beside the code, which start no API server.
@@ -48,7 +48,6 @@ const FAST: &[Step] = &[
     }),
     ("documentation", || docs::run(&docs::Args { check: true })),
     ("modules", || modules::run(&modules::Args {})),
-    ("reasons", || reasons::run(&reasons::Args {})),
     ("unused dependencies", || execute(prebuilt("cargo-shear")?.arg("--locked"))),
     ("unused dependencies of the fuzz targets", || execute(prebuilt("cargo-shear")?.args(["--locked", "fuzz"]))),
     ("boundaries", || boundaries::run(&boundaries::Args {})),

@@ -9,9 +9,7 @@ mod deny;
 mod docs;
 mod fuzz;
 mod modules;
-mod reasons;
 mod setup;
-mod source;
 mod tools;
 
 use std::{ffi::OsString, os::unix::process::CommandExt as _, process::Command};
@@ -53,7 +51,6 @@ enum Task {
     /// Makes the payload: the programs and static files that hosts need, with their manifest.
     #[command(disable_help_flag = true)]
     Payload(Forwarded),
-    Reasons(reasons::Args),
     /// Compares the operator's roles with the audit logs of API servers.
     #[command(disable_help_flag = true)]
     Rights(Forwarded),
@@ -87,7 +84,6 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Gen(task) => become_operator_task("gen", &task),
         Task::Modules(args) => modules::run(&args),
         Task::Payload(task) => become_operator_task("payload", &task),
-        Task::Reasons(args) => reasons::run(&args),
         Task::Rights(task) => become_operator_task("rights", &task),
         Task::Setup => setup::setup(),
     }

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Disruption, Grant, GrantType};
-use crate::{Step, Time};
+use crate::{Reason, Step, Time};
 
 /// Observed state of the host, and the operation in progress.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
@@ -419,6 +419,11 @@ pub struct Failures {
 }
 
 impl Failures {
+    /// Reason of the last failure. A word that another release stored is none of this one.
+    pub fn reason(&self) -> Reason {
+        self.last_reason.parse().unwrap_or(Reason::HostFailed)
+    }
+
     /// The last failure in a line: the step that failed, and why.
     pub fn summary(&self) -> String {
         match self.step {

@@ -1,8 +1,8 @@
 //! What a command decides about an object. Pure.
 
 use api::{
-    Failures, Phase, Time, WindowsInstance, WindowsInstanceStatus, WindowsNodePool, WindowsNodePoolStatus,
-    conditions::{find, kind, reason},
+    Failures, Phase, Reason, Time, WindowsInstance, WindowsInstanceStatus, WindowsNodePool, WindowsNodePoolStatus,
+    conditions::{find, kind},
     names::{MANAGER_COMMAND, key},
     text,
 };
@@ -88,7 +88,7 @@ pub(super) fn approve(
             "the operator has not seen its last change yet, so it is not known what waits: run the command again when it has",
         );
     }
-    let waits = find(&status.conditions, kind::UPDATED).is_some_and(|c| c.reason == reason::WAITING_FOR_APPROVAL);
+    let waits = find(&status.conditions, kind::UPDATED).is_some_and(|c| c.reason == Reason::WaitingForApproval);
     let waiting = status.desired_version.as_deref().filter(|_| waits);
     let leaving = usize::try_from(status.removals_to_confirm).unwrap_or_default();
     match (version, removals, waiting, leaving) {
@@ -292,7 +292,7 @@ pub(super) fn trust(instance: &WindowsInstance, fingerprint: &str) -> Decided {
     if instance.spec.host.host_key.is_some() {
         return refuse("its list declares the host key, and that one counts: change hostKey there");
     }
-    if let Some(mismatch) = failures(&status).find(|failures| failures.last_reason == "HostKeyMismatch") {
+    if let Some(mismatch) = failures(&status).find(|failures| failures.last_reason == Reason::HostKeyMismatch) {
         if shown_key(&mismatch.last_message) != Some(fingerprint) {
             let message = text::line(&mismatch.last_message, MOST);
             return refuse(format!(

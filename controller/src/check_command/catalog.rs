@@ -80,16 +80,12 @@ pub const CHECKS: &[Check] = &[
         "The API server is of a version that the operator can work with and that is supported.",
         "versions.md",
     ),
-    installation(
-        "clock",
-        "The clock of this machine agrees with that of the API server.",
-        "conditions.md#the-command-check",
-    ),
+    installation("clock", "The clock of this machine agrees with that of the API server.", "conditions.md#reasons"),
     installation(
         "crds",
         "Both CRDs are those of this release and served, and no object is stored in a version that this release does not know. With --pre: \
          none of another product is in the way.",
-        "conditions.md#the-command-check",
+        "conditions.md#reasons",
     ),
     installation(
         "leader",

@@ -8,6 +8,7 @@ use crate::{
     secrets::SecretError,
     wmco::lock,
 };
+use api::Reason;
 
 /// What is wrong. What to do about it is its remedy.
 #[derive(Debug, thiserror::Error)]
@@ -17,7 +18,7 @@ pub(super) enum Fault {
     VersionRefused(String),
     /// The API server is older than what is tested.
     #[error("{message}")]
-    Version { reason: &'static str, message: String },
+    Version { reason: Reason, message: String },
     /// A CRD is not that of this release.
     #[error("{0}")]
     Crd(#[from] CrdFault),
@@ -44,7 +45,7 @@ pub(super) enum Fault {
     NoPayload(String),
     /// Nothing can be rendered. The message has the remedy.
     #[error("{message}")]
-    Release { reason: &'static str, message: String },
+    Release { reason: Reason, message: String },
     /// The certificate of the API server is not for the URL that hosts use.
     #[error("hosts cannot check the certificate of {url}: {problem}")]
     Certificate { url: String, problem: String },
@@ -53,7 +54,7 @@ pub(super) enum Fault {
     NoAnswer { url: String, problem: String },
     /// A private key. The message has the remedy.
     #[error("{message}")]
-    Key { reason: &'static str, message: String },
+    Key { reason: Reason, message: String },
     /// Pools that are not Ready.
     #[error("{0}")]
     Pools(String),
@@ -87,22 +88,22 @@ impl Fault {
 }
 
 impl Problem for Fault {
-    fn reason(&self) -> &str {
+    fn reason(&self) -> Reason {
         match self {
             Self::Crd(fault) => fault.reason(),
-            Self::NoLeader { .. } => "NoLeader",
-            Self::Clock(_) => "ClockDiffers",
+            Self::NoLeader { .. } => Reason::NoLeader,
+            Self::Clock(_) => Reason::ClockDiffers,
             Self::VersionRefused(_) => cluster::TOO_OLD,
             Self::AnotherOperator(_) | Self::WmcoRuns(_) => lock::REASON,
-            Self::PolicyMissing(_) => "PolicyMissing",
-            Self::PoliciesMissing(_) => "PoliciesMissing",
-            Self::NoPayload(_) => "PayloadMissing",
-            Self::Certificate { .. } => "CertificateInvalid",
-            Self::NoAnswer { .. } => "ApiServerUnreachable",
-            Self::Pools(_) => "PoolsNotReady",
-            Self::Rights { .. } => "RightsMissing",
-            Self::NotReadable { .. } => "NotReadable",
-            Self::Version { reason, .. } | Self::Release { reason, .. } | Self::Key { reason, .. } => reason,
+            Self::PolicyMissing(_) => Reason::PolicyMissing,
+            Self::PoliciesMissing(_) => Reason::PoliciesMissing,
+            Self::NoPayload(_) => Reason::PayloadMissing,
+            Self::Certificate { .. } => Reason::CertificateInvalid,
+            Self::NoAnswer { .. } => Reason::ApiServerUnreachable,
+            Self::Pools(_) => Reason::PoolsNotReady,
+            Self::Rights { .. } => Reason::RightsMissing,
+            Self::NotReadable { .. } => Reason::NotReadable,
+            Self::Version { reason, .. } | Self::Release { reason, .. } | Self::Key { reason, .. } => *reason,
         }
     }
 

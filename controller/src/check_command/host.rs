@@ -1,5 +1,6 @@
 //! The command `check host`: whether a host can become a node, without a cluster and without a change of the host.
 
+use api::Reason;
 use std::{process::ExitCode, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
@@ -99,13 +100,8 @@ fn failed(check: &'static str, error: &RemoteError) -> Row {
 }
 
 /// A row with a finding (whether it is a warning, reason, message), or with a note if there is none.
-fn finding(check: &'static str, found: Option<(bool, &str, String)>, note: String) -> Row {
-    let finding = found.map(|(is_warning, reason, message)| Finding {
-        is_warning,
-        reason: reason.to_owned(),
-        message,
-        remedy: None,
-    });
+fn finding(check: &'static str, found: Option<(bool, Reason, String)>, note: String) -> Row {
+    let finding = found.map(|(is_warning, reason, message)| Finding { is_warning, reason, message, remedy: None });
     Row { check, finding, note }
 }
 

@@ -408,6 +408,6 @@ async fn a_certificate_is_checked_as_hosts_check_it() {
         ("no server", 9, &ca, Some("ApiServerUnreachable")),
     ] {
         let found = certificate(&format!("https://127.0.0.1:{port}"), ca).await;
-        assert_eq!(found.as_ref().map(row::Problem::reason), reason, "{about}: {found:?}");
+        assert_eq!(found.as_ref().map(|problem| row::Problem::reason(problem).as_str()), reason, "{about}: {found:?}");
     }
 }

@@ -1,5 +1,6 @@
 //! What stands in the way of a takeover.
 
+use api::Reason;
 use std::path::Path;
 
 use super::row::Problem;
@@ -22,7 +23,7 @@ pub(super) enum Obstacle {
     NotUpgradeable(String),
     /// No private key.
     #[error("{message}")]
-    Key { reason: &'static str, message: String },
+    Key { reason: Reason, message: String },
     /// Nothing to take over.
     #[error("no Node of WMCO is in this cluster")]
     NoNodes,
@@ -46,7 +47,7 @@ pub(super) enum Obstacle {
     NoPayload(String),
     /// Nothing can be rendered.
     #[error("{message}")]
-    Release { reason: &'static str, message: String },
+    Release { reason: Reason, message: String },
     /// A node would lose settings. The message has the remedies.
     #[error("{node}: {message}")]
     Losses { node: String, message: String },
@@ -77,22 +78,22 @@ impl Obstacle {
 }
 
 impl Problem for Obstacle {
-    fn reason(&self) -> &str {
+    fn reason(&self) -> Reason {
         match self {
             Self::Runs(_) => lock::REASON,
-            Self::Installed { .. } => "WmcoInstalled",
-            Self::Upgrading(_) | Self::NotUpgradeable(_) => "WmcoBusy",
-            Self::NoNodes => "WmcoNodesMissing",
-            Self::NoVersion(_) => "NodeMetadataMissing",
-            Self::Unproven(_) => "HostUnproven",
-            Self::HostKey(..) => "HostKeyInvalid",
-            Self::Username(_) => "UsernameUnreadable",
-            Self::Services { .. } => "ServicesUnreadable",
-            Self::NoPayload(_) => "PayloadMissing",
-            Self::Losses { .. } => api::conditions::reason::SETTINGS_WOULD_BE_LOST,
-            Self::NoCertificate(_) => "ExporterCertificateMissing",
-            Self::NotReadable { .. } => "NotReadable",
-            Self::Key { reason, .. } | Self::Release { reason, .. } => reason,
+            Self::Installed { .. } => Reason::WmcoInstalled,
+            Self::Upgrading(_) | Self::NotUpgradeable(_) => Reason::WmcoBusy,
+            Self::NoNodes => Reason::WmcoNodesMissing,
+            Self::NoVersion(_) => Reason::NodeMetadataMissing,
+            Self::Unproven(_) => Reason::HostUnproven,
+            Self::HostKey(..) => Reason::HostKeyInvalid,
+            Self::Username(_) => Reason::UsernameUnreadable,
+            Self::Services { .. } => Reason::ServicesUnreadable,
+            Self::NoPayload(_) => Reason::PayloadMissing,
+            Self::Losses { .. } => Reason::SettingsWouldBeLost,
+            Self::NoCertificate(_) => Reason::ExporterCertificateMissing,
+            Self::NotReadable { .. } => Reason::NotReadable,
+            Self::Key { reason, .. } | Self::Release { reason, .. } => *reason,
         }
     }
 

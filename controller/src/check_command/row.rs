@@ -1,5 +1,6 @@
 //! Results of checks, as a table and as JSON.
 
+use api::Reason;
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
@@ -13,7 +14,7 @@ const FAILED: u8 = 1;
 /// What can be wrong. Its text is the message.
 pub(super) trait Problem: std::fmt::Display {
     /// Reason, as in conditions.
-    fn reason(&self) -> &str;
+    fn reason(&self) -> Reason;
     /// Whether it does not matter for the exit status.
     fn is_warning(&self) -> bool;
     /// What to do. None if the message ends with it.
@@ -31,7 +32,7 @@ pub(super) struct Row {
 pub(super) struct Finding {
     /// Whether it does not matter for the exit status.
     pub is_warning: bool,
-    pub reason: String,
+    pub reason: Reason,
     pub message: String,
     /// What to do; none if the message ends with it.
     pub remedy: Option<String>,
@@ -55,7 +56,7 @@ impl Row {
         remedies.dedup();
         let finding = Finding {
             is_warning: worst.is_warning(),
-            reason: worst.reason().into(),
+            reason: worst.reason(),
             message: problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "),
             remedy: (!remedies.is_empty()).then(|| remedies.join("; ")),
         };
@@ -117,7 +118,7 @@ mod tests {
     fn a_finding_ends_with_where_to_read_on() {
         let finding = Finding {
             is_warning: false,
-            reason: "CrdMissing".into(),
+            reason: Reason::CrdMissing,
             message: "it is missing".into(),
             remedy: Some("install".into()),
         };

@@ -1,3 +1,4 @@
+use api::Reason;
 use base64::Engine as _;
 use russh::keys::{Algorithm, PrivateKey, PublicKeyBase64 as _, key::safe_rng, ssh_key::LineEnding};
 use serde_json::{Value, json};
@@ -360,7 +361,7 @@ async fn each_check_finds_what_it_is_for_and_nothing_is_written() {
 #[tokio::test]
 async fn what_cannot_be_rendered_is_said_and_a_missing_payload_is_no_failure() {
     let bed = Bed::new();
-    let broken = Obstacle::Release { reason: "PayloadInvalid", message: "a file is missing".into() };
+    let broken = Obstacle::Release { reason: Reason::PayloadInvalid, message: "a file is missing".into() };
     for (obstacle, result, reason) in
         [(broken, "failed", "PayloadInvalid"), (Obstacle::NoPayload("/payload".into()), "warning", "PayloadMissing")]
     {

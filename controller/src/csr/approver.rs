@@ -144,7 +144,7 @@ struct Approver<H> {
 async fn reconcile<H: Hosts>(csr: Arc<CertificateSigningRequest>, approver: Arc<Approver<H>>) -> kube::Result<Action> {
     match catch(approver.carry_out(&csr)).await {
         Ok(result) => result?,
-        Err(panicked) => error!(name = csr.name_any(), reason = Panicked::REASON, "{panicked}"),
+        Err(panicked) => error!(name = csr.name_any(), reason = Panicked::REASON.as_str(), "{panicked}"),
     }
     Ok(Action::requeue(AGAIN))
 }
@@ -328,7 +328,7 @@ pub(super) async fn decide(
         Verdict::Approve(_) => {
             ("Approved", APPROVED_REASON, "valid in every check for a proven host of a WindowsNodePool")
         }
-        Verdict::Deny { reason, message } => ("Denied", *reason, message.as_str()),
+        Verdict::Deny { reason, message } => ("Denied", reason.as_str(), message.as_str()),
         Verdict::NotOurs | Verdict::Wait { .. } | Verdict::Queue { .. } => return Ok(csr.clone()),
     };
     let mut conditions = csr.status.as_ref().and_then(|status| status.conditions.clone()).unwrap_or_default();

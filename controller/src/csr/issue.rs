@@ -1,6 +1,7 @@
 //! The operator's own requests: the first certificates of a host that it has just proven over SSH.
 
 use crate::clock;
+use api::Reason;
 use std::time::Duration;
 
 use k8s_openapi::{
@@ -37,7 +38,7 @@ pub enum CsrError {
     #[error("the host's certificate request is refused: {message}")]
     Refused {
         /// The reason of the verdict.
-        reason: &'static str,
+        reason: Reason,
         /// What is wrong.
         message: String,
     },
@@ -97,16 +98,16 @@ pub enum CsrError {
 
 impl CsrError {
     /// Stable and `PascalCase`, for conditions and events.
-    pub fn reason(&self) -> &'static str {
+    pub fn reason(&self) -> Reason {
         match self {
-            Self::Refused { reason, .. } => reason,
-            Self::Api { .. } => "CertificateRequestFailed",
-            Self::NameTaken { .. } => "CertificateRequestNameTaken",
-            Self::Replaced { .. } => "CertificateRequestReplaced",
-            Self::NotIssued { .. } => "CertificateDenied",
-            Self::TimedOut { .. } => "CertificateNotIssued",
-            Self::WrongCertificate { .. } => "WrongCertificate",
-            Self::Identity(_) => "IdentityUnknown",
+            Self::Refused { reason, .. } => *reason,
+            Self::Api { .. } => Reason::CertificateRequestFailed,
+            Self::NameTaken { .. } => Reason::CertificateRequestNameTaken,
+            Self::Replaced { .. } => Reason::CertificateRequestReplaced,
+            Self::NotIssued { .. } => Reason::CertificateDenied,
+            Self::TimedOut { .. } => Reason::CertificateNotIssued,
+            Self::WrongCertificate { .. } => Reason::WrongCertificate,
+            Self::Identity(_) => Reason::IdentityUnknown,
         }
     }
 }
@@ -249,10 +250,10 @@ fn build(
             Ok(csr)
         }
         Verdict::Deny { reason, message } => Err(CsrError::Refused { reason, message }),
-        Verdict::Wait { message, .. } => Err(CsrError::Refused { reason: "HostNotProven", message }),
+        Verdict::Wait { message, .. } => Err(CsrError::Refused { reason: Reason::HostNotProven, message }),
         Verdict::NotOurs | Verdict::Queue { .. } | Verdict::Approve(_) => {
             let message = format!("it does not name node {}", claim.node_name);
-            Err(CsrError::Refused { reason: "WrongSubject", message })
+            Err(CsrError::Refused { reason: Reason::WrongSubject, message })
         }
     }
 }

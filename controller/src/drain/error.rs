@@ -1,3 +1,4 @@
+use api::Reason;
 use std::time::Duration;
 
 use wnp_core::drain::InvalidRule;
@@ -59,14 +60,14 @@ pub(crate) enum DrainError {
 
 impl DrainError {
     /// A stable PascalCase reason for conditions and events.
-    pub(crate) fn reason(&self) -> &'static str {
+    pub(crate) fn reason(&self) -> Reason {
         match self {
-            Self::Api { .. } | Self::Slow { .. } => "ApiError",
-            Self::EvictionForbidden { .. } => "EvictionForbidden",
-            Self::EvictionRejected { .. } => "EvictionRejected",
-            Self::NodeGone { .. } => "NodeGone",
-            Self::CordonConflict { .. } => "CordonConflict",
-            Self::InvalidRule(_) => "InvalidDrainRule",
+            Self::Api { .. } | Self::Slow { .. } => Reason::ApiError,
+            Self::EvictionForbidden { .. } => Reason::EvictionForbidden,
+            Self::EvictionRejected { .. } => Reason::EvictionRejected,
+            Self::NodeGone { .. } => Reason::NodeGone,
+            Self::CordonConflict { .. } => Reason::CordonConflict,
+            Self::InvalidRule(_) => Reason::InvalidDrainRule,
         }
     }
 }

@@ -123,7 +123,7 @@ async fn verify_place(scope: &mut Scope) -> Result<Option<Duration>, StepError> 
         Err(error @ StepError::Api { .. }) => Err(error),
         Err(error) => {
             let (failures, wait) = scope.next_failure(scope.status.address_failures.as_ref(), &error);
-            let reason = failures.last_reason.clone();
+            let reason = failures.reason();
             let what = match known {
                 Some(known) => format!("its entry declares another host key than {known}, which the host has proven"),
                 None => format!("the host does not answer at {place}, its new address in the list"),
@@ -131,7 +131,7 @@ async fn verify_place(scope: &mut Scope) -> Result<Option<Duration>, StepError> 
             let last_message = format!("{what}: {}", failures.last_message);
             scope.status.address_failures = Some(Failures { step: Step::VerifyAddress, last_message, ..failures });
             scope.mark_unreachable(&error);
-            scope.cx.process.metrics.failed(&scope.instance.spec.pool_ref.name, &reason);
+            scope.cx.process.metrics.failed(&scope.instance.spec.pool_ref.name, reason);
             let note = format!("{reason}: {what}: {error}");
             scope.cx.events.say(&*scope.instance, EventReason::AddressRefused, Step::VerifyAddress.as_str(), &note);
             Ok(Some(wait))

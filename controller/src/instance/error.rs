@@ -1,6 +1,6 @@
 //! Why a step on a host failed.
 
-use api::act::Act;
+use api::{Reason, act::Act};
 
 use crate::{
     csr::CsrError, drain::DrainError, secrets::SecretError, versions::VersionError, wicd_rights::RightsProblem,
@@ -17,8 +17,13 @@ use wnp_core::{
 };
 
 /// Reasons of wicd for unusable content of a version. Every other reason is a fault of the host, also an unknown one.
-const OF_THE_VERSION: [&str; 5] =
-    ["PathRefused", "PayloadInvalid", "ServiceFailed", "HostCallFailed", "HostCallTimeout"];
+const OF_THE_VERSION: [Reason; 5] = [
+    Reason::PathRefused,
+    Reason::PayloadInvalid,
+    Reason::ServiceFailed,
+    Reason::HostCallFailed,
+    Reason::HostCallTimeout,
+];
 
 /// Why a step on a host failed. Each has a message with the remedy and a stable reason.
 #[derive(Debug, thiserror::Error)]
@@ -215,44 +220,41 @@ impl StepError {
     }
 
     /// Reason for conditions, events and metrics.
-    pub(crate) fn reason(&self) -> String {
+    pub(crate) fn reason(&self) -> Reason {
         match self {
             Self::Remote(e) => e.reason(),
             Self::HostKey(e) => e.reason(),
-            Self::JumpHostKey(_) => "HostKeyInvalid",
+            Self::JumpHostKey(_) => Reason::HostKeyInvalid,
             Self::Secret(e) => e.reason(),
             Self::Csr(e) => e.reason(),
             Self::Rights(e) => e.reason(),
             Self::Render(e) => e.reason(),
             Self::Version(e) => e.reason(),
-            Self::NoVersion { .. } => "VersionMissing",
-            Self::VersionFilesMissing { .. } => "VersionFilesMissing",
+            Self::NoVersion { .. } => Reason::VersionMissing,
+            Self::VersionFilesMissing { .. } => Reason::VersionFilesMissing,
             Self::Drain(e) => e.reason(),
-            Self::DrainTimedOut { .. } => "DrainTimedOut",
-            Self::DrainSelector { .. } => "InvalidDrainRule",
-            Self::Api { .. } => "ApiError",
-            Self::Outdated => "Outdated",
+            Self::DrainTimedOut { .. } => Reason::DrainTimedOut,
+            Self::DrainSelector { .. } => Reason::InvalidDrainRule,
+            Self::Api { .. } => Reason::ApiError,
+            Self::Outdated => Reason::Outdated,
             Self::Identity(refusal) => refusal.reason(),
-            Self::NodeNameTaken { .. } | Self::NodeUnproven { .. } => "HostConflict",
+            Self::NodeNameTaken { .. } | Self::NodeUnproven { .. } => Reason::HostConflict,
             Self::Unfit(faults) => faults.reason(),
-            Self::KeyLineNotFound { .. } => "KeyLineNotFound",
-            Self::KeyNotTaken { .. } => "KeyNotTaken",
-            Self::KeyOfUserData { .. } => "KeyOfUserData",
-            Self::ImageNotKept { .. } => "ImageNotKept",
-            Self::NotRegistered(_) => "NotRegistered",
-            Self::NodeRefused { .. } => "NodeRefused",
-            Self::NodeDeleted { .. } => "NodeDeleted",
-            Self::NotRestarted { .. } => "NotRestarted",
+            Self::KeyLineNotFound { .. } => Reason::KeyLineNotFound,
+            Self::KeyNotTaken { .. } => Reason::KeyNotTaken,
+            Self::KeyOfUserData { .. } => Reason::KeyOfUserData,
+            Self::ImageNotKept { .. } => Reason::ImageNotKept,
+            Self::NotRegistered(_) => Reason::NotRegistered,
+            Self::NodeRefused { .. } => Reason::NodeRefused,
+            Self::NodeDeleted { .. } => Reason::NodeDeleted,
+            Self::NotRestarted { .. } => Reason::NotRestarted,
         }
-        .into()
     }
 
     /// The part at fault. This alone decides whether a failure counts against a version.
     pub(crate) fn blame(&self) -> Blame {
         match self {
-            Self::Remote(RemoteError::Host { reason, .. }) if OF_THE_VERSION.contains(&reason.as_str()) => {
-                Blame::Version
-            }
+            Self::Remote(RemoteError::Host { reason, .. }) if OF_THE_VERSION.contains(reason) => Blame::Version,
             Self::Remote(error) if error.is_own_fault() => Blame::Cluster,
             _ if self.is_of_jump_host() => Blame::Cluster,
             Self::Remote(_)
@@ -392,7 +394,7 @@ mod tests {
             (StepError::KeyNotTaken { key: text(), files: text() }, Host),
             (StepError::KeyOfUserData { machine: text(), key: text() }, Host),
             (StepError::NotRestarted { minutes: 1 }, Host),
-            (StepError::Csr(CsrError::Refused { reason: "x", message: text() }), Host),
+            (StepError::Csr(CsrError::Refused { reason: Reason::UnknownHost, message: text() }), Host),
             (StepError::Csr(CsrError::TimedOut { name: text() }), Cluster),
             (StepError::Secret(SecretError::Missing { namespace: text(), name: text() }), Cluster),
             (RemoteError::from(PayloadError::NotInPayload { sha256: text() }).into(), Cluster),

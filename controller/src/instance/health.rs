@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use api::{
+    Reason,
     conditions::{self, Status, kind},
     names::key,
 };
@@ -52,7 +53,7 @@ pub(super) async fn try_host(scope: &mut Scope, node: &Node) -> Result<Option<Du
         Err(error @ StepError::Api { .. }) => return Err(error),
         Err(error) => {
             scope.mark_unreachable(&error);
-            scope.cx.process.metrics.failed(&scope.instance.spec.pool_ref.name, &error.reason());
+            scope.cx.process.metrics.failed(&scope.instance.spec.pool_ref.name, error.reason());
         }
     }
     Ok(None)
@@ -73,7 +74,7 @@ pub(super) fn miss_wicd(scope: &mut Scope, node: &Node, now: Instant) -> Option<
         return Some(next_look(false));
     };
     let generation = scope.instance.metadata.generation;
-    conditions::set(conditions, kind::WICD_SILENT, Status::True, "NoReport", &message, generation, clock::now());
+    conditions::set(conditions, kind::WICD_SILENT, Status::True, Reason::NoReport, &message, generation, clock::now());
     if told.is_none() {
         scope.cx.events.say(&*scope.instance, EventReason::WicdSilent, "Keep", &message);
     }

@@ -220,7 +220,7 @@ mod tests {
             let ssh = Some(Ssh { jump_host: Some(jump_host), ..Ssh::default() });
             let pool = WindowsNodePool::new("p", WindowsNodePoolSpec { ssh, ..WindowsNodePoolSpec::default() });
             let target = credentials(&bed.cx, &instance, &pool, HostKeyCheck::TrustOnFirstUse).await;
-            assert_eq!(target.as_ref().err().map(StepError::reason).as_deref(), reason, "{secret} {host_key}");
+            assert_eq!(target.as_ref().err().map(|e| e.reason().as_str()), reason, "{secret} {host_key}");
             assert_eq!(target.is_ok_and(|t| t.jump_host.is_some() && t.keys.len() == 1), reason.is_none());
         }
         assert_eq!(bed.host.stats().connections, 0);

@@ -50,9 +50,9 @@ use std::{
 };
 
 use api::{
-    DeletionPolicy, Disruption, Grant, GrantType, WindowsInstance,
+    DeletionPolicy, Disruption, Grant, GrantType, Reason, WindowsInstance,
     act::Act,
-    conditions::{self, Status, kind, reason},
+    conditions::{self, Status, kind},
     names::key,
 };
 use k8s_openapi::api::core::v1::Node;
@@ -112,7 +112,7 @@ pub(crate) async fn reconcile(instance: Arc<WindowsInstance>, cx: Arc<Context>) 
 
 /// What to do after an error that could not be stored as the instance's own.
 pub(crate) fn error_policy(instance: Arc<WindowsInstance>, error: &StepError, cx: Arc<Context>) -> Action {
-    tracing::warn!(instance = instance.name_any(), reason = error.reason(), %error, "the instance is reconciled again");
+    tracing::warn!(instance = instance.name_any(), reason = error.reason().as_str(), %error, "the instance is reconciled again");
     cx.process.metrics.reconcile_errors.get_or_create(&crate::metrics::KindLabel { kind: "WindowsInstance" }).inc();
     Action::requeue(API_RETRY)
 }
@@ -476,7 +476,7 @@ fn report_host(scope: &mut Scope, node: &Node) {
     let annotation = |key: &str| node.annotations().get(key).cloned();
     let generation = scope.instance.metadata.generation;
     // Whether it reports a change.
-    let mut report = |type_: &'static str, reason: &'static str, message: Option<&str>| {
+    let mut report = |type_: &'static str, reason: Reason, message: Option<&str>| {
         let conditions = &mut scope.status.conditions;
         let before = conditions::find(conditions, type_).map(|c| c.message.clone());
         if let Some(message) = message {
@@ -488,10 +488,10 @@ fn report_host(scope: &mut Scope, node: &Node) {
     };
     let reboot = annotation(key::REBOOT_REQUIRED)
         .map(|_| "the host must be restarted; it waits for its turn (rollout.maxUnavailable)");
-    report(kind::REBOOT_REQUIRED, "RestartPending", reboot);
+    report(kind::REBOOT_REQUIRED, Reason::RestartPending, reboot);
     // It is the host's word.
     let drift = annotation(key::DRIFT).map(|text| facts::message(&text));
-    if report(kind::DRIFTED, "ChangedOnHost", drift.as_deref()) {
+    if report(kind::DRIFTED, Reason::ChangedOnHost, drift.as_deref()) {
         scope.cx.process.metrics.drift.inc();
         let note = drift.unwrap_or_default();
         scope.cx.events.say(&*scope.instance, EventReason::Drifted, "Keep", &note);
@@ -517,7 +517,7 @@ async fn report_lost_settings(scope: &mut Scope) {
     let conditions = &mut scope.status.conditions;
     let Some(message) = message else { return conditions::remove(conditions, kind::UPDATE_WITHHELD) };
     let is_new = conditions::find(conditions, kind::UPDATE_WITHHELD).is_none_or(|c| c.message != message);
-    let (why, generation) = (reason::SETTINGS_WOULD_BE_LOST, scope.instance.metadata.generation);
+    let (why, generation) = (Reason::SettingsWouldBeLost, scope.instance.metadata.generation);
     conditions::set(conditions, kind::UPDATE_WITHHELD, Status::True, why, &message, generation, clock::now());
     if is_new {
         scope.cx.events.say(&*scope.instance, EventReason::SettingsWouldBeLost, "Update", &message);

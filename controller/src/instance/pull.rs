@@ -120,7 +120,7 @@ pub(super) async fn failed(scope: &mut Scope, error: &StepError) -> Result<Durat
     }
     scope.note_refusal(error).await;
     let (reason, step) = (error.reason(), failures.step);
-    scope.cx.process.metrics.failed(&scope.instance.spec.pool_ref.name, &reason);
+    scope.cx.process.metrics.failed(&scope.instance.spec.pool_ref.name, reason);
     let note = format!("{reason}: {step}: {error}");
     scope.cx.events.say(&*scope.instance, EventReason::PrePullFailed, step.as_str(), &note);
     scope.status.pre_pulled = Some(api::PrePulled { failures: Some(failures), ..before });

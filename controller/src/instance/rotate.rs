@@ -206,7 +206,7 @@ pub(super) async fn failed(scope: &mut Scope, error: &StepError) -> Result<std::
     }
     scope.note_refusal(error).await;
     let (reason, step) = (error.reason(), failures.step);
-    scope.cx.process.metrics.failed(&scope.instance.spec.pool_ref.name, &reason);
+    scope.cx.process.metrics.failed(&scope.instance.spec.pool_ref.name, reason);
     let note = format!("{reason}: {step}: {error}");
     scope.cx.events.say(&*scope.instance, EventReason::KeyRotationFailed, step.as_str(), &note);
     scope.status.key_rotation = Some(KeyRotation { failures: Some(failures), ..before });

@@ -412,7 +412,7 @@ impl Scope {
     /// Notes that the host did not answer.
     pub(super) fn mark_unreachable(&mut self, error: &StepError) {
         let (reason, message, generation) = (error.reason(), error.to_string(), self.instance.metadata.generation);
-        reached(&mut self.status, Err((&reason, &message)), generation, clock::now());
+        reached(&mut self.status, Err((reason, &message)), generation, clock::now());
     }
 
     /// A failure after others, and how long the next attempt waits.
@@ -433,7 +433,7 @@ impl Scope {
             count,
             first_time: before.and_then(|f| f.first_time).or_else(|| Some(now.into())),
             next_retry_time: Some(next.into()),
-            last_reason: error.reason(),
+            last_reason: error.reason().into(),
             last_message: self.with_way_out(error),
             step: self.step(),
             host_digest: Some(self.host_digest()),
@@ -453,7 +453,7 @@ impl Scope {
     /// Notes a failure, and when the next attempt is made.
     pub(super) async fn fail(&mut self, error: &StepError) -> Result<std::time::Duration, StepError> {
         let (failures, wait) = self.next_failure(self.status.failures.as_ref(), error);
-        let (reason, step, summary) = (failures.last_reason.clone(), failures.step, failures.summary());
+        let (reason, step, summary) = (failures.reason(), failures.step, failures.summary());
         self.status.failures = Some(failures);
         if error.is_unreachable() {
             self.mark_unreachable(error);
@@ -469,7 +469,7 @@ impl Scope {
         if leaving || !is_quiet {
             self.set_conditions(&Situation::Failed { leaving });
         }
-        self.cx.process.metrics.failed(&self.instance.spec.pool_ref.name, &reason);
+        self.cx.process.metrics.failed(&self.instance.spec.pool_ref.name, reason);
         self.count_operation(false);
         // The reasons of events are few and fixed; what exactly failed is in the note, where it may vary.
         let event = match self.status.operation.as_ref().map(|o| o.type_) {

@@ -2,7 +2,8 @@
 //! the accounts of its pool.
 
 use api::{
-    conditions::{self, Status, kind, reason},
+    Reason,
+    conditions::{self, Status, kind},
     host::HostState,
 };
 use wnp_core::{
@@ -30,8 +31,8 @@ pub(super) fn report(scope: &mut Scope, of_pool: &Rendered, found: Result<(), &F
     };
     let warnings = preflight_warnings::in_words(&asked, state);
     let (status, why, message) = match found {
-        Ok(()) if warnings.is_empty() => (Status::True, reason::SUCCEEDED, String::new()),
-        Ok(()) => (Status::True, reason::PASSED_WITH_WARNINGS, format!("warning: {warnings}")),
+        Ok(()) if warnings.is_empty() => (Status::True, Reason::Succeeded, String::new()),
+        Ok(()) => (Status::True, Reason::PassedWithWarnings, format!("warning: {warnings}")),
         Err(faults) if warnings.is_empty() => (Status::False, faults.reason(), faults.to_string()),
         Err(faults) => (Status::False, faults.reason(), format!("{faults}; warning: {warnings}")),
     };
@@ -50,7 +51,7 @@ pub(super) fn report_accounts(scope: &mut Scope, of_pool: &Shared, state: &HostS
     }
     let plugin = of_pool.credential_plugin.as_ref().map(|plugin| plugin.clsid.as_str());
     let (status, why, message, is_warning) = match service_accounts::check(accounts, plugin, state) {
-        Ok(message) => (Status::True, reason::SUCCEEDED, message, false),
+        Ok(message) => (Status::True, Reason::Succeeded, message, false),
         Err(fault) => (fault.status(), fault.reason(), fault.to_string(), fault.is_warning()),
     };
     let before = conditions::find(&scope.status.conditions, kind::GMSA_READY).map(|c| c.message.clone());
@@ -60,7 +61,7 @@ pub(super) fn report_accounts(scope: &mut Scope, of_pool: &Shared, state: &HostS
     }
 }
 
-fn set(scope: &mut Scope, type_: &'static str, status: Status, why: &str, message: &str) {
+fn set(scope: &mut Scope, type_: &'static str, status: Status, why: Reason, message: &str) {
     let generation = scope.instance.metadata.generation;
     conditions::set(&mut scope.status.conditions, type_, status, why, message, generation, clock::now());
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use api::{Commit, Origin, conditions::reason};
+use api::{Commit, Origin, Reason};
 use gitops::hosts::{self, Finding};
 
 use wnp_core::inventory::{Entry, SourceError};
@@ -49,7 +49,7 @@ pub(super) fn refused(revision: &str, findings: &[Finding]) -> SourceError {
     let more = findings.len().saturating_sub(SHOWN);
     let more = if more > 0 { format!("; and {more} more") } else { String::new() };
     SourceError {
-        reason: reason::INVALID_INVENTORY,
+        reason: Reason::InvalidInventory,
         message: format!("{revision} is not used: {}{more}", shown.join("; ")),
         stalls: true,
     }

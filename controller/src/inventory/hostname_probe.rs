@@ -318,7 +318,7 @@ async fn work(turn: Turn, ask: Option<Arc<Ask>>) {
             };
             if let Err(failure) = &result {
                 let (pool, address) = (turn.pool.as_str(), ask.place.0.as_str());
-                tracing::warn!(pool, address, reason = failure.reason, "{}", failure.message);
+                tracing::warn!(pool, address, reason = failure.reason.as_str(), "{}", failure.message);
             }
             turn.asking.answered(&ask, result, Instant::now());
         }

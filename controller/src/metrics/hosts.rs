@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use api::{GrantType, WindowsInstance, WindowsInstanceStatus, names::key};
+use api::{GrantType, Reason, WindowsInstance, WindowsInstanceStatus, names::key};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use wnp_core::{
@@ -53,13 +53,13 @@ impl Host {
     /// `trust-host-key` excuses the key that it names, and none of a jump host. What the host's own kubelet can write excuses nothing.
     pub(super) fn shows_another_key(&self) -> bool {
         let Some(failures) = self.status().and_then(|s| s.failures.as_ref()) else { return false };
-        let is_trusted = match failures.last_reason.as_str() {
-            "HostKeyMismatch" => trusts_shown_key(
+        let is_trusted = match failures.reason() {
+            Reason::HostKeyMismatch => trusts_shown_key(
                 self.instance.annotations().get(key::TRUST_HOST_KEY).map(String::as_str),
                 self.instance.spec.host.host_key.as_deref(),
                 &failures.last_message,
             ),
-            "JumpHostKeyMismatch" => false,
+            Reason::JumpHostKeyMismatch => false,
             _ => return false,
         };
         !is_trusted && !member::is_held(&self.instance, None)

@@ -21,8 +21,8 @@ labels! {
     /// Label set with a pool and a reason.
     PoolReason {
         pool: String = "Name of the pool.",
-        reason: String = "[Reason](conditions.md#a-host) of the failure. Of a certificate request: `Approve`, `Wait`, or the \
-                          [reason](conditions.md#denied-certificate-requests) of the denial.",
+        reason: String = "[Reason](conditions.md#reasons) of the failure. Of a certificate request: `Approve`, `Wait`, or the \
+                          [reason](conditions.md#reasons) of the denial.",
     }
 }
 
@@ -38,7 +38,7 @@ labels! {
 labels! {
     /// Label set with what keeps the operator from working.
     FaultLabel {
-        reason: String = "[Reason](conditions.md#the-operator) of the fault.",
+        reason: String = "[Reason](conditions.md#reasons) of the fault.",
     }
 }
 
@@ -67,8 +67,8 @@ labels! {
 labels! {
     /// Label set with a reason.
     ReasonLabel {
-        reason: String = "[Reason](conditions.md#a-host) of the failure. Of a certificate request: `Approve`, `Wait`, or the \
-                          [reason](conditions.md#denied-certificate-requests) of the denial.",
+        reason: String = "[Reason](conditions.md#reasons) of the failure. Of a certificate request: `Approve`, `Wait`, or the \
+                          [reason](conditions.md#reasons) of the denial.",
     }
 }
 

@@ -9,7 +9,7 @@ mod sources;
 
 use std::collections::{BTreeMap, HashSet};
 
-use api::{GrantType, WindowsInstance, WindowsNodePool};
+use api::{GrantType, Reason, WindowsInstance, WindowsNodePool};
 use k8s_openapi::api::core::v1::Node;
 use kube::{ResourceExt, runtime::reflector::Store};
 use parking_lot::Mutex;
@@ -192,7 +192,7 @@ pub struct Metrics {
     pub leader: Gauge,
     /// Why it begins nothing.
     faults: Family<FaultLabel, Gauge>,
-    faults_known: Mutex<BTreeMap<FaultOf, String>>,
+    faults_known: Mutex<BTreeMap<FaultOf, Reason>>,
     /// Whether each admission policy is in force.
     pub policies: Family<PolicyLabel, Gauge>,
     /// Lifetime of the certificates of hosts' daemons, in seconds.
@@ -284,20 +284,20 @@ impl Metrics {
     }
 
     /// Notes why the operator begins no operation at all, as far as it depends on this. What else keeps it from them stays noted.
-    pub fn fault(&self, of: FaultOf, reason: Option<&str>) {
+    pub fn fault(&self, of: FaultOf, reason: Option<Reason>) {
         let mut known = self.faults_known.lock();
         match reason {
-            Some(reason) => known.insert(of, reason.to_owned()),
+            Some(reason) => known.insert(of, reason),
             None => known.remove(&of),
         };
         self.faults.clear();
         for reason in known.values() {
-            self.faults.get_or_create(&FaultLabel { reason: reason.clone() }).set(1);
+            self.faults.get_or_create(&FaultLabel { reason: (*reason).into() }).set(1);
         }
     }
 
     /// Counts a failed attempt with a host of a pool.
-    pub fn failed(&self, pool: &str, reason: &str) {
+    pub fn failed(&self, pool: &str, reason: Reason) {
         self.failures.inc(PoolReason { pool: pool.into(), reason: reason.into() });
     }
 
@@ -452,13 +452,14 @@ mod tests {
     #[test]
     fn a_fault_that_ends_leaves_the_others() {
         let metrics = Metrics::default();
-        let shown = || ["a", "b"].map(|reason| metrics.render().contains(&format!("fault{{reason=\"{reason}\"}} 1")));
-        metrics.fault(FaultOf::Release, Some("a"));
-        metrics.fault(FaultOf::OtherOperator, Some("b"));
+        let (a, b) = (Reason::PayloadInvalid, Reason::AnotherOperator);
+        let shown = || [a, b].map(|reason| metrics.render().contains(&format!("fault{{reason=\"{reason}\"}} 1")));
+        metrics.fault(FaultOf::Release, Some(a));
+        metrics.fault(FaultOf::OtherOperator, Some(b));
         assert_eq!(shown(), [true, true]);
         metrics.fault(FaultOf::Release, None);
         assert_eq!(shown(), [false, true]);
-        metrics.fault(FaultOf::OtherOperator, Some("a"));
+        metrics.fault(FaultOf::OtherOperator, Some(a));
         assert_eq!(shown(), [true, false]);
         metrics.fault(FaultOf::OtherOperator, None);
         assert_eq!(shown(), [false, false]);
@@ -470,7 +471,7 @@ mod tests {
         let mut pools = Writer::default();
         pools.apply_watcher_event(&Event::Apply(pool()));
         metrics.show(pools.as_reader(), caches(&[], &[]).1, Writer::default().as_reader());
-        metrics.failed("p", "ConnectTimeout");
+        metrics.failed("p", Reason::ConnectTimeout);
         metrics.ended("p", GrantType::Update, true);
         metrics.source_succeeded("p", "git", TIME.parse().unwrap());
         assert!(
@@ -488,13 +489,13 @@ mod tests {
         let metrics = Metrics::default();
         let (pools, instances) = caches(&[pool()], &[instance("a", &everything())]);
         metrics.show(pools, instances, Writer::default().as_reader());
-        metrics.failed("p", "x");
+        metrics.failed("p", Reason::InternalError);
         metrics.ended("p", GrantType::Update, false);
         metrics.source_succeeded("p", "git", TIME.parse().unwrap());
         metrics.step_seconds.get_or_create(&StepLabel { step: "Upload" }).observe(1.0);
         metrics.csr_verdicts.get_or_create(&ReasonLabel { reason: "x".into() }).inc();
         metrics.wrote(("x", None));
-        metrics.fault(FaultOf::Release, Some("x"));
+        metrics.fault(FaultOf::Release, Some(Reason::InternalError));
         metrics.reconciled("x");
         metrics.reconcile_errors.get_or_create(&KindLabel { kind: "x" }).inc();
         metrics.policies.get_or_create(&PolicyLabel { policy: "x".into() }).set(1);
@@ -584,7 +585,7 @@ mod tests {
     #[test]
     fn the_text_has_what_was_counted() {
         let metrics = Metrics::default();
-        metrics.failed("p", "ConnectTimeout");
+        metrics.failed("p", Reason::ConnectTimeout);
         metrics.wrote(("pods", Some("eviction")));
         let text = metrics.render();
         assert!(text.contains("windows_node_pool_failures_total{pool=\"p\",reason=\"ConnectTimeout\"} 1"), "{text}");

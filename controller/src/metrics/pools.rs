@@ -38,7 +38,7 @@ const SOURCE: Label = (
 const STATUS: Label =
     ("status", "`true`, `false` or `unknown`: the sample of the current status is 1, the others are 0.");
 const STATUS_NOW: Label = ("status", "`true`, `false` or `unknown`: the status of the condition.");
-const REASON: Label = ("reason", "[Reason](conditions.md#reasons-of-conditions) of the condition.");
+const REASON: Label = ("reason", "[Reason](conditions.md#reasons) of the condition.");
 
 /// A family of gauges.
 pub(super) struct PoolGauge {

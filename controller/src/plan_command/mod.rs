@@ -4,7 +4,7 @@
 use std::{collections::BTreeSet, io::Read, path::Path, process::ExitCode, sync::Arc};
 
 use anyhow::Context as _;
-use api::{PlannedHost, WindowsNodePool};
+use api::{PlannedHost, Reason, WindowsNodePool};
 use jiff::Timestamp;
 use kube::{Client, Resource, ResourceExt, api::ListParams, runtime::reflector::ObjectRef};
 use serde::Serialize;
@@ -70,8 +70,7 @@ struct Told {
     /// The host that would not be used; none if it is the pool.
     #[serde(skip_serializing_if = "Option::is_none")]
     host: Option<String>,
-    /// PascalCase.
-    reason: String,
+    reason: Reason,
     /// What is wrong.
     message: String,
 }
@@ -212,17 +211,17 @@ async fn answer(
 ) -> anyhow::Result<Answer> {
     let there = cx.caches.pools.get(&ObjectRef::from_obj(&document.pool));
     let mut answer = Answer { pool: document.pool.name_any(), ..Answer::default() };
-    let refuse = |mut answer: Answer, reason: &str, message: String| {
-        answer.problems.push(Told { host: None, reason: reason.to_owned(), message });
+    let refuse = |mut answer: Answer, reason: Reason, message: String| {
+        answer.problems.push(Told { host: None, reason, message });
         "it cannot be planned".clone_into(&mut answer.summary);
         Ok(answer)
     };
     if let Some(message) = cx.caches.unreadable.of_pool(&answer.pool) {
-        return refuse(answer, "InstanceUnreadable", message);
+        return refuse(answer, Reason::InstanceUnreadable, message);
     }
     match dry_run(&cx.cluster.client, document, there.is_some()).await? {
         Verdict::Taken => {}
-        Verdict::Refused(message) => return refuse(answer, "Refused", message),
+        Verdict::Refused(message) => return refuse(answer, Reason::TemplateInvalid, message),
         Verdict::NotAsked(message) => {
             answer.notes.push(format!("the validation rules of the CRD were not checked: {message}"));
         }
@@ -252,7 +251,7 @@ async fn answer(
     answer.problems = planned
         .problems
         .into_iter()
-        .map(|p| Told { host: Some(p.host), reason: p.reason.to_owned(), message: p.message })
+        .map(|p| Told { host: Some(p.host), reason: p.reason, message: p.message })
         .collect();
     others.extend(planned.hosts);
     Ok(answer)
@@ -344,7 +343,7 @@ mod tests {
 
     fn answer(actions: &[&str], problems: usize) -> Answer {
         let host = |action: &&str| PlannedHost { action: (*action).to_owned(), ..PlannedHost::default() };
-        let problem = Told { host: None, reason: "HostConflict".into(), message: String::new() };
+        let problem = Told { host: None, reason: Reason::HostConflict, message: String::new() };
         Answer { hosts: actions.iter().map(host).collect(), problems: vec![problem; problems], ..Answer::default() }
     }
 

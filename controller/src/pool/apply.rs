@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use api::{
-    WindowsNodePool,
-    conditions::reason,
+    Reason, WindowsNodePool,
     names::{FINALIZER_POOL, MANAGER_POOL, key},
 };
 use jiff::Timestamp;
@@ -60,7 +59,7 @@ pub(super) async fn apply(
     let writes = writes(&plan.changes, &seen.mine, &seen.list, &plan.decision, now);
     instances::apply(pool, writes, &cx.shared).await?;
     // That a list is about to be read is no event, nor is a host that is about to go over from another pool.
-    let is_news = |p: &&EntryError| p.reason != reason::FETCHING && !seen.list.going_over.contains(&p.host);
+    let is_news = |p: &&EntryError| p.reason != Reason::Fetching && !seen.list.going_over.contains(&p.host);
     for problem in seen.list.problems.iter().filter(is_news) {
         cx.events.say(&**pool, EventReason::Inventory(problem.reason), "ReadInventory", &problem.message);
     }

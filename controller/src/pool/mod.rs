@@ -23,7 +23,7 @@ pub(crate) mod unread;
 use std::{sync::Arc, time::Duration};
 
 use api::{
-    WindowsNodePool, WindowsNodePoolStatus,
+    Reason, WindowsNodePool, WindowsNodePoolStatus,
     names::{FINALIZER_POOL, MANAGER_POOL},
 };
 use jiff::Timestamp;
@@ -87,9 +87,9 @@ pub(crate) enum PoolError {
 
 impl PoolError {
     /// Reason for conditions.
-    pub(crate) fn reason(&self) -> &'static str {
+    pub(crate) fn reason(&self) -> Reason {
         match self {
-            Self::Api { .. } => "ApiError",
+            Self::Api { .. } => Reason::ApiError,
             Self::Render(e) => e.reason(),
             Self::Version(e) => e.reason(),
         }
@@ -141,7 +141,12 @@ pub(crate) async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<PoolContext>) 
 }
 
 /// The status of a pool that cannot be worked on, with what is seen of its nodes all the same.
-pub(crate) fn refused(pool: &WindowsNodePool, reason: &str, message: &str, cx: &PoolContext) -> WindowsNodePoolStatus {
+pub(crate) fn refused(
+    pool: &WindowsNodePool,
+    reason: Reason,
+    message: &str,
+    cx: &PoolContext,
+) -> WindowsNodePoolStatus {
     let mine = cx.caches.instances.of_pool(&pool.name_any());
     let is_ready = |name: &String| cx.node(name).is_some_and(|node| wnp_core::node::ready(&node).0);
     let ready = mine.iter().filter(|i| !i.is_leaving()).map(|i| i.name_any()).filter(is_ready).count();

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use api::{FirstContact, WindowsInstance, WindowsNodePool};
+use api::{FirstContact, Reason, WindowsInstance, WindowsNodePool};
 use futures::{StreamExt as _, stream};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
@@ -100,7 +100,7 @@ pub(super) async fn keep_second_nodes_out(pool: &str, resolved: &mut Resolved, c
                 let message = format!(
                     "host {name}: its address {address} belongs to the Node {node}, which an operator created for it: name the entry {node}, or delete that Node if it is a leftover"
                 );
-                resolved.problems.push(EntryError { host: name.clone(), reason: "HostConflict", message });
+                resolved.problems.push(EntryError { host: name.clone(), reason: Reason::HostConflict, message });
                 next = clock::now().checked_add(ASK_AGAIN).ok();
             }
         }

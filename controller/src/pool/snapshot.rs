@@ -7,7 +7,7 @@ use std::{
 };
 
 use api::{
-    GrantType, InstanceHost, Pause, PlannedHost, WindowsInstance, WindowsInstanceSpec, WindowsNodePool,
+    GrantType, InstanceHost, Pause, PlannedHost, Reason, WindowsInstance, WindowsInstanceSpec, WindowsNodePool,
     names::{UNKNOWN_VERSION, key},
 };
 use jiff::{SignedDuration, Timestamp};
@@ -158,9 +158,9 @@ impl Snapshot {
     }
 
     /// Reason and message of the first host that cannot be adopted.
-    pub(super) fn refused(&self) -> Option<(&str, String)> {
+    pub(super) fn refused(&self) -> Option<(Reason, String)> {
         let (host, (reason, message)) = self.adoptable.iter().find_map(|(h, a)| Some((h, a.refusal.as_ref()?)))?;
-        Some((reason, format!("{host}: {message}")))
+        Some((*reason, format!("{host}: {message}")))
     }
 
     /// What would be done with each host that something would be done with.
@@ -199,7 +199,7 @@ impl Snapshot {
 }
 
 /// Why the host of an existing Node would be refused before anything is asked of it, with the reason: the operator trusts no key of it.
-async fn refusal(name: &str, list: &List, pool: &WindowsNodePool, cx: &PoolContext) -> Option<(String, String)> {
+async fn refusal(name: &str, list: &List, pool: &WindowsNodePool, cx: &PoolContext) -> Option<(Reason, String)> {
     let host = list.hosts.get(name)?.clone();
     let origin = list.origins.get(name).cloned();
     let spec = WindowsInstanceSpec { host, origin, ..WindowsInstanceSpec::default() };
@@ -207,7 +207,7 @@ async fn refusal(name: &str, list: &List, pool: &WindowsNodePool, cx: &PoolConte
     match trusted_key(cx, &WindowsInstance::new(name, spec), pool).await {
         Ok(HostKeyCheck::AnyOf(keys)) if keys.is_empty() => {
             let message = format!("ssh.knownHostsSecretRef lists no key of {address}: add it");
-            Some(("HostKeyUnknown".into(), message))
+            Some((Reason::HostKeyUnknown, message))
         }
         // What cannot be read now, perhaps by the person who runs a command, is not refused for that.
         Ok(_) | Err(StepError::Api { .. } | StepError::Secret(SecretError::Api { .. })) => None,

@@ -1,6 +1,6 @@
 //! Asks the source that a pool names for its list.
 
-use api::WindowsNodePool;
+use api::{Reason, WindowsNodePool};
 
 use super::PoolContext;
 use crate::wmco_sources::{config_map, machines};
@@ -27,7 +27,7 @@ pub(super) async fn ask(pool: &WindowsNodePool, begun: Begun, cx: &PoolContext) 
         return cx.sources.flux.ask(pool, from, &cx.cluster.client, &services).await;
     }
     let trouble = SourceError {
-        reason: "SourceNotSupported",
+        reason: Reason::SourceNotSupported,
         message: "this operator does not know the pool's source of hosts: update the operator".into(),
         stalls: true,
     };

@@ -1,7 +1,7 @@
 //! Reports pools that this operator cannot read. They are in no cache, so that no reconcile could.
 
 use api::{
-    WindowsNodePool,
+    Reason, WindowsNodePool,
     conditions::{self, Status, kind},
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -15,7 +15,7 @@ use serde_json::json;
 use crate::{clock, errors::said};
 
 /// Reason of the conditions.
-const REASON: &str = "PoolUnreadable";
+const REASON: Reason = Reason::PoolUnreadable;
 
 /// Stores in a pool's status that it cannot be read, so that no client that waits for it takes an old status for true. Returns whether that
 /// is stored.
@@ -23,10 +23,10 @@ pub(crate) async fn report(client: &Client, name: &str, error: &str) -> bool {
     let message = format!(
         "the pool cannot be read, and the operator does nothing for it: {error}; a newer operator may have written it: install that version again"
     );
-    tracing::error!(pool = name, reason = REASON, "{message}");
+    tracing::error!(pool = name, reason = REASON.as_str(), "{message}");
     let stored = store(client, name, &message).await;
     if let Err(error) = &stored {
-        tracing::warn!(pool = name, reason = REASON, "the pool's status could not be stored: {}", said(error));
+        tracing::warn!(pool = name, reason = REASON.as_str(), "the pool's status could not be stored: {}", said(error));
     }
     stored.is_ok()
 }

@@ -2,7 +2,7 @@
 
 use std::{io, path::Path, sync::Arc, time::Duration};
 
-use api::names::METRICS_SERVICE;
+use api::{Reason, names::METRICS_SERVICE};
 use jiff::Timestamp;
 use parking_lot::RwLock;
 use rcgen::{
@@ -46,10 +46,10 @@ pub(super) enum CertificateError {
 
 impl CertificateError {
     /// Reason for the log.
-    pub(super) fn reason(&self) -> &'static str {
+    pub(super) fn reason(&self) -> Reason {
         match self {
-            Self::File { .. } | Self::Invalid { .. } => "MetricsCertificateInvalid",
-            Self::Make(_) => "InternalError",
+            Self::File { .. } | Self::Invalid { .. } => Reason::MetricsCertificateInvalid,
+            Self::Make(_) => Reason::InternalError,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Keeps the certificate of `/metrics` valid.
 
+use api::Reason;
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
@@ -181,14 +182,17 @@ impl Keeper {
             Err(kube::Error::Api(status)) if status.is_conflict() || status.is_already_exists() => {}
             Err(error) => {
                 let name = api::names::METRICS_CA;
-                self.report("ApiError", &format!("failed to write ConfigMap {name}: {}", crate::errors::said(&error)));
+                self.report(
+                    Reason::ApiError,
+                    &format!("failed to write ConfigMap {name}: {}", crate::errors::said(&error)),
+                );
             }
         }
     }
 
-    fn report(&mut self, reason: &str, problem: &str) {
+    fn report(&mut self, reason: Reason, problem: &str) {
         if self.reported != problem {
-            tracing::warn!(reason, "the certificate for metrics: {problem}");
+            tracing::warn!(reason = reason.as_str(), "the certificate for metrics: {problem}");
             problem.clone_into(&mut self.reported);
         }
     }

@@ -73,7 +73,7 @@ async fn admit(State(reviewer): State<Arc<Reviewer>>, request: Request, next: Ne
             (StatusCode::FORBIDDEN, text).into_response()
         }
         Err(error) => {
-            tracing::warn!(reason = error.reason(), %error, "a request for metrics is refused");
+            tracing::warn!(reason = error.reason().as_str(), %error, "a request for metrics is refused");
             (StatusCode::SERVICE_UNAVAILABLE, "the API server does not say who may get /metrics\n").into_response()
         }
     }

@@ -1,5 +1,6 @@
 //! Who may get the metrics: the API server knows the token, and its owner has the right.
 
+use api::Reason;
 use std::{
     collections::HashMap,
     time::{Duration, Instant},
@@ -48,10 +49,10 @@ pub(super) enum ReviewError {
 
 impl ReviewError {
     /// Reason for the log.
-    pub(super) fn reason(&self) -> &'static str {
+    pub(super) fn reason(&self) -> Reason {
         match self {
-            Self::Api(_) => "ApiError",
-            Self::Slow => "ReviewSlow",
+            Self::Api(_) => Reason::ApiError,
+            Self::Slow => Reason::ReviewSlow,
         }
     }
 }

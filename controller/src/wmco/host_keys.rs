@@ -132,7 +132,7 @@ mod tests {
             ("10.0.0.5", None, Ok(false)),
         ] {
             let found = find(&map(), address, since);
-            let found = found.map(|k| k.is_some()).map_err(|e| e.reason());
+            let found = found.map(|k| k.is_some()).map_err(|e| e.reason().as_str());
             assert_eq!(found, expected, "{address} {since:?}");
         }
         let says = find(&map(), "10.0.0.2", None).unwrap_err().to_string();

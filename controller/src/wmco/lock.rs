@@ -4,6 +4,7 @@
 //! The lock is a ConfigMap that belongs to the Pod of the leader. It ends with that Pod alone, and it may stay behind for
 //! a while: what counts is the Pod.
 
+use api::Reason;
 use std::time::{Duration, Instant};
 
 use api::names::{DEFAULT_NAMESPACE, WMCO_LOCK as LOCK};
@@ -24,7 +25,7 @@ use crate::{
 };
 
 /// Reason of conditions, events and the metric.
-pub(crate) const REASON: &str = "AnotherOperator";
+pub(crate) const REASON: Reason = Reason::AnotherOperator;
 /// Interval of the checks of the Pod that holds the lock: it is not watched.
 const INTERVAL: Duration = Duration::from_secs(5);
 /// How long no Pod must hold the lock until the other operator is gone: its Deployment replaces a Pod that a drain or an upgrade ends, and the
@@ -139,10 +140,10 @@ pub(crate) enum Presence {
 
 impl Presence {
     /// Reason of conditions, events and the metric.
-    pub(crate) fn reason(&self) -> &'static str {
+    pub(crate) fn reason(&self) -> Reason {
         match self {
             Self::Lives(_) | Self::MayReturn => REASON,
-            Self::Unknown(_) => "ApiError",
+            Self::Unknown(_) => Reason::ApiError,
         }
     }
 }
@@ -407,7 +408,7 @@ mod tests {
         let events = Events::new(api.client(), "test");
         let outage = || Err(kube::Error::Api(Box::new(kube::core::Status::failure("down", "x").with_code(500))));
         let lives = || Ok(Some(Presence::Lives(Box::new(Holder { lock: ConfigMap::default(), pod: "wmco-1".into() }))));
-        let reason = || other.problem().map(|problem| problem.reason());
+        let reason = || other.problem().map(|problem| problem.reason().as_str());
         assert_eq!((other.is_gone(), reason()), (false, Some("ApiError")));
         for (about, found, is_new, expected) in [
             ("it cannot be asked", outage(), true, Some("ApiError")),

@@ -41,17 +41,6 @@ pub enum UsernameError {
     WrongKey,
 }
 
-impl UsernameError {
-    /// A stable word for events and metrics.
-    pub fn reason(&self) -> &'static str {
-        match self {
-            Self::Encrypt => "UsernameNotEncrypted",
-            Self::Malformed => "UsernameAnnotationMalformed",
-            Self::WrongKey => "UsernameAnnotationOfOtherKey",
-        }
-    }
-}
-
 /// Encrypts a user name for the annotation. `pem` is the private key exactly as its Secret has it.
 ///
 /// # Errors
@@ -198,7 +187,7 @@ mod tests {
     #[test]
     fn errors_tell_no_secret() {
         for error in [UsernameError::Encrypt, UsernameError::Malformed, UsernameError::WrongKey] {
-            let text = format!("{error} {error:?} {}", error.reason());
+            let text = format!("{error} {error:?}");
             assert!(!text.contains("secret key") && !text.contains("Administrator"), "{text}");
         }
     }

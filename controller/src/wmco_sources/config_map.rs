@@ -1,6 +1,6 @@
 //! A ConfigMap with hosts, as the legacy operator has it: addresses, and the users to log in as.
 
-use api::{Host, InventoryStatus, Origin};
+use api::{Host, InventoryStatus, Origin, Reason};
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, ResourceExt};
@@ -23,7 +23,7 @@ pub(crate) fn read(map: ConfigMap) -> HostList {
     };
     let problem = |bad: Bad| EntryError {
         host: bad.key,
-        reason: "InvalidInventory",
+        reason: Reason::InvalidInventory,
         message: format!("{source}: {}", bad.message),
     };
     HostList {
@@ -50,11 +50,11 @@ pub(crate) async fn ask(name: &str, cx: &Context) -> SourceOutcome {
                 "the ConfigMap {}/{name} does not exist: create it, or name another in inventory.configMapRef",
                 cx.process.args.namespace
             );
-            SourceOutcome::Missing(SourceError { reason: "ConfigMapMissing", message, stalls: true })
+            SourceOutcome::Missing(SourceError { reason: Reason::ConfigMapMissing, message, stalls: true })
         }
         Err(error) => {
             let message = format!("the ConfigMap {name} could not be read: {}", crate::errors::said(&error));
-            let trouble = SourceError { reason: "ApiError", message, stalls: false };
+            let trouble = SourceError { reason: Reason::ApiError, message, stalls: false };
             SourceOutcome::Unknown(trouble, clock::now().checked_add(RETRY).ok())
         }
     }
@@ -98,7 +98,7 @@ mod tests {
             Origin { source: "ConfigMap windows-instances".into(), revision: Some("42".into()), ..Origin::default() };
         assert!(listing.entries.iter().all(|e| e.host.name.is_empty() && e.origin.as_ref() == Some(&origin)));
         let problem = &listing.problems[0];
-        assert_eq!((problem.host.as_str(), problem.reason), ("10.0.0.3", "InvalidInventory"));
+        assert_eq!((problem.host.as_str(), problem.reason), ("10.0.0.3", Reason::InvalidInventory));
         assert!(problem.message.starts_with("ConfigMap windows-instances: 10.0.0.3: "), "{}", problem.message);
         let status = listing.status.unwrap();
         assert_eq!((status.source.as_str(), status.revision.as_deref()), ("ConfigMap windows-instances", Some("42")));

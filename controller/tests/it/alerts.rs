@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use api::{
-    Host, WindowsNodePool,
-    conditions::{kind, reason},
+    Host, Reason, WindowsNodePool,
+    conditions::kind,
     names::{METRICS_SERVICE, key},
 };
 use jiff::{SignedDuration, Timestamp};
@@ -269,14 +269,14 @@ async fn what_waits(watched: &Watched) -> Result<()> {
     let world = &watched.world;
     let opens = Timestamp::now().checked_add(SignedDuration::from_hours(12))?;
     for (pool, hosts, rollout, reason) in [
-        ("window", 1, json!({"maintenanceWindows": [daily(opens)]}), reason::WAITING_FOR_WINDOW),
-        ("approval", 2, json!({"steps": [{"nodes": 1, "approval": true}]}), reason::WAITING_FOR_APPROVAL),
+        ("window", 1, json!({"maintenanceWindows": [daily(opens)]}), Reason::WaitingForWindow),
+        ("approval", 2, json!({"steps": [{"nodes": 1, "approval": true}]}), Reason::WaitingForApproval),
     ] {
         let hosts = world.hosts(pool, hosts).await?;
         world.join(pool, &spec_with(&hosts, json!({"rollout": rollout}))).await?;
         watched.patch(pool, change()).await?;
         let waits = |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::UPDATED, "False", reason);
-        world.until(pool, reason, waits).await?;
+        world.until(pool, reason.as_str(), waits).await?;
         // Rules are evaluated as often as the operator is scraped: three times since.
         let series = format!(r#"windows_node_pool_status_reason{{pool="{pool}",type="Updated",reason="{reason}"}}"#);
         let seen = format!("count_over_time({series}[5m]) > 3");

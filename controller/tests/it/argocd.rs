@@ -5,8 +5,8 @@ use std::{fmt::Write as _, path::PathBuf, sync::Mutex};
 
 use anyhow::{Context as _, Result, ensure};
 use api::{
-    WindowsInstance, WindowsNodePool,
-    conditions::{is_true, kind, reason},
+    Reason, WindowsInstance, WindowsNodePool,
+    conditions::{is_true, kind},
     names::{GROUP, key},
 };
 
@@ -207,7 +207,7 @@ async fn a_pool_is_shown_and_steered_from_argo_cd() -> Result<()> {
     let in_git = manifest(&hosts, 6);
     sync(&world, &in_git).await?;
     let waits =
-        |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::READY, "Unknown", reason::WAITING_FOR_APPROVAL);
+        |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::READY, "Unknown", Reason::WaitingForApproval);
     let pool = seen(&world, "it waits for an approval", waits).await?;
     is_shown(&pool, "Suspended", "suspended_approval")?;
     act_and_store(&world, &pool, "approve").await?;
@@ -216,8 +216,7 @@ async fn a_pool_is_shown_and_steered_from_argo_cd() -> Result<()> {
 
     let in_git = manifest(&hosts[..1], 6);
     sync(&world, &in_git).await?;
-    let held =
-        |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::STALLED, "True", reason::MASS_REMOVAL_BLOCKED);
+    let held = |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::STALLED, "True", Reason::MassRemovalBlocked);
     let pool = seen(&world, "the removal waits", held).await?;
     is_shown(&pool, "Degraded", "degraded_removal")?;
     act_and_store(&world, &pool, "confirm-removal").await?;

@@ -353,8 +353,8 @@ pub(crate) fn pool_status(pool: &WindowsNodePool) -> api::WindowsNodePoolStatus 
     pool.status.clone().unwrap_or_default()
 }
 
-pub(crate) fn has(list: &[Condition], type_: &str, status: &str, reason: &str) -> bool {
-    conditions::find(list, type_).is_some_and(|c| c.status == status && c.reason == reason)
+pub(crate) fn has(list: &[Condition], type_: &str, status: &str, reason: impl AsRef<str>) -> bool {
+    conditions::find(list, type_).is_some_and(|c| c.status == status && c.reason == reason.as_ref())
 }
 
 pub(crate) fn ready_condition(instance: &WindowsInstance) -> Result<Condition> {

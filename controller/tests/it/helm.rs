@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use api::WindowsNodePool;
+use api::{Reason, WindowsNodePool};
 use controller::wicd_rbac::BINDING;
 use k8s_openapi::{
     api::{
@@ -313,10 +313,10 @@ async fn operates(control_plane: &ControlPlane, client: &Client) -> Result<()> {
     let groups = ["system:serviceaccounts", &format!("system:serviceaccounts:{NAMESPACE}")];
     let as_operator = control_plane.kubeconfig_as(&user, &groups)?;
     let failed = check_fails(&as_operator, &options, &["--namespace", NAMESPACE])?;
-    ensure!(failed == [api::conditions::reason::CREDENTIALS_UNAVAILABLE], "{failed:?}");
+    ensure!(failed == [Reason::CredentialsUnavailable], "{failed:?}");
     // A person with a kubeconfig names no namespace.
     let failed = check_fails(&control_plane.kubeconfig(), &options, &[])?;
-    ensure!(failed == [api::conditions::reason::CREDENTIALS_UNAVAILABLE], "{failed:?}");
+    ensure!(failed == [Reason::CredentialsUnavailable], "{failed:?}");
     // The Windows Machine Config Operator is installed into its own namespace, which was not there.
     let namespace =
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": api::names::DEFAULT_NAMESPACE}});

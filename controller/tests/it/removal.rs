@@ -3,11 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use anyhow::{Context as _, Result, ensure};
-use api::{
-    WindowsNodePool, WindowsNodePoolSpec, conditions,
-    conditions::{kind, reason},
-    names::key,
-};
+use api::{Reason, WindowsNodePool, WindowsNodePoolSpec, conditions, conditions::kind, names::key};
 use futures::StreamExt as _;
 use k8s_openapi::api::{
     core::v1::{Node, Pod},
@@ -360,7 +356,7 @@ async fn half_of_a_list_stays_until_a_person_confirms() -> Result<()> {
     world.apply("half", &spec(&hosts[..1])).await?;
     let is_held = |p: &WindowsNodePool| {
         let status = pool_status(p);
-        has(&status.conditions, kind::INVENTORY_SYNCED, "False", reason::MASS_REMOVAL_BLOCKED)
+        has(&status.conditions, kind::INVENTORY_SYNCED, "False", Reason::MassRemovalBlocked)
             && status.removals_to_confirm == 3
     };
     world.until("half", "it asks", is_held).await?;

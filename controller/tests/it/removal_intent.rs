@@ -2,8 +2,8 @@
 
 use anyhow::{Context as _, Result, ensure};
 use api::{
-    WindowsInstance, WindowsNodePool, WindowsNodePoolSpec, conditions,
-    conditions::{kind, reason},
+    Reason, WindowsInstance, WindowsNodePool, WindowsNodePoolSpec, conditions,
+    conditions::kind,
     names::{FINALIZER_POOL, GROUP, key},
 };
 use k8s_openapi::{
@@ -61,7 +61,7 @@ async fn is_as_before(world: &World, host: &SimHost, before: Option<&String>) ->
     Ok(())
 }
 
-fn held(pool: &WindowsNodePool, reason: &str, parts: &[&str]) -> bool {
+fn held(pool: &WindowsNodePool, reason: impl AsRef<str>, parts: &[&str]) -> bool {
     let conditions = pool_status(pool).conditions;
     has(&conditions, kind::INVENTORY_SYNCED, "False", reason)
         && conditions::find(&conditions, kind::READY).is_some_and(|c| parts.iter().all(|p| c.message.contains(p)))
@@ -157,14 +157,14 @@ async fn an_empty_list_removes_nobody_until_the_number_is_confirmed(world: &Worl
     edit(world, POOL, json!({"spec": {"inventory": {"hosts": []}}})).await?;
     let confirm = format!("{}=2", key::APPROVE_REMOVAL);
     let parts = ["emptied-0, emptied-1", confirm.as_str(), "delete the pool"];
-    world.until(POOL, "it says what stays", |p| held(p, reason::INVENTORY_EMPTY, &parts)).await?;
+    world.until(POOL, "it says what stays", |p| held(p, Reason::InventoryEmpty, &parts)).await?;
 
     // Another number confirms nothing.
     edit(world, POOL, json!({"metadata": {"annotations": {key::APPROVE_REMOVAL: "3"}, "labels": {"seen": "it"}}}))
         .await?;
     edit(world, POOL, json!({"spec": {"provisioning": {"maxConcurrent": 7}}})).await?;
     let observed = |p: &WindowsNodePool| pool_status(p).effective.is_some_and(|e| e.max_concurrent == 7);
-    world.until(POOL, "it has looked", |p| observed(p) && held(p, reason::INVENTORY_EMPTY, &parts)).await?;
+    world.until(POOL, "it has looked", |p| observed(p) && held(p, Reason::InventoryEmpty, &parts)).await?;
     for (host, before) in hosts.iter().zip(&before) {
         ensure!(world.instance(host.name()).await?.is_some_and(|i| !i.is_leaving()), "{} leaves", host.name());
         is_as_before(world, host, before.as_ref()).await?;
@@ -212,7 +212,7 @@ async fn a_stripped_finalizer_removes_nobody(world: &World) -> Result<()> {
         let says = |i: &WindowsInstance| {
             let ready = conditions::find(&status(i).conditions, kind::READY).cloned();
             let told = |m: &str| ["Create the pool again", key::ABANDON].iter().all(|p| m.contains(p));
-            ready.is_some_and(|c| c.reason == reason::POOL_MISSING && told(&c.message)) && i.is_deleting()
+            ready.is_some_and(|c| c.reason == Reason::PoolMissing && told(&c.message)) && i.is_deleting()
         };
         world.until_instance(host.name(), "says that its pool is missing", says).await?;
         world

@@ -9,8 +9,8 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use api::{
-    Kstatus, WindowsInstance, WindowsNodePool,
-    conditions::{find, is_true, kind, reason},
+    Kstatus, Reason, WindowsInstance, WindowsNodePool,
+    conditions::{find, is_true, kind},
 };
 use futures::StreamExt as _;
 use kube::{
@@ -160,7 +160,7 @@ fn problem(pool: &WindowsNodePool) -> Option<String> {
         return None;
     }
     let read = Kstatus::of(&pool.metadata, status.observed_generation, conditions);
-    let done = ready.reason == reason::SUCCEEDED;
+    let done = ready.reason == Reason::Succeeded;
     let all = [status.ready_nodes, status.up_to_date_nodes].iter().all(|n| *n == status.hosts);
     let at_it = [status.joining_nodes, status.updating_nodes, status.removing_nodes, status.failed_nodes];
     match ready.status.as_str() {

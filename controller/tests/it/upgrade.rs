@@ -3,11 +3,7 @@
 use std::{collections::BTreeMap, path::PathBuf, process::Stdio};
 
 use anyhow::{Context as _, Result, ensure};
-use api::{
-    WindowsInstance, WindowsNodePool,
-    conditions::{kind, reason},
-    names::key,
-};
+use api::{Reason, WindowsInstance, WindowsNodePool, conditions::kind, names::key};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{
     Api, Resource, ResourceExt,
@@ -128,19 +124,19 @@ async fn a_release_says_what_it_does_and_waits_for_those_who_have_a_say() -> Res
     world.restart().await?;
     world
         .until("shut", "it waits for its window", |p| {
-            has(&pool_status(p).conditions, kind::READY, "Unknown", reason::WAITING_FOR_WINDOW)
+            has(&pool_status(p).conditions, kind::READY, "Unknown", Reason::WaitingForWindow)
         })
         .await?;
     world
         .until("held", "it is held", |p| {
             let status = pool_status(p);
-            has(&status.conditions, kind::UPDATED, "False", reason::PAUSED)
-                && has(&status.conditions, kind::READY, "Unknown", reason::PAUSED)
+            has(&status.conditions, kind::UPDATED, "False", Reason::Paused)
+                && has(&status.conditions, kind::READY, "Unknown", Reason::Paused)
         })
         .await?;
     world
         .until("steps", "one is changed and the other waits", |p| {
-            has(&pool_status(p).conditions, kind::READY, "Unknown", reason::WAITING_FOR_APPROVAL)
+            has(&pool_status(p).conditions, kind::READY, "Unknown", Reason::WaitingForApproval)
         })
         .await?;
     ensure!([stats("shut"), stats("held")] == before[..2], "a host was worked on");
@@ -266,7 +262,7 @@ async fn until_one_waits(world: &World, before: &str) -> Result<String> {
     world
         .until("kept", "one is changed and the other waits", |p| {
             desired_version(p) != before
-                && has(&pool_status(p).conditions, kind::READY, "Unknown", reason::WAITING_FOR_APPROVAL)
+                && has(&pool_status(p).conditions, kind::READY, "Unknown", Reason::WaitingForApproval)
         })
         .await?;
     Ok(desired_version(&world.pool("kept").await?))

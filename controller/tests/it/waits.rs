@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use api::{
-    WindowsNodePool, WindowsNodePoolSpec,
-    conditions::{kind, reason},
+    Reason, WindowsNodePool, WindowsNodePoolSpec,
+    conditions::kind,
     names::{DEFAULT_NAMESPACE, key},
 };
 use futures::{StreamExt as _, TryStreamExt as _, stream};
@@ -95,7 +95,7 @@ impl<'a> Subject<'a> {
     async fn host_waits(&self, n: usize, words: &str) -> Result<()> {
         let what = format!("it waits: {words}");
         let waits = |i: &api::WindowsInstance| {
-            status(i).conditions.iter().any(|c| c.reason == reason::WAITING && c.message.contains(words))
+            status(i).conditions.iter().any(|c| c.reason == Reason::Waiting && c.message.contains(words))
         };
         self.world.until_instance(self.host(n), &what, waits).await?;
         Ok(())
@@ -105,7 +105,7 @@ impl<'a> Subject<'a> {
     async fn host_goes_on(&self, n: usize) -> Result<()> {
         let goes = || async {
             let instance = self.world.instance(self.host(n)).await;
-            instance.is_ok_and(|i| i.is_none_or(|i| !status(&i).conditions.iter().any(|c| c.reason == reason::WAITING)))
+            instance.is_ok_and(|i| i.is_none_or(|i| !status(&i).conditions.iter().any(|c| c.reason == Reason::Waiting)))
         };
         self.woken(goes).await
     }

@@ -538,8 +538,7 @@ fn wrong_requests_of_ours_are_denied() {
         if reason(&verdict) != *expected {
             wrong.push(format!("{what}: wanted {expected}, got {verdict:?}"));
         }
-        if let Verdict::Deny { reason, message } = &verdict {
-            assert!(reason.chars().all(char::is_alphanumeric) && reason.starts_with(char::is_uppercase), "{reason}");
+        if let Verdict::Deny { message, .. } = &verdict {
             assert!(!message.is_empty() && !message.contains(char::is_control) && message.len() < 300, "{message}");
         }
     }

@@ -39,7 +39,7 @@ pub mod request;
 
 use std::net::IpAddr;
 
-use api::names::user;
+use api::{Reason, names::user};
 
 pub use policy::{hosts_of, is_decided};
 pub use queue::{Outstanding, Place, is_finished, place, verdict};
@@ -83,7 +83,7 @@ pub enum Verdict {
     /// Claims to come from a host and is wrong.
     Deny {
         /// `PascalCase`, stable.
-        reason: &'static str,
+        reason: Reason,
         /// What is wrong, for people.
         message: String,
     },
@@ -167,12 +167,12 @@ impl Kind {
 /// Why a request is denied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Fault {
-    reason: &'static str,
+    reason: Reason,
     message: String,
 }
 
 impl Fault {
-    fn new(reason: &'static str, message: impl Into<String>) -> Self {
+    fn new(reason: Reason, message: impl Into<String>) -> Self {
         Self { reason, message: message.into() }
     }
 }

@@ -1,9 +1,7 @@
 //! Certificate requests that a person may approve, as the pool of the Node reports them. Pure.
 
 use crate::enumeration::first_names;
-
-/// Reason of the warning.
-const REASON: &str = "CertificateRequestsWait";
+use api::Reason;
 
 /// Certificate request that is neither approved nor denied because nothing proves that it is right.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +15,7 @@ pub struct Pending {
 }
 
 /// Warning of a pool about the requests of its nodes, with the first of them.
-pub fn warning(pending: &[Pending], is_of_pool: &dyn Fn(&str) -> bool) -> Option<(&'static str, String)> {
+pub fn warning(pending: &[Pending], is_of_pool: &dyn Fn(&str) -> bool) -> Option<(Reason, String)> {
     let mut of_pool = pending.iter().filter(|p| is_of_pool(&p.node));
     let Pending { request, node, message } = of_pool.next()?;
     let others: Vec<String> = of_pool.map(|p| p.node.clone()).collect();
@@ -29,7 +27,7 @@ pub fn warning(pending: &[Pending], is_of_pool: &dyn Fn(&str) -> bool) -> Option
         "the certificate request {request} of Node {node} waits: {message}. Check it, and approve it if it is right: oc adm certificate \
          approve {request} (or kubectl certificate approve {request}){more}"
     );
-    Some((REASON, message))
+    Some((Reason::CertificateRequestsWait, message))
 }
 
 #[cfg(test)]

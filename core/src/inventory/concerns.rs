@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use api::{
-    WindowsInstance, WindowsNodePool,
+    Reason, WindowsInstance, WindowsNodePool,
     conditions::{find, kind},
 };
 use kube::ResourceExt;
@@ -23,7 +23,7 @@ pub fn concerned_pools(instance: &WindowsInstance, is_freed: bool, pools: &[Arc<
 fn may_await_hosts(pool: &WindowsNodePool) -> bool {
     pool.status.as_ref().is_some_and(|status| {
         let shown = i32::try_from(status.refused.len()).unwrap_or(i32::MAX);
-        status.refused_hosts > shown || status.refused.iter().any(|entry| entry.reason == "HostConflict")
+        status.refused_hosts > shown || status.refused.iter().any(|entry| entry.reason == Reason::HostConflict)
     })
 }
 

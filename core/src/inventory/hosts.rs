@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use api::{HostKeyPolicy, InstanceHost, Origin, WindowsInstance, WindowsNodePoolSpec};
+use api::{HostKeyPolicy, InstanceHost, Origin, Reason, WindowsInstance, WindowsNodePoolSpec};
 use kube::ResourceExt;
 
 use super::{
@@ -168,20 +168,20 @@ pub fn resolve(
     for (Entry { host: entry, origin }, owner) in entries {
         let mut refuse = |reason, message| problems.push(EntryError { host: entry.name.clone(), reason, message });
         if !names.insert(entry.name.clone()) {
-            refuse("HostConflict", format!("host {} is listed twice; remove one entry", entry.name));
+            refuse(Reason::HostConflict, format!("host {} is listed twice; remove one entry", entry.name));
             continue;
         }
         if let Some(owner) = owner.filter(|k| k.pool != pool) {
             owners.insert(entry.name.clone(), owner.pool.clone());
             taken_names.insert(entry.name.clone());
             refuse(
-                "HostConflict",
+                Reason::HostConflict,
                 format!("host {} already belongs to pool {}; remove it from one of the two", entry.name, owner.pool),
             );
             continue;
         }
         if let Some(Err(error)) = entry.host_key.as_deref().map(keys.read) {
-            refuse("InvalidInventory", format!("host {}: hostKey: {error}", entry.name));
+            refuse(Reason::InvalidInventory, format!("host {}: hostKey: {error}", entry.name));
             continue;
         }
         if !is_address(&entry.address) {
@@ -190,11 +190,11 @@ pub fn resolve(
                 entry.name,
                 api::text::quote(&entry.address, 253)
             );
-            refuse("InvalidInventory", message);
+            refuse(Reason::InvalidInventory, message);
             continue;
         }
         if let Some((field, problem)) = permitted::host_problem(entry) {
-            refuse("InvalidInventory", format!("host {}: {field}: {problem}", entry.name));
+            refuse(Reason::InvalidInventory, format!("host {}: {field}: {problem}", entry.name));
             continue;
         }
         if is_strict && entry.host_key.is_none() && !(keys.is_known)(&entry.name) {
@@ -212,7 +212,7 @@ pub fn resolve(
                 "host {}: address {} port {port} already belongs to {other}; remove one of the two",
                 entry.name, entry.address
             );
-            refuse("HostConflict", message);
+            refuse(Reason::HostConflict, message);
             continue;
         }
         taken.insert(place, &entry.name);
@@ -369,7 +369,11 @@ mod tests {
         ] {
             let (hosts, problems) = resolve("p", &spec(hosts), &others);
             assert_eq!(hosts.keys().map(String::as_str).collect::<Vec<_>>(), used, "{about}");
-            assert_eq!(problems.iter().map(|p| (p.host.as_str(), p.reason)).collect::<Vec<_>>(), refused, "{about}");
+            assert_eq!(
+                problems.iter().map(|p| (p.host.as_str(), p.reason.as_str())).collect::<Vec<_>>(),
+                refused,
+                "{about}"
+            );
         }
     }
 
@@ -500,7 +504,7 @@ mod tests {
         spec.ssh = Some(Ssh { host_key_policy: Some(HostKeyPolicy::Strict), ..Ssh::default() });
         let (hosts, problems) = resolve("p", &spec, &[]);
         assert_eq!(hosts.into_keys().collect::<Vec<_>>(), ["a", "pinned"]);
-        assert_eq!((problems[0].host.as_str(), problems[0].reason), ("b", "HostKeyUnknown"));
+        assert_eq!((problems[0].host.as_str(), problems[0].reason.as_str()), ("b", "HostKeyUnknown"));
     }
 
     proptest! {

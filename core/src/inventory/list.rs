@@ -6,10 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use api::{
-    FirstContact, GrantType, InstanceHost, InventoryStatus, Origin, WindowsInstance, WindowsNodePool,
-    conditions::reason,
-};
+use api::{FirstContact, GrantType, InstanceHost, InventoryStatus, Origin, Reason, WindowsInstance, WindowsNodePool};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -99,7 +96,7 @@ pub struct List {
 /// Whether nothing is wrong with a list that was in force before: who has suspended the source knows, and an operator that has just
 /// started has not looked yet.
 pub(super) fn is_no_news(trouble: &SourceError) -> bool {
-    [reason::SUSPENDED, reason::FETCHING].contains(&trouble.reason)
+    [Reason::Suspended, Reason::Fetching].contains(&trouble.reason)
 }
 
 /// Whether a list of the pool was in force before.
@@ -173,7 +170,7 @@ impl List {
             self.to_ask.len(),
             place.0
         );
-        self.problems.push(EntryError { host: place.0.clone(), reason: "TooManyUnknownHosts", message });
+        self.problems.push(EntryError { host: place.0.clone(), reason: Reason::TooManyUnknownHosts, message });
         self.to_ask.truncate(MAX_ASKED);
     }
 
@@ -206,7 +203,7 @@ impl List {
                 let message = format!(
                     "pool {to}, which is in mode Plan, lists host {name} now: the host stays in this pool until that pool is in mode Apply"
                 );
-                self.problems.push(EntryError { host: name.clone(), reason: "HandOverWaits", message });
+                self.problems.push(EntryError { host: name.clone(), reason: Reason::HandOverWaits, message });
             }
             self.moves.insert(name, to);
         }

@@ -22,7 +22,7 @@ pub mod wmco_nodes;
 
 use std::collections::BTreeSet;
 
-use api::{Host, InventoryStatus, Origin};
+use api::{Host, InventoryStatus, Origin, Reason};
 use jiff::Timestamp;
 
 /// An entry of a list.
@@ -68,7 +68,7 @@ pub struct Departures {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceError {
     /// PascalCase.
-    pub reason: &'static str,
+    pub reason: Reason,
     /// What is wrong and what to do.
     pub message: String,
     /// Whether it lasts until a person acts.
@@ -119,7 +119,7 @@ pub struct EntryError {
     /// Name of the host.
     pub host: String,
     /// PascalCase.
-    pub reason: &'static str,
+    pub reason: Reason,
     /// What is wrong and what to do.
     pub message: String,
 }
@@ -131,10 +131,10 @@ mod tests {
     #[test]
     fn only_what_is_in_force_is_a_success() {
         let at: Timestamp = "2027-01-01T08:00:00Z".parse().unwrap();
-        let error = SourceError { reason: "GitUnreachable", message: String::new(), stalls: false };
+        let error = SourceError { reason: Reason::GitOperationFailed, message: String::new(), stalls: false };
         let listed =
             |read_at, trouble| SourceOutcome::Listed(Box::new(HostList { trouble, read_at, ..HostList::default() }));
-        let suspended = SourceError { reason: api::conditions::reason::SUSPENDED, ..error.clone() };
+        let suspended = SourceError { reason: Reason::Suspended, ..error.clone() };
         for (about, outcome, success, is_failure) in [
             ("read", listed(Some(at), None), Some(at), false),
             ("the pool's own list, or one kept from before", listed(None, None), None, false),

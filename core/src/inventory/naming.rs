@@ -9,7 +9,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-use api::{FirstContact, Host};
+use api::{FirstContact, Host, Reason};
 
 use super::{Entry, EntryError, address::canonical};
 
@@ -17,7 +17,7 @@ use super::{Entry, EntryError, address::canonical};
 pub type Place = (String, i32);
 
 /// Reason and message.
-pub type Why = (&'static str, String);
+pub type Why = (Reason, String);
 
 /// A host that has an instance.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -284,7 +284,7 @@ impl<'a> Search<'a> {
                 "the Nodes {nodes} all have the address {} of the host at {address}: delete the leftover Nodes",
                 contact.dialed
             );
-            return Err(("HostConflict", message));
+            return Err((Reason::HostConflict, message));
         }
         if let Some(node) = nodes.into_iter().next() {
             return Ok(Some(node));
@@ -298,7 +298,7 @@ impl<'a> Search<'a> {
         let owner = if self.given.contains(&name) {
             Some("another entry of the list".to_owned())
         } else {
-            (names.owner)(&name).map_err(|message| ("ApiError", message))?
+            (names.owner)(&name).map_err(|message| (Reason::ApiError, message))?
         };
         match owner {
             None => Ok(Some(name)),
@@ -306,7 +306,7 @@ impl<'a> Search<'a> {
                 let message = format!(
                     "the host at {address} reports the name {name}, which belongs to {owner}, and is not proven to be it: rename the host, or give it another name in inventory.hosts"
                 );
-                Err(("HostConflict", message))
+                Err((Reason::HostConflict, message))
             }
         }
     }
@@ -336,7 +336,7 @@ fn usable(host: &Host, said: &str) -> Result<String, Why> {
         host.address,
         said.chars().take(64).collect::<String>()
     );
-    Err(("InvalidHostname", message))
+    Err((Reason::InvalidHostname, message))
 }
 
 #[cfg(test)]

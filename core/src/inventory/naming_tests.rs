@@ -54,9 +54,9 @@ impl World {
                 let found = self.dns.iter().find(|(n, _)| *n == name);
                 found.map(|(_, ips)| ips.iter().map(ToString::to_string).collect())
             },
-            forbidden: &|_| self.is_strict.then(|| ("HostKeyUnknown", String::new())),
+            forbidden: &|_| self.is_strict.then(|| (Reason::HostKeyUnknown, String::new())),
             contact: &|(at, _)| self.contacts.iter().find(|(a, _)| a == at).map(|(_, c)| c.clone()),
-            failure: &|(at, _)| self.failures.iter().any(|a| a == at).then(|| ("HostnameUnknown", String::new())),
+            failure: &|(at, _)| self.failures.iter().any(|a| a == at).then(|| (Reason::HostnameUnknown, String::new())),
             owner: &|name| match name {
                 "unknown" => Err("the API server does not answer".into()),
                 _ => Ok(self.taken.contains(&name).then(|| format!("the Node {name}"))),
@@ -69,7 +69,7 @@ impl World {
     fn seen(&self, addresses: &[&str], port: i32) -> (String, String, usize, usize) {
         let named = self.name(addresses, port);
         let names: Vec<&str> = named.entries.iter().map(|e| e.host.name.as_str()).collect();
-        let reasons: Vec<&str> = named.problems.iter().map(|p| p.reason).collect();
+        let reasons: Vec<&str> = named.problems.iter().map(|p| p.reason.as_str()).collect();
         (names.join(" "), reasons.join(" "), named.unnamed.len(), named.to_ask.len())
     }
 }

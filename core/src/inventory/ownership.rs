@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use api::{WindowsNodePool, conditions::reason};
+use api::{Reason, WindowsNodePool};
 use kube::ResourceExt;
 
 use super::{address::canonical, removals::Others};
@@ -63,9 +63,15 @@ pub enum Reading {
 }
 
 /// What is known of a source that has no list, by the reason that it gives.
-pub fn unknown(reason: &str) -> Reading {
+pub fn unknown(reason: Reason) -> Reading {
     // What does not exist lists no host; what is suspended goes on listing what it has.
-    let nothing = [reason::SUSPENDED, "MachineApiMissing", "SourceNotSupported", "SourceNotFound", "ConfigMapMissing"];
+    let nothing = [
+        Reason::Suspended,
+        Reason::MachineApiMissing,
+        Reason::SourceNotSupported,
+        Reason::SourceNotFound,
+        Reason::ConfigMapMissing,
+    ];
     if nothing.contains(&reason) { Reading::Nothing } else { Reading::Unknown }
 }
 
@@ -352,9 +358,12 @@ mod tests {
 
     #[test]
     fn what_is_not_there_lists_no_host() {
-        for (reason, expected) in
-            [("ConfigMapMissing", true), (reason::SUSPENDED, true), (reason::FETCHING, false), ("ApiError", false)]
-        {
+        for (reason, expected) in [
+            (Reason::ConfigMapMissing, true),
+            (Reason::Suspended, true),
+            (Reason::Fetching, false),
+            (Reason::ApiError, false),
+        ] {
             assert_eq!(matches!(unknown(reason), Reading::Nothing), expected, "{reason}");
         }
     }

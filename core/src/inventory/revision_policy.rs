@@ -1,5 +1,6 @@
 //! Whether what a server has now is used, or what was used before. Pure.
 
+use api::Reason;
 use std::cmp::Ordering;
 
 use super::SourceError;
@@ -26,14 +27,14 @@ pub fn reject(newest: &Newest<'_>) -> Option<SourceError> {
     let Newest { revision, before, follows, version, may_jump, distrust } = newest;
     if let Some(why) = distrust {
         let message = format!("{revision} is not used: {why}");
-        return Some(SourceError { reason: "VerificationError", message, stalls: true });
+        return Some(SourceError { reason: Reason::VerificationError, message, stalls: true });
     }
     let before = before.filter(|b| b != revision)?;
     if *version == Some(Ordering::Less) && !may_jump {
         let message = format!(
             "{revision} is not used: its version is lower than that of {before}, which is in use. Its tag was deleted, or the server hides it. To use it, set inventory.git.allowNonFastForward, or a range that ends below"
         );
-        return Some(SourceError { reason: "VersionRolledBack", message, stalls: true });
+        return Some(SourceError { reason: Reason::VersionRolledBack, message, stalls: true });
     }
     // The same version under another name is no newer one.
     if !same_reference(before, revision) && *version != Some(Ordering::Equal) {
@@ -48,7 +49,7 @@ pub fn reject(newest: &Newest<'_>) -> Option<SourceError> {
         ),
     };
     Some(SourceError {
-        reason: "HistoryRewritten",
+        reason: Reason::HistoryRewritten,
         message: format!("{revision} is not used: {why}. To use it, set inventory.git.allowNonFastForward"),
         stalls: true,
     })
@@ -131,7 +132,7 @@ mod tests {
                 Some("VerificationError"),
             ),
         ] {
-            assert_eq!(reject(&newest).map(|t| t.reason), reason, "{about}");
+            assert_eq!(reject(&newest).map(|t| t.reason.as_str()), reason, "{about}");
         }
         assert_eq!((name("a@b@sha1:0c"), name("sha1:0c")), (Some("a@b"), None));
         assert_eq!(commit(new), Some("0b"));

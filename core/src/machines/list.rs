@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, net::IpAddr};
 
-use api::{Host, InventoryStatus, MachineGroup, Origin};
+use api::{Host, InventoryStatus, MachineGroup, Origin, Reason};
 
 use super::{
     provider_id::ProviderIds,
@@ -47,7 +47,7 @@ pub fn list(source: &Source, machines: &[Machine], beside: &Beside) -> HostList 
         };
         let Some(address) = address(machine) else {
             refuse(
-                "MachineHasNoAddress",
+                Reason::MachineHasNoAddress,
                 format!("the Machine {} has no internal address in its status", machine.key()),
             );
             continue;
@@ -57,7 +57,7 @@ pub fn list(source: &Source, machines: &[Machine], beside: &Beside) -> HostList 
                 "the host of Machine {} would get the name {name:?}: the name must have at most 63 lower-case letters, digits, `-` and `.`",
                 machine.key()
             );
-            refuse("InvalidHostname", message);
+            refuse(Reason::InvalidHostname, message);
             continue;
         }
         let username = (!beside.pool_has_user).then(|| username(beside.platform).to_owned());
@@ -269,7 +269,8 @@ mod tests {
         ];
         let listing = list(&source(), &machines, &Beside::default());
         assert_eq!(listing.entries.len(), 1);
-        let reasons: Vec<(&str, &str)> = listing.problems.iter().map(|p| (p.host.as_str(), p.reason)).collect();
+        let reasons: Vec<(&str, &str)> =
+            listing.problems.iter().map(|p| (p.host.as_str(), p.reason.as_str())).collect();
         let long = "a".repeat(64);
         assert_eq!(
             reasons,

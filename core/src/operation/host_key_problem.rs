@@ -1,5 +1,7 @@
 //! Why the operator trusts no key of a host, so that it does not log in.
 
+use api::Reason;
+
 /// Why no host key is trusted, so that the operator does not log in.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HostKeyProblem {
@@ -24,10 +26,10 @@ pub enum HostKeyProblem {
 
 impl HostKeyProblem {
     /// Reason for conditions and events.
-    pub fn reason(&self) -> &'static str {
+    pub fn reason(&self) -> Reason {
         match self {
-            Self::NotDeclared { .. } => "HostKeyUnknown",
-            Self::Unusable { .. } => "HostKeyInvalid",
+            Self::NotDeclared { .. } => Reason::HostKeyUnknown,
+            Self::Unusable { .. } => Reason::HostKeyInvalid,
         }
     }
 }

@@ -5,6 +5,7 @@
 //! this cluster's own objects.
 
 use api::{
+    Reason,
     act::{Act, FINGERPRINT},
     host::{HostState, Owner, ServiceState},
     names::UNKNOWN_CLUSTER,
@@ -206,13 +207,13 @@ pub enum Refusal {
 
 impl Refusal {
     /// Reason for conditions and events.
-    pub fn reason(&self) -> &'static str {
+    pub fn reason(&self) -> Reason {
         match self {
-            Self::NotThisMachine { .. } => "NotThisMachine",
-            Self::NotThisNode { .. } => "NotThisNode",
-            Self::HasAnotherName { .. } | Self::SameMachine { .. } => "HostConflict",
-            Self::HostOfAnotherCluster { .. } | Self::KeyNotDeclared { .. } => "HostOfAnotherCluster",
-            Self::OnlySays { .. } | Self::KeyUnproven { .. } | Self::AllIsNew { .. } => "HostUnproven",
+            Self::NotThisMachine { .. } => Reason::NotThisMachine,
+            Self::NotThisNode { .. } => Reason::NotThisNode,
+            Self::HasAnotherName { .. } | Self::SameMachine { .. } => Reason::HostConflict,
+            Self::HostOfAnotherCluster { .. } | Self::KeyNotDeclared { .. } => Reason::HostOfAnotherCluster,
+            Self::OnlySays { .. } | Self::KeyUnproven { .. } | Self::AllIsNew { .. } => Reason::HostUnproven,
         }
     }
 }

@@ -5,9 +5,6 @@ use std::time::Duration;
 use api::KeyRefusal;
 use jiff::Timestamp;
 
-/// Reason of a log-in that the host refused with every key.
-pub const AUTHENTICATION_FAILED: &str = "AuthenticationFailed";
-
 /// Records a refusal after another. A refusal of other keys resets the record.
 pub fn again(before: Option<KeyRefusal>, key_hashes: Vec<String>, now: Timestamp) -> KeyRefusal {
     let now = now.into();

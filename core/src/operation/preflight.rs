@@ -4,6 +4,7 @@
 use std::{fmt, time::Duration};
 
 use api::{
+    Reason,
     host::{HostState, ServiceState},
     text,
 };
@@ -87,16 +88,16 @@ pub enum Fault {
 
 impl Fault {
     /// Reason for conditions and events.
-    pub fn reason(&self) -> &'static str {
+    pub fn reason(&self) -> Reason {
         match self {
-            Self::NotAdministrator { .. } => "NotAdministrator",
-            Self::WindowsNotSupported { .. } => "WindowsNotSupported",
-            Self::ClockSkew { .. } => "ClockSkew",
-            Self::ForeignServices { .. } => "ForeignServices",
-            Self::DiskFull { .. } => "DiskFull",
-            Self::ApiServerUnreachable { .. } => "ApiServerUnreachable",
-            Self::PortInUse { .. } => "PortInUse",
-            Self::ForeignCredentialPlugin { .. } => "ForeignCredentialPlugin",
+            Self::NotAdministrator { .. } => Reason::NotAdministrator,
+            Self::WindowsNotSupported { .. } => Reason::WindowsNotSupported,
+            Self::ClockSkew { .. } => Reason::ClockSkew,
+            Self::ForeignServices { .. } => Reason::ForeignServices,
+            Self::DiskFull { .. } => Reason::DiskFull,
+            Self::ApiServerUnreachable { .. } => Reason::ApiServerUnreachable,
+            Self::PortInUse { .. } => Reason::PortInUse,
+            Self::ForeignCredentialPlugin { .. } => Reason::ForeignCredentialPlugin,
         }
     }
 
@@ -112,8 +113,8 @@ pub struct Faults(Vec<Fault>);
 
 impl Faults {
     /// Reason for conditions and events: that of the first one.
-    pub fn reason(&self) -> &'static str {
-        self.0.first().map_or("PreflightFailed", Fault::reason)
+    pub fn reason(&self) -> Reason {
+        self.0.first().map_or(Reason::PreflightFailed, Fault::reason)
     }
 }
 
@@ -335,7 +336,7 @@ mod tests {
             let mut state = good();
             change(&mut state);
             let found = check(&asked(), &state);
-            assert_eq!(found.as_ref().err().map(Faults::reason), expected, "{about}: {found:?}");
+            assert_eq!(found.as_ref().err().map(|f| f.reason().as_str()), expected, "{about}: {found:?}");
             assert!(found.err().is_none_or(|e| e.to_string().contains(part)), "{about}");
             if expected.is_some() {
                 change(&mut bad);
@@ -343,7 +344,7 @@ mod tests {
         }
         let all = check(&asked(), &bad).unwrap_err();
         // The two clocks make a right one, and one sentence names both of Windows.
-        assert_eq!((all.reason(), all.0.len()), ("NotAdministrator", 7), "{all}");
+        assert_eq!((all.reason().as_str(), all.0.len()), ("NotAdministrator", 7), "{all}");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use std::net::Ipv4Addr;
 
 use api::{
+    Reason,
     host::{Defender, Feature, HostState, RestartCause},
     text,
 };
@@ -80,15 +81,15 @@ pub enum Warning {
 
 impl Warning {
     /// Stable word.
-    pub fn reason(&self) -> &'static str {
+    pub fn reason(&self) -> Reason {
         match self {
-            Self::WindowsRestartPending { .. } => "WindowsRestartPending",
-            Self::AntivirusFilter { .. } => "AntivirusFilter",
-            Self::DefenderChecksContainerd => "DefenderChecksContainerd",
-            Self::OtherContainerRuntime { .. } => "OtherContainerRuntime",
-            Self::WindowsUpdateMissing { .. } => "WindowsUpdateMissing",
-            Self::WindowsSupportEnds { .. } => "WindowsSupportEnds",
-            Self::NameNotOfInstance { .. } => "NameNotOfInstance",
+            Self::WindowsRestartPending { .. } => Reason::WindowsRestartPending,
+            Self::AntivirusFilter { .. } => Reason::AntivirusFilter,
+            Self::DefenderChecksContainerd => Reason::DefenderChecksContainerd,
+            Self::OtherContainerRuntime { .. } => Reason::OtherContainerRuntime,
+            Self::WindowsUpdateMissing { .. } => Reason::WindowsUpdateMissing,
+            Self::WindowsSupportEnds { .. } => Reason::WindowsSupportEnds,
+            Self::NameNotOfInstance { .. } => Reason::NameNotOfInstance,
         }
     }
 }

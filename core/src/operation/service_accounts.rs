@@ -2,6 +2,7 @@
 //! case: pods without such an account run on it.
 
 use api::{
+    Reason,
     conditions::Status,
     host::{AccountState, HostState},
 };
@@ -48,12 +49,12 @@ pub enum AccountFault {
 
 impl AccountFault {
     /// Reason for conditions and events.
-    pub fn reason(&self) -> &'static str {
+    pub fn reason(&self) -> Reason {
         match self {
-            Self::NotDomainJoined { .. } => "NotDomainJoined",
-            Self::AccountNotUsable { .. } => "AccountNotUsable",
-            Self::AccountUnknown { .. } => "AccountUnknown",
-            Self::AccountsNotChecked { .. } => "AccountsNotChecked",
+            Self::NotDomainJoined { .. } => Reason::NotDomainJoined,
+            Self::AccountNotUsable { .. } => Reason::AccountNotUsable,
+            Self::AccountUnknown { .. } => Reason::AccountUnknown,
+            Self::AccountsNotChecked { .. } => Reason::AccountsNotChecked,
         }
     }
 
@@ -180,10 +181,10 @@ mod tests {
             let machine = Machine { domain: domain.map(str::to_owned), ..Machine::default() };
             let state = HostState { machine, service_accounts, ..HostState::default() };
             let result = check(&accounts, None, &state);
-            assert_eq!(result.as_ref().err().map(AccountFault::reason), expected, "{about}");
+            assert_eq!(result.as_ref().err().map(|f| f.reason().as_str()), expected, "{about}");
             assert!(result.err().is_none_or(|e| e.to_string().contains(part)), "{about}");
             // A plugin is for hosts in no domain, and changes nothing for the others.
-            let with_plugin = check(&accounts, Some("{X}"), &state).err().map(|e| e.reason());
+            let with_plugin = check(&accounts, Some("{X}"), &state).err().map(|e| e.reason().as_str());
             let not_checked = |reason| if reason == "NotDomainJoined" { "AccountsNotChecked" } else { reason };
             assert_eq!(with_plugin, expected.map(not_checked), "{about}, with a plugin");
         }

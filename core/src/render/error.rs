@@ -1,5 +1,7 @@
 //! Why nothing can be rendered.
 
+use api::Reason;
+
 /// Nothing can be rendered.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum RenderError {
@@ -54,12 +56,12 @@ pub enum RenderError {
 
 impl RenderError {
     /// Reason for conditions and events.
-    pub fn reason(&self) -> &'static str {
+    pub fn reason(&self) -> Reason {
         match self {
-            Self::NoPrograms(_) => "PayloadInvalid",
-            Self::Skew { .. } => "KubeletVersionSkew",
-            Self::Fact { .. } => "ClusterFactsInvalid",
-            Self::Setting { .. } | Self::Metadata { .. } => "TemplateInvalid",
+            Self::NoPrograms(_) => Reason::PayloadInvalid,
+            Self::Skew { .. } => Reason::KubeletVersionSkew,
+            Self::Fact { .. } => Reason::ClusterFactsInvalid,
+            Self::Setting { .. } | Self::Metadata { .. } => Reason::TemplateInvalid,
         }
     }
 }

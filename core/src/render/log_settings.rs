@@ -1,7 +1,7 @@
 //! Rotation of the logs of services that do not rotate theirs: values for `kube-log-runner`, which refuses to start with a
 //! wrong one. So each is checked here first.
 
-use api::host::LogRotation;
+use api::{Reason, host::LogRotation};
 
 use super::RenderError;
 
@@ -37,8 +37,8 @@ pub struct LogSettingsError {
 
 impl LogSettingsError {
     /// Reason for conditions and events.
-    pub fn reason(&self) -> &'static str {
-        "LogSettingsInvalid"
+    pub fn reason(&self) -> Reason {
+        Reason::LogSettingsInvalid
     }
 }
 

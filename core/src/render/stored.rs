@@ -62,13 +62,6 @@ pub enum StoredError {
     },
 }
 
-impl StoredError {
-    /// Reason for conditions and events.
-    pub fn reason(&self) -> &'static str {
-        "StoredVersionInvalid"
-    }
-}
-
 impl Rendered {
     /// The ConfigMap that stores it under the version `name`.
     pub fn to_config_map(&self, name: &str, namespace: &str) -> ConfigMap {

@@ -5,11 +5,10 @@ use std::{
     time::Duration,
 };
 
-use api::{InstanceHost, SecretKeyRef, WindowsInstance};
+use api::{InstanceHost, Reason, SecretKeyRef, WindowsInstance};
 use kube::ResourceExt;
 
 use super::member::Member;
-use crate::operation::key_refusal::AUTHENTICATION_FAILED;
 
 /// The operator does not watch Secrets.
 const LOOK_AGAIN: Duration = Duration::from_mins(1);
@@ -91,7 +90,7 @@ impl Keys {
             let name = instance.name_any();
             let failures = instance.status.as_ref().and_then(|s| s.key_rotation.as_ref()?.failures.as_ref());
             if let Some(f) = failures {
-                let todo = if f.last_reason == AUTHENTICATION_FAILED { todo(instance) } else { String::new() };
+                let todo = if f.reason() == Reason::AuthenticationFailed { todo(instance) } else { String::new() };
                 standing.failed.push((name.clone(), f.summary() + &todo));
             }
             standing.old.push(name);

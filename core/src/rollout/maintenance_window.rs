@@ -7,7 +7,7 @@
 //! where they are set back, a start that the clock shows twice is at the first of both. So starts follow each other in the
 //! order of local time, which the searches rely on. The duration is time that really passes.
 
-use api::MaintenanceWindow;
+use api::{MaintenanceWindow, Reason};
 use croner::{
     Weekday,
     parser::{CronParser, Seconds, Year},
@@ -93,8 +93,8 @@ pub enum WindowError {
 
 impl WindowError {
     /// Reason for conditions and events.
-    pub fn reason(&self) -> &'static str {
-        "InvalidWindow"
+    pub fn reason(&self) -> Reason {
+        Reason::InvalidWindow
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use api::{Disruption, InstanceHost, PlanStatus, PlannedHost, RemediationType};
+use api::{Disruption, InstanceHost, PlanStatus, PlannedHost, Reason, RemediationType};
 
 use super::{grants::Limits, member::Member};
 use crate::enumeration::counted;
@@ -20,7 +20,7 @@ const SHOWN: usize = 100;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Adoption {
     /// Reason and message of the refusal to adopt it, if it would be refused.
-    pub refusal: Option<(String, String)>,
+    pub refusal: Option<(Reason, String)>,
     /// What is to be said of its next change, which would lose settings.
     pub withheld: Option<String>,
 }

@@ -1,8 +1,8 @@
 //! What a person reads of an instance: phase and conditions, from the situation. Pure.
 
 use api::{
-    Failures, GrantType, Phase, Step, Time, WindowsInstanceStatus,
-    conditions::{Status, find, kind, reason, remove, set},
+    Failures, GrantType, Phase, Reason, Step, Time, WindowsInstanceStatus,
+    conditions::{Status, find, kind, remove, set},
 };
 use jiff::Timestamp;
 
@@ -59,13 +59,14 @@ pub fn describe(
     let failures = status.failures.clone();
     let failed_version = status.failed_version.clone();
     let conditions = &mut status.conditions;
-    let mut put = |type_, s: Status, why: &str, message: &str| set(conditions, type_, s, why, message, generation, now);
+    let mut put =
+        |type_, s: Status, why: Reason, message: &str| set(conditions, type_, s, why, message, generation, now);
     let again = failures.is_some();
-    let progressing = if again { reason::PROGRESSING_WITH_RETRY } else { reason::PROGRESSING };
+    let progressing = if again { Reason::ProgressingWithRetry } else { Reason::Progressing };
     let (phase, reconciling) = match situation {
         Situation::Waiting { leaving, why } => {
-            put(kind::READY, Status::Unknown, reason::WAITING, why);
-            (if *leaving { Phase::Removing } else { Phase::Pending }, Some((reason::WAITING, (*why).to_string())))
+            put(kind::READY, Status::Unknown, Reason::Waiting, why);
+            (if *leaving { Phase::Removing } else { Phase::Pending }, Some((Reason::Waiting, (*why).to_string())))
         }
         Situation::Working { type_, step, what } => {
             let message = match &failures {
@@ -89,48 +90,53 @@ pub fn describe(
                 put(kind::READY, if again { Status::False } else { Status::Unknown }, progressing, &message);
             }
             if *type_ == GrantType::Update {
-                put(kind::UP_TO_DATE, Status::False, reason::ROLLING_OUT, "");
+                put(kind::UP_TO_DATE, Status::False, Reason::RollingOut, "");
             }
             (phase, Some((progressing, message)))
         }
         Situation::Failed { leaving } => {
             let f = failures.unwrap_or_default();
             let message = failed(&f);
-            put(kind::READY, Status::False, &f.last_reason, &message);
-            (if *leaving { Phase::Removing } else { Phase::Failed }, Some((reason::PROGRESSING_WITH_RETRY, message)))
+            put(kind::READY, Status::False, f.reason(), &message);
+            (if *leaving { Phase::Removing } else { Phase::Failed }, Some((Reason::ProgressingWithRetry, message)))
         }
         Situation::Poolless { message } => {
-            put(kind::READY, Status::Unknown, reason::POOL_MISSING, message);
-            put(kind::STALLED, Status::True, reason::POOL_MISSING, message);
+            put(kind::READY, Status::Unknown, Reason::PoolMissing, message);
+            put(kind::STALLED, Status::True, Reason::PoolMissing, message);
             (status.phase.unwrap_or(Phase::Pending), None)
         }
         Situation::Node { ready, says, up_to_date } => {
             let failed_now = failures.as_ref().map(failed);
-            put(kind::NODE_HEALTHY, (*ready).into(), if *ready { "NodeReady" } else { "NodeNotReady" }, says);
+            put(
+                kind::NODE_HEALTHY,
+                (*ready).into(),
+                if *ready { Reason::NodeReady } else { Reason::NodeNotReady },
+                says,
+            );
             let (why, message) = match (up_to_date, &failed_version) {
-                (true, _) => (reason::UP_TO_DATE, String::new()),
+                (true, _) => (Reason::UpToDate, String::new()),
                 (false, Some(version)) => (
-                    "UpdateFailed",
+                    Reason::UpdateFailed,
                     format!("version {version} did not work on this host and was rolled back; see its events"),
                 ),
-                (false, None) if again => (reason::OUTDATED, failed_now.clone().unwrap_or_default()),
-                (false, None) => (reason::OUTDATED, "the host does not follow the version of its pool".into()),
+                (false, None) if again => (Reason::Outdated, failed_now.clone().unwrap_or_default()),
+                (false, None) => (Reason::Outdated, "the host does not follow the version of its pool".into()),
             };
             // Where it is read first: a node that works may have failed to be changed.
             let is_told = failed_version.is_some() && !up_to_date;
             let beside = failed_now.or_else(|| is_told.then(|| message.clone())).map(|m| format!("; {m}"));
             let says_all = format!("{says}{}", beside.unwrap_or_default());
-            put(kind::READY, (*ready).into(), if *ready { reason::SUCCEEDED } else { "NodeNotReady" }, &says_all);
+            put(kind::READY, (*ready).into(), if *ready { Reason::Succeeded } else { Reason::NodeNotReady }, &says_all);
             put(kind::UP_TO_DATE, (*up_to_date).into(), why, &message);
             (if *ready { Phase::Ready } else { Phase::NotReady }, None)
         }
     };
     // The operator goes on trying, and who waits for it must not.
-    let lasting = status.failures.as_ref().filter(|f| lasts(f, now)).map(|f| f.last_reason.clone());
+    let lasting = status.failures.as_ref().filter(|f| lasts(f, now)).map(Failures::reason);
     match (situation, reconciling, lasting) {
         (Situation::Poolless { .. }, ..) => remove(conditions, kind::RECONCILING),
         (Situation::Failed { .. } | Situation::Working { .. }, Some((_, message)), Some(why)) => {
-            put(kind::STALLED, Status::True, &why, &message);
+            put(kind::STALLED, Status::True, why, &message);
             remove(conditions, kind::RECONCILING);
         }
         (_, Some((why, message)), _) => {
@@ -146,11 +152,11 @@ pub fn describe(
 }
 
 /// Reason of [`kind::REACHABLE`] after an attempt.
-const CONNECTED: &str = "Connected";
+const CONNECTED: Reason = Reason::Connected;
 /// Reason of [`kind::REACHABLE`] after an attempt while nothing is heard of kubelet.
-const WITHOUT_KUBELET: &str = "AnswersWithoutKubelet";
+const WITHOUT_KUBELET: Reason = Reason::AnswersWithoutKubelet;
 /// Reason of [`kind::REACHABLE`] before an attempt.
-const NOT_TRIED: &str = "NotTried";
+const NOT_TRIED: Reason = Reason::NotTried;
 
 /// Brings the conditions in line with the health of the Node, as far as the host is concerned: an answer of before kubelet stopped says nothing of now,
 /// nor does a failure of before the Node was Ready again. Such a failure is forgotten if it is not part of an operation, otherwise the next attempt is
@@ -164,11 +170,11 @@ pub fn follow_node(
 ) {
     let was_healthy = find(&status.conditions, kind::NODE_HEALTHY).map(|c| c.status == "True");
     let reachable = find(&status.conditions, kind::REACHABLE).map(|c| (c.status.clone(), c.reason.clone()));
-    let mut put = |type_, s, why: &str, message: &str| {
+    let mut put = |type_, s, why: Reason, message: &str| {
         set(&mut status.conditions, type_, s, why, message, generation, now);
     };
     if was_healthy.is_some_and(|was| was != is_ready) {
-        put(kind::NODE_HEALTHY, is_ready.into(), if is_ready { "NodeReady" } else { "NodeNotReady" }, says);
+        put(kind::NODE_HEALTHY, is_ready.into(), if is_ready { Reason::NodeReady } else { Reason::NodeNotReady }, says);
     }
     let Some((reaches, why)) = reachable else { return };
     let is_back = is_ready && was_healthy == Some(false);
@@ -223,7 +229,7 @@ pub fn beside_kubelet(status: &WindowsInstanceStatus, is_unheard: bool) -> Optio
 /// Reports whether the host answered at the last attempt.
 pub fn reached(
     status: &mut WindowsInstanceStatus,
-    answer: Result<(), (&str, &str)>,
+    answer: Result<(), (Reason, &str)>,
     generation: Option<i64>,
     now: Timestamp,
 ) {

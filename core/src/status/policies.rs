@@ -1,8 +1,8 @@
 //! The condition of a pool for the admission policies that ship with the operator. Pure.
 
 use api::{
-    WindowsNodePoolStatus,
-    conditions::{Status, kind, reason, remove, set},
+    Reason, WindowsNodePoolStatus,
+    conditions::{Status, kind, remove, set},
 };
 use jiff::Timestamp;
 
@@ -14,7 +14,7 @@ pub enum Policies {
     /// Some that limit the operator or other clients are not: nothing stops. With a message.
     Missing(String),
     /// Hosts' daemons have no rights. With a reason and a message.
-    Withheld(&'static str, String),
+    Withheld(Reason, String),
 }
 
 /// Adds it to a status. A pool that is `idle` (in mode Plan, or being deleted) needs no rights: nothing of it stalls.
@@ -23,11 +23,11 @@ pub fn describe(status: &mut WindowsNodePoolStatus, policies: &Policies, idle: b
     let conditions = &mut status.conditions;
     let (why, message) = match policies {
         Policies::InForce => {
-            set(conditions, kind::POLICIES_IN_FORCE, Status::True, reason::AS_EXPECTED, "", generation, now);
+            set(conditions, kind::POLICIES_IN_FORCE, Status::True, Reason::AsExpected, "", generation, now);
             return;
         }
         Policies::Missing(message) => {
-            set(conditions, kind::POLICIES_IN_FORCE, Status::False, "PoliciesMissing", message, generation, now);
+            set(conditions, kind::POLICIES_IN_FORCE, Status::False, Reason::PoliciesMissing, message, generation, now);
             return;
         }
         Policies::Withheld(why, message) => (*why, message),
@@ -52,9 +52,9 @@ mod tests {
     #[test]
     fn a_missing_policy_is_said_by_every_pool_and_taken_back() {
         let now = Timestamp::UNIX_EPOCH;
-        let withheld = Policies::Withheld("PolicyMissing", "there is none".into());
+        let withheld = Policies::Withheld(Reason::PolicyMissing, "there is none".into());
         let mut status = WindowsNodePoolStatus::default();
-        set(&mut status.conditions, kind::RECONCILING, Status::True, reason::PROGRESSING, "", None, now);
+        set(&mut status.conditions, kind::RECONCILING, Status::True, Reason::Progressing, "", None, now);
         let ready = |status: &WindowsNodePoolStatus| find(&status.conditions, kind::READY).map(|c| c.reason.clone());
         let in_force = |status: &WindowsNodePoolStatus| {
             find(&status.conditions, kind::POLICIES_IN_FORCE).map(|c| (c.status.clone(), c.reason.clone())).unwrap()

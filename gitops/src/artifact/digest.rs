@@ -1,5 +1,6 @@
 //! The digest of an artifact, as `sha256:<hex>`.
 
+use api::Reason;
 use std::{
     fmt,
     io::{self, Read},
@@ -24,10 +25,10 @@ pub enum DigestError {
 
 impl DigestError {
     /// A stable word for conditions, events and metrics.
-    pub fn reason(&self) -> &'static str {
+    pub fn reason(&self) -> Reason {
         match self {
-            Self::Malformed(_) | Self::Unsupported(_) => "DigestNotSupported",
-            Self::Mismatch(_) => "DigestMismatch",
+            Self::Malformed(_) | Self::Unsupported(_) => Reason::DigestNotSupported,
+            Self::Mismatch(_) => Reason::DigestMismatch,
         }
     }
 }

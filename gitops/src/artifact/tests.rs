@@ -1,3 +1,4 @@
+use api::Reason;
 use std::io::Write as _;
 
 use flate2::{Compression, write::GzEncoder};
@@ -146,7 +147,7 @@ fn another_digest_is_said_before_all_else() {
     let more = [good.clone(), b"more".to_vec()].concat();
     for bytes in [&more, &good[..good.len() - 1], b"hello", b""] {
         let error = read(bytes).unwrap_err();
-        assert_eq!((error.reason(), error.stalls()), ("DigestMismatch", false), "{error:?}");
+        assert_eq!((error.reason(), error.stalls()), (Reason::DigestMismatch, false), "{error:?}");
     }
 }
 
@@ -160,7 +161,7 @@ fn a_connection_that_breaks_is_tried_again() {
     }
     let good = archive(&[file("a.yaml")]);
     let error = unpack(good[..20].chain(Broken), "", &Limits::default()).unwrap_err();
-    assert_eq!((error.reason(), error.stalls()), ("ArtifactNotRead", false), "{error:?}");
+    assert_eq!((error.reason(), error.stalls()), (Reason::ArtifactNotRead, false), "{error:?}");
 }
 
 proptest! {

@@ -1,5 +1,6 @@
 //! Credentials from a Secret.
 
+use api::Reason;
 use std::{collections::BTreeMap, fmt};
 
 use reqwest::Url;
@@ -44,8 +45,8 @@ pub enum AccessError {
 
 impl AccessError {
     /// A stable name for conditions and metrics.
-    pub fn reason(&self) -> &'static str {
-        "SecretInvalid"
+    pub fn reason(&self) -> Reason {
+        Reason::SecretInvalid
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::{io, time::Duration};
 
-use api::text;
+use api::{Reason, text};
 
 use super::AccessError;
 use crate::known_hosts::KnownHostsError;
@@ -192,33 +192,33 @@ fn unread(lines: &[usize]) -> String {
 
 impl GitError {
     /// A stable name for conditions and metrics.
-    pub fn reason(&self) -> &'static str {
+    pub fn reason(&self) -> Reason {
         match self {
-            Self::UrlInvalid { .. } => "URLInvalid",
-            Self::ReferenceInvalid { .. } => "ReferenceInvalid",
+            Self::UrlInvalid { .. } => Reason::URLInvalid,
+            Self::ReferenceInvalid { .. } => Reason::ReferenceInvalid,
             Self::AccessInvalid(error) => error.reason(),
             Self::KnownHosts(error) => error.reason(),
-            Self::HostKeyUnknown { .. } => "HostKeyUnknown",
-            Self::AuthenticationFailed { .. } => "AuthenticationFailed",
-            Self::CertificateInvalid { .. } => "CertificateInvalid",
-            Self::RepositoryNotFound { .. } => "RepositoryNotFound",
-            Self::RedirectRefused { .. } => "RedirectRefused",
-            Self::Failed { .. } => "GitOperationFailed",
-            Self::Timeout { .. } => "Timeout",
-            Self::Stopped => "Stopped",
-            Self::RevisionNotFound { .. } => "RevisionNotFound",
-            Self::RepositoryTooLarge { .. } => "RepositoryTooLarge",
-            Self::InventoryTooLarge { .. } => "InventoryTooLarge",
-            Self::PathInvalid { .. } => "PathInvalid",
-            Self::NameInvalid { .. } => "NameInvalid",
-            Self::PathNotFound { .. } => "PathNotFound",
-            Self::SymbolicLink { .. } => "SymbolicLink",
-            Self::Submodule { .. } => "Submodule",
-            Self::LfsPointer { .. } => "LfsPointer",
-            Self::WrongObject { .. } => "WrongObject",
-            Self::TagRenamed { .. } => "VerificationError",
-            Self::Damaged { .. } => "RepositoryDamaged",
-            Self::Disk(_) => "StorageFailed",
+            Self::HostKeyUnknown { .. } => Reason::HostKeyUnknown,
+            Self::AuthenticationFailed { .. } => Reason::AuthenticationFailed,
+            Self::CertificateInvalid { .. } => Reason::CertificateInvalid,
+            Self::RepositoryNotFound { .. } => Reason::RepositoryNotFound,
+            Self::RedirectRefused { .. } => Reason::RedirectRefused,
+            Self::Failed { .. } => Reason::GitOperationFailed,
+            Self::Timeout { .. } => Reason::Timeout,
+            Self::Stopped => Reason::Stopped,
+            Self::RevisionNotFound { .. } => Reason::RevisionNotFound,
+            Self::RepositoryTooLarge { .. } => Reason::RepositoryTooLarge,
+            Self::InventoryTooLarge { .. } => Reason::InventoryTooLarge,
+            Self::PathInvalid { .. } => Reason::PathInvalid,
+            Self::NameInvalid { .. } => Reason::NameInvalid,
+            Self::PathNotFound { .. } => Reason::PathNotFound,
+            Self::SymbolicLink { .. } => Reason::SymbolicLink,
+            Self::Submodule { .. } => Reason::Submodule,
+            Self::LfsPointer { .. } => Reason::LfsPointer,
+            Self::WrongObject { .. } => Reason::WrongObject,
+            Self::TagRenamed { .. } => Reason::VerificationError,
+            Self::Damaged { .. } => Reason::RepositoryDamaged,
+            Self::Disk(_) => Reason::StorageFailed,
         }
     }
 

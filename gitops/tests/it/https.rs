@@ -1,5 +1,6 @@
 //! Over https.
 
+use api::Reason;
 use std::time::Duration;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
@@ -182,7 +183,7 @@ fn basic_and_bearer() {
     let server = guarded(format!("Basic {}", STANDARD.encode("ada:s3cret")));
     Client::new(server.url(), basic(&server, "ada", "s3cret")).fetch().unwrap();
     let error = Client::new(server.url(), basic(&server, "ada", "wr0ng")).fetch().unwrap_err();
-    assert_eq!((error.reason(), error.stalls()), ("AuthenticationFailed", false));
+    assert_eq!((error.reason(), error.stalls()), (Reason::AuthenticationFailed, false));
     assert!(error.to_string().contains("credentials of the Secret") && !error.to_string().contains("wr0ng"), "{error}");
     let error = Client::of(&server).fetch().unwrap_err();
     assert!(error.to_string().contains("set secretRef"), "{error}");
@@ -214,7 +215,7 @@ fn an_authority_that_nobody_knows() {
     let other = Access { authority: Some(Authority::new().pem.into_bytes()), ..Access::default() };
     for access in [Access::default(), other] {
         let error = Client::new(server.url(), access).fetch().unwrap_err();
-        assert_eq!((error.reason(), error.stalls()), ("CertificateInvalid", false));
+        assert_eq!((error.reason(), error.stalls()), (Reason::CertificateInvalid, false));
         assert!(error.to_string().contains("ca.crt"), "{error}");
     }
     // Signed by the right one, for another name.
@@ -285,7 +286,7 @@ fn redirects_elsewhere_are_not() {
             Some(Reply::Full(302, vec![("Location", format!("{to}{tail}?{}", asked.query))], Vec::new()))
         });
         let error = Client::new(server.at("moved"), basic(&server, "ada", "s3cret")).fetch().unwrap_err();
-        assert_eq!((error.reason(), error.stalls()), ("RedirectRefused", true));
+        assert_eq!((error.reason(), error.stalls()), (Reason::RedirectRefused, true));
         assert!(!error.to_string().contains("pw"), "{error}");
     }
     assert_eq!(elsewhere.asked(), 0);
@@ -296,7 +297,7 @@ fn what_is_gone_is_said() {
     let origin = Origin::new();
     let server = Server::new(origin.root());
     let error = Client::new(server.at("nothing.git"), believing(&server)).fetch().unwrap_err();
-    assert_eq!((error.reason(), error.stalls()), ("RepositoryNotFound", false));
+    assert_eq!((error.reason(), error.stalls()), (Reason::RepositoryNotFound, false));
     origin.git(&["branch", "soon-gone"]);
     let client = Client::of(&server).branch("soon-gone");
     let head = client.fetch().unwrap();
@@ -318,7 +319,7 @@ fn a_server_that_is_not_there() {
     client.request.timeout = Duration::from_secs(5);
     client.request.url = "https://localhost:1/x".to_owned();
     let error = client.fetch().unwrap_err();
-    assert_eq!((error.reason(), error.stalls()), ("GitOperationFailed", false));
+    assert_eq!((error.reason(), error.stalls()), (Reason::GitOperationFailed, false));
     assert!(error.to_string().contains("refused"), "{error}");
     client.request.url = server.url();
     for status in [429, 500, 503] {

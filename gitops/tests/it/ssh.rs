@@ -1,5 +1,6 @@
 //! Over SSH, from OpenSSH.
 
+use api::Reason;
 use std::{net::TcpListener, time::Duration};
 
 use gitops::repository::{Access, GitError};
@@ -78,7 +79,7 @@ fn a_server_that_is_not_the_known_one() {
     let known_as_nothing = Access { known_hosts: Some("example.com ssh-ed25519 AAAA\n".to_owned()), ..access(&server) };
     for client in [&client, &Client::new(server.at(PATH), known_as_nothing)] {
         let error = client.fetch().unwrap_err();
-        assert_eq!((error.reason(), error.stalls()), ("HostKeyUnknown", false));
+        assert_eq!((error.reason(), error.stalls()), (Reason::HostKeyUnknown, false));
         assert!(error.to_string().contains(&offered) && error.to_string().contains("[127.0.0.1]:"), "{error}");
     }
     // A line for the server that cannot be read may have the key that is missed.
@@ -101,7 +102,7 @@ fn an_identity_that_the_server_does_not_know() {
     let server = SshServer::new(origin.root());
     let stranger = Access { identity: Some(pem(&new_key().unwrap())), ..access(&server) };
     let error = Client::new(server.at(PATH), stranger).fetch().unwrap_err();
-    assert_eq!((error.reason(), error.stalls()), ("AuthenticationFailed", false));
+    assert_eq!((error.reason(), error.stalls()), (Reason::AuthenticationFailed, false));
     assert!(error.to_string().contains("register the key at the server"), "{error}");
     let none = Client::new(server.at(PATH), Access::default()).fetch().unwrap_err();
     assert!(none.to_string().contains("add it"), "{none}");

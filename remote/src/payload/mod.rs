@@ -5,6 +5,7 @@ mod archive;
 mod copy;
 mod wicd;
 
+use api::Reason;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -90,8 +91,8 @@ pub enum PayloadError {
 
 impl PayloadError {
     /// Reason for conditions and events.
-    pub fn reason(&self) -> &'static str {
-        "PayloadInvalid"
+    pub fn reason(&self) -> Reason {
+        Reason::PayloadInvalid
     }
 }
 

@@ -1,9 +1,9 @@
 //! What can go wrong between the operator and a host.
 
+use api::Reason;
 use std::{io, time::Duration};
 
 use api::act::{Act, HOST};
-use wnp_core::operation::key_refusal::AUTHENTICATION_FAILED;
 
 /// What was being done to which file, for errors.
 #[derive(Clone, Copy)]
@@ -152,32 +152,32 @@ impl SshError {
     }
 
     /// A stable name for conditions and metrics.
-    pub fn reason(&self) -> &'static str {
+    pub fn reason(&self) -> Reason {
         match self {
-            Self::ConnectRefused { .. } => "ConnectRefused",
-            Self::ConnectTimeout { .. } => "ConnectTimeout",
-            Self::Unreachable { .. } => "Unreachable",
-            Self::NameNotResolved { .. } => "NameNotResolved",
-            Self::HandshakeFailed { .. } => "HandshakeFailed",
-            Self::HostKeyMismatch { .. } => "HostKeyMismatch",
-            Self::HostKeyUnknown { .. } => "HostKeyUnknown",
-            Self::AuthenticationFailed { .. } => AUTHENTICATION_FAILED,
-            Self::JumpHostUnreachable { .. } => "JumpHostUnreachable",
-            Self::JumpHostKeyMismatch { .. } => "JumpHostKeyMismatch",
-            Self::JumpHostAuthenticationFailed { .. } => "JumpHostAuthenticationFailed",
-            Self::JumpHostRefused { .. } => "JumpHostRefused",
-            Self::UnreachableFromJumpHost { .. } => "UnreachableFromJumpHost",
-            Self::Disconnected { .. } => "Disconnected",
-            Self::CommandTimeout { .. } => "CommandTimeout",
-            Self::CommandRefused { .. } => "CommandRefused",
-            Self::TransferFailed { .. } => "TransferFailed",
-            Self::DiskFull { .. } => "DiskFull",
-            Self::NotASftpServer { .. } => "NotASftpServer",
-            Self::BadPath { .. } => "BadPath",
-            Self::BadCommand { .. } => "BadCommand",
-            Self::TooLarge { .. } => "TooLarge",
-            Self::TooManyEntries { .. } => "TooManyEntries",
-            Self::Source { .. } => "SourceUnreadable",
+            Self::ConnectRefused { .. } => Reason::ConnectRefused,
+            Self::ConnectTimeout { .. } => Reason::ConnectTimeout,
+            Self::Unreachable { .. } => Reason::Unreachable,
+            Self::NameNotResolved { .. } => Reason::NameNotResolved,
+            Self::HandshakeFailed { .. } => Reason::HandshakeFailed,
+            Self::HostKeyMismatch { .. } => Reason::HostKeyMismatch,
+            Self::HostKeyUnknown { .. } => Reason::HostKeyUnknown,
+            Self::AuthenticationFailed { .. } => Reason::AuthenticationFailed,
+            Self::JumpHostUnreachable { .. } => Reason::JumpHostUnreachable,
+            Self::JumpHostKeyMismatch { .. } => Reason::JumpHostKeyMismatch,
+            Self::JumpHostAuthenticationFailed { .. } => Reason::JumpHostAuthenticationFailed,
+            Self::JumpHostRefused { .. } => Reason::JumpHostRefused,
+            Self::UnreachableFromJumpHost { .. } => Reason::UnreachableFromJumpHost,
+            Self::Disconnected { .. } => Reason::Disconnected,
+            Self::CommandTimeout { .. } => Reason::CommandTimeout,
+            Self::CommandRefused { .. } => Reason::CommandRefused,
+            Self::TransferFailed { .. } => Reason::TransferFailed,
+            Self::DiskFull { .. } => Reason::DiskFull,
+            Self::NotASftpServer { .. } => Reason::NotASftpServer,
+            Self::BadPath { .. } => Reason::BadPath,
+            Self::BadCommand { .. } => Reason::BadCommand,
+            Self::TooLarge { .. } => Reason::TooLarge,
+            Self::TooManyEntries { .. } => Reason::TooManyEntries,
+            Self::Source { .. } => Reason::SourceUnreadable,
         }
     }
 

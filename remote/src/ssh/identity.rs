@@ -44,17 +44,6 @@ pub enum KeyError {
     },
 }
 
-impl KeyError {
-    /// A stable name for conditions and metrics.
-    pub fn reason(&self) -> &'static str {
-        match self {
-            Self::Empty { .. } => "PrivateKeyEmpty",
-            Self::Encrypted { .. } => "PrivateKeyEncrypted",
-            Self::Unusable { .. } => "PrivateKeyUnusable",
-        }
-    }
-}
-
 /// A private key and the name that its owner knows it by. Wiped from memory when dropped.
 pub struct Identity {
     name: String,

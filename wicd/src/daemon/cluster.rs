@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::host::path;
 use api::names::key;
+use api::{Reason, host::path};
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt};
@@ -57,10 +57,10 @@ pub enum ClusterError {
 
 impl ClusterError {
     /// Reason for logs.
-    pub fn reason(&self) -> &'static str {
+    pub fn reason(&self) -> Reason {
         match self {
-            Self::Missing(_) | Self::Kubeconfig(_) | Self::Certificate(_) => "CredentialsUnusable",
-            Self::Call { .. } => "ApiCallFailed",
+            Self::Missing(_) | Self::Kubeconfig(_) | Self::Certificate(_) => Reason::CredentialsUnusable,
+            Self::Call { .. } => Reason::ApiCallFailed,
             Self::Host(e) => e.reason(),
         }
     }

@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::Time;
 use api::host::{Desired, Marker, REPORT_INTERVAL, path};
 use api::names::{SERVICES_CONFIG_MAP_PREFIX, key};
 use api::services::{ServicesConfig, ServicesError};
 use api::services_version::{self, UnverifiedError};
+use api::{Reason, Time};
 use futures::StreamExt;
 use jiff::Timestamp;
 use serde_json::Value;
@@ -65,13 +65,13 @@ pub enum FollowError {
 
 impl FollowError {
     /// Reason for logs.
-    pub fn reason(&self) -> &'static str {
+    pub fn reason(&self) -> Reason {
         match self {
-            Self::Version(_) => "VersionInvalid",
-            Self::NoConfigMap(_) => "ConfigMapMissing",
-            Self::Unverified { .. } => "ServicesUnverified",
+            Self::Version(_) => Reason::VersionInvalid,
+            Self::NoConfigMap(_) => Reason::ConfigMapMissing,
+            Self::Unverified { .. } => Reason::ServicesUnverified,
             Self::Services(e) => e.reason(),
-            Self::Busy => "OperationInProgress",
+            Self::Busy => Reason::OperationInProgress,
             Self::Cluster(e) => e.reason(),
             Self::Host(e) => e.reason(),
         }
@@ -99,7 +99,7 @@ pub async fn follow(
             let text = chain(&e);
             if text != last {
                 warn!(
-                    reason = e.reason(),
+                    reason = e.reason().as_str(),
                     "the API server is unavailable; services keep their last desired state: {text}"
                 );
                 last = text;
@@ -168,7 +168,7 @@ impl Session<'_> {
                     (again, wait) = (true, (wait * 2).min(AGAIN.1));
                     let text = chain(&e);
                     if text != last {
-                        warn!(reason = e.reason(), "{text}");
+                        warn!(reason = e.reason().as_str(), "{text}");
                         last = text;
                     }
                 }

@@ -1,7 +1,7 @@
 use std::sync::atomic::Ordering;
 
-use api::host::ServiceState;
 use api::services::Service;
+use api::{Reason, host::ServiceState};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -276,14 +276,14 @@ async fn a_config_map_that_is_not_what_its_name_says_is_not_followed() {
     let follow = async || sync(&host, &bed.cluster, &identity, &node, &report).await.map_err(|e| e.reason());
 
     bed.store(&version, &config("kubelet.exe --x=PWNED"));
-    assert_eq!(follow().await, Err("ServicesUnverified"));
+    assert_eq!(follow().await, Err(Reason::ServicesUnverified));
     let rendered = |text: Option<&str>| {
         bed.store(&version, &good);
         bed.cluster.config_maps.lock().unwrap().get_mut(&name).unwrap().rendered = text.map(String::from);
     };
     for other in [Some("{ }"), None] {
         rendered(other);
-        assert_eq!(follow().await, Err("ServicesUnverified"), "{other:?}");
+        assert_eq!(follow().await, Err(Reason::ServicesUnverified), "{other:?}");
     }
     assert_eq!(
         files::read_json::<Desired>(&*host, path::DESIRED).unwrap().unwrap(),

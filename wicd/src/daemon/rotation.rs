@@ -3,6 +3,7 @@
 //! Key and request are made here and the key never leaves the host. A certificate that has ended cannot ask for a new one:
 //! then the services go on, and the operator brings a new one over SSH.
 
+use api::Reason;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -62,12 +63,12 @@ pub enum RotationError {
 
 impl RotationError {
     /// Reason for logs.
-    pub fn reason(&self) -> &'static str {
+    pub fn reason(&self) -> Reason {
         match self {
-            Self::Unanswered(_) => "RequestUnanswered",
-            Self::Refused { .. } => "RequestRefused",
-            Self::Mismatch => "CertificateMismatch",
-            Self::Crypto(_) => "CryptoFailed",
+            Self::Unanswered(_) => Reason::RequestUnanswered,
+            Self::Refused { .. } => Reason::RequestRefused,
+            Self::Mismatch => Reason::CertificateMismatch,
+            Self::Crypto(_) => Reason::CryptoFailed,
             Self::Certificate(e) => e.reason(),
             Self::Cluster(e) => e.reason(),
             Self::Host(e) => e.reason(),
@@ -146,7 +147,7 @@ pub async fn rotate(host: Arc<dyn Host>, connect: Arc<dyn Connect>, changed: wat
                         continue;
                     }
                     Err(e) => {
-                        warn!(reason = e.reason(), "wicd's certificate was not renewed: {}", chain(&e));
+                        warn!(reason = e.reason().as_str(), "wicd's certificate was not renewed: {}", chain(&e));
                         failures += 1;
                         next = now + (AGAIN.0 << failures.min(5)).min(AGAIN.1);
                     }
@@ -188,7 +189,7 @@ async fn obtain(cluster: &dyn Cluster, request: String, seconds: i32) -> Result<
                 Ok(Issue::Refused(why)) => return Err(RotationError::Refused { request: name.clone(), why }),
                 Ok(Issue::Pending) => {}
                 // The answer may still be got when the API server is back.
-                Err(e) => warn!(reason = e.reason(), "{}", chain(&e)),
+                Err(e) => warn!(reason = e.reason().as_str(), "{}", chain(&e)),
             }
             tokio::time::sleep(POLL).await;
         }

@@ -3,6 +3,7 @@
 //! A value ends up in a command that runs as SYSTEM, so it is taken only if it is exactly one plain word. All variables are
 //! replaced in one pass over the template: a value is never searched for further variables.
 
+use api::Reason;
 use api::services::{HostFact, Service};
 use serde_json::Value;
 
@@ -52,10 +53,10 @@ pub enum VariableError {
 
 impl VariableError {
     /// Reason for logs and conditions.
-    pub fn reason(&self) -> &'static str {
+    pub fn reason(&self) -> Reason {
         match self {
-            Self::NoNode(_) | Self::Absent { .. } => "VariableNotYetKnown",
-            Self::Path { .. } | Self::Value { .. } => "VariableInvalid",
+            Self::NoNode(_) | Self::Absent { .. } => Reason::VariableNotYetKnown,
+            Self::Path { .. } | Self::Value { .. } => Reason::VariableInvalid,
         }
     }
 
@@ -238,7 +239,7 @@ mod tests {
         ];
         for (name, service, expected) in cases {
             let got = command(service, HOST, Some(&node));
-            assert_eq!(got.as_deref().map_err(VariableError::reason), *expected, "{name}");
+            assert_eq!(got.as_deref().map_err(|e| e.reason().as_str()), *expected, "{name}");
         }
     }
 

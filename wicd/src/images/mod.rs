@@ -4,6 +4,7 @@ mod containerd;
 mod login;
 mod messages;
 
+use api::Reason;
 use std::io;
 use std::time::Duration;
 
@@ -82,11 +83,11 @@ pub enum ImageError {
 
 impl ImageError {
     /// Reason for conditions and events.
-    pub fn reason(&self) -> &'static str {
+    pub fn reason(&self) -> Reason {
         match self {
-            Self::Unavailable { .. } => "ContainerdUnavailable",
-            Self::Timeout { .. } => "ImagePullTimeout",
-            Self::Refused { .. } => "ImagePullFailed",
+            Self::Unavailable { .. } => Reason::ContainerdUnavailable,
+            Self::Timeout { .. } => Reason::ImagePullTimeout,
+            Self::Refused { .. } => Reason::ImagePullFailed,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! `apply`: puts files in place, writes configuration, makes keys and certificate requests. Starts nothing: services of ours
 //! that run already are brought up to date by wicd's service, which sees that the desired state has changed.
 
+use api::Reason;
 use std::collections::{BTreeMap, BTreeSet};
 
 use api::host::{Apply, Desired, Marker, Outcome, Request, ServiceState, WICD_SERVICE, configs_digest, path};
@@ -38,7 +39,7 @@ pub(super) fn apply(host: &dyn Host, request: &Request, body: &Apply, report: &m
     check(&body.files)?;
     let placed = places(body)?;
     let trusted = certificates::bundle(body.desired.trusted_ca.as_bytes())
-        .map_err(|e| Failure::new("TrustedCaInvalid", format!("the certificates to trust: {}", chain(&e))))?;
+        .map_err(|e| Failure::new(Reason::TrustedCaInvalid, format!("the certificates to trust: {}", chain(&e))))?;
     let variables = wanted_variables(&body.desired.services);
     let mut owned = Ownership::load_or_adopt(host)?;
     preflight(host, body, &owned)?;
@@ -134,7 +135,7 @@ fn quiet(host: &dyn Host, body: &Apply, report: &mut Report) -> Result<(), Failu
 /// Where everything goes, and kubelet's kubeconfig, which `start` writes. Refuses configuration files at places where none may be.
 fn places(body: &Apply) -> Result<BTreeSet<String>, Failure> {
     if let Some(bad) = body.configs.iter().find(|c| !is_host_path(&c.path)) {
-        return Err(Failure::new("PathRefused", format!("a configuration file cannot go to {:?}", bad.path)));
+        return Err(Failure::new(Reason::PathRefused, format!("a configuration file cannot go to {:?}", bad.path)));
     }
     let files = body.files.iter().map(|f| &f.destination);
     let placed = files.chain(body.configs.iter().map(|c| &c.path)).cloned();
@@ -161,14 +162,14 @@ fn preflight(host: &dyn Host, body: &Apply, owned: &Ownership) -> Result<(), Fai
             "services that this operator did not install exist: {}; remove them, or remove the host from the pool",
             foreign.join(", ")
         );
-        return Err(Failure::new("ForeignService", message));
+        return Err(Failure::new(Reason::ForeignService, message));
     }
     check_plugin(host, body, owned)?;
     secure::check_state(host, &body.desired, &log_directories(&body.desired))?;
     let missing = missing(host, &body.files)?;
     if let Some(first) = missing.first() {
         let message = format!("{} payload files are missing, {first} is the first; stage them", missing.len());
-        return Err(Failure::new("PayloadMissing", message));
+        return Err(Failure::new(Reason::PayloadMissing, message));
     }
     Ok(())
 }
@@ -179,13 +180,13 @@ fn check_plugin(host: &dyn Host, body: &Apply, owned: &Ownership) -> Result<(), 
     let is_sent = body.files.iter().any(|f| f.destination.eq_ignore_ascii_case(&plugin.library));
     if !credential_plugin::is_class(&plugin.clsid) || !credential_plugin::is_our_library(&plugin.library) || !is_sent {
         let message = format!("{:?} with {:?} is no plugin of the payload", plugin.clsid, plugin.library);
-        return Err(Failure::new("PathRefused", message));
+        return Err(Failure::new(Reason::PathRefused, message));
     }
     // Seen before, in the facts; another installer may have come since.
     match credential_plugin::owner(host, &plugin.clsid, owned)? {
         Owner::None | Owner::Ours => Ok(()),
         Owner::Other(what) => Err(Failure::new(
-            "ForeignCredentialPlugin",
+            Reason::ForeignCredentialPlugin,
             format!(
                 "another installer registered the plugin {} ({what}); uninstall that plugin, or take template.spec.gmsa.plugin out of the pool",
                 plugin.clsid
@@ -234,7 +235,7 @@ fn place(host: &dyn Host, file: &payload::File) -> Result<(), Failure> {
             // It shows as missing from now on, so that it is sent again.
             files::remove(host, &blob)?;
             return Err(Failure::new(
-                "HashMismatch",
+                Reason::HashMismatch,
                 format!("the staged content of {} was damaged; stage it again", file.destination),
             ));
         }

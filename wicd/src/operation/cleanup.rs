@@ -2,6 +2,7 @@
 //!
 //! `wicd.exe`, the lock and the epoch stay in `C:\k\wicd`, which the operator removes.
 
+use api::Reason;
 use std::collections::BTreeSet;
 
 use api::host::{Marker, Outcome, WICD_SERVICE, path};
@@ -84,7 +85,7 @@ pub(super) fn cleanup(host: &dyn Host, report: &mut Report) -> Result<Outcome, F
             failures.0.len(),
             failures.0.join("; ")
         );
-        return Err(Failure::new("CleanupIncomplete", message));
+        return Err(Failure::new(Reason::CleanupIncomplete, message));
     }
     if left.is_empty() {
         Ownership::forget(host)?;

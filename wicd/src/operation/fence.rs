@@ -1,5 +1,6 @@
 //! Keeps an operator out that has been replaced by another one: the newest epoch that a host has seen of its cluster counts.
 
+use api::Reason;
 use api::host::{Marker, Request, path};
 
 use super::{EPOCH, Failure, state};
@@ -17,7 +18,7 @@ pub(super) fn check(host: &dyn Host, request: &Request) -> Result<(), Failure> {
         let message = format!(
             "the request is of epoch {epoch}, which no operator reaches; correct spec.leaseTransitions of the operator's Lease"
         );
-        return Err(Failure::new("EpochImplausible", message));
+        return Err(Failure::new(Reason::EpochImplausible, message));
     }
     let cluster = request.recipient.cluster_id.as_str();
     let remembered = files::read(host, EPOCH)?.and_then(|text| parse(&text, cluster));
@@ -29,7 +30,7 @@ pub(super) fn check(host: &dyn Host, request: &Request) -> Result<(), Failure> {
                 "the request is of epoch {epoch}, but an operator of epoch {seen} has already sent requests to the host; if no such operator exists, annotate the pool with {}={seen}",
                 api::names::key::VOID_EPOCH
             );
-            return Err(Failure::new("StaleEpoch", message));
+            return Err(Failure::new(Reason::StaleEpoch, message));
         }
         _ => {}
     }

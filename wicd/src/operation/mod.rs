@@ -13,6 +13,7 @@ mod start;
 mod state;
 mod support;
 
+use api::Reason;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::time::Duration;
@@ -77,12 +78,12 @@ pub enum ServeError {
 /// Why an operation failed, for [`Outcome::Failed`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure {
-    reason: &'static str,
+    reason: Reason,
     message: String,
 }
 
 impl Failure {
-    fn new(reason: &'static str, message: impl Into<String>) -> Self {
+    fn new(reason: Reason, message: impl Into<String>) -> Self {
         Self { reason, message: message.into() }
     }
 }
@@ -179,7 +180,7 @@ fn attempt(host: &dyn Host, request: &Request, report: &mut Report) -> Result<Ou
             "the request is of protocol {}, this wicd supports {PROTOCOL}; upload the wicd.exe of this operator",
             request.protocol
         );
-        return Err(Failure::new("ProtocolMismatch", message));
+        return Err(Failure::new(Reason::ProtocolMismatch, message));
     }
     if let Body::Facts(_) = request.body {
         secure::check_root(host)?;
@@ -190,13 +191,16 @@ fn attempt(host: &dyn Host, request: &Request, report: &mut Report) -> Result<Ou
     }
     if !host.is_admin()? {
         return Err(Failure::new(
-            "NotAdministrator",
+            Reason::NotAdministrator,
             "the SSH user has no administrator's rights; use an administrator",
         ));
     }
     secure::root(host)?;
     let Some(lock) = lock::take(host, PATIENCE)? else {
-        return Err(Failure::new("HostBusy", "another operation or the service is changing the host; try again later"));
+        return Err(Failure::new(
+            Reason::HostBusy,
+            "another operation or the service is changing the host; try again later",
+        ));
     };
     // First, because the operator of another cluster must not leave its epoch here either.
     recipient::check(host, request)?;

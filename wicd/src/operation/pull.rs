@@ -3,6 +3,7 @@
 //! What is pinned is on record before it is pinned, so that it is unpinned whatever happens in between. An image that was
 //! pinned already, as containerd pins its sandbox image, is never on record, and stays pinned.
 
+use api::Reason;
 use std::time::Duration;
 
 use api::host::{Outcome, Pull, path};
@@ -112,7 +113,10 @@ fn pin(host: &dyn Host, store: &dyn ImageStore, image: &str, id: &str) -> Result
 
 fn record(host: &dyn Host, change: impl FnOnce(&mut Ownership)) -> Result<(), Failure> {
     let Some(_lock) = lock::take(host, PATIENCE)? else {
-        return Err(Failure::new("HostBusy", "another operation or the service is changing the host; try again later"));
+        return Err(Failure::new(
+            Reason::HostBusy,
+            "another operation or the service is changing the host; try again later",
+        ));
     };
     Ownership::update(host, change).map_err(|e| Failure::new(e.reason(), chain(&e)))
 }

@@ -1,5 +1,6 @@
 //! Whether a request is meant for this host. Decided by the host's own record, before anything is changed.
 
+use api::Reason;
 use api::host::{Body, Desired, Marker, Owner, Request, path};
 
 use super::Failure;
@@ -33,7 +34,7 @@ fn verdict(request: &Request, machine_id: &str, owner: Option<&Owner>) -> Result
     let meant = meant(request);
     if meant.cluster_id.is_empty() || meant.node_name.is_empty() {
         let message = "the request names no Node and no cluster as its recipient";
-        return Err(Failure::new("NoRecipient", message));
+        return Err(Failure::new(Reason::NoRecipient, message));
     }
     if let Body::Apply(body) = &request.body
         && (&body.desired.cluster_id, &body.desired.node_name) != (&meant.cluster_id, &meant.node_name)
@@ -42,13 +43,13 @@ fn verdict(request: &Request, machine_id: &str, owner: Option<&Owner>) -> Result
             "the recipient of the request is Node {}, but its content would make the host Node {} of cluster {}",
             meant.node_name, body.desired.node_name, body.desired.cluster_id
         );
-        return Err(Failure::new("NoRecipient", message));
+        return Err(Failure::new(Reason::NoRecipient, message));
     }
     if let Some(wanted) = request.recipient.machine_id.as_ref().filter(|id| *id != machine_id) {
         let message = format!(
             "the recipient of the request is the machine {wanted}, but this one is {machine_id}; correct the host's address"
         );
-        return Err(Failure::new("NotThisMachine", message));
+        return Err(Failure::new(Reason::NotThisMachine, message));
     }
     let Some(owner) = owner else { return Ok(()) };
     // The configuration of another owner is never removed; a record from before clusters had ids names no other owner.
@@ -61,10 +62,10 @@ fn verdict(request: &Request, machine_id: &str, owner: Option<&Owner>) -> Result
     if owner.cluster_id != meant.cluster_id {
         let cluster = if owner.cluster_id.is_empty() { "a cluster that is not on record" } else { &owner.cluster_id };
         let message = format!("the host is Node {} of {cluster}, not of {}", owner.node_name, meant.cluster_id);
-        return Err(Failure::new("HostOfAnotherCluster", message));
+        return Err(Failure::new(Reason::HostOfAnotherCluster, message));
     }
     let message = format!("the host is Node {}, not {}; correct the host's address", owner.node_name, meant.node_name);
-    Err(Failure::new("NotThisNode", message))
+    Err(Failure::new(Reason::NotThisNode, message))
 }
 
 #[cfg(test)]
@@ -113,7 +114,7 @@ mod tests {
             ("the same, proven by the operator", Some(of("", "win-1")), Some(of("", "win-1")), apply(), "Done"),
         ] {
             let request = Request { supersedes, ..request("x", 1, body) };
-            let answered = verdict(&request, "m", owner.as_ref()).map_or_else(|f| f.reason, |()| "Done");
+            let answered = verdict(&request, "m", owner.as_ref()).map_or_else(|f| f.reason.as_str(), |()| "Done");
             assert_eq!(answered, expected, "{name}");
         }
     }
@@ -125,7 +126,7 @@ mod tests {
             request.recipient.cluster_id = cluster.into();
             request.recipient.node_name = node.into();
             request.recipient.machine_id = machine_id.map(Into::into);
-            verdict(&request, "m", None).map_or_else(|f| f.reason, |()| "Done")
+            verdict(&request, "m", None).map_or_else(|f| f.reason.as_str(), |()| "Done")
         };
         for (cluster, node, machine_id, expected) in [
             (CLUSTER, "win-1", None, "Done"),

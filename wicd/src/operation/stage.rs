@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
 
 use api::host::{Outcome, Stage, path};
-use api::payload;
+use api::{Reason, payload};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -67,14 +67,17 @@ pub(super) fn stage(host: &dyn Host, body: &Stage) -> Result<Outcome, Failure> {
 pub(super) fn check(files: &[payload::File]) -> Result<(), Failure> {
     let bad = files.iter().find(|f| !payload::is_sha256(&f.sha256) || !payload::is_host_path(&f.destination));
     bad.map_or(Ok(()), |f| {
-        Err(Failure::new("PayloadInvalid", format!("payload file {:?} has no proper hash or destination", f.path)))
+        Err(Failure::new(
+            Reason::PayloadInvalid,
+            format!("payload file {:?} has no proper hash or destination", f.path),
+        ))
     })
 }
 
 fn archive_path(name: &str) -> Result<String, Failure> {
     let path = format!(r"{}\{name}", path::OPERATIONS);
     if name.contains('\\') || !payload::is_host_path(&path) {
-        return Err(Failure::new("ArchiveInvalid", format!("{name:?} cannot be the name of an archive")));
+        return Err(Failure::new(Reason::ArchiveInvalid, format!("{name:?} cannot be the name of an archive")));
     }
     Ok(path)
 }
@@ -111,11 +114,11 @@ fn disk_full(needed: u64, free: u64) -> Failure {
         RESERVE / MIB,
         free / MIB
     );
-    Failure::new("DiskFull", message)
+    Failure::new(Reason::DiskFull, message)
 }
 
 fn invalid(problem: impl std::fmt::Display) -> Failure {
-    Failure::new("ArchiveInvalid", format!("the archive was refused and must be sent again: {problem}"))
+    Failure::new(Reason::ArchiveInvalid, format!("the archive was refused and must be sent again: {problem}"))
 }
 
 enum Unpack {
@@ -169,7 +172,7 @@ fn take(host: &dyn Host, entry: &mut impl Read, sha256: &str, size: u64) -> Resu
             return Ok(files::rename_file(&real, &host.path(&place)?).map_err(HostError::system("write", &place))?);
         }
         Ok(hash) => Failure::new(
-            "HashMismatch",
+            Reason::HashMismatch,
             format!("a payload file was unpacked to {hash} instead of {sha256}; it must be sent again"),
         )
         .into(),

@@ -3,11 +3,7 @@
 use std::fmt::Write as _;
 
 use anyhow::Result;
-use api::{
-    conditions::{kind, reason},
-    events::EventReason,
-    reasons::{Reason, SECTIONS},
-};
+use api::{Reason, conditions::kind, events::EventReason};
 use clap::{Arg, Command};
 use controller::{
     args,
@@ -71,33 +67,11 @@ fn conditions() -> String {
         vec![code(name), of, meaning]
     });
     section(&mut page, "Condition types", "", &["type", "of", "True means"], types);
-    let place = "Several conditions share these reasons.";
-    reasons(&mut page, "Reasons of conditions", place, reason::TABLE);
-    for section in SECTIONS {
-        reasons(&mut page, section.title, section.place, section.reasons);
-    }
+    let about = "A reason is in conditions, in `status.failures` and at the beginning of the note of a failure event, in metrics, in logs, and in what \
+                 `check` prints. A denied certificate request has it in its condition `Denied`.";
+    let reasons = Reason::ALL.iter().map(|reason| vec![code(reason.as_str()), reason.meaning().to_owned()]);
+    section(&mut page, "Reasons", about, &["reason", "meaning"], reasons);
     page
-}
-
-fn reasons(page: &mut String, title: &str, place: &str, reasons: &[Reason]) {
-    if reasons.is_empty() {
-        let _ = write!(page, "\n## {title}\n\n{place}\n");
-        return;
-    }
-    let with_conditions = reasons.iter().any(|reason| !reason.conditions.is_empty());
-    let rows = reasons.iter().map(|reason| {
-        let mut row = vec![code(reason.word), reason.meaning.to_owned(), reason.remedy.to_owned()];
-        if with_conditions {
-            row.insert(1, reason.conditions.to_owned());
-        }
-        row
-    });
-    let columns: &[&str] = if with_conditions {
-        &["reason", "conditions", "meaning", "what to do"]
-    } else {
-        &["reason", "meaning", "what to do"]
-    };
-    section(page, title, place, columns, rows);
 }
 
 fn events() -> String {
@@ -115,11 +89,11 @@ fn events() -> String {
     let _ = writeln!(
         page,
         "- On a WindowsNodePool, and on a ConfigMap with hosts: each fault of the list and its entries. The reason is that of the condition \
-         `InventorySynced`, see [its sections](conditions.md#a-pool-entries-of-its-list)."
+         `InventorySynced`, see [the reasons](conditions.md#reasons)."
     );
     let _ = writeln!(
         page,
-        "- On a CertificateSigningRequest that the operator denies: see [the reasons](conditions.md#denied-certificate-requests)."
+        "- On a CertificateSigningRequest that the operator denies: see [the reasons](conditions.md#reasons)."
     );
     page
 }
@@ -168,7 +142,7 @@ fn alerts() -> Result<String> {
 fn checks() -> String {
     let about = "What the commands [`check`](../guide/troubleshooting.md#check-the-installation), [`check host`](../guide/hosts.md#in-short) and \
                  [`check takeover`](../guide/from-wmco.md#1-before-you-begin) check. Each row that they print has the link to its section here, and each reason \
-                 is in [conditions and reasons](conditions.md#the-command-check).";
+                 is in [conditions and reasons](conditions.md#reasons).";
     let mut page = page("Checks", about);
     for scope in Scope::ALL {
         let _ = write!(page, "\n## The rows of {}\n", scope.command());

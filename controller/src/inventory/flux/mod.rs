@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use api::{InventoryStatus, SourceRef, Verdict, WindowsNodePool, names::key};
+use api::{InventoryStatus, Reason, SourceRef, Verdict, WindowsNodePool, names::key};
 use gitops::{Limits, artifact, hosts};
 use jiff::Timestamp;
 use kube::{Client, ResourceExt};
@@ -111,7 +111,7 @@ impl Flux {
         let asked = match object::get(from, client).await {
             Ok(object) => kept.look(&object, &self.servers, services).await,
             Err(trouble) => {
-                let wait = if trouble.reason == "SourceNotFound" { INTERVAL } else { API_RETRY };
+                let wait = if trouble.reason == Reason::SourceNotFound { INTERVAL } else { API_RETRY };
                 kept.outcome(Some((trouble, None)), after(wait))
             }
         };
@@ -192,7 +192,7 @@ impl Kept {
         let (trouble, revision) = refusal.unzip();
         let Some(in_use) = &self.in_use else {
             // There is no artifact that can be used without something being said of it.
-            let nothing = || SourceError { reason: "ArtifactMissing", message: String::new(), stalls: false };
+            let nothing = || SourceError { reason: Reason::ArtifactMissing, message: String::new(), stalls: false };
             return SourceOutcome::Unknown(trouble.unwrap_or_else(nothing), next);
         };
         let mut listing = HostList::clone(&in_use.listing);
@@ -247,7 +247,7 @@ async fn fetch(
 }
 
 fn failed(message: String) -> SourceError {
-    SourceError { reason: "ArtifactNotReadable", message, stalls: false }
+    SourceError { reason: Reason::ArtifactNotReadable, message, stalls: false }
 }
 
 /// Fetches the artifact, checks its digest and unpacks it.

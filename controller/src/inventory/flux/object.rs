@@ -1,6 +1,6 @@
 //! An object of Flux that has an artifact: what is read of it, and whether the artifact may be used. All but [`get`] is pure.
 
-use api::{SourceKind, SourceRef, Time, text};
+use api::{Reason, SourceKind, SourceRef, Time, text};
 use kube::{
     Api, Client,
     api::{ApiResource, DynamicObject, GroupVersionKind},
@@ -72,11 +72,11 @@ pub(super) async fn get(from: &SourceRef, client: &Client) -> Result<Object, Sou
     match api.get_opt(&from.name).await {
         Ok(Some(object)) => Ok(Object::read(&object.data)),
         Ok(None) => Err(trouble(
-            "SourceNotFound",
+            Reason::SourceNotFound,
             format!("{} does not exist; create it, or name another in inventory.sourceRef", source(from)),
         )),
         Err(kube::Error::Api(status)) if status.code == 404 => Err(trouble(
-            "SourceNotFound",
+            Reason::SourceNotFound,
             format!(
                 "{} does not exist: this cluster has no such API; install Flux with this kind, or name another source",
                 source(from)
@@ -84,7 +84,7 @@ pub(super) async fn get(from: &SourceRef, client: &Client) -> Result<Object, Sou
         )),
         Err(error) => {
             let message = format!("{} could not be read: {}", source(from), crate::errors::said(&error));
-            Err(trouble("SourceNotReadable", message))
+            Err(trouble(Reason::SourceNotReadable, message))
         }
     }
 }
@@ -116,7 +116,7 @@ impl Object {
                 None => String::new(),
             };
             let message = format!("{} has no artifact yet{why}", source(from));
-            return Err((SourceError { reason: "ArtifactMissing", message, stalls: false }, None));
+            return Err((SourceError { reason: Reason::ArtifactMissing, message, stalls: false }, None));
         };
         let verified = self.condition("SourceVerified");
         if from.require_verified != Some(true) || verified.is_some_and(|c| c.status == "True") {
@@ -134,14 +134,14 @@ impl Object {
         } else {
             (format!("{revision} of {of} is not used: {why}"), Some(revision.clone()))
         };
-        Err((SourceError { reason: "VerificationError", message, stalls: true }, refused))
+        Err((SourceError { reason: Reason::VerificationError, message, stalls: true }, refused))
     }
 
     /// Why nothing newer comes. Who has suspended it knows.
     pub(super) fn unready(&self, from: &SourceRef) -> Option<SourceError> {
         let ready = self.condition("Ready").filter(|c| c.status == "False" && !self.is_suspended)?;
         let message = format!("{} is not Ready, its last artifact stays in use: {}", source(from), ready.message);
-        Some(SourceError { reason: "SourceNotReady", message, stalls: false })
+        Some(SourceError { reason: Reason::SourceNotReady, message, stalls: false })
     }
 }
 

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use api::{GitSource, conditions::reason};
+use api::{GitSource, Reason};
 use gitops::{
     Limits,
     repository::{Access, Head, Proxy, Repository, Request},
@@ -70,7 +70,7 @@ pub(super) async fn look(looker: Looker, key: Key, remote: Arc<CachedRepository>
             }
             Err(trouble) => {
                 if state.trouble.as_ref() != Some(&trouble) {
-                    tracing::warn!(url = shown(&key.url), reason = trouble.reason, "{}", trouble.message);
+                    tracing::warn!(url = shown(&key.url), reason = trouble.reason.as_str(), "{}", trouble.message);
                 }
                 let wait = FIRST_RETRY.saturating_mul(1 << state.failures.min(10)).min(git.interval());
                 state.failures += 1;
@@ -105,7 +105,7 @@ async fn fetch(
         access.proxy = Some(Proxy::from_secret(&data).map_err(|e| credentials(&s.name, &e))?);
     } else if let (Some(https), except) = &looker.proxy {
         access.proxy = Proxy::from_settings(https, except.as_deref()).map_err(|error| SourceError {
-            reason: reason::CREDENTIALS_UNAVAILABLE,
+            reason: Reason::CredentialsUnavailable,
             message: format!("the operator's setting --https-proxy cannot be used: {error}; or name a proxySecretRef in inventory.git"),
             stalls: false,
         })?;
@@ -155,7 +155,7 @@ pub(super) async fn on_disk<T: Send + 'static>(
         }
         Ok(Err(trouble)) => Err(trouble),
         Err(_) => Err(SourceError {
-            reason: "GitOperationFailed",
+            reason: Reason::GitOperationFailed,
             message: "the repository could not be read: see the operator's log".into(),
             stalls: false,
         }),
@@ -163,7 +163,7 @@ pub(super) async fn on_disk<T: Send + 'static>(
 }
 
 pub(super) async fn secret(secrets: &Api<Secret>, name: &str) -> Result<BTreeMap<String, Vec<u8>>, SourceError> {
-    let reason = reason::CREDENTIALS_UNAVAILABLE;
+    let reason = Reason::CredentialsUnavailable;
     let found = secrets.get_opt(name).await.map_err(|error| SourceError {
         reason,
         message: format!("the Secret {name} could not be read: {}", crate::errors::said(&error)),
@@ -181,7 +181,7 @@ pub(super) async fn secret(secrets: &Api<Secret>, name: &str) -> Result<BTreeMap
 
 fn credentials(secret: &str, error: &impl std::fmt::Display) -> SourceError {
     let message = format!("the Secret {secret} cannot be used: {error}");
-    SourceError { reason: reason::CREDENTIALS_UNAVAILABLE, message, stalls: false }
+    SourceError { reason: Reason::CredentialsUnavailable, message, stalls: false }
 }
 
 /// A twentieth more or less, so that many pools do not look all at once.

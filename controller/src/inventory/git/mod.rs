@@ -14,7 +14,7 @@ use std::{
     sync::Arc,
 };
 
-use api::{GitSource, InventoryStatus, WindowsNodePool, conditions::reason, names::key};
+use api::{GitSource, InventoryStatus, Reason, WindowsNodePool, names::key};
 use gitops::repository::{Head, Repository};
 use jiff::Timestamp;
 use kube::{Api, Client, ResourceExt};
@@ -276,9 +276,9 @@ fn asked(
     let List { in_force, trouble, refused, .. } = list;
     let Some(listing) = in_force else {
         let (reason, message) = if suspended {
-            (reason::SUSPENDED, "inventory.git.suspend is set, and this operator has not fetched the repository")
+            (Reason::Suspended, "inventory.git.suspend is set, and this operator has not fetched the repository")
         } else {
-            (reason::FETCHING, "the repository is being fetched for the first time")
+            (Reason::Fetching, "the repository is being fetched for the first time")
         };
         let nothing_yet = || SourceError { reason, message: message.into(), stalls: false };
         return SourceOutcome::Unknown(trouble.unwrap_or_else(nothing_yet), next);
@@ -361,7 +361,7 @@ mod tests {
     #[test]
     fn a_fetch_that_fails_or_is_refused_is_no_success() {
         let at = Timestamp::now();
-        let error = SourceError { reason: "GitUnreachable", message: "no answer".into(), stalls: false };
+        let error = SourceError { reason: Reason::GitOperationFailed, message: "no answer".into(), stalls: false };
         let list = |is_in_force: bool, trouble: Option<SourceError>| List {
             looks: 1,
             settings: GitSource::default(),

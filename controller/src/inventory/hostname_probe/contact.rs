@@ -2,7 +2,7 @@
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
-use api::{FirstContact, InstanceHost, WindowsInstance, WindowsInstanceSpec, host::Verb};
+use api::{FirstContact, InstanceHost, Reason, WindowsInstance, WindowsInstanceSpec, host::Verb};
 use sha2::{Digest as _, Sha256};
 
 use super::{Ask, host_key_of};
@@ -24,7 +24,7 @@ const LOOKUP_LIMIT: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(super) struct Failure {
     /// PascalCase.
-    pub reason: &'static str,
+    pub reason: Reason,
     /// What is wrong and what to do.
     pub message: String,
 }
@@ -47,7 +47,7 @@ pub(super) async fn contact(cx: &Arc<Context>, ask: &Ask) -> Result<FirstContact
         ask.entry.host.address,
         LIMIT.as_secs()
     );
-    Err(Failure { reason: "HostnameUnknown", message })
+    Err(Failure { reason: Reason::HostnameUnknown, message })
 }
 
 fn failure(ask: &Ask, error: &StepError) -> Failure {
@@ -61,17 +61,18 @@ fn failure(ask: &Ask, error: &StepError) -> Failure {
                 "the host at {address} shows the host key {offered}, and showed {} at its first contact: another machine may intercept the connection. If the new key is right, remove the entry from the list, and add it again",
                 expected.join(" or ")
             );
-            Failure { reason: "HostKeyMismatch", message }
+            Failure { reason: Reason::HostKeyMismatch, message }
         }
         StepError::Remote(RemoteError::Ssh(SshError::HostKeyMismatch { .. })) => {
-            Failure { reason: "HostKeyMismatch", message: error.to_string() }
+            Failure { reason: Reason::HostKeyMismatch, message: error.to_string() }
         }
         StepError::Remote(RemoteError::Ssh(SshError::HostKeyUnknown { .. })) => {
-            Failure { reason: "HostKeyUnknown", message: error.to_string() }
+            Failure { reason: Reason::HostKeyUnknown, message: error.to_string() }
         }
-        error => {
-            Failure { reason: "HostnameUnknown", message: format!("the host has not reported its name yet: {error}") }
-        }
+        error => Failure {
+            reason: Reason::HostnameUnknown,
+            message: format!("the host has not reported its name yet: {error}"),
+        },
     }
 }
 

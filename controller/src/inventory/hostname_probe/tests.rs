@@ -1,5 +1,5 @@
 use super::*;
-use api::{Host, HostKeyPolicy, Ssh, WindowsNodePoolSpec, WindowsNodePoolStatus};
+use api::{Host, HostKeyPolicy, Reason, Ssh, WindowsNodePoolSpec, WindowsNodePoolStatus};
 
 const KEY: &str = "SHA256:mVPwvezndPv/ARoIadVY98vAC0g+P/5633yTC4d/wXE";
 
@@ -87,7 +87,7 @@ fn a_host_that_fails_is_asked_again_later_and_later_and_its_problem_stays_report
     asking.queue(&pool, &hosts, now);
     for wait in [10, 20, 40, 80, 160, 300, 300] {
         let ask = begun(&asking).unwrap();
-        asking.answered(&ask, Err(Failure { reason: "HostnameUnknown", message: "no".into() }), now);
+        asking.answered(&ask, Err(Failure { reason: Reason::HostnameUnknown, message: "no".into() }), now);
         let wait = Duration::from_secs(wait);
         assert_eq!(asking.queue(&pool, &hosts, now), Some(wait));
         assert!(begun(&asking).is_none());

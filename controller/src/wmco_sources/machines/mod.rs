@@ -5,7 +5,7 @@ mod watching;
 
 use std::sync::Arc;
 
-use api::{MachineSetRef, WindowsInstance, WindowsNodePool};
+use api::{MachineSetRef, Reason, WindowsInstance, WindowsNodePool};
 use jiff::SignedDuration;
 use kube::{
     Api, Client, ResourceExt,
@@ -42,13 +42,13 @@ pub(crate) async fn ask(pool: &WindowsNodePool, reference: &MachineSetRef, cx: &
                     "{source} cannot be read because this cluster has no such API: name another source, or install it; present hosts stay"
                 );
                 return SourceOutcome::Unknown(
-                    SourceError { reason: "MachineApiMissing", message, stalls: true },
+                    SourceError { reason: Reason::MachineApiMissing, message, stalls: true },
                     None,
                 );
             }
             Err(error) => {
                 let message = format!("{source} could not be read: {}", crate::errors::said(&error));
-                let trouble = SourceError { reason: "ApiError", message, stalls: false };
+                let trouble = SourceError { reason: Reason::ApiError, message, stalls: false };
                 return SourceOutcome::Unknown(trouble, clock::now().checked_add(RETRY).ok());
             }
         }

@@ -2,8 +2,8 @@
 
 use anyhow::{Context as _, Result, ensure};
 use api::{
-    WindowsNodePool,
-    conditions::{is_true, kind, reason},
+    Reason, WindowsNodePool,
+    conditions::{is_true, kind},
 };
 use kube::Api;
 use serde_json::{Value, json};
@@ -194,7 +194,7 @@ async fn what_people_do_is_done_and_stays() -> Result<()> {
     scene.commit(&all(hosts), fields(6))?;
     argo.compare(POOLS).await?;
     let waits =
-        |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::READY, "Unknown", reason::WAITING_FOR_APPROVAL);
+        |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::READY, "Unknown", Reason::WaitingForApproval);
     scene.shows("it waits for an approval", "Suspended", "", waits).await?;
     argo.pages.act(POOLS, "WindowsNodePool", POOL, "approve").await?;
     argo.sync(POOLS).await?;
@@ -204,8 +204,7 @@ async fn what_people_do_is_done_and_stays() -> Result<()> {
     // A removal of three.
     scene.commit(&all(&hosts[..1]), fields(6))?;
     argo.compare(POOLS).await?;
-    let held =
-        |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::STALLED, "True", reason::MASS_REMOVAL_BLOCKED);
+    let held = |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::STALLED, "True", Reason::MassRemovalBlocked);
     scene.shows("the removal waits", "Degraded", "3", held).await?;
     argo.pages.act(POOLS, "WindowsNodePool", POOL, "confirm-removal").await?;
     argo.sync(POOLS).await?;

@@ -2,8 +2,8 @@
 
 use anyhow::{Result, ensure};
 use api::{
-    WindowsNodePool,
-    conditions::{is_true, kind, reason},
+    Reason, WindowsNodePool,
+    conditions::{is_true, kind},
     names::key,
 };
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
@@ -179,7 +179,7 @@ async fn what_people_do_survives_each_reconcile() -> Result<()> {
     commit(&repository, &hosts, &fields(6));
     repository.reconcile(POOLS).await?;
     let waits =
-        |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::READY, "Unknown", reason::WAITING_FOR_APPROVAL);
+        |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::READY, "Unknown", Reason::WaitingForApproval);
     world.until(POOL, "it waits for an approval", waits).await?;
     let version = pool_status(&world.pool(POOL).await?).desired_version.unwrap_or_default();
     annotate(&world, key::APPROVE, &version).await?;
@@ -195,8 +195,7 @@ async fn what_people_do_survives_each_reconcile() -> Result<()> {
     // A removal of three.
     commit(&repository, &hosts[..1], &fields(6));
     repository.reconcile(POOLS).await?;
-    let held =
-        |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::STALLED, "True", reason::MASS_REMOVAL_BLOCKED);
+    let held = |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::STALLED, "True", Reason::MassRemovalBlocked);
     world.until(POOL, "the removal waits", held).await?;
     annotate(&world, key::APPROVE_REMOVAL, "3").await?;
     repository.reconcile(POOLS).await?;

@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 
 use api::{
-    Pause, Step, Time, Verdict, WindowsNodePool,
+    Pause, Reason, Step, Time, Verdict, WindowsNodePool,
     act::{Act, HOST},
-    conditions::{self, Status, kind, reason},
+    conditions::{self, Status, kind},
     names::key,
 };
 use jiff::Timestamp;
@@ -25,15 +25,15 @@ use crate::{
 /// What becomes of a condition.
 pub(super) enum Next {
     /// It says this.
-    Set(Status, String, String),
+    Set(Status, Reason, String),
     /// It goes.
     Remove,
     /// It says what it said.
     Keep,
 }
 
-fn set(status: Status, reason: impl Into<String>, message: impl Into<String>) -> Next {
-    Next::Set(status, reason.into(), message.into())
+fn set(status: Status, reason: Reason, message: impl Into<String>) -> Next {
+    Next::Set(status, reason, message.into())
 }
 
 /// All that conditions are made of.
@@ -67,7 +67,7 @@ impl<'a> View<'a> {
     pub(super) fn inventory_synced(&self) -> Next {
         let (list, strays) = (self.seen.list, strays_in_words(self.seen.strays));
         match list.problems.first() {
-            None => set(Status::True, reason::SUCCEEDED, format!("{}{strays}", counted(list.hosts.len(), "host"))),
+            None => set(Status::True, Reason::Succeeded, format!("{}{strays}", counted(list.hosts.len(), "host"))),
             Some(first) => {
                 let mut all = list.problems.iter().map(|p| p.message.as_str()).take(3).collect::<Vec<_>>().join("; ");
                 if let Some(more) = list.problems.len().checked_sub(3).filter(|more| *more > 0) {
@@ -85,8 +85,8 @@ impl<'a> View<'a> {
         }
         let Some(status) = self.seen.list.status.as_ref() else { return Next::Keep };
         let (is_so, why) = match status.verdict {
-            Verdict::Verified => (Status::True, reason::SUCCEEDED),
-            Verdict::NotAsked => (Status::False, "NotVerified"),
+            Verdict::Verified => (Status::True, Reason::Succeeded),
+            Verdict::NotAsked => (Status::False, Reason::NotVerified),
         };
         let signer = status.signer.as_deref().unwrap_or("an unknown key");
         let revision = status.revision.as_deref().unwrap_or_default();
@@ -104,17 +104,17 @@ impl<'a> View<'a> {
         let Some(Trouble { reason, message }) = &self.trouble else {
             return match self.keys_trouble() {
                 Some((why, message)) => set(Status::True, why, message),
-                None => set(Status::False, reason::AS_EXPECTED, ""),
+                None => set(Status::False, Reason::AsExpected, ""),
             };
         };
-        set(Status::True, reason, message)
+        set(Status::True, *reason, message)
     }
 
     /// Whether every host is a node of the desired version.
     pub(super) fn updated(&self) -> Next {
         let groups = self.groups;
         if !groups.outdated.is_empty() {
-            let why = self.held.as_ref().map_or(reason::ROLLING_OUT, Held::reason);
+            let why = self.held.as_ref().map_or(Reason::RollingOut, Held::reason);
             let message = format!(
                 "{} of {} nodes do not follow version {}: {}",
                 groups.outdated.len(),
@@ -125,16 +125,16 @@ impl<'a> View<'a> {
             return set(Status::False, why, message);
         }
         if has_to_join(groups) {
-            set(Status::False, reason::PROVISIONING, "")
+            set(Status::False, Reason::Provisioning, "")
         } else {
-            set(Status::True, "AllNodesUpdated", "")
+            set(Status::True, Reason::AllNodesUpdated, "")
         }
     }
 
     /// What is happening.
     pub(super) fn updating(&self) -> Next {
         if self.act.is_empty() {
-            let (why, message) = self.held.as_ref().map_or((reason::UP_TO_DATE, ""), |h| (h.reason(), h.message()));
+            let (why, message) = self.held.as_ref().map_or((Reason::UpToDate, ""), |h| (h.reason(), h.message()));
             return set(Status::False, why, message);
         }
         let groups = self.groups;
@@ -142,18 +142,18 @@ impl<'a> View<'a> {
         if let Some(pause) = self.pause
             && under_way.iter().all(|names| names.is_empty())
         {
-            return set(Status::False, reason::PAUSED, format!("{pause}; {}", self.act));
+            return set(Status::False, Reason::Paused, format!("{pause}; {}", self.act));
         }
         let rolled_back = self.seen.course.status.as_ref().is_some_and(|r| r.rolled_back);
         let to_update = to_update(self.seen, self.held.as_ref());
         let why = if !(groups.updating.is_empty() && groups.staging.is_empty() && to_update.is_empty()) {
-            if rolled_back { reason::ROLLING_BACK } else { reason::ROLLING_OUT }
+            if rolled_back { Reason::RollingBack } else { Reason::RollingOut }
         } else if !groups.repairing.is_empty() {
-            reason::REPAIRING
+            Reason::Repairing
         } else if has_to_join(groups) {
-            reason::PROVISIONING
+            Reason::Provisioning
         } else {
-            reason::REMOVING
+            Reason::Removing
         };
         set(Status::True, why, &self.act)
     }
@@ -162,7 +162,7 @@ impl<'a> View<'a> {
     pub(super) fn ready(&self) -> Next {
         let (groups, act) = (self.groups, &self.act);
         if self.seen.deleting {
-            return set(Status::Unknown, "Deleting", self.deletion());
+            return set(Status::Unknown, Reason::Deleting, self.deletion());
         }
         let all = self.seen.list.hosts.len();
         let nodes = match groups.outdated.len() {
@@ -187,12 +187,12 @@ impl<'a> View<'a> {
                 set(Status::Unknown, held.reason(), with(held.message()))
             }
             (None, None, true) => match self.pause {
-                Some(pause) => set(Status::True, reason::PAUSED, with(&pause.to_string())),
-                None if !groups.maintained.is_empty() => set(Status::True, reason::IN_MAINTENANCE, with("")),
-                None => set(Status::True, reason::SUCCEEDED, with("")),
+                Some(pause) => set(Status::True, Reason::Paused, with(&pause.to_string())),
+                None if !groups.maintained.is_empty() => set(Status::True, Reason::InMaintenance, with("")),
+                None => set(Status::True, Reason::Succeeded, with("")),
             },
             // What a pause keeps from its end is not in place.
-            (None, Some(held), true) if held.reason() == reason::PAUSED => {
+            (None, Some(held), true) if held.reason() == Reason::Paused => {
                 set(Status::Unknown, held.reason(), with(held.message()))
             }
             (None, Some(held), true) => set(Status::True, held.reason(), with(held.message())),
@@ -200,16 +200,16 @@ impl<'a> View<'a> {
                 // One fault must not hide what else is to be known.
                 let held = held.as_ref().map(Held::message).filter(|held| !message.contains(held));
                 let parts = [message.as_str()].into_iter().chain(held);
-                set(Status::False, reason, with(&parts.collect::<Vec<_>>().join("; ")))
+                set(Status::False, *reason, with(&parts.collect::<Vec<_>>().join("; ")))
             }
             (trouble, ..) => {
                 let pause = self.pause.map(|pause| pause.to_string());
                 let parts = trouble.iter().map(|t| t.message.as_str()).chain(pause.as_deref()).chain([act.as_str()]);
                 let message = with(&parts.collect::<Vec<_>>().join("; "));
                 if pause.is_some() {
-                    set(Status::Unknown, reason::PAUSED, message)
+                    set(Status::Unknown, Reason::Paused, message)
                 } else {
-                    set(Status::Unknown, reason::PROGRESSING, message)
+                    set(Status::Unknown, Reason::Progressing, message)
                 }
             }
         }
@@ -235,11 +235,11 @@ impl<'a> View<'a> {
     /// What a person must know whatever happens: a pause, nodes on hold, cordoned nodes, nodes in maintenance, and keys and accounts that cannot be used. The
     /// nodes work all the same.
     fn asides(&self) -> impl Iterator<Item = String> {
-        let is_said = self.held.as_ref().is_some_and(|h| h.reason() == reason::ON_HOLD);
+        let is_said = self.held.as_ref().is_some_and(|h| h.reason() == Reason::OnHold);
         let held = Some(blocked::held(self.seen.members)).filter(|held| !is_said && !held.is_empty());
         let on_hold = held.map(|held| format!("{} on hold: {}", held.len(), first_names(&held)));
         let cordoned = Some(blocked::cordoned(self.seen.members)).filter(|cordoned| !cordoned.is_empty());
-        let cordoned = cordoned.filter(|_| self.held.as_ref().is_none_or(|h| h.reason() != reason::BLOCKED_BY_CORDON));
+        let cordoned = cordoned.filter(|_| self.held.as_ref().is_none_or(|h| h.reason() != Reason::BlockedByCordon));
         let cordoned =
             cordoned.map(|names| format!("{} cordoned, not by the operator: {}", names.len(), first_names(&names)));
         let maintained = Some(&self.groups.maintained).filter(|names| !names.is_empty());
@@ -284,7 +284,7 @@ impl<'a> View<'a> {
     }
 
     /// Why the SSH keys of hosts cannot be changed.
-    fn keys_trouble(&self) -> Option<(&'static str, String)> {
+    fn keys_trouble(&self) -> Option<(Reason, String)> {
         let keys = self.seen.keys.as_ref().filter(|keys| keys.problem.is_some() || !keys.failed.is_empty())?;
         let (_, why, message) = keys_in_words(keys, self.pause.is_some());
         Some((why, message))
@@ -297,12 +297,12 @@ impl<'a> View<'a> {
         let overdue = || {
             let names = &self.groups.overdue;
             let message = || format!("for more than {limit} s: {}", failure_or_names(names, self.seen));
-            let is_paused = matches!(self.ready(), Next::Set(_, why, _) if why == reason::PAUSED);
-            (!names.is_empty() && !is_paused).then(|| (reason::PROGRESS_DEADLINE_EXCEEDED.to_string(), message()))
+            let is_paused = matches!(self.ready(), Next::Set(_, why, _) if why == Reason::Paused);
+            (!names.is_empty() && !is_paused).then(|| (Reason::ProgressDeadlineExceeded, message()))
         };
         let failing = || {
             let names = &self.groups.lasting;
-            (!names.is_empty()).then(|| (reason::NODES_FAILED.to_string(), failure_or_names(names, self.seen)))
+            (!names.is_empty()).then(|| (Reason::NodesFailed, failure_or_names(names, self.seen)))
         };
         match stalled(self.pool, self.seen, self.groups, self.held.as_ref()).or_else(overdue).or_else(failing) {
             Some((why, message)) => set(Status::True, why, message),
@@ -323,7 +323,7 @@ impl<'a> View<'a> {
         let act = (!self.act.is_empty()).then_some(self.act.as_str()).or(waits_for).filter(|_| self.pause.is_none());
         let Some(message) = asked_again.or(act) else { return Next::Remove };
         let is_first = self.groups.failed.is_empty() && asked_again.is_none();
-        let why = if is_first { reason::PROGRESSING } else { reason::PROGRESSING_WITH_RETRY };
+        let why = if is_first { Reason::Progressing } else { Reason::ProgressingWithRetry };
         set(Status::True, why, message)
     }
 
@@ -341,10 +341,10 @@ impl<'a> View<'a> {
             return Next::Remove;
         };
         let (is_so, why) = match (images.complete == images.total, images.failed.is_empty()) {
-            (true, _) => (Status::True, "AllImagesPulled"),
-            (false, true) if self.pause.is_some() => (Status::False, reason::PAUSED),
-            (false, true) => (Status::False, "PullingImages"),
-            (false, false) => (Status::False, "PrePullFailed"),
+            (true, _) => (Status::True, Reason::AllImagesPulled),
+            (false, true) if self.pause.is_some() => (Status::False, Reason::Paused),
+            (false, true) => (Status::False, Reason::PullingImages),
+            (false, false) => (Status::False, Reason::PrePullFailed),
         };
         set(is_so, why, images.message())
     }
@@ -405,31 +405,31 @@ fn strays_in_words(strays: &[String]) -> String {
 }
 
 /// Whether the operator begins nothing, and until when.
-pub(super) fn pause_in_words(pause: Option<Pause>) -> (Status, &'static str, String) {
+pub(super) fn pause_in_words(pause: Option<Pause>) -> (Status, Reason, String) {
     match pause {
-        Some(pause) => (Status::True, reason::PAUSED, pause.to_string()),
-        None => (Status::False, reason::NOT_PAUSED, String::new()),
+        Some(pause) => (Status::True, Reason::Paused, pause.to_string()),
+        None => (Status::False, Reason::NotPaused, String::new()),
     }
 }
 
 /// Hosts that still accept an old key, and the cause. It is independent of the other conditions: the nodes work with
 /// either key.
-fn keys_in_words(keys: &Standing, paused: bool) -> (Status, &'static str, String) {
+fn keys_in_words(keys: &Standing, paused: bool) -> (Status, Reason, String) {
     let of = format!("{} of {} hosts accept an old key: {}", keys.old.len(), keys.total, first_names(&keys.old));
     match (keys.old.is_empty(), keys.failed.first(), &keys.problem) {
-        (_, _, Some(problem)) => (Status::Unknown, reason::CREDENTIALS_UNAVAILABLE, problem.clone()),
+        (_, _, Some(problem)) => (Status::Unknown, Reason::CredentialsUnavailable, problem.clone()),
         (true, ..) => {
             let verb = if keys.total == 1 { "accepts" } else { "accept" };
             let hosts = counted(keys.total, "host");
-            (Status::True, "AllKeysCurrent", format!("{hosts} {verb} the first key of the list"))
+            (Status::True, Reason::AllKeysCurrent, format!("{hosts} {verb} the first key of the list"))
         }
         (false, Some((name, why)), _) => {
             let more =
                 if keys.failed.len() > 1 { format!(" (and {} more)", keys.failed.len() - 1) } else { String::new() };
-            (Status::False, "KeyRotationFailed", format!("{of}; {name}: {why}{more}"))
+            (Status::False, Reason::KeyRotationFailed, format!("{of}; {name}: {why}{more}"))
         }
-        (false, None, _) if paused => (Status::False, reason::PAUSED, of),
-        (false, None, _) => (Status::False, "RotatingKeys", of),
+        (false, None, _) if paused => (Status::False, Reason::Paused, of),
+        (false, None, _) => (Status::False, Reason::RotatingKeys, of),
     }
 }
 
@@ -439,7 +439,7 @@ pub(super) enum Held {
     Waits(Wait),
     /// Only a user can help.
     Stalled {
-        reason: &'static str,
+        reason: Reason,
         message: String,
         /// Reports whether the nodes still come to a version: the one before.
         passes: bool,
@@ -447,10 +447,10 @@ pub(super) enum Held {
 }
 
 impl Held {
-    pub(super) fn reason(&self) -> &'static str {
+    pub(super) fn reason(&self) -> Reason {
         match self {
             Self::Waits(wait) => wait.cause.reason(),
-            Self::Stalled { reason, .. } => reason,
+            Self::Stalled { reason, .. } => *reason,
         }
     }
 
@@ -495,7 +495,7 @@ fn held(pool: &WindowsNodePool, seen: &ObservedPool<'_>, pause: Option<Pause>, n
             "version {tried} failed on {}; {what}. {todo}",
             counted(usize::try_from(*failed).unwrap_or(usize::MAX), "node")
         );
-        return stalled(reason::FAILURE_LIMIT_REACHED, message, *rolled_back);
+        return stalled(Reason::FailureLimitReached, message, *rolled_back);
     }
     if let Err(error) = seen.window {
         return stalled(error.reason(), error.to_string(), false);
@@ -527,7 +527,7 @@ fn held(pool: &WindowsNodePool, seen: &ObservedPool<'_>, pause: Option<Pause>, n
             let wait = by_cordon.or_else(|| blocked::used_up(seen.decision))?;
             // It may pass by itself, and must not be waited for without an end.
             if standstill(pool, seen.decision).is_some_and(|at| at <= now) {
-                return stalled(reason::PROGRESS_DEADLINE_EXCEEDED, wait.message, false);
+                return stalled(Reason::ProgressDeadlineExceeded, wait.message, false);
             }
             Some(Held::Waits(wait))
         }
@@ -540,15 +540,15 @@ fn stalled(
     seen: &ObservedPool<'_>,
     groups: &Groups,
     held: Option<&Held>,
-) -> Option<(String, String)> {
+) -> Option<(Reason, String)> {
     if let Some(held) = held.filter(|h| h.stalls()) {
-        return Some((held.reason().into(), held.message().into()));
+        return Some((held.reason(), held.message().into()));
     }
     if let Some(Trouble { reason, message }) = too_many_unhealthy(pool, seen, groups) {
         return Some((reason, message));
     }
     let first = seen.list.problems.first().filter(|p| !(p.host.is_empty() && seen.list.mends_itself));
-    first.map(|first| (first.reason.to_string(), first.message.clone()))
+    first.map(|first| (first.reason, first.message.clone()))
 }
 
 /// What is being done with a node, in its own words.

@@ -1,26 +1,26 @@
 //! Events of a pool that follow from one status to the next. Pure.
 
 use api::{
-    WindowsNodePoolStatus,
-    conditions::{find, kind, reason},
+    Reason, WindowsNodePoolStatus,
+    conditions::{find, kind},
     events::EventReason,
 };
 
 use crate::enumeration::counted;
 
 /// Reasons for which changes of a pool wait: for a person or for a time.
-const WAITS: [&str; 6] = [
-    "InvalidWindow",
-    reason::FAILURE_LIMIT_REACHED,
-    reason::PAUSED,
-    reason::WAITING_FOR_WINDOW,
-    reason::WAITING_FOR_APPROVAL,
-    reason::BLOCKED_BY_CORDON,
+const WAITS: [Reason; 6] = [
+    Reason::InvalidWindow,
+    Reason::FailureLimitReached,
+    Reason::Paused,
+    Reason::WaitingForWindow,
+    Reason::WaitingForApproval,
+    Reason::BlockedByCordon,
 ];
 
 /// Events with which a pool goes from one status to the next, each with its note.
 pub fn events(before: &WindowsNodePoolStatus, next: &WindowsNodePoolStatus) -> Vec<(EventReason, String)> {
-    let began_to_wait = WAITS.iter().filter_map(|why| {
+    let began_to_wait = WAITS.into_iter().filter_map(|why| {
         let message = wait(next, why).filter(|_| wait(before, why).is_none())?;
         Some((EventReason::Waits(why), message))
     });
@@ -28,7 +28,7 @@ pub fn events(before: &WindowsNodePoolStatus, next: &WindowsNodePoolStatus) -> V
 }
 
 /// Message of the conditions that have this reason: the longest one says most.
-fn wait(status: &WindowsNodePoolStatus, why: &str) -> Option<String> {
+fn wait(status: &WindowsNodePoolStatus, why: Reason) -> Option<String> {
     let conditions = [kind::PAUSED, kind::UPDATED, kind::UPDATING, kind::STALLED].iter();
     let with_reason = conditions.filter_map(|type_| find(&status.conditions, type_).filter(|c| c.reason == why));
     with_reason.map(|c| c.message.clone()).max_by_key(String::len)

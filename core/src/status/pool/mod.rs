@@ -10,8 +10,8 @@ mod windows;
 use std::collections::BTreeMap;
 
 use api::{
-    PlannedHost, RefusedEntry, Time, VersionCount, WindowsNodePool, WindowsNodePoolStatus,
-    conditions::{Status, kind, reason, remove, set},
+    PlannedHost, Reason, RefusedEntry, Time, VersionCount, WindowsNodePool, WindowsNodePoolStatus,
+    conditions::{Status, kind, remove, set},
     names::key,
     text::line,
 };
@@ -82,7 +82,7 @@ fn failure(member: &Member) -> Option<String> {
 pub fn next(
     pool: &WindowsNodePool,
     seen: &ObservedPool<'_>,
-    warning: Option<&(&'static str, String)>,
+    warning: Option<&(Reason, String)>,
     now: Timestamp,
 ) -> WindowsNodePoolStatus {
     let before = pool.status.clone().unwrap_or_default();
@@ -126,7 +126,7 @@ pub fn next(
         conditions: before.conditions,
     };
     let view = View::of(pool, seen, &groups, now);
-    let warning = warning.map(|(why, message)| Next::Set(Status::True, (*why).to_owned(), message.clone()));
+    let warning = warning.map(|(why, message)| Next::Set(Status::True, *why, message.clone()));
     for (type_, next) in [
         (kind::INVENTORY_SYNCED, view.inventory_synced()),
         (kind::SOURCE_VERIFIED, view.source_verified()),
@@ -142,7 +142,7 @@ pub fn next(
         (kind::WARNING, warning.unwrap_or(Next::Remove)),
     ] {
         match next {
-            Next::Set(s, why, message) => set(&mut status.conditions, type_, s, &why, &message, generation, now),
+            Next::Set(s, why, message) => set(&mut status.conditions, type_, s, why, &message, generation, now),
             Next::Remove => remove(&mut status.conditions, type_),
             Next::Keep => {}
         }
@@ -151,11 +151,11 @@ pub fn next(
 }
 
 /// Sets the warning of a pool in mode Plan, or takes it out.
-pub fn warn(status: &mut WindowsNodePoolStatus, warning: Option<&(&'static str, String)>, now: Timestamp) {
+pub fn warn(status: &mut WindowsNodePoolStatus, warning: Option<&(Reason, String)>, now: Timestamp) {
     let generation = status.observed_generation;
     match warning {
         Some((why, message)) => {
-            set(&mut status.conditions, kind::WARNING, Status::True, why, message, generation, now);
+            set(&mut status.conditions, kind::WARNING, Status::True, *why, message, generation, now);
         }
         None => remove(&mut status.conditions, kind::WARNING),
     }
@@ -170,7 +170,7 @@ fn refused(problems: &[EntryError]) -> impl Iterator<Item = &EntryError> {
 fn refused_entries(problems: &[EntryError]) -> Vec<RefusedEntry> {
     let entry = |p: &EntryError| RefusedEntry {
         host: line(&p.host, MOST_TEXT),
-        reason: p.reason.to_owned(),
+        reason: p.reason.into(),
         message: line(&p.message, MOST_TEXT),
     };
     refused(problems).take(MOST_REFUSED).map(entry).collect()
@@ -192,7 +192,7 @@ pub fn planned(
     hosts: usize,
     members: &[Member],
     problems: &[EntryError],
-    refused_node: Option<(&str, String)>,
+    refused_node: Option<(Reason, String)>,
     now: Timestamp,
 ) -> WindowsNodePoolStatus {
     let mut status = pool.status.clone().unwrap_or_default();
@@ -209,16 +209,16 @@ pub fn planned(
     status.unavailable_nodes = of(&|m| m.candidate.joined && !m.candidate.available);
     status.effective = Some(pool.spec.effective());
     let plan = preview::status_of(list, hosts);
-    let mut put = |type_, s: Status, why: &str, message: &str| {
+    let mut put = |type_, s: Status, why: Reason, message: &str| {
         set(&mut status.conditions, type_, s, why, message, generation, now);
     };
     let begin = how_to_begin(&pool.name_any());
     let message = format!("mode Plan, no operation begins: {}; to begin, {begin}", plan.summary);
     match problems.first() {
         None => {
-            put(kind::INVENTORY_SYNCED, Status::True, reason::SUCCEEDED, &counted(hosts, "host"));
+            put(kind::INVENTORY_SYNCED, Status::True, Reason::Succeeded, &counted(hosts, "host"));
             match refused_node {
-                None => put(kind::READY, Status::True, reason::PLANNED, &message),
+                None => put(kind::READY, Status::True, Reason::Planned, &message),
                 Some((why, first)) => {
                     put(kind::READY, Status::False, why, &format!("{message}. Before, correct {first}"));
                 }
@@ -229,7 +229,7 @@ pub fn planned(
             put(kind::READY, Status::False, first.reason, &first.message);
         }
     }
-    put(kind::UPDATING, Status::False, reason::PLANNED, &message);
+    put(kind::UPDATING, Status::False, Reason::Planned, &message);
     // The end of a pause is no change of the pool, so this must not wait for one.
     let (paused, why, until) = conditions::pause_in_words(pool.spec.rollout().pause(now));
     put(kind::PAUSED, paused, why, &until);
@@ -243,7 +243,7 @@ pub fn planned(
 /// others.
 pub fn refuse(
     pool: &WindowsNodePool,
-    why: &str,
+    why: Reason,
     message: &str,
     ready_nodes: Option<usize>,
     now: Timestamp,

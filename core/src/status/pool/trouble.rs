@@ -1,6 +1,6 @@
 //! What is wrong with a pool, the worst first: which host, since when, and what to do. Pure.
 
-use api::{GrantType, Pause, RemediationType, WindowsNodePool, conditions::reason};
+use api::{GrantType, Pause, Reason, RemediationType, WindowsNodePool};
 use jiff::{SignedDuration, Timestamp};
 
 use super::{super::shown, ObservedPool, failure, groups::Groups};
@@ -13,14 +13,14 @@ const SHOWN: usize = 3;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Trouble {
     /// Reason of conditions.
-    pub reason: String,
+    pub reason: Reason,
     /// What is wrong, with what, and what to do.
     pub message: String,
 }
 
 impl Trouble {
-    fn new(reason: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { reason: reason.into(), message: message.into() }
+    fn new(reason: Reason, message: impl Into<String>) -> Self {
+        Self { reason, message: message.into() }
     }
 }
 
@@ -47,7 +47,7 @@ pub(super) fn worst(
     .flatten()
     .collect();
     let messages: Vec<&str> = all.iter().map(|t| t.message.as_str()).take(SHOWN).collect();
-    all.first().map(|worst| Trouble::new(&worst.reason, messages.join("; ")))
+    all.first().map(|worst| Trouble::new(worst.reason, messages.join("; ")))
 }
 
 /// Without a source nothing is known of what the pool must have.
@@ -71,7 +71,7 @@ pub(super) fn too_many_unhealthy(pool: &WindowsNodePool, seen: &ObservedPool<'_>
             pool.spec.remediation().max_unhealthy()
         )
     };
-    seen.decision.too_many_unhealthy.then(|| Trouble::new(reason::TOO_MANY_UNHEALTHY, message()))
+    seen.decision.too_many_unhealthy.then(|| Trouble::new(Reason::TooManyUnhealthy, message()))
 }
 
 fn failed(seen: &ObservedPool<'_>, groups: &Groups) -> Option<Trouble> {
@@ -84,13 +84,13 @@ fn failed(seen: &ObservedPool<'_>, groups: &Groups) -> Option<Trouble> {
     };
     let failed = of(&staying, &format!("of {} failed", seen.list.hosts.len()));
     let messages: Vec<String> = failed.into_iter().chain(of(&leaving, "not removed")).collect();
-    (!messages.is_empty()).then(|| Trouble::new(reason::NODES_FAILED, messages.join("; ")))
+    (!messages.is_empty()).then(|| Trouble::new(Reason::NodesFailed, messages.join("; ")))
 }
 
 fn lost(seen: &ObservedPool<'_>) -> Option<Trouble> {
     let lost = &seen.decision.lost;
     let message = || format!("not Ready, and their hosts do not answer: {}", first_names(lost));
-    (!lost.is_empty()).then(|| Trouble::new(reason::NODES_LOST, message()))
+    (!lost.is_empty()).then(|| Trouble::new(Reason::NodesLost, message()))
 }
 
 /// Nodes that are not Ready, with when the first of them is repaired, as far as that is known.
@@ -109,7 +109,7 @@ fn not_ready(
     let since = first.and_then(|m| Some((m, m.candidate.down_since?)));
     let since = since.map(|(m, since)| format!(" since {}{}", shown(since), repair(pool, pause, m, since, now)));
     Some(Trouble::new(
-        reason::NODES_NOT_READY,
+        Reason::NodesNotReady,
         format!("not Ready: {}{}", first_names(&others), since.unwrap_or_default()),
     ))
 }
@@ -148,7 +148,7 @@ fn misled(seen: &ObservedPool<'_>) -> Option<Trouble> {
     let refused: Vec<_> = seen.members.iter().filter_map(refused).collect();
     let (name, failure) = refused.first()?;
     let message = format!("the entry of {name} is refused: {}{}", failure.last_message, more(refused.len()));
-    Some(Trouble::new(&failure.last_reason, message))
+    Some(Trouble::new(failure.reason(), message))
 }
 
 /// The first drain that pods block.
@@ -157,7 +157,7 @@ fn drain_blocked(seen: &ObservedPool<'_>) -> Option<Trouble> {
         let drain = m.instance.status.as_ref()?.operation.as_ref()?.drain.as_ref()?;
         let since = drain.start_time.known().map(|t| format!(" since {}", shown(t))).unwrap_or_default();
         let message = || format!("the drain of {} is blocked{since}: {}", m.candidate.name, drain.blockers.join("; "));
-        (!drain.blockers.is_empty()).then(|| Trouble::new(reason::DRAIN_BLOCKED, message()))
+        (!drain.blockers.is_empty()).then(|| Trouble::new(Reason::DrainBlocked, message()))
     })
 }
 

@@ -133,7 +133,7 @@ async fn a_jump_host_that_refuses_the_key_or_the_way_says_which() {
         (off, "UnreachableFromJumpHost", false, &["the connection failed", "firewall"]),
     ] {
         let error = refusal(&target).await;
-        assert_eq!((error.reason(), error.is_of_jump_host()), (reason, at_fault), "{error}");
+        assert_eq!((error.reason().as_str(), error.is_of_jump_host()), (reason, at_fault), "{error}");
         let text = error.to_string();
         assert!(says.iter().all(|words| text.contains(words)) && text.contains("127.0.0.1"), "{text}");
     }

@@ -44,21 +44,20 @@ fn private_keys_are_read_in_every_form() {
 #[test]
 fn unusable_private_keys_say_what_to_do() {
     let truncated = &RSA_PKCS1[..RSA_PKCS1.len() / 2];
-    for (pem, reason, hint) in [
-        ("", "PrivateKeyEmpty", "without a passphrase"),
-        (" \n\n", "PrivateKeyEmpty", "without a passphrase"),
-        (RSA_PKCS1_ENCRYPTED, "PrivateKeyEncrypted", "passphrase"),
-        (RSA_PKCS8_ENCRYPTED, "PrivateKeyEncrypted", "passphrase"),
-        (ED25519_ENCRYPTED, "PrivateKeyEncrypted", "passphrase"),
-        (truncated, "PrivateKeyUnusable", "cannot be parsed"),
-        (ECDSA_PUBLIC, "PrivateKeyUnusable", "public key"),
-        ("PuTTY-User-Key-File-3: ssh-ed25519", "PrivateKeyUnusable", "puttygen"),
-        ("hello", "PrivateKeyUnusable", "PEM"),
-        ("-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----", "PrivateKeyUnusable", "cannot be parsed"),
+    for (pem, hint) in [
+        ("", "without a passphrase"),
+        (" \n\n", "without a passphrase"),
+        (RSA_PKCS1_ENCRYPTED, "passphrase"),
+        (RSA_PKCS8_ENCRYPTED, "passphrase"),
+        (ED25519_ENCRYPTED, "passphrase"),
+        (truncated, "cannot be parsed"),
+        (ECDSA_PUBLIC, "public key"),
+        ("PuTTY-User-Key-File-3: ssh-ed25519", "puttygen"),
+        ("hello", "PEM"),
+        ("-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----", "cannot be parsed"),
     ] {
         let error = Identity::from_pem("Secret ns/ssh, key private-key.pem", pem.as_bytes()).unwrap_err();
         let text = error.to_string();
-        assert_eq!(error.reason(), reason, "{pem}");
         assert!(text.contains("Secret ns/ssh, key private-key.pem") && text.contains(hint), "{text}");
     }
 }

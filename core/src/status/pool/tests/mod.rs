@@ -6,8 +6,8 @@ mod trouble;
 use std::sync::Arc;
 
 use api::{
-    Disruption, Failures, GrantType, Host, Inventory, Kstatus, Operation, Phase, Rollout, RolloutStatus, Verdict,
-    WindowsInstance, WindowsInstanceSpec, WindowsInstanceStatus, WindowsNodePoolSpec, conditions::find,
+    Disruption, Failures, GrantType, Host, Inventory, Kstatus, Operation, Phase, Reason, Rollout, RolloutStatus,
+    Verdict, WindowsInstance, WindowsInstanceSpec, WindowsInstanceStatus, WindowsNodePoolSpec, conditions::find,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -108,7 +108,7 @@ fn kstatus(pool: &WindowsNodePool, status: &WindowsNodePoolStatus) -> String {
 fn conflict() -> EntryError {
     EntryError {
         host: "h1".into(),
-        reason: "HostConflict",
+        reason: Reason::HostConflict,
         message: "host h1: address 10.0.0.0 port 22 already belongs to h0".into(),
     }
 }
@@ -407,8 +407,8 @@ fn trouble_with_the_source_stalls_only_where_a_person_must_act() {
     let problem = |reason| EntryError { host: String::new(), reason, message: "no answer".into() };
     for (about, problems, mends_itself, ready, of_kstatus) in [
         ("all is well", vec![], false, "True", "Current"),
-        ("it is asked again", vec![problem("GitOperationFailed")], true, "False", "InProgress"),
-        ("only a person can correct it", vec![problem("VerificationError")], false, "False", "Failed"),
+        ("it is asked again", vec![problem(Reason::GitOperationFailed)], true, "False", "InProgress"),
+        ("only a person can correct it", vec![problem(Reason::VerificationError)], false, "False", "Failed"),
     ] {
         let list = List { mends_itself, ..listed(1, &problems) };
         let seen = observed(&list, &members, &decision, &course);
@@ -450,7 +450,7 @@ fn a_warning_is_beside_everything_else() {
     let (decision, course) = (Decision::default(), course(BlockedBy::None));
     let (strays, list) = (["left".to_string()], listed(1, &[]));
     let seen = ObservedPool { strays: &strays, ..observed(&list, &members, &decision, &course) };
-    let warning = ("ApiServerTooOld", "the API server is version 1.30".to_string());
+    let warning = (Reason::ApiServerTooOld, "the API server is version 1.30".to_string());
     let s = next(&pool, &seen, Some(&warning), now());
     assert_eq!(find(&s.conditions, kind::WARNING).unwrap().reason, "ApiServerTooOld");
     let synced = find(&s.conditions, kind::INVENTORY_SYNCED).unwrap();

@@ -1,6 +1,6 @@
 //! The column STATUS names the worst first.
 
-use api::{DrainStatus, Remediation, RemediationType, Step};
+use api::{DrainStatus, Reason, Remediation, RemediationType, Step};
 
 use super::*;
 
@@ -55,7 +55,7 @@ fn held(name: &str) -> Member {
 fn without_accounts(name: &str) -> Member {
     let mut member = ready(name);
     let conditions = &mut status_of(&mut member).conditions;
-    api::conditions::set(conditions, kind::GMSA_READY, Status::False, "NotDomainJoined", "", None, now());
+    api::conditions::set(conditions, kind::GMSA_READY, Status::False, Reason::NotDomainJoined, "", None, now());
     member
 }
 
@@ -79,7 +79,7 @@ fn to_restart(name: &str) -> Member {
 fn silent(name: &str) -> Member {
     let mut member = ready(name);
     let conditions = &mut status_of(&mut member).conditions;
-    api::conditions::set(conditions, kind::WICD_SILENT, Status::True, "NoReport", "", None, now());
+    api::conditions::set(conditions, kind::WICD_SILENT, Status::True, Reason::NoReport, "", None, now());
     member
 }
 
@@ -127,7 +127,7 @@ fn the_worst_comes_first_with_the_host_the_time_and_what_follows() {
         problem: None,
     };
     let unread = Standing { problem: Some("the Secret x does not exist".into()), ..Standing::default() };
-    let source = EntryError { host: String::new(), reason: "GitOperationFailed", message: "no answer".into() };
+    let source = EntryError { host: String::new(), reason: Reason::GitOperationFailed, message: "no answer".into() };
     for (members, problems, keys, expected) in [
         (
             vec![ready("h0"), failed("h1")],
@@ -289,7 +289,7 @@ fn a_paused_pool_that_is_being_deleted_reads_why_it_stays() {
 fn the_first_refused_entries_are_in_the_status_with_their_reasons() {
     let of = |n: usize| EntryError { host: format!("r{n}"), ..conflict() };
     let mut problems: Vec<EntryError> = (0..60).map(of).collect();
-    problems.insert(0, EntryError { host: String::new(), reason: "Fetching", message: "old".into() });
+    problems.insert(0, EntryError { host: String::new(), reason: Reason::Fetching, message: "old".into() });
     let status = described(&pool(1), &[ready("h0")], &problems);
     assert_eq!((status.hosts, status.refused_hosts, status.refused.len()), (1, 60, 50));
     assert_eq!((status.refused[0].host.as_str(), status.refused[0].reason.as_str()), ("r0", "HostConflict"));
@@ -306,7 +306,7 @@ fn a_node_that_would_not_be_adopted_is_said_before_the_takeover() {
         let status = planned(&pool(1), &[], 1, &[], &[], node, now());
         find(&status.conditions, kind::READY).map(|c| (c.status.clone(), c.reason.clone(), c.message.clone())).unwrap()
     };
-    let (status, why, message) = refused(Some(("HostUnproven", "h0: list its key".to_owned())));
+    let (status, why, message) = refused(Some((Reason::HostUnproven, "h0: list its key".to_owned())));
     assert_eq!((status.as_str(), why.as_str()), ("False", "HostUnproven"));
     assert!(message.ends_with("Before, correct h0: list its key"), "{message}");
     assert_eq!(refused(None).0, "True");
@@ -314,7 +314,7 @@ fn a_node_that_would_not_be_adopted_is_said_before_the_takeover() {
 
 #[test]
 fn too_many_nodes_that_are_not_ready_stall_a_pool_whatever_else_is_wrong() {
-    let source = EntryError { host: String::new(), reason: "GitOperationFailed", message: "no answer".into() };
+    let source = EntryError { host: String::new(), reason: Reason::GitOperationFailed, message: "no answer".into() };
     let decision = Decision { too_many_unhealthy: true, ..Decision::default() };
     for problems in [vec![], vec![source], vec![conflict()]] {
         let list = List { mends_itself: true, ..listed(1, &problems) };
