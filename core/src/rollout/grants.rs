@@ -20,8 +20,8 @@ use sha2::{Digest, Sha256};
 use super::{
     budgets::{Budget, Budgets, Charge},
     candidate::{
-        count, disturbs, has, has_its_maintenance, has_pods, is_granted, is_maintained,
-        is_repeated, is_silent, later, waits,
+        count, disturbs, has, has_its_maintenance, has_pods, is_granted, is_maintained, is_repeated, is_silent, later,
+        waits,
     },
     progress::{BlockedBy, UpdateLimit},
     shared_limit::Share,
