@@ -108,7 +108,7 @@ pub mod reason {
         /// Nodes that had joined are not Ready now.
         NODES_NOT_READY = "NodesNotReady" on "pool: `Degraded=True`, `Ready=False`"; "Check the nodes that the message names.";
         /// A file of the list cannot be read; its message has file and line. The list that was used before stays in force.
-        INVALID_INVENTORY = "InvalidInventory" on "pool: `InventorySynced=False`, `Degraded=True`, `Stalled=True`"; "Correct the file, and check it with `windows-node-pools lint`.";
+        INVALID_INVENTORY = "InvalidInventory" on "pool: `InventorySynced=False`, `Degraded=True`, `Stalled=True`"; "Correct the file, and check it with `kubectl windows-node-pools lint`.";
         /// The list lacks more hosts than one change may remove (`maxRemovals`). All stay.
         MASS_REMOVAL_BLOCKED = "MassRemovalBlocked" on "pool: `InventorySynced=False`, `Degraded=True`, `Stalled=True`"; "Correct the list, or [confirm the removal](../guide/git.md#when-hosts-disappear-from-the-list).";
         /// The list names no host any more. All stay.

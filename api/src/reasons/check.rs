@@ -95,7 +95,7 @@ pub(super) const CHECK: Section = Section {
             "The URL at which hosts reach the API server does not answer where the command runs. Hosts may reach it all the same.",
             "Run the command in the operator's Pod.",
         ),
-        row("PoolsNotReady", "Pools are not Ready.", "`windows-node-pools status` shows their hosts."),
+        row("PoolsNotReady", "Pools are not Ready.", "`kubectl windows-node-pools status` shows their hosts."),
         row(
             "RightsMissing",
             "You lack rights that the operator gets. The API server lets no user grant more than they have.",
