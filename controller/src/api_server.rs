@@ -27,6 +27,15 @@ pub struct Chosen {
 /// # Errors
 /// Fails when there is neither a kubeconfig nor a service account, the kubeconfig cannot be read or used, or it has no such context.
 pub async fn choose(cluster: &Cluster) -> anyhow::Result<Chosen> {
+    let mut chosen = find(cluster).await?;
+    if let Some(user) = &cluster.as_user {
+        chosen.config.auth_info.impersonate = Some(user.clone());
+        chosen.config.auth_info.impersonate_groups = Some(cluster.as_groups.clone());
+    }
+    Ok(chosen)
+}
+
+async fn find(cluster: &Cluster) -> anyhow::Result<Chosen> {
     let context = cluster.context.as_deref();
     if let Some(file) = &cluster.kubeconfig {
         let kubeconfig = Kubeconfig::read_from(file).map_err(|error| unusable(&error))?;

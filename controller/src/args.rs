@@ -1,13 +1,12 @@
 //! Command line and environment. No other module of the operator reads the environment.
 
-use std::{net::SocketAddr, path::PathBuf, sync::LazyLock, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, process::ExitCode, sync::LazyLock, time::Duration};
 
-use api::host::MAX_WICD_CERTIFICATE_LIFE;
+use api::{host::MAX_WICD_CERTIFICATE_LIFE, names::PLUGIN};
 use clap::{
-    ArgAction, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum,
+    ArgAction, CommandFactory as _, FromArgMatches, Parser, Subcommand, ValueEnum,
     builder::{BoolishValueParser, FalseyValueParser},
 };
-use clap_complete::Shell;
 
 use crate::payload_command::Copy;
 
@@ -17,9 +16,9 @@ mod platform;
 pub use act::{Act, Answer, PoolOrHost};
 pub use platform::PlatformArg;
 
-/// Operator that turns Windows hosts into nodes.
+/// See and steer the pools of Windows nodes of a cluster.
 #[derive(Parser, Debug)]
-#[command(name = "windows-node-pools", version = VERSION_TEXT.as_str())]
+#[command(name = "kubectl-windows_node_pools", bin_name = PLUGIN, display_name = PLUGIN, version = VERSION_TEXT.as_str())]
 pub struct Cli {
     /// Which cluster.
     #[command(flatten)]
@@ -27,6 +26,34 @@ pub struct Cli {
     /// Command.
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// Operator that turns Windows hosts into nodes. People run `kubectl windows-node-pools`.
+#[derive(Parser, Debug)]
+#[command(name = "windows-node-pools", version = VERSION_TEXT.as_str())]
+pub struct Operator {
+    /// Which cluster.
+    #[command(flatten)]
+    pub cluster: Cluster,
+    /// Command.
+    #[command(subcommand)]
+    pub command: OperatorCommand,
+}
+
+/// Commands of the operator's Pod.
+#[derive(Subcommand, Debug)]
+pub enum OperatorCommand {
+    /// Run the operator.
+    #[command(
+        after_help = "Exit status:\n  0  stopped by SIGTERM or SIGINT\n  1  an error that the operator cannot work with"
+    )]
+    Run(Box<Run>),
+    /// Copy the payload and this program between volumes, for the init containers of a pod that cannot mount the image of the payload.
+    Payload {
+        /// What is copied.
+        #[command(subcommand)]
+        copy: Copy,
+    },
 }
 
 /// Which cluster a command is for. Commands that need none take no notice.
@@ -41,6 +68,12 @@ pub struct Cluster {
     /// Time that the API server may take for a request, for example 10s. No limit with 0. The operator itself takes no notice.
     #[arg(long, global = true, value_name = "DURATION", value_parser = duration, default_value = "30s")]
     pub request_timeout: Duration,
+    /// User in whose name requests are made, which you must be allowed to impersonate.
+    #[arg(long = "as", global = true, value_name = "USER")]
+    pub as_user: Option<String>,
+    /// Group in whose name requests are made, with --as. May be repeated.
+    #[arg(long = "as-group", global = true, value_name = "GROUP", requires = "as_user")]
+    pub as_groups: Vec<String>,
 }
 
 impl Cluster {
@@ -53,11 +86,6 @@ impl Cluster {
 /// Command.
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Run the operator.
-    #[command(
-        after_help = "Exit status:\n  0  stopped by SIGTERM or SIGINT\n  1  an error that the operator cannot work with"
-    )]
-    Run(Box<Run>),
     /// Show what the operator would do for a pool, without a change.
     #[command(
         after_help = "Exit status:\n  0  no operation is needed\n  1  an error, or a host that the pool cannot use\n  2  an operation is needed"
@@ -96,12 +124,6 @@ pub enum Command {
         after_help = "Exit status:\n  0  something was gathered; what was not is listed\n  1  an error, or nothing could be gathered"
     )]
     Gather(Box<Gather>),
-    /// Copy the payload and this program between volumes, for the init containers of a pod that cannot mount the image of the payload.
-    Payload {
-        /// What is copied.
-        #[command(subcommand)]
-        copy: Copy,
-    },
     /// Print a MachineSet of OpenShift's Machine API whose Machines run Windows, with what the autoscaler needs to scale it from zero. It is made from a
     /// MachineSet of the cluster's Linux workers. Nothing is written.
     #[command(
@@ -112,16 +134,10 @@ pub enum Command {
     /// Print the CRDs as YAML.
     #[command(after_help = "Exit status:\n  0  always")]
     Crds,
-    /// Print a script by which a shell completes the arguments, for example for `source <(windows-node-pools completion bash)`.
-    #[command(after_help = "Exit status:\n  0  always")]
-    Completion {
-        /// The shell.
-        shell: Shell,
-    },
 }
 
-/// The commands with their arguments. The short help of `plan` has its own arguments; `--help` has the operator's settings, too.
-pub fn command() -> clap::Command {
+/// The commands that people run, with their arguments. The short help of `plan` has its own arguments; `--help` has the operator's settings, too.
+pub fn client() -> clap::Command {
     let cli = Cli::command();
     let is_setting = |id: &clap::Id| Run::command().get_arguments().any(|arg| arg.get_id() == id);
     let of_plan = |plan: clap::Command| {
@@ -139,24 +155,13 @@ pub fn command() -> clap::Command {
 /// Reads the command line, which has these commands.
 ///
 /// # Errors
-/// When it is wrong, or asks for help.
-pub fn parse(command: clap::Command) -> Result<Cli, clap::Error> {
-    Cli::from_arg_matches(&command.try_get_matches()?)
-}
-
-/// The completion script of a shell.
-fn completion(shell: Shell) -> String {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut command(), "windows-node-pools", &mut script);
-    String::from_utf8_lossy(&script).into_owned()
-}
-
-/// Prints the completion script of a shell.
-///
-/// # Errors
-/// When standard output cannot be written.
-pub fn complete(shell: Shell) -> std::io::Result<()> {
-    crate::output::print(&completion(shell))
+/// The exit status of a command line that is wrong, or asks for help, after the answer was printed.
+pub fn parse<T: FromArgMatches>(command: clap::Command) -> Result<T, ExitCode> {
+    command.try_get_matches().and_then(|matches| T::from_arg_matches(&matches)).map_err(|error| {
+        // Help is an answer, too. A write error of a closed pipe cannot be reported. 2 is an answer of the command `plan`.
+        let _ = error.print();
+        if error.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    })
 }
 
 /// Version of the operator; the semantic version begins the version of the services.
@@ -179,7 +184,7 @@ static VERSION_TEXT: LazyLock<String> = LazyLock::new(|| match revision() {
 #[derive(Parser, Clone, Debug)]
 pub struct Run {
     /// Namespace of Secrets, services ConfigMaps and the Lease.
-    #[arg(long, env = "WATCH_NAMESPACE", default_value = api::names::DEFAULT_NAMESPACE)]
+    #[arg(short, long, env = "WATCH_NAMESPACE", default_value = api::names::DEFAULT_NAMESPACE)]
     pub namespace: String,
     /// Name of this process for the Lease; must differ between processes.
     #[arg(long, env = "POD_NAME")]
@@ -493,7 +498,7 @@ pub struct Gather {
     #[arg(long, value_name = "DIR")]
     pub dest: Option<PathBuf>,
     /// Namespace of the operator.
-    #[arg(long, env = "WATCH_NAMESPACE", default_value = api::names::DEFAULT_NAMESPACE)]
+    #[arg(short, long, env = "WATCH_NAMESPACE", default_value = api::names::DEFAULT_NAMESPACE)]
     pub namespace: String,
     /// Age of the oldest lines of pods' logs, for example 24h. All lines if not set.
     #[arg(long, env = "MUST_GATHER_SINCE", value_name = "DURATION")]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::CommandFactory as _;
 use serde_json::Value;
 
-use super::{Run, command};
+use super::{Operator, Run};
 
 /// What is wrong with how a manifest sets the operator.
 fn faults(manifest: &Value) -> Vec<String> {
@@ -25,7 +25,7 @@ fn of_container(container: &Value) -> Vec<String> {
     let name = container["name"].as_str().unwrap_or_default();
     let mut faults = Vec::new();
     let args: Vec<&str> = container["args"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    let is_subcommand = |word: &str| command().find_subcommand(word).is_some();
+    let is_subcommand = |word: &str| Operator::command().find_subcommand(word).is_some();
     if !matches!(args.as_slice(), [subcommand] if is_subcommand(subcommand)) || !container["command"].is_null() {
         faults.push(format!("{name}: {args:?} is not one subcommand: set it by env"));
     }

@@ -40,10 +40,11 @@ fn a_life_of_certificates_that_is_never_approved_is_refused_at_the_start() {
 
 #[test]
 fn the_command_line_is_consistent() {
-    command().debug_assert();
+    client().debug_assert();
+    Operator::command().debug_assert();
 }
 
-/// `kubectl exec deploy/windows-node-pools -- windows-node-pools plan` has the environment of the operator, and not its arguments.
+/// `kubectl exec deploy/windows-node-pools -- kubectl-windows_node_pools plan` has the environment of the operator, and not its arguments.
 #[test]
 fn every_setting_can_be_set_by_the_environment() {
     for arg in Run::command().get_arguments().filter(|arg| !arg.is_hide_set() && arg.get_id() != "help") {
@@ -58,7 +59,8 @@ fn each_command_says_with_what_it_exits() {
         none if none.is_empty() => vec![command.clone()],
         below => below,
     };
-    for mut command in command().get_subcommands().flat_map(leaves).collect::<Vec<_>>() {
+    let (client, operator) = (client(), Operator::command());
+    for mut command in client.get_subcommands().chain(operator.get_subcommands()).flat_map(leaves) {
         let help = command.render_long_help().to_string();
         assert!(help.contains("Exit status:\n  0  "), "{help}");
     }
@@ -66,18 +68,10 @@ fn each_command_says_with_what_it_exits() {
 
 #[test]
 fn the_short_help_of_plan_fits_on_a_screen() {
-    let mut plan = command().find_subcommand("plan").unwrap().clone();
+    let mut plan = client().find_subcommand("plan").unwrap().clone();
     let (short, long) = (plan.render_help().to_string(), plan.render_long_help().to_string());
     assert!(short.lines().count() < 25 && short.contains("--filename"), "{short}");
     assert!(long.contains("Settings of the operator:") && long.contains("--api-server"), "{long}");
-}
-
-#[test]
-fn shells_complete_the_commands() {
-    for shell in Shell::value_variants() {
-        let script = completion(*shell);
-        assert!(script.contains("windows-node-pools") && script.contains("explain"), "{shell}");
-    }
 }
 
 /// `--help` shows the values of variables, and a proxy may have a password.

@@ -1,16 +1,17 @@
-//! The commands that the documentation shows: those of the program are parsed by the program, and the fields that kubectl is to print exist.
+//! The commands that the documentation shows: those of the programs are parsed by them, and the fields that kubectl is to print exist.
 
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
-use clap::error::ErrorKind;
+use clap::{CommandFactory as _, error::ErrorKind};
 use serde_json::Value;
 
-use crate::plugin;
+use crate::{args::Operator, client};
 
-const PROGRAM: &str = "windows-node-pools";
+/// The names of the programs, as they are entered: that of the operator, and the other one as it is and as a plugin of kubectl.
+const OPERATOR: &str = "windows-node-pools";
 /// What follows a command in a line of a shell, or in prose.
 const ENDS: [&str; 8] = ["|", ">", "<", "&&", ";", "#", "\\", "…"];
 
@@ -43,20 +44,23 @@ fn texts(page: &str) -> Vec<(Place, String)> {
     texts
 }
 
-/// The arguments of the program in a text, if it starts the program: by its name, as a plugin, or in the operator's Pod.
-fn arguments(text: &str) -> Option<Vec<&str>> {
+/// A command line of one of the programs in a text, if it starts one: as a plugin, by its name, or in the operator's Pod.
+fn arguments(text: &str) -> Option<(clap::Command, Vec<&str>)> {
     let words: Vec<&str> = text.split_whitespace().collect();
-    let is_started = |at: usize| {
+    words.iter().enumerate().find_map(|(at, word)| {
         let before = words.get(..at).and_then(<[&str]>::last).copied();
-        matches!(before, None | Some("kubectl" | "--" | "|" | "./" | "oc"))
-    };
-    let at = (0..words.len()).find(|&at| words.get(at) == Some(&PROGRAM) && is_started(at))?;
-    Some(words.into_iter().skip(at + 1).take_while(|word| !ENDS.contains(word)).collect())
+        let command = match (*word, before) {
+            (OPERATOR, None | Some("--" | "|" | "./")) => Operator::command(),
+            (OPERATOR, Some("kubectl" | "oc")) | (client::PROGRAM, None | Some("--" | "|" | "./")) => client::command(),
+            _ => return None,
+        };
+        Some((command, words.iter().copied().skip(at + 1).take_while(|word| !ENDS.contains(word)).collect()))
+    })
 }
 
-fn fault(place: Place, arguments: &[&str]) -> Option<String> {
-    let words = [PROGRAM].iter().chain(arguments);
-    let error = plugin::command().try_get_matches_from(words).err()?;
+fn fault(place: Place, (command, arguments): (clap::Command, Vec<&str>)) -> Option<String> {
+    let words = ["x"].iter().chain(&arguments);
+    let error = command.try_get_matches_from(words).err()?;
     let is_incomplete = matches!(
         error.kind(),
         ErrorKind::MissingRequiredArgument
@@ -117,7 +121,7 @@ fn the_program_knows_each_command_that_a_page_shows_and_pools_have_each_field() 
         for (place, text) in texts(&fs::read_to_string(&page).unwrap()) {
             if let Some(arguments) = arguments(&text) {
                 commands += 1;
-                faults.extend(fault(place, &arguments).map(|fault| format!("{}: {fault}", page.display())));
+                faults.extend(fault(place, arguments).map(|fault| format!("{}: {fault}", page.display())));
             }
             for (kind, path) in fields(&text).into_iter().filter(|(kind, path)| !has_field(kind, path)) {
                 faults.push(format!("{}: {kind} has no {}", page.display(), path.join(".")));
@@ -135,13 +139,16 @@ fn a_command_that_the_program_refuses_is_found() {
         ("```sh\nkubectl windows-node-pools approve POOL --removals 3   # asks\n```\n", true),
         ("```sh\nkubectl windows-node-pools approve POOL --removal 3\n```\n", false),
         ("```sh\nkubectl windows-node-pools abandon\n```\n", false),
-        ("```sh\nwindows-node-pools \\\n  lint hosts | grep x\n```\n", true),
+        ("```sh\nkubectl windows-node-pools \\\n  lint hosts | grep x\n```\n", true),
+        ("```sh\nwindows-node-pools lint hosts\n```\n", false),
+        ("```sh\nkubectl exec x -- kubectl-windows_node_pools status\n```\n", true),
+        ("`windows-node-pools run`", true),
         ("give it up with `kubectl windows-node-pools abandon`\n", true),
         ("with `kubectl windows-node-pools forget HOST`\n", false),
         ("with `gather --nothing` or `deploy/windows-node-pools --x`\n", true),
         ("```yaml\nwindows-node-pools --nothing\n```\n", true),
     ] {
-        let found = texts(page).into_iter().filter_map(|(place, text)| fault(place, &arguments(&text)?)).count();
+        let found = texts(page).into_iter().filter_map(|(place, text)| fault(place, arguments(&text)?)).count();
         assert_eq!(found == 0, is_fine, "{page}");
     }
     assert_eq!(texts("`a`\n```sh\nb \\\n c\n```\n"), [(Block, "b   c".to_owned()), (Prose, "a".to_owned())]);

@@ -1,5 +1,7 @@
 //! Messages for errors of the API server.
 
+use std::process::ExitCode;
+
 /// As much of it as a condition has room for.
 const MOST: usize = 2000;
 
@@ -27,7 +29,7 @@ pub(crate) fn plain(error: &kube::Error) -> String {
 
 /// The error with its causes, one a line. A cause that the text above has already is left out, and so is a backtrace, which is of no use to who runs a
 /// command.
-pub fn in_lines(error: &anyhow::Error) -> String {
+pub(crate) fn in_lines(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
         if !text.contains(&cause) {
@@ -36,6 +38,14 @@ pub fn in_lines(error: &anyhow::Error) -> String {
         }
     }
     text
+}
+
+/// The exit status of a program, after an error was printed.
+pub fn exit(result: anyhow::Result<ExitCode>) -> ExitCode {
+    result.unwrap_or_else(|error| {
+        eprintln!("Error: {}", in_lines(&error));
+        ExitCode::FAILURE
+    })
 }
 
 /// Whether the API server or an admission policy refuses what the request says, which no repetition changes.

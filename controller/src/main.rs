@@ -1,10 +1,11 @@
-//! `windows-node-pools`: see `--help`.
+//! `windows-node-pools`, the operator: see `--help`.
 
 use std::process::ExitCode;
 
+use clap::CommandFactory as _;
 use controller::{
-    args::{self, Check, Command},
-    plugin::{self, Role},
+    args::{self, Operator, OperatorCommand},
+    errors,
 };
 
 /// See `.cargo/config.toml` for its options.
@@ -12,59 +13,16 @@ use controller::{
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// What did not work, also a command line that is wrong: 2 is an answer of the command `plan`.
-const FAILED: u8 = 1;
-
 #[tokio::main]
 async fn main() -> ExitCode {
     // The first line: two providers in one process, or none, make the first TLS connection panic.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let mut words = std::env::args_os();
-    let role = Role::of(words.next().as_deref());
-    if role == Role::Completion {
-        let words: Vec<String> = words.map(|word| word.to_string_lossy().into_owned()).collect();
-        // Nothing can be reported to who has pressed the tabulator.
-        return plugin::complete(&words).await.map_or(FAILED.into(), |()| ExitCode::SUCCESS);
-    }
-    let commands = if role == Role::Plugin { plugin::command() } else { args::command() };
-    let cli = match args::parse(commands) {
-        Ok(cli) => cli,
-        Err(error) => {
-            // Help is an answer, too. A write error of a closed pipe cannot be reported.
-            let _ = error.print();
-            return if error.use_stderr() { FAILED.into() } else { ExitCode::SUCCESS };
-        }
+    let Operator { cluster, command } = match args::parse(Operator::command()) {
+        Ok(operator) => operator,
+        Err(status) => return status,
     };
-    let cluster = &cli.cluster;
-    let result = match cli.command {
-        Command::Run(args) => Box::pin(controller::run::run(*args, cluster)).await.map(|()| ExitCode::SUCCESS),
-        Command::Plan(args) => Box::pin(controller::plan_command::run(*args, cluster)).await,
-        Command::Explain(args) => controller::explain_command::run(args, cluster).await.map(|()| ExitCode::SUCCESS),
-        Command::Check { what: None, installation } => {
-            Box::pin(controller::check_command::installation(*installation, cluster)).await
-        }
-        Command::Check { what: Some(Check::Host(args)), .. } => Box::pin(controller::check_command::host(args)).await,
-        Command::Check { what: Some(Check::Takeover(args)), .. } => {
-            Box::pin(controller::check_command::takeover(*args, cluster)).await
-        }
-        Command::Lint(args) => controller::lint_command::run(&args),
-        Command::Status(args) => controller::status_command::run(args, cluster).await,
-        Command::Act(args) => Box::pin(controller::act_command::run(args, cluster)).await,
-        Command::Gather(args) => Box::pin(controller::gather::run(*args, cluster)).await,
-        Command::Payload { copy } => controller::payload_command::run(&copy),
-        Command::MachineSet(args) => controller::machineset_command::run(args, cluster).await,
-        Command::Crds => crds().map(|()| ExitCode::SUCCESS),
-        Command::Completion { shell } => args::complete(shell).map(|()| ExitCode::SUCCESS).map_err(Into::into),
-    };
-    result.unwrap_or_else(|error| {
-        eprintln!("Error: {}", controller::errors::in_lines(&error));
-        FAILED.into()
+    errors::exit(match command {
+        OperatorCommand::Run(args) => Box::pin(controller::run::run(*args, &cluster)).await.map(|()| ExitCode::SUCCESS),
+        OperatorCommand::Payload { copy } => controller::payload_command::run(&copy),
     })
-}
-
-fn crds() -> anyhow::Result<()> {
-    for crd in api::crds() {
-        print!("---\n{}", serde_yaml::to_string(&crd)?);
-    }
-    Ok(())
 }

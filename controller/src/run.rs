@@ -577,6 +577,13 @@ async fn collect(cx: Arc<Context>) {
     }
 }
 
+#[cfg(not(unix))]
+async fn stop_on_signal(stop: CancellationToken) {
+    let _ = tokio::signal::ctrl_c().await;
+    stop.cancel();
+}
+
+#[cfg(unix)]
 async fn stop_on_signal(stop: CancellationToken) {
     use tokio::signal::unix::{SignalKind, signal};
     match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {

@@ -82,7 +82,7 @@ pub(crate) enum Blindness {
     /// Knowledge of the cluster is old.
     #[error(
         "the watch of {resource} has failed for a minute or longer, so what the operator knows of them is old, and nothing new begins: {answer}. Check the \
-         operator's ClusterRole and ClusterRoleBinding (windows-node-pools check), and what is between the operator and the API server"
+         operator's ClusterRole and ClusterRoleBinding (kubectl windows-node-pools check), and what is between the operator and the API server"
     )]
     Watch {
         /// Resource.
@@ -93,7 +93,7 @@ pub(crate) enum Blindness {
     /// Work could not be recorded.
     #[error(
         "the status of {resource} cannot be stored, so what `kubectl get` shows of them is old, and nothing new begins: {answer}. Check the operator's \
-         ClusterRole and ClusterRoleBinding (windows-node-pools check), and admission webhooks and policies"
+         ClusterRole and ClusterRoleBinding (kubectl windows-node-pools check), and admission webhooks and policies"
     )]
     Write {
         /// Resource.

@@ -1,5 +1,5 @@
 //! `cargo xtask dist`: the manifests of a release, each in one file, the bundle and the catalog for OLM, the lists of images that a cluster
-//! without a way out needs, what the release gives to hosts, and the plugin of kubectl.
+//! without a way out needs, and what the release gives to hosts.
 
 use std::{
     collections::BTreeSet,
@@ -22,16 +22,14 @@ use crate::{
     payload,
 };
 
-mod krew;
-
 /// containerd's configuration on hosts.
 const CONTAINERD: &str = include_str!("../../xtask/payload/static/containerd_conf.toml");
 /// Base images of containers, whose layers hosts may have to pull from where they are.
 const BASES: [&str; 2] = ["mcr.microsoft.com/windows/nanoserver", "mcr.microsoft.com/windows/servercore"];
 
 /// Writes the manifests of a release, the OLM bundle, and the lists of its images: `install-openshift.yaml`, `install-kubernetes.yaml`, `olm/`,
-/// `images.txt`, `images-of-hosts.txt`, `imageset-config.yaml`. With the payload also `release.json`, from which `windows-node-pools plan --release` says what the
-/// release does to nodes. With programs also `krew/`: the plugin of kubectl.
+/// `images.txt`, `images-of-hosts.txt`, `imageset-config.yaml`. With the payload also `release.json`, from which `kubectl windows-node-pools plan --release` says what the
+/// release does to nodes.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The operator's image by digest, as `registry.example.com/you/windows-node-pools@sha256:…`.
@@ -59,13 +57,6 @@ pub(crate) struct Args {
     /// The image of the catalog by digest, once it is in a registry: with it, the CatalogSource is written, too.
     #[arg(long, requires = "bundle_image")]
     pub catalog_image: Option<String>,
-    /// The operator's static program, as `cargo xtask image` leaves it in `program/controller`: also written as a plugin of kubectl. May be given
-    /// once for each processor.
-    #[arg(long, value_name = "FILE", requires = "plugin_url")]
-    pub plugin: Vec<PathBuf>,
-    /// URL of the folder in which the archives of the plugin are published.
-    #[arg(long, value_name = "URL", requires = "plugin")]
-    pub plugin_url: Option<String>,
     /// Folder to write to.
     #[arg(long, default_value = "target/dist")]
     pub out: PathBuf,
@@ -107,14 +98,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     if let Some(catalog_image) = &args.catalog_image {
         write(&out, "olm/catalogsource.yaml", deploy::catalog_source(catalog_image)?)?;
-    }
-    if let Some(url) = &args.plugin_url {
-        let archives =
-            args.plugin.iter().map(|program| krew::Archive::new(program, VERSION)).collect::<Result<Vec<_>>>()?;
-        for archive in &archives {
-            write(&out, &format!("krew/{}", archive.name), &archive.bytes)?;
-        }
-        write(&out, &format!("krew/{}.yaml", krew::NAME), &krew::manifest(VERSION, url, &archives)?)?;
     }
     println!("wrote {}", out.display());
     Ok(())
@@ -348,12 +331,14 @@ mod tests {
         let path = |name: &str| folder.path().join(name);
         let files = Files {
             operator: path("o"),
+            client: path("c"),
             wicd: path("w"),
             payload: path("p"),
             revision: None,
             arch: image::Arch::Amd64,
         };
         fs::write(&files.operator, "a program").unwrap();
+        fs::write(&files.client, "another program").unwrap();
         fs::write(&files.wicd, "wicd").unwrap();
         payload::write(&files.payload, &[Entry::new(r"C:\k\kubelet.exe", "kubelet")], payload::LEVEL_FAST).unwrap();
         let store = Store::new(&path("store")).unwrap();
@@ -373,8 +358,6 @@ mod tests {
             kubernetes: vec![crate::payload::KUBERNETES[0].into()],
             bundle_image: None,
             catalog_image: None,
-            plugin: Vec::new(),
-            plugin_url: None,
             out: path("dist"),
         };
         run(&args).unwrap();

@@ -91,14 +91,15 @@ pub(super) fn approve(
     let waits = find(&status.conditions, kind::UPDATED).is_some_and(|c| c.reason == Reason::WaitingForApproval);
     let waiting = status.desired_version.as_deref().filter(|_| waits);
     let leaving = usize::try_from(status.removals_to_confirm).unwrap_or_default();
-    match (version, removals, waiting, leaving) {
+    // The one that waits, if none is named.
+    let version = version.or_else(|| waiting.filter(|_| removals.is_none() && leaving == 0));
+    let removals = removals.or_else(|| (version.is_none() && waiting.is_none() && leaving > 0).then_some(leaving));
+    match (version, removals, waiting) {
         (Some(version), ..) => approve_version(pool, waiting, version),
-        (None, Some(number), ..) => approve_removals(pool, members, &status, leaving, number),
-        (None, None, None, 0) => refuse("nothing waits for an approval; see: kubectl windows-node-pools status"),
-        (None, None, Some(version), 0) => approve_version(pool, waiting, version),
-        (None, None, None, number) => approve_removals(pool, members, &status, leaving, number),
-        (None, None, Some(version), number) => refuse(format!(
-            "a version and a removal wait for an approval: name one with --version {version} or --removals {number}"
+        (None, Some(number), _) => approve_removals(pool, members, &status, leaving, number),
+        (None, None, None) => refuse("nothing waits for an approval; see: kubectl windows-node-pools status"),
+        (None, None, Some(version)) => refuse(format!(
+            "a version and a removal wait for an approval: name one with --version {version} or --removals {leaving}"
         )),
     }
 }
@@ -172,13 +173,13 @@ pub(super) fn pause(pool: &WindowsNodePool, until: Option<Time>, now: Timestamp)
 }
 
 /// Ends a pause.
-pub(super) fn resume(pool: &WindowsNodePool, now: Timestamp) -> Decided {
+pub(super) fn resume(pool: &WindowsNodePool, now: Timestamp) -> Change {
     let Some(pause) = pool.spec.rollout().pause(now) else {
-        return Ok(Change::none("it is not paused"));
+        return Change::none("it is not paused");
     };
     let patch = json!({"spec": {"rollout": {"paused": null, "pausedUntil": null}}});
     let change = Change::new(patch, format!("it was {pause}; now it goes on"));
-    Ok(Change { warning: of_others(pool, &["paused", "pausedUntil"]), ..change })
+    Change { warning: of_others(pool, &["paused", "pausedUntil"]), ..change }
 }
 
 /// The tool that has applied one of these fields of `spec.rollout`, and will again: the API server knows who has set a field.
@@ -233,30 +234,30 @@ fn is_held(instance: &WindowsInstance) -> bool {
 }
 
 /// Holds a host.
-pub(super) fn hold(instance: &WindowsInstance) -> Decided {
+pub(super) fn hold(instance: &WindowsInstance) -> Change {
     if is_held(instance) {
-        return Ok(Change::none("it is paused already"));
+        return Change::none("it is paused already");
     }
     let end = "kubectl windows-node-pools resume --host";
     let message = format!("it was not paused; now no operation begins on it, until: {end} {}", instance.name_any());
-    Ok(Change::annotate(key::HOLD, "true", message))
+    Change::annotate(key::HOLD, "true", message)
 }
 
 /// Ends the hold of a host.
-pub(super) fn release(instance: &WindowsInstance) -> Decided {
+pub(super) fn release(instance: &WindowsInstance) -> Change {
     if !is_held(instance) {
-        return Ok(Change::none("it is not paused"));
+        return Change::none("it is not paused");
     }
-    Ok(Change::annotate(key::HOLD, Value::Null, "it was paused; now the operator works on it again"))
+    Change::annotate(key::HOLD, Value::Null, "it was paused; now the operator works on it again")
 }
 
 /// Takes the annotation off the Node, which goes before that of the instance.
-pub(super) fn release_node(node: &Node) -> Decided {
+pub(super) fn release_node(node: &Node) -> Change {
     if !node.annotations().contains_key(key::HOLD) {
-        return Ok(Change::none("it has no annotation of its own"));
+        return Change::none("it has no annotation of its own");
     }
     let message = "it had an annotation of its own, which is removed: that of its WindowsInstance counts";
-    Ok(Change::annotate(key::HOLD, Value::Null, message))
+    Change::annotate(key::HOLD, Value::Null, message)
 }
 
 /// Gives the host up. `pool` is its pool, if that exists.

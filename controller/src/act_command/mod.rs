@@ -81,9 +81,10 @@ struct Seen {
     has_own_hold: bool,
 }
 
-/// The table of commands: each decides about these objects, in this order. One of which a later half fails still holds.
+/// The table of commands: each decides about these objects, in this order.
 fn steps<'a>(args: &'a Act, seen: &'a Seen) -> Vec<Step<'a>> {
-    let of_node = |host: &'a str| seen.has_own_hold.then(|| Step::Node(host, Box::new(decide::release_node)));
+    let of_node =
+        |host: &'a str| seen.has_own_hold.then(|| Step::Node(host, Box::new(|node| Ok(decide::release_node(node)))));
     let now = jiff::Timestamp::now;
     match args {
         Act::Retry { hosts, .. } => hosts.iter().map(|host| Step::Host(host, Box::new(decide::retry))).collect(),
@@ -93,18 +94,23 @@ fn steps<'a>(args: &'a Act, seen: &'a Seen) -> Vec<Step<'a>> {
             vec![Step::Pool(pool, Box::new(decide))]
         }
         Act::Pause { what: PoolOrHost { host: Some(host), .. }, .. } => {
-            [Step::Host(host, Box::new(decide::hold))].into_iter().chain(of_node(host)).collect()
+            [Step::Host(host, Box::new(|instance| Ok(decide::hold(instance))))]
+                .into_iter()
+                .chain(of_node(host))
+                .collect()
         }
-        Act::Resume { what: PoolOrHost { host: Some(host), .. }, .. } => {
-            of_node(host).into_iter().chain([Step::Host(host, Box::new(decide::release))]).collect()
-        }
+        Act::Resume { what: PoolOrHost { host: Some(host), .. }, .. } => of_node(host)
+            .into_iter()
+            .chain([Step::Host(host, Box::new(|instance| Ok(decide::release(instance))))])
+            .collect(),
         Act::Pause { what: PoolOrHost { pool, .. }, until, .. } => pool
             .iter()
             .map(|pool| Step::Pool(pool, Box::new(move |object| decide::pause(object, *until, now()))))
             .collect(),
-        Act::Resume { what: PoolOrHost { pool, .. }, .. } => {
-            pool.iter().map(|pool| Step::Pool(pool, Box::new(move |object| decide::resume(object, now())))).collect()
-        }
+        Act::Resume { what: PoolOrHost { pool, .. }, .. } => pool
+            .iter()
+            .map(|pool| Step::Pool(pool, Box::new(move |object| Ok(decide::resume(object, now())))))
+            .collect(),
         Act::Abandon { host, .. } => {
             vec![Step::Host(host, Box::new(|object| decide::abandon(object, seen.pool.as_ref())))]
         }

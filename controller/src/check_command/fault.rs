@@ -141,7 +141,7 @@ impl Problem for Fault {
                 "name with --api-server a URL whose host is in the certificate, or correct the ConfigMap kube-root-ca.crt".into()
             }
             Self::NoAnswer { .. } => "run the command in the operator's pod; hosts must reach this URL".into(),
-            Self::Pools(_) => "windows-node-pools status shows the hosts, the worst first".into(),
+            Self::Pools(_) => "kubectl windows-node-pools status shows the hosts, the worst first".into(),
             Self::Rights { .. } => "install as cluster-admin: the API server lets no user grant rights that they lack".into(),
             Self::NotReadable { .. } => "run the command in the operator's pod, or with rights of cluster-admin".into(),
         };

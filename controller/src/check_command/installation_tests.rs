@@ -117,8 +117,7 @@ impl Bed {
     }
 
     fn run() -> Run {
-        let cli =
-            <crate::args::Cli as clap::Parser>::try_parse_from(["windows-node-pools", "check", "--namespace", "ns"]);
+        let cli = <crate::args::Cli as clap::Parser>::try_parse_from(["x", "check", "--namespace", "ns"]);
         match cli.unwrap().command {
             crate::args::Command::Check { installation, .. } => installation.run,
             _ => unreachable!(),

@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use procfs::process::Process;
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeMetric},
@@ -27,7 +26,14 @@ pub(super) struct ThisProcess {
 }
 
 impl ThisProcess {
+    #[cfg(not(target_os = "linux"))]
     fn value(&self, name: &str) -> Option<f64> {
+        (name == "process_start_time").then_some(self.start)
+    }
+
+    #[cfg(target_os = "linux")]
+    fn value(&self, name: &str) -> Option<f64> {
+        use procfs::process::{LimitValue, Process};
         let process = || Process::myself().ok();
         #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^53")]
         let value = match name {
@@ -38,8 +44,8 @@ impl ThisProcess {
             "process_resident_memory" => (process()?.stat().ok()?.rss * procfs::page_size()) as f64,
             "process_open_fds" => process()?.fd_count().ok()? as f64,
             "process_max_fds" => match process()?.limits().ok()?.max_open_files.soft_limit {
-                procfs::process::LimitValue::Value(most) => most as f64,
-                procfs::process::LimitValue::Unlimited => return None,
+                LimitValue::Value(most) => most as f64,
+                LimitValue::Unlimited => return None,
             },
             _ => self.start,
         };

@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Result, ensure};
 use api::{Host, WindowsNodePool, WindowsNodePoolSpec, conditions::kind, names::key};
-use controller::plugin::{COMPLETION, PROGRAM};
+use controller::client::{COMPLETION, PROGRAM};
 use kube::{
     Api, ResourceExt,
     api::{Patch, PatchParams},
@@ -27,7 +27,7 @@ impl Plugin {
     pub(crate) fn new(world: &World) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         for name in [PROGRAM, COMPLETION] {
-            symlink(env!("CARGO_BIN_EXE_windows-node-pools"), folder.path().join(name))?;
+            symlink(env!("CARGO_BIN_EXE_kubectl-windows_node_pools"), folder.path().join(name))?;
         }
         Ok(Self { folder, kubeconfig: world.control_plane.kubeconfig_as("a-person", &["system:masters"])? })
     }

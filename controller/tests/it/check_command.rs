@@ -17,7 +17,7 @@ use crate::fleet::{World, is_ready, spec};
 
 /// Exit status, and what was printed on standard output. The host is in this process, so that nothing here may wait for the command.
 async fn check(world: &World, host: &SimHost, key: &Path, more: &[&str]) -> Result<(Option<i32>, String)> {
-    let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_windows-node-pools"))
+    let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_kubectl-windows_node_pools"))
         .args(["check", "host", &host.address().to_string(), "--port", &host.port().to_string()])
         .args(["--api-server", "https://api.example.com:6443", "--wicd"])
         .arg(&world.options.wicd)
@@ -108,7 +108,7 @@ async fn a_host_is_checked_and_left_as_it_is() -> Result<()> {
 /// The rows of `check`, by the name of the check, and its exit status.
 async fn installation(world: &World, user: &str, args: &[&str]) -> Result<(Option<i32>, BTreeMap<String, Value>)> {
     let groups: &[&str] = if user == "a-person" { &["system:masters"] } else { &[] };
-    let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_windows-node-pools"))
+    let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_kubectl-windows_node_pools"))
         .args(["check", "-o", "json", "--payload"])
         .arg(&world.options.payload)
         .arg("--wicd")

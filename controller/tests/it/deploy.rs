@@ -96,8 +96,8 @@ async fn the_operators_container_has_the_arguments_and_ports_that_its_program_kn
         let mut command_line = vec!["windows-node-pools".to_owned()];
         command_line
             .extend(container["args"].as_array().context("args")?.iter().filter_map(Value::as_str).map(Into::into));
-        let cli = <controller::args::Cli as clap::Parser>::try_parse_from(&command_line)?;
-        let controller::args::Command::Run(run) = cli.command else { panic!("{folder}: {command_line:?}") };
+        let cli = <controller::args::Operator as clap::Parser>::try_parse_from(&command_line)?;
+        let controller::args::OperatorCommand::Run(run) = cli.command else { panic!("{folder}: {command_line:?}") };
         for (at, address) in [run.listen, run.metrics_listen, run.webhook_listen].iter().enumerate() {
             assert_eq!(container["ports"][at]["containerPort"], address.port(), "{folder}");
         }

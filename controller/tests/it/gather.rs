@@ -25,7 +25,7 @@ const CANARY: &str = "Canary7hunter2x";
 
 /// Exit status, and what was printed.
 async fn gather(world: &World, dest: &Path, args: &[&str]) -> Result<(Option<i32>, String)> {
-    let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_windows-node-pools"))
+    let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_kubectl-windows_node_pools"))
         .args(["gather", "--namespace", NAMESPACE, "--dest"])
         .arg(dest)
         .arg("--wicd")
@@ -209,7 +209,7 @@ async fn no_secret_leaves_the_cluster_or_a_host() -> Result<()> {
     );
 
     // A person without rights gathers nothing.
-    let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_windows-node-pools"))
+    let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_kubectl-windows_node_pools"))
         .args(["gather", "--no-archive", "--dest"])
         .arg(folder.path().join("none"))
         .env("KUBECONFIG", world.control_plane.kubeconfig_as("a-stranger", &[])?)

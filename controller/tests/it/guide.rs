@@ -28,9 +28,7 @@ impl Guide {
     pub(crate) fn open(control_plane: &ControlPlane, page: &str, test: &str) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         symlink(control_plane.kubectl_program(), folder.path().join("kubectl"))?;
-        for name in ["windows-node-pools", controller::plugin::PROGRAM] {
-            symlink(env!("CARGO_BIN_EXE_windows-node-pools"), folder.path().join(name))?;
-        }
+        symlink(env!("CARGO_BIN_EXE_kubectl-windows_node_pools"), folder.path().join(controller::client::PROGRAM))?;
         let text = std::fs::read_to_string(root().join("docs/guide").join(page))?;
         Ok(Self { text, mark: format!("<!-- run: {test} -->"), folder })
     }

@@ -261,7 +261,7 @@ async fn while_probed<T>(client: &Client, operator: &Operator, work: impl Future
 
 /// Reasons of what fails in `check`, with the rights of a user.
 fn check_fails(kubeconfig: &Path, options: &OperatorOptions, args: &[&str]) -> Result<Vec<String>> {
-    let mut command = Command::new(&options.program);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kubectl-windows_node_pools"));
     command.args(["check", "--output", "json"]).args(args);
     command.arg("--payload").arg(&options.payload).arg("--wicd").arg(&options.wicd);
     command.env("KUBECONFIG", kubeconfig);

@@ -37,6 +37,7 @@ fn can(programs: &[&'static str]) -> Result<bool> {
 
 fn files(folder: &Path, operator: PathBuf) -> Result<Files> {
     let files = Files {
+        client: operator.clone(),
         operator,
         wicd: folder.join("wicd.exe"),
         payload: folder.join("payload"),
@@ -385,8 +386,9 @@ async fn hosts_join_by_the_image_with_what_is_shipped() -> Result<()> {
     let building = {
         let (store, folder) = (store.clone(), folder.path().to_owned());
         tokio::task::spawn_blocking(move || {
-            let operator = Compiler::new()?.operator(Arch::Amd64, Profile::Test, None)?;
-            let files = Files { wicd: testbed::binaries::wicd_exe()?, ..files(&folder, operator)? };
+            let [operator, client] = [image::OPERATOR, image::CLIENT]
+                .map(|name| Compiler::new()?.program(name, Arch::Amd64, Profile::Test, None));
+            let files = Files { client: client?, wicd: testbed::binaries::wicd_exe()?, ..files(&folder, operator?)? };
             image::build(&store, &files, &folder.join("out"))
         })
     };

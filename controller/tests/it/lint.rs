@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 /// Exit status, and what was printed.
 fn lint(dir: &Path, args: &[&str]) -> Result<(Option<i32>, String)> {
-    let output = Command::new(env!("CARGO_BIN_EXE_windows-node-pools"))
+    let output = Command::new(env!("CARGO_BIN_EXE_kubectl-windows_node_pools"))
         .arg("lint")
         .args(args)
         .current_dir(dir)

@@ -163,7 +163,7 @@ async fn plan(world: &World, by: By, file: &str, args: &[&str]) -> Result<Said> 
         By::Administrator => ("a-person", &["system:masters"][..]),
         By::Auditor => (AUDITOR, &[][..]),
     };
-    let mut child = tokio::process::Command::new(env!("CARGO_BIN_EXE_windows-node-pools"))
+    let mut child = tokio::process::Command::new(env!("CARGO_BIN_EXE_kubectl-windows_node_pools"))
         .args(["plan", "-f", "-", "--payload"])
         .arg(&world.options.payload)
         .arg("--wicd")

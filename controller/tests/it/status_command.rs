@@ -14,7 +14,7 @@ use crate::{
 
 /// Exit status, and what was printed on standard output and standard error.
 fn status(world: &World, args: &[&str]) -> Result<(Option<i32>, String, String)> {
-    let output = Command::new(env!("CARGO_BIN_EXE_windows-node-pools"))
+    let output = Command::new(env!("CARGO_BIN_EXE_kubectl-windows_node_pools"))
         .arg("status")
         .args(args)
         .env("KUBECONFIG", world.control_plane.kubeconfig_as("a-person", &["system:masters"])?)
@@ -55,7 +55,7 @@ async fn the_tree_and_the_exit_status_name_what_is_wrong() -> Result<()> {
     ensure!(out.contains("\n└─ gate-1  Failed     Connect: "), "{out}");
     ensure!(out.ends_with(well), "the pool that is well is not the last: {out}");
     let mut page = Transcript::default();
-    page.say("windows-node-pools status", &out);
+    page.say("kubectl windows-node-pools status", &out);
     page.check("status")?;
 
     // A script may name the pools that it needs.

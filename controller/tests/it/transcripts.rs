@@ -385,12 +385,12 @@ async fn rollout_and_plan() -> Result<()> {
     let wanted =
         WindowsNodePool::new("factory", spec_with(&hosts[1..], json!({"rollout": rollout(), "template": template})));
     for (command, more) in [
-        ("windows-node-pools plan -f factory.yaml", &[][..]),
-        ("windows-node-pools plan -f factory.yaml -o json | jq '.[0].hosts[0]'", &["-o", "json"]),
+        ("kubectl windows-node-pools plan -f factory.yaml", &[][..]),
+        ("kubectl windows-node-pools plan -f factory.yaml -o json | jq '.[0].hosts[0]'", &["-o", "json"]),
     ] {
         let file = world.options.payload.with_file_name("factory.yaml");
         std::fs::write(&file, serde_yaml::to_string(&wanted)?)?;
-        let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_windows-node-pools"))
+        let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_kubectl-windows_node_pools"))
             .args(["plan", "-f"])
             .arg(&file)
             .arg("--payload")

@@ -62,7 +62,7 @@ fn release_file(world: &World, kubelet: &[u8]) -> Result<tempfile::NamedTempFile
 
 /// Runs `plan --release`, without the payload of an operator.
 async fn plan(world: &World, file: &std::path::Path) -> Result<(Option<i32>, String, String)> {
-    let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_windows-node-pools"))
+    let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_kubectl-windows_node_pools"))
         .args(["plan", "--payload", "/nonexistent", "--wicd", "/nonexistent", "--release"])
         .arg(file)
         .env("CACHE_DIR", world.control_plane.dir())

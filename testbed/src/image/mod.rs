@@ -2,10 +2,10 @@
 //!
 //! | image | layers |
 //! |---|---|
-//! | `windows-node-pools` | the payload, and above it the program, `wicd.exe`, certificate authorities, the licence |
+//! | `windows-node-pools` | the payload, and above it the operator, what people run, `wicd.exe`, certificate authorities, the licence |
 //! | `windows-node-pools-payload` | the same payload alone, for an image volume or an init container |
 //! | `windows-node-pools-slim` | the first without a payload |
-//! | `windows-node-pools-must-gather` | the program with a shell, for `oc adm must-gather` |
+//! | `windows-node-pools-must-gather` | what people run, with a shell, for `oc adm must-gather` |
 
 mod arch;
 pub mod must_gather;
@@ -30,6 +30,8 @@ pub use store::{Built, Store};
 
 /// Name of the image of the operator with a payload.
 pub const OPERATOR: &str = "windows-node-pools";
+/// Name of the program that people run.
+pub const CLIENT: &str = "kubectl-windows_node_pools";
 /// Name of the image of the operator without a payload.
 pub const SLIM: &str = "windows-node-pools-slim";
 /// Name of the image of the payload.
@@ -47,6 +49,7 @@ const ABOUT_MUST_GATHER: &str = "Support data of Windows node pools, for oc adm 
 const USER: &str = "65532:65532";
 /// Where programs are in the operator's image.
 const PROGRAM: &str = "usr/local/bin/windows-node-pools";
+const CLIENT_PROGRAM: &str = "usr/local/bin/kubectl-windows_node_pools";
 const WICD: &str = "usr/local/share/windows-node-pools/wicd.exe";
 /// Debian's copy of Mozilla's list. Not the bundle in `/etc`, to which a machine may have added authorities of its own.
 const AUTHORITIES: &str = "/usr/share/ca-certificates/mozilla";
@@ -58,6 +61,8 @@ pub const BUNDLE: &str = "etc/ssl/certs/ca-certificates.crt";
 pub struct Files {
     /// The operator, a static program.
     pub operator: PathBuf,
+    /// What people run, a static program.
+    pub client: PathBuf,
     /// `wicd.exe`.
     pub wicd: PathBuf,
     /// A payload directory.
@@ -99,6 +104,7 @@ pub fn build(store: &Store, files: &Files, out: &Path) -> Result<Images> {
     copy_tree(&files.payload, &of_payload.join("payload"))?;
     let program = |from: &Path, to: &str, mode: u32| place(&of_operator.join(to), &fs::read(from)?, mode);
     program(&files.operator, PROGRAM, 0o755)?;
+    program(&files.client, CLIENT_PROGRAM, 0o755)?;
     program(&files.wicd, WICD, 0o644)?;
     program(&workspace_root().join("LICENSE"), "licenses/LICENSE", 0o644)?;
     place(&of_operator.join(BUNDLE), &authorities()?, 0o644)?;

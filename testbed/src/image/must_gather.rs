@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::{Arch, PROGRAM, WICD, make_folder, place};
+use super::{Arch, CLIENT_PROGRAM, WICD, make_folder, place};
 use crate::image::Files;
 
 /// Debian's package `bash-static`.
@@ -23,7 +23,7 @@ const APPLETS: [&str; 17] = [
 ];
 /// What `oc` starts, with arguments of who names some.
 const GATHER: &str =
-    "#!/bin/bash\nexec /usr/local/bin/windows-node-pools gather --dest /must-gather --no-archive \"$@\"\n";
+    "#!/bin/bash\nexec /usr/local/bin/kubectl-windows_node_pools gather --dest /must-gather --no-archive \"$@\"\n";
 
 /// Whether it is built: the shell comes from the machine that builds, which must have what the image is made of.
 pub fn is_built(arch: Arch) -> bool {
@@ -33,7 +33,7 @@ pub fn is_built(arch: Arch) -> bool {
 /// Puts the files of the image into a folder.
 pub(super) fn stage(files: &Files, to: &Path) -> Result<()> {
     for (from, to_name) in
-        [(Path::new(BASH), "bin/bash"), (Path::new(BUSYBOX), "bin/busybox"), (&files.operator, PROGRAM)]
+        [(Path::new(BASH), "bin/bash"), (Path::new(BUSYBOX), "bin/busybox"), (&files.client, CLIENT_PROGRAM)]
     {
         let program = fs::read(from).with_context(|| format!("read {}", from.display()))?;
         let loader = b"/ld-linux";

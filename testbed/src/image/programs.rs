@@ -83,24 +83,24 @@ impl Compiler {
         Ok(Self { source, target: folder.join("target"), cargo_home: home })
     }
 
-    /// Compiles the operator as one static program, and returns its path. `revision` is the commit that it reports.
+    /// Compiles the operator or its client as one static program, and returns its path. `revision` is the commit that it reports.
     ///
     /// # Errors
     /// When cargo fails.
-    pub fn operator(&self, arch: Arch, profile: Profile, revision: Option<&str>) -> Result<PathBuf> {
+    pub fn program(&self, name: &str, arch: Arch, profile: Profile, revision: Option<&str>) -> Result<PathBuf> {
         let mut cargo = self.cargo(arch.target(), profile.name(), arch.flags());
         cargo.env(format!("CC_{}", arch.target().replace('-', "_")), arch.compiler());
         if arch != Arch::Amd64 {
             let linker = format!("CARGO_TARGET_{}_LINKER", arch.target().replace('-', "_").to_uppercase());
             cargo.env(linker, arch.compiler());
         }
-        cargo.args(["-p", "controller", "--bin", "windows-node-pools"]);
+        cargo.args(["-p", "controller", "--bin", name]);
         match revision {
             Some(revision) => cargo.env("WINDOWS_NODE_POOLS_REVISION", revision),
             None => cargo.env_remove("WINDOWS_NODE_POOLS_REVISION"),
         };
-        run(&mut cargo, "the operator for its image")?;
-        self.built(arch.target(), profile.name(), "windows-node-pools")
+        run(&mut cargo, "the programs of the image")?;
+        self.built(arch.target(), profile.name(), name)
     }
 
     /// Compiles `wicd.exe`, and returns its path.

@@ -14,7 +14,7 @@ use kube::{
 };
 use testbed::{
     ControlPlane, ControlPlaneOptions, Operator, OperatorOptions, deployment,
-    image::{Arch, Compiler, Profile},
+    image::{self, Arch, Compiler, Profile},
     payload::{self, Content, Entry},
     sim::{HostOptions, Sim, SimHost, SimOptions},
 };
@@ -63,7 +63,10 @@ impl World {
     pub(super) async fn start_with(hosts: u32, payload_mib: u64, sim: SimOptions, args: &[&str]) -> Result<Self> {
         let program = match std::env::var_os(GIVEN_OPERATOR) {
             Some(given) => given.into(),
-            None => spawn_blocking(|| Compiler::new()?.operator(Arch::Amd64, Profile::Release, None)).await??,
+            None => {
+                spawn_blocking(|| Compiler::new()?.program(image::OPERATOR, Arch::Amd64, Profile::Release, None))
+                    .await??
+            }
         };
         // Nodes are not to be found dead: they send no heartbeats, or late ones on a busy machine.
         let patient = ["--node-monitor-grace-period=24h", "--node-startup-grace-period=24h"];

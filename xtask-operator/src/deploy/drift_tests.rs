@@ -241,6 +241,7 @@ fn the_pod_of_the_test_is_the_operators_with_another_command() {
         assert!(operator["containers"][0].as_object_mut().unwrap().remove(field).is_some());
     }
     operator["containers"][0]["name"] = json!("check");
+    operator["containers"][0]["command"] = json!(["kubectl-windows_node_pools"]);
     operator["containers"][0]["args"] = json!(["check"]);
     operator["restartPolicy"] = json!("Never");
     assert_eq!(pod["spec"], operator);

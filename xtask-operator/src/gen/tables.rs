@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use anyhow::Result;
 use api::{Reason, conditions::kind, events::EventReason};
-use clap::{Arg, Command};
+use clap::{Arg, Command, CommandFactory as _};
 use controller::{
     args,
     check_command::catalog::{CHECKS, Scope},
@@ -154,19 +154,19 @@ fn checks() -> String {
 }
 
 fn settings() -> String {
-    let about = "The arguments of `windows-node-pools` and its subcommands, and the environment variables that set them. An argument wins over its \
-                 variable.";
+    let about = "The arguments of the operator, `windows-node-pools`, and of `kubectl windows-node-pools`, and the environment variables that set them. An argument \
+                 wins over its variable.";
     let mut page = page("Settings", about);
-    let program = args::command();
+    let (client, operator) = (args::client(), args::Operator::command());
     let is_of_run = |arg: &Arg| {
-        program
+        operator
             .find_subcommand("run")
             .is_some_and(|run| run.get_arguments().any(|other| other.get_id() == arg.get_id()))
     };
     let columns = ["argument", "variable", "default", "effect"];
     let about = "They stand before or after the name of the command. Commands that need no cluster take no notice.";
-    section(&mut page, "All commands", about, &columns, program.get_arguments().map(|arg| setting(&program, arg)));
-    for command in program.get_subcommands() {
+    section(&mut page, "All commands", about, &columns, client.get_arguments().map(|arg| setting(&client, arg)));
+    for command in operator.get_subcommands().chain(client.get_subcommands()) {
         let (name, is_run) = (command.get_name(), command.get_name() == "run");
         let mut about =
             sentence(&command.get_long_about().or(command.get_about()).map(ToString::to_string).unwrap_or_default());

@@ -62,7 +62,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let folder = tempfile::tempdir_in(&out)?;
         let elsewhere = Compiler::elsewhere(folder.path())?;
         let (again, second) = build(args, &elsewhere, revision.as_deref(), &folder.path().join("out"))?;
-        for (one, other) in [(&files.operator, &again.operator), (&files.wicd, &again.wicd)] {
+        for (one, other) in
+            [(&files.operator, &again.operator), (&files.client, &again.client), (&files.wicd, &again.wicd)]
+        {
             ensure!(fs::read(one)? == fs::read(other)?, "{} differs when it is built in another folder", one.display());
         }
         ensure!(digests(&images) == digests(&second), "digests differ: {images:?} and {second:?}");
@@ -86,11 +88,15 @@ fn is_usable(payload: &Path) -> Result<()> {
 
 fn build(args: &Args, compiler: &Compiler, revision: Option<&str>, out: &Path) -> Result<(Files, Images)> {
     let profile = if args.quick { Profile::Test } else { Profile::Release };
-    let operator = compiler.operator(args.arch, profile, revision.map(short))?;
-    ensure!(args.arch.runs(&fs::read(&operator)?), "{} is no program for {}", operator.display(), args.arch.name());
     let crates = sbom::crates("controller", args.arch.target())?;
+    let program = |name| {
+        let program = compiler.program(name, args.arch, profile, revision.map(short))?;
+        ensure!(args.arch.runs(&fs::read(&program)?), "{} is no program for {}", program.display(), args.arch.name());
+        audit::with_crates(args.arch.objcopy(), &program, "controller", &crates, out)
+    };
     let files = Files {
-        operator: audit::with_crates(args.arch.objcopy(), &operator, "controller", &crates, out)?,
+        operator: program(image::OPERATOR)?,
+        client: program(image::CLIENT)?,
         wicd: args.signer.signed(compiler.wicd()?, out.join("signed/wicd.exe"))?,
         payload: args.payload.clone(),
         revision: revision.map(Into::into),

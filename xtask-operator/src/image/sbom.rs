@@ -16,7 +16,7 @@ use anyhow::{Context as _, Result, ensure};
 use devenv::{WINDOWS_TARGET, forget_caller, workspace_root};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
-use testbed::image::{BUNDLE, Files, authorities, manifests, must_gather};
+use testbed::image::{self, BUNDLE, Files, authorities, manifests, must_gather};
 
 /// A file of the images, and what was compiled into it.
 struct Program {
@@ -47,13 +47,17 @@ impl Part {
 
 /// The document.
 pub(super) fn of(files: &Files) -> Result<String> {
-    let mut programs = vec![
-        Program {
-            name: "windows-node-pools".into(),
+    let of_controller = |name: &str, file: &Path| -> Result<Program> {
+        Ok(Program {
+            name: name.into(),
             version: Some(env!("CARGO_PKG_VERSION").into()),
-            sha256: sha256(&files.operator)?,
+            sha256: sha256(file)?,
             parts: crates("controller", files.arch.target())?,
-        },
+        })
+    };
+    let mut programs = vec![
+        of_controller(image::OPERATOR, &files.operator)?,
+        of_controller(image::CLIENT, &files.client)?,
         Program {
             name: "wicd.exe".into(),
             version: Some(env!("CARGO_PKG_VERSION").into()),

@@ -9,10 +9,10 @@ mod world;
 use std::{net::IpAddr, process::ExitCode, time::Duration};
 
 use anyhow::{Context as _, anyhow};
-use clap::Parser;
+use clap::{CommandFactory as _, Parser};
 use controller::{
     api_server::{self, Chosen},
-    args::{Cluster, Login},
+    args::{self, Cluster, Login},
     errors, output, ssh_target,
 };
 use kube::Client;
@@ -75,10 +75,10 @@ struct Args {
 async fn main() -> ExitCode {
     // The first line: two providers in one process, or none, make the first TLS connection panic.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    Box::pin(run(Args::parse())).await.unwrap_or_else(|error| {
-        eprintln!("Error: {}", errors::in_lines(&error));
-        ExitCode::FAILURE
-    })
+    match args::parse(Args::command()) {
+        Ok(args) => errors::exit(Box::pin(run(args)).await),
+        Err(status) => status,
+    }
 }
 
 /// Runs all rows, removes what it made, prints the result, and returns the exit status.

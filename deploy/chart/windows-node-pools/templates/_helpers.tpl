@@ -182,6 +182,10 @@ containers:
     {{- with .Values.image.pullPolicy }}
     imagePullPolicy: {{ . }}
     {{- end }}
+    {{- if ne $command "run" }}
+    command:
+      - kubectl-windows_node_pools
+    {{- end }}
     args:
       - {{ $command }}
       {{- range .Values.extraArgs }}
