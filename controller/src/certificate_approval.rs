@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use api::{Reason, WindowsInstance};
+use api::WindowsInstance;
 use futures::StreamExt as _;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::{ResourceExt as _, runtime::reflector::ObjectRef};
@@ -114,6 +114,8 @@ async fn wake_pools(cx: &Base) {
 
 #[cfg(test)]
 mod tests {
+    use api::Reason;
+
     use super::*;
     use crate::{
         csr::{Kind, Verdict},

@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn only_what_has_failed_or_does_not_work_is_retried() {
-        let refusal = failed("ConnectRefused", "10.0.0.1 refuses");
+        let refusal = failed("Unreachable", "10.0.0.1 refuses");
         let retries = json!({key::RETRY: "42"});
         for (about, status, patch, message) in [
             ("new", json!({}), json!("refused"), "it has not failed"),
@@ -238,7 +238,7 @@ mod tests {
         }
         let danger = |changes: &Value| abandon(&instance(changes), None).unwrap().danger.unwrap();
         assert!(danger(&json!({})).contains("has not failed to clean it"));
-        let failing = json!({"status": {"failures": failed("ConnectRefused", "10.0.0.1 refuses")}});
+        let failing = json!({"status": {"failures": failed("Unreachable", "10.0.0.1 refuses")}});
         assert!(danger(&failing).contains("failed with: Connect: 10.0.0.1 refuses."));
     }
 

@@ -195,7 +195,7 @@ mod tests {
     }
 
     fn waits(version: bool, removals: usize) -> Value {
-        let reason = if version { "WaitingForApproval" } else { "RollingOut" };
+        let reason = if version { "WaitingForApproval" } else { "Progressing" };
         let held: Vec<&str> = ["win-1", "win-2"].into_iter().take(removals).collect();
         json!({
             "observedGeneration": 7,

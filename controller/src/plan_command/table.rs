@@ -1,6 +1,5 @@
 //! The report for a pool as a table, for people. Pure.
 
-use api::Reason;
 use std::fmt::Write as _;
 
 use super::Answer;
@@ -36,7 +35,7 @@ pub(super) fn text(answer: &Answer) -> String {
 #[cfg(test)]
 mod tests {
     use super::{super::Told, *};
-    use api::PlannedHost;
+    use api::{PlannedHost, Reason};
 
     fn answer() -> Answer {
         let host = |host: &str, action: &str, disruption: &str, why: &str| PlannedHost {
@@ -75,7 +74,7 @@ factory: 1 join, 1 update with a drain; 7 unchanged; version 1-a
             hosts: Vec::new(),
             version: None,
             summary: "it cannot be planned".into(),
-            problems: vec![Told { host: None, reason: Reason::TemplateInvalid, message: "no such field".into() }],
+            problems: vec![Told { host: None, reason: Reason::SpecInvalid, message: "no such field".into() }],
             notes: vec!["not asked".into()],
             ..answer()
         };
