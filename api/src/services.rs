@@ -177,7 +177,7 @@ pub enum ServicesError {
 impl ServicesError {
     /// Reason for conditions and events.
     pub fn reason(&self) -> Reason {
-        Reason::ServicesInvalid
+        Reason::VersionUnreadable
     }
 }
 

@@ -126,7 +126,7 @@ pub(crate) fn version_warning(major: &str, minor: &str) -> Option<(Reason, Strin
         )),
         (Some(_), Some(_)) => None,
         _ => Some((
-            Reason::ApiServerVersionUnknown,
+            Reason::ApiServerTooOld,
             format!("the API server reports the unreadable version {major:?}.{minor:?}"),
         )),
     }

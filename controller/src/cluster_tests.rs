@@ -111,5 +111,5 @@ fn an_old_api_server_is_a_warning() {
     for (minor, lacks) in [("29", true), ("29+", true), ("30", false), ("36", false), ("", false)] {
         assert_eq!(lacks_policies("1", minor).is_some(), lacks, "{minor}");
     }
-    assert_eq!(version_warning("", "").unwrap().0, "ApiServerVersionUnknown");
+    assert_eq!(version_warning("", "").unwrap().0, "ApiServerTooOld");
 }

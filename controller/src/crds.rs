@@ -38,13 +38,9 @@ pub(crate) enum CrdFault {
 
 impl CrdFault {
     /// Reason of conditions and checks.
+    #[expect(clippy::unused_self, reason = "as all errors, of which most have several reasons")]
     pub(crate) fn reason(&self) -> Reason {
-        match self {
-            Self::Missing(_) => Reason::CrdMissing,
-            Self::Conflict(_) => Reason::CrdConflict,
-            Self::VersionUnknown { .. } => Reason::CrdVersionUnknown,
-            Self::Outdated { .. } => Reason::CrdOutdated,
-        }
+        Reason::CrdInvalid
     }
 
     /// Remedy.
@@ -213,16 +209,16 @@ mod tests {
     fn each_fault_has_a_reason_and_a_remedy_of_its_own() {
         let (name, version) = ("windowsnodepools.windowsmachineconfig.openshift.io".to_owned(), "v2".to_owned());
         for (fault, reason, remedy) in [
-            (CrdFault::Missing(name.clone()), "CrdMissing", "install the operator again"),
-            (CrdFault::Conflict(name.clone()), "CrdConflict", "remove that product and the CRD"),
+            (CrdFault::Missing(name.clone()), "CrdInvalid", "install the operator again"),
+            (CrdFault::Conflict(name.clone()), "CrdInvalid", "remove that product and the CRD"),
             (
                 CrdFault::VersionUnknown { name: name.clone(), version },
-                "CrdVersionUnknown",
+                "CrdInvalid",
                 "install the release that stored objects as v2",
             ),
             (
                 CrdFault::Outdated { name, lacks: "the version v2".into() },
-                "CrdOutdated",
+                "CrdInvalid",
                 "kubectl apply --server-side -k crds",
             ),
         ] {

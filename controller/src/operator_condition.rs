@@ -36,7 +36,7 @@ struct Verdict {
 }
 
 /// Reason of a condition that is `False`.
-const HOSTS_CHANGE: Reason = Reason::HostsChange;
+const HOSTS_CHANGE: Reason = Reason::Progressing;
 
 /// What a leader that cannot work makes of the condition: what it, or a process before it, has said of operations is not true any more. `None`:
 /// it stays.
@@ -63,7 +63,7 @@ fn verdict<'a>(instances: impl Iterator<Item = &'a WindowsInstance>) -> Verdict 
     if busy.is_empty() {
         return Verdict {
             status: "True",
-            reason: Reason::NoOperation,
+            reason: Reason::AsExpected,
             message: "no host joins, is updated or is removed".into(),
         };
     }
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn the_conditions_of_others_stay() {
         let now: Timestamp = "2027-01-01T00:00:00Z".parse().unwrap();
-        let busy = Verdict { status: "False", reason: Reason::HostsChange, message: "a".into() };
+        let busy = Verdict { status: "False", reason: Reason::Progressing, message: "a".into() };
         let other = json!({"type": "Other", "status": "True"});
         let all = merged(Some(&json!([other])), &busy, now).unwrap();
         assert_eq!((all.len(), &all[0], &all[1]["type"]), (2, &other, &json!("Upgradeable")));
@@ -274,15 +274,15 @@ mod tests {
     fn a_leader_that_cannot_work_takes_back_what_it_said_and_nothing_else() {
         let upgradeable =
             |status: &str, reason: &str| json!({"type": "Upgradeable", "status": status, "reason": reason});
-        let other = json!({"type": "Other", "status": "False", "reason": "HostsChange"});
+        let other = json!({"type": "Other", "status": "False", "reason": "Progressing"});
         for (about, conditions, takes_back) in [
             ("there are none", None, false),
             ("an empty list", Some(json!([])), false),
             ("no list", Some(json!({"type": "Upgradeable"})), false),
             ("that of another client", Some(json!([other])), false),
-            ("it allows the upgrade", Some(json!([upgradeable("True", "NoOperation")])), false),
+            ("it allows the upgrade", Some(json!([upgradeable("True", "AsExpected")])), false),
             ("a person holds the upgrade up", Some(json!([upgradeable("False", "Freeze")])), false),
-            ("operations were out, or still are", Some(json!([other, upgradeable("False", "HostsChange")])), true),
+            ("operations were out, or still are", Some(json!([other, upgradeable("False", "Progressing")])), true),
         ] {
             let found = of_unable(conditions.as_ref(), Reason::PayloadInvalid);
             assert_eq!(found.is_some(), takes_back, "{about}");
@@ -300,7 +300,7 @@ mod tests {
             "metadata": {"name": "op.v1", "namespace": "ns", "resourceVersion": "7"}, "spec": {}});
         api_server.on("GET", path, 200, object.clone());
         api_server.on("PATCH", path, 200, object);
-        let free = Verdict { status: "True", reason: Reason::NoOperation, message: String::new() };
+        let free = Verdict { status: "True", reason: Reason::AsExpected, message: String::new() };
         write(&api(&api_server.client(), "ns"), "op.v1", |_| Some(free)).await.unwrap();
         let sent = &api_server.calls("PATCH", path)[0];
         assert_eq!(sent.body["metadata"]["resourceVersion"], "7");

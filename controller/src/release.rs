@@ -179,7 +179,7 @@ impl CurrentRelease {
 
     /// What of the facts in force does not reach hosts as it is meant.
     pub(crate) fn problems(&self) -> Option<Warning> {
-        warning(Reason::ClusterFactsPartlyUsed, &self.get().cluster.problems())
+        warning(Reason::ClusterFactsInvalid, &self.get().cluster.problems())
     }
 
     /// Takes over facts that were read again. Those that cannot be used leave the earlier ones in force, so that nodes keep what they
@@ -232,7 +232,7 @@ fn log_problems(cluster: &Cluster) {
         tracing::warn!(reason = Reason::ClusterFactsInvalid.as_str(), "{problem}");
     }
     for problem in cluster.problems() {
-        tracing::warn!(reason = Reason::ClusterFactsPartlyUsed.as_str(), "{problem}");
+        tracing::warn!(reason = Reason::ClusterFactsInvalid.as_str(), "{problem}");
     }
 }
 

@@ -393,7 +393,7 @@ async fn run_pools(
                     // It may have changed meanwhile.
                     let pool = cx.caches.pools.get(&ObjectRef::from_obj(&*pool)).unwrap_or(pool);
                     if let Some(message) = cx.caches.unreadable.of_pool(&pool.name_any()) {
-                        return refuse_pool(&pool, Reason::InstanceUnreadable, &message, &cx).await;
+                        return refuse_pool(&pool, Reason::ObjectUnreadable, &message, &cx).await;
                     }
                     if let Some(problem) = cx.other_operator.problem() {
                         return refuse_pool(&pool, problem.reason(), &problem.to_string(), &cx).await;

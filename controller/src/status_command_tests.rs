@@ -170,7 +170,7 @@ demo  2 of 2 nodes Ready, 1 updated
 fn an_attempt_that_nothing_makes_is_overdue() {
     let failed = |next: &str| {
         let mut host = instance("win-1", "p", "Failed", "False", "Connect: refused");
-        let failures = json!({"count": 3, "lastReason": "ConnectRefused", "lastMessage": "x", "nextRetryTime": next});
+        let failures = json!({"count": 3, "lastReason": "Unreachable", "lastMessage": "x", "nextRetryTime": next});
         host.status.as_mut().unwrap().failures = serde_json::from_value(failures).unwrap();
         host
     };

@@ -65,8 +65,7 @@ impl VersionError {
     pub(crate) fn reason(&self) -> Reason {
         match self {
             Self::Api { .. } => Reason::ApiError,
-            Self::Unreadable { .. } => Reason::VersionUnreadable,
-            Self::Unverified { .. } => Reason::VersionUnverified,
+            Self::Unreadable { .. } | Self::Unverified { .. } => Reason::VersionUnreadable,
         }
     }
 }

@@ -110,7 +110,7 @@ async fn what_is_published_replaces_what_somebody_else_has_put_there() {
         .on("GET", &bed.path, 200, bed.forged.clone())
         .on("DELETE", &bed.path, 200, success());
     let error = bed.versions.publish(&bed.version, &rendered()).await.unwrap_err();
-    assert_eq!(error.reason(), "VersionUnverified");
+    assert_eq!(error.reason(), "VersionUnreadable");
     assert!(bed.api.calls("PATCH", ROLE).is_empty());
 }
 

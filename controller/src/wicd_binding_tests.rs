@@ -56,7 +56,7 @@ fn a_new_policy_is_given_time_and_an_old_one_none() {
 #[test]
 fn nothing_is_issued_before_the_policies_are_read() {
     let rights = WicdRights::unknown();
-    assert_eq!(rights.problem().unwrap().reason(), "PolicyUnknown");
+    assert_eq!(rights.problem().unwrap().reason(), "PolicyMissing");
     rights.set(Standing::Given);
     assert_eq!(rights.problem(), None);
     let fault = wicd_policy::fault(&wicd_policy::shipped(api::names::DEFAULT_NAMESPACE), &[]).unwrap();

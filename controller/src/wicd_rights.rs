@@ -41,7 +41,7 @@ impl RightsProblem {
 
     pub(crate) fn write(doing: &str, error: &kube::Error) -> Self {
         let message = format!("failed to {doing} the ClusterRoleBinding {}: {}", wicd_rbac::BINDING, said(error));
-        Self { reason: Reason::RightsNotStored, message }
+        Self { reason: Reason::PolicyMissing, message }
     }
 }
 
@@ -98,7 +98,7 @@ impl WicdRights {
             Standing::Given => None,
             Standing::Withheld(problem) => Some(problem.clone()),
             Standing::NotRead => Some(RightsProblem {
-                reason: Reason::PolicyUnknown,
+                reason: Reason::PolicyMissing,
                 message: "the admission policies have not been read yet".into(),
             }),
         }

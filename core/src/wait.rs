@@ -119,23 +119,21 @@ impl Cause {
             Self::LostSettings => Reason::SettingsWouldBeLost,
             Self::Window => Reason::WaitingForWindow,
             Self::Approval => Reason::WaitingForApproval,
-            Self::Soak => Reason::Soaking,
-            Self::Cordon => Reason::BlockedByCordon,
-            Self::NotWorking | Self::OtherPool => Reason::DisruptionsUsedUp,
-            Self::Removal(Hold::Missing) => Reason::ConfigMapMissing,
-            Self::Removal(Hold::Empty) => Reason::InventoryEmpty,
-            Self::Removal(Hold::Nameless) => Reason::NamesUnknown,
-            Self::Removal(Hold::TooMany) => Reason::MassRemovalBlocked,
-            Self::Removal(Hold::Machines) => Reason::MachinesRemain,
-            Self::Removal(Hold::Pending) => Reason::ReadingOtherPools,
-            Self::Removal(Hold::Unreadable) => Reason::OtherPoolsUnreadable,
-            Self::Plan
+            Self::Soak
+            | Self::Removal(Hold::Pending)
+            | Self::Plan
             | Self::OtherOperator
             | Self::Policies
             | Self::TurnToJoin
             | Self::TurnToLeave
             | Self::Machine
             | Self::Disruption => Reason::Waiting,
+            Self::Cordon => Reason::BlockedByCordon,
+            Self::NotWorking | Self::OtherPool => Reason::DisruptionsUsedUp,
+            Self::Removal(Hold::Missing) => Reason::SourceNotFound,
+            Self::Removal(Hold::Empty | Hold::Nameless | Hold::TooMany) => Reason::RemovalBlocked,
+            Self::Removal(Hold::Machines) => Reason::MachinesRemain,
+            Self::Removal(Hold::Unreadable) => Reason::OtherPoolsUnreadable,
         }
     }
 

@@ -55,11 +55,13 @@ impl ArtifactError {
     /// A stable word for conditions, events and metrics.
     pub fn reason(&self) -> Reason {
         match self {
-            Self::Digest => Reason::DigestMismatch,
-            Self::Read(_) => Reason::ArtifactNotRead,
-            Self::Malformed(_) | Self::Escape(_) | Self::Twice(_) => Reason::InvalidArtifact,
-            Self::TooLarge(_) => Reason::ArtifactTooLarge,
-            Self::PathInvalid(_) | Self::PathNotFound(_) => Reason::PathNotFound,
+            Self::Digest
+            | Self::Read(_)
+            | Self::Malformed(_)
+            | Self::Escape(_)
+            | Self::Twice(_)
+            | Self::TooLarge(_) => Reason::ArtifactNotReadable,
+            Self::PathInvalid(_) | Self::PathNotFound(_) => Reason::SourceInvalid,
         }
     }
 

@@ -43,9 +43,8 @@ impl KnownHostsError {
     /// A stable name for conditions and metrics.
     pub fn reason(&self) -> Reason {
         match self {
-            Self::BadKey { .. } => Reason::KnownHostsInvalid,
-            Self::Revoked { .. } => Reason::HostKeyRevoked,
-            Self::CertAuthority { .. } => Reason::CertAuthorityUnsupported,
+            Self::BadKey { .. } | Self::CertAuthority { .. } => Reason::HostKeyInvalid,
+            Self::Revoked { .. } => Reason::HostKeyUnknown,
         }
     }
 }

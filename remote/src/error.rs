@@ -106,14 +106,13 @@ impl RemoteError {
             Self::Ssh(e) => e.reason(),
             Self::Payload(e) => e.reason(),
             Self::OwnFile { .. } => Reason::PayloadInvalid,
-            Self::ProgramDamaged { .. } => Reason::ProgramDamaged,
-            Self::NotWindows { .. } => Reason::NotWindows,
+            Self::ProgramDamaged { .. } | Self::BadAnswer { .. } => Reason::HostFilesChanged,
+            Self::NotWindows { .. } => Reason::WindowsNotSupported,
             Self::NotAdministrator { .. } => Reason::NotAdministrator,
             Self::NoAddress => Reason::NoAddress,
             Self::NotProven => Reason::HostUnproven,
-            Self::ShellNotSupported { .. } => Reason::ShellNotSupported,
+            Self::ShellNotSupported { .. } => Reason::SshServerUnfit,
             Self::NoAnswer { .. } => Reason::NoAnswer,
-            Self::BadAnswer { .. } => Reason::BadAnswer,
             Self::Host { reason, .. } => *reason,
         }
     }

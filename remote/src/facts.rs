@@ -150,9 +150,9 @@ mod tests {
             (PROTOCOL, "join-1", r#""done""#, Ok("join-1")),
             (PROTOCOL, "join-1", r#"{"rebootRequired":{"why":"x"}}"#, Ok("join-1")),
             (PROTOCOL, "join-1", failed, Err("DiskFull")),
-            (PROTOCOL, "join-0", r#""done""#, Err("BadAnswer")),
-            (PROTOCOL + 1, "join-1", r#""done""#, Err("BadAnswer")),
-            (PROTOCOL, "join-1", "7", Err("BadAnswer")),
+            (PROTOCOL, "join-0", r#""done""#, Err("HostFilesChanged")),
+            (PROTOCOL + 1, "join-1", r#""done""#, Err("HostFilesChanged")),
+            (PROTOCOL, "join-1", "7", Err("HostFilesChanged")),
         ] {
             let expected = expected.map(str::to_owned).map_err(str::to_owned);
             assert_eq!(read(protocol, operation, outcome), expected, "{protocol} {operation} {outcome}");

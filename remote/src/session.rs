@@ -289,7 +289,7 @@ impl Session {
         match self.ask(body).await {
             Ok(answer) => answer.state.ok_or(RemoteError::BadAnswer { verb: Verb::Stage.as_str() }),
             // wicd cannot unpack the files as they are.
-            Err(RemoteError::Host { reason: reason @ (Reason::HashMismatch | Reason::ArchiveInvalid), message }) => {
+            Err(RemoteError::Host { reason: reason @ Reason::HashMismatch, message }) => {
                 // Which side is at fault? The operator checks its own files before it blames a host.
                 for sha256 in &missing {
                     let (payload, sha256) = (self.operator.payload.clone(), sha256.clone());

@@ -66,11 +66,14 @@ impl CertificateError {
     /// Reason for conditions and events.
     pub fn reason(&self) -> Reason {
         match self {
-            Self::Pem(_) | Self::Empty => Reason::CertificateInvalid,
-            Self::Name { .. } | Self::Key | Self::NoKey => Reason::CertificateMismatch,
-            Self::Validity => Reason::CertificateExpired,
-            Self::Crypto(_) => Reason::CryptoFailed,
-            Self::Kubeconfig => Reason::NotApplied,
+            Self::Pem(_)
+            | Self::Empty
+            | Self::Name { .. }
+            | Self::Key
+            | Self::NoKey
+            | Self::Validity
+            | Self::Crypto(_) => Reason::CertificateInvalid,
+            Self::Kubeconfig => Reason::HostFilesChanged,
             Self::Host(e) => e.reason(),
         }
     }

@@ -100,7 +100,7 @@ fn a_registration_of_another_installer_is_left_alone() {
         bed.host.state().registry.insert(key.clone(), theirs());
         let before = bed.host.state().registry.clone();
         let answer = apply(&bed, with_plugin(&bed, "1", AZURE));
-        assert_eq!(reason(&answer), "ForeignCredentialPlugin");
+        assert_eq!(reason(&answer), "ForeignServices");
         let what = if key == server(AZURE) { r"(C:\theirs.dll)".to_owned() } else { format!(r"(HKLM\{key} exists)") };
         assert!(message(&answer).contains(&what), "{}", message(&answer));
         assert_eq!(bed.host.state().registry, before);
@@ -127,7 +127,7 @@ fn another_installer_takes_a_class_of_ours() {
     apply(&bed, with_plugin(&bed, "1", AZURE));
     bed.host.state().registry.get_mut(&server(AZURE)).unwrap().extend(theirs());
     let before = bed.host.state().registry.clone();
-    assert_eq!(reason(&apply(&bed, with_plugin(&bed, "1", AZURE))), "ForeignCredentialPlugin");
+    assert_eq!(reason(&apply(&bed, with_plugin(&bed, "1", AZURE))), "ForeignServices");
     let report = bed.run(Body::Cleanup(Cleanup {}));
     assert_eq!((report.outcome, bed.host.state().registry.clone()), (Outcome::Done, before));
     assert!(report.warnings.iter().any(|w| w.contains(r"(C:\theirs.dll)")), "{:?}", report.warnings);
@@ -174,7 +174,7 @@ fn a_plugin_that_is_no_payload_file_is_refused() {
         let bed = Bed::new();
         let mut wanted = with_plugin(&bed, "1", AZURE);
         wanted.desired.credential_plugin = Some(CredentialPlugin { clsid: clsid.into(), library: library.into() });
-        assert_eq!(reason(&apply(&bed, wanted)), "PathRefused", "{clsid} {library}");
+        assert_eq!(reason(&apply(&bed, wanted)), "PayloadInvalid", "{clsid} {library}");
         assert!(registered(&bed).is_empty());
     }
 }

@@ -518,16 +518,14 @@ impl HostError {
     /// Reason for conditions and events.
     pub fn reason(&self) -> Reason {
         match self {
-            Self::Path { .. } => Reason::PathRefused,
-            Self::Link { .. } => Reason::LinkRefused,
-            Self::Refused { .. } => Reason::DirectoryRefused,
+            Self::Path { .. } => Reason::PayloadInvalid,
+            Self::Link { .. } | Self::Refused { .. } => Reason::DirectoryRefused,
             Self::RecordLost { .. } => Reason::RecordLost,
             Self::System { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
                 Reason::AccessDenied
             }
             Self::System { source, .. } if source.kind() == std::io::ErrorKind::StorageFull => Reason::DiskFull,
-            Self::System { .. } => Reason::HostCallFailed,
-            Self::Timeout { .. } => Reason::HostCallTimeout,
+            Self::System { .. } | Self::Timeout { .. } => Reason::HostCallFailed,
         }
     }
 }

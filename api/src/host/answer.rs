@@ -53,7 +53,7 @@ pub enum Outcome {
     },
     /// Failed.
     Failed {
-        /// PascalCase word, for example `DiskFull`, `HashMismatch`, `StaleEpoch`, `ServiceFailed`.
+        /// PascalCase word, for example `DiskFull`, `HashMismatch`, `StaleEpoch`, `HostCallFailed`.
         reason: String,
         /// A sentence, with what to do.
         message: String,

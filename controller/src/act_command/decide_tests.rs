@@ -39,7 +39,7 @@ fn instance(annotations: &Value, spec: &Value, status: &Value) -> WindowsInstanc
 }
 
 fn waits(version: bool, removals: usize) -> Value {
-    let reason = if version { "WaitingForApproval" } else { "RollingOut" };
+    let reason = if version { "WaitingForApproval" } else { "Progressing" };
     let held: Vec<&str> = ["win-1", "win-2"].into_iter().take(removals).collect();
     json!({
         "observedGeneration": 7,
@@ -168,7 +168,7 @@ fn the_tool_that_has_set_a_field_is_named() {
 
 #[test]
 fn only_what_has_failed_or_does_not_work_is_retried() {
-    let refusal = failed("ConnectRefused", "10.0.0.1 refuses");
+    let refusal = failed("Unreachable", "10.0.0.1 refuses");
     for (status, message) in [
         (json!({"failures": refusal}), "failed 2 times, and the next try was at 2027-01-15T02:00:00Z; now"),
         (json!({"failures": refusal}), "It failed with: Connect: 10.0.0.1 refuses"),
@@ -217,7 +217,7 @@ fn only_a_host_that_is_leaving_is_given_up() {
     }
     let question = |status: &Value| abandon(&instance(&none, &none, status), None).unwrap().question.unwrap();
     assert!(question(&none).contains("has not failed to clean it"));
-    let failing = json!({"failures": failed("ConnectRefused", "10.0.0.1 refuses")});
+    let failing = json!({"failures": failed("Unreachable", "10.0.0.1 refuses")});
     assert!(question(&failing).contains("failed with: Connect: 10.0.0.1 refuses."));
 }
 

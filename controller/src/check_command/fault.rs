@@ -92,17 +92,17 @@ impl Problem for Fault {
         match self {
             Self::Crd(fault) => fault.reason(),
             Self::NoLeader { .. } => Reason::NoLeader,
-            Self::Clock(_) => Reason::ClockDiffers,
+            Self::Clock(_) => Reason::ClockSkew,
             Self::VersionRefused(_) => cluster::TOO_OLD,
             Self::AnotherOperator(_) | Self::WmcoRuns(_) => lock::REASON,
             Self::PolicyMissing(_) => Reason::PolicyMissing,
             Self::PoliciesMissing(_) => Reason::PoliciesMissing,
-            Self::NoPayload(_) => Reason::PayloadMissing,
+            Self::NoPayload(_) => Reason::PayloadInvalid,
             Self::Certificate { .. } => Reason::CertificateInvalid,
             Self::NoAnswer { .. } => Reason::ApiServerUnreachable,
             Self::Pools(_) => Reason::PoolsNotReady,
             Self::Rights { .. } => Reason::RightsMissing,
-            Self::NotReadable { .. } => Reason::NotReadable,
+            Self::NotReadable { .. } => Reason::ApiError,
             Self::Version { reason, .. } | Self::Release { reason, .. } | Self::Key { reason, .. } => *reason,
         }
     }

@@ -136,7 +136,7 @@ fn of_state(args: &CheckHost, state: &HostState) -> Vec<Row> {
             "updates" => "it has the update that nodes need",
             _ => "none of another installer",
         };
-        finding(check, warning.map(|w| (true, w.reason(), w.to_string())), note.to_owned())
+        finding(check, warning.map(|w| (true, Reason::HostWarning, w.to_string())), note.to_owned())
     };
     let faults = preflight::results(&asked, state).into_iter().map(fault);
     let warnings =

@@ -174,16 +174,16 @@ async fn each_fault_of_an_installation_is_found_by_its_check() {
             Box::new(|bed| bed.instead(VERSION, version("30"))),
             Some(("version", "warning", "ApiServerTooOld")),
         ),
-        ("no CRD", Box::new(|bed| bed.gone(&format!("{CRDS}/{POOL_CRD}"))), Some(("crds", "failed", "CrdMissing"))),
+        ("no CRD", Box::new(|bed| bed.gone(&format!("{CRDS}/{POOL_CRD}"))), Some(("crds", "failed", "CrdInvalid"))),
         (
             "objects of a version of the future",
             Box::new(|bed| bed.crd(|crd| crd["status"]["storedVersions"] = json!(["v1alpha1", "v2"]))),
-            Some(("crds", "failed", "CrdVersionUnknown")),
+            Some(("crds", "failed", "CrdInvalid")),
         ),
         (
             "a version that is not served",
             Box::new(|bed| bed.crd(|crd| crd["spec"]["versions"][0]["served"] = false.into())),
-            Some(("crds", "failed", "CrdOutdated")),
+            Some(("crds", "failed", "CrdInvalid")),
         ),
         (
             "a CRD without a property of this release",
@@ -194,7 +194,7 @@ async fn each_fault_of_an_installation_is_found_by_its_check() {
                     rollout.as_object_mut().unwrap().remove("pausedUntil").unwrap();
                 });
             }),
-            Some(("crds", "failed", "CrdOutdated")),
+            Some(("crds", "failed", "CrdInvalid")),
         ),
         ("no Lease", Box::new(|bed| bed.gone(LEASE)), Some(("leader", "failed", "NoLeader"))),
         (
@@ -269,7 +269,7 @@ async fn what_is_in_the_way_of_an_installation_is_found_by_its_check() {
         (
             "a CRD of another operator",
             Box::new(|bed| bed.crd(|crd| crd["spec"]["scope"] = "Namespaced".into())),
-            Some(("crds", "failed", "CrdConflict")),
+            Some(("crds", "failed", "CrdInvalid")),
         ),
         ("an older release", Box::new(|bed| bed.crd(|crd| crd["spec"]["versions"][0]["served"] = false.into())), None),
         (
@@ -335,7 +335,7 @@ async fn a_payload_that_cannot_be_given_to_hosts_is_found() {
     let there = dir.path().join("payload");
     std::fs::create_dir(&there).unwrap();
     for (about, path, expected) in [
-        ("there is none, as on a laptop", dir.path().join("none"), ("warning", "PayloadMissing")),
+        ("there is none, as on a laptop", dir.path().join("none"), ("warning", "PayloadInvalid")),
         ("it is not whole", there, ("failed", "PayloadInvalid")),
     ] {
         let error = ReleaseError::from(remote::payload::Payload::open(&path).map(|_| ()).unwrap_err());
@@ -354,9 +354,9 @@ fn a_clock_that_differs_is_found() {
     let here: Timestamp = "2027-01-01T00:00:00Z".parse().unwrap();
     for (server, reason) in [
         (Some("2027-01-01T00:00:05Z"), None),
-        (Some("2027-01-01T00:00:11Z"), Some("ClockDiffers")),
-        (Some("2026-12-31T23:00:00Z"), Some("ClockDiffers")),
-        (None, Some("NotReadable")),
+        (Some("2027-01-01T00:00:11Z"), Some("ClockSkew")),
+        (Some("2026-12-31T23:00:00Z"), Some("ClockSkew")),
+        (None, Some("ApiError")),
     ] {
         let row = of_check(&clock(server.map(|s| s.parse().unwrap()), here));
         assert_eq!(row["reason"].as_str(), reason, "{row}");

@@ -81,18 +81,17 @@ impl Problem for Obstacle {
     fn reason(&self) -> Reason {
         match self {
             Self::Runs(_) => lock::REASON,
-            Self::Installed { .. } => Reason::WmcoInstalled,
-            Self::Upgrading(_) | Self::NotUpgradeable(_) => Reason::WmcoBusy,
-            Self::NoNodes => Reason::WmcoNodesMissing,
-            Self::NoVersion(_) => Reason::NodeMetadataMissing,
+            Self::Installed { .. } | Self::Upgrading(_) | Self::NotUpgradeable(_) => Reason::AnotherOperator,
+            Self::NoNodes => Reason::SourceNotFound,
+            Self::NoVersion(_) => Reason::Outdated,
             Self::Unproven(_) => Reason::HostUnproven,
             Self::HostKey(..) => Reason::HostKeyInvalid,
-            Self::Username(_) => Reason::UsernameUnreadable,
-            Self::Services { .. } => Reason::ServicesUnreadable,
-            Self::NoPayload(_) => Reason::PayloadMissing,
+            Self::Username(_) => Reason::CredentialsUnavailable,
+            Self::Services { .. } => Reason::VersionUnreadable,
+            Self::NoPayload(_) => Reason::PayloadInvalid,
             Self::Losses { .. } => Reason::SettingsWouldBeLost,
-            Self::NoCertificate(_) => Reason::ExporterCertificateMissing,
-            Self::NotReadable { .. } => Reason::NotReadable,
+            Self::NoCertificate(_) => Reason::CertificateInvalid,
+            Self::NotReadable { .. } => Reason::ApiError,
             Self::Key { reason, .. } | Self::Release { reason, .. } => *reason,
         }
     }

@@ -118,7 +118,7 @@ mod tests {
     fn a_finding_ends_with_where_to_read_on() {
         let finding = Finding {
             is_warning: false,
-            reason: Reason::CrdMissing,
+            reason: Reason::CrdInvalid,
             message: "it is missing".into(),
             remedy: Some("install".into()),
         };
@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(
             table(&rows, Scope::Installation),
             "CHECK    RESULT   MESSAGE\n\
-             crds     failed   CrdMissing: it is missing; install; see docs/reference/checks.md#check-crds\n\
+             crds     failed   CrdInvalid: it is missing; install; see docs/reference/checks.md#check-crds\n\
              leader   passed   a process holds the Lease\n"
         );
         let leader = object(&rows[1], Scope::Installation);

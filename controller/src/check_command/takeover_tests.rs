@@ -181,7 +181,7 @@ fn cases_of_wmco() -> Vec<Case> {
                     json!({"metadata": {"name": "mine"}, "spec": {"name": "windows-machine-config-operator"}});
                 bed.instead(SUBSCRIPTIONS, list("Subscription", "operators.coreos.com/v1alpha1", &[subscription]));
             }),
-            Some(("package", "warning", "WmcoInstalled")),
+            Some(("package", "warning", "AnotherOperator")),
         ),
         (
             "its ClusterServiceVersion is there",
@@ -189,7 +189,7 @@ fn cases_of_wmco() -> Vec<Case> {
                 let csv = json!({"metadata": {"name": "windows-machine-config-operator.v11.0.0"}});
                 bed.instead(CSVS, list("ClusterServiceVersion", "operators.coreos.com/v1alpha1", &[csv]));
             }),
-            Some(("package", "warning", "WmcoInstalled")),
+            Some(("package", "warning", "AnotherOperator")),
         ),
         (
             "its Deployment is there",
@@ -197,19 +197,19 @@ fn cases_of_wmco() -> Vec<Case> {
                 let deployment = json!({"metadata": {"name": "windows-machine-config-operator"}, "spec": {"selector": {}, "template": {}}});
                 bed.instead(DEPLOYMENT, deployment);
             }),
-            Some(("package", "warning", "WmcoInstalled")),
+            Some(("package", "warning", "AnotherOperator")),
         ),
         (
             "a person may not read it",
             Box::new(|bed| {
                 bed.api.forget("GET", CSVS).fail("GET", CSVS, 403, "Forbidden", "no", Value::Null);
             }),
-            Some(("package", "warning", "NotReadable")),
+            Some(("package", "warning", "ApiError")),
         ),
         (
             "a node is being upgraded",
             Box::new(|bed| bed.nodes(&json!({key::BYOH: "true", key::UPGRADING: "true"}), &[])),
-            Some(("idle", "failed", "WmcoBusy")),
+            Some(("idle", "failed", "AnotherOperator")),
         ),
         (
             "it says that it is busy",
@@ -218,7 +218,7 @@ fn cases_of_wmco() -> Vec<Case> {
                 let object = json!({"metadata": {"name": "windows-machine-config-operator.v11.0.0"}, "spec": {"conditions": [condition]}});
                 bed.instead(CONDITIONS, list("OperatorCondition", "operators.coreos.com/v2", &[object]));
             }),
-            Some(("idle", "failed", "WmcoBusy")),
+            Some(("idle", "failed", "AnotherOperator")),
         ),
     ]
 }
@@ -236,35 +236,35 @@ fn cases_of_nodes() -> Vec<Case> {
         (
             "the key is another one",
             Box::new(|bed| bed.instead(KEY, secret(&[("private-key.pem", &pem())]))),
-            Some(("users", "warning", "UsernameUnreadable")),
+            Some(("users", "warning", "CredentialsUnavailable")),
         ),
         (
             "no node",
             Box::new(|bed| bed.instead(NODES, list("Node", "v1", &[]))),
-            Some(("nodes", "warning", "WmcoNodesMissing")),
+            Some(("nodes", "warning", "SourceNotFound")),
         ),
         (
             "nodes cannot be read",
             Box::new(|bed| {
                 bed.api.forget("GET", NODES).fail("GET", NODES, 403, "Forbidden", "no", Value::Null);
             }),
-            Some(("nodes", "warning", "NotReadable")),
+            Some(("nodes", "warning", "ApiError")),
         ),
         (
             "no version",
             Box::new(move |bed| bed.nodes(&byoh(), &[(key::VERSION, Value::Null)])),
-            Some(("nodes", "warning", "NodeMetadataMissing")),
+            Some(("nodes", "warning", "Outdated")),
         ),
         (
             "a damaged host key",
             Box::new(move |bed| bed.nodes(&byoh(), &[(key::SSH_HOST_KEY, json!("x"))])),
             Some(("nodes", "failed", "HostKeyInvalid")),
         ),
-        ("no services", Box::new(|bed| bed.gone(SERVICES)), Some(("services", "warning", "ServicesUnreadable"))),
+        ("no services", Box::new(|bed| bed.gone(SERVICES)), Some(("services", "warning", "VersionUnreadable"))),
         (
             "damaged services",
             Box::new(|bed| bed.instead(SERVICES, json!({"metadata": {"name": "m"}, "data": {"services": "x"}}))),
-            Some(("services", "warning", "ServicesUnreadable")),
+            Some(("services", "warning", "VersionUnreadable")),
         ),
         (
             "an old API server",
@@ -282,7 +282,7 @@ fn cases_of_nodes() -> Vec<Case> {
         (
             "no certificate",
             Box::new(|bed| bed.gone(CERTIFICATE)),
-            Some(("exporter-certificate", "warning", "ExporterCertificateMissing")),
+            Some(("exporter-certificate", "warning", "CertificateInvalid")),
         ),
     ]
 }
@@ -363,7 +363,7 @@ async fn what_cannot_be_rendered_is_said_and_a_missing_payload_is_no_failure() {
     let bed = Bed::new();
     let broken = Obstacle::Release { reason: Reason::PayloadInvalid, message: "a file is missing".into() };
     for (obstacle, result, reason) in
-        [(broken, "failed", "PayloadInvalid"), (Obstacle::NoPayload("/payload".into()), "warning", "PayloadMissing")]
+        [(broken, "failed", "PayloadInvalid"), (Obstacle::NoPayload("/payload".into()), "warning", "PayloadInvalid")]
     {
         let rows = bed.rows(Err(obstacle)).await;
         let row = rows.iter().find(|r| r["check"] == "settings").unwrap();

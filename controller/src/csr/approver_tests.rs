@@ -274,5 +274,5 @@ fn of_a_large_request_no_more_is_kept_than_shows_that_it_is_one() {
     assert!(serde_json::to_vec(&csr).unwrap().len() < 2 * MAX_BYTES);
     let request = Request::read(&csr.spec.request.0);
     let judged = verdict(&csr, &request, &|node| Known.lookup(node), &Outstanding::default(), OPERATOR);
-    assert!(matches!(judged, Verdict::Deny { reason: Reason::TooLarge, .. }), "{judged:?}");
+    assert!(matches!(judged, Verdict::Deny { reason: Reason::RequestDenied, .. }), "{judged:?}");
 }

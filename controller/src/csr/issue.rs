@@ -92,7 +92,7 @@ pub enum CsrError {
         what: &'static str,
     },
     /// The API server did not return the operator's user name.
-    #[error("failed to get the operator's own user name from a SelfSubjectReview")]
+    #[error("failed to get the operator's own user name from a SelfSubjectReview: check the API server")]
     Identity(#[source] Option<Box<kube::Error>>),
 }
 
@@ -101,13 +101,12 @@ impl CsrError {
     pub fn reason(&self) -> Reason {
         match self {
             Self::Refused { reason, .. } => *reason,
-            Self::Api { .. } => Reason::CertificateRequestFailed,
-            Self::NameTaken { .. } => Reason::CertificateRequestNameTaken,
-            Self::Replaced { .. } => Reason::CertificateRequestReplaced,
-            Self::NotIssued { .. } => Reason::CertificateDenied,
-            Self::TimedOut { .. } => Reason::CertificateNotIssued,
-            Self::WrongCertificate { .. } => Reason::WrongCertificate,
-            Self::Identity(_) => Reason::IdentityUnknown,
+            Self::Api { .. } | Self::Identity(_) => Reason::ApiError,
+            Self::NameTaken { .. }
+            | Self::Replaced { .. }
+            | Self::NotIssued { .. }
+            | Self::TimedOut { .. }
+            | Self::WrongCertificate { .. } => Reason::CertificateNotIssued,
         }
     }
 }
@@ -250,10 +249,10 @@ fn build(
             Ok(csr)
         }
         Verdict::Deny { reason, message } => Err(CsrError::Refused { reason, message }),
-        Verdict::Wait { message, .. } => Err(CsrError::Refused { reason: Reason::HostNotProven, message }),
+        Verdict::Wait { message, .. } => Err(CsrError::Refused { reason: Reason::CertificateNotIssued, message }),
         Verdict::NotOurs | Verdict::Queue { .. } | Verdict::Approve(_) => {
             let message = format!("it does not name node {}", claim.node_name);
-            Err(CsrError::Refused { reason: Reason::WrongSubject, message })
+            Err(CsrError::Refused { reason: Reason::RequestDenied, message })
         }
     }
 }

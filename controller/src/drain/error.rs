@@ -63,11 +63,9 @@ impl DrainError {
     pub(crate) fn reason(&self) -> Reason {
         match self {
             Self::Api { .. } | Self::Slow { .. } => Reason::ApiError,
-            Self::EvictionForbidden { .. } => Reason::EvictionForbidden,
-            Self::EvictionRejected { .. } => Reason::EvictionRejected,
-            Self::NodeGone { .. } => Reason::NodeGone,
-            Self::CordonConflict { .. } => Reason::CordonConflict,
-            Self::InvalidRule(_) => Reason::InvalidDrainRule,
+            Self::EvictionForbidden { .. } | Self::EvictionRejected { .. } => Reason::EvictionForbidden,
+            Self::NodeGone { .. } | Self::CordonConflict { .. } => Reason::Conflict,
+            Self::InvalidRule(_) => Reason::SpecInvalid,
         }
     }
 }

@@ -537,7 +537,7 @@ async fn a_server_that_hangs_ends_the_pass_and_the_next_one_begins_behind_the_po
 async fn a_node_made_again_is_not_drained() {
     let api = FakeApi::new();
     api.on("GET", NODE, 200, changed(ours(), "/metadata/uid", json!("n2")));
-    assert_eq!(Bed::bare(api).try_pass().await.unwrap_err().reason(), "NodeGone");
+    assert_eq!(Bed::bare(api).try_pass().await.unwrap_err().reason(), "Conflict");
 }
 
 #[tokio::test]

@@ -17,13 +17,7 @@ use wnp_core::{
 };
 
 /// Reasons of wicd for unusable content of a version. Every other reason is a fault of the host, also an unknown one.
-const OF_THE_VERSION: [Reason; 5] = [
-    Reason::PathRefused,
-    Reason::PayloadInvalid,
-    Reason::ServiceFailed,
-    Reason::HostCallFailed,
-    Reason::HostCallTimeout,
-];
+const OF_THE_VERSION: [Reason; 2] = [Reason::PayloadInvalid, Reason::HostCallFailed];
 
 /// Why a step on a host failed. Each has a message with the remedy and a stable reason.
 #[derive(Debug, thiserror::Error)]
@@ -230,24 +224,23 @@ impl StepError {
             Self::Rights(e) => e.reason(),
             Self::Render(e) => e.reason(),
             Self::Version(e) => e.reason(),
-            Self::NoVersion { .. } => Reason::VersionMissing,
+            Self::NoVersion { .. } => Reason::VersionUnreadable,
             Self::VersionFilesMissing { .. } => Reason::VersionFilesMissing,
             Self::Drain(e) => e.reason(),
-            Self::DrainTimedOut { .. } => Reason::DrainTimedOut,
-            Self::DrainSelector { .. } => Reason::InvalidDrainRule,
+            Self::DrainTimedOut { .. } => Reason::DrainBlocked,
+            Self::DrainSelector { .. } => Reason::SpecInvalid,
             Self::Api { .. } => Reason::ApiError,
-            Self::Outdated => Reason::Outdated,
+            Self::Outdated => Reason::Conflict,
             Self::Identity(refusal) => refusal.reason(),
             Self::NodeNameTaken { .. } | Self::NodeUnproven { .. } => Reason::HostConflict,
             Self::Unfit(faults) => faults.reason(),
-            Self::KeyLineNotFound { .. } => Reason::KeyLineNotFound,
-            Self::KeyNotTaken { .. } => Reason::KeyNotTaken,
-            Self::KeyOfUserData { .. } => Reason::KeyOfUserData,
-            Self::ImageNotKept { .. } => Reason::ImageNotKept,
-            Self::NotRegistered(_) => Reason::NotRegistered,
+            Self::KeyLineNotFound { .. } | Self::KeyNotTaken { .. } | Self::KeyOfUserData { .. } => {
+                Reason::KeyRotationFailed
+            }
+            Self::ImageNotKept { .. } => Reason::PrePullFailed,
+            Self::NotRegistered(_) | Self::NodeDeleted { .. } => Reason::NotRegistered,
             Self::NodeRefused { .. } => Reason::NodeRefused,
-            Self::NodeDeleted { .. } => Reason::NodeDeleted,
-            Self::NotRestarted { .. } => Reason::NotRestarted,
+            Self::NotRestarted { .. } => Reason::Unreachable,
         }
     }
 
@@ -412,18 +405,18 @@ mod tests {
             // What wicd says.
             (says("StaleEpoch"), Host),
             (says("HostBusy"), Host),
-            (says("ProtocolMismatch"), Host),
+            (says("HostFilesChanged"), Host),
             (says("NotAdministrator"), Host),
-            (says("ForeignService"), Host),
-            (says("ForeignCredentialPlugin"), Host),
+            (says("ForeignServices"), Host),
+            (says("ForeignServices"), Host),
             (says("DiskFull"), Host),
             (says("AccessDenied"), Host),
             (says("HashMismatch"), Host),
-            (says("CertificateExpired"), Host),
+            (says("CertificateInvalid"), Host),
             (says("HostFailed"), Host),
             (says("SomethingNew"), Host),
-            (says("ServiceFailed"), Version),
-            (says("PathRefused"), Version),
+            (says("HostCallFailed"), Version),
+            (says("PayloadInvalid"), Version),
             (says("HostCallFailed"), Version),
         ] {
             assert_eq!(error.blame(), expected, "{error:?}");

@@ -198,7 +198,7 @@ impl World {
             let crashed = tokio::select! {
                 result = Box::pin(reconcile_instance(&instance, &cx)) => {
                     if let Err(error) = &result {
-                        let is_expected = matches!(error.reason().as_str(), "Outdated" | "ApiError");
+                        let is_expected = matches!(error.reason().as_str(), "Conflict" | "ApiError");
                         assert!(is_expected, "{what}: {error}\n{}", shown());
                     }
                     asleep = seen.filter(|_| result.is_ok_and(|action| action == Action::await_change()));
@@ -465,7 +465,7 @@ async fn an_image_that_cannot_be_pulled_is_tried_again() {
     world.works_until("it has the other one", has_failed).await;
     assert!(world.follows(&version) || world.instance().unwrap()["status"]["operation"]["type"] == "PullImages");
     let failures = world.instance().unwrap()["status"]["prePulled"]["failures"].clone();
-    assert_eq!((&failures["lastReason"], &failures["step"]), (&json!("ImagePullFailed"), &json!("PullImages")));
+    assert_eq!((&failures["lastReason"], &failures["step"]), (&json!("PrePullFailed"), &json!("PullImages")));
     assert!(!failures["lastMessage"].as_str().unwrap().contains('\u{7}'));
     world.bed.host.windows().images_state().refused.clear();
     let is_over = |w: &World| w.instance().is_some_and(|i| i["status"]["lastOperation"] == "pull-1");
@@ -539,7 +539,7 @@ async fn a_host_whose_user_data_is_of_another_operator_keeps_its_key() {
     });
     let failure = |w: &World| w.instance().map(|i| i["status"]["keyRotation"]["failures"].clone()).unwrap_or_default();
     world.works_until("it is refused", |w| failure(w)["count"] == 1).await;
-    assert_eq!(failure(&world)["lastReason"], "KeyOfUserData");
+    assert_eq!(failure(&world)["lastReason"], "KeyRotationFailed");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), old, "the file was changed");
 
     // User data of this operator has run here.
@@ -687,7 +687,7 @@ async fn a_host_that_was_given_up_is_not_given_up_again() {
     let seen: WindowsInstance = world.bed.sync().unwrap();
     world.works_until("it is gone", |w| w.instance().is_none()).await;
     let result = super::remove::abandon(&mut world.bed.scope(seen)).await;
-    assert!(result.as_ref().is_err_and(|error| error.reason() == "Outdated"), "{result:?}");
+    assert!(result.as_ref().is_err_and(|error| error.reason() == "Conflict"), "{result:?}");
 }
 
 #[tokio::test]
@@ -805,6 +805,6 @@ async fn a_failure_names_its_cause() {
     world.works_until("its connection breaks", |w| !failure(w).0.is_empty()).await;
     cut.await.unwrap();
     let (reason, message) = failure(&world);
-    assert_eq!(reason, "Disconnected", "{message}");
+    assert_eq!(reason, "Unreachable", "{message}");
     assert!(message.contains("broke") && message.contains("check whether the host restarts"), "{message}");
 }

@@ -74,7 +74,15 @@ pub(super) fn miss_wicd(scope: &mut Scope, node: &Node, now: Instant) -> Option<
         return Some(next_look(false));
     };
     let generation = scope.instance.metadata.generation;
-    conditions::set(conditions, kind::WICD_SILENT, Status::True, Reason::NoReport, &message, generation, clock::now());
+    conditions::set(
+        conditions,
+        kind::WICD_SILENT,
+        Status::True,
+        Reason::WicdSilent,
+        &message,
+        generation,
+        clock::now(),
+    );
     if told.is_none() {
         scope.cx.events.say(&*scope.instance, EventReason::WicdSilent, "Keep", &message);
     }

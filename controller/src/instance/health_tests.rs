@@ -44,20 +44,20 @@ fn says(status: &api::WindowsInstanceStatus) -> String {
 /// What was seen of a host before its kubelet stopped says nothing of now, nor does what was seen before its Node was Ready again.
 #[tokio::test]
 async fn a_host_is_tried_when_kubelet_stops_and_when_its_node_is_ready_again() {
-    let failures = json!({"failures": {"count": 8, "lastReason": "ConnectRefused", "lastMessage": "refuses connections",
+    let failures = json!({"failures": {"count": 8, "lastReason": "Unreachable", "lastMessage": "refuses connections",
         "nextRetryTime": jiff::Timestamp::now() + jiff::SignedDuration::from_mins(9)}});
-    let (healthy, unhealthy) = (("NodeHealthy", "True", "NodeReady"), ("NodeHealthy", "False", "NodeNotReady"));
-    let (reached, refused) = (("Reachable", "True", "Connected"), ("Reachable", "False", "ConnectRefused"));
+    let (healthy, unhealthy) = (("NodeHealthy", "True", "AsExpected"), ("NodeHealthy", "False", "NodeNotReady"));
+    let (reached, refused) = (("Reachable", "True", "AsExpected"), ("Reachable", "False", "Unreachable"));
     // The Node, what is known, whether the host answers; then how often it is tried, Reachable, words of Ready, failures.
     for (about, node, known, answers, tried, reachable, words, fails) in [
-        ("kubelet works", "True", [healthy, reached], true, 0, ("True", "Connected"), "", false),
+        ("kubelet works", "True", [healthy, reached], true, 0, ("True", "AsExpected"), "", false),
         (
             "it is off",
             "Unknown",
             [healthy, reached],
             false,
             1,
-            ("False", "ConnectRefused"),
+            ("False", "Unreachable"),
             "does not answer either",
             false,
         ),
@@ -77,13 +77,13 @@ async fn a_host_is_tried_when_kubelet_stops_and_when_its_node_is_ready_again() {
             [unhealthy, refused],
             false,
             0,
-            ("False", "ConnectRefused"),
+            ("False", "Unreachable"),
             "does not answer",
             true,
         ),
-        ("it is back", "True", [unhealthy, refused], true, 1, ("True", "Connected"), "", false),
-        ("its Node is back alone", "True", [unhealthy, refused], false, 1, ("False", "ConnectRefused"), "", false),
-        ("its SSH server alone is off", "True", [healthy, refused], false, 0, ("False", "ConnectRefused"), "", true),
+        ("it is back", "True", [unhealthy, refused], true, 1, ("True", "AsExpected"), "", false),
+        ("its Node is back alone", "True", [unhealthy, refused], false, 1, ("False", "Unreachable"), "", false),
+        ("its SSH server alone is off", "True", [healthy, refused], false, 0, ("False", "Unreachable"), "", true),
     ] {
         let mut bed = Bed::new().await;
         bed.node_that_is(node, "n-1", &bed.host.address().to_string(), &json!({}));
@@ -112,12 +112,12 @@ async fn a_host_that_is_back_ends_the_wait_of_its_operation() {
     bed.node_that_is("True", "n-1", &bed.host.address().to_string(), &json!({}));
     let later = (jiff::Timestamp::now() + jiff::SignedDuration::from_mins(9)).to_string();
     let more = json!({
-        "failures": {"count": 3, "lastReason": "ConnectRefused", "lastMessage": "x", "nextRetryTime": later},
+        "failures": {"count": 3, "lastReason": "Unreachable", "lastMessage": "x", "nextRetryTime": later},
         "operation": {"id": "g-1", "type": "Update", "step": "Connect", "changed": true, "epoch": 1,
             "startTime": "2026-01-01T00:00:00Z", "stepStartTime": "2026-01-01T00:00:00Z"},
     });
     for (was, waits) in [("False", false), ("True", true)] {
-        let known = [("NodeHealthy", was, "x"), ("Reachable", "False", "ConnectRefused")];
+        let known = [("NodeHealthy", was, "x"), ("Reachable", "False", "Unreachable")];
         let mut scope = bed.scope(bed.instance(&json!({}), &json!({}), &status(&bed, &known, &more)));
         follow(&mut scope);
         let failures = scope.status.failures.expect("the operation has not succeeded yet");
@@ -131,7 +131,7 @@ async fn a_wrong_host_key_in_an_entry_is_told_at_once() {
     const OTHER: &str = "SHA256:AAAAvezndPv/ARoIadVY98vAC0g+P/5633yTC4d/wXE";
     let mut bed = Bed::new().await;
     bed.node_that_is("True", "n-1", &bed.host.address().to_string(), &json!({}));
-    let known = [("NodeHealthy", "True", "NodeReady"), ("Reachable", "True", "Connected")];
+    let known = [("NodeHealthy", "True", "AsExpected"), ("Reachable", "True", "AsExpected")];
     let mut instance = bed.instance(&json!({}), &json!({}), &status(&bed, &known, &json!({})));
     instance.spec.host.host_key = Some(OTHER.into());
     let told = reconciled(&bed, instance.clone()).await;
@@ -151,7 +151,7 @@ async fn a_wrong_host_key_in_an_entry_is_told_at_once() {
     instance.status = Some(told);
     instance.spec.host.host_key = Some(pinned);
     let told = reconciled(&bed, instance).await;
-    assert_eq!(condition(&told, kind::REACHABLE), ("True".to_owned(), "Connected".to_owned()));
+    assert_eq!(condition(&told, kind::REACHABLE), ("True".to_owned(), "AsExpected".to_owned()));
     assert!(told.address_failures.is_none() && !says(&told).contains("refused"), "{}", says(&told));
 }
 

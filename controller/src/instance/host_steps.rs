@@ -411,7 +411,7 @@ mod tests {
         let mut scope = bed.scope(bed.instance(&json!({}), &json!({}), &json!({"operation": operation})));
         let broken = || SshError::Disconnected { address: "10.0.0.1".into(), why: "the host closed it".into() };
         let of_jump_host = SshError::JumpHostUnreachable { fault: Box::new(broken()) };
-        for (error, reason) in [(broken(), "NotRestarted"), (of_jump_host, "JumpHostUnreachable")] {
+        for (error, reason) in [(broken(), "Unreachable"), (of_jump_host, "JumpHostUnreachable")] {
             let error = restarting(&mut scope, error.into()).unwrap_err();
             assert_eq!(error.reason(), reason);
         }

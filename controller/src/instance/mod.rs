@@ -488,10 +488,10 @@ fn report_host(scope: &mut Scope, node: &Node) {
     };
     let reboot = annotation(key::REBOOT_REQUIRED)
         .map(|_| "the host must be restarted; it waits for its turn (rollout.maxUnavailable)");
-    report(kind::REBOOT_REQUIRED, Reason::RestartPending, reboot);
+    report(kind::REBOOT_REQUIRED, Reason::Waiting, reboot);
     // It is the host's word.
     let drift = annotation(key::DRIFT).map(|text| facts::message(&text));
-    if report(kind::DRIFTED, Reason::ChangedOnHost, drift.as_deref()) {
+    if report(kind::DRIFTED, Reason::Drifted, drift.as_deref()) {
         scope.cx.process.metrics.drift.inc();
         let note = drift.unwrap_or_default();
         scope.cx.events.say(&*scope.instance, EventReason::Drifted, "Keep", &note);

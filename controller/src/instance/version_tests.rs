@@ -50,11 +50,11 @@ type Publish = fn(&World) -> String;
 #[tokio::test]
 async fn a_version_that_cannot_be_had_is_reported_and_changes_nothing() {
     let cases: [(&str, &str, Publish); 4] = [
-        ("there is no ConfigMap", "VersionMissing", |_| "9.9.9-none".into()),
-        ("another client made it", "VersionMissing", |w| {
+        ("there is no ConfigMap", "VersionUnreadable", |_| "9.9.9-none".into()),
+        ("another client made it", "VersionUnreadable", |w| {
             publish_changed(w, |c| drop(c["metadata"].as_object_mut().unwrap().remove("annotations")))
         }),
-        ("another client wrote to it", "VersionMissing", |w| {
+        ("another client wrote to it", "VersionUnreadable", |w| {
             publish_changed(w, |c| {
                 let annotation = &mut c["metadata"]["annotations"][names::key::RENDERED];
                 *annotation = json!(annotation.as_str().unwrap().replace("77", "78"));
@@ -144,15 +144,11 @@ async fn a_plugin_of_another_installer_is_found_before_the_node_is_drained() {
     world.bed.api.objects(|o| o.put("configmaps", stored));
     world.bed.host.register_plugin(clsid, r"C:\theirs.dll");
     world.grant("u-1", GrantType::Update, &version, &json!({"version": version, "disruption": "Drain"}));
-    world.works_until("it is refused", |w| failure(w) == "ForeignCredentialPlugin").await;
+    world.works_until("it is refused", |w| failure(w) == "ForeignServices").await;
     let instance = world.instance().unwrap();
     let conditions = instance["status"]["conditions"].as_array().unwrap();
     let passed = conditions.iter().find(|c| c["type"] == "PreflightPassed").unwrap();
-    assert_eq!(
-        (&passed["status"], &passed["reason"]),
-        (&json!("False"), &json!("ForeignCredentialPlugin")),
-        "{passed}"
-    );
+    assert_eq!((&passed["status"], &passed["reason"]), (&json!("False"), &json!("ForeignServices")), "{passed}");
     assert!(passed["message"].to_string().contains("theirs.dll"), "{passed}");
     assert!(!is_cordoned(&world.node().unwrap()) && instance["status"]["currentVersion"] == json!(old));
 }

@@ -129,7 +129,7 @@ mod tests {
         for (about, host, expected) in [
             ("another key", host(&none, &none, &changed, &none), true),
             ("of the jump host", host(&none, &none, &of_jump_host, &none), true),
-            ("another failure", host(&none, &none, &failed("ConnectTimeout"), &none), false),
+            ("another failure", host(&none, &none, &failed("Unreachable"), &none), false),
             ("no failure", host(&none, &none, &json!({}), &none), false),
             ("trusted", host(&trusted, &none, &changed, &none), false),
             ("another key was trusted once", host(&earlier, &none, &changed, &none), true),

@@ -471,14 +471,14 @@ mod tests {
         let mut pools = Writer::default();
         pools.apply_watcher_event(&Event::Apply(pool()));
         metrics.show(pools.as_reader(), caches(&[], &[]).1, Writer::default().as_reader());
-        metrics.failed("p", Reason::ConnectTimeout);
+        metrics.failed("p", Reason::Unreachable);
         metrics.ended("p", GrantType::Update, true);
         metrics.source_succeeded("p", "git", TIME.parse().unwrap());
         assert!(
             metrics.render().contains("source_last_success_timestamp_seconds{pool=\"p\",source=\"git\"} 1798761600")
         );
         assert!(metrics.render().contains("pool=\"p\",operation=\"Update\",result=\"succeeded\"} 1"));
-        assert!(metrics.render().contains("pool=\"p\",reason=\"ConnectTimeout\""));
+        assert!(metrics.render().contains("pool=\"p\",reason=\"Unreachable\""));
         pools.apply_watcher_event(&Event::Delete(pool()));
         let text = metrics.render();
         assert!(!text.contains("pool=\"p\""), "{text}");
@@ -585,10 +585,10 @@ mod tests {
     #[test]
     fn the_text_has_what_was_counted() {
         let metrics = Metrics::default();
-        metrics.failed("p", Reason::ConnectTimeout);
+        metrics.failed("p", Reason::Unreachable);
         metrics.wrote(("pods", Some("eviction")));
         let text = metrics.render();
-        assert!(text.contains("windows_node_pool_failures_total{pool=\"p\",reason=\"ConnectTimeout\"} 1"), "{text}");
+        assert!(text.contains("windows_node_pool_failures_total{pool=\"p\",reason=\"Unreachable\"} 1"), "{text}");
         assert!(text.contains("windows_node_pool_api_writes_total{resource=\"pods/eviction\"} 1"), "{text}");
         assert!(text.ends_with("# EOF\n"));
     }

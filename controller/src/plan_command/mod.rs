@@ -217,11 +217,11 @@ async fn answer(
         Ok(answer)
     };
     if let Some(message) = cx.caches.unreadable.of_pool(&answer.pool) {
-        return refuse(answer, Reason::InstanceUnreadable, message);
+        return refuse(answer, Reason::ObjectUnreadable, message);
     }
     match dry_run(&cx.cluster.client, document, there.is_some()).await? {
         Verdict::Taken => {}
-        Verdict::Refused(message) => return refuse(answer, Reason::TemplateInvalid, message),
+        Verdict::Refused(message) => return refuse(answer, Reason::SpecInvalid, message),
         Verdict::NotAsked(message) => {
             answer.notes.push(format!("the validation rules of the CRD were not checked: {message}"));
         }

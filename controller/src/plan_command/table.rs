@@ -74,7 +74,7 @@ factory: 1 join, 1 update with a drain; 7 unchanged; version 1-a
             hosts: Vec::new(),
             version: None,
             summary: "it cannot be planned".into(),
-            problems: vec![Told { host: None, reason: api::Reason::TemplateInvalid, message: "no such field".into() }],
+            problems: vec![Told { host: None, reason: api::Reason::SpecInvalid, message: "no such field".into() }],
             notes: vec!["not asked".into()],
             ..answer()
         };

@@ -27,7 +27,7 @@ pub(super) async fn ask(pool: &WindowsNodePool, begun: Begun, cx: &PoolContext) 
         return cx.sources.flux.ask(pool, from, &cx.cluster.client, &services).await;
     }
     let trouble = SourceError {
-        reason: Reason::SourceNotSupported,
+        reason: Reason::SourceNotFound,
         message: "this operator does not know the pool's source of hosts: update the operator".into(),
         stalls: true,
     };

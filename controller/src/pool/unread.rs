@@ -15,7 +15,7 @@ use serde_json::json;
 use crate::{clock, errors::said};
 
 /// Reason of the conditions.
-const REASON: Reason = Reason::PoolUnreadable;
+const REASON: Reason = Reason::ObjectUnreadable;
 
 /// Stores in a pool's status that it cannot be read, so that no client that waits for it takes an old status for true. Returns whether that
 /// is stored.

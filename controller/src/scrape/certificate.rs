@@ -48,7 +48,7 @@ impl CertificateError {
     /// Reason for the log.
     pub(super) fn reason(&self) -> Reason {
         match self {
-            Self::File { .. } | Self::Invalid { .. } => Reason::MetricsCertificateInvalid,
+            Self::File { .. } | Self::Invalid { .. } => Reason::CertificateInvalid,
             Self::Make(_) => Reason::InternalError,
         }
     }

@@ -49,11 +49,9 @@ pub(super) enum ReviewError {
 
 impl ReviewError {
     /// Reason for the log.
+    #[expect(clippy::unused_self, reason = "as all errors, of which most have several reasons")]
     pub(super) fn reason(&self) -> Reason {
-        match self {
-            Self::Api(_) => Reason::ApiError,
-            Self::Slow => Reason::ReviewSlow,
-        }
+        Reason::ApiError
     }
 }
 

@@ -50,7 +50,7 @@ pub(crate) async fn ask(name: &str, cx: &Context) -> SourceOutcome {
                 "the ConfigMap {}/{name} does not exist: create it, or name another in inventory.configMapRef",
                 cx.process.args.namespace
             );
-            SourceOutcome::Missing(SourceError { reason: Reason::ConfigMapMissing, message, stalls: true })
+            SourceOutcome::Missing(SourceError { reason: Reason::SourceNotFound, message, stalls: true })
         }
         Err(error) => {
             let message = format!("the ConfigMap {name} could not be read: {}", crate::errors::said(&error));

@@ -79,7 +79,7 @@ async fn a_person_steers_pools_and_hosts() -> Result<()> {
     let out = plugin.done(&["resume", POOL, "-o", "json"])?;
     let outcomes: Vec<Value> = serde_json::from_str(&out)?;
     ensure!(outcomes[0]["result"] == "Changed" && outcomes[0]["kind"] == "WindowsNodePool", "{out}");
-    world.until(POOL, "it goes on", |p| has(&pool_status(p).conditions, kind::PAUSED, "False", "NotPaused")).await?;
+    world.until(POOL, "it goes on", |p| has(&pool_status(p).conditions, kind::PAUSED, "False", "AsExpected")).await?;
 
     // A version that waits.
     plugin.refused(&["approve", POOL], "nothing waits for an approval")?;
@@ -93,7 +93,7 @@ async fn a_person_steers_pools_and_hosts() -> Result<()> {
 
     // A host that fails.
     plugin.refused(&["retry", "win-0"], "it has not failed")?;
-    world.until_failed("gate-1", "ConnectRefused").await?;
+    world.until_failed("gate-1", "Unreachable").await?;
     plugin.done(&["retry", "gate-1"])?;
     let twice = |i: &api::WindowsInstance| status(i).failures.is_some_and(|failures| failures.count == 2);
     world.until_instance("gate-1", "it was tried again", twice).await?;

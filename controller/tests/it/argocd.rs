@@ -216,7 +216,7 @@ async fn a_pool_is_shown_and_steered_from_argo_cd() -> Result<()> {
 
     let in_git = manifest(&hosts[..1], 6);
     sync(&world, &in_git).await?;
-    let held = |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::STALLED, "True", Reason::MassRemovalBlocked);
+    let held = |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::STALLED, "True", Reason::RemovalBlocked);
     let pool = seen(&world, "the removal waits", held).await?;
     is_shown(&pool, "Degraded", "degraded_removal")?;
     act_and_store(&world, &pool, "confirm-removal").await?;

@@ -169,7 +169,7 @@ async fn duplicates(world: &World) -> Result<()> {
 async fn strange_machines(world: &World) -> Result<()> {
     let hour = Duration::from_hours(1);
     let cases = [
-        ("linux", Fault::NotWindows, "NotWindows", ["not a Windows host", "check the address"]),
+        ("linux", Fault::NotWindows, "WindowsNotSupported", ["not a Windows host", "check the address"]),
         ("ahead", Fault::ClockAhead(hour), "ClockSkew", ["s ahead", "correct the host's time service"]),
         ("behind", Fault::ClockBehind(hour), "ClockSkew", ["s behind", "correct the host's time service"]),
         ("locked", Fault::WrongKey, "AuthenticationFailed", ["cannot log in", "authorized"]),
@@ -249,7 +249,7 @@ async fn other_ways_to_a_host(world: &World) -> Result<()> {
     let mut pool =
         WindowsNodePoolSpec { inventory: Inventory { hosts: Some(hosts), ..Inventory::default() }, ..spec(&[]) };
     world.apply("ways", &pool).await?;
-    let message = world.until_failed("nowhere", "NameNotResolved").await?;
+    let message = world.until_failed("nowhere", "Unreachable").await?;
     ensure!(message.contains("nowhere.invalid") && message.contains("DNS"), "{message}");
     world.until_joined("by-name").await?;
     if count == 3 {

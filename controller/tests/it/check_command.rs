@@ -73,7 +73,7 @@ async fn a_host_is_checked_and_left_as_it_is() -> Result<()> {
     let rows: Vec<Value> = serde_json::from_str(&json)?;
     let warnings: Vec<&str> =
         rows.iter().filter(|row| row["result"] == "warning").filter_map(|row| row["reason"].as_str()).collect();
-    let expected = ["WindowsRestartPending", "AntivirusFilter", "OtherContainerRuntime", "NotDomainJoined"];
+    let expected = ["HostWarning", "HostWarning", "HostWarning", "AccountNotUsable"];
     ensure!(code == Some(0) && warnings == expected, "{code:?} {json}");
     host.windows().state().machine.domain = Some("corp.example.com".to_owned());
     host.windows().state().service_accounts.insert("web".to_owned(), AccountState::Usable);
@@ -87,7 +87,7 @@ async fn a_host_is_checked_and_left_as_it_is() -> Result<()> {
     host.windows().state().services.remove("docker");
     host.windows().state().machine.domain = None;
 
-    for (fault, expected) in [(Fault::WrongKey, "AuthenticationFailed"), (Fault::NotWindows, "NotWindows")] {
+    for (fault, expected) in [(Fault::WrongKey, "AuthenticationFailed"), (Fault::NotWindows, "WindowsNotSupported")] {
         host.mend();
         host.fault(fault);
         let (code, table) = check(&world, host, &key, &[]).await?;

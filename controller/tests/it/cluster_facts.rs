@@ -229,7 +229,7 @@ async fn mirrors_and_logins_of_registries_reach_nodes_that_run() -> Result<()> {
     ensure!(login().contains(mirror) && login().contains("Authorization = \"Basic "), "{}", login());
     let named = |pool: &WindowsNodePool| {
         let found = conditions::find(&pool_status(pool).conditions, kind::WARNING).cloned();
-        found.filter(|c| c.reason == "ClusterFactsPartlyUsed").map(|c| c.message).unwrap_or_default()
+        found.filter(|c| c.reason == "ClusterFactsInvalid").map(|c| c.message).unwrap_or_default()
     };
     let parts = ["ImageDigestMirrorSet/factory", "quay.io/a/b", "mirror.example.com:5000/c"];
     world.until(POOL, "it names the mirror", |p| parts.iter().all(|part| named(p).contains(part))).await?;

@@ -133,7 +133,7 @@ async fn hosts_of_windows_instances_join_and_go_without_a_pool_of_ones_own() -> 
     delete(&world).await?;
     let confirm = format!("{}=2", key::APPROVE_REMOVAL);
     world
-        .until(WINDOWS_INSTANCES, "it says who stays", |p| is_held(p, "ConfigMapMissing", &["win-1, win-2", &confirm]))
+        .until(WINDOWS_INSTANCES, "it says who stays", |p| is_held(p, "SourceNotFound", &["win-1, win-2", &confirm]))
         .await?;
     for host in &hosts[1..] {
         let instance = world.instance(host.name()).await?.context("no instance")?;
@@ -187,13 +187,14 @@ async fn neither_a_lost_list_nor_a_rewritten_entry_removes_anybody() -> Result<(
     let address = hosts[0].address().to_string();
     edit(&world, json!({(address.clone()): null, "win-0.invalid": "username=Administrator"})).await?;
     let parts = ["win-0.invalid", "win-0", &format!("{}=1", key::APPROVE_REMOVAL)];
-    world.until(WINDOWS_INSTANCES, "it names the entry", |p| is_held(p, "NamesUnknown", &parts)).await?;
+    world.until(WINDOWS_INSTANCES, "it names the entry", |p| is_held(p, "RemovalBlocked", &parts)).await?;
     all_stay(&world).await?;
     // One that cannot be read may be any host, too.
     edit(&world, json!({"win-0.invalid": "core"})).await?;
     world
         .until(WINDOWS_INSTANCES, "it names the entry", |p| {
-            is_held(p, "NamesUnknown", &parts) && has(&pool_status(p).conditions, kind::STALLED, "True", "NamesUnknown")
+            is_held(p, "RemovalBlocked", &parts)
+                && has(&pool_status(p).conditions, kind::STALLED, "True", "RemovalBlocked")
         })
         .await?;
     all_stay(&world).await?;
@@ -206,9 +207,9 @@ async fn neither_a_lost_list_nor_a_rewritten_entry_removes_anybody() -> Result<(
     let nothing: BTreeMap<&String, Value> = data.keys().map(|k| (k, Value::Null)).collect();
     edit(&world, json!(nothing)).await?;
     let confirm = format!("{}=2", key::APPROVE_REMOVAL);
-    world.until(WINDOWS_INSTANCES, "it is empty", |p| is_held(p, "InventoryEmpty", &[&confirm])).await?;
+    world.until(WINDOWS_INSTANCES, "it is empty", |p| is_held(p, "RemovalBlocked", &[&confirm])).await?;
     delete(&world).await?;
-    world.until(WINDOWS_INSTANCES, "it is missing", |p| is_held(p, "ConfigMapMissing", &[&confirm])).await?;
+    world.until(WINDOWS_INSTANCES, "it is missing", |p| is_held(p, "SourceNotFound", &[&confirm])).await?;
     create(&world, &hosts).await?;
     until_ready(&world, 2).await?;
     all_stay(&world).await?;
@@ -222,7 +223,7 @@ async fn neither_a_lost_list_nor_a_rewritten_entry_removes_anybody() -> Result<(
     deployment::install(&world.control_plane).await?;
     deployment::store_key(&world.control_plane, &world.key).await?;
     world.new_operator().await?;
-    world.until(WINDOWS_INSTANCES, "it is missing", |p| is_held(p, "ConfigMapMissing", &[&confirm])).await?;
+    world.until(WINDOWS_INSTANCES, "it is missing", |p| is_held(p, "SourceNotFound", &[&confirm])).await?;
     create(&world, &hosts).await?;
     until_ready(&world, 2).await?;
     all_stay(&world).await
@@ -313,7 +314,7 @@ async fn a_pool_that_nobody_else_wrote_comes_and_goes_with_its_source() -> Resul
     world.apply("hall-b", &WindowsNodePoolSpec { inventory, ..WindowsNodePoolSpec::default() }).await?;
     world
         .until("hall-b", "misses its ConfigMap", |p| {
-            has(&pool_status(p).conditions, kind::INVENTORY_SYNCED, "False", "ConfigMapMissing")
+            has(&pool_status(p).conditions, kind::INVENTORY_SYNCED, "False", "SourceNotFound")
         })
         .await?;
     let metadata = ObjectMeta { name: Some("hall-b".into()), ..ObjectMeta::default() };

@@ -175,7 +175,7 @@ async fn whose_cordon_it_is_survives(
     world.new_operator().await?;
     for (host, cordoned) in [(&ours, false), (&persons, true)] {
         let name = host.name();
-        let message = world.until_failed(name, "DrainTimedOut").await?;
+        let message = world.until_failed(name, "DrainBlocked").await?;
         ensure!(message.contains("guard"), "the budget is not named: {message}");
         world
             .eventually(&format!("{name} is as it was before"), || async {

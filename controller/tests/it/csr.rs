@@ -358,10 +358,10 @@ async fn first_certificates_are_signed_and_the_same_when_asked_for_again() -> Re
     // What would be denied is not even posted, so this client, which may not post, gets the same answer.
     let stranger = control_plane.client_as("stranger", &[]).await?;
     for (kind, forged, reason) in [
-        (Kind::KubeletClient, node("csr-1"), "WrongSubject"),
+        (Kind::KubeletClient, node("csr-1"), "RequestDenied"),
         (Kind::WicdClient, wicd_node("csr-1"), "UnknownHost"),
-        (Kind::KubeletClient, Forged::new("system:node:first-1", &["system:masters"]), "WrongOrganisation"),
-        (Kind::KubeletServing, node("first-1").names(&[Name::Dns("first-1")]), "WrongRequester"),
+        (Kind::KubeletClient, Forged::new("system:node:first-1", &["system:masters"]), "RequestDenied"),
+        (Kind::KubeletServing, node("first-1").names(&[Name::Dns("first-1")]), "RequestDenied"),
     ] {
         let issuing = Issuing::default();
         let error = request_and_sign(stranger.clone(), &claim, kind, &forged.pem(), hour, &issuing).await.unwrap_err();

@@ -180,7 +180,7 @@ async fn connection_refused(mut case: Case<'_>) -> Result<()> {
     let mut wrong = spec(&case.hosts);
     wrong.inventory.hosts = Some(vec![Host { port: Some(2299), ..entry(&case.hosts[0]) }]);
     case.apply(&wrong).await?;
-    case.until_failed("ConnectRefused").await?;
+    case.until_failed("Unreachable").await?;
     case.show().await?;
     let right = json!([entry(&case.hosts[0])]);
     case.patch(&json!({"spec": {"inventory": {"hosts": right}}})).await?;
@@ -246,7 +246,7 @@ async fn host_off_in_rollout(mut case: Case<'_>) -> Result<()> {
     case.join(json!({"rollout": {"order": "Name"}})).await?;
     case.hosts[0].fault(Fault::Refuse);
     case.patch(&change()).await?;
-    case.until_failed("ConnectRefused").await?;
+    case.until_failed("Unreachable").await?;
     let waits = |p: &_| pool_status(p).up_to_date_nodes == 1 && pool_status(p).updating_nodes == 0;
     case.world.until(case.name, "the other node is updated", waits).await?;
     case.show().await?;
@@ -295,7 +295,7 @@ async fn host_key_changed(mut case: Case<'_>) -> Result<()> {
 async fn list_emptied(mut case: Case<'_>) -> Result<()> {
     case.join(json!({})).await?;
     case.patch(&json!({"spec": {"inventory": {"hosts": []}}})).await?;
-    case.until(kind::INVENTORY_SYNCED, "False", "InventoryEmpty").await?;
+    case.until(kind::INVENTORY_SYNCED, "False", "RemovalBlocked").await?;
     case.show().await?;
     let (name, approve) = (case.name, format!("{}=2", key::APPROVE_REMOVAL));
     case.kubectl(&["annotate", "wnp", name, &approve]).await?;
@@ -337,7 +337,7 @@ async fn removal_of_a_lost_host(mut case: Case<'_>) -> Result<()> {
     case.hosts[0].fault(Fault::Refuse);
     let rest: Vec<Host> = case.hosts[1..].iter().map(entry).collect();
     case.patch(&json!({"spec": {"inventory": {"hosts": rest}}})).await?;
-    case.until_failed("ConnectRefused").await?;
+    case.until_failed("Unreachable").await?;
     case.show().await?;
     let (host, abandon) = (case.host(), format!("{}=true", key::ABANDON));
     case.kubectl(&["annotate", "wi", &host, &abandon]).await?;

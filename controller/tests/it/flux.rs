@@ -264,7 +264,7 @@ async fn artifacts_of_each_kind_are_followed_and_what_cannot_be_used_touches_nob
 /// is seen because it is watched.
 async fn appears(scene: &Scene<'_>) -> Result<()> {
     scene.source.object(json!({})).await?;
-    scene.refuses("no artifact", "ArtifactMissing", "no artifact yet", None, Then::TriesAgain).await?;
+    scene.refuses("no artifact", "SourceNotReady", "no artifact yet", None, Then::TriesAgain).await?;
     scene.source.publish("[]", "main@sha1:00").await?;
     scene.until_ready(0, "main@sha1:00").await?;
     scene.source.publish(&scene.list(2), &commit("1")).await?;
@@ -311,8 +311,8 @@ async fn is_refused(scene: &Scene<'_>) -> Result<()> {
     let (upwards, link) = (archive("../a.yaml", EntryType::Regular, &good), archive(LIST, EntryType::Symlink, "/etc"));
     let bad_entry = tar(&good.replacen("address", "adress", 1));
     for (n, (about, reason, says, bytes, digest, reply, then)) in [
-        ("digest", "DigestMismatch", "digest", &fewer, Some(zeros.as_str()), served(&fewer), Then::TriesAgain),
-        ("leads out", "InvalidArtifact", "../a.yaml", &upwards, None, served(&upwards), Then::Stalls),
+        ("digest", "ArtifactNotReadable", "digest", &fewer, Some(zeros.as_str()), served(&fewer), Then::TriesAgain),
+        ("leads out", "ArtifactNotReadable", "../a.yaml", &upwards, None, served(&upwards), Then::Stalls),
         ("a link", "InvalidInventory", "hosts: []", &link, None, served(&link), Then::Stalls),
         ("a bad entry", "InvalidInventory", "halls/a.yaml:1", &bad_entry, None, served(&bad_entry), Then::Stalls),
         ("no server", "ArtifactNotReadable", "could not be fetched", &fewer, None, Reply::Nothing, Then::TriesAgain),

@@ -45,7 +45,7 @@ async fn whatever_lasts_is_of_the_present_generation() -> Result<()> {
     };
     hosts[0].power_off();
     world.apply(POOL, &spec(&hosts, json!({}))).await?;
-    world.until_failed("win-0", "ConnectRefused").await?;
+    world.until_failed("win-0", "Unreachable").await?;
     world.until(POOL, "the others are nodes", |p| pool_status(p).ready_nodes == 2).await?;
     // Its grant is taken from it after its failure was stored.
     all_are_seen(&world, "a host that cannot be reached").await?;

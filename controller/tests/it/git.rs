@@ -282,10 +282,10 @@ async fn what_cannot_be_used_is_reported_and_touches_nobody() -> Result<()> {
         ("a host twice", "InvalidInventory", "duplicate name", &format!("{good}{first_line}\n")),
         ("no YAML", "InvalidInventory", "halls/a.yaml", "{"),
         ("an empty file", "InvalidInventory", "hosts: []", ""),
-        ("half of the hosts", "MassRemovalBlocked", "2 of 4", &scene.list(2)),
+        ("half of the hosts", "RemovalBlocked", "2 of 4", &scene.list(2)),
         (
             "none",
-            "InventoryEmpty",
+            "RemovalBlocked",
             "4 hosts of the pool stay",
             "kind: WindowsHostInventory\napiVersion: windowsmachineconfig.openshift.io/v1alpha1\nhosts: []\n",
         ),
@@ -297,11 +297,11 @@ async fn what_cannot_be_used_is_reported_and_touches_nobody() -> Result<()> {
     }
     origin.git(&["mv", "halls", "elsewhere"]);
     origin.commit_all("Moved away");
-    refuses(&scene, "the path is gone", "PathNotFound", "halls").await?;
+    refuses(&scene, "the path is gone", "SourceInvalid", "halls").await?;
     origin.git(&["mv", "elsewhere", "halls"]);
     std::os::unix::fs::symlink("/etc/passwd", origin.work().join("halls/b.yaml"))?;
     origin.commit_all("A link that leads out");
-    refuses(&scene, "a symbolic link", "SymbolicLink", "halls/b.yaml").await?;
+    refuses(&scene, "a symbolic link", "InvalidInventory", "halls/b.yaml").await?;
     fs::remove_file(origin.work().join("halls/b.yaml"))?;
     origin.commit_all("Without the link");
     scene.until_ready(4).await?;
@@ -334,16 +334,16 @@ async fn what_cannot_be_used_is_reported_and_touches_nobody() -> Result<()> {
     world
         .apply(POOL, &scene.spec(json!({"ref": {"branch": "main"}, "verify": {"secretRef": {"name": "signers"}}})))
         .await?;
-    refuses(&scene, "the branch is gone", "RevisionNotFound", "main").await?;
+    refuses(&scene, "the branch is gone", "SourceInvalid", "main").await?;
     origin.git(&["checkout", "-q", "-b", "main"]);
     scene.until_ready(4).await?;
     fs::rename(origin.work(), origin.root().join("away"))?;
-    refuses(&scene, "the repository is gone", "RepositoryNotFound", "localhost").await?;
+    refuses(&scene, "the repository is gone", "SourceInvalid", "localhost").await?;
     fs::rename(origin.root().join("away"), origin.work())?;
     scene.until_ready(4).await?;
     for (about, trick, reason, says) in [
-        ("a server that says nothing", Trick::Stall, "Timeout", "after 3s"),
-        ("a server that leads away", Trick::Redirect, "RedirectRefused", "elsewhere.invalid"),
+        ("a server that says nothing", Trick::Stall, "GitOperationFailed", "after 3s"),
+        ("a server that leads away", Trick::Redirect, "GitOperationFailed", "elsewhere.invalid"),
     ] {
         *scene.rule.lock().unwrap() = Some(trick);
         refuses(&scene, about, reason, says).await?;
@@ -403,14 +403,14 @@ async fn an_operator_that_starts_leaves_all_as_it_is() -> Result<()> {
     scene.world.apply(POOL, &scene.spec(json!({"verify": verify}))).await?;
     *scene.rule.lock().unwrap() = Some(Trick::Stall);
     scene.world.restart().await?;
-    refuses(&scene, "it is as it was", "Timeout", "after 3s").await?;
+    refuses(&scene, "it is as it was", "GitOperationFailed", "after 3s").await?;
     let status = pool_status(&scene.world.pool(POOL).await?);
     ensure!(has(&status.conditions, kind::SOURCE_VERIFIED, "True", "Succeeded"), "{:?}", status.conditions);
 
     scene.world.stop().await?;
     fs::remove_dir_all(scene.world.control_plane.dir().join("cache"))?;
     scene.world.new_operator().await?;
-    refuses(&scene, "nothing is known", "Timeout", "after 3s").await?;
+    refuses(&scene, "nothing is known", "GitOperationFailed", "after 3s").await?;
     let status = pool_status(&scene.world.pool(POOL).await?);
     ensure!((status.hosts, status.ready_nodes, status.removing_nodes) == (2, 2, 0), "{status:?}");
     *scene.rule.lock().unwrap() = None;

@@ -76,50 +76,50 @@ async fn what_a_repository_hides_is_reported_and_touches_nobody() -> Result<()> 
     for (about, reason, says, cure, (mode, halls)) in [
         (
             "a file that unpacks to very much",
-            "RepositoryTooLarge",
+            "GitOperationFailed",
             "keep the hosts in a repository of their own",
             Cure::Reset,
             halls(&[(FILE, "a.yaml", &list), (FILE, "bomb.yaml", &bomb)]),
         ),
         (
             "directories in each other",
-            "InventoryTooLarge",
+            "InvalidInventory",
             "more than 10000 files of hosts",
             Cure::Commit,
             (DIRECTORY, endless(origin, &list)),
         ),
         (
             "a directory that is the one above",
-            "NameInvalid",
+            "InvalidInventory",
             "\"halls/..\"",
             Cure::Commit,
             halls(&[(DIRECTORY, "..", &only_few), (FILE, "a.yaml", &list)]),
         ),
         (
             "a file whose name climbs",
-            "NameInvalid",
+            "InvalidInventory",
             "\"halls/../b.yaml\"",
             Cure::Commit,
             halls(&[(FILE, "../b.yaml", &few), (FILE, "a.yaml", &list)]),
         ),
-        ("a link in the place of the directory", "SymbolicLink", "halls is", Cure::Commit, (LINK, outside.clone())),
+        ("a link in the place of the directory", "InvalidInventory", "halls is", Cure::Commit, (LINK, outside.clone())),
         (
             "a link in the place of a directory below",
-            "SymbolicLink",
+            "InvalidInventory",
             "halls/deep is",
             Cure::Commit,
             halls(&[(FILE, "a.yaml", &list), (LINK, "deep", &outside)]),
         ),
         (
             "a pointer of Git LFS in the place of the file",
-            "LfsPointer",
+            "InvalidInventory",
             "halls/a.yaml",
             Cure::Commit,
             halls(&[(FILE, "a.yaml", &pointer)]),
         ),
         (
             "a submodule in the place of the directory",
-            "Submodule",
+            "InvalidInventory",
             "halls is",
             Cure::Commit,
             (SUBMODULE, first.clone()),
@@ -143,7 +143,7 @@ async fn what_a_repository_hides_is_reported_and_touches_nobody() -> Result<()> 
     let refused = world.apply(POOL, &scene.spec(json!({"path": "halls/../../x"}))).await.unwrap_err();
     ensure!(refused.to_string().contains("must not contain `..`"), "{refused}");
     world.apply(POOL, &scene.spec(json!({"path": "halls\n"}))).await?;
-    refuses(&scene, "a path in two lines", "PathInvalid", "is outside the repository").await?;
+    refuses(&scene, "a path in two lines", "SourceInvalid", "is outside the repository").await?;
     world.apply(POOL, &scene.spec(json!({}))).await?;
     scene.until_used(&used).await?;
     scene.until_ready(2).await?;

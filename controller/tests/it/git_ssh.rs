@@ -75,7 +75,7 @@ async fn hosts_come_over_ssh_from_the_server_that_is_known() -> Result<()> {
     log_in_with(&scene, &server, &identity).await?;
     scene.until_used(&third).await?;
     fs::rename(origin.work(), origin.root().join("away"))?;
-    refuses(&scene, "the repository is gone", "RepositoryNotFound", "127.0.0.1").await?;
+    refuses(&scene, "the repository is gone", "SourceInvalid", "127.0.0.1").await?;
     fs::rename(origin.root().join("away"), origin.work())?;
     let last = origin.commit(LIST, format!("# Back.\n{list}"), "Back again");
     scene.until_used(&last).await?;

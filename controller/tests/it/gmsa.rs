@@ -21,7 +21,7 @@ async fn hosts_join_and_report_whether_they_can_use_the_accounts_of_their_pool()
     };
     world.join("factory", &with(&["web"])).await?;
     reports(member.name(), "True", "Succeeded").await?;
-    reports(outsider.name(), "False", "NotDomainJoined").await?;
+    reports(outsider.name(), "False", "AccountNotUsable").await?;
     let message = format!("1 cannot use their gMSA accounts (GMSAReady): {}", outsider.name());
     let is_named = |p: &api::WindowsNodePool| {
         let ready = pool_status(p).conditions.into_iter().find(|c| c.type_ == kind::READY);
@@ -47,7 +47,7 @@ async fn hosts_join_and_report_whether_they_can_use_the_accounts_of_their_pool()
     let with_plugin = json!({"template": {"spec": {"gmsa": {"accounts": ["web"], "plugin": plugin}}}});
     world.apply("factory", &spec_with(&hosts, with_plugin)).await?;
     let is_refused = |p: &api::WindowsNodePool| {
-        pool_status(p).conditions.iter().any(|c| c.reason == "TemplateInvalid" && c.message.contains("absent.dll"))
+        pool_status(p).conditions.iter().any(|c| c.reason == "SpecInvalid" && c.message.contains("absent.dll"))
     };
     world.until("factory", "it says that the payload has no such plugin", is_refused).await?;
     ensure!(member.kubelet_starts() == starts, "the node was disturbed");

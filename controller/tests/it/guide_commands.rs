@@ -114,12 +114,12 @@ async fn the_life_of_a_node_by_the_commands_of_the_guide() -> Result<()> {
     run(&world, "troubleshooting.md", "### Pause").await?;
     world.until(POOL, "it is paused", is_paused("True", "Paused")).await?;
     kubectl(&world, &["patch", "wnp", POOL, "--type=merge", "-p", r#"{"spec":{"rollout":{"paused":null}}}"#]).await?;
-    world.until(POOL, "it is not paused", is_paused("False", "NotPaused")).await?;
+    world.until(POOL, "it is not paused", is_paused("False", "AsExpected")).await?;
     run(&world, "upgrade.md", "## Before").await?;
     world.until(POOL, "it is paused for a day", is_paused("True", "Paused")).await?;
     let printed = run(&world, "upgrade.md", "## After").await?;
     ensure!(printed.contains("condition met"), "{printed}");
-    world.until(POOL, "it is not paused any more", is_paused("False", "NotPaused")).await?;
+    world.until(POOL, "it is not paused any more", is_paused("False", "AsExpected")).await?;
     run(&world, "rollouts.md", "## Pause").await?;
     let annotated = world.instance(HOST).await?.context("no instance")?.annotations().get(key::HOLD).cloned();
     ensure!(annotated.as_deref() == Some("true"), "{annotated:?}");

@@ -97,7 +97,7 @@ async fn hosts_that_were_swapped_in_the_list_are_not_deconfigured(world: &World)
     }
     // The mistake is corrected.
     world.apply("swap", &pool_of(entries[1..].to_vec(), &json!({}))).await?;
-    let found = |i: &WindowsInstance| has(&status(i).conditions, kind::REACHABLE, "True", "Connected");
+    let found = |i: &WindowsInstance| has(&status(i).conditions, kind::REACHABLE, "True", "AsExpected");
     world.until_instance(hosts[1].name(), "is found again", found).await?;
     hosts[1..].iter().try_for_each(all_run)
 }

@@ -97,7 +97,7 @@ async fn hosts_pull_after_their_join_and_release_what_is_no_longer_listed() -> R
     world
         .until_instance(hosts[1].name(), "has the other image", |i| {
             let pulled = status(i).pre_pulled.unwrap_or_default();
-            pulled.images == [B] && pulled.failures.is_some_and(|f| f.last_reason == "ImagePullFailed")
+            pulled.images == [B] && pulled.failures.is_some_and(|f| f.last_reason == "PrePullFailed")
         })
         .await?;
     let note = world.until_event(hosts[1].name(), "PrePullFailed").await?;
@@ -107,7 +107,7 @@ async fn hosts_pull_after_their_join_and_release_what_is_no_longer_listed() -> R
     hosts[1].windows().images_state().refused.clear();
     world.annotate(hosts[1].name(), key::RETRY, "now").await?;
     let complete = "3 of 3 hosts have all 2 images";
-    world.until(POOL, "all have both", |p| says(p, "True", "AllImagesPulled", complete)).await?;
+    world.until(POOL, "all have both", |p| says(p, "True", "AsExpected", complete)).await?;
     for host in &hosts {
         ensure!(has_pins(host, &[A, B]), "{}: {:?}", host.name(), pins(host));
     }
@@ -115,7 +115,7 @@ async fn hosts_pull_after_their_join_and_release_what_is_no_longer_listed() -> R
     task.abort();
 
     world.apply(POOL, &spec(&hosts, &[B], json!({}))).await?;
-    world.until(POOL, "one is released", |p| says(p, "True", "AllImagesPulled", "3 of 3 hosts have the image")).await?;
+    world.until(POOL, "one is released", |p| says(p, "True", "AsExpected", "3 of 3 hosts have the image")).await?;
     for host in &hosts {
         ensure!(has_pins(host, &[B]), "{}: {:?}", host.name(), pins(host));
         let state = host.windows().images_state();
@@ -170,7 +170,7 @@ async fn a_new_operator_continues_and_then_leaves_hosts_alone() -> Result<()> {
         .eventually("one pulls", || async { hosts.iter().any(|host| host.windows().images_state().at_once > 0) })
         .await?;
     world.restart().await?;
-    world.until(POOL, "all have both", |p| says(p, "True", "AllImagesPulled", "2 of 2 hosts")).await?;
+    world.until(POOL, "all have both", |p| says(p, "True", "AsExpected", "2 of 2 hosts")).await?;
     for host in &hosts {
         ensure!(has_pins(host, &[A, B]), "{}: {:?}", host.name(), pins(host));
         let instance = world.instance(host.name()).await?.context("no instance")?;

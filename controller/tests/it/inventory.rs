@@ -113,7 +113,7 @@ async fn many_removals_wait_for_a_person(world: &World) -> Result<()> {
     world.apply(POOL, &of(1)).await?;
     let blocked = |p: &WindowsNodePool| {
         let conditions = pool_status(p).conditions;
-        [kind::STALLED, kind::DEGRADED].iter().all(|k| has(&conditions, k, "True", "MassRemovalBlocked"))
+        [kind::STALLED, kind::DEGRADED].iter().all(|k| has(&conditions, k, "True", "RemovalBlocked"))
     };
     world.until(POOL, "too many are gone at once", blocked).await?;
     let pool = world.pool(POOL).await?;

@@ -97,7 +97,7 @@ async fn a_jump_host_that_is_gone_delays_changes_and_rolls_nothing_back() -> Res
     let follows = |p: &WindowsNodePool| is_ready(p) && pool_status(p).up_to_date_nodes == 3;
     world.until("behind", "all follow the new version", follows).await?;
     for host in &hosts {
-        let reached = |i: &WindowsInstance| has(&status(i).conditions, kind::REACHABLE, "True", "Connected");
+        let reached = |i: &WindowsInstance| has(&status(i).conditions, kind::REACHABLE, "True", "AsExpected");
         world.until_instance(host.name(), "is reached again", reached).await?;
     }
     let nameless = without_names(&world, &jump_host).await?;
@@ -171,11 +171,11 @@ async fn a_real_openssh_server_forwards_to_the_listed_hosts_and_to_no_other() ->
     ensure!(std::fs::read(listed.drive_c().join("k/through"))? == b"the jump host", "other bytes arrived");
     connection.close().await;
     let error = Connection::connect(&target(&other)?).await.err().context("it forwards to any host")?;
-    ensure!(error.reason() == "JumpHostRefused" && error.to_string().contains("permitopen"), "{error}");
+    ensure!(error.reason() == "JumpHostUnreachable" && error.to_string().contains("permitopen"), "{error}");
     listed.fault(Fault::Refuse);
     let refuses = || async {
         let error = Connection::connect(&target(&listed).unwrap()).await.err();
-        error.is_some_and(|e| e.reason() == "UnreachableFromJumpHost")
+        error.is_some_and(|e| e.reason() == "Unreachable")
     };
     deployment::eventually("the host refuses", refuses).await
 }

@@ -114,7 +114,7 @@ impl Keys {
             .until(pool, current, |p| {
                 let status = pool_status(p);
                 let seen = status.observed_generation == p.metadata.generation;
-                seen && has(&status.conditions, kind::KEYS_CURRENT, "True", "AllKeysCurrent")
+                seen && has(&status.conditions, kind::KEYS_CURRENT, "True", "AsExpected")
             })
             .await
     }

@@ -223,7 +223,7 @@ async fn machines_that_refuse_a_new_key_are_replaced_one_after_another() -> Resu
     until_ready(&world, POOL, 3).await?;
     world
         .until(POOL, "all keys are current", |p| {
-            has(&pool_status(p).conditions, kind::KEYS_CURRENT, "True", "AllKeysCurrent")
+            has(&pool_status(p).conditions, kind::KEYS_CURRENT, "True", "AsExpected")
         })
         .await?;
     for n in 0..3 {

@@ -202,7 +202,7 @@ async fn a_machine_set_is_a_pool_that_follows_its_machines() -> Result<()> {
     maker.says(hosts[2].name(), json!({"phase": "Provisioned"})).await?;
     world
         .until("winworker", "a Machine has no address", |p| {
-            has(&pool_status(p).conditions, kind::INVENTORY_SYNCED, "False", "MachineHasNoAddress")
+            has(&pool_status(p).conditions, kind::INVENTORY_SYNCED, "False", "NoAddress")
         })
         .await?;
     maker.says(hosts[2].name(), provisioned(&hosts[2])).await?;

@@ -81,7 +81,7 @@ async fn nodes_are_drained_one_at_a_time_patched_verified_and_used_again() -> Re
         .until(POOL, "the pool takes it as it is", |p| {
             let conditions = &pool_status(p).conditions;
             has(conditions, kind::DEGRADED, "False", "AsExpected")
-                && has(conditions, kind::UPDATED, "True", "AllNodesUpdated")
+                && has(conditions, kind::UPDATED, "True", "AsExpected")
                 && pool_status(p).unavailable_nodes == 1
         })
         .await?;

@@ -157,7 +157,7 @@ async fn a_folder_that_goes_removes_no_node(sites: &Sites) -> Result<()> {
     let before = stats(&sites.of_north);
     sites.scene.origin.git(&["rm", "-rq", "sites/south"]);
     let lost = sites.scene.origin.commit_all("Without the south");
-    sites.until_south("the south keeps its hosts", holds("PathNotFound")).await?;
+    sites.until_south("the south keeps its hosts", holds("SourceInvalid")).await?;
     sites.until_north("the north follows the commit", follows(&lost, 3)).await?;
     ensure!(before == stats(&sites.of_north), "hosts of the north were contacted");
     for host in &sites.of_south {
@@ -198,7 +198,7 @@ async fn each_cluster_removes_what_it_may(sites: &Sites) -> Result<()> {
         sites.south.until_gone(host).await?;
     }
     sites.until_south("the south has one host", follows(&one, 1)).await?;
-    sites.until_north("the north holds", holds("MassRemovalBlocked")).await?;
+    sites.until_north("the north holds", holds("RemovalBlocked")).await?;
     for host in &sites.of_north {
         let instance = sites.scene.world.instance(host.name()).await?.context("no instance")?;
         ensure!(!instance.is_leaving() && !host.services().is_empty(), "{} leaves", host.name());

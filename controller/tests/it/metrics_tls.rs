@@ -218,7 +218,7 @@ async fn a_certificate_in_files_is_served_and_read_again(control_plane: &Control
         if round == 1 {
             // A file that is broken changes nothing, and the log says so without what is in it.
             std::fs::write(directory.path().join("tls.key"), "broken")?;
-            eventually(|| async { operator.log().contains("MetricsCertificateInvalid") }).await?;
+            eventually(|| async { operator.log().contains("CertificateInvalid") }).await?;
             ensure!(
                 scrape(operator.metrics_address(), &authority.identity().certificate, &token).await?.is(200),
                 "it is not served any more"

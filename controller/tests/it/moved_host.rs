@@ -65,7 +65,8 @@ async fn the_node_of_a_host_that_gets_another_address_follows_it() -> Result<()>
     until_node_is_at(&world, "win-0", &now).await?;
     world
         .until_instance("win-0", "follows", |i| {
-            status(i).node_ip.as_ref() == Some(&now) && has(&status(i).conditions, kind::UP_TO_DATE, "True", "UpToDate")
+            status(i).node_ip.as_ref() == Some(&now)
+                && has(&status(i).conditions, kind::UP_TO_DATE, "True", "AsExpected")
         })
         .await?;
     ensure!(started() == [kubelet + 1, containerd], "{:?} after {kubelet} and {containerd}", started());

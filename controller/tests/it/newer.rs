@@ -80,7 +80,7 @@ async fn what_cannot_be_read_is_reported_and_touches_nobody() -> Result<()> {
         let ready = find(&pool_status(p).conditions, kind::READY).cloned();
         ready.is_some_and(|c| c.status == "False" && c.reason == reason && c.message.contains(name))
     };
-    world.until("first", "it says so", |p| says(p, "InstanceUnreadable", hosts[0].name())).await?;
+    world.until("first", "it says so", |p| says(p, "ObjectUnreadable", hosts[0].name())).await?;
     ensure!(is_ready(&world.pool("second").await?), "the other pool is held up");
     write::<WindowsInstance>(&world, hosts[0].name(), &with(Value::Null)).await?;
     world.until("first", "it is Ready again", is_ready).await?;
@@ -91,7 +91,9 @@ async fn what_cannot_be_read_is_reported_and_touches_nobody() -> Result<()> {
     let is_told = async || -> Result<bool> {
         let pool = pools.get("second").await?;
         let conditions = pool.data["status"]["conditions"].as_array().context("no conditions")?.clone();
-        Ok(conditions.iter().any(|c| c["type"] == "Ready" && c["status"] == "False" && c["reason"] == "PoolUnreadable"))
+        Ok(conditions
+            .iter()
+            .any(|c| c["type"] == "Ready" && c["status"] == "False" && c["reason"] == "ObjectUnreadable"))
     };
     let began = std::time::Instant::now();
     while !is_told().await? {

@@ -362,7 +362,7 @@ async fn what_stands_in_the_way_is_said() -> Result<()> {
         let said = plan(&world, by, &text, &["-o", "json"]).await?;
         let answers = said.answers()?;
         let problem = &answers[0]["problems"][0];
-        ensure!(said.status == Some(1) && problem["reason"] == "TemplateInvalid", "{about}: {said:?}");
+        ensure!(said.status == Some(1) && problem["reason"] == "SpecInvalid", "{about}: {said:?}");
         ensure!(problem["message"].as_str().is_some_and(|m| m.contains(expected)), "{about}: {said:?}");
         ensure!(said.out.len() < 1_000, "{about}: {said:?}");
     }

@@ -290,7 +290,7 @@ async fn the_host_is_out_of_reach(world: &World) -> Result<()> {
     world.join("lost", &spec(std::slice::from_ref(&host))).await?;
     host.power_off();
     world.empty("lost").await?;
-    let message = world.until_failed("lost", "ConnectRefused").await?;
+    let message = world.until_failed("lost", "Unreachable").await?;
     ensure!(message.starts_with("Deconfigure: "), "{message}");
     world.until("lost", "the pool reports it", |p| pool_status(p).failed_node_names == ["lost"]).await?;
 
@@ -356,7 +356,7 @@ async fn half_of_a_list_stays_until_a_person_confirms() -> Result<()> {
     world.apply("half", &spec(&hosts[..1])).await?;
     let is_held = |p: &WindowsNodePool| {
         let status = pool_status(p);
-        has(&status.conditions, kind::INVENTORY_SYNCED, "False", Reason::MassRemovalBlocked)
+        has(&status.conditions, kind::INVENTORY_SYNCED, "False", Reason::RemovalBlocked)
             && status.removals_to_confirm == 3
     };
     world.until("half", "it asks", is_held).await?;

@@ -157,14 +157,14 @@ async fn an_empty_list_removes_nobody_until_the_number_is_confirmed(world: &Worl
     edit(world, POOL, json!({"spec": {"inventory": {"hosts": []}}})).await?;
     let confirm = format!("{}=2", key::APPROVE_REMOVAL);
     let parts = ["emptied-0, emptied-1", confirm.as_str(), "delete the pool"];
-    world.until(POOL, "it says what stays", |p| held(p, Reason::InventoryEmpty, &parts)).await?;
+    world.until(POOL, "it says what stays", |p| held(p, Reason::RemovalBlocked, &parts)).await?;
 
     // Another number confirms nothing.
     edit(world, POOL, json!({"metadata": {"annotations": {key::APPROVE_REMOVAL: "3"}, "labels": {"seen": "it"}}}))
         .await?;
     edit(world, POOL, json!({"spec": {"provisioning": {"maxConcurrent": 7}}})).await?;
     let observed = |p: &WindowsNodePool| pool_status(p).effective.is_some_and(|e| e.max_concurrent == 7);
-    world.until(POOL, "it has looked", |p| observed(p) && held(p, Reason::InventoryEmpty, &parts)).await?;
+    world.until(POOL, "it has looked", |p| observed(p) && held(p, Reason::RemovalBlocked, &parts)).await?;
     for (host, before) in hosts.iter().zip(&before) {
         ensure!(world.instance(host.name()).await?.is_some_and(|i| !i.is_leaving()), "{} leaves", host.name());
         is_as_before(world, host, before.as_ref()).await?;

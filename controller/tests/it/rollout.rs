@@ -255,7 +255,7 @@ pub(crate) async fn until_updated(world: &World, pool: &str) -> Result<()> {
     let is_over = |p: &WindowsNodePool| {
         let conditions = pool_status(p).conditions;
         is_observed(p)
-            && has(&conditions, kind::UPDATED, "True", "AllNodesUpdated")
+            && has(&conditions, kind::UPDATED, "True", "AsExpected")
             && has(&conditions, kind::READY, "True", "Succeeded")
     };
     let updated = |p: &WindowsNodePool| if is_observed(p) { pool_status(p).up_to_date_nodes } else { -1 };

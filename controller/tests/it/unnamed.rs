@@ -214,7 +214,7 @@ async fn two_thousand_silent_addresses_do_not_delay_another_pools_host() -> Resu
         (0..2000_u32).map(|n| Ipv4Addr::from_bits(Ipv4Addr::new(127, 9, 0, 0).to_bits() + n).to_string()).collect();
     list(&world, "silent", &silent, port, json!({})).await?;
     world.eventually("some are being asked", || async { open.load(Ordering::SeqCst) > 0 }).await?;
-    until_problem(&world, "silent", "TooManyUnknownHosts", &["2000 hosts", "the operator asks 1000 of them"]).await?;
+    until_problem(&world, "silent", "HostnameUnknown", &["2000 hosts", "the operator asks 1000 of them"]).await?;
 
     let hosts = world.hosts("healthy", 1).await?;
     list(&world, "healthy", &addresses(&hosts), hosts[0].port(), json!({})).await?;

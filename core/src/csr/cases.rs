@@ -122,11 +122,46 @@ fn judge(csr: &CertificateSigningRequest) -> Verdict {
     verdict(csr, &read(csr), &claims, &Outstanding::default(), OPERATOR)
 }
 
+/// Parts of the messages of denials, each with the rule that denied. The first one counts.
+const RULES: &[(&str, &str)] = &[
+    ("no pool has a host for", "UnknownHost"),
+    ("is being removed", "HostLeaves"),
+    ("requester ", "WrongRequester"),
+    ("the organisations ", "WrongOrganisation"),
+    ("subject alternative name", "WrongNames"),
+    ("may not name", "WrongNames"),
+    ("the subject must", "WrongSubject"),
+    ("common name ", "WrongSubject"),
+    ("has a subject ", "WrongSubject"),
+    ("has the subject attribute", "WrongSubject"),
+    ("does not issue certificates", "WrongSigner"),
+    ("usages must be", "WrongUsages"),
+    ("usage extension", "WrongUsages"),
+    ("expirationSeconds", "LifetimeTooLong"),
+    ("is not proven to belong", "ForeignName"),
+    ("must have a key", "KeyNotAllowed"),
+    ("is not signed by its own key", "BadSignature"),
+    ("has the attribute", "UnexpectedAttribute"),
+    ("more than one list of extensions", "UnexpectedAttribute"),
+    ("has the extension", "UnexpectedExtension"),
+    ("asks for ", "UnexpectedExtension"),
+    (" bytes after the request", "BadEncoding"),
+    (" bytes", "TooLarge"),
+    ("cannot be parsed", "BadEncoding"),
+    ("PEM block", "BadEncoding"),
+    ("DER", "BadEncoding"),
+    ("PKCS #10", "BadEncoding"),
+];
+
+/// Verdict in a word; of a denial, the rule.
 fn reason(verdict: &Verdict) -> String {
     match verdict {
         Verdict::NotOurs => "NotOurs".into(),
         Verdict::Approve(kind) => format!("Approve {}", kind.as_str()),
-        Verdict::Deny { reason, .. } => (*reason).into(),
+        Verdict::Deny { message, .. } => RULES
+            .iter()
+            .find(|(part, _)| message.contains(part))
+            .map_or_else(|| message.clone(), |(_, rule)| (*rule).into()),
         Verdict::Wait { .. } => "Wait".into(),
         Verdict::Queue { behind } => format!("Queue behind {behind}"),
     }

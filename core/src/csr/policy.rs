@@ -197,7 +197,7 @@ fn check(
     }
     let kind = Kind::of_signer(&spec.signer_name).ok_or_else(|| {
         Fault::new(
-            Reason::WrongSigner,
+            Reason::RequestDenied,
             format!("signer {} does not issue certificates of Windows hosts", quoted(&spec.signer_name)),
         )
     })?;
@@ -214,7 +214,7 @@ fn check(
     check_lifetime(kind, spec, &claim)?;
     if claim.ended {
         let message = format!("host {} is being removed and has no pods left: it needs no certificate", quoted(node));
-        return Err(Fault::new(Reason::HostLeaves, message));
+        return Err(Fault::new(Reason::UnknownHost, message));
     }
     Ok((kind, claim))
 }
@@ -224,16 +224,19 @@ fn check_subject(kind: Kind, request: &Request) -> Result<&str, Fault> {
     let prefix = kind.user_prefix();
     let [common_name] = request.common_names.as_slice() else {
         let count = request.common_names.len();
-        return Err(Fault::new(Reason::WrongSubject, format!("the subject must have one common name and has {count}")));
+        return Err(Fault::new(
+            Reason::RequestDenied,
+            format!("the subject must have one common name and has {count}"),
+        ));
     };
     let node = common_name.strip_prefix(prefix).filter(|node| !node.is_empty()).ok_or_else(|| {
         let (found, signer) = (quoted(common_name), kind.signer_name());
-        Fault::new(Reason::WrongSubject, format!("common name {found} must be {prefix}<node> for signer {signer}"))
+        Fault::new(Reason::RequestDenied, format!("common name {found} must be {prefix}<node> for signer {signer}"))
     })?;
     if request.organisations != [kind.organisation()] {
         let found = quoted(&request.organisations.join(", "));
         let wanted = kind.organisation();
-        return Err(Fault::new(Reason::WrongOrganisation, format!("the organisations {found} must be {wanted} alone")));
+        return Err(Fault::new(Reason::RequestDenied, format!("the organisations {found} must be {wanted} alone")));
     }
     Ok(node)
 }
@@ -252,7 +255,7 @@ fn check_requester(
         let groups = [kind.organisation(), AUTHENTICATED];
         return match groups.into_iter().find(|group| !in_group(group)) {
             Some(group) => {
-                Err(Fault::new(Reason::WrongRequester, format!("requester {} is not in group {group}", quoted(user))))
+                Err(Fault::new(Reason::RequestDenied, format!("requester {} is not in group {group}", quoted(user))))
             }
             None => Ok(()),
         };
@@ -265,7 +268,7 @@ fn check_requester(
     }
     let (found, what) = (quoted(user), kind.as_str());
     Err(Fault::new(
-        Reason::WrongRequester,
+        Reason::RequestDenied,
         format!("requester {found} may not ask for the {what} certificate of node {node}"),
     ))
 }
@@ -273,7 +276,7 @@ fn check_requester(
 /// `digital signature` and the kind's purpose, with or without `key encipherment`; the extensions must not say otherwise.
 fn check_usages(kind: Kind, spec: &CertificateSigningRequestSpec, request: &Request) -> Result<(), Fault> {
     let purpose = kind.purpose();
-    let wrong = |message: String| Err(Fault::new(Reason::WrongUsages, message));
+    let wrong = |message: String| Err(Fault::new(Reason::RequestDenied, message));
     let mut usages: BTreeSet<&str> = spec.usages.iter().flatten().map(String::as_str).collect();
     usages.remove("key encipherment");
     if usages != BTreeSet::from(["digital signature", purpose]) {
@@ -290,7 +293,7 @@ fn check_usages(kind: Kind, spec: &CertificateSigningRequestSpec, request: &Requ
 }
 
 fn check_names(kind: Kind, request: &Request, claim: &Claim) -> Result<(), Fault> {
-    let wrong = |message: String| Err(Fault::new(Reason::WrongNames, message));
+    let wrong = |message: String| Err(Fault::new(Reason::RequestDenied, message));
     let names = match (&request.alternative_names, kind) {
         (None, Kind::KubeletClient | Kind::WicdClient) => return Ok(()),
         (Some(_), Kind::KubeletClient | Kind::WicdClient) => {
@@ -312,7 +315,7 @@ fn check_names(kind: Kind, request: &Request, claim: &Claim) -> Result<(), Fault
             AlternativeName::Ip(ip) => format!("IP address {ip}"),
         };
         return Err(Fault::new(
-            Reason::ForeignName,
+            Reason::RequestDenied,
             format!("{foreign} is not proven to belong to node {}", claim.node_name),
         ));
     }
@@ -338,7 +341,7 @@ fn check_lifetime(kind: Kind, spec: &CertificateSigningRequestSpec, claim: &Clai
     let most = if is_legacy { MAX_LEGACY_LIFETIME } else { MAX_WICD_CERTIFICATE_LIFE }.as_secs();
     // wicd's must ask for one: the signer's own default is a year.
     if kind == Kind::WicdClient && seconds.is_none_or(|seconds| seconds > most) {
-        return Err(Fault::new(Reason::LifetimeTooLong, format!("expirationSeconds must be given and at most {most}")));
+        return Err(Fault::new(Reason::RequestDenied, format!("expirationSeconds must be given and at most {most}")));
     }
     Ok(())
 }

@@ -83,7 +83,7 @@ impl Request {
     pub fn read(pem: &[u8]) -> Self {
         std::panic::catch_unwind(|| Self::parse(pem)).unwrap_or_else(|_| {
             let mut request = Self::default();
-            request.fault(Reason::BadEncoding, "cannot be parsed");
+            request.fault(Reason::RequestDenied, "cannot be parsed");
             request
         })
     }
@@ -91,30 +91,30 @@ impl Request {
     fn parse(pem: &[u8]) -> Self {
         let mut request = Self::default();
         if pem.len() > MAX_BYTES {
-            request.fault(Reason::TooLarge, format!("has more than {MAX_BYTES} bytes"));
+            request.fault(Reason::RequestDenied, format!("has more than {MAX_BYTES} bytes"));
             return request;
         }
         let Some((der, clean)) = unarmour(pem) else {
-            request.fault(Reason::BadEncoding, "is not a PEM block of type CERTIFICATE REQUEST");
+            request.fault(Reason::RequestDenied, "is not a PEM block of type CERTIFICATE REQUEST");
             return request;
         };
         if !clean {
-            request.fault(Reason::BadEncoding, "must be exactly one PEM block with nothing around it");
+            request.fault(Reason::RequestDenied, "must be exactly one PEM block with nothing around it");
         }
         // The parser below overlooks some of what the signer's parser refuses, and the two must never see different requests.
         if !is_strict_der(&der) {
-            request.fault(Reason::BadEncoding, "is not in DER");
+            request.fault(Reason::RequestDenied, "is not in DER");
         } else if !has_exactly_its_parts(&der) {
-            request.fault(Reason::BadEncoding, "has other parts than a PKCS #10 certificate request");
+            request.fault(Reason::RequestDenied, "has other parts than a PKCS #10 certificate request");
         }
         match X509CertificationRequest::from_der(&der) {
             Ok((rest, parsed)) => {
                 if !rest.is_empty() {
-                    request.fault(Reason::BadEncoding, "has bytes after the request");
+                    request.fault(Reason::RequestDenied, "has bytes after the request");
                 }
                 request.fill(&parsed);
             }
-            Err(_) => request.fault(Reason::BadEncoding, "is not a PKCS #10 certificate request"),
+            Err(_) => request.fault(Reason::RequestDenied, "is not a PKCS #10 certificate request"),
         }
         request
     }
@@ -131,7 +131,7 @@ impl Request {
         let is_alone = |signature: Vec<Element<'_>>| matches!(signature.as_slice(), [only] if only.tag == BIT_STRING);
         let modern = SIGNATURE_ALGORITHMS.iter().filter_map(signature).any(is_alone);
         if !modern || parsed.signature_value.unused_bits != 0 || parsed.verify_signature().is_err() {
-            self.fault(Reason::BadSignature, "is not signed by its own key with ECDSA or RSA and SHA-2");
+            self.fault(Reason::RequestDenied, "is not signed by its own key with ECDSA or RSA and SHA-2");
         }
         let mut extension_requests = 0;
         for attribute in info.iter_attributes() {
@@ -140,35 +140,35 @@ impl Request {
                     extension_requests += 1;
                     self.read_extensions(&wanted.extensions);
                 }
-                _ => self.fault(Reason::UnexpectedAttribute, format!("has the attribute {}", attribute.oid)),
+                _ => self.fault(Reason::RequestDenied, format!("has the attribute {}", attribute.oid)),
             }
         }
         if extension_requests > 1 {
-            self.fault(Reason::UnexpectedAttribute, "has more than one list of extensions");
+            self.fault(Reason::RequestDenied, "has more than one list of extensions");
         }
     }
 
     fn read_subject(&mut self, subject: &X509Name<'_>) {
         for rdn in subject.iter() {
             if rdn.iter().count() != 1 {
-                self.fault(Reason::WrongSubject, "has a subject with several values in one part");
+                self.fault(Reason::RequestDenied, "has a subject with several values in one part");
             }
             for attribute in rdn.iter() {
                 // Other string types are read differently by different programs, so they could show each reader another name.
                 if !matches!(attribute.attr_value().tag(), Tag::Utf8String | Tag::PrintableString) {
-                    self.fault(Reason::WrongSubject, "has a subject that is not plain text");
+                    self.fault(Reason::RequestDenied, "has a subject that is not plain text");
                 }
                 let oid = attribute.attr_type();
                 let (is_common, is_organisation) = (*oid == OID_X509_COMMON_NAME, *oid == OID_X509_ORGANIZATION_NAME);
                 if !is_common && !is_organisation {
                     self.fault(
-                        Reason::WrongSubject,
+                        Reason::RequestDenied,
                         format!("has the subject attribute {oid}: only CN and O may be there"),
                     );
                     continue;
                 }
                 if self.common_names.len() + self.organisations.len() == MAX_NAMES {
-                    self.fault(Reason::WrongSubject, format!("has a subject of more than {MAX_NAMES} names"));
+                    self.fault(Reason::RequestDenied, format!("has a subject of more than {MAX_NAMES} names"));
                     return;
                 }
                 let names = if is_common { &mut self.common_names } else { &mut self.organisations };
@@ -198,7 +198,7 @@ impl Request {
         };
         if !allowed {
             self.fault(
-                Reason::KeyNotAllowed,
+                Reason::RequestDenied,
                 "must have a key of ECDSA P-256, ECDSA P-384 or RSA with 2048 to 8192 bits",
             );
         }
@@ -207,11 +207,11 @@ impl Request {
     fn read_extensions(&mut self, extensions: &[X509Extension<'_>]) {
         for (index, extension) in extensions.iter().enumerate() {
             if extensions[..index].iter().any(|earlier| earlier.oid == extension.oid) {
-                self.fault(Reason::UnexpectedExtension, format!("has the extension {} twice", extension.oid));
+                self.fault(Reason::RequestDenied, format!("has the extension {} twice", extension.oid));
             }
             match extension.parsed_extension() {
                 ParsedExtension::SubjectAlternativeName(names) if names.general_names.len() > MAX_NAMES => {
-                    self.fault(Reason::WrongNames, format!("has more than {MAX_NAMES} subject alternative names"));
+                    self.fault(Reason::RequestDenied, format!("has more than {MAX_NAMES} subject alternative names"));
                 }
                 ParsedExtension::SubjectAlternativeName(names) => {
                     self.alternative_names =
@@ -235,9 +235,9 @@ impl Request {
                     });
                 }
                 ParsedExtension::BasicConstraints(constraints) if constraints.ca => {
-                    self.fault(Reason::UnexpectedExtension, "asks for a certificate authority");
+                    self.fault(Reason::RequestDenied, "asks for a certificate authority");
                 }
-                _ => self.fault(Reason::UnexpectedExtension, format!("asks for the extension {}", extension.oid)),
+                _ => self.fault(Reason::RequestDenied, format!("asks for the extension {}", extension.oid)),
             }
         }
     }

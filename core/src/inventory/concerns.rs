@@ -104,7 +104,7 @@ mod tests {
                     "desiredVersion": "1-a", "readyNodes": 1,
                     "conditions": [
                         condition("Ready", "True", "Succeeded"),
-                        condition("Paused", "False", "NotPaused"),
+                        condition("Paused", "False", "AsExpected"),
                         condition("PoliciesInForce", "True", "AsExpected"),
                     ],
                 },

@@ -170,7 +170,7 @@ impl List {
             self.to_ask.len(),
             place.0
         );
-        self.problems.push(EntryError { host: place.0.clone(), reason: Reason::TooManyUnknownHosts, message });
+        self.problems.push(EntryError { host: place.0.clone(), reason: Reason::HostnameUnknown, message });
         self.to_ask.truncate(MAX_ASKED);
     }
 

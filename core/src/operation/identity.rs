@@ -209,8 +209,7 @@ impl Refusal {
     /// Reason for conditions and events.
     pub fn reason(&self) -> Reason {
         match self {
-            Self::NotThisMachine { .. } => Reason::NotThisMachine,
-            Self::NotThisNode { .. } => Reason::NotThisNode,
+            Self::NotThisMachine { .. } | Self::NotThisNode { .. } => Reason::NotThisMachine,
             Self::HasAnotherName { .. } | Self::SameMachine { .. } => Reason::HostConflict,
             Self::HostOfAnotherCluster { .. } | Self::KeyNotDeclared { .. } => Reason::HostOfAnotherCluster,
             Self::OnlySays { .. } | Self::KeyUnproven { .. } | Self::AllIsNew { .. } => Reason::HostUnproven,

@@ -72,7 +72,7 @@ fn which_host_it_is() {
     let case = Case::default;
     let ours = || Some(of(HERE, "win-1"));
     let joined = || Case { known: Some("m-1"), node: NodeProof::Proven, owner: ours(), ..case() };
-    let conflict = ["HostConflict", "NotThisNode", "NotThisNode"];
+    let conflict = ["HostConflict", "NotThisMachine", "NotThisMachine"];
     let elsewhere = ["HostOfAnotherCluster"; 3];
     for (name, case, expected) in [
         ("a clean host", case(), ["meant"; 3]),
@@ -120,17 +120,17 @@ fn which_host_it_is() {
         (
             "a second entry for a machine that is a node, restarted since or not",
             Case { owner: Some(of(HERE, "win-2")), others: lives(), ..case() },
-            ["HostConflict", "NotThisNode", "anothers cluster-here win-2"],
+            ["HostConflict", "NotThisMachine", "anothers cluster-here win-2"],
         ),
         (
             "a new name, and the old one is gone",
             Case { owner: Some(of(HERE, "win-2")), ..case() },
-            ["supersedes cluster-here win-2", "NotThisNode", "anothers cluster-here win-2"],
+            ["supersedes cluster-here win-2", "NotThisMachine", "anothers cluster-here win-2"],
         ),
         (
             "a new name, and an instance without a Node yet is the same machine",
             Case { owner: Some(of(HERE, "win-2")), others: twin(), ..case() },
-            ["HostConflict", "NotThisNode", "anothers cluster-here win-2"],
+            ["HostConflict", "NotThisMachine", "anothers cluster-here win-2"],
         ),
         ("two entries for a clean machine", Case { others: twin(), ..case() }, ["HostConflict", "meant", "meant"]),
         (

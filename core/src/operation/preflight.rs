@@ -93,11 +93,10 @@ impl Fault {
             Self::NotAdministrator { .. } => Reason::NotAdministrator,
             Self::WindowsNotSupported { .. } => Reason::WindowsNotSupported,
             Self::ClockSkew { .. } => Reason::ClockSkew,
-            Self::ForeignServices { .. } => Reason::ForeignServices,
+            Self::ForeignServices { .. } | Self::ForeignCredentialPlugin { .. } => Reason::ForeignServices,
             Self::DiskFull { .. } => Reason::DiskFull,
             Self::ApiServerUnreachable { .. } => Reason::ApiServerUnreachable,
             Self::PortInUse { .. } => Reason::PortInUse,
-            Self::ForeignCredentialPlugin { .. } => Reason::ForeignCredentialPlugin,
         }
     }
 
@@ -114,7 +113,7 @@ pub struct Faults(Vec<Fault>);
 impl Faults {
     /// Reason for conditions and events: that of the first one.
     pub fn reason(&self) -> Reason {
-        self.0.first().map_or(Reason::PreflightFailed, Fault::reason)
+        self.0.first().map_or(Reason::HostFailed, Fault::reason)
     }
 }
 
@@ -291,7 +290,7 @@ mod tests {
             (
                 "a plugin of another installer",
                 |s| drop(s.foreign_credential_plugins.insert("{A}".into(), r"C:\theirs.dll".into())),
-                Some("ForeignCredentialPlugin"),
+                Some("ForeignServices"),
                 r"(C:\theirs.dll)",
             ),
             // The host is a node, and would be drained for nothing.
@@ -301,7 +300,7 @@ mod tests {
                     s.marker = Some(Marker { version: "1".into(), cluster_id: "here".into(), ..Marker::default() });
                     s.foreign_credential_plugins.insert("{A}".into(), r"C:\theirs.dll".into());
                 },
-                Some("ForeignCredentialPlugin"),
+                Some("ForeignServices"),
                 "take template.spec.gmsa.plugin out",
             ),
             (

@@ -51,10 +51,8 @@ impl AccountFault {
     /// Reason for conditions and events.
     pub fn reason(&self) -> Reason {
         match self {
-            Self::NotDomainJoined { .. } => Reason::NotDomainJoined,
-            Self::AccountNotUsable { .. } => Reason::AccountNotUsable,
-            Self::AccountUnknown { .. } => Reason::AccountUnknown,
-            Self::AccountsNotChecked { .. } => Reason::AccountsNotChecked,
+            Self::NotDomainJoined { .. } | Self::AccountNotUsable { .. } => Reason::AccountNotUsable,
+            Self::AccountUnknown { .. } | Self::AccountsNotChecked { .. } => Reason::AccountUnknown,
         }
     }
 
@@ -137,8 +135,8 @@ mod tests {
             (&'static str, &'static [&'static str], Option<&'static str>, Found, Option<&'static str>, &'static str);
         let cases: [Case; 10] = [
             ("none asked, no domain", &[], None, &[], None, ""),
-            ("no domain", &["web", "db"], None, &[("web", Usable)], Some("NotDomainJoined"), "web, db"),
-            ("a domain that is no name", &["web"], Some("a b"), &[("web", Usable)], Some("NotDomainJoined"), "web"),
+            ("no domain", &["web", "db"], None, &[("web", Usable)], Some("AccountNotUsable"), "web, db"),
+            ("a domain that is no name", &["web"], Some("a b"), &[("web", Usable)], Some("AccountNotUsable"), "web"),
             ("usable", &["web"], joined, &[("web", Usable)], None, ""),
             (
                 "one of two",
@@ -185,8 +183,12 @@ mod tests {
             assert!(result.err().is_none_or(|e| e.to_string().contains(part)), "{about}");
             // A plugin is for hosts in no domain, and changes nothing for the others.
             let with_plugin = check(&accounts, Some("{X}"), &state).err().map(|e| e.reason().as_str());
-            let not_checked = |reason| if reason == "NotDomainJoined" { "AccountsNotChecked" } else { reason };
-            assert_eq!(with_plugin, expected.map(not_checked), "{about}, with a plugin");
+            let is_member = domain == joined;
+            assert_eq!(
+                with_plugin,
+                expected.map(|it| if is_member { it } else { "AccountUnknown" }),
+                "{about}, with a plugin"
+            );
         }
     }
 

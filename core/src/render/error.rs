@@ -61,7 +61,7 @@ impl RenderError {
             Self::NoPrograms(_) => Reason::PayloadInvalid,
             Self::Skew { .. } => Reason::KubeletVersionSkew,
             Self::Fact { .. } => Reason::ClusterFactsInvalid,
-            Self::Setting { .. } | Self::Metadata { .. } => Reason::TemplateInvalid,
+            Self::Setting { .. } | Self::Metadata { .. } => Reason::SpecInvalid,
         }
     }
 }

@@ -229,7 +229,7 @@ mod tests {
             let config = config(&Cluster::default(), &settings, &pool);
             assert_eq!(config.is_ok(), fine, "{name}");
             if let Err(error) = config {
-                assert!(error.to_string().contains("imageGC") && error.reason() == "TemplateInvalid", "{error}");
+                assert!(error.to_string().contains("imageGC") && error.reason() == "SpecInvalid", "{error}");
             }
         }
     }

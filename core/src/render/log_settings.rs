@@ -38,7 +38,7 @@ pub struct LogSettingsError {
 impl LogSettingsError {
     /// Reason for conditions and events.
     pub fn reason(&self) -> Reason {
-        Reason::LogSettingsInvalid
+        Reason::SettingsInvalid
     }
 }
 

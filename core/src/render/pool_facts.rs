@@ -177,7 +177,7 @@ mod tests {
             ),
         ] {
             let error = of_pool(&fixtures::cluster(), &template).unwrap_err();
-            assert_eq!(error.reason(), "TemplateInvalid");
+            assert_eq!(error.reason(), "SpecInvalid");
             assert!(error.to_string().contains(field) && !error.to_string().contains("hunter2"), "{error}");
         }
     }

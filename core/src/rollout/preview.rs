@@ -356,7 +356,7 @@ mod tests {
     #[test]
     fn nodes_of_another_operator_are_adopted() {
         let hosts = BTreeMap::from([("w".to_owned(), InstanceHost::default())]);
-        let refusal = || Some(("HostUnproven".to_owned(), "declare its key".to_owned()));
+        let refusal = || Some((Reason::HostUnproven, "declare its key".to_owned()));
         let withheld = || Some("it would lose x".to_owned());
         for (refusal, withheld, action, expected, summary) in [
             (None, None, "Adopt", "updated in its turn", "1 adopt"),

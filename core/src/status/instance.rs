@@ -90,7 +90,7 @@ pub fn describe(
                 put(kind::READY, if again { Status::False } else { Status::Unknown }, progressing, &message);
             }
             if *type_ == GrantType::Update {
-                put(kind::UP_TO_DATE, Status::False, Reason::RollingOut, "");
+                put(kind::UP_TO_DATE, Status::False, Reason::Progressing, "");
             }
             (phase, Some((progressing, message)))
         }
@@ -110,11 +110,11 @@ pub fn describe(
             put(
                 kind::NODE_HEALTHY,
                 (*ready).into(),
-                if *ready { Reason::NodeReady } else { Reason::NodeNotReady },
+                if *ready { Reason::AsExpected } else { Reason::NodeNotReady },
                 says,
             );
             let (why, message) = match (up_to_date, &failed_version) {
-                (true, _) => (Reason::UpToDate, String::new()),
+                (true, _) => (Reason::AsExpected, String::new()),
                 (false, Some(version)) => (
                     Reason::UpdateFailed,
                     format!("version {version} did not work on this host and was rolled back; see its events"),
@@ -152,11 +152,11 @@ pub fn describe(
 }
 
 /// Reason of [`kind::REACHABLE`] after an attempt.
-const CONNECTED: Reason = Reason::Connected;
+const CONNECTED: Reason = Reason::AsExpected;
 /// Reason of [`kind::REACHABLE`] after an attempt while nothing is heard of kubelet.
 const WITHOUT_KUBELET: Reason = Reason::AnswersWithoutKubelet;
 /// Reason of [`kind::REACHABLE`] before an attempt.
-const NOT_TRIED: Reason = Reason::NotTried;
+const NOT_TRIED: Reason = Reason::Waiting;
 
 /// Brings the conditions in line with the health of the Node, as far as the host is concerned: an answer of before kubelet stopped says nothing of now,
 /// nor does a failure of before the Node was Ready again. Such a failure is forgotten if it is not part of an operation, otherwise the next attempt is
@@ -174,7 +174,12 @@ pub fn follow_node(
         set(&mut status.conditions, type_, s, why, message, generation, now);
     };
     if was_healthy.is_some_and(|was| was != is_ready) {
-        put(kind::NODE_HEALTHY, is_ready.into(), if is_ready { Reason::NodeReady } else { Reason::NodeNotReady }, says);
+        put(
+            kind::NODE_HEALTHY,
+            is_ready.into(),
+            if is_ready { Reason::AsExpected } else { Reason::NodeNotReady },
+            says,
+        );
     }
     let Some((reaches, why)) = reachable else { return };
     let is_back = is_ready && was_healthy == Some(false);
@@ -268,7 +273,7 @@ mod tests {
             count: 2,
             first_time: None,
             next_retry_time: Some("2027-01-01T09:50:12Z".parse().unwrap()),
-            last_reason: "ConnectTimeout".into(),
+            last_reason: "Unreachable".into(),
             last_message: "10.0.0.1:22 did not answer within 15 s".into(),
             step: Step::Connect,
             host_digest: None,
@@ -298,7 +303,7 @@ mod tests {
                 Some(twice()),
                 Phase::Removing,
                 "False",
-                "Drain: 2 pods left (failed 2 times before: ConnectTimeout)",
+                "Drain: 2 pods left (failed 2 times before: Unreachable)",
             ),
             (
                 Situation::Failed { leaving: false },

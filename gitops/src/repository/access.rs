@@ -46,7 +46,7 @@ pub enum AccessError {
 impl AccessError {
     /// A stable name for conditions and metrics.
     pub fn reason(&self) -> Reason {
-        Reason::SecretInvalid
+        Reason::CredentialsUnavailable
     }
 }
 

@@ -99,7 +99,7 @@ pub enum GitError {
     #[error("fetching was stopped")]
     Stopped,
     /// There is no such branch, tag or commit.
-    #[error("the repository has no {what}")]
+    #[error("the repository has no {what}: correct the reference, or push it")]
     RevisionNotFound {
         /// Of what kind, and its name.
         what: String,
@@ -111,7 +111,7 @@ pub enum GitError {
         what: String,
     },
     /// Something in the inventory is too large.
-    #[error("{path} is too large: {what}")]
+    #[error("{path} is too large: {what}; split the list")]
     InventoryTooLarge {
         /// File, or the path that is read.
         path: String,
@@ -157,7 +157,7 @@ pub enum GitError {
         path: String,
     },
     /// Not the kind of object that it has to be.
-    #[error("{id} is not a {wanted} of the repository")]
+    #[error("{id} is not a {wanted} of the repository: check it with git fsck")]
     WrongObject {
         /// What was asked for.
         id: String,
@@ -194,31 +194,31 @@ impl GitError {
     /// A stable name for conditions and metrics.
     pub fn reason(&self) -> Reason {
         match self {
-            Self::UrlInvalid { .. } => Reason::URLInvalid,
-            Self::ReferenceInvalid { .. } => Reason::ReferenceInvalid,
+            Self::UrlInvalid { .. }
+            | Self::ReferenceInvalid { .. }
+            | Self::RepositoryNotFound { .. }
+            | Self::RevisionNotFound { .. }
+            | Self::PathInvalid { .. }
+            | Self::PathNotFound { .. } => Reason::SourceInvalid,
             Self::AccessInvalid(error) => error.reason(),
             Self::KnownHosts(error) => error.reason(),
             Self::HostKeyUnknown { .. } => Reason::HostKeyUnknown,
             Self::AuthenticationFailed { .. } => Reason::AuthenticationFailed,
             Self::CertificateInvalid { .. } => Reason::CertificateInvalid,
-            Self::RepositoryNotFound { .. } => Reason::RepositoryNotFound,
-            Self::RedirectRefused { .. } => Reason::RedirectRefused,
-            Self::Failed { .. } => Reason::GitOperationFailed,
-            Self::Timeout { .. } => Reason::Timeout,
-            Self::Stopped => Reason::Stopped,
-            Self::RevisionNotFound { .. } => Reason::RevisionNotFound,
-            Self::RepositoryTooLarge { .. } => Reason::RepositoryTooLarge,
-            Self::InventoryTooLarge { .. } => Reason::InventoryTooLarge,
-            Self::PathInvalid { .. } => Reason::PathInvalid,
-            Self::NameInvalid { .. } => Reason::NameInvalid,
-            Self::PathNotFound { .. } => Reason::PathNotFound,
-            Self::SymbolicLink { .. } => Reason::SymbolicLink,
-            Self::Submodule { .. } => Reason::Submodule,
-            Self::LfsPointer { .. } => Reason::LfsPointer,
-            Self::WrongObject { .. } => Reason::WrongObject,
+            Self::RedirectRefused { .. }
+            | Self::Failed { .. }
+            | Self::Timeout { .. }
+            | Self::Stopped
+            | Self::RepositoryTooLarge { .. }
+            | Self::WrongObject { .. }
+            | Self::Damaged { .. }
+            | Self::Disk(_) => Reason::GitOperationFailed,
+            Self::InventoryTooLarge { .. }
+            | Self::NameInvalid { .. }
+            | Self::SymbolicLink { .. }
+            | Self::Submodule { .. }
+            | Self::LfsPointer { .. } => Reason::InvalidInventory,
             Self::TagRenamed { .. } => Reason::VerificationError,
-            Self::Damaged { .. } => Reason::RepositoryDamaged,
-            Self::Disk(_) => Reason::StorageFailed,
         }
     }
 

@@ -43,7 +43,7 @@ fn the_most_exact_reference_counts() {
 fn a_name_that_git_does_not_allow_is_refused() {
     for branch in ["a b", "../x", "a..b", "-", "a\nb", "a~1", "x.lock", "@{u}"].into_iter().filter(|b| *b != "-") {
         let error = Wanted::of(&reference(branch, "", "", "")).unwrap_err();
-        assert_eq!(error.reason(), "ReferenceInvalid", "{branch:?}");
+        assert_eq!(error.reason(), "SourceInvalid", "{branch:?}");
         assert!(error.stalls());
     }
     let error = Wanted::of(&reference("", "", "latest", "")).unwrap_err().to_string();

@@ -145,7 +145,7 @@ fn signatures_are_distinguished_from_what_they_sign() {
     assert!(signed.signature.unwrap().starts_with(b"-----BEGIN PGP SIGNATURE-----\n\nxyz"));
     assert!(signed.data.ends_with(b"\n\nwords\n"));
     assert_eq!(client.repository.signed_commit(&head).unwrap().signature, None);
-    assert_eq!(client.repository.signed_tag(&head, None).unwrap_err().reason(), "WrongObject");
+    assert_eq!(client.repository.signed_tag(&head, None).unwrap_err().reason(), "GitOperationFailed");
 }
 
 /// The right to push suffices to put a tag that another person has signed under any other name.

@@ -286,7 +286,7 @@ fn redirects_elsewhere_are_not() {
             Some(Reply::Full(302, vec![("Location", format!("{to}{tail}?{}", asked.query))], Vec::new()))
         });
         let error = Client::new(server.at("moved"), basic(&server, "ada", "s3cret")).fetch().unwrap_err();
-        assert_eq!((error.reason(), error.stalls()), (Reason::RedirectRefused, true));
+        assert_eq!((error.reason(), error.stalls()), (Reason::GitOperationFailed, true));
         assert!(!error.to_string().contains("pw"), "{error}");
     }
     assert_eq!(elsewhere.asked(), 0);
@@ -297,18 +297,18 @@ fn what_is_gone_is_said() {
     let origin = Origin::new();
     let server = Server::new(origin.root());
     let error = Client::new(server.at("nothing.git"), believing(&server)).fetch().unwrap_err();
-    assert_eq!((error.reason(), error.stalls()), (Reason::RepositoryNotFound, false));
+    assert_eq!((error.reason(), error.stalls()), (Reason::SourceInvalid, false));
     origin.git(&["branch", "soon-gone"]);
     let client = Client::of(&server).branch("soon-gone");
     let head = client.fetch().unwrap();
     origin.git(&["branch", "-D", "soon-gone"]);
     let error = client.fetch().unwrap_err();
-    assert_eq!(error.to_string(), "the repository has no branch \"soon-gone\"");
+    assert_eq!(error.to_string(), "the repository has no branch \"soon-gone\": correct the reference, or push it");
     // What was fetched can still be read.
     assert!(client.files(&head.commit, "hosts.yaml").is_ok());
     let empty = Origin::empty(&[]);
     let server = Server::new(empty.root());
-    assert_eq!(Client::of(&server).fetch().unwrap_err().reason(), "RevisionNotFound");
+    assert_eq!(Client::of(&server).fetch().unwrap_err().reason(), "SourceInvalid");
 }
 
 #[test]

@@ -61,7 +61,7 @@ fn an_identity_with_a_passphrase() {
         [(None, "add it as password"), (Some("close sesame"), "password is not its passphrase")]
     {
         let error = with(passphrase).unwrap_err();
-        assert_eq!(error.reason(), "SecretInvalid");
+        assert_eq!(error.reason(), "CredentialsUnavailable");
         assert!(error.to_string().contains(expected), "{error}");
     }
 }
@@ -90,7 +90,7 @@ fn a_server_that_is_not_the_known_one() {
     let revoked = format!("{}@revoked {}", server.known_hosts(), server.known_hosts());
     let error =
         Client::new(server.at(PATH), Access { known_hosts: Some(revoked), ..access(&server) }).fetch().unwrap_err();
-    assert_eq!(error.reason(), "HostKeyRevoked");
+    assert_eq!(error.reason(), "HostKeyUnknown");
     assert_eq!(server.commands().len(), asked);
     server.openssh.set_host_key(first).unwrap();
     client.fetch().unwrap();
@@ -134,7 +134,7 @@ fn a_repository_that_is_not_there() {
     let server = SshServer::new(origin.root());
     for path in ["nothing", "it's;id"] {
         let error = Client::new(server.at(path), access(&server)).fetch().unwrap_err();
-        assert_eq!(error.reason(), "RepositoryNotFound", "{error}");
+        assert_eq!(error.reason(), "SourceInvalid", "{error}");
     }
     assert_eq!(server.commands(), ["git-upload-pack '/nothing'", r"git-upload-pack '/it'\''s;id'"]);
 }

@@ -104,7 +104,7 @@ pub enum SshError {
     )]
     Disconnected { address: String, why: String },
     /// The command still ran when its time was over. `log` is the end of its output.
-    #[error("the command still ran on {address} after {} s: {command}", .after.as_secs())]
+    #[error("the command still ran on {address} after {} s, check why the host is slow, or raise ssh.commandTimeoutSeconds: {command}", .after.as_secs())]
     CommandTimeout { address: String, command: String, after: Duration, log: String },
     /// The server would not start the command.
     #[error(
@@ -154,30 +154,27 @@ impl SshError {
     /// A stable name for conditions and metrics.
     pub fn reason(&self) -> Reason {
         match self {
-            Self::ConnectRefused { .. } => Reason::ConnectRefused,
-            Self::ConnectTimeout { .. } => Reason::ConnectTimeout,
-            Self::Unreachable { .. } => Reason::Unreachable,
-            Self::NameNotResolved { .. } => Reason::NameNotResolved,
-            Self::HandshakeFailed { .. } => Reason::HandshakeFailed,
+            Self::ConnectRefused { .. }
+            | Self::ConnectTimeout { .. }
+            | Self::Unreachable { .. }
+            | Self::NameNotResolved { .. }
+            | Self::UnreachableFromJumpHost { .. }
+            | Self::Disconnected { .. } => Reason::Unreachable,
+            Self::HandshakeFailed { .. } | Self::CommandRefused { .. } | Self::NotASftpServer { .. } => {
+                Reason::SshServerUnfit
+            }
             Self::HostKeyMismatch { .. } => Reason::HostKeyMismatch,
             Self::HostKeyUnknown { .. } => Reason::HostKeyUnknown,
             Self::AuthenticationFailed { .. } => Reason::AuthenticationFailed,
-            Self::JumpHostUnreachable { .. } => Reason::JumpHostUnreachable,
+            Self::JumpHostUnreachable { .. }
+            | Self::JumpHostAuthenticationFailed { .. }
+            | Self::JumpHostRefused { .. } => Reason::JumpHostUnreachable,
             Self::JumpHostKeyMismatch { .. } => Reason::JumpHostKeyMismatch,
-            Self::JumpHostAuthenticationFailed { .. } => Reason::JumpHostAuthenticationFailed,
-            Self::JumpHostRefused { .. } => Reason::JumpHostRefused,
-            Self::UnreachableFromJumpHost { .. } => Reason::UnreachableFromJumpHost,
-            Self::Disconnected { .. } => Reason::Disconnected,
-            Self::CommandTimeout { .. } => Reason::CommandTimeout,
-            Self::CommandRefused { .. } => Reason::CommandRefused,
-            Self::TransferFailed { .. } => Reason::TransferFailed,
+            Self::CommandTimeout { .. } => Reason::HostCallFailed,
+            Self::TransferFailed { .. } | Self::TooLarge { .. } => Reason::TransferFailed,
             Self::DiskFull { .. } => Reason::DiskFull,
-            Self::NotASftpServer { .. } => Reason::NotASftpServer,
-            Self::BadPath { .. } => Reason::BadPath,
-            Self::BadCommand { .. } => Reason::BadCommand,
-            Self::TooLarge { .. } => Reason::TooLarge,
-            Self::TooManyEntries { .. } => Reason::TooManyEntries,
-            Self::Source { .. } => Reason::SourceUnreadable,
+            Self::BadPath { .. } | Self::BadCommand { .. } | Self::TooManyEntries { .. } => Reason::InternalError,
+            Self::Source { .. } => Reason::PayloadInvalid,
         }
     }
 

@@ -59,8 +59,8 @@ impl ClusterError {
     /// Reason for logs.
     pub fn reason(&self) -> Reason {
         match self {
-            Self::Missing(_) | Self::Kubeconfig(_) | Self::Certificate(_) => Reason::CredentialsUnusable,
-            Self::Call { .. } => Reason::ApiCallFailed,
+            Self::Missing(_) | Self::Kubeconfig(_) | Self::Certificate(_) => Reason::CredentialsUnavailable,
+            Self::Call { .. } => Reason::ApiError,
             Self::Host(e) => e.reason(),
         }
     }

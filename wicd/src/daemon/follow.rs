@@ -67,11 +67,9 @@ impl FollowError {
     /// Reason for logs.
     pub fn reason(&self) -> Reason {
         match self {
-            Self::Version(_) => Reason::VersionInvalid,
-            Self::NoConfigMap(_) => Reason::ConfigMapMissing,
-            Self::Unverified { .. } => Reason::ServicesUnverified,
+            Self::Version(_) | Self::NoConfigMap(_) | Self::Unverified { .. } => Reason::VersionUnreadable,
             Self::Services(e) => e.reason(),
-            Self::Busy => Reason::OperationInProgress,
+            Self::Busy => Reason::HostBusy,
             Self::Cluster(e) => e.reason(),
             Self::Host(e) => e.reason(),
         }

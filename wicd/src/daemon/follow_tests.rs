@@ -252,13 +252,13 @@ async fn a_config_map_that_cannot_be_used_leaves_the_last_good_copy() {
         bed.cluster.set_node(&[(key::DESIRED_VERSION, version)]);
         sync(&host, &bed.cluster, &identity, &asks(version), &report).await.unwrap_err().reason()
     };
-    assert_eq!(reason(&format!("v2-{}", "0".repeat(32))).await, "ConfigMapMissing");
-    assert_eq!(reason(&bed.publish("v2", &config("two\nlines"))).await, "ServicesInvalid");
+    assert_eq!(reason(&format!("v2-{}", "0".repeat(32))).await, "VersionUnreadable");
+    assert_eq!(reason(&bed.publish("v2", &config("two\nlines"))).await, "VersionUnreadable");
     let mut scripted = config("kube-proxy.exe --cluster-cidr=ENDPOINT");
     scripted.services[0]
         .powershell_pre_scripts
         .push(json!({"variableName": "ENDPOINT", "path": "x.ps1", "NodeArgs": null}));
-    assert_eq!(reason(&bed.publish("v2", &scripted)).await, "ServicesInvalid");
+    assert_eq!(reason(&bed.publish("v2", &scripted)).await, "VersionUnreadable");
     assert_eq!(files::read_json::<Desired>(&*host, path::DESIRED).unwrap().unwrap(), identity);
 }
 
@@ -276,14 +276,14 @@ async fn a_config_map_that_is_not_what_its_name_says_is_not_followed() {
     let follow = async || sync(&host, &bed.cluster, &identity, &node, &report).await.map_err(|e| e.reason());
 
     bed.store(&version, &config("kubelet.exe --x=PWNED"));
-    assert_eq!(follow().await, Err(Reason::ServicesUnverified));
+    assert_eq!(follow().await, Err(Reason::VersionUnreadable));
     let rendered = |text: Option<&str>| {
         bed.store(&version, &good);
         bed.cluster.config_maps.lock().unwrap().get_mut(&name).unwrap().rendered = text.map(String::from);
     };
     for other in [Some("{ }"), None] {
         rendered(other);
-        assert_eq!(follow().await, Err(Reason::ServicesUnverified), "{other:?}");
+        assert_eq!(follow().await, Err(Reason::VersionUnreadable), "{other:?}");
     }
     assert_eq!(
         files::read_json::<Desired>(&*host, path::DESIRED).unwrap().unwrap(),
@@ -300,7 +300,7 @@ async fn a_config_map_that_is_not_what_its_name_says_is_not_followed() {
     bed.store("10.18.0", &good);
     let legacy = json!({"metadata": {"annotations": {key::DESIRED_VERSION: "10.18.0"}}});
     let followed = sync(&host, &bed.cluster, &identity, &legacy, &report).await;
-    assert_eq!(followed.unwrap_err().reason(), "ServicesUnverified");
+    assert_eq!(followed.unwrap_err().reason(), "VersionUnreadable");
 
     bed.store(&version, &good);
     follow().await.unwrap();

@@ -65,10 +65,8 @@ impl RotationError {
     /// Reason for logs.
     pub fn reason(&self) -> Reason {
         match self {
-            Self::Unanswered(_) => Reason::RequestUnanswered,
-            Self::Refused { .. } => Reason::RequestRefused,
-            Self::Mismatch => Reason::CertificateMismatch,
-            Self::Crypto(_) => Reason::CryptoFailed,
+            Self::Unanswered(_) | Self::Refused { .. } => Reason::CertificateNotIssued,
+            Self::Mismatch | Self::Crypto(_) => Reason::CertificateInvalid,
             Self::Certificate(e) => e.reason(),
             Self::Cluster(e) => e.reason(),
             Self::Host(e) => e.reason(),

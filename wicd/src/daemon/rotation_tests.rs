@@ -110,9 +110,9 @@ async fn what_is_not_ours_is_not_installed() {
         let other = KeyPair::generate().unwrap();
         Issue::Issued(signer.sign(&CertificateParams::default().serialize_request(&other).unwrap().pem().unwrap(), 60))
     });
-    assert_eq!(renew(&host, &cluster).await.unwrap_err().reason(), "CertificateMismatch");
+    assert_eq!(renew(&host, &cluster).await.unwrap_err().reason(), "CertificateInvalid");
     *cluster.issuing.lock().unwrap() = Box::new(|_| Issue::Refused("Denied: no".into()));
-    assert_eq!(renew(&host, &cluster).await.unwrap_err().reason(), "RequestRefused");
+    assert_eq!(renew(&host, &cluster).await.unwrap_err().reason(), "CertificateNotIssued");
     *cluster.issuing.lock().unwrap() = Box::new(|_| Issue::Issued("junk".into()));
     assert_eq!(renew(&host, &cluster).await.unwrap_err().reason(), "CertificateInvalid");
     assert_eq!(files::read(&bed.host, path::WICD_CERT).unwrap(), None);

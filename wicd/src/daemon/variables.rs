@@ -55,8 +55,8 @@ impl VariableError {
     /// Reason for logs and conditions.
     pub fn reason(&self) -> Reason {
         match self {
-            Self::NoNode(_) | Self::Absent { .. } => Reason::VariableNotYetKnown,
-            Self::Path { .. } | Self::Value { .. } => Reason::VariableInvalid,
+            Self::NoNode(_) | Self::Absent { .. } => Reason::Waiting,
+            Self::Path { .. } | Self::Value { .. } => Reason::SpecInvalid,
         }
     }
 
@@ -227,15 +227,15 @@ mod tests {
                 ),
                 Ok("NODE_NAME win-1"),
             ),
-            ("absent", service("V", &long("{.metadata.annotations.nope}"), &[]), Err("VariableNotYetKnown")),
-            ("two words", service("V", &long("{.metadata.annotations.two}"), &[]), Err("VariableInvalid")),
-            ("quote", service("V", &long("{.metadata.annotations.quote}"), &[]), Err("VariableInvalid")),
-            ("two lines", service("V", &long("{.metadata.annotations.lines}"), &[]), Err("VariableInvalid")),
-            ("empty", service("V", &long("{.metadata.annotations.empty}"), &[]), Err("VariableInvalid")),
-            ("object", service("V", &long("{.metadata}"), &[]), Err("VariableInvalid")),
-            ("filter", service("V", &long("{.status.addresses[0].address}"), &[]), Err("VariableInvalid")),
-            ("open brace", service("V", &long("{.metadata"), &[]), Err("VariableInvalid")),
-            ("no dot", service("V", &long("{metadata}"), &[]), Err("VariableInvalid")),
+            ("absent", service("V", &long("{.metadata.annotations.nope}"), &[]), Err("Waiting")),
+            ("two words", service("V", &long("{.metadata.annotations.two}"), &[]), Err("SpecInvalid")),
+            ("quote", service("V", &long("{.metadata.annotations.quote}"), &[]), Err("SpecInvalid")),
+            ("two lines", service("V", &long("{.metadata.annotations.lines}"), &[]), Err("SpecInvalid")),
+            ("empty", service("V", &long("{.metadata.annotations.empty}"), &[]), Err("SpecInvalid")),
+            ("object", service("V", &long("{.metadata}"), &[]), Err("SpecInvalid")),
+            ("filter", service("V", &long("{.status.addresses[0].address}"), &[]), Err("SpecInvalid")),
+            ("open brace", service("V", &long("{.metadata"), &[]), Err("SpecInvalid")),
+            ("no dot", service("V", &long("{metadata}"), &[]), Err("SpecInvalid")),
         ];
         for (name, service, expected) in cases {
             let got = command(service, HOST, Some(&node));

@@ -151,9 +151,9 @@ fn the_real_containerd_pulls_with_a_login_and_pins() {
 
     assert_eq!(containerd.find(&image).unwrap(), None);
     let refused = containerd.pull(&image, None, limit).unwrap_err();
-    assert_eq!(refused.reason(), "ImagePullFailed", "{refused}");
-    assert_eq!(containerd.pull(&none, Some(&login), limit).unwrap_err().reason(), "ImagePullFailed");
-    assert_eq!(containerd.pull(&image, Some(&login), Duration::ZERO).unwrap_err().reason(), "ImagePullTimeout");
+    assert_eq!(refused.reason(), "PrePullFailed", "{refused}");
+    assert_eq!(containerd.pull(&none, Some(&login), limit).unwrap_err().reason(), "PrePullFailed");
+    assert_eq!(containerd.pull(&image, Some(&login), Duration::ZERO).unwrap_err().reason(), "PrePullFailed");
     containerd.pull(&image, Some(&login), limit).unwrap();
     let id = containerd.find(&image).unwrap().unwrap();
 
@@ -169,7 +169,7 @@ fn the_real_containerd_pulls_with_a_login_and_pins() {
     let unknown = digest(b"unknown");
     assert!(!containerd.is_pinned(&unknown).unwrap());
     containerd.set_pinned(&unknown, false).unwrap();
-    assert_eq!(containerd.set_pinned(&unknown, true).unwrap_err().reason(), "ImagePullFailed");
+    assert_eq!(containerd.set_pinned(&unknown, true).unwrap_err().reason(), "PrePullFailed");
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn a_program_that_is_refused_gets_nothing() {
     let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
     let check = |_: &UnixStream| super::super::check_owner("S-1-5-21-1-2-3-1001");
     let error = Containerd::connect("c.sock", move || UnixStream::connect(socket.clone()), check).err().unwrap();
-    assert_eq!(error.reason(), "ContainerdUnavailable");
+    assert_eq!(error.reason(), "PrePullFailed");
     assert!(error.to_string().contains("S-1-5-21-1-2-3-1001"), "{error}");
     let mut received = Vec::new();
     listener.accept().unwrap().0.read_to_end(&mut received).unwrap();
@@ -190,6 +190,6 @@ fn a_program_that_is_refused_gets_nothing() {
 fn a_socket_that_is_not_there_is_reported() {
     let connect = || UnixStream::connect("/nonexistent/containerd.sock");
     let error = Containerd::connect("/nonexistent/containerd.sock", connect, |_| Ok(())).err().unwrap();
-    assert_eq!(error.reason(), "ContainerdUnavailable");
+    assert_eq!(error.reason(), "PrePullFailed");
     assert!(error.to_string().contains("/nonexistent/containerd.sock"), "{error}");
 }

@@ -64,7 +64,9 @@ pub enum ImageError {
         problem: String,
     },
     /// It did not answer in time.
-    #[error("containerd has not answered after {seconds} s ({what})")]
+    #[error(
+        "containerd has not answered after {seconds} s ({what}); raise ssh.commandTimeoutSeconds of the pool, or containerd.maxConcurrentDownloads of its template"
+    )]
     Timeout {
         /// What was requested.
         what: String,
@@ -84,11 +86,7 @@ pub enum ImageError {
 impl ImageError {
     /// Reason for conditions and events.
     pub fn reason(&self) -> Reason {
-        match self {
-            Self::Unavailable { .. } => Reason::ContainerdUnavailable,
-            Self::Timeout { .. } => Reason::ImagePullTimeout,
-            Self::Refused { .. } => Reason::ImagePullFailed,
-        }
+        Reason::PrePullFailed
     }
 }
 

@@ -39,7 +39,7 @@ pub(super) fn apply(host: &dyn Host, request: &Request, body: &Apply, report: &m
     check(&body.files)?;
     let placed = places(body)?;
     let trusted = certificates::bundle(body.desired.trusted_ca.as_bytes())
-        .map_err(|e| Failure::new(Reason::TrustedCaInvalid, format!("the certificates to trust: {}", chain(&e))))?;
+        .map_err(|e| Failure::new(Reason::CertificateInvalid, format!("the certificates to trust: {}", chain(&e))))?;
     let variables = wanted_variables(&body.desired.services);
     let mut owned = Ownership::load_or_adopt(host)?;
     preflight(host, body, &owned)?;
@@ -135,7 +135,7 @@ fn quiet(host: &dyn Host, body: &Apply, report: &mut Report) -> Result<(), Failu
 /// Where everything goes, and kubelet's kubeconfig, which `start` writes. Refuses configuration files at places where none may be.
 fn places(body: &Apply) -> Result<BTreeSet<String>, Failure> {
     if let Some(bad) = body.configs.iter().find(|c| !is_host_path(&c.path)) {
-        return Err(Failure::new(Reason::PathRefused, format!("a configuration file cannot go to {:?}", bad.path)));
+        return Err(Failure::new(Reason::PayloadInvalid, format!("a configuration file cannot go to {:?}", bad.path)));
     }
     let files = body.files.iter().map(|f| &f.destination);
     let placed = files.chain(body.configs.iter().map(|c| &c.path)).cloned();
@@ -162,14 +162,14 @@ fn preflight(host: &dyn Host, body: &Apply, owned: &Ownership) -> Result<(), Fai
             "services that this operator did not install exist: {}; remove them, or remove the host from the pool",
             foreign.join(", ")
         );
-        return Err(Failure::new(Reason::ForeignService, message));
+        return Err(Failure::new(Reason::ForeignServices, message));
     }
     check_plugin(host, body, owned)?;
     secure::check_state(host, &body.desired, &log_directories(&body.desired))?;
     let missing = missing(host, &body.files)?;
     if let Some(first) = missing.first() {
         let message = format!("{} payload files are missing, {first} is the first; stage them", missing.len());
-        return Err(Failure::new(Reason::PayloadMissing, message));
+        return Err(Failure::new(Reason::HostFilesChanged, message));
     }
     Ok(())
 }
@@ -180,13 +180,13 @@ fn check_plugin(host: &dyn Host, body: &Apply, owned: &Ownership) -> Result<(), 
     let is_sent = body.files.iter().any(|f| f.destination.eq_ignore_ascii_case(&plugin.library));
     if !credential_plugin::is_class(&plugin.clsid) || !credential_plugin::is_our_library(&plugin.library) || !is_sent {
         let message = format!("{:?} with {:?} is no plugin of the payload", plugin.clsid, plugin.library);
-        return Err(Failure::new(Reason::PathRefused, message));
+        return Err(Failure::new(Reason::PayloadInvalid, message));
     }
     // Seen before, in the facts; another installer may have come since.
     match credential_plugin::owner(host, &plugin.clsid, owned)? {
         Owner::None | Owner::Ours => Ok(()),
         Owner::Other(what) => Err(Failure::new(
-            Reason::ForeignCredentialPlugin,
+            Reason::ForeignServices,
             format!(
                 "another installer registered the plugin {} ({what}); uninstall that plugin, or take template.spec.gmsa.plugin out of the pool",
                 plugin.clsid

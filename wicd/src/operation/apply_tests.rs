@@ -117,7 +117,7 @@ fn services_of_others_are_left_alone() {
     }
     let before = (bed.tree(), bed.rest());
     let answer = bed.apply(wanted("1"));
-    assert_eq!(reason(&answer), "ForeignService");
+    assert_eq!(reason(&answer), "ForeignServices");
     assert!(message(&answer).contains("containerd, kube-proxy"), "{}", message(&answer));
     assert_eq!((bed.tree(), bed.rest()), before);
 }
@@ -131,7 +131,7 @@ fn a_service_of_the_owner_that_the_node_does_not_have_may_stay() {
     let mut with_exporter = wanted("1");
     with_exporter.desired.services.services.push(Service { name: "windows_exporter".into(), ..Service::default() });
     let answer = bed.apply(with_exporter);
-    assert_eq!(reason(&answer), "ForeignService");
+    assert_eq!(reason(&answer), "ForeignServices");
     assert!(message(&answer).contains("windows_exporter"), "{}", message(&answer));
 }
 
@@ -141,11 +141,11 @@ fn what_is_refused_before_anything_is_done() {
     let (pem, _) = ca_pem("x");
     let base = wanted("1");
     for (expected, body) in [
-        ("PathRefused", Apply { configs: vec![config], ..base.clone() }),
-        ("PayloadMissing", Apply { files: wanted("2").files, ..base.clone() }),
+        ("PayloadInvalid", Apply { configs: vec![config], ..base.clone() }),
+        ("HostFilesChanged", Apply { files: wanted("2").files, ..base.clone() }),
         // Contract section 8, item 25: a cut off bundle is not silently shortened.
         (
-            "TrustedCaInvalid",
+            "CertificateInvalid",
             Apply {
                 desired: Desired { trusted_ca: format!("{pem}{}", &pem[..90]), ..base.desired.clone() },
                 ..base.clone()

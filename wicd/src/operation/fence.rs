@@ -18,7 +18,7 @@ pub(super) fn check(host: &dyn Host, request: &Request) -> Result<(), Failure> {
         let message = format!(
             "the request is of epoch {epoch}, which no operator reaches; correct spec.leaseTransitions of the operator's Lease"
         );
-        return Err(Failure::new(Reason::EpochImplausible, message));
+        return Err(Failure::new(Reason::StaleEpoch, message));
     }
     let cluster = request.recipient.cluster_id.as_str();
     let remembered = files::read(host, EPOCH)?.and_then(|text| parse(&text, cluster));
@@ -78,7 +78,7 @@ mod tests {
     fn an_absurd_epoch_does_not_lock_the_host() {
         let bed = Bed::new();
         for absurd in [i64::from(i32::MAX), i64::MAX, MAX_EPOCH + 1, -1] {
-            assert_eq!(asked(&bed, absurd, None), "EpochImplausible", "{absurd}");
+            assert_eq!(asked(&bed, absurd, None), "StaleEpoch", "{absurd}");
         }
         assert_eq!(asked(&bed, 3, None), "Done");
     }

@@ -180,7 +180,7 @@ fn attempt(host: &dyn Host, request: &Request, report: &mut Report) -> Result<Ou
             "the request is of protocol {}, this wicd supports {PROTOCOL}; upload the wicd.exe of this operator",
             request.protocol
         );
-        return Err(Failure::new(Reason::ProtocolMismatch, message));
+        return Err(Failure::new(Reason::HostFilesChanged, message));
     }
     if let Body::Facts(_) = request.body {
         secure::check_root(host)?;

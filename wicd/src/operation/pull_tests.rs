@@ -88,13 +88,13 @@ fn failures_name_their_cause() {
     let bed = Bed::new();
     bed.host.images_state().refused.insert(A.into(), "manifest unknown".into());
     let answer = ask(&bed, &[A, B], Some(A));
-    assert_eq!(reason(&answer), "ImagePullFailed");
+    assert_eq!(reason(&answer), "PrePullFailed");
     assert!(format!("{:?}", answer.outcome).contains("manifest unknown"));
     bed.host.images_state().pull_time = Duration::from_millis(1);
     let body = Pull { images: vec![B.into()], pull: Some(B.into()), limit_seconds: 0 };
-    assert_eq!(reason(&run(&bed.host, &request("pull-1", 1, Body::Pull(body)))), "ImagePullTimeout");
+    assert_eq!(reason(&run(&bed.host, &request("pull-1", 1, Body::Pull(body)))), "PrePullFailed");
     bed.host.images_state().down = true;
-    assert_eq!(reason(&ask(&bed, &[B], None)), "ContainerdUnavailable");
+    assert_eq!(reason(&ask(&bed, &[B], None)), "PrePullFailed");
 }
 
 #[test]

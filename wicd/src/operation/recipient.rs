@@ -34,7 +34,7 @@ fn verdict(request: &Request, machine_id: &str, owner: Option<&Owner>) -> Result
     let meant = meant(request);
     if meant.cluster_id.is_empty() || meant.node_name.is_empty() {
         let message = "the request names no Node and no cluster as its recipient";
-        return Err(Failure::new(Reason::NoRecipient, message));
+        return Err(Failure::new(Reason::InternalError, message));
     }
     if let Body::Apply(body) = &request.body
         && (&body.desired.cluster_id, &body.desired.node_name) != (&meant.cluster_id, &meant.node_name)
@@ -43,7 +43,7 @@ fn verdict(request: &Request, machine_id: &str, owner: Option<&Owner>) -> Result
             "the recipient of the request is Node {}, but its content would make the host Node {} of cluster {}",
             meant.node_name, body.desired.node_name, body.desired.cluster_id
         );
-        return Err(Failure::new(Reason::NoRecipient, message));
+        return Err(Failure::new(Reason::InternalError, message));
     }
     if let Some(wanted) = request.recipient.machine_id.as_ref().filter(|id| *id != machine_id) {
         let message = format!(
@@ -65,7 +65,7 @@ fn verdict(request: &Request, machine_id: &str, owner: Option<&Owner>) -> Result
         return Err(Failure::new(Reason::HostOfAnotherCluster, message));
     }
     let message = format!("the host is Node {}, not {}; correct the host's address", owner.node_name, meant.node_name);
-    Err(Failure::new(Reason::NotThisNode, message))
+    Err(Failure::new(Reason::NotThisMachine, message))
 }
 
 #[cfg(test)]
@@ -95,17 +95,23 @@ mod tests {
             ("a host without a record", None, None, apply(), "Done"),
             ("cleaning a host without a record", None, None, cleanup(), "Done"),
             ("our own", Some(ours()), None, cleanup(), "Done"),
-            ("another Node's", Some(of(CLUSTER, "win-2")), None, apply(), "NotThisNode"),
-            ("cleaning another Node's", Some(of(CLUSTER, "win-2")), None, cleanup(), "NotThisNode"),
-            ("sending to another Node's", Some(of(CLUSTER, "win-2")), None, stage(), "NotThisNode"),
+            ("another Node's", Some(of(CLUSTER, "win-2")), None, apply(), "NotThisMachine"),
+            ("cleaning another Node's", Some(of(CLUSTER, "win-2")), None, cleanup(), "NotThisMachine"),
+            ("sending to another Node's", Some(of(CLUSTER, "win-2")), None, stage(), "NotThisMachine"),
             ("in the place of another Node", Some(of(CLUSTER, "win-2")), Some(of(CLUSTER, "win-2")), apply(), "Done"),
-            ("in the place of a third", Some(of(CLUSTER, "win-2")), Some(of(CLUSTER, "win-3")), apply(), "NotThisNode"),
+            (
+                "in the place of a third",
+                Some(of(CLUSTER, "win-2")),
+                Some(of(CLUSTER, "win-3")),
+                apply(),
+                "NotThisMachine",
+            ),
             (
                 "cleaning in the place of another Node",
                 Some(of(CLUSTER, "win-2")),
                 Some(of(CLUSTER, "win-2")),
                 cleanup(),
-                "NotThisNode",
+                "NotThisMachine",
             ),
             ("another cluster's", Some(of(OTHER, "win-1")), None, apply(), "HostOfAnotherCluster"),
             ("cleaning another cluster's", Some(of(OTHER, "win-1")), None, cleanup(), "HostOfAnotherCluster"),
@@ -132,14 +138,14 @@ mod tests {
             (CLUSTER, "win-1", None, "Done"),
             (CLUSTER, "win-1", Some("m"), "Done"),
             (CLUSTER, "win-1", Some("n"), "NotThisMachine"),
-            ("", "win-1", Some("m"), "NoRecipient"),
-            (CLUSTER, "", Some("m"), "NoRecipient"),
+            ("", "win-1", Some("m"), "InternalError"),
+            (CLUSTER, "", Some("m"), "InternalError"),
         ] {
             assert_eq!(with(cluster, node, machine_id), expected, "{cluster} {node} {machine_id:?}");
         }
         let mut apply = request("x", 1, Body::Apply(Box::new(wanted("1"))));
         apply.recipient.node_name = "win-2".into();
-        assert_eq!(verdict(&apply, "m", None).unwrap_err().reason, "NoRecipient");
+        assert_eq!(verdict(&apply, "m", None).unwrap_err().reason, "InternalError");
     }
 
     /// Every verb but `facts`, and with nothing left behind: not even the epoch.
@@ -164,7 +170,7 @@ mod tests {
             let verb = body.verb();
             let mut request = request("x", 99, body);
             request.recipient.node_name = "win-2".into();
-            assert_eq!(reason(&run(&bed.host, &request)), "NotThisNode", "{verb:?}");
+            assert_eq!(reason(&run(&bed.host, &request)), "NotThisMachine", "{verb:?}");
         }
         for body in bodies() {
             let verb = body.verb();
@@ -189,7 +195,7 @@ mod tests {
         bed.write(path::STATE, b"{ torn");
         let mut request = request("x", 1, Body::Cleanup(Cleanup {}));
         request.recipient.node_name = "win-2".into();
-        assert_eq!(reason(&run(&bed.host, &request)), "NotThisNode");
+        assert_eq!(reason(&run(&bed.host, &request)), "NotThisMachine");
     }
 
     /// A host that could not be cleaned altogether stays whose it was, and counts as having nothing in place.
@@ -207,7 +213,7 @@ mod tests {
         assert_eq!(cleaned("win-1"), "CleanupIncomplete");
         let marker: Marker = files::read_json(&bed.host, path::STATE).unwrap().unwrap();
         assert_eq!((marker.owner(), marker.version.as_str()), (of(CLUSTER, "win-1"), ""));
-        assert_eq!(cleaned("win-2"), "NotThisNode");
+        assert_eq!(cleaned("win-2"), "NotThisMachine");
         bed.host.state().refused.clear();
         assert_eq!(cleaned("win-1"), "Done");
         assert!(!bed.exists(path::STATE));

@@ -77,7 +77,7 @@ pub(super) fn check(files: &[payload::File]) -> Result<(), Failure> {
 fn archive_path(name: &str) -> Result<String, Failure> {
     let path = format!(r"{}\{name}", path::OPERATIONS);
     if name.contains('\\') || !payload::is_host_path(&path) {
-        return Err(Failure::new(Reason::ArchiveInvalid, format!("{name:?} cannot be the name of an archive")));
+        return Err(Failure::new(Reason::HashMismatch, format!("{name:?} cannot be the name of an archive")));
     }
     Ok(path)
 }
@@ -118,7 +118,7 @@ fn disk_full(needed: u64, free: u64) -> Failure {
 }
 
 fn invalid(problem: impl std::fmt::Display) -> Failure {
-    Failure::new(Reason::ArchiveInvalid, format!("the archive was refused and must be sent again: {problem}"))
+    Failure::new(Reason::HashMismatch, format!("the archive was refused and must be sent again: {problem}"))
 }
 
 enum Unpack {

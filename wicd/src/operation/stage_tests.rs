@@ -38,21 +38,21 @@ fn bad_archives_are_refused() {
     };
     let two_frames = [good.clone(), good.clone()].concat();
     for (name, bytes, expected, part) in [
-        ("empty", Vec::new(), "ArchiveInvalid", "cut off"),
-        ("nothing in it", archive(&[]), "ArchiveInvalid", "cut off"),
-        ("cut off in the header", tar[..100].to_vec(), "ArchiveInvalid", ""),
-        ("cut off in the content", tar[..512 + 10].to_vec(), "ArchiveInvalid", ""),
-        ("cut off frame", archive(&[(&x.sha256, &good[..good.len() - 3])]), "ArchiveInvalid", ""),
-        ("no zstd", archive(&[(&x.sha256, b"x content")]), "ArchiveInvalid", ""),
+        ("empty", Vec::new(), "HashMismatch", "cut off"),
+        ("nothing in it", archive(&[]), "HashMismatch", "cut off"),
+        ("cut off in the header", tar[..100].to_vec(), "HashMismatch", ""),
+        ("cut off in the content", tar[..512 + 10].to_vec(), "HashMismatch", ""),
+        ("cut off frame", archive(&[(&x.sha256, &good[..good.len() - 3])]), "HashMismatch", ""),
+        ("no zstd", archive(&[(&x.sha256, b"x content")]), "HashMismatch", ""),
         ("other content", archive(&[(&x.sha256, &frame(b"X content"))]), "HashMismatch", "sent again"),
-        ("bomb", archive(&[(&x.sha256, &frame(&vec![0; 8 << 20]))]), "ArchiveInvalid", "larger"),
-        ("short", archive(&[(&x.sha256, &frame(b"x"))]), "ArchiveInvalid", "smaller"),
-        ("two frames", archive(&[(&x.sha256, &two_frames)]), "ArchiveInvalid", "more than one"),
-        ("unknown entry", archive(&[("evil", &good)]), "ArchiveInvalid", "not requested"),
-        ("absolute", archive(&[("k/evil.exe", &good)]), "ArchiveInvalid", "not requested"),
-        ("link", with_type(tar::EntryType::Symlink), "ArchiveInvalid", "plain file"),
-        ("hard link", with_type(tar::EntryType::Link), "ArchiveInvalid", "plain file"),
-        ("directory", with_type(tar::EntryType::Directory), "ArchiveInvalid", "plain file"),
+        ("bomb", archive(&[(&x.sha256, &frame(&vec![0; 8 << 20]))]), "HashMismatch", "larger"),
+        ("short", archive(&[(&x.sha256, &frame(b"x"))]), "HashMismatch", "smaller"),
+        ("two frames", archive(&[(&x.sha256, &two_frames)]), "HashMismatch", "more than one"),
+        ("unknown entry", archive(&[("evil", &good)]), "HashMismatch", "not requested"),
+        ("absolute", archive(&[("k/evil.exe", &good)]), "HashMismatch", "not requested"),
+        ("link", with_type(tar::EntryType::Symlink), "HashMismatch", "plain file"),
+        ("hard link", with_type(tar::EntryType::Link), "HashMismatch", "plain file"),
+        ("directory", with_type(tar::EntryType::Directory), "HashMismatch", "plain file"),
     ] {
         let bed = Bed::new();
         let answer = bed.stage(std::slice::from_ref(&x), &bytes);
@@ -70,7 +70,7 @@ fn names_that_lead_elsewhere_are_refused() {
     let bed = Bed::new();
     for archive in ["", "..", r"..\x", r"a\b", "a:b", "/etc/passwd"] {
         let answer = bed.run(api::host::Body::Stage(Stage { files: Vec::new(), archive: archive.into() }));
-        assert_eq!(reason(&answer), "ArchiveInvalid", "{archive}");
+        assert_eq!(reason(&answer), "HashMismatch", "{archive}");
     }
     for bad in [
         payload::File { sha256: r"..\x".into(), ..file(DEST, b"") },

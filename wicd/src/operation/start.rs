@@ -56,7 +56,7 @@ pub fn service_spec(wicd_sha256: &str) -> ServiceSpec {
 pub(super) fn start(host: &dyn Host, body: &Start, report: &mut Report) -> Result<Outcome, Failure> {
     place_exe(host, &body.wicd_sha256)?;
     let Some(desired) = files::read_json::<Desired>(host, path::DESIRED)? else {
-        return Err(Failure::new(Reason::NotApplied, "the host has no desired state; apply it first"));
+        return Err(Failure::new(Reason::HostFilesChanged, "the host has no desired state; apply it first"));
     };
     let now = host.now()?;
     let mut owned = Ownership::load_or_adopt(host)?;
@@ -105,7 +105,7 @@ fn place_exe(host: &dyn Host, sha256: &str) -> Result<(), Failure> {
     let is_right = |content: &Vec<u8>| hex::encode(Sha256::digest(content)) == sha256;
     let sent = if is_sha256(sha256) { files::read(host, &from)?.filter(is_right) } else { None };
     let Some(content) = sent else {
-        return Err(Failure::new(Reason::ExeMissing, format!("{from} is missing or incomplete; send it again")));
+        return Err(Failure::new(Reason::HostFilesChanged, format!("{from} is missing or incomplete; send it again")));
     };
     files::write(host, &to, &content, Access::Inherited)?;
     files::remove_old(host, &to)?;
@@ -148,7 +148,7 @@ fn wait_until_running(host: &dyn Host, patience: Duration) -> Result<(), Failure
     let until = Instant::now() + patience;
     let failed = |what: &str| {
         let message = format!(r"service {WICD_SERVICE} {what}; see {}\wicd on the host", path::LOGS);
-        Err(Failure::new(Reason::ServiceFailed, message))
+        Err(Failure::new(Reason::HostCallFailed, message))
     };
     loop {
         match host.service(WICD_SERVICE)?.map_or(ServiceState::Missing, |s| s.state) {

@@ -64,8 +64,8 @@ fn certificates_of_others_are_refused() {
     let other_key = applied(&other_host, "1");
     let (kubelet, wicd) = (&good.certificates[&CertificateKind::Kubelet], &good.certificates[&CertificateKind::Wicd]);
     for (name, chain, expected) in [
-        ("other key", other_key.certificates[&CertificateKind::Kubelet].as_str(), "CertificateMismatch"),
-        ("other kind", wicd, "CertificateMismatch"),
+        ("other key", other_key.certificates[&CertificateKind::Kubelet].as_str(), "CertificateInvalid"),
+        ("other kind", wicd, "CertificateInvalid"),
         ("cut off", &kubelet[..kubelet.len() - 40], "CertificateInvalid"),
         ("empty", "", "CertificateInvalid"),
     ] {
@@ -85,7 +85,7 @@ fn a_certificate_that_is_over_is_refused() {
     let body = applied(&bed, "1");
     bed.host.state().machine.clock_ms = 2 * 86_400_000;
     let answer = bed.run(Body::Start(body));
-    assert_eq!(reason(&answer), "CertificateExpired");
+    assert_eq!(reason(&answer), "CertificateInvalid");
     assert!(message(&answer).contains("clocks"));
 }
 
@@ -155,12 +155,16 @@ fn the_service_of_wmco_is_taken_over() {
 fn what_must_be_there_first() {
     let bed = Bed::new();
     let body = Start { wicd_sha256: exe("1"), ..Start::default() };
-    assert_eq!(reason(&bed.run(Body::Start(body.clone()))), "ExeMissing");
-    assert_eq!(reason(&bed.run(Body::Start(Start { wicd_sha256: "..".into(), ..body.clone() }))), "ExeMissing");
+    assert_eq!(reason(&bed.run(Body::Start(body.clone()))), "HostFilesChanged");
+    assert_eq!(reason(&bed.run(Body::Start(Start { wicd_sha256: "..".into(), ..body.clone() }))), "HostFilesChanged");
     bed.write(&api::host::launcher_path(&exe("1")), b"2");
-    assert_eq!(reason(&bed.run(Body::Start(body.clone()))), "ExeMissing", "it is another program than its name says");
+    assert_eq!(
+        reason(&bed.run(Body::Start(body.clone()))),
+        "HostFilesChanged",
+        "it is another program than its name says"
+    );
     bed.write(&api::host::launcher_path(&exe("1")), b"1");
-    assert_eq!(reason(&bed.run(Body::Start(body))), "NotApplied");
+    assert_eq!(reason(&bed.run(Body::Start(body))), "HostFilesChanged");
 }
 
 #[test]
@@ -171,7 +175,7 @@ fn a_service_that_does_not_stay_up_is_reported() {
         bed.host.put_service(&service_spec(&exe("1"))).unwrap();
         bed.host.start_service(WICD_SERVICE).unwrap();
         let failure = wait_until_running(&bed.host, Duration::ZERO).unwrap_err();
-        assert_eq!(failure.reason, "ServiceFailed");
+        assert_eq!(failure.reason, "HostCallFailed");
         assert!(failure.message.contains(part), "{}", failure.message);
     }
 }

@@ -328,7 +328,7 @@ fn facts_tell_how_a_joined_host_stands() {
 fn what_is_refused_before_anything_is_done() {
     let bed = Bed::new();
     let request = |protocol| Request { protocol, ..request("x", 1, Body::Cleanup(Cleanup {})) };
-    assert_eq!(reason(&run(&bed.host, &request(PROTOCOL + 1))), "ProtocolMismatch");
+    assert_eq!(reason(&run(&bed.host, &request(PROTOCOL + 1))), "HostFilesChanged");
     bed.host.state().machine.is_admin = false;
     assert_eq!(reason(&run(&bed.host, &request(PROTOCOL))), "NotAdministrator");
     assert_eq!(bed.tree().len(), 0);

@@ -173,7 +173,7 @@ mod tests {
                     windows_node_pool_failures_total{pool=\"b\",reason=\"ConnectTimeout\"} 1\n\
                     windows_node_pool_failures_total{pool=\"b\",reason=\"DiskFull\"} 4\n\
                     windows_node_pool_hosts_failed{pool=\"b\"} 1\n";
-        assert_eq!(failed_attempts(text), "ConnectTimeout 3, DiskFull 4");
+        assert_eq!(failed_attempts(text), "Unreachable 3, DiskFull 4");
         assert_eq!(failed_attempts("windows_node_pool_failures_total{pool=\"a\",reason=\"DiskFull\"} 0"), "none");
     }
 }

@@ -56,7 +56,7 @@ const CASES: &[Case] = &[
             ("the pool is paused", &[(reason!("Degraded", "NodesFailed"), ON), (pool!("idle"), ON)]),
             (
                 "the nodes that are not Ready are on hold",
-                &[(reason!("Degraded", "NodesNotReady"), ON), (pool!("nodes_unavailable"), OFF)],
+                &[(reason!("Degraded", "NodeNotReady"), ON), (pool!("nodes_unavailable"), OFF)],
             ),
             ("a drain has an alert of its own", &[(reason!("Degraded", "DrainBlocked"), ON)]),
             ("the source has an alert of its own", &[(reason!("Degraded", "GitUnreachable"), ON), (UP, OFF)]),
@@ -72,7 +72,7 @@ const CASES: &[Case] = &[
         fires: &[(reason!("Stalled", "FailureLimitReached"), ON), (pool!("idle"), OFF), (UP, ON)],
         silent: &[
             ("the pool is paused", &[(reason!("Stalled", "FailureLimitReached"), ON), (pool!("idle"), ON)]),
-            ("another alert says it", &[(reason!("Stalled", "InventoryEmpty"), ON)]),
+            ("another alert says it", &[(reason!("Stalled", "RemovalBlocked"), ON)]),
             ("the operator tries failed hosts again", &[(reason!("Stalled", "NodesFailed"), ON)]),
             ("changes wait for a window", &[(reason!("Reconciling", "WaitingForWindow"), ON)]),
             ("changes wait for an approval", &[(reason!("Reconciling", "WaitingForApproval"), ON)]),

@@ -192,7 +192,7 @@ impl Kept {
         let (trouble, revision) = refusal.unzip();
         let Some(in_use) = &self.in_use else {
             // There is no artifact that can be used without something being said of it.
-            let nothing = || SourceError { reason: Reason::ArtifactMissing, message: String::new(), stalls: false };
+            let nothing = || SourceError { reason: Reason::SourceNotReady, message: String::new(), stalls: false };
             return SourceOutcome::Unknown(trouble.unwrap_or_else(nothing), next);
         };
         let mut listing = HostList::clone(&in_use.listing);

@@ -84,7 +84,7 @@ pub(super) async fn get(from: &SourceRef, client: &Client) -> Result<Object, Sou
         )),
         Err(error) => {
             let message = format!("{} could not be read: {}", source(from), crate::errors::said(&error));
-            Err(trouble(Reason::SourceNotReadable, message))
+            Err(trouble(Reason::ApiError, message))
         }
     }
 }
@@ -116,7 +116,7 @@ impl Object {
                 None => String::new(),
             };
             let message = format!("{} has no artifact yet{why}", source(from));
-            return Err((SourceError { reason: Reason::ArtifactMissing, message, stalls: false }, None));
+            return Err((SourceError { reason: Reason::SourceNotReady, message, stalls: false }, None));
         };
         let verified = self.condition("SourceVerified");
         if from.require_verified != Some(true) || verified.is_some_and(|c| c.status == "True") {

@@ -98,6 +98,6 @@ fn a_signed_tag_counts_under_its_own_name_and_no_version_goes_back() {
     // A server that hides the newest tag, or who deletes it.
     bed.origin.git(&["tag", "-d", "v1.1.0"]);
     let refused = bed.evaluate(Some(&second)).unwrap_err();
-    assert_eq!(refused.reason, "VersionRolledBack", "{}", refused.message);
+    assert_eq!(refused.reason, "HistoryRewritten", "{}", refused.message);
     assert!(refused.stalls && refused.message.contains("allowNonFastForward"), "{}", refused.message);
 }

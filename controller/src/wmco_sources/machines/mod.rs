@@ -42,7 +42,7 @@ pub(crate) async fn ask(pool: &WindowsNodePool, reference: &MachineSetRef, cx: &
                     "{source} cannot be read because this cluster has no such API: name another source, or install it; present hosts stay"
                 );
                 return SourceOutcome::Unknown(
-                    SourceError { reason: Reason::MachineApiMissing, message, stalls: true },
+                    SourceError { reason: Reason::SourceNotFound, message, stalls: true },
                     None,
                 );
             }

@@ -204,7 +204,7 @@ async fn what_people_do_is_done_and_stays() -> Result<()> {
     // A removal of three.
     scene.commit(&all(&hosts[..1]), fields(6))?;
     argo.compare(POOLS).await?;
-    let held = |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::STALLED, "True", Reason::MassRemovalBlocked);
+    let held = |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::STALLED, "True", Reason::RemovalBlocked);
     scene.shows("the removal waits", "Degraded", "3", held).await?;
     argo.pages.act(POOLS, "WindowsNodePool", POOL, "confirm-removal").await?;
     argo.sync(POOLS).await?;

@@ -195,7 +195,7 @@ async fn what_people_do_survives_each_reconcile() -> Result<()> {
     // A removal of three.
     commit(&repository, &hosts[..1], &fields(6));
     repository.reconcile(POOLS).await?;
-    let held = |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::STALLED, "True", Reason::MassRemovalBlocked);
+    let held = |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::STALLED, "True", Reason::RemovalBlocked);
     world.until(POOL, "the removal waits", held).await?;
     annotate(&world, key::APPROVE_REMOVAL, "3").await?;
     repository.reconcile(POOLS).await?;

@@ -86,7 +86,7 @@ impl<'a> View<'a> {
         let Some(status) = self.seen.list.status.as_ref() else { return Next::Keep };
         let (is_so, why) = match status.verdict {
             Verdict::Verified => (Status::True, Reason::Succeeded),
-            Verdict::NotAsked => (Status::False, Reason::NotVerified),
+            Verdict::NotAsked => (Status::False, Reason::VerificationError),
         };
         let signer = status.signer.as_deref().unwrap_or("an unknown key");
         let revision = status.revision.as_deref().unwrap_or_default();
@@ -114,7 +114,7 @@ impl<'a> View<'a> {
     pub(super) fn updated(&self) -> Next {
         let groups = self.groups;
         if !groups.outdated.is_empty() {
-            let why = self.held.as_ref().map_or(Reason::RollingOut, Held::reason);
+            let why = self.held.as_ref().map_or(Reason::Progressing, Held::reason);
             let message = format!(
                 "{} of {} nodes do not follow version {}: {}",
                 groups.outdated.len(),
@@ -125,16 +125,16 @@ impl<'a> View<'a> {
             return set(Status::False, why, message);
         }
         if has_to_join(groups) {
-            set(Status::False, Reason::Provisioning, "")
+            set(Status::False, Reason::Progressing, "")
         } else {
-            set(Status::True, Reason::AllNodesUpdated, "")
+            set(Status::True, Reason::AsExpected, "")
         }
     }
 
     /// What is happening.
     pub(super) fn updating(&self) -> Next {
         if self.act.is_empty() {
-            let (why, message) = self.held.as_ref().map_or((Reason::UpToDate, ""), |h| (h.reason(), h.message()));
+            let (why, message) = self.held.as_ref().map_or((Reason::AsExpected, ""), |h| (h.reason(), h.message()));
             return set(Status::False, why, message);
         }
         let groups = self.groups;
@@ -146,15 +146,8 @@ impl<'a> View<'a> {
         }
         let rolled_back = self.seen.course.status.as_ref().is_some_and(|r| r.rolled_back);
         let to_update = to_update(self.seen, self.held.as_ref());
-        let why = if !(groups.updating.is_empty() && groups.staging.is_empty() && to_update.is_empty()) {
-            if rolled_back { Reason::RollingBack } else { Reason::RollingOut }
-        } else if !groups.repairing.is_empty() {
-            Reason::Repairing
-        } else if has_to_join(groups) {
-            Reason::Provisioning
-        } else {
-            Reason::Removing
-        };
+        let changes = !(groups.updating.is_empty() && groups.staging.is_empty() && to_update.is_empty());
+        let why = if changes && rolled_back { Reason::RollingBack } else { Reason::Progressing };
         set(Status::True, why, &self.act)
     }
 
@@ -162,7 +155,7 @@ impl<'a> View<'a> {
     pub(super) fn ready(&self) -> Next {
         let (groups, act) = (self.groups, &self.act);
         if self.seen.deleting {
-            return set(Status::Unknown, Reason::Deleting, self.deletion());
+            return set(Status::Unknown, Reason::Progressing, self.deletion());
         }
         let all = self.seen.list.hosts.len();
         let nodes = match groups.outdated.len() {
@@ -341,9 +334,9 @@ impl<'a> View<'a> {
             return Next::Remove;
         };
         let (is_so, why) = match (images.complete == images.total, images.failed.is_empty()) {
-            (true, _) => (Status::True, Reason::AllImagesPulled),
+            (true, _) => (Status::True, Reason::AsExpected),
             (false, true) if self.pause.is_some() => (Status::False, Reason::Paused),
-            (false, true) => (Status::False, Reason::PullingImages),
+            (false, true) => (Status::False, Reason::Progressing),
             (false, false) => (Status::False, Reason::PrePullFailed),
         };
         set(is_so, why, images.message())
@@ -408,7 +401,7 @@ fn strays_in_words(strays: &[String]) -> String {
 pub(super) fn pause_in_words(pause: Option<Pause>) -> (Status, Reason, String) {
     match pause {
         Some(pause) => (Status::True, Reason::Paused, pause.to_string()),
-        None => (Status::False, Reason::NotPaused, String::new()),
+        None => (Status::False, Reason::AsExpected, String::new()),
     }
 }
 
@@ -421,7 +414,7 @@ fn keys_in_words(keys: &Standing, paused: bool) -> (Status, Reason, String) {
         (true, ..) => {
             let verb = if keys.total == 1 { "accepts" } else { "accept" };
             let hosts = counted(keys.total, "host");
-            (Status::True, Reason::AllKeysCurrent, format!("{hosts} {verb} the first key of the list"))
+            (Status::True, Reason::AsExpected, format!("{hosts} {verb} the first key of the list"))
         }
         (false, Some((name, why)), _) => {
             let more =
@@ -429,7 +422,7 @@ fn keys_in_words(keys: &Standing, paused: bool) -> (Status, Reason, String) {
             (Status::False, Reason::KeyRotationFailed, format!("{of}; {name}: {why}{more}"))
         }
         (false, None, _) if paused => (Status::False, Reason::Paused, of),
-        (false, None, _) => (Status::False, Reason::RotatingKeys, of),
+        (false, None, _) => (Status::False, Reason::Progressing, of),
     }
 }
 

@@ -161,6 +161,6 @@ mod tests {
             assert_eq!(words, [(why, level, "waits for x")]);
             assert_eq!(events(&waits, &with("Updating", why, "waits for y")), [], "{why}: it goes on");
         }
-        assert_eq!(events(&none, &with("Updating", "RollingOut", "x")), [], "that is no wait");
+        assert_eq!(events(&none, &with("Updating", "Progressing", "x")), [], "that is no wait");
     }
 }

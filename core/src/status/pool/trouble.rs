@@ -109,7 +109,7 @@ fn not_ready(
     let since = first.and_then(|m| Some((m, m.candidate.down_since?)));
     let since = since.map(|(m, since)| format!(" since {}{}", shown(since), repair(pool, pause, m, since, now)));
     Some(Trouble::new(
-        Reason::NodesNotReady,
+        Reason::NodeNotReady,
         format!("not Ready: {}{}", first_names(&others), since.unwrap_or_default()),
     ))
 }

@@ -40,7 +40,7 @@ fn member(name: &str, phase: Phase) -> Member {
     let failures = (phase == Phase::Failed).then(|| Failures {
         count: 1,
         step: "Connect".into(),
-        last_reason: "ConnectTimeout".into(),
+        last_reason: "Unreachable".into(),
         last_message: "no answer within 15 s".into(),
         ..Failures::default()
     });
@@ -153,7 +153,7 @@ fn situations() {
             of(&[Ready, NotReady]),
             vec![],
             "False",
-            "NodesNotReady",
+            "NodeNotReady",
             "InProgress",
             "1 of 2 nodes Ready; not Ready: h1",
         ),
@@ -328,14 +328,14 @@ fn a_pause_names_its_end_and_is_over_then() {
             "1970-01-12T13:46:40Z",
             Phase::Ready,
             ("True", "Succeeded", "2 of 2 nodes Ready".into()),
-            ("False", "NotPaused", ""),
+            ("False", "AsExpected", ""),
         ),
         (
             "past, and a host is new",
             "1970-01-12T13:46:39Z",
             Phase::Pending,
             ("Unknown", "Progressing", "1 of 2 nodes Ready; 1 waiting to join: h1".into()),
-            ("False", "NotPaused", ""),
+            ("False", "AsExpected", ""),
         ),
     ] {
         let pool = until(end);
@@ -469,14 +469,14 @@ fn old_keys_are_reported_beside_everything_else() {
     let takes = "2 of 2 hosts accept an old key: h0, h1";
     let failing = format!("{takes}; h1: AddKey: read-only");
     for (paused, keys, expected) in [
-        (false, Some(old.clone()), Some(("False", "RotatingKeys", takes))),
+        (false, Some(old.clone()), Some(("False", "Progressing", takes))),
         (true, Some(old), Some(("False", "Paused", takes))),
         (false, Some(failed), Some(("False", "KeyRotationFailed", failing.as_str()))),
         (false, Some(unknown), Some(("Unknown", "CredentialsUnavailable", "there is no Secret x"))),
         (
             false,
             Some(Standing { total: 2, ..Standing::default() }),
-            Some(("True", "AllKeysCurrent", "2 hosts accept the first key of the list")),
+            Some(("True", "AsExpected", "2 hosts accept the first key of the list")),
         ),
         (false, None, None),
     ] {

@@ -47,7 +47,7 @@ fn what_a_rollout_waits_for() {
     let approval = BlockedBy::Approval { version: VERSION.into() };
     // Name, being changed, what holds, window; then Ready, its reason, Updated's reason, kstatus.
     for (name, moves, hold, window, ready, why, updated, read_as) in [
-        ("on its way", true, BlockedBy::None, Ok(&OPEN), "Unknown", "Progressing", "RollingOut", "InProgress"),
+        ("on its way", true, BlockedBy::None, Ok(&OPEN), "Unknown", "Progressing", "Progressing", "InProgress"),
         (
             "the next one has its turn",
             false,
@@ -55,7 +55,7 @@ fn what_a_rollout_waits_for() {
             Ok(&OPEN),
             "Unknown",
             "Progressing",
-            "RollingOut",
+            "Progressing",
             "InProgress",
         ),
         (
@@ -95,7 +95,7 @@ fn what_a_rollout_waits_for() {
             Ok(&OPEN),
             "Unknown",
             "Progressing",
-            "Soaking",
+            "Waiting",
             "InProgress",
         ),
         ("failed", false, limit(false), Ok(&OPEN), "False", "FailureLimitReached", "FailureLimitReached", "Failed"),
@@ -171,7 +171,7 @@ fn a_node_whose_host_cannot_be_sent_the_next_version_is_reported() {
             count: 2,
             first_time: Some(at(first)),
             step: "Stage".into(),
-            last_reason: "ConnectRefused".into(),
+            last_reason: "Unreachable".into(),
             last_message: "10.0.0.1 port 22 refuses connections".into(),
             ..Failures::default()
         });

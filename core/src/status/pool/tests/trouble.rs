@@ -55,7 +55,7 @@ fn held(name: &str) -> Member {
 fn without_accounts(name: &str) -> Member {
     let mut member = ready(name);
     let conditions = &mut status_of(&mut member).conditions;
-    api::conditions::set(conditions, kind::GMSA_READY, Status::False, Reason::NotDomainJoined, "", None, now());
+    api::conditions::set(conditions, kind::GMSA_READY, Status::False, Reason::AccountNotUsable, "", None, now());
     member
 }
 
@@ -79,7 +79,7 @@ fn to_restart(name: &str) -> Member {
 fn silent(name: &str) -> Member {
     let mut member = ready(name);
     let conditions = &mut status_of(&mut member).conditions;
-    api::conditions::set(conditions, kind::WICD_SILENT, Status::True, Reason::NoReport, "", None, now());
+    api::conditions::set(conditions, kind::WICD_SILENT, Status::True, Reason::WicdSilent, "", None, now());
     member
 }
 
@@ -221,7 +221,7 @@ fn the_worst_comes_first_with_the_host_the_time_and_what_follows() {
 fn a_repair_is_no_update() {
     let status = described(&pool(2), &[repairing("h0"), ready("h1")], &[]);
     let of = |type_| find(&status.conditions, type_).map(|c| (c.status.as_str(), c.reason.as_str())).unwrap();
-    assert_eq!((of(kind::UPDATING), of(kind::DEGRADED)), (("True", "Repairing"), ("True", "NodesNotReady")));
+    assert_eq!((of(kind::UPDATING), of(kind::DEGRADED)), (("True", "Progressing"), ("True", "NodeNotReady")));
     assert_eq!(status.updating_nodes, 0);
 }
 
