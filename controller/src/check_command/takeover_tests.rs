@@ -351,7 +351,7 @@ async fn each_check_finds_what_it_is_for_and_nothing_is_written() {
             let message = row["message"].as_str().unwrap();
             assert!(message.len() > 20, "{about}: {message}");
             let own = ["AnotherOperator", "CredentialsUnavailable", "ApiServerTooOld", "SettingsWouldBeLost"];
-            assert_eq!(row["remedy"].is_string(), !own.contains(&row["reason"].as_str().unwrap()), "{about}: {row}");
+            assert!(row["remedy"].is_string() || own.contains(&row["reason"].as_str().unwrap()), "{about}: {row}");
         }
         assert!(bed.api.all_calls().iter().all(|call| call.method == "GET"), "{about}: something was written");
         assert_eq!(bed.api.unexpected(), Vec::<String>::new(), "{about}");
