@@ -399,7 +399,7 @@ async fn of_each<F: Future<Output = Result<()>>>(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "takes five minutes or more, and has failed once on a machine that was busy otherwise"]
+#[ignore = "takes five minutes: it runs by night"]
 async fn what_happens_to_a_pool_and_to_the_cluster_can_be_taken_back() -> Result<()> {
     let mut world = World::new(SimOptions::default(), &[]).await?;
     let mut subjects = Vec::new();

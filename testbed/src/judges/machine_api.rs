@@ -34,6 +34,10 @@ pub async fn install(control_plane: &ControlPlane) -> Result<()> {
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": Api::OpenShift.namespace()}});
     control_plane.apply_yaml(&namespace.to_string()).await?;
     deployment::apply(control_plane, "machine-api").await?;
+    // With the kinds below the operator takes the cluster for OpenShift, where it reads the pull secret.
+    let config = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "openshift-config"}});
+    control_plane.apply_yaml(&config.to_string()).await?;
+    deployment::apply(control_plane, "openshift-config").await?;
     let (client, folder) = (control_plane.client().await?, MODULE.source(REQUIRED)?.join("install"));
     for (plural, file) in FILES {
         control_plane.apply_file(&folder.join(file)).await?;

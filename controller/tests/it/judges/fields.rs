@@ -123,7 +123,9 @@ fn value(schema: &Value, path: &str, n: usize) -> Option<Value> {
     }
     let rules = schema["x-kubernetes-validations"].to_string();
     if schema["x-kubernetes-int-or-string"] == true {
-        return Some(if n == 0 {
+        return Some(if rules.contains("1Ki") {
+            ["1Gi", "2Gi"][n].into()
+        } else if n == 0 {
             1.into()
         } else if rules.contains('%') {
             "20%".into()
