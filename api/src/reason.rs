@@ -53,8 +53,8 @@ reasons! {
     AnswersWithoutKubelet,
     /// A request to the API server failed, or was refused by rights, a quota, a policy or a webhook.
     ApiError,
-    /// The API servers have a new version, and one that is listed does not answer: nodes [keep their version](../guide/cluster-facts.md#the-
-    /// version-of-the-api-servers).
+    /// The API servers have a new version, and one that is listed does not answer: nodes [keep their
+    /// version](../guide/cluster-facts.md#the-version-of-the-api-servers).
     ApiServerSilent,
     /// The API server is older than what is tested, or reports no version that can be read. This stops no operation.
     ApiServerTooOld,
@@ -69,8 +69,8 @@ reasons! {
     AuthenticationFailed,
     /// Nodes that a person has cordoned use up `rollout.maxUnavailable`: uncordon or hold them.
     BlockedByCordon,
-    /// The operator cannot use its payload or a fact of the cluster and changes no host, so that it may be upgraded ([OLM](../guide/install-
-    /// olm.md)).
+    /// The operator cannot use its payload or a fact of the cluster and changes no host, so that it may be upgraded
+    /// ([OLM](../guide/install-olm.md)).
     CannotWork,
     /// A certificate, its key or a certificate authority cannot be used: that of a host, of a Git server, of the API server's URL, of `/metrics`
     /// or of windows_exporter.
@@ -168,8 +168,8 @@ reasons! {
     KeyRotationFailed,
     /// The kubelet of the [payload](../guide/payload.md) does not fit the version of the API server.
     KubeletVersionSkew,
-    /// A Machine left the pool's MachineSet, but exists and is not being deleted. [Its host stays](../guide/removal.md#remove-several-hosts-or-
-    /// all).
+    /// A Machine left the pool's MachineSet, but exists and is not being deleted. [Its host
+    /// stays](../guide/removal.md#remove-several-hosts-or-all).
     MachinesRemain,
     /// The host, or its Machine, has no address that a Node can use.
     NoAddress,
@@ -230,8 +230,8 @@ reasons! {
     ProgressingWithRetry,
     /// The record of what the operator put on the host is missing, and so is its copy.
     RecordLost,
-    /// The list lacks hosts that stay until the list is corrected or their removal is [confirmed](../guide/removal.md#remove-several-hosts-or-
-    /// all).
+    /// The list lacks hosts that stay until the list is corrected or their removal is
+    /// [confirmed](../guide/removal.md#remove-several-hosts-or-all).
     RemovalBlocked,
     /// The certificate request is not one that its host must make: if it is not yours, check the host that it names.
     RequestDenied,
@@ -241,8 +241,8 @@ reasons! {
     RollingBack,
     /// A [setting](settings.md) of the operator cannot be used.
     SettingsInvalid,
-    /// A change would lose settings that nodes have from WMCO: [add them to the pool, or accept the loss](../guide/from-wmco.md#what-a-node-has-
-    /// and-what-it-would-lose).
+    /// A change would lose settings that nodes have from WMCO: [add them to the pool, or accept the
+    /// loss](../guide/from-wmco.md#what-a-node-has-and-what-it-would-lose).
     SettingsWouldBeLost,
     /// The URL, reference or path of the source of hosts cannot be used, or nothing is there that the credentials may read.
     SourceInvalid,

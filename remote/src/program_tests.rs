@@ -100,9 +100,7 @@ async fn a_file_of_our_own_that_has_changed_is_not_the_hosts_fault() {
 fn who_may_not_write_there_is_no_administrator() {
     let failed = |why: &str| {
         let (address, path) = ("10.0.0.1".to_owned(), host::path::LAUNCH.to_owned());
-        refused(SshError::TransferFailed { address, action: "upload", path, why: why.to_owned() }, "guest")
-            .reason()
-            .to_owned()
+        refused(SshError::TransferFailed { address, action: "upload", path, why: why.to_owned() }, "guest").reason()
     };
     assert_eq!(failed(PERMISSION_DENIED), "NotAdministrator");
     assert_eq!(failed("the host reports \"Failure\""), "TransferFailed");

@@ -126,7 +126,7 @@ pub fn next(
         conditions: before.conditions,
     };
     let view = View::of(pool, seen, &groups, now);
-    let warning = warning.map(|(why, message)| Next::Set(Status::True, (*why).to_owned(), message.clone()));
+    let warning = warning.map(|(why, message)| Next::Set(Status::True, *why, message.clone()));
     for (type_, next) in [
         (kind::INVENTORY_SYNCED, view.inventory_synced()),
         (kind::SOURCE_VERIFIED, view.source_verified()),
