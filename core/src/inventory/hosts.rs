@@ -369,11 +369,8 @@ mod tests {
         ] {
             let (hosts, problems) = resolve("p", &spec(hosts), &others);
             assert_eq!(hosts.keys().map(String::as_str).collect::<Vec<_>>(), used, "{about}");
-            assert_eq!(
-                problems.iter().map(|p| (p.host.as_str(), p.reason.as_str())).collect::<Vec<_>>(),
-                refused,
-                "{about}"
-            );
+            let found: Vec<(&str, &str)> = problems.iter().map(|p| (p.host.as_str(), p.reason.as_str())).collect();
+            assert_eq!(found, refused, "{about}");
         }
     }
 
