@@ -169,11 +169,11 @@ mod tests {
 
     #[test]
     fn failed_attempts_are_counted_by_their_reason() {
-        let text = "windows_node_pool_failures_total{pool=\"a\",reason=\"ConnectTimeout\"} 2\n\
-                    windows_node_pool_failures_total{pool=\"b\",reason=\"ConnectTimeout\"} 1\n\
+        let text = "windows_node_pool_failures_total{pool=\"a\",reason=\"Unreachable\"} 2\n\
+                    windows_node_pool_failures_total{pool=\"b\",reason=\"Unreachable\"} 1\n\
                     windows_node_pool_failures_total{pool=\"b\",reason=\"DiskFull\"} 4\n\
                     windows_node_pool_hosts_failed{pool=\"b\"} 1\n";
-        assert_eq!(failed_attempts(text), "Unreachable 3, DiskFull 4");
+        assert_eq!(failed_attempts(text), "DiskFull 4, Unreachable 3");
         assert_eq!(failed_attempts("windows_node_pool_failures_total{pool=\"a\",reason=\"DiskFull\"} 0"), "none");
     }
 }
