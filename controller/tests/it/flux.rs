@@ -288,7 +288,7 @@ async fn leads_back_to_its_commit(scene: &Scene<'_>) -> Result<()> {
         let place = format!("{name} (");
         let note = scene.world.until_note(&scene.pool, "HostsAdmitted", |note| note.contains(&place)).await?;
         ensure!(note.contains(&revision) && note.contains(&format!("{LIST}:{line})")), "{note}");
-        let output = Command::new(&scene.world.options.program)
+        let output = Command::new(env!("CARGO_BIN_EXE_kubectl-windows_node_pools"))
             .args(["explain", name])
             .env("KUBECONFIG", scene.world.control_plane.kubeconfig())
             .output()?;

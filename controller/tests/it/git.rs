@@ -239,7 +239,7 @@ async fn push(scene: &Scene, token: &str) -> Result<String> {
 }
 
 fn explain(world: &World, host: &str) -> Result<String> {
-    let output = Command::new(&world.options.program)
+    let output = Command::new(env!("CARGO_BIN_EXE_kubectl-windows_node_pools"))
         .args(["explain", host])
         .env("KUBECONFIG", world.control_plane.kubeconfig())
         .output()?;
