@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use api::{Host, Step, WindowsInstance, WindowsNodePool, conditions::kind};
+use api::{GrantType, Host, Step, WindowsInstance, WindowsNodePool, conditions::kind, names::key};
 use kube::Api;
 use serde_json::{Value, json};
 use testbed::{
@@ -475,7 +475,13 @@ async fn failed_canary() -> Result<()> {
         Entry::new(r"C:\k\containerd\containerd_conf.toml", b"version = 3".to_vec()).services(&["containerd"]);
     payload::write(broken, &[kubelet, containerd, settings], payload::LEVEL_FAST)?;
     world.options.payload = broken.to_owned();
+    // The first that has been sent all that it needs is the first to change. The others are held until that one is it.
+    let hold = format!("{}=true", key::HOLD);
+    world.control_plane.kubectl(&["annotate", "wi", "win-1", "win-2", &hold]).await?;
     world.restart().await?;
+    let changes = |i: &WindowsInstance| status(i).operation.as_ref().is_some_and(|o| o.type_ == GrantType::Update);
+    world.until_instance("win-0", "its change begins", changes).await?;
+    world.control_plane.kubectl(&["annotate", "wi", "win-1", "win-2", &format!("{}-", key::HOLD)]).await?;
     world
         .until("factory", "it is stalled", |p| {
             let status = pool_status(p);
