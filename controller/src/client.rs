@@ -30,7 +30,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
     ("Check", &["check", "lint", "gather"]),
     ("Print objects", &["machineset", "crds"]),
 ];
-/// How long a person who has pressed the tabulator may wait for names.
+/// Time that a person who has pressed the tabulator may wait for names.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The commands, as kubectl shows them.
@@ -84,7 +84,7 @@ where
     found.into_iter().flatten().map(CompletionCandidate::new).collect()
 }
 
-/// Whether kubectl asks for completions, by the name under which the program was started.
+/// Reports whether kubectl asks for completions, by the name under which the program was started.
 pub fn is_completion(program: Option<&OsStr>) -> bool {
     program.and_then(|program| Path::new(program).file_stem()).is_some_and(|name| name == COMPLETION)
 }

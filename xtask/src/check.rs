@@ -212,7 +212,7 @@ fn empty_audit_logs() -> Result<PathBuf> {
     Ok(dir)
 }
 
-/// How many tests passed, failed and were skipped according to a line as `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
+/// Numbers of tests that passed, failed and were skipped according to a line as `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
 fn counts(line: &str) -> Option<[u32; 3]> {
     let words: Vec<&str> = line.strip_prefix("test result: ")?.split(' ').collect();
     let [_, passed, _, failed, _, skipped, ..] = *words else { return None };

@@ -44,7 +44,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// What is wrong with the pages. `read`: the text of a source, or nothing where it does not exist.
+/// Faults of the pages. `read`: the text of a source, or nothing where it does not exist.
 fn faults(pages: &BTreeMap<String, String>, read: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
     let summary = pages.get(SUMMARY).map(String::as_str).unwrap_or_default();
     let mut faults = Vec::new();
@@ -76,7 +76,7 @@ fn faults(pages: &BTreeMap<String, String>, read: &dyn Fn(&str) -> Option<String
     faults
 }
 
-/// What is wrong with a block of commands: a test that runs it names its page and its section.
+/// Fault of a block of commands: a test that runs it names its page and its section.
 fn fault_of_commands(
     page: &str,
     section: &str,
@@ -99,7 +99,7 @@ fn fault_of_commands(
     (!is_run).then(|| format!("{} does not name this page and {section:?}", source_of(test)))
 }
 
-/// What is wrong with a code span that names a source, such as `core/src/csr/`, or a test with a real API server, as `file::test_of_it`.
+/// Fault of a code span that names a source, such as `core/src/csr/`, or a test with a real API server, as `file::test_of_it`.
 fn fault_of_name(span: &str, read: &dyn Fn(&str) -> Option<String>) -> Option<String> {
     let consists_of =
         |others: &str| span.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || others.contains(c));

@@ -1,4 +1,4 @@
-//! What a command decides about an object. Pure.
+//! Decisions of a command about an object. Pure.
 
 use api::{
     Failures, Phase, Reason, Time, WindowsInstance, WindowsInstanceStatus, WindowsNodePool, WindowsNodePoolStatus,
@@ -24,11 +24,11 @@ const FEW: usize = 10;
 pub(super) struct Change {
     /// Merge patch; `None` if nothing is to be changed.
     pub patch: Option<Value>,
-    /// What was, and what is now, in a sentence that follows the kind and the name of the object.
+    /// State before and after, in a sentence that follows the kind and the name of the object.
     pub message: String,
-    /// Who may take it back.
+    /// Client that may take the change back.
     pub warning: Option<String>,
-    /// What will happen, which a person has to confirm.
+    /// Consequence that a person has to confirm.
     pub question: Option<String>,
 }
 

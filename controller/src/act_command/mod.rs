@@ -60,7 +60,7 @@ pub async fn run(args: Act, cluster: &args::Cluster) -> anyhow::Result<ExitCode>
     Ok(if is_refused { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// What is decided about an object, which is given as it is now.
+/// Decision about an object, which is given as it is now.
 type Decide<'a, K> = Box<dyn Fn(&K) -> Decided + Send + Sync + 'a>;
 
 /// An object by its name, and what is decided about it.
@@ -70,14 +70,14 @@ enum Step<'a> {
     Node(&'a str, Decide<'a, Node>),
 }
 
-/// What decisions need beside their object.
+/// State of other objects that decisions need.
 #[derive(Default)]
 struct Seen {
     /// Names of the instances of the pool.
     members: Vec<String>,
     /// The pool of the host.
     pool: Option<WindowsNodePool>,
-    /// Whether the Node has an annotation of its own, which goes before that of the instance.
+    /// Reports whether the Node has an annotation of its own, which goes before that of the instance.
     has_own_hold: bool,
 }
 
@@ -148,13 +148,13 @@ async fn perform(client: &Client, args: &Act, ask: Ask<'_>) -> anyhow::Result<Ve
     Ok(outcomes)
 }
 
-/// What became of an object.
+/// Outcome for an object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Outcome {
     kind: String,
     name: String,
     result: Done,
-    /// What was and what is, or why not.
+    /// State before and after, or the reason of a refusal.
     message: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     warning: Option<String>,

@@ -46,7 +46,7 @@ pub(super) enum Charge {
     Removal,
 }
 
-/// What is left of each budget.
+/// Rest of each budget.
 #[derive(Debug)]
 pub(super) struct Budgets<'a> {
     left: BTreeMap<Budget, u32>,

@@ -1,7 +1,7 @@
-//! What the output of commands on the host shows. Pure: a host may print anything, so that a row passes only by text that Windows prints in
+//! Evidence in the output of commands on the host. Pure: a host may print anything, so that a row passes only by text that Windows prints in
 //! exactly this case, and never because a text is missing or cannot be read.
 
-/// How a row ended, with its evidence or the reason, on one line.
+/// End of a row, with its evidence or the reason, on one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// It works, as this evidence shows.
@@ -31,7 +31,7 @@ fn short(text: &str) -> String {
     api::text::line(text, MOST)
 }
 
-/// What one command printed, and its exit status: `None` if it was killed, or the host went away.
+/// Output of one command, and its exit status: `None` if it was killed, or the host went away.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Output {
     pub(crate) status: Option<u32>,
@@ -215,7 +215,7 @@ fn entries<'a>(output: &'a Output, path: &str) -> Option<Vec<Entry<'a>>> {
     list.trim().strip_prefix(path)?.strip_prefix(' ')?.lines().map(entry).collect()
 }
 
-/// Whether only SYSTEM and administrators have rights, and all of them.
+/// Reports whether only SYSTEM and administrators have rights, and all of them.
 fn is_administrators_alone(list: &[Entry<'_>]) -> bool {
     let mut accounts: Vec<&str> = list.iter().map(|(account, _)| *account).collect();
     accounts.sort_unstable();
@@ -377,7 +377,7 @@ pub(crate) fn has_mark(outputs: &[Output]) -> Option<bool> {
     }
 }
 
-/// Whether `reg query` shows a key without values and keys: its name at most.
+/// Reports whether `reg query` shows a key without values and keys: its name at most.
 pub(crate) fn is_empty_key(output: &Output) -> bool {
     output.ok().is_some_and(|text| text.lines().filter(|line| !line.trim().is_empty()).count() <= 1)
 }

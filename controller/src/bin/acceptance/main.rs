@@ -202,7 +202,7 @@ async fn run_rows(run: &Run, rows: &Mutex<Vec<Ended>>) {
     }
 }
 
-/// Whether the host is a Ready node, to which nothing is done. A change that came to nothing may take it a moment.
+/// Reports whether the host is a Ready node, to which nothing is done. A change that came to nothing may take it a moment.
 async fn is_node(run: &Run) -> bool {
     let node = run.world.until_seen("the node is Ready", Seen::follows);
     timeout(READY.min(run.args.timeout), node).await.is_ok_and(|node| node.is_ok())

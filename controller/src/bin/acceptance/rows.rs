@@ -8,7 +8,7 @@ use super::{
     judge::{self, Judge},
 };
 
-/// What is done on the cluster's side, with its evidence.
+/// Acts on the cluster's side, with their evidence.
 type Act = for<'a> fn(&'a Run) -> LocalBoxFuture<'a, anyhow::Result<String>>;
 
 /// How a row is run.
