@@ -212,8 +212,8 @@ fn names_in_a_directory_lead_nowhere_else() {
         (directory("40000", ".", &inner), "halls/."),
         (directory("100644", "../a.yaml", &file), "halls/../a.yaml"),
         (directory("100644", "b/../../a.yaml", &file), "halls/b/../../a.yaml"),
-        (directory("100644", "b\n.yaml", &file), "halls/b .yaml"),
-        (directory("40000", "b\n", &inner), "halls/b /a.yaml"),
+        (directory("100644", "b\n.yaml", &file), "halls/b\n.yaml"),
+        (directory("40000", "b\n", &inner), "halls/b\n/a.yaml"),
     ];
     let commits = cases.map(|(halls, named)| {
         let commit = origin.git(&["commit-tree", &directory("40000", "halls", &halls), "-p", "main", "-m", "Climbs"]);

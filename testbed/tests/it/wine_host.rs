@@ -53,7 +53,7 @@ impl Session {
         let dir = self.client.path().display();
         let mut command = Command::new(program);
         command
-            .args(["-F", "/dev/null", "-o", "BatchMode=yes", "-o", &format!("Unreachable={seconds}")])
+            .args(["-F", "/dev/null", "-o", "BatchMode=yes", "-o", &format!("ConnectTimeout={seconds}")])
             .args(["-o", &format!("UserKnownHostsFile={dir}/known_hosts"), "-i", &format!("{dir}/key")])
             .kill_on_drop(true);
         command

@@ -60,16 +60,6 @@ fn idle_reports_what_its_page_lists() -> Result<()> {
     reports_what_the_page_lists("idle", &["--hosts", "1", "--seconds", "1", "--settle", "0"], 1)
 }
 
-#[test]
-fn inventory_reports_what_its_page_lists() -> Result<()> {
-    reports_what_the_page_lists("inventory", &["--hosts", "10"], 1)
-}
-
-#[test]
-fn decision_reports_what_its_page_lists() -> Result<()> {
-    reports_what_the_page_lists("decision", &["--hosts", "20", "--pools", "2", "--small", "5"], 5)
-}
-
 /// At both round trips.
 #[test]
 fn upload_reports_what_its_page_lists() -> Result<()> {
