@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::CommandFactory as _;
 use controller::{
     args::{self, Operator, OperatorCommand},
-    errors,
+    runtime::errors,
 };
 
 /// See `.cargo/config.toml` for its options.
@@ -23,6 +23,6 @@ async fn main() -> ExitCode {
     };
     errors::exit(match command {
         OperatorCommand::Run(args) => Box::pin(controller::run::run(*args, &cluster)).await.map(|()| ExitCode::SUCCESS),
-        OperatorCommand::Payload { copy } => controller::payload_command::run(&copy),
+        OperatorCommand::Payload { copy } => controller::args::payload_command::run(&copy),
     })
 }

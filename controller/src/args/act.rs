@@ -145,7 +145,7 @@ fn object_name(text: &str) -> Result<String, String> {
 }
 
 fn fingerprint(text: &str) -> Result<String, String> {
-    let is_whole = crate::host_key_policy::is_fingerprint(text);
+    let is_whole = crate::args::host_key_policy::is_fingerprint(text);
     if is_whole { Ok(text.to_owned()) } else { Err("it is not a whole fingerprint: SHA256: and 43 characters".into()) }
 }
 

@@ -4,7 +4,8 @@ use std::{env, process::ExitCode};
 
 use controller::{
     args::{self, Check, Cli, Command},
-    client, errors,
+    client,
+    runtime::errors,
 };
 
 #[tokio::main]
@@ -25,20 +26,20 @@ async fn main() -> ExitCode {
 async fn run(Cli { cluster, command }: Cli) -> anyhow::Result<ExitCode> {
     let cluster = &cluster;
     match command {
-        Command::Plan(args) => Box::pin(controller::plan_command::run(*args, cluster)).await,
-        Command::Explain(args) => controller::explain_command::run(args, cluster).await.map(|()| ExitCode::SUCCESS),
+        Command::Plan(args) => Box::pin(controller::commands::plan::run(*args, cluster)).await,
+        Command::Explain(args) => controller::commands::explain::run(args, cluster).await.map(|()| ExitCode::SUCCESS),
         Command::Check { what: None, installation } => {
-            Box::pin(controller::check_command::installation(*installation, cluster)).await
+            Box::pin(controller::commands::check::installation(*installation, cluster)).await
         }
-        Command::Check { what: Some(Check::Host(args)), .. } => Box::pin(controller::check_command::host(args)).await,
+        Command::Check { what: Some(Check::Host(args)), .. } => Box::pin(controller::commands::check::host(args)).await,
         Command::Check { what: Some(Check::Takeover(args)), .. } => {
-            Box::pin(controller::check_command::takeover(*args, cluster)).await
+            Box::pin(controller::commands::check::takeover(*args, cluster)).await
         }
-        Command::Lint(args) => controller::lint_command::run(&args),
-        Command::Status(args) => controller::status_command::run(args, cluster).await,
-        Command::Act(args) => Box::pin(controller::act_command::run(args, cluster)).await,
-        Command::Gather(args) => Box::pin(controller::gather::run(*args, cluster)).await,
-        Command::MachineSet(args) => controller::machineset_command::run(args, cluster).await,
+        Command::Lint(args) => controller::commands::lint::run(&args),
+        Command::Status(args) => controller::commands::status::run(args, cluster).await,
+        Command::Act(args) => Box::pin(controller::commands::act::run(args, cluster)).await,
+        Command::Gather(args) => Box::pin(controller::commands::gather::run(*args, cluster)).await,
+        Command::MachineSet(args) => controller::commands::machineset::run(args, cluster).await,
         Command::Crds => crds().map(|()| ExitCode::SUCCESS),
     }
 }

@@ -17,7 +17,7 @@ use wnp_core::{
 };
 
 use super::{ClusterError, failed};
-use crate::texts;
+use crate::cluster::texts;
 
 /// ConfigMap with mirrors in the operator's namespace: the only ones on plain Kubernetes.
 const MIRRORS: &str = "image-mirrors";

@@ -68,7 +68,7 @@ pub(crate) async fn store(client: &Client, namespace: &str, cluster: &Cluster, s
     match api.patch(KEPT_FACTS, &params, &Patch::Apply(&secret)).await {
         Ok(_) => *stored = text,
         Err(error) => tracing::warn!(
-            error = crate::errors::said(&error),
+            error = crate::runtime::errors::said(&error),
             "failed to store the facts in force as the Secret {namespace}/{KEPT_FACTS}; it is tried again"
         ),
     }

@@ -6,7 +6,7 @@ use serde_json::Value;
 use wnp_core::render::{Fact, Proxy, TlsPair, Unusable, certificates, proxy_problem};
 
 use super::{ClusterError, failed};
-use crate::{args::Run, texts};
+use crate::{args::Run, cluster::texts};
 
 /// ConfigMap with certificates to trust. The name is WMCO's.
 const TRUSTED_CA: &str = "trusted-ca";

@@ -24,9 +24,11 @@ use super::{
     Again, Claim, Clients, Hosts, Kind, LeftToPeople, Outstanding, Own, Verdict, index::Index, open::Kept, verdict,
 };
 use crate::{
-    supervision::{Panicked, catch},
-    unreadable::Unreadable,
-    watch::{self, Event},
+    caches::{
+        unreadable::Unreadable,
+        watch::{self, Event},
+    },
+    runtime::supervision::{Panicked, catch},
 };
 use wnp_core::csr::{
     hosts_of,

@@ -1,6 +1,6 @@
 //! The operator's own requests: the first certificates of a host that it has just proven over SSH.
 
-use crate::clock;
+use crate::runtime::clock;
 use api::Reason;
 use std::time::Duration;
 

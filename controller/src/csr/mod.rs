@@ -10,7 +10,7 @@ mod rate;
 mod renewals;
 
 #[cfg(test)]
-#[path = "../../../core/src/csr/forge.rs"]
+#[path = "../../core/src/csr/forge.rs"]
 #[expect(dead_code, reason = "shared with the cases of the policy, which forge more")]
 mod forge;
 #[cfg(test)]

@@ -9,7 +9,7 @@ use wnp_core::drain::InvalidRule;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DrainError {
     /// The API server refused a call, or could not be reached.
-    #[error("cannot {what}: {}; the operator retries", crate::errors::said(.source))]
+    #[error("cannot {what}: {}; the operator retries", crate::runtime::errors::said(.source))]
     Api {
         /// What was being done, as in "list the pods of node win-1".
         what: String,

@@ -12,7 +12,7 @@ use super::{
     look,
     scope::{Scope, until},
 };
-use crate::{events::EventReason, host_key_policy::fingerprint_of};
+use crate::{args::host_key_policy::fingerprint_of, runtime::events::EventReason};
 use wnp_core::operation::identity::{Identity, Purpose};
 
 /// Interval between lookups of the DNS name of a node's host, which may get another address at any time.

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::super::test_bed::Bed;
 use super::*;
-use crate::places::Place;
+use crate::runtime::ssh_slots::Place;
 
 /// Many entries may change at once: verifying them delays neither granted work nor other work on the host.
 #[tokio::test]

@@ -11,10 +11,10 @@ use kube::{Api, api::ListParams, runtime::reflector::ObjectRef};
 use tokio::{sync::Mutex, time::timeout};
 
 use crate::{
+    caches::name_owner as whose,
     context::{Base, Context, OTHER_NODES},
     csr::{self, Claim, Kind},
-    errors::said,
-    whose,
+    runtime::errors::said,
 };
 use wnp_core::{
     csr::claims::{self, Beside, neighbours::Neighbours, reserved::Reserved},

@@ -1,7 +1,7 @@
 //! Brings a host to a version: carries out the steps that [`operation::join`](wnp_core::operation::join) chooses, for a host that joins as well
 //! as for a node that changes.
 
-use crate::clock;
+use crate::runtime::clock;
 use std::{ops::ControlFlow, sync::Arc};
 
 use api::{

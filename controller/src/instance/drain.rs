@@ -10,9 +10,8 @@ use kube::runtime::controller::Action;
 
 use super::{error::StepError, node_events, scope::Scope};
 use crate::{
-    clock,
     drain::{self, Drain, DrainError, State},
-    events::EventReason,
+    runtime::{clock, events::EventReason},
 };
 use wnp_core::{
     drain::{

@@ -3,7 +3,10 @@
 use api::{Reason, act::Act};
 
 use crate::{
-    csr::CsrError, drain::DrainError, secrets::SecretError, versions::VersionError, wicd_rights::RightsProblem,
+    caches::wicd_rights::RightsProblem,
+    cluster::{secrets::SecretError, versions::VersionError},
+    csr::CsrError,
+    drain::DrainError,
     wmco::host_keys::WmcoHostKeysError,
 };
 use remote::{
@@ -70,7 +73,7 @@ pub(crate) enum StepError {
         problem: String,
     },
     /// The API server did not do what was asked.
-    #[error("failed to {doing}: {}", crate::errors::said(.source))]
+    #[error("failed to {doing}: {}", crate::runtime::errors::said(.source))]
     Api {
         /// What was asked of it.
         doing: &'static str,

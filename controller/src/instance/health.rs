@@ -12,8 +12,8 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
 use super::{address::look_there, error::StepError, look, scope::Scope};
-use crate::clock;
-use crate::events::EventReason;
+use crate::runtime::clock;
+use crate::runtime::events::EventReason;
 use wnp_core::{
     node::{
         is_unheard, ready,

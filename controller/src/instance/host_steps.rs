@@ -20,7 +20,10 @@ use super::{
     scope::{Scope, Target},
     suitability,
 };
-use crate::{clock, csr, events::EventReason};
+use crate::{
+    csr,
+    runtime::{clock, events::EventReason},
+};
 use remote::{RemoteError, Session, facts, payload::Payload};
 use wnp_core::{
     node::metadata::template_taints,

@@ -12,7 +12,7 @@ use super::{
     register::sync_node_metadata,
     scope::{Scope, Target},
 };
-use crate::events::EventReason;
+use crate::runtime::events::EventReason;
 use wnp_core::{
     node::{ready, reference},
     status::instance::Situation,

@@ -7,9 +7,9 @@ use kube::ResourceExt;
 
 use super::{error::StepError, scope::Scope};
 use crate::{
+    args::host_key_policy::{HostKeySource, KnownKeys, host_key_source, may_adopt},
     context::Context,
-    events::EventReason,
-    host_key_policy::{HostKeySource, KnownKeys, host_key_source, may_adopt},
+    runtime::events::EventReason,
 };
 use remote::{
     Session,

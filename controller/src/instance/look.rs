@@ -14,7 +14,7 @@ use super::{
     login::{login, open_apart, open_unannounced},
     scope::Scope,
 };
-use crate::{clock, places::Place};
+use crate::runtime::{clock, ssh_slots::Place};
 use remote::{Session, facts, ssh::SshError};
 use wnp_core::operation::identity::{Identity, Purpose};
 

@@ -12,7 +12,7 @@ use kube::{
 use serde_json::json;
 
 use super::{error::StepError, node_events, scope::Scope};
-use crate::{clock, events::EventReason};
+use crate::runtime::{clock, events::EventReason};
 use wnp_core::{
     node::maintenance::{Requests, idle_state, requests},
     operation::update::{Maintenance, ObservedChange},

@@ -4,6 +4,8 @@
 //! wait for. It never runs twice at once for one host. Everything that matters is stored before it has an effect, so that
 //! it may end anywhere.
 
+pub(crate) mod wmco_versions;
+
 mod address;
 pub(crate) mod claims;
 mod converge;
@@ -63,12 +65,11 @@ pub(crate) use login::{check as check_host_key, credentials, open_apart, trusted
 use scope::Scope;
 
 use crate::{
-    clock,
+    caches::machines,
     context::Context,
     drain::release_cordon,
-    events::EventReason,
-    machines,
-    wmco_versions::{WmcoVersions, adopted_version},
+    instance::wmco_versions::{WmcoVersions, adopted_version},
+    runtime::{clock, events::EventReason},
 };
 use remote::facts;
 use wnp_core::{
@@ -113,7 +114,11 @@ pub(crate) async fn reconcile(instance: Arc<WindowsInstance>, cx: Arc<Context>) 
 /// What to do after an error that could not be stored as the instance's own.
 pub(crate) fn error_policy(instance: Arc<WindowsInstance>, error: &StepError, cx: Arc<Context>) -> Action {
     tracing::warn!(instance = instance.name_any(), reason = error.reason().as_str(), %error, "the instance is reconciled again");
-    cx.process.metrics.reconcile_errors.get_or_create(&crate::metrics::KindLabel { kind: "WindowsInstance" }).inc();
+    cx.process
+        .metrics
+        .reconcile_errors
+        .get_or_create(&crate::runtime::metrics::KindLabel { kind: "WindowsInstance" })
+        .inc();
     Action::requeue(API_RETRY)
 }
 

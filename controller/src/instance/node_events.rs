@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::Resource as _;
 
 use super::scope::Scope;
-use crate::events::EventReason;
+use crate::runtime::events::EventReason;
 use wnp_core::node::maintenance::requests;
 
 /// Reports an event on the instance and on its Node, if the Node is there.

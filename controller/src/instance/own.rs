@@ -1,11 +1,11 @@
-//! The Node of an instance, by [`whose`](crate::whose).
+//! The Node of an instance, by [`whose`](crate::caches::name_owner).
 
 use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::Node;
 
 use super::{error::StepError, scope::Scope};
-use crate::whose;
+use crate::caches::name_owner as whose;
 use wnp_core::node::{
     owner::{By, Evidence, Whose, evidence},
     reference,

@@ -10,7 +10,7 @@ use api::{
 use kube::runtime::controller::Action;
 
 use super::{error::StepError, identity::prove, login, scope::Scope};
-use crate::{clock, events::EventReason};
+use crate::runtime::{clock, events::EventReason};
 use remote::Session;
 use wnp_core::{operation::identity::Purpose, rollout::image_pull};
 

@@ -20,7 +20,7 @@ use super::{
     scope::{REGISTER_QUIET, Scope},
     wanted::wanted_node,
 };
-use crate::{clock, errors::is_refused};
+use crate::runtime::{clock, errors::is_refused};
 use wnp_core::{
     node::{
         applied::Applied,

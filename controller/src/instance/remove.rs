@@ -27,7 +27,10 @@ use super::{
     own::Found,
     scope::Scope,
 };
-use crate::{clock, drain::release_cordon, events::EventReason};
+use crate::{
+    drain::release_cordon,
+    runtime::{clock, events::EventReason},
+};
 use remote::facts;
 use wnp_core::{
     inventory::ownership::HostOwners,

@@ -8,7 +8,7 @@ use api::names::{UNKNOWN_VERSION, key};
 use kube::ResourceExt;
 
 use super::{error::StepError, look, scope::Scope};
-use crate::events::EventReason;
+use crate::runtime::events::EventReason;
 use wnp_core::{
     node::{owner::Whose, reference},
     operation::identity::{Identity, Purpose},

@@ -9,7 +9,7 @@ use super::super::{
     test_bed::{Bed, CLUSTER, INSTANCE, NODE},
 };
 use super::*;
-use crate::places::Place;
+use crate::runtime::ssh_slots::Place;
 
 /// A host that says that it is the node, and an instance that is to leave, of which nothing is stored.
 async fn bed() -> (Bed, Value, Value) {

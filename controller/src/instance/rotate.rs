@@ -12,7 +12,7 @@ use api::{Grant, GrantType, KeyRotation, Step, host::Verb};
 use kube::runtime::controller::Action;
 
 use super::{error::StepError, identity::prove, login, scope::Scope};
-use crate::{events::EventReason, secrets::Key};
+use crate::{cluster::secrets::Key, runtime::events::EventReason};
 use remote::{
     RemoteError, Session,
     ssh::{Connection, HostKeyCheck, SshError, Target},

@@ -23,7 +23,10 @@ use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
 use super::error::StepError;
-use crate::{clock, context::Context, events::EventReason};
+use crate::{
+    context::Context,
+    runtime::{clock, events::EventReason},
+};
 use remote::RemoteError;
 use remote::ssh::{Connection, SshError};
 use wnp_core::{
@@ -347,7 +350,7 @@ impl Scope {
         let step = self.step();
         if step != Step::Unknown {
             let took = self.step_began.map_or_else(|| self.in_step(), |began| began.elapsed());
-            let label = crate::metrics::StepLabel { step: step.as_str() };
+            let label = crate::runtime::metrics::StepLabel { step: step.as_str() };
             self.cx.process.metrics.step_seconds.get_or_create(&label).observe(took.as_secs_f64());
         }
         self.step_began = Some(std::time::Instant::now());

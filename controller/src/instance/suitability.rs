@@ -16,7 +16,7 @@ use wnp_core::{
 };
 
 use super::scope::Scope;
-use crate::{clock, events::EventReason};
+use crate::runtime::{clock, events::EventReason};
 
 /// Reports what the check before the first change has found. Warnings that are new get an event. A restart that the operation is about to
 /// make is none.

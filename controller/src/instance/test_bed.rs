@@ -22,15 +22,11 @@ use tokio_util::sync::CancellationToken;
 use super::scope::Scope;
 use crate::{
     args::Run,
+    caches::{instances::Instances, machines::Machines, unreadable::Unreadable, watch::Event, wicd_rights::WicdRights},
+    cluster::release::Release,
     context::{Base, Caches, Cluster, Context, Process},
     fake_api::FakeApi,
-    instances::Instances,
-    machines::Machines,
-    metrics::Metrics,
-    release::Release,
-    unreadable::Unreadable,
-    watch::Event,
-    wicd_rights::WicdRights,
+    runtime::metrics::Metrics,
     wmco::lock::OtherOperator,
 };
 

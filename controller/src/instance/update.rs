@@ -18,7 +18,10 @@ use super::{
     register::{request_restart, sync_node_metadata},
     scope::{Scope, Target},
 };
-use crate::{clock, drain::release_cordon, events::EventReason};
+use crate::{
+    drain::release_cordon,
+    runtime::{clock, events::EventReason},
+};
 use wnp_core::{
     drain::cordon::cordoned_by,
     node::ready,

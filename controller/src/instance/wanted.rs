@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
 use super::{drain::is_legacy_cordon, scope::Scope};
-use crate::{secrets::Key, wmco::username};
+use crate::{cluster::secrets::Key, wmco::username};
 use wnp_core::{
     node::{desired_metadata::DesiredNodeMetadata, metadata::template},
     render::has_cloud_controller,

@@ -20,8 +20,8 @@ use kube::ResourceExt;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::{
+    args::host_key_policy::{HostKeySource, KnownKeys, host_key_source},
     context::Context,
-    host_key_policy::{HostKeySource, KnownKeys, host_key_source},
 };
 use contact::Failure;
 use queue::Queue;

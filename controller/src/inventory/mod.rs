@@ -1,5 +1,7 @@
 //! Where hosts come from: the sources that are read. What becomes of their lists is the same for all (`wnp_core::inventory`).
 
+pub(crate) mod wmco_sources;
+
 mod files;
 pub(crate) mod flux;
 pub(crate) mod git;

@@ -16,7 +16,7 @@ use serde_json::json;
 use super::{
     PoolContext, PoolError, failed, instances, plan::Plan, snapshot::Snapshot, store_status, write_finalizers,
 };
-use crate::events::EventReason;
+use crate::runtime::events::EventReason;
 use wnp_core::{
     acts,
     enumeration::counted,

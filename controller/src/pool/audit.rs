@@ -4,7 +4,7 @@
 use api::{Origin, WindowsInstance, WindowsNodePool};
 use kube::ResourceExt;
 
-use crate::{context::Context, events::EventReason};
+use crate::{context::Context, runtime::events::EventReason};
 
 /// What became of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]

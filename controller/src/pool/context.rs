@@ -2,7 +2,9 @@
 
 use std::{ops::Deref, sync::Arc};
 
-use crate::{context::Context, disruption_budget::GlobalDisruptionBudget, inventory::Sources, release::Warning};
+use crate::{
+    cluster::release::Warning, context::Context, inventory::Sources, pool::disruption_budget::GlobalDisruptionBudget,
+};
 
 /// What the pool controller uses beside what all controllers share, which it gives access to as if it were its own.
 pub(crate) struct PoolContext {

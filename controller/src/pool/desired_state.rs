@@ -15,7 +15,7 @@ use super::PoolError;
 use crate::{
     args,
     context::Context,
-    wmco_versions::{WmcoVersions, adopted_version},
+    instance::wmco_versions::{WmcoVersions, adopted_version},
 };
 use wnp_core::{
     acts,

@@ -1,5 +1,7 @@
 //! The pool controller: from the inventory to instances, grants, and the pool's status. Works on no host.
 
+pub(crate) mod disruption_budget;
+
 mod apply;
 mod audit;
 mod context;
@@ -35,7 +37,10 @@ use kube::{
 };
 use serde_json::json;
 
-use crate::{clock, crds, events::EventReason, release::Warning, versions::VersionError};
+use crate::{
+    cluster::{crds, release::Warning, versions::VersionError},
+    runtime::{clock, events::EventReason},
+};
 use wnp_core::{
     acts,
     csr::pending,
@@ -69,7 +74,7 @@ enum Intent {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PoolError {
     /// The API server did not do what was asked.
-    #[error("failed to {doing}: {}", crate::errors::said(.source))]
+    #[error("failed to {doing}: {}", crate::runtime::errors::said(.source))]
     Api {
         /// What was asked.
         doing: &'static str,
@@ -118,7 +123,11 @@ const API_RETRY: Duration = Duration::from_secs(5);
 /// What to do after an error.
 pub(crate) fn error_policy(pool: Arc<WindowsNodePool>, error: &PoolError, cx: Arc<PoolContext>) -> Action {
     tracing::warn!(pool = pool.name_any(), %error, "the pool is reconciled again");
-    cx.process.metrics.reconcile_errors.get_or_create(&crate::metrics::KindLabel { kind: "WindowsNodePool" }).inc();
+    cx.process
+        .metrics
+        .reconcile_errors
+        .get_or_create(&crate::runtime::metrics::KindLabel { kind: "WindowsNodePool" })
+        .inc();
     Action::requeue(API_RETRY)
 }
 

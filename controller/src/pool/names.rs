@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt, runtime::reflector::ObjectRef};
 
 use super::PoolContext;
-use crate::{clock, inventory::hostname_probe::host_key_of};
+use crate::{inventory::hostname_probe::host_key_of, runtime::clock};
 use remote::ssh::HostKey;
 use wnp_core::inventory::{
     Entry, EntryError,
@@ -178,6 +178,6 @@ async fn owner(name: &str, cx: &PoolContext) -> Result<Option<String>, String> {
     }
     match Api::<Node>::all(cx.cluster.client.clone()).get_metadata_opt(name).await {
         Ok(node) => Ok(node.map(|_| format!("the Node {name}"))),
-        Err(error) => Err(format!("failed to get the Node {name}: {}", crate::errors::said(&error))),
+        Err(error) => Err(format!("failed to get the Node {name}: {}", crate::runtime::errors::said(&error))),
     }
 }

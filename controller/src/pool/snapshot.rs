@@ -22,9 +22,8 @@ use super::{
     timers::{self, Timers},
 };
 use crate::{
-    instance::{StepError, trusted_key},
-    secrets::SecretError,
-    wmco_versions::WmcoVersions,
+    cluster::secrets::SecretError,
+    instance::{StepError, trusted_key, wmco_versions::WmcoVersions},
 };
 use remote::ssh::HostKeyCheck;
 use wnp_core::{

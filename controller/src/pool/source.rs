@@ -3,7 +3,7 @@
 use api::{Reason, WindowsNodePool};
 
 use super::PoolContext;
-use crate::wmco_sources::{config_map, machines};
+use crate::inventory::wmco_sources::{config_map, machines};
 use wnp_core::inventory::{Entry, HostList, SourceError, SourceOutcome, ownership::Begun};
 
 /// The list that is in force for a pool.

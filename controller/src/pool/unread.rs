@@ -12,7 +12,7 @@ use kube::{
 };
 use serde_json::json;
 
-use crate::{clock, errors::said};
+use crate::runtime::{clock, errors::said};
 
 /// Reason of the conditions.
 const REASON: Reason = Reason::ObjectUnreadable;

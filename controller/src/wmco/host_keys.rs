@@ -28,7 +28,7 @@ const REMEMBER_FOR: Duration = Duration::from_secs(10);
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WmcoHostKeysError {
     /// It cannot be read.
-    #[error("failed to get the known host keys: {}", crate::errors::said(.0))]
+    #[error("failed to get the known host keys: {}", crate::runtime::errors::said(.0))]
     Api(#[source] kube::Error),
     /// The entry of the host is no key.
     #[error("{0}")]

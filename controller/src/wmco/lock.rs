@@ -18,7 +18,7 @@ use kube::{
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::{
+use crate::runtime::{
     errors::said,
     events::{EventReason, Events},
     metrics::{FaultOf, Metrics},

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, fmt::Debug};
 
 use anyhow::Result;
 use api::{WindowsInstance, WindowsNodePool};
-use controller::wicd_rbac;
+use controller::cluster::wicd_rbac;
 use k8s_openapi::api::{
     admissionregistration::v1::ValidatingAdmissionPolicyBinding,
     certificates::v1::CertificateSigningRequest,

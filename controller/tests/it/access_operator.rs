@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 use testbed::deployment::{self, MachineApi};
 
 use controller::{
-    wicd_policy::{self, Guard, Observed},
-    wicd_rbac,
+    caches::wicd_policy::{self, Guard, Observed},
+    cluster::wicd_rbac,
 };
 
 use crate::{

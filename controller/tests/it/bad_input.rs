@@ -21,7 +21,7 @@ use crate::{
     fleet::{World, entry, has, is_ready, pool_status, spec, spec_with, status},
 };
 
-const PASSPHRASE_PROTECTED: &str = include_str!("../../../remote/src/ssh/tests/keys/ed25519-openssh-encrypted.pem");
+const PASSPHRASE_PROTECTED: &str = include_str!("../../remote/src/ssh/tests/keys/ed25519-openssh-encrypted.pem");
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_mistake_says_what_it_is() -> Result<()> {

@@ -23,7 +23,7 @@ use crate::{
     cluster::{OPERATOR, eventually, kubelet, operator, shared, wicd},
 };
 
-#[path = "../../../core/src/csr/forge.rs"]
+#[path = "../../core/src/csr/forge.rs"]
 #[expect(dead_code, reason = "shared with the unit tests, which forge more")]
 pub(crate) mod forge;
 
@@ -185,7 +185,7 @@ async fn no_attack_is_approved_and_every_right_request_is() -> Result<()> {
     let ca = der(0x30, &[&der(1, &[&[0xff]])]);
     let win1 = || node("csr-1");
     let served = |what, names: &[Name<'_>]| Post::of(KubeletServing, what, &k1, node("csr-1").names(names).pem());
-    let rsa_1024 = include_str!("../../../core/src/csr/fixtures/rsa-1024.pem").to_owned();
+    let rsa_1024 = include_str!("../../core/src/csr/fixtures/rsa-1024.pem").to_owned();
     let attacks = [
         Post::of(KubeletClient, "another node renews", &k2, win1().pem()),
         Post::of(KubeletClient, "a Linux node renews ours", &linux, win1().pem()),

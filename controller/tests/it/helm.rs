@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use api::{Reason, WindowsNodePool};
-use controller::wicd_rbac::BINDING;
+use controller::cluster::wicd_rbac::BINDING;
 use k8s_openapi::{
     api::{
         apps::v1::Deployment,

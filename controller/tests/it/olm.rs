@@ -5,9 +5,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use api::{WindowsNodePool, conditions::kind, names::key};
 use controller::{
-    release_policies::{self, MARKER},
-    wicd_policy::{self, Guard, Shipped},
-    wicd_rbac,
+    caches::wicd_policy::{self, Guard, Shipped},
+    cluster::wicd_rbac,
+    rights::release_policies::{self, MARKER},
 };
 use k8s_openapi::api::{
     admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding, Validation},

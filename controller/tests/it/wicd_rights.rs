@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result, ensure};
 use api::{DeletionPolicy, WindowsInstance, WindowsNodePool, conditions::kind, names::key};
-use controller::wicd_rbac::{BINDING, OWNER_POLICY};
+use controller::cluster::wicd_rbac::{BINDING, OWNER_POLICY};
 use k8s_openapi::api::{
     admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
     certificates::v1::CertificateSigningRequest,

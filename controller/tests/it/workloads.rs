@@ -55,7 +55,7 @@ async fn the_examples_lead_pods_to_windows_nodes() -> Result<()> {
     let key = "node.kubernetes.io/windows-build";
     let listed: Vec<&Value> = classes.iter().map(|class| &class["scheduling"]["nodeSelector"][key]).collect();
     ensure!(json!(listed) == json!(builds), "{listed:?}");
-    let runtime = std::fs::read_to_string(root().join("xtask/payload/static/containerd_conf.toml"))?;
+    let runtime = std::fs::read_to_string(root().join("tools/xtask/payload/static/containerd_conf.toml"))?;
     for class in &classes {
         let line = format!("default_runtime_name = '{}'", class["handler"].as_str().context("no handler")?);
         ensure!(runtime.contains(&line), "containerd has no {line}");

@@ -11,9 +11,10 @@ use std::{net::IpAddr, process::ExitCode, time::Duration};
 use anyhow::{Context as _, anyhow};
 use clap::{CommandFactory as _, Parser};
 use controller::{
-    api_server::{self, Chosen},
-    args::{self, Cluster, Login},
-    errors, output, ssh_target,
+    args::{self, Cluster, Login, output},
+    client::api_server::{self, Chosen},
+    commands::ssh_target,
+    runtime::errors,
 };
 use kube::Client;
 use parking_lot::Mutex;

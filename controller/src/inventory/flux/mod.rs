@@ -20,7 +20,7 @@ use reqwest::Url;
 use tokio::sync::Semaphore;
 
 use super::files::{Changes, placed, refused};
-use crate::{args::Run, clock};
+use crate::{args::Run, runtime::clock};
 use object::{Artifact, Object, source};
 use server::{Servers, shown};
 pub(crate) use watching::run;

@@ -83,7 +83,7 @@ pub(super) async fn get(from: &SourceRef, client: &Client) -> Result<Object, Sou
             ),
         )),
         Err(error) => {
-            let message = format!("{} could not be read: {}", source(from), crate::errors::said(&error));
+            let message = format!("{} could not be read: {}", source(from), crate::runtime::errors::said(&error));
             Err(trouble(Reason::ApiError, message))
         }
     }

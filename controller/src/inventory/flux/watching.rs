@@ -12,9 +12,9 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{Flux, object::resource};
 use crate::{
+    caches::watch::{self, Changes},
     context::Context,
-    supervision::catch,
-    watch::{self, Changes},
+    runtime::supervision::catch,
 };
 
 /// Delay that combines events of several pools into one reconcile.

@@ -22,11 +22,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::{CachedRepository, Key, evaluate::trouble};
 use crate::{
-    clock,
     inventory::flux::server::shown,
-    metrics::Metrics,
-    reconcile_trigger::ReconcileTrigger,
-    supervision::{Panicked, catch},
+    runtime::{
+        clock,
+        metrics::Metrics,
+        reconcile_trigger::ReconcileTrigger,
+        supervision::{Panicked, catch},
+    },
 };
 use wnp_core::inventory::{SourceError, ownership::Begun};
 
@@ -166,7 +168,7 @@ pub(super) async fn secret(secrets: &Api<Secret>, name: &str) -> Result<BTreeMap
     let reason = Reason::CredentialsUnavailable;
     let found = secrets.get_opt(name).await.map_err(|error| SourceError {
         reason,
-        message: format!("the Secret {name} could not be read: {}", crate::errors::said(&error)),
+        message: format!("the Secret {name} could not be read: {}", crate::runtime::errors::said(&error)),
         stalls: false,
     })?;
     let secret = found.ok_or_else(|| SourceError {

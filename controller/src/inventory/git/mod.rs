@@ -21,7 +21,10 @@ use kube::{Api, Client, ResourceExt};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use crate::{args::Run, clock, metrics::Metrics, reconcile_trigger::ReconcileTrigger};
+use crate::{
+    args::Run,
+    runtime::{clock, metrics::Metrics, reconcile_trigger::ReconcileTrigger},
+};
 use evaluate::{Task, evaluate, source};
 use fetch::{Looker, look, on_disk, secret};
 use wnp_core::inventory::{HostList, SourceError, SourceOutcome, ownership::Begun, revision_policy};

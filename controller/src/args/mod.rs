@@ -1,0 +1,652 @@
+//! Command line and environment. No other module of the operator reads the environment.
+
+pub(crate) mod host_key_policy;
+pub mod output;
+pub mod payload_command;
+
+use std::{net::SocketAddr, path::PathBuf, process::ExitCode, sync::LazyLock, time::Duration};
+
+use api::{host::MAX_WICD_CERTIFICATE_LIFE, names::PLUGIN};
+use clap::{
+    ArgAction, CommandFactory as _, FromArgMatches, Parser, Subcommand, ValueEnum,
+    builder::{BoolishValueParser, FalseyValueParser},
+};
+
+use crate::args::payload_command::Copy;
+
+mod act;
+mod platform;
+
+pub use act::{Act, Answer, PoolOrHost};
+pub use platform::PlatformArg;
+
+/// See and steer the pools of Windows nodes of a cluster.
+#[derive(Parser, Debug)]
+#[command(name = "kubectl-windows_node_pools", bin_name = PLUGIN, display_name = PLUGIN, version = VERSION_TEXT.as_str())]
+pub struct Cli {
+    /// Which cluster.
+    #[command(flatten)]
+    pub cluster: Cluster,
+    /// Command.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Operator that turns Windows hosts into nodes. People run `kubectl windows-node-pools`.
+#[derive(Parser, Debug)]
+#[command(name = "windows-node-pools", version = VERSION_TEXT.as_str())]
+pub struct Operator {
+    /// Which cluster.
+    #[command(flatten)]
+    pub cluster: Cluster,
+    /// Command.
+    #[command(subcommand)]
+    pub command: OperatorCommand,
+}
+
+/// Commands of the operator's Pod.
+#[derive(Subcommand, Debug)]
+pub enum OperatorCommand {
+    /// Run the operator.
+    #[command(
+        after_help = "Exit status:\n  0  stopped by SIGTERM or SIGINT\n  1  an error that the operator cannot work with"
+    )]
+    Run(Box<Run>),
+    /// Copy the payload and this program between volumes, for the init containers of a pod that cannot mount the image of the payload.
+    Payload {
+        /// What is copied.
+        #[command(subcommand)]
+        copy: Copy,
+    },
+}
+
+/// Which cluster a command is for. Commands that need none take no notice.
+#[derive(clap::Args, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cluster {
+    /// Kubeconfig. `KUBECONFIG`, `~/.kube/config` or the service account of the pod if not set.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig. Its current context if not set.
+    #[arg(long, global = true, value_name = "CONTEXT")]
+    pub context: Option<String>,
+    /// Time that the API server may take for a request, for example 10s. No limit with 0. The operator itself takes no notice.
+    #[arg(long, global = true, value_name = "DURATION", value_parser = duration, default_value = "30s")]
+    pub request_timeout: Duration,
+    /// User in whose name requests are made, which you must be allowed to impersonate.
+    #[arg(long = "as", global = true, value_name = "USER")]
+    pub as_user: Option<String>,
+    /// Group in whose name requests are made, with --as. May be repeated.
+    #[arg(long = "as-group", global = true, value_name = "GROUP", requires = "as_user")]
+    pub as_groups: Vec<String>,
+}
+
+impl Cluster {
+    /// Whether a person has named one.
+    pub fn is_named(&self) -> bool {
+        self.kubeconfig.is_some() || self.context.is_some()
+    }
+}
+
+/// Command.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Show what the operator would do for a pool, without a change.
+    #[command(
+        after_help = "Exit status:\n  0  no operation is needed\n  1  an error, or a host that the pool cannot use\n  2  an operation is needed"
+    )]
+    Plan(Box<Plan>),
+    /// Show the origin of a node: from the Node over its instance and pool to the entry, and for Git to the commit.
+    #[command(after_help = "Exit status:\n  0  the host is known\n  1  an error, or a host that is not known")]
+    Explain(Explain),
+    /// Check files with hosts, in the format of a Git repository or an artifact of Flux, and report every error by file
+    /// and line. Needs no cluster.
+    #[command(after_help = "Exit status:\n  0  no error\n  1  an error in a file, or a file that cannot be read")]
+    Lint(Lint),
+    /// Check whether the operator that is installed can work, or something else that it needs, without a change.
+    #[command(
+        args_conflicts_with_subcommands = true,
+        after_help = "Exit status:\n  0  nothing has failed; warnings do not count\n  1  an error, or a check that has failed"
+    )]
+    Check {
+        /// What is checked instead.
+        #[command(subcommand)]
+        what: Option<Check>,
+        /// Settings.
+        #[command(flatten)]
+        installation: Box<CheckInstallation>,
+    },
+    /// Show pools and their hosts as a tree, the worst first.
+    #[command(
+        after_help = "Exit status:\n  0  every pool is Ready\n  1  an error, no operator that works, or a pool that is Degraded or not Ready\n  2  work is in progress"
+    )]
+    Status(Status),
+    /// Commands that change something.
+    #[command(flatten)]
+    Act(Act),
+    /// Gather support data: objects, logs and, on request, what hosts report, without secrets. Changes nothing.
+    #[command(
+        after_help = "Exit status:\n  0  something was gathered; what was not is listed\n  1  an error, or nothing could be gathered"
+    )]
+    Gather(Box<Gather>),
+    /// Print a MachineSet of OpenShift's Machine API whose Machines run Windows, with what the autoscaler needs to scale it from zero. It is made from a
+    /// MachineSet of the cluster's Linux workers. Nothing is written.
+    #[command(
+        name = "machineset",
+        after_help = "Exit status:\n  0  the MachineSet is printed\n  1  an error, or a value that does not fit"
+    )]
+    MachineSet(MachineSet),
+    /// Print the CRDs as YAML.
+    #[command(after_help = "Exit status:\n  0  always")]
+    Crds,
+}
+
+/// The commands that people run, with their arguments. The short help of `plan` has its own arguments; `--help` has the operator's settings, too.
+pub fn client() -> clap::Command {
+    let cli = Cli::command();
+    let is_setting = |id: &clap::Id| Run::command().get_arguments().any(|arg| arg.get_id() == id);
+    let of_plan = |plan: clap::Command| {
+        plan.mut_args(|arg| {
+            if is_setting(arg.get_id()) {
+                arg.help_heading("Settings of the operator").hide_short_help(true)
+            } else {
+                arg
+            }
+        })
+    };
+    cli.mut_subcommands(|command| if command.get_name() == "plan" { of_plan(command) } else { command })
+}
+
+/// Reads the command line, which has these commands.
+///
+/// # Errors
+/// The exit status of a command line that is wrong, or asks for help, after the answer was printed.
+pub fn parse<T: FromArgMatches>(command: clap::Command) -> Result<T, ExitCode> {
+    command.try_get_matches().and_then(|matches| T::from_arg_matches(&matches)).map_err(|error| {
+        // Help is an answer, too. A write error of a closed pipe cannot be reported. 2 is an answer of the command `plan`.
+        let _ = error.print();
+        if error.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    })
+}
+
+/// Version of the operator; the semantic version begins the version of the services.
+pub fn version() -> &'static str {
+    env!("CARGO_PKG_VERSION")
+}
+
+/// Git commit that the operator was built from, if the build named it.
+pub fn revision() -> Option<&'static str> {
+    option_env!("WINDOWS_NODE_POOLS_REVISION").filter(|revision| !revision.is_empty())
+}
+
+/// Answer to `--version`.
+static VERSION_TEXT: LazyLock<String> = LazyLock::new(|| match revision() {
+    Some(revision) => format!("{} (commit {revision})", version()),
+    None => version().to_owned(),
+});
+
+/// Settings of a running operator.
+#[derive(Parser, Clone, Debug)]
+pub struct Run {
+    /// Namespace of Secrets, services ConfigMaps and the Lease.
+    #[arg(short, long, env = "WATCH_NAMESPACE", default_value = api::names::DEFAULT_NAMESPACE)]
+    pub namespace: String,
+    /// Name of this process for the Lease; must differ between processes.
+    #[arg(long, env = "POD_NAME")]
+    pub identity: Option<String>,
+    /// Directory of the payload (see `cargo xtask payload`).
+    #[arg(long, env = "PAYLOAD_DIR", default_value = "/payload")]
+    pub payload: PathBuf,
+    /// The `wicd.exe` that is sent to hosts first.
+    #[arg(long, env = "WICD_EXE", default_value = "/usr/local/share/windows-node-pools/wicd.exe")]
+    pub wicd: PathBuf,
+    /// Address of `/healthz` and `/readyz`, without TLS.
+    #[arg(long, env = "WINDOWS_NODE_POOLS_LISTEN", default_value = "0.0.0.0:9182")]
+    pub listen: SocketAddr,
+    /// Address of `/metrics`. That of `--listen` only with `--metrics-tls false`.
+    #[arg(long, env = "WINDOWS_NODE_POOLS_METRICS_LISTEN", default_value = "0.0.0.0:9185")]
+    pub metrics_listen: SocketAddr,
+    /// Whether `/metrics` is served over TLS, to clients whose token may get it. With `false` all who reach the port read it.
+    #[arg(
+        long,
+        env = "WINDOWS_NODE_POOLS_METRICS_TLS",
+        value_parser = BoolishValueParser::new(),
+        action = ArgAction::Set,
+        default_value = "true"
+    )]
+    pub metrics_tls: bool,
+    /// Directory with `tls.crt` and `tls.key` for `/metrics`, read again when they change. The operator makes a certificate itself as long as
+    /// they are not there.
+    #[arg(
+        long,
+        env = "WINDOWS_NODE_POOLS_METRICS_TLS_DIRECTORY",
+        default_value = "/etc/windows-node-pools/metrics-tls"
+    )]
+    pub metrics_tls_directory: PathBuf,
+    /// Life of a certificate for `/metrics` that the operator makes. For tests.
+    #[arg(long, hide = true, value_parser = duration, default_value = "24h")]
+    pub metrics_tls_lifetime: Duration,
+    /// Address of `PUT /log-level`, which changes the log level; loopback, because it has no authentication.
+    #[arg(long, env = "WINDOWS_NODE_POOLS_ADMIN_LISTEN", default_value = "127.0.0.1:9183")]
+    pub admin_listen: SocketAddr,
+    /// Format of the log.
+    #[arg(long, env = "LOG_FORMAT", value_enum, default_value_t = LogFormat::Json)]
+    pub log_format: LogFormat,
+    /// Level of the log, for example `info` or `info,controller::instance=debug`.
+    #[arg(long, env = "LOG_LEVEL", default_value = "info,kube_runtime=warn")]
+    pub log_level: String,
+    /// URL at which hosts reach the API server. If not set: detected on OpenShift, otherwise the URL that the operator
+    /// itself uses.
+    #[arg(long, env = "WINDOWS_NODE_POOLS_API_SERVER")]
+    pub api_server: Option<String>,
+    /// Service network, for example 172.30.0.0/16. Detected on OpenShift.
+    #[arg(long, env = "WINDOWS_NODE_POOLS_SERVICE_CIDR")]
+    pub service_cidr: Option<String>,
+    /// Domain of the cluster's DNS.
+    #[arg(long, env = "WINDOWS_NODE_POOLS_CLUSTER_DOMAIN", default_value = "cluster.local")]
+    pub cluster_domain: String,
+    /// Whose network the nodes use.
+    #[arg(long, env = "WINDOWS_NODE_POOLS_NETWORK", value_enum)]
+    pub network: Option<NetworkArg>,
+    /// UDP port of the hybrid overlay's VXLAN on hosts. Detected on OpenShift; elsewhere `hybrid-overlay-node` has its usual one. Only with
+    /// `--network ovn-hybrid`.
+    #[arg(long, env = "WINDOWS_NODE_POOLS_VXLAN_PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub vxlan_port: Option<u16>,
+    /// Where the cluster runs, which decides what hosts get for a cloud. If not set: detected on OpenShift, otherwise `none`.
+    #[arg(long, env = "WINDOWS_NODE_POOLS_PLATFORM", value_enum)]
+    pub platform: Option<PlatformArg>,
+    /// Directory on hosts with the programs of CNI, for example `C:\opt\cni\bin`, where Calico and Flannel put theirs. `C:\k\cni` if not set. Only with
+    /// `--network external`.
+    #[arg(long, env = "WINDOWS_NODE_POOLS_CNI_BIN_DIR")]
+    pub cni_bin_dir: Option<String>,
+    /// Directory on hosts with the configuration of CNI, for example `C:\etc\cni\net.d`. `C:\k\cni\config` if not set. Only with `--network external`.
+    #[arg(long, env = "WINDOWS_NODE_POOLS_CNI_CONF_DIR")]
+    pub cni_conf_dir: Option<String>,
+    /// Whether a cloud controller manager initialises the cluster's nodes: kubelet then runs with `--cloud-provider=external`.
+    /// Without a value `true`. If not set: detected on OpenShift, otherwise `false`.
+    #[arg(
+        long,
+        env = "WINDOWS_NODE_POOLS_EXTERNAL_CLOUD_PROVIDER",
+        value_parser = FalseyValueParser::new(),
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true"
+    )]
+    pub external_cloud_provider: Option<bool>,
+    /// How often the facts of the cluster are read, for example its proxy and its CAs. A change reaches the nodes as a new version.
+    #[arg(long, env = "WINDOWS_NODE_POOLS_CLUSTER_FACTS_INTERVAL", value_parser = duration, default_value = "1m")]
+    pub cluster_facts_interval: Duration,
+    /// JSON file that is merged into kubelet's configuration.
+    #[arg(long, env = "WINDOWS_NODE_POOLS_KUBELET_CONFIG_PATCH")]
+    pub kubelet_config_patch: Option<PathBuf>,
+    /// Maximum number of concurrent SSH operations on hosts, over all pools. The connection to a jump host counts with that
+    /// to its host. One pool takes at most nine for each that is free, and each pool can have one. At least 1.
+    #[arg(long, env = "WINDOWS_NODE_POOLS_MAX_CONNECTIONS", default_value_t = 100, value_parser = at_least_one)]
+    pub max_connections: usize,
+    /// Maximum number of nodes that are disrupted at once, over all pools. If not set, only the limits of the pools
+    /// apply, and pools with nodes that WMCO has made and this operator has not updated yet take turns.
+    #[arg(long, env = "WINDOWS_NODE_POOLS_MAX_DISRUPTIONS")]
+    pub max_disruptions: Option<u32>,
+    /// Time for which an unused version is kept, and interval of the check.
+    #[arg(long, env = "WINDOWS_NODE_POOLS_VERSION_GRACE", value_parser = duration, default_value = "5m")]
+    pub version_grace: Duration,
+    /// A step of an operation that leaves nothing to remember, and what a new host waits for, is stored in the status of the instance once it has lasted for
+    /// this time. For tests.
+    #[arg(long, hide = true, value_parser = duration, default_value = "5s")]
+    pub show_step_after: Duration,
+    /// Delay before the first retry of a failed host; doubles with each further failure.
+    #[arg(long, env = "WINDOWS_NODE_POOLS_BACKOFF_BASE", value_parser = duration, default_value = "10s")]
+    pub backoff_base: Duration,
+    /// Longest delay before a retry of a failed host.
+    #[arg(long, env = "WINDOWS_NODE_POOLS_BACKOFF_MAX", value_parser = duration, default_value = "10m")]
+    pub backoff_max: Duration,
+    /// Timeout from the start of a host's services until its node is Ready.
+    #[arg(long, env = "WINDOWS_NODE_POOLS_REGISTER_TIMEOUT", value_parser = duration, default_value = "10m")]
+    pub register_timeout: Duration,
+    /// Timeout of a restart of a host.
+    #[arg(long, env = "WINDOWS_NODE_POOLS_REBOOT_TIMEOUT", value_parser = duration, default_value = "30m")]
+    pub reboot_timeout: Duration,
+    /// Validity of wicd's certificates, from 10m to 168h. wicd renews each after 20 to 40 % of it.
+    #[arg(long, env = "WINDOWS_NODE_POOLS_WICD_CERTIFICATE_LIFETIME", value_parser = wicd_certificate_life, default_value = "168h")]
+    pub wicd_certificate_lifetime: Duration,
+    /// How often to look for Machine APIs and reconcile the user-data Secret.
+    #[arg(long, env = "WINDOWS_NODE_POOLS_MACHINE_DISCOVERY_INTERVAL", value_parser = duration, default_value = "1m")]
+    pub machine_discovery_interval: Duration,
+    /// Time for which the host of a Machine may refuse every key before the Machine is replaced.
+    #[arg(long, env = "WINDOWS_NODE_POOLS_MACHINE_REFUSAL_TIMEOUT", value_parser = duration, default_value = "5m")]
+    pub machine_refusal_timeout: Duration,
+    /// Validity of the Lease without a renewal, at most 10m.
+    #[arg(long, env = "WINDOWS_NODE_POOLS_LEASE_DURATION", value_parser = lease_duration, default_value = "15s")]
+    pub lease_duration: Duration,
+    /// Size at which logs of services on hosts are rotated, for example 100Mi.
+    #[arg(long, env = "SERVICES_LOG_FILE_SIZE")]
+    pub services_log_file_size: Option<String>,
+    /// Age at which rotated logs of services on hosts are deleted, for example 168h.
+    #[arg(long, env = "SERVICES_LOG_FILE_AGE")]
+    pub services_log_file_age: Option<String>,
+    /// Interval at which logs of services on hosts are flushed, for example 5s.
+    #[arg(long, env = "SERVICES_LOG_FLUSH_INTERVAL")]
+    pub services_log_flush_interval: Option<String>,
+    /// Cache directory for Git repositories of pools. The operator fetches lost data again.
+    #[arg(long, env = "CACHE_DIR", default_value = "/var/cache/windows-node-pools")]
+    pub cache: PathBuf,
+    /// Host from which artifacts of Flux may be fetched although it is not a Service of this cluster, for example
+    /// `artifacts.example.com`. May be given several times.
+    #[arg(long = "artifact-host", env = "WINDOWS_NODE_POOLS_ARTIFACT_HOSTS", value_delimiter = ',')]
+    pub artifact_hosts: Vec<String>,
+    /// Allow hosts at loopback addresses, as for simulated hosts, although the API server is not at one. For tests.
+    #[arg(long, hide = true)]
+    pub loopback_hosts: bool,
+    /// Address at which `POST /hooks/git` receives pushes from Git servers. The port is open only while a token exists.
+    #[arg(long, env = "WINDOWS_NODE_POOLS_WEBHOOK_LISTEN", default_value = "0.0.0.0:9184")]
+    pub webhook_listen: SocketAddr,
+    /// Secret whose key `token` authenticates requests of Git servers to `/hooks/git`.
+    #[arg(long, env = "WINDOWS_NODE_POOLS_WEBHOOK_SECRET", default_value = "windows-node-pools-webhook")]
+    pub webhook_secret: String,
+    /// Create the admission policies of this release and put them in force. Only for an installer that cannot hold them, as a bundle of the
+    /// Operator Lifecycle Manager: the Deployment must name the release in an annotation.
+    #[arg(long, env = "WINDOWS_NODE_POOLS_CREATE_POLICIES", value_parser = FalseyValueParser::new(), action = clap::ArgAction::SetTrue)]
+    pub create_policies: bool,
+    /// Name of the `OperatorCondition` that the Operator Lifecycle Manager makes for the operator. If not set, none is written.
+    #[arg(long, env = "OPERATOR_CONDITION_NAME")]
+    pub operator_condition: Option<String>,
+    /// Proxy for http, for the hosts of a cluster whose `Proxy` object names none. The operator itself makes no such request.
+    #[arg(long, env = "HTTP_PROXY", hide_env_values = true)]
+    pub http_proxy: Option<String>,
+    /// Proxy for https: for Git repositories of pools without a `proxySecretRef`, and for the hosts of a cluster whose `Proxy` object names none. The API
+    /// server and Flux are reached without a proxy.
+    #[arg(long, env = "HTTPS_PROXY", hide_env_values = true)]
+    pub https_proxy: Option<String>,
+    /// Addresses that need no proxy.
+    #[arg(long, env = "NO_PROXY", hide_env_values = true)]
+    pub no_proxy: Option<String>,
+}
+
+/// Arguments of `plan`.
+#[derive(Parser, Clone, Debug)]
+pub struct Plan {
+    /// File with WindowsNodePools in YAML or JSON, or `-` for standard input. May be given several times. All pools of the cluster if not set.
+    #[arg(short, long, value_name = "FILE")]
+    pub filename: Vec<PathBuf>,
+    /// File `release.json` of a release of the operator, or `-` for standard input: plan what that release does to each node once it is
+    /// installed.
+    #[arg(long, value_name = "FILE")]
+    pub release: Option<PathBuf>,
+    /// Output format.
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+    /// Settings of the operator, so that the plan matches the operator's own. Settings that only affect a running
+    /// operator are accepted and ignored.
+    #[command(flatten)]
+    pub run: Run,
+}
+
+/// Arguments of `explain`.
+#[derive(Parser, Clone, Debug)]
+pub struct Explain {
+    /// Name of the host, of its Node and of its WindowsInstance.
+    pub host: String,
+    /// Output format.
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+}
+
+/// What is checked.
+#[derive(Subcommand, Debug)]
+pub enum Check {
+    /// Check whether a host can become a node. Needs no cluster, and leaves the host as it is.
+    #[command(after_help = "Exit status:\n  0  the host can become a node\n  1  an error, or a host that cannot")]
+    Host(CheckHost),
+    /// Check whether the nodes of the Windows Machine Config Operator (WMCO) can be taken over.
+    #[command(
+        after_help = "Exit status:\n  0  nothing stands in the way; warnings do not count\n  1  an error, or something that stands in the way"
+    )]
+    Takeover(Box<CheckTakeover>),
+}
+
+/// Arguments of `check`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct CheckInstallation {
+    /// Check whether the operator can be installed: with your rights, before anything of it is there.
+    #[arg(long)]
+    pub pre: bool,
+    /// Output format.
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+    /// Settings of the operator, so that what hosts would get is checked. Settings that only affect a running operator are accepted and
+    /// ignored.
+    #[command(flatten)]
+    pub run: Run,
+}
+
+/// Arguments of `check takeover`.
+#[derive(Parser, Clone, Debug)]
+pub struct CheckTakeover {
+    /// Output format.
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+    /// Settings of the operator, so that nodes are compared with what they would get. Settings that only affect a running operator are
+    /// accepted and ignored.
+    #[command(flatten)]
+    pub run: Run,
+}
+
+/// How a command logs in to a host.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Login {
+    /// File with the private key, in OpenSSH or PEM form and without a passphrase.
+    #[arg(short, long, value_name = "FILE")]
+    pub identity: PathBuf,
+    /// SSH port.
+    #[arg(long, default_value_t = 22)]
+    pub port: u16,
+    /// User, an administrator of the host.
+    #[arg(long, default_value = "Administrator")]
+    pub user: String,
+    /// Any of the host's keys: its fingerprint, as `SHA256:...`, or the key as in a known_hosts file. Any key if not set.
+    #[arg(long, value_name = "FINGERPRINT")]
+    pub host_key: Option<String>,
+}
+
+/// Arguments of `check host`.
+#[derive(Parser, Clone, Debug)]
+pub struct CheckHost {
+    /// IP address or DNS name.
+    pub address: String,
+    /// How to log in.
+    #[command(flatten)]
+    pub login: Login,
+    /// URL of the API server, to which the host opens a connection. Not checked if not set.
+    #[arg(long, env = "WINDOWS_NODE_POOLS_API_SERVER", value_name = "URL")]
+    pub api_server: Option<String>,
+    /// Room on C: that the host needs, in MiB.
+    #[arg(long, default_value_t = 2048, value_name = "MIB")]
+    pub needed_mib: u64,
+    /// Group Managed Service Account (gMSA) whose password the host must be able to retrieve, without the `$` at its end. May be repeated.
+    #[arg(long, value_name = "ACCOUNT")]
+    pub gmsa: Vec<String>,
+    /// The `wicd.exe` that asks the host.
+    #[arg(long, env = "WICD_EXE", default_value = "/usr/local/share/windows-node-pools/wicd.exe", value_name = "FILE")]
+    pub wicd: PathBuf,
+    /// Output format.
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+}
+
+/// Arguments of `status`.
+#[derive(Parser, Clone, Debug)]
+pub struct Status {
+    /// Names of pools. All if there is none.
+    #[arg(value_name = "POOL")]
+    pub pools: Vec<String>,
+    /// Show each host that is Ready. Otherwise more than ten of a pool are one line.
+    #[arg(long)]
+    pub all: bool,
+    /// Columns at which lines are wrapped. The width of the terminal if not set.
+    #[arg(long, value_name = "COLUMNS")]
+    pub width: Option<usize>,
+    /// Width of a terminal that does not report it.
+    #[arg(long, hide = true, env = "COLUMNS", default_value_t = 120)]
+    pub columns: usize,
+    /// Namespace of the operator, whose Lease says whether it works.
+    #[arg(short, long, env = "WATCH_NAMESPACE", default_value = api::names::DEFAULT_NAMESPACE)]
+    pub namespace: String,
+    /// Output format.
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+}
+
+/// Arguments of `gather`.
+#[derive(Parser, Clone, Debug, Default)]
+pub struct Gather {
+    /// Folder for the data, which must be empty. The archive is written beside it. `windows-node-pools-TIME` if not set.
+    #[arg(long, value_name = "DIR")]
+    pub dest: Option<PathBuf>,
+    /// Namespace of the operator.
+    #[arg(short, long, env = "WATCH_NAMESPACE", default_value = api::names::DEFAULT_NAMESPACE)]
+    pub namespace: String,
+    /// Age of the oldest lines of pods' logs, for example 24h. All lines if not set.
+    #[arg(long, env = "MUST_GATHER_SINCE", value_name = "DURATION")]
+    pub since: Option<String>,
+    /// Time of the oldest lines of pods' logs, for example 2026-01-31T12:00:00Z. Goes before --since.
+    #[arg(long, env = "MUST_GATHER_SINCE_TIME", value_name = "TIME")]
+    pub since_time: Option<String>,
+    /// Also ask hosts over SSH: all, or those of these names. Only hosts whose host key the operator has pinned, or a person declared.
+    #[arg(long, value_name = "NAME,…", num_args = 0..=1, require_equals = true, default_missing_value = "all")]
+    pub hosts: Option<String>,
+    /// File with the private key for hosts, in OpenSSH or PEM form and without a passphrase. The Secrets of the operator if not set, which you
+    /// must then be allowed to get.
+    #[arg(long, value_name = "FILE")]
+    pub identity: Option<PathBuf>,
+    /// The `wicd.exe` that hosts get to collect.
+    #[arg(long, env = "WICD_EXE", default_value = "/usr/local/share/windows-node-pools/wicd.exe", value_name = "FILE")]
+    pub wicd: PathBuf,
+    /// Write no archive.
+    #[arg(long)]
+    pub no_archive: bool,
+}
+
+/// Output format.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// For people.
+    Table,
+    /// For machines.
+    Json,
+}
+
+/// Arguments of `machineset`.
+#[derive(Parser, Clone, Debug)]
+pub struct MachineSet {
+    /// Name of the MachineSet. On vSphere and Azure at most 9 characters.
+    pub name: String,
+    /// Image with Windows Server: the AMI on AWS, the SKU or the resource ID on Azure, the path of the image on GCP, the template on vSphere, the name of the
+    /// image on Nutanix.
+    #[arg(long)]
+    pub image: String,
+    /// MachineSet of Linux workers to begin with, for example one in the zone that is wanted. The first by name if not set.
+    #[arg(long)]
+    pub from: Option<String>,
+    /// Number of Machines.
+    #[arg(long, default_value_t = 1)]
+    pub replicas: u16,
+}
+
+/// Arguments of `lint`.
+#[derive(Parser, Clone, Debug)]
+pub struct Lint {
+    /// Files, and directories with all `*.yaml`, `*.yml` and `*.json` below them: together one inventory.
+    #[arg(required = true, value_name = "PATH")]
+    pub path: Vec<PathBuf>,
+    /// Output format.
+    #[arg(short, long, value_enum, default_value_t = LintOutput::Text)]
+    pub output: LintOutput,
+}
+
+/// Output format of findings.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LintOutput {
+    /// One a line, as `file:line: message`.
+    Text,
+    /// For machines: a list of objects with `file`, `line`, `severity` and `message`.
+    Json,
+}
+
+/// Format of the log.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// One JSON object a line.
+    Json,
+    /// For people.
+    Text,
+}
+
+/// Whose network the nodes use.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NetworkArg {
+    /// Another component installs it, for example a HostProcess DaemonSet.
+    External,
+    /// OVN-Kubernetes with a hybrid overlay.
+    OvnHybrid,
+}
+
+/// Parses a duration such as `90s`, `10m`, `6h` or a plain number of seconds.
+///
+/// # Errors
+/// When it is none, or longer than a year.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let number: u64 = number.parse().map_err(|_| format!("{text:?} is not a duration such as 90s, 10m or 6h"))?;
+    let seconds = match unit {
+        "ms" => return Ok(Duration::from_millis(number.min(1 << 32))),
+        "" | "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => return Err(format!("{unit:?} is not a unit of time: use ms, s, m or h")),
+    };
+    // A year is longer than anything here needs; more would overflow where times are added.
+    let longest = 366 * 24 * 60 * 60;
+    number
+        .checked_mul(seconds)
+        .filter(|s| *s <= longest)
+        .map(Duration::from_secs)
+        .ok_or_else(|| format!("{text:?} is longer than a year"))
+}
+
+/// Number of which none would be no limit but a standstill.
+fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("0 lets nothing begin: set at least 1".into()),
+        Ok(number) => Ok(number),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Life of a certificate of wicd. Of one that is longer the operator would deny every request, and of one that is shorter the API server.
+fn wicd_certificate_life(text: &str) -> Result<Duration, String> {
+    let life = duration(text)?;
+    let allowed = Duration::from_mins(10)..=MAX_WICD_CERTIFICATE_LIFE;
+    if allowed.contains(&life) {
+        Ok(life)
+    } else {
+        let most = MAX_WICD_CERTIFICATE_LIFE.as_secs() / 3600;
+        Err(format!("{text:?} is not between 10m and {most}h"))
+    }
+}
+
+/// Longest duration of a Lease that is waited for. A client that may write Leases could otherwise keep operators away for decades with one write.
+pub(crate) const MAX_LEASE_DURATION: Duration = Duration::from_mins(10);
+
+/// Duration of a Lease: other operators wait for it.
+fn lease_duration(text: &str) -> Result<Duration, String> {
+    let duration = duration(text)?;
+    let allowed = Duration::from_secs(1)..=MAX_LEASE_DURATION;
+    if allowed.contains(&duration) { Ok(duration) } else { Err(format!("{text:?} is not between 1s and 10m")) }
+}
+
+#[cfg(test)]
+#[path = "manifest_tests.rs"]
+mod manifest_tests;
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,10 @@
+//! Objects of the cluster that are watched, and what is derived from them.
+
+pub(crate) mod instances;
+pub(crate) mod machines;
+pub(crate) mod name_owner;
+pub(crate) mod unreadable;
+pub(crate) mod watch;
+pub mod wicd_policy;
+pub(crate) mod wicd_rights;
+pub(crate) mod write_tracker;

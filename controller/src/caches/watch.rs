@@ -1,0 +1,436 @@
+//! The operator's watches: caches of kinds, and single objects.
+//!
+//! kube's own shared streams do not report deletions, on which the pool controller depends: a deleted host frees a
+//! slot. Here every change goes to every listener, after the cache has it.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fmt::Debug,
+    hash::Hash,
+    mem,
+    sync::Arc,
+};
+
+use api::WindowsInstance;
+use futures::{Stream, StreamExt, TryStreamExt, channel::mpsc, future, stream};
+use k8s_openapi::api::core::v1::Node;
+pub(crate) use kube::runtime::watcher::Event;
+use kube::{
+    Api, Client, Resource,
+    api::ListParams,
+    core::DeserializeGuard,
+    runtime::{
+        WatchStreamExt,
+        reflector::{self, ObjectRef, Store, store::Writer},
+        watcher,
+    },
+};
+use serde::de::DeserializeOwned;
+use wnp_core::node::essentials::{differs, keep_essentials};
+
+use crate::{
+    caches::{instances::Instances, unreadable::Unreadable},
+    runtime::errors::said,
+};
+
+/// What a controller listens to: every object that came, changed or went.
+pub(crate) type Changes<K> = stream::BoxStream<'static, Arc<K>>;
+
+/// Begins to watch a kind. Returns the cache, as many streams of changes as there are listeners, and the future that drives
+/// it all. For unreadable objects see [`readable`].
+pub(crate) fn watch<K, const LISTENERS: usize>(
+    client: Client,
+    unreadable: &Unreadable,
+) -> (Store<K>, [Changes<K>; LISTENERS], impl Future<Output = ()> + Send + 'static)
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + Send + Sync + DeserializeOwned + 'static,
+{
+    let (store, events) = readable(client, watcher::Config::default(), unreadable, |_| (), |_| true);
+    listen(store.clone(), changes(store, events))
+}
+
+/// Begins to watch instances, as [`watch`]. The index has each change before its listeners do.
+pub(crate) fn watch_instances<const LISTENERS: usize>(
+    client: Client,
+    unreadable: &Unreadable,
+) -> (Instances, [Changes<WindowsInstance>; LISTENERS], impl Future<Output = ()> + Send + 'static) {
+    let (store, events) = readable(client, watcher::Config::default(), unreadable, |_| (), |_| true);
+    let instances = Instances::new(store.clone());
+    let events = events.inspect({
+        let instances = instances.clone();
+        move |event| instances.observe(event)
+    });
+    let (_, listeners, drive) = listen(store.clone(), changes(store, events));
+    (instances, listeners, drive)
+}
+
+/// Begins to watch Nodes with these labels, as [`watch`]. Listeners get no change that no decision reads: a heartbeat triggers nothing. The
+/// cache has the newest resource version of each.
+pub(crate) fn watch_nodes<const LISTENERS: usize>(
+    client: Client,
+    labels: &str,
+    unreadable: &Unreadable,
+) -> (Store<Node>, [Changes<Node>; LISTENERS], impl Future<Output = ()> + Send + 'static) {
+    let config = watcher::Config::default().labels(labels);
+    let (store, events) = readable(client, config, unreadable, keep_essentials, |_| true);
+    listen(store.clone(), news(store.clone(), changes(store, events), differs))
+}
+
+/// Changes that differ from what listeners have seen, and objects that are gone. `differs` gets what was seen, and what is.
+pub(crate) fn news<K>(
+    store: Store<K>,
+    changes: impl Stream<Item = Arc<K>> + Send + 'static,
+    differs: fn(&K, &K) -> bool,
+) -> Changes<K>
+where
+    K: Resource<DynamicType = ()> + Clone + Send + Sync + 'static,
+{
+    let mut seen = HashMap::new();
+    changes.filter(move |object| future::ready(is_news(&mut seen, &store, object, differs))).boxed()
+}
+
+/// Whether listeners have not seen an object of the cluster as it is.
+fn is_news<K>(
+    seen: &mut HashMap<String, Arc<K>>,
+    store: &Store<K>,
+    object: &Arc<K>,
+    differs: fn(&K, &K) -> bool,
+) -> bool
+where
+    K: Resource<DynamicType = ()> + Clone,
+{
+    let name = object.meta().name.clone().unwrap_or_default();
+    let Some(kept) = store.get(&ObjectRef::new(&name)) else {
+        seen.remove(&name);
+        return true;
+    };
+    // What the cache has, so that none is in memory twice.
+    let before = seen.insert(name, kept.clone());
+    before.is_none_or(|before| differs(&before, &kept))
+}
+
+/// As many streams of changes as there are listeners, and the future that drives them.
+fn listen<K, const LISTENERS: usize>(
+    store: Store<K>,
+    changes: impl Stream<Item = Arc<K>> + Send + 'static,
+) -> (Store<K>, [Changes<K>; LISTENERS], impl Future<Output = ()> + Send + 'static)
+where
+    K: Resource<DynamicType = ()> + Clone + Send + Sync + 'static,
+{
+    let mut senders = Vec::new();
+    let listeners = std::array::from_fn(|_| {
+        let (sender, receiver) = mpsc::unbounded();
+        senders.push(sender);
+        receiver.boxed()
+    });
+    let drive = changes.for_each(move |object: Arc<K>| {
+        for sender in &senders {
+            // A listener that has ended wants nothing more.
+            let _ = sender.unbounded_send(object.clone());
+        }
+        future::ready(())
+    });
+    (store, listeners, drive)
+}
+
+/// Caches the objects of a kind that `is_wanted`, each as `adjust` leaves it. Returns the cache, and the events by which it changes, each
+/// after the cache has it. An object that is not wanted any more is gone for both. `config` says which objects are watched, and how. Managed fields are
+/// not kept, because they are never read.
+///
+/// An object that cannot be read is logged, noted in `unreadable` and left out: it must not end the watch for all others.
+pub(crate) fn readable<K>(
+    client: Client,
+    config: watcher::Config,
+    unreadable: &Unreadable,
+    adjust: impl Fn(&mut K) + Send + 'static,
+    is_wanted: impl Fn(&K) -> bool + Send + 'static,
+) -> (Store<K>, impl Stream<Item = Event<K>> + Send + 'static)
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + Send + Sync + DeserializeOwned + 'static,
+{
+    let api: Api<DeserializeGuard<K>> = Api::all(client);
+    let unreadable = unreadable.clone();
+    fill(api, config, (), move |event| only(read(event, &unreadable)?.modify(&adjust), &is_wanted))
+}
+
+/// Caches what `api` shows, each object as `adjust` leaves it, and otherwise like [`readable`]. For kinds of which nothing is read that
+/// could be unreadable.
+pub(crate) fn cache<K>(
+    api: Api<K>,
+    kind: K::DynamicType,
+    mut adjust: impl FnMut(&mut K) + Send + 'static,
+) -> (Store<K>, impl Stream<Item = Event<K>> + Send + 'static)
+where
+    K: Resource + Clone + Debug + Send + Sync + DeserializeOwned + 'static,
+    K::DynamicType: Eq + Hash + Clone + Send + Sync + 'static,
+{
+    let adjusted = move |event: Event<K>| {
+        Some(event.modify(|object| {
+            object.meta_mut().managed_fields = None;
+            adjust(object);
+        }))
+    };
+    fill(api, watcher::Config::default(), kind, adjusted)
+}
+
+/// Fills a cache with what `read` makes of each event, as long as the returned stream is polled.
+fn fill<W, K>(
+    api: Api<W>,
+    config: watcher::Config,
+    kind: K::DynamicType,
+    mut read: impl FnMut(Event<W>) -> Option<Event<K>> + Send + 'static,
+) -> (Store<K>, impl Stream<Item = Event<K>> + Send + 'static)
+where
+    W: Resource + Clone + Debug + Send + DeserializeOwned + 'static,
+    K: Resource + Clone + Send + Sync + 'static,
+    K::DynamicType: Eq + Hash + Clone + Send + Sync + 'static,
+{
+    let writer: Writer<K> = Writer::new(kind.clone());
+    let store = writer.as_reader();
+    let events = watcher::watcher(api, config)
+        .default_backoff()
+        .filter_map(move |event| future::ready(event.map(&mut read).transpose()));
+    let logged = move |event: watcher::Result<Event<K>>| {
+        let log = |error: &_| tracing::warn!(%error, kind = %K::kind(&kind), "a watch failed; it restarts");
+        future::ready(event.inspect_err(log).ok())
+    };
+    (store, reflector::reflector(writer, events).filter_map(logged))
+}
+
+/// The objects that came, changed or went, also those that went while the watch was away.
+pub(crate) fn changes<K>(store: Store<K>, events: impl Stream<Item = Event<K>>) -> impl Stream<Item = Arc<K>>
+where
+    K: Resource + Clone + 'static,
+    K::DynamicType: Eq + Hash + Clone,
+{
+    fn key<K: Resource>(object: &K) -> (Option<&str>, Option<&str>) {
+        (object.meta().namespace.as_deref(), object.meta().name.as_deref())
+    }
+    let mut before = Vec::new();
+    events.flat_map(move |event| {
+        stream::iter(match event {
+            Event::Apply(object) | Event::Delete(object) => vec![Arc::new(object)],
+            // Until the list is complete, the cache has what was there before.
+            Event::Init => {
+                before = store.state();
+                Vec::new()
+            }
+            Event::InitApply(_) => Vec::new(),
+            Event::InitDone => {
+                let objects = store.state();
+                let there: HashSet<_> = objects.iter().map(|object| key(&**object)).collect();
+                let gone: Vec<_> =
+                    mem::take(&mut before).into_iter().filter(|object| !there.contains(&key(&**object))).collect();
+                [objects, gone].concat()
+            }
+        })
+    })
+}
+
+/// One object, now and whenever it changes; `None` while there is none. After a failure the watch restarts.
+pub(crate) fn object<K>(
+    api: Api<K>,
+    name: &str,
+) -> impl Stream<Item = Result<Option<K>, WatchError>> + Send + use<K> + 'static
+where
+    K: Resource + Clone + Debug + Send + DeserializeOwned + 'static,
+{
+    watcher::watch_object(api, name).default_backoff().map_err(WatchError)
+}
+
+/// Why a watch of one object shows nothing.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub(crate) struct WatchError(watcher::Error);
+
+impl WatchError {
+    /// Whether the cluster has no such kind.
+    pub(crate) fn is_unknown_kind(&self) -> bool {
+        matches!(&self.0, watcher::Error::InitialListFailed(kube::Error::Api(status)) if status.code == 404)
+    }
+
+    /// What the API server says, if it will say the same again. A connection that broke says nothing of the object.
+    pub(crate) fn refusal(&self) -> Option<String> {
+        use watcher::Error::{InitialListFailed, NoResourceVersion, WatchError, WatchFailed, WatchStartFailed};
+        match &self.0 {
+            InitialListFailed(error) | WatchStartFailed(error) | WatchFailed(error) => match error {
+                kube::Error::Api(status) if matches!(status.code, 403 | 404) => Some(said(error)),
+                kube::Error::SerdeError(_) => Some(error.to_string()),
+                _ => None,
+            },
+            WatchError(status) if matches!(status.code, 403 | 404) => Some(status.message.clone()),
+            WatchError(_) => None,
+            NoResourceVersion => Some(self.to_string()),
+        }
+    }
+}
+
+/// Fills a cache once with what is there now.
+pub(crate) async fn list<K>(client: Client, params: &ListParams, unreadable: &Unreadable) -> kube::Result<Store<K>>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + Send + Sync + DeserializeOwned + 'static,
+{
+    let mut writer: Writer<K> = Writer::default();
+    let api: Api<DeserializeGuard<K>> = Api::all(client);
+    writer.apply_watcher_event(&Event::Init);
+    for guard in api.list(params).await? {
+        if let Some(event) = read(Event::InitApply(guard), unreadable) {
+            writer.apply_watcher_event(&event);
+        }
+    }
+    writer.apply_watcher_event(&Event::InitDone);
+    Ok(writer.as_reader())
+}
+
+fn read<K>(event: Event<DeserializeGuard<K>>, unreadable: &Unreadable) -> Option<Event<K>>
+where
+    K: Resource<DynamicType = ()>,
+{
+    let kind = K::kind(&());
+    let object = |guard: DeserializeGuard<K>| match guard.0 {
+        Ok(mut object) => {
+            object.meta_mut().managed_fields = None;
+            unreadable.forget(&kind, object.meta().name.as_deref().unwrap_or_default());
+            Some(object)
+        }
+        Err(invalid) => {
+            let name = invalid.metadata.name.as_deref().unwrap_or_default();
+            tracing::error!(%kind, name, error = %invalid, "an object cannot be read and is left out");
+            unreadable.note(&kind, &invalid.metadata, &invalid.to_string());
+            None
+        }
+    };
+    Some(match event {
+        Event::Apply(guard) => Event::Apply(object(guard)?),
+        Event::Delete(guard) => {
+            let name = guard.0.as_ref().map_or_else(|e| e.metadata.name.clone(), |o| o.meta().name.clone());
+            let object = object(guard);
+            unreadable.forget(&kind, &name.unwrap_or_default());
+            Event::Delete(object?)
+        }
+        Event::InitApply(guard) => Event::InitApply(object(guard)?),
+        Event::Init => {
+            unreadable.list_begins(&kind);
+            Event::Init
+        }
+        Event::InitDone => {
+            unreadable.list_ends(&kind);
+            Event::InitDone
+        }
+    })
+}
+
+/// What an event is to a cache that has wanted objects only.
+fn only<K>(event: Event<K>, is_wanted: impl Fn(&K) -> bool) -> Option<Event<K>> {
+    match event {
+        Event::Apply(object) if !is_wanted(&object) => Some(Event::Delete(object)),
+        Event::InitApply(object) if !is_wanted(&object) => None,
+        other => Some(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::{ResourceExt, core::Status};
+    use serde_json::json;
+
+    use super::*;
+
+    fn map(name: &str, value: &str) -> ConfigMap {
+        serde_json::from_value(json!({"metadata": {"name": name}, "data": {"key": value}})).unwrap()
+    }
+
+    #[tokio::test]
+    async fn listeners_get_what_came_changed_and_went_also_while_the_watch_was_away() {
+        let mut writer = Writer::default();
+        let store = writer.as_reader();
+        let events = [
+            Event::Init,
+            Event::InitApply(map("a", "1")),
+            Event::InitApply(map("b", "1")),
+            Event::InitDone,
+            Event::Apply(map("a", "2")),
+            Event::Delete(map("b", "1")),
+            Event::Apply(map("c", "1")),
+            // The watch begins again.
+            Event::Init,
+            Event::InitApply(map("a", "3")),
+            Event::InitDone,
+        ];
+        let applied = stream::iter(events).inspect(|event| writer.apply_watcher_event(event));
+        let mut changed: Vec<_> = changes(store, applied)
+            .map(|m| format!("{}={}", m.name_any(), m.data.as_ref().unwrap()["key"]))
+            .collect()
+            .await;
+        changed[..2].sort();
+        assert_eq!(changed, ["a=1", "b=1", "a=2", "b=1", "c=1", "a=3", "c=1"], "c went meanwhile");
+    }
+
+    #[test]
+    fn listeners_are_not_woken_by_heartbeats() {
+        let node = |uid: &str, version: u8, unschedulable: bool| -> Node {
+            let metadata = json!({"name": "w", "uid": uid, "resourceVersion": version.to_string()});
+            serde_json::from_value(json!({"metadata": metadata, "spec": {"unschedulable": unschedulable}})).unwrap()
+        };
+        let mut writer = Writer::default();
+        let store = writer.as_reader();
+        let mut seen = HashMap::new();
+        for (about, event, expected) in [
+            ("it came", Event::Apply(node("u1", 1, false)), true),
+            ("a heartbeat", Event::Apply(node("u1", 2, false)), false),
+            ("a cordon", Event::Apply(node("u1", 3, true)), true),
+            ("a heartbeat afterwards", Event::Apply(node("u1", 4, true)), false),
+            ("it went", Event::Delete(node("u1", 5, true)), true),
+            ("it came again", Event::Apply(node("u1", 6, true)), true),
+            ("another of that name", Event::Apply(node("u2", 7, true)), true),
+        ] {
+            writer.apply_watcher_event(&event);
+            let (Event::Apply(node) | Event::Delete(node)) = event else { continue };
+            assert_eq!(is_news(&mut seen, &store, &Arc::new(node), differs), expected, "{about}");
+        }
+        assert_eq!(seen.len(), 1);
+    }
+
+    #[test]
+    fn what_is_not_wanted_any_more_is_gone() {
+        let shown = |event| match only(event, |map: &ConfigMap| map.data.as_ref().unwrap()["key"] == "wanted") {
+            Some(Event::Apply(_)) => "apply",
+            Some(Event::Delete(_)) => "delete",
+            Some(Event::InitApply(_)) => "listed",
+            Some(Event::Init | Event::InitDone) => "list",
+            None => "nothing",
+        };
+        for (event, expected) in [
+            (Event::Apply(map("a", "wanted")), "apply"),
+            (Event::Apply(map("a", "other")), "delete"),
+            (Event::Delete(map("a", "wanted")), "delete"),
+            (Event::InitApply(map("a", "wanted")), "listed"),
+            (Event::InitApply(map("a", "other")), "nothing"),
+            (Event::InitDone, "list"),
+        ] {
+            assert_eq!(shown(event), expected);
+        }
+    }
+
+    #[test]
+    fn a_refusal_is_known_from_a_connection_that_broke() {
+        use watcher::Error::{InitialListFailed, NoResourceVersion, WatchError as InWatch, WatchFailed};
+        let status = |code| Box::new(Status::failure("no", "Any").with_code(code));
+        let api = |code| kube::Error::Api(status(code));
+        let unreadable = || kube::Error::SerdeError(serde_json::from_str::<u8>("x").unwrap_err());
+        for (about, error, is_refused, is_unknown_kind) in [
+            ("the kind is not served", InitialListFailed(api(404)), true, true),
+            ("the right is missing", InitialListFailed(api(403)), true, false),
+            ("an outage", InitialListFailed(api(503)), false, false),
+            ("the kind went", WatchFailed(api(404)), true, false),
+            ("the object cannot be read", WatchFailed(unreadable()), true, false),
+            ("an event without the right", InWatch(status(403)), true, false),
+            ("too old", InWatch(status(410)), false, false),
+            ("no version", NoResourceVersion, true, false),
+        ] {
+            let error = WatchError(error);
+            assert_eq!((error.refusal().is_some(), error.is_unknown_kind()), (is_refused, is_unknown_kind), "{about}");
+        }
+    }
+}

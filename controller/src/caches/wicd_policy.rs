@@ -1,0 +1,296 @@
+//! Whether the admission policies are in force as they ship with this binary.
+//!
+//! Those that hold wicd decide over its rights. One role for all hosts lets every wicd patch every Node. What keeps each to its own Node are the `ValidatingAdmissionPolicies` of
+//! `deploy/base/policies.yaml`, so that role is bound only while the API server has exactly these, with bindings that deny.
+
+use api::names::{COMPONENT, DEFAULT_NAMESPACE};
+use k8s_openapi::{
+    Resource,
+    api::admissionregistration::v1::{
+        ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding, ValidatingAdmissionPolicyBindingSpec,
+        ValidatingAdmissionPolicySpec,
+    },
+};
+use kube::ResourceExt as _;
+use serde::{Deserialize as _, de::DeserializeOwned};
+use serde_json::Value;
+
+macro_rules! policy {
+    ($name:literal) => {
+        include_str!(concat!("../../../deploy/chart/windows-node-pools/files/", $name, ".yaml"))
+    };
+}
+
+/// Those that hold wicd.
+const OF_WICD: &str = policy!("policies/wicd");
+/// Those that limit the operator and other clients.
+const OTHERS: [&str; 6] = [
+    policy!("policies/instances"),
+    policy!("policies/services"),
+    policy!("policies/root-ca"),
+    policy!("policies/operator-rbac"),
+    policy!("policies/operator-nodes"),
+    policy!("policies/operator-approvals"),
+];
+/// Those of an operator that creates its policies itself, which hold in all releases.
+const LASTING: &str = include_str!("../../../deploy/olm/lasting-policies.yaml");
+
+/// What the API server shows of an object.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Observed<K> {
+    /// The API server has not answered yet.
+    #[default]
+    NotRead,
+    /// There is none.
+    Missing,
+    /// It is there.
+    There(Box<K>),
+    /// The API server refuses to show it, and why.
+    Unreadable(String),
+}
+
+impl<K> Observed<K> {
+    /// The object, if it is there.
+    pub fn object(&self) -> Option<&K> {
+        match self {
+            Self::There(object) => Some(object),
+            Self::NotRead | Self::Missing | Self::Unreadable(_) => None,
+        }
+    }
+}
+
+/// A policy and its binding, which have one name.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Guard<P, B> {
+    /// Name of both; without the hash that it ends in where the operator creates them.
+    pub name: String,
+    /// The policy.
+    pub policy: P,
+    /// The binding.
+    pub binding: B,
+}
+
+/// A guard as it ships.
+pub type Shipped = Guard<ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding>;
+/// A guard as the API server shows it.
+pub type Seen = Guard<Observed<ValidatingAdmissionPolicy>, Observed<ValidatingAdmissionPolicyBinding>>;
+
+/// Why a policy is not in force as it ships.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PolicyFault {
+    /// It is not there.
+    #[error("the {kind} {name} is missing")]
+    Missing {
+        /// Kind.
+        kind: &'static str,
+        /// Name.
+        name: String,
+    },
+    /// It is being deleted.
+    #[error("the {kind} {name} is being deleted")]
+    Leaving {
+        /// Kind.
+        kind: &'static str,
+        /// Name.
+        name: String,
+    },
+    /// It was changed, or belongs to another release.
+    #[error("the {kind} {name} does not match this release: {what} differs")]
+    Differs {
+        /// Kind.
+        kind: &'static str,
+        /// Name.
+        name: String,
+        /// The field.
+        what: &'static str,
+    },
+    /// The policies of another release are in force.
+    #[error("the ConfigMap {marker} names {found}, and not {release}, as the release whose policies are in force")]
+    OtherRelease {
+        /// The ConfigMap.
+        marker: &'static str,
+        /// What it names.
+        found: String,
+        /// This release.
+        release: String,
+    },
+    /// The API server does not show it.
+    #[error("the {kind} {name} cannot be read: {why}")]
+    Unreadable {
+        /// Kind.
+        kind: &'static str,
+        /// Name.
+        name: String,
+        /// The error of the API server.
+        why: String,
+    },
+}
+
+/// The texts of all policies.
+pub(crate) fn texts() -> impl Iterator<Item = &'static str> {
+    [OF_WICD].into_iter().chain(OTHERS).chain([LASTING])
+}
+
+/// The user of an operator in a namespace, unless its ServiceAccount has another name.
+pub fn default_user(namespace: &str) -> String {
+    format!("system:serviceaccount:{namespace}:{COMPONENT}")
+}
+
+/// The policies that hold wicd, as they ship with this binary for an operator in this namespace, sorted by name.
+pub fn shipped(namespace: &str) -> Vec<Shipped> {
+    // They do not know the operator.
+    parse(OF_WICD, namespace, "")
+}
+
+/// The policies that limit the operator, which is this user, and other clients, sorted by name.
+pub fn others(namespace: &str, user: &str) -> Vec<Shipped> {
+    let mut guards: Vec<Shipped> = OTHERS.iter().flat_map(|text| parse(text, namespace, user)).collect();
+    guards.sort_by(|a, b| a.name.cmp(&b.name));
+    guards
+}
+
+/// The policies that hold in all releases of an operator that creates its policies itself.
+pub(crate) fn lasting(namespace: &str, user: &str) -> Vec<Shipped> {
+    parse(LASTING, namespace, user)
+}
+
+fn parse(text: &str, namespace: &str, user: &str) -> Vec<Shipped> {
+    // As the Helm chart does: the manifests name the default namespace and ServiceAccount.
+    let text = text.replace(DEFAULT_NAMESPACE, namespace);
+    let text = text.replace(&format!("\"{}\"", default_user(namespace)), &format!("\"{user}\""));
+    let documents: Vec<Value> =
+        serde_yaml::Deserializer::from_str(&text).filter_map(|d| Value::deserialize(d).ok()).collect();
+    let bindings: Vec<ValidatingAdmissionPolicyBinding> = of_kind(&documents);
+    let policies: Vec<ValidatingAdmissionPolicy> = of_kind(&documents);
+    let mut guards: Vec<Shipped> = policies
+        .into_iter()
+        .filter_map(|policy| {
+            let name = policy.name_any();
+            let binding = bindings.iter().find(|b| b.name_any() == name)?.clone();
+            Some(Guard { name, policy, binding })
+        })
+        .collect();
+    guards.sort_by(|a, b| a.name.cmp(&b.name));
+    guards
+}
+
+fn of_kind<K: Resource + DeserializeOwned>(documents: &[Value]) -> Vec<K> {
+    let of_kind = documents.iter().filter(|d| d["kind"] == K::KIND);
+    of_kind.filter_map(|d| serde_json::from_value(d.clone()).ok()).collect()
+}
+
+/// The first difference from the release; `None` if all policies of the release are in force. Without anything shipped
+/// nothing is in force.
+pub fn fault(shipped: &[Shipped], seen: &[Seen]) -> Option<PolicyFault> {
+    if shipped.is_empty() {
+        return Some(missing::<ValidatingAdmissionPolicy>("windows-node-pools-wicd-nodes"));
+    }
+    shipped.iter().find_map(|guard| fault_of(guard, seen))
+}
+
+/// The first difference of one policy, or of its binding, from the release.
+pub fn fault_of(guard: &Shipped, seen: &[Seen]) -> Option<PolicyFault> {
+    let name = guard.policy.name_any();
+    let Some(seen) = seen.iter().find(|s| s.name == guard.name) else {
+        return Some(missing::<ValidatingAdmissionPolicy>(&name));
+    };
+    let policy = object(&name, &seen.policy).and_then(|policy| same_policy(&guard.policy, policy));
+    let binding = || object(&name, &seen.binding).and_then(|binding| same_binding(&guard.binding, binding));
+    policy.and_then(|()| binding()).err()
+}
+
+fn missing<K: Resource>(name: &str) -> PolicyFault {
+    PolicyFault::Missing { kind: K::KIND, name: name.to_owned() }
+}
+
+fn object<'a, K>(name: &str, observed: &'a Observed<K>) -> Result<&'a K, PolicyFault>
+where
+    K: Resource + kube::Resource<DynamicType = ()>,
+{
+    match observed {
+        Observed::NotRead | Observed::Missing => Err(missing::<K>(name)),
+        Observed::Unreadable(why) => {
+            Err(PolicyFault::Unreadable { kind: K::KIND, name: name.to_owned(), why: why.clone() })
+        }
+        Observed::There(object) if object.meta().deletion_timestamp.is_some() => {
+            Err(PolicyFault::Leaving { kind: K::KIND, name: name.to_owned() })
+        }
+        Observed::There(object) => Ok(object),
+    }
+}
+
+fn same_policy(shipped: &ValidatingAdmissionPolicy, seen: &ValidatingAdmissionPolicy) -> Result<(), PolicyFault> {
+    let differs = |what| {
+        let kind = <ValidatingAdmissionPolicy as Resource>::KIND;
+        Err(PolicyFault::Differs { kind, name: shipped.name_any(), what })
+    };
+    let shipped = canonical(shipped.spec.clone().unwrap_or_default());
+    let seen = canonical(seen.spec.clone().unwrap_or_default());
+    // Those first that a person would change.
+    for (what, same) in [
+        ("spec.failurePolicy", shipped.failure_policy == seen.failure_policy),
+        ("spec.matchConditions", shipped.match_conditions == seen.match_conditions),
+        ("spec.matchConstraints", shipped.match_constraints == seen.match_constraints),
+        ("spec.validations", shipped.validations == seen.validations),
+        ("spec.variables", shipped.variables == seen.variables),
+        ("spec", shipped == seen),
+    ] {
+        if !same {
+            return differs(what);
+        }
+    }
+    Ok(())
+}
+
+/// In a form in which equal policies are equal: with what the API server writes in where nothing is said, and without line breaks, which
+/// tools that read and write YAML (kustomize, Helm) put elsewhere. No expression that ships depends on them.
+fn canonical(mut spec: ValidatingAdmissionPolicySpec) -> ValidatingAdmissionPolicySpec {
+    spec.failure_policy.get_or_insert_with(|| "Fail".into());
+    if let Some(constraints) = &mut spec.match_constraints {
+        constraints.match_policy.get_or_insert_with(|| "Equivalent".into());
+        constraints.namespace_selector.get_or_insert_default();
+        constraints.object_selector.get_or_insert_default();
+        for rule in constraints.resource_rules.iter_mut().flatten() {
+            rule.scope.get_or_insert_with(|| "*".into());
+        }
+    }
+    let one_line = |text: &mut String| *text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    spec.match_conditions.iter_mut().flatten().for_each(|c| one_line(&mut c.expression));
+    spec.variables.iter_mut().flatten().for_each(|v| one_line(&mut v.expression));
+    for validation in spec.validations.iter_mut().flatten() {
+        one_line(&mut validation.expression);
+        validation.message.iter_mut().for_each(one_line);
+    }
+    spec
+}
+
+/// A binding that denies, everywhere. That it does more than deny (`Audit`) weakens nothing.
+fn same_binding(
+    shipped: &ValidatingAdmissionPolicyBinding,
+    seen: &ValidatingAdmissionPolicyBinding,
+) -> Result<(), PolicyFault> {
+    let differs = |what| {
+        let kind = <ValidatingAdmissionPolicyBinding as Resource>::KIND;
+        Err(PolicyFault::Differs { kind, name: shipped.name_any(), what })
+    };
+    let ValidatingAdmissionPolicyBindingSpec { match_resources, param_ref, policy_name, validation_actions } =
+        seen.spec.clone();
+    if !validation_actions.iter().any(|action| action == "Deny") {
+        return differs("spec.validationActions");
+    }
+    let shipped = shipped.spec.clone();
+    for (what, same) in [
+        ("spec.policyName", policy_name == shipped.policy_name),
+        ("spec.matchResources", match_resources == shipped.match_resources),
+        ("spec.paramRef", param_ref == shipped.param_ref),
+    ] {
+        if !same {
+            return differs(what);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "wicd_policy_tests.rs"]
+mod tests;

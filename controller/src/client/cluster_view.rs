@@ -1,0 +1,408 @@
+//! View of the cluster that this process has: its watches, its writes of status, and its clock beside that of the API server.
+//!
+//! Every answer passes through the client, so that it is observed there. What a watch showed last is no state of the cluster once the watch does not
+//! begin again: nothing new begins on it.
+
+use api::Reason;
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    fmt::Display,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use futures::{FutureExt as _, future::BoxFuture};
+use http::{Method, Request, Response, StatusCode, header};
+use jiff::{SignedDuration, Timestamp, fmt::rfc2822};
+use kube::client::Body;
+use parking_lot::Mutex;
+use tokio::{sync::Notify, time::Instant};
+use tower::{Layer, Service};
+
+use crate::{client::write_count::resource_of, runtime::clock};
+
+/// Time for which requests must have failed before they count: a watch that ends begins again within seconds.
+const LASTING: Duration = Duration::from_mins(1);
+/// Time after the last failure in which another one comes if the request is still repeated: the longest wait for an answer, and the longest backoff.
+const REPEATED: Duration = Duration::from_mins(2);
+/// Difference from the clock of the API server that counts as a wrong clock.
+const MAX_SKEW: SignedDuration = SignedDuration::from_mins(1);
+/// Difference within which the operator's own clock is left alone: answers take their time, and dates have whole seconds.
+const TOLERANCE: SignedDuration = SignedDuration::from_secs(5);
+/// Answers whose times must all differ: one API server of several may have a wrong clock of its own.
+const CLOCKS: usize = 5;
+
+/// Ability without which the operator cannot act on its knowledge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Need {
+    /// Watch this resource.
+    Watch(&'static str),
+    /// Write the status of this one.
+    WriteStatus(&'static str),
+}
+
+impl Need {
+    /// The need that a request serves.
+    fn of<B>(request: &Request<B>) -> Option<Self> {
+        let query = request.uri().query().unwrap_or_default();
+        let is_watch = query.split('&').any(|part| matches!(part, "watch=true" | "watch=1" | "watch=&"));
+        let known = |found: &str| ["windowsnodepools", "windowsinstances", "nodes"].into_iter().find(|r| *r == found);
+        let (resource, subresource) = resource_of(request.uri().path())?;
+        let resource = known(resource)?;
+        match (request.method(), subresource) {
+            (&Method::GET, None) if is_watch => Some(Self::Watch(resource)),
+            (&Method::PATCH | &Method::PUT, Some("status")) if resource != "nodes" => Some(Self::WriteStatus(resource)),
+            _ => None,
+        }
+    }
+}
+
+/// Requests that fail again and again.
+#[derive(Debug)]
+struct Failing {
+    since: Instant,
+    last: Instant,
+    times: u32,
+    /// Paths of two of the objects that were to be written.
+    paths: BTreeSet<String>,
+    answer: String,
+}
+
+impl Failing {
+    /// Time from which they count. `None` if the request is no longer repeated.
+    fn counts_from(&self, now: Instant) -> Option<Instant> {
+        (self.times > 1 && now < self.last + REPEATED).then_some(self.since + LASTING)
+    }
+}
+
+/// Reason for which nothing new may begin.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Blindness {
+    /// Knowledge of the cluster is old.
+    #[error(
+        "the watch of {resource} has failed for a minute or longer, so what the operator knows of them is old, and nothing new begins: {answer}. Check the \
+         operator's ClusterRole and ClusterRoleBinding (kubectl windows-node-pools check), and what is between the operator and the API server"
+    )]
+    Watch {
+        /// Resource.
+        resource: &'static str,
+        /// Answer of the API server.
+        answer: String,
+    },
+    /// Work could not be recorded.
+    #[error(
+        "the status of {resource} cannot be stored, so what `kubectl get` shows of them is old, and nothing new begins: {answer}. Check the operator's \
+         ClusterRole and ClusterRoleBinding (kubectl windows-node-pools check), and admission webhooks and policies"
+    )]
+    Write {
+        /// Resource.
+        resource: &'static str,
+        /// Answer of the API server.
+        answer: String,
+    },
+}
+
+impl Blindness {
+    /// Reason of conditions and of the metric.
+    pub(crate) fn reason(&self) -> Reason {
+        match self {
+            Self::Watch { .. } | Self::Write { .. } => Reason::ApiError,
+        }
+    }
+}
+
+/// By how much a clock was ahead of that of the API server, of the newest answers.
+#[derive(Debug, Default)]
+struct Skews(VecDeque<SignedDuration>);
+
+impl Skews {
+    fn note(&mut self, ahead: SignedDuration) {
+        self.0.push_back(ahead);
+        if self.0.len() > CLOCKS {
+            self.0.pop_front();
+        }
+    }
+
+    /// By how much it is ahead, if all of them say that it differs by more than this.
+    fn agreed(&self, more_than: SignedDuration) -> Option<SignedDuration> {
+        let differ = self.0.len() == CLOCKS && self.0.iter().all(|ahead| ahead.abs() > more_than);
+        self.0.iter().min_by_key(|ahead| ahead.abs()).copied().filter(|_| differ)
+    }
+}
+
+/// Observations of the answers of the API server.
+#[derive(Debug, Default)]
+pub(crate) struct Sight {
+    failing: Mutex<BTreeMap<Need, Failing>>,
+    /// The clock of the machine, beside that of the API server.
+    machine: Mutex<Skews>,
+    /// The clock by which the operator decides.
+    own: Mutex<Skews>,
+    changed: Notify,
+}
+
+impl Sight {
+    fn succeeded(&self, need: Need) {
+        if self.failing.lock().remove(&need).is_some() {
+            self.changed.notify_one();
+        }
+    }
+
+    fn failed(&self, need: Need, path: &str, answer: String, now: Instant) {
+        let mut failing = self.failing.lock();
+        let new = || Failing { since: now, last: now, times: 0, paths: BTreeSet::new(), answer: String::new() };
+        let entry = failing.entry(need).or_insert_with(new);
+        if now >= entry.last + REPEATED {
+            *entry = new();
+        }
+        if entry.paths.len() < 2 {
+            entry.paths.insert(path.to_owned());
+        }
+        (entry.last, entry.times, entry.answer) = (now, entry.times.saturating_add(1), answer);
+        self.changed.notify_one();
+    }
+
+    /// Notes the time of an answer that came at `here` by the clock of this machine, and at `now` by that of the operator. Returns by how much the latter is to
+    /// be corrected.
+    fn dated(&self, server: Timestamp, here: Timestamp, now: Timestamp) -> Option<SignedDuration> {
+        self.machine.lock().note(here.duration_since(server));
+        let mut own = self.own.lock();
+        own.note(now.duration_since(server));
+        let ahead = own.agreed(TOLERANCE)?;
+        *own = Skews::default();
+        Some(-ahead)
+    }
+
+    /// Fault of the clock of this machine, with its remedy.
+    pub(crate) fn clock_warning(&self) -> Option<(Reason, String)> {
+        let ahead = self.machine.lock().agreed(MAX_SKEW)?;
+        let direction = if ahead.is_positive() { "ahead" } else { "behind" };
+        let message = format!(
+            "the clock of the operator's node is {} s {direction} of that of the API server, by which the operator decides meanwhile: correct the time \
+             service of that node, or of the API server",
+            ahead.as_secs().unsigned_abs()
+        );
+        Some((Reason::ClockSkew, message))
+    }
+
+    /// Reason for which nothing new may begin now.
+    pub(crate) fn problem(&self) -> Option<Blindness> {
+        self.problem_at(Instant::now())
+    }
+
+    fn problem_at(&self, now: Instant) -> Option<Blindness> {
+        let failing = self.failing.lock();
+        let counts = |failing: &&Failing| failing.counts_from(now).is_some_and(|from| from <= now);
+        let failing: Vec<_> = failing.iter().filter(|(_, failing)| counts(failing)).collect();
+        // A webhook may refuse one object, which is no lack of a right and must not stop the others.
+        let writes = failing.iter().filter(|(need, _)| matches!(need, Need::WriteStatus(_)));
+        let written: usize = writes.map(|(_, failing)| failing.paths.len()).sum();
+        let (need, failing) = failing.into_iter().find(|(need, _)| matches!(need, Need::Watch(_)) || written > 1)?;
+        let answer = failing.answer.clone();
+        Some(match *need {
+            Need::Watch(resource) => Blindness::Watch { resource, answer },
+            Need::WriteStatus(resource) => Blindness::Write { resource, answer },
+        })
+    }
+
+    /// Time when that may change without another answer.
+    fn changes_at(&self, now: Instant) -> Option<Instant> {
+        let failing = self.failing.lock();
+        let times = failing.values().flat_map(|failing| [failing.since + LASTING, failing.last + REPEATED]);
+        times.filter(|at| *at > now).min()
+    }
+
+    /// Waits until another problem, or none, may be there.
+    pub(crate) async fn changed(&self) {
+        let at = self.changes_at(Instant::now());
+        let passed = async {
+            match at {
+                Some(at) => tokio::time::sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = self.changed.notified() => {}
+            () = passed => {}
+        }
+    }
+
+    /// A layer of the client that observes each answer.
+    pub(crate) fn layer(self: &Arc<Self>) -> Observe {
+        Observe(self.clone())
+    }
+}
+
+/// The layer of [`Sight::layer`].
+#[derive(Clone)]
+pub(crate) struct Observe(Arc<Sight>);
+
+impl<S> Layer<S> for Observe {
+    type Service = Observed<S>;
+
+    fn layer(&self, inner: S) -> Observed<S> {
+        Observed { inner, sight: self.0.clone() }
+    }
+}
+
+/// A client whose answers are observed.
+#[derive(Clone)]
+pub(crate) struct Observed<S> {
+    inner: S,
+    sight: Arc<Sight>,
+}
+
+impl<S, A> Service<Request<Body>> for Observed<S>
+where
+    S: Service<Request<Body>, Response = Response<A>, Error: Display, Future: Send + 'static>,
+    S::Error: Send,
+    A: Send,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = BoxFuture<'static, Result<S::Response, S::Error>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let (need, sight) = (Need::of(&request), self.sight.clone());
+        let of = need.map(|_| (request.method().clone(), request.uri().path().to_owned()));
+        let answer = self.inner.call(request);
+        async move {
+            let answer = answer.await;
+            if let Ok(answer) = &answer
+                && let Some(server) = date(answer)
+                && let Some(by) = sight.dated(server, Timestamp::now(), clock::now())
+            {
+                tracing::warn!(seconds = by.as_secs(), "the clock is corrected to that of the API server");
+                clock::correct(by);
+            }
+            let (Some(need), Some((method, path))) = (need, of) else { return answer };
+            match &answer {
+                // What concerns one object, or is tried again with a newer version, is no lack of a right.
+                Ok(answer) if answer.status().is_success() || is_of_one_object(answer.status()) => {
+                    sight.succeeded(need);
+                }
+                Ok(answer) => {
+                    sight.failed(need, &path, format!("{method} {path}: {}", answer.status()), Instant::now());
+                }
+                Err(error) => sight.failed(need, &path, format!("{method} {path}: {error}"), Instant::now()),
+            }
+            answer
+        }
+        .boxed()
+    }
+}
+
+fn is_of_one_object(status: StatusCode) -> bool {
+    let of_one = [
+        StatusCode::NOT_FOUND,
+        StatusCode::CONFLICT,
+        StatusCode::GONE,
+        // An object that is refused must not stop the others.
+        StatusCode::BAD_REQUEST,
+        StatusCode::PAYLOAD_TOO_LARGE,
+        StatusCode::UNPROCESSABLE_ENTITY,
+    ];
+    of_one.contains(&status)
+}
+
+fn date<A>(answer: &Response<A>) -> Option<Timestamp> {
+    let text = answer.headers().get(header::DATE)?.to_str().ok()?;
+    rfc2822::DateTimeParser::new().parse_timestamp(text).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(method: Method, uri: &str) -> Request<()> {
+        Request::builder().method(method).uri(uri).body(()).unwrap()
+    }
+
+    #[test]
+    fn watches_and_writes_that_decisions_need_are_known() {
+        let group = "/apis/windowsmachineconfig.openshift.io/v1alpha1";
+        for (method, path, expected) in [
+            (Method::GET, format!("{group}/windowsnodepools?watch=true"), Some(Need::Watch("windowsnodepools"))),
+            (Method::GET, format!("{group}/windowsinstances?&watch=true&x=1"), Some(Need::Watch("windowsinstances"))),
+            (Method::GET, "/api/v1/nodes?watch=1".into(), Some(Need::Watch("nodes"))),
+            (Method::GET, "/api/v1/nodes?limit=500".into(), None),
+            (Method::GET, "/api/v1/pods?watch=true".into(), None),
+            (Method::PATCH, format!("{group}/windowsinstances/a/status"), Some(Need::WriteStatus("windowsinstances"))),
+            (Method::PATCH, format!("{group}/windowsinstances/a"), None),
+            (Method::PATCH, "/api/v1/nodes/a/status".into(), None),
+        ] {
+            assert_eq!(Need::of(&request(method.clone(), &path)), expected, "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn what_fails_for_a_minute_counts_until_it_succeeds_or_is_not_repeated() {
+        let (begin, need) = (Instant::now(), Need::Watch("nodes"));
+        let at = |seconds: u64| begin + Duration::from_secs(seconds);
+        for (about, failures, then, expected) in [
+            ("never", &[][..], 100, false),
+            ("for less than a minute", &[0, 10, 40], 59, false),
+            ("for a minute", &[0, 10, 40], 60, true),
+            ("once, a while ago", &[0], 90, false),
+            ("again and again, with hanging requests", &[0, 100, 200], 300, true),
+            ("not repeated", &[0, 100], 220, false),
+            ("a second run", &[0, 10, 500, 510], 540, false),
+        ] {
+            let sight = Sight::default();
+            for failure in failures {
+                sight.failed(need, "nodes", "403 Forbidden".into(), at(*failure));
+            }
+            assert_eq!(sight.problem_at(at(then)).is_some(), expected, "{about}");
+            sight.succeeded(need);
+            assert_eq!(sight.problem_at(at(then)), None, "{about}");
+        }
+    }
+
+    #[test]
+    fn a_status_that_is_refused_for_one_object_stops_no_other() {
+        let (pool, instance) = (Need::WriteStatus("windowsnodepools"), Need::WriteStatus("windowsinstances"));
+        for (about, refused, expected) in [
+            ("one object", &[(instance, "a")][..], false),
+            ("two objects", &[(instance, "a"), (instance, "b")], true),
+            ("the only pool and its only host", &[(pool, "p"), (instance, "a")], true),
+        ] {
+            let (sight, begin) = (Sight::default(), Instant::now());
+            for seconds in [0, 30, 60] {
+                for (need, path) in refused {
+                    sight.failed(*need, path, "403 Forbidden".into(), begin + Duration::from_secs(seconds));
+                }
+            }
+            assert_eq!(sight.problem_at(begin + Duration::from_secs(61)).is_some(), expected, "{about}");
+        }
+        for (status, of_one) in [(403, false), (500, false), (409, true), (422, true), (413, true), (400, true)] {
+            assert_eq!(is_of_one_object(StatusCode::from_u16(status).unwrap()), of_one, "{status}");
+        }
+    }
+
+    #[test]
+    fn a_clock_that_differs_from_every_answer_is_that_of_the_operator() {
+        let now = Timestamp::from_second(1_000_000).unwrap();
+        for (about, answers, expected, corrected) in [
+            ("right", &[0, 1, 0, 2, 0][..], None, None),
+            ("ahead", &[600, 601, 600, 600, 600], Some("600 s ahead"), Some(-600)),
+            ("behind", &[-90, -90, -91, -90, -90], Some("90 s behind"), Some(90)),
+            ("a little ahead", &[7, 6, 7, 7, 7], None, Some(-6)),
+            ("too few answers", &[600, 600, 600, 600], None, None),
+            ("one API server of two is wrong", &[600, 0, 600, 600, 600], None, None),
+            ("right again", &[600, 600, 600, 600, 600, 0], None, Some(-600)),
+        ] {
+            let sight = Sight::default();
+            let noted = answers.iter().map(|ahead| sight.dated(now - SignedDuration::from_secs(*ahead), now, now));
+            let by: Vec<_> = noted.flatten().map(|by| by.as_secs()).collect();
+            assert_eq!(by, corrected.into_iter().collect::<Vec<i64>>(), "{about}");
+            let said = sight.clock_warning().map(|(_, message)| message);
+            assert_eq!(said.is_some(), expected.is_some(), "{about}");
+            assert!(said.is_none_or(|said| said.contains(expected.unwrap_or_default())), "{about}");
+        }
+    }
+}

@@ -1,0 +1,535 @@
+//! Facts about the cluster that the operator detects, so that users need not configure them.
+//!
+//! On OpenShift everything is found. Elsewhere the service network comes from the ServiceCIDR object, and the API server's
+//! address is the one that the operator uses itself, unless another is configured.
+
+pub(crate) mod crds;
+pub(crate) mod release;
+pub(crate) mod secrets;
+pub(crate) mod texts;
+pub(crate) mod versions;
+pub mod wicd_rbac;
+
+mod api_certificate;
+mod api_servers;
+mod images;
+pub(crate) mod kept;
+mod objects;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use api::{Reason, names::user};
+use http::Uri;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ServiceAccount};
+use kube::{
+    Api, Client, Config,
+    api::{ApiResource, DynamicObject, GroupVersionKind},
+};
+use serde_json::Value;
+
+use crate::args::{NetworkArg, Run};
+use wnp_core::{
+    csr::claims::reserved::{Reserved, is_of_service},
+    render::{Cluster, Found, Network, Platform, TlsProfile, Unusable},
+};
+
+/// The operator cannot find out what it needs.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ClusterError {
+    /// The API server did not answer.
+    #[error("failed to get {what}: {}", crate::runtime::errors::said(.source))]
+    Api {
+        /// What was asked for.
+        what: &'static str,
+        /// Why not.
+        #[source]
+        source: Box<kube::Error>,
+    },
+    /// A value must be set.
+    #[error("{what} cannot be detected in this cluster; set it with {env}, or with {flag}")]
+    Unknown {
+        /// What.
+        what: &'static str,
+        /// The variable that sets it.
+        env: &'static str,
+        /// The argument that does.
+        flag: &'static str,
+    },
+    /// The certificate of the API server could not be read.
+    #[error("failed to read the certificate of the API server at {url}: {problem}")]
+    NoAnswer {
+        /// URL of the API server.
+        url: String,
+        /// Fault of the connection.
+        problem: String,
+    },
+    /// The CA of the cluster is not that of the API server.
+    #[error(
+        "the CA in the ConfigMap kube-root-ca.crt of the operator's namespace does not prove the API server at {url}: {problem}. Nodes keep the CA that they \
+         have. See who has written the ConfigMap, which kube-controller-manager keeps"
+    )]
+    Unproven {
+        /// URL of the API server.
+        url: String,
+        /// Fault of the connection.
+        problem: String,
+    },
+    /// Something is not as it must be.
+    #[error("{what} {value:?} cannot be used: {problem}")]
+    Invalid {
+        /// What.
+        what: &'static str,
+        /// What it is.
+        value: String,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+}
+
+impl ClusterError {
+    /// Reason for conditions and events.
+    #[expect(clippy::unused_self, reason = "as all errors, of which most have several reasons")]
+    pub(crate) fn reason(&self) -> Reason {
+        Reason::ClusterUnknown
+    }
+}
+
+fn failed(what: &'static str) -> impl FnOnce(kube::Error) -> ClusterError {
+    move |source| ClusterError::Api { what, source: Box::new(source) }
+}
+
+/// Where the `Network` of the network operator has the hybrid overlay.
+const HYBRID_OVERLAY: &str = "/spec/defaultNetwork/ovnKubernetesConfig/hybridOverlayConfig";
+
+/// Oldest minor version of Kubernetes that the operator does not warn of.
+pub const OLDEST_MINOR: u32 = 33;
+/// The oldest minor version that has `ValidatingAdmissionPolicy` in version v1.
+const FIRST_WITH_POLICIES: u32 = 30;
+/// Reason for an API server that is too old.
+pub(crate) const TOO_OLD: Reason = Reason::ApiServerTooOld;
+
+/// Why the operator cannot be installed on an API server of this version.
+pub(crate) fn lacks_policies(major: &str, minor: &str) -> Option<String> {
+    let (Some(1), Some(minor)) = (number(major), number(minor)) else { return None };
+    (minor < FIRST_WITH_POLICIES).then(|| {
+        format!(
+            "the API server is version 1.{minor}, and versions before 1.{FIRST_WITH_POLICIES} have no ValidatingAdmissionPolicy v1, without which \
+             hosts get no rights. Upgrade the cluster"
+        )
+    })
+}
+
+/// A warning if the API server is older than what is tested. The operator works on.
+pub(crate) fn version_warning(major: &str, minor: &str) -> Option<(Reason, String)> {
+    match (number(major), number(minor)) {
+        (Some(1), Some(minor)) if minor < OLDEST_MINOR => Some((
+            TOO_OLD,
+            format!(
+                "the API server is version 1.{minor}; versions before 1.{OLDEST_MINOR} are not tested. Upgrade the cluster"
+            ),
+        )),
+        (Some(_), Some(_)) => None,
+        _ => Some((
+            Reason::ApiServerTooOld,
+            format!("the API server reports the unreadable version {major:?}.{minor:?}"),
+        )),
+    }
+}
+
+/// A part of a version, as 36 of `36+`.
+fn number(text: &str) -> Option<u32> {
+    text.trim_end_matches(|c: char| !c.is_ascii_digit()).parse().ok()
+}
+
+/// Whether hosts get their pod network from OVN-Kubernetes, which gives it to Windows through its hybrid overlay alone.
+fn has_overlay(network_type: Option<&str>, is_hybrid: bool) -> Result<bool, ClusterError> {
+    match network_type {
+        Some("OVNKubernetes") if !is_hybrid => Err(ClusterError::Invalid {
+            what: "the network provider",
+            value: "OVNKubernetes".into(),
+            problem: "it has no hybrid overlay, without which pods on Windows have no network; set \
+                      spec.defaultNetwork.ovnKubernetesConfig.hybridOverlayConfig.hybridClusterNetwork of the Network cluster of \
+                      operator.openshift.io, or --network external if another component provides the network",
+        }),
+        Some(sdn @ "OpenShiftSDN") => Err(ClusterError::Invalid {
+            what: "the network provider",
+            value: sdn.into(),
+            problem: "it gives pods on Windows no network; migrate the cluster to OVNKubernetes with the hybrid overlay",
+        }),
+        _ => Ok(is_hybrid),
+    }
+}
+
+/// The same from the `Network` of the cluster and that of its network operator, unless it is chosen.
+fn overlay(
+    choice: Option<NetworkArg>,
+    network: Option<&DynamicObject>,
+    operator: Option<&DynamicObject>,
+) -> Result<bool, ClusterError> {
+    if let Some(choice) = choice {
+        return Ok(choice == NetworkArg::OvnHybrid);
+    }
+    let network_type = network.and_then(|n| n.data.pointer("/status/networkType")).and_then(Value::as_str);
+    has_overlay(network_type, operator.is_some_and(|o| is_hybrid(&o.data)))
+}
+
+/// Reports whether the `Network` of the network operator has a hybrid overlay: one without a network for its nodes is none. The defaults of
+/// the network operator fill in a list that is left out, and not an empty one.
+fn is_hybrid(operator: &Value) -> bool {
+    let config = operator.pointer(HYBRID_OVERLAY).filter(|config| config.is_object());
+    config.is_some_and(|c| !c["hybridClusterNetwork"].as_array().is_some_and(Vec::is_empty))
+}
+
+/// The provider of the pod network, with its settings.
+fn pod_network(
+    args: &Run,
+    network: Option<&DynamicObject>,
+    operator: Option<&DynamicObject>,
+) -> Result<Network, ClusterError> {
+    let is_hybrid = overlay(args.network, network, operator)?;
+    let of_cluster =
+        operator.and_then(|o| o.data.pointer(HYBRID_OVERLAY)).and_then(|h| h.get("hybridOverlayVXLANPort"));
+    let of_cluster = of_cluster.and_then(Value::as_u64).and_then(|port| u16::try_from(port).ok());
+    match args.vxlan_port {
+        Some(port) if !is_hybrid => Err(ClusterError::Invalid {
+            what: "the VXLAN port",
+            value: port.to_string(),
+            problem: "the pods' network is another component's; remove the setting, or set --network ovn-hybrid",
+        }),
+        own if is_hybrid => Ok(Network::OvnHybrid { vxlan_port: own.or(of_cluster) }),
+        _ => Ok(Network::External),
+    }
+}
+
+/// What is wrong with the pod network, before anything is installed.
+pub(crate) async fn network_fault(client: &Client, choice: Option<NetworkArg>) -> Option<ClusterError> {
+    let (network, operator) = match networks(client).await {
+        Ok(both) => both,
+        Err(error) => return Some(error),
+    };
+    overlay(choice, network.as_ref(), operator.as_ref()).err()
+}
+
+/// Whether this is OpenShift, as far as it can be read.
+pub(crate) async fn is_openshift(client: &Client) -> bool {
+    infrastructure(client).await.is_ok_and(|found| found.is_some())
+}
+
+/// What OpenShift runs on, if this is OpenShift.
+async fn infrastructure(client: &Client) -> Result<Option<DynamicObject>, ClusterError> {
+    openshift(client, "config.openshift.io", "v1", "Infrastructure", "infrastructures").await
+}
+
+/// The `Network` of the cluster, and that of its network operator.
+async fn networks(client: &Client) -> Result<(Option<DynamicObject>, Option<DynamicObject>), ClusterError> {
+    let network = openshift(client, "config.openshift.io", "v1", "Network", "networks").await?;
+    Ok((network, openshift(client, "operator.openshift.io", "v1", "Network", "networks").await?))
+}
+
+/// Id of the cluster: UID of the Namespace `kube-system`.
+pub(crate) async fn id(client: &Client) -> Result<String, ClusterError> {
+    const WHAT: &str = "the id of the cluster (UID of the Namespace kube-system)";
+    let namespace = Api::<Namespace>::all(client.clone()).get("kube-system").await.map_err(failed(WHAT))?;
+    let uid = namespace.metadata.uid.filter(|uid| !uid.is_empty());
+    uid.ok_or_else(|| ClusterError::Invalid { what: WHAT, value: String::new(), problem: "it is empty" })
+}
+
+/// Where the cluster's own parts are.
+struct Addresses {
+    api_server: String,
+    service_cidr: String,
+    cluster_dns: Vec<String>,
+}
+
+impl Addresses {
+    async fn of(
+        client: &Client,
+        config: &Config,
+        args: &Run,
+        infrastructure: Option<&DynamicObject>,
+        network: Option<&DynamicObject>,
+    ) -> Result<Self, ClusterError> {
+        let service_cidr = match args.service_cidr.clone().or_else(|| text(network, "/spec/serviceNetwork/0")) {
+            Some(cidr) => cidr,
+            None => service_cidr(client).await?,
+        };
+        let api_server = args
+            .api_server
+            .clone()
+            .or_else(|| text(infrastructure, "/status/apiServerInternalURI"))
+            .map_or_else(|| as_hosts_reach_it(&config.cluster_url, &service_cidr), Ok)?;
+        let cluster_dns = tenth_address(&service_cidr).map(|ip| vec![ip.to_string()])?;
+        Ok(Self { api_server, service_cidr, cluster_dns })
+    }
+}
+
+fn text(object: Option<&DynamicObject>, path: &str) -> Option<String> {
+    object.and_then(|o| o.data.pointer(path)).and_then(Value::as_str).map(str::to_string)
+}
+
+/// What no host may have in a certificate: all that a verdict on one needs of the facts.
+pub(crate) async fn reserved(client: &Client, config: &Config, args: &Run) -> Result<Reserved, ClusterError> {
+    let infrastructure = infrastructure(client).await?;
+    let network = openshift(client, "config.openshift.io", "v1", "Network", "networks").await?;
+    let addresses = Addresses::of(client, config, args, infrastructure.as_ref(), network.as_ref()).await?;
+    let Addresses { api_server, service_cidr, cluster_dns } = addresses;
+    let cluster_domain = args.cluster_domain.clone();
+    let own_names = own_names(config, infrastructure.as_ref()).await?;
+    let cluster = Cluster { api_server, service_cidr, cluster_dns, cluster_domain, own_names, ..Cluster::default() };
+    Ok(Reserved::of(&cluster, args.loopback_hosts))
+}
+
+/// Names and addresses of the API server, and the domain of the ingress: no host may have a serving certificate for them.
+async fn own_names(config: &Config, infrastructure: Option<&DynamicObject>) -> Result<Vec<String>, ClusterError> {
+    let mut names = api_certificate::names(config).await?;
+    for path in ["/status/apiServerURL", "/status/apiServerInternalURI"] {
+        let host = text(infrastructure, path).and_then(|url| url.parse::<Uri>().ok()?.host().map(str::to_owned));
+        // OpenShift names the ingress after the same domain: `api.<domain>` and `*.apps.<domain>`.
+        let ingress = host.as_ref().and_then(|host| Some(format!("*.apps.{}", host.split_once('.')?.1)));
+        names.extend(host.into_iter().chain(ingress).map(|name| name.to_ascii_lowercase()));
+    }
+    Ok(names.into_iter().collect())
+}
+
+/// A fact, or nothing in its place if it cannot be used.
+fn usable<T: Default>(found: Result<T, Unusable>, unusable: &mut Vec<Unusable>) -> T {
+    found.unwrap_or_else(|problem| {
+        unusable.push(problem);
+        T::default()
+    })
+}
+
+/// Finds out what is needed.
+pub(crate) async fn discover(client: &Client, config: &Config, args: &Run) -> Result<Found, ClusterError> {
+    let namespace = &args.namespace;
+    let infrastructure = infrastructure(client).await?;
+    let (network, operator) = networks(client).await?;
+    let proxies = openshift(client, "config.openshift.io", "v1", "Proxy", "proxies").await?;
+    let server = openshift(client, "config.openshift.io", "v1", "APIServer", "apiservers").await?;
+    let Addresses { api_server, service_cidr, cluster_dns } =
+        Addresses::of(client, config, args, infrastructure.as_ref(), network.as_ref()).await?;
+    let network = pod_network(args, network.as_ref(), operator.as_ref())?;
+    let api_servers = Box::pin(api_servers::versions(client, config)).await?;
+    let platform = args.platform.map_or_else(
+        || Platform::from_name(&text(infrastructure.as_ref(), "/status/platformStatus/type").unwrap_or_default()),
+        Platform::from,
+    );
+    let images = Box::pin(images::discover(client, namespace, infrastructure.is_some())).await?;
+    let (mut unusable, mut left_out) = (images.unusable, images.left_out);
+    let trusted_ca = usable(objects::trusted_ca(client, namespace).await?, &mut unusable) + &images.trusted;
+    let exporter_tls = usable(objects::exporter_tls(client, namespace).await?, &mut unusable);
+    let proxy = usable(objects::proxy(proxies.as_ref(), args), &mut unusable);
+    let external_cloud_provider = args
+        .external_cloud_provider
+        .unwrap_or_else(|| infrastructure.as_ref().is_some_and(|i| has_cloud_controller(&i.data)));
+    let tls_profile = server.map(|server| {
+        let (profile, refused) = TlsProfile::of_cluster(server.data.pointer("/spec/tlsSecurityProfile"));
+        left_out.extend(refused);
+        profile
+    });
+    let needs_node_manager = platform == Platform::Azure && external_cloud_provider;
+    let missing = if needs_node_manager { node_manager(client, namespace).await? } else { None };
+    let lacks_node_manager = missing.is_some();
+    left_out.extend(missing);
+    let api_ca =
+        config_map_key(client, namespace, "kube-root-ca.crt", "ca.crt", "the cluster's CA (kube-root-ca.crt)").await?;
+    // From outside, as with the kubeconfig of a user, the API server may have a certificate of another CA.
+    if is_inside(&config.cluster_url, &service_cidr) {
+        api_certificate::prove(config, &api_ca).await?;
+    }
+    let own_names = own_names(config, infrastructure.as_ref()).await?;
+    let cluster = Cluster {
+        api_server,
+        own_names,
+        api_ca,
+        kubelet_client_ca: config_map_key(
+            client,
+            "kube-system",
+            "extension-apiserver-authentication",
+            "client-ca-file",
+            "the CA of the API server's clients (kube-system/extension-apiserver-authentication)",
+        )
+        .await?,
+        service_cidr,
+        cluster_dns,
+        kubernetes_minor: api_servers.oldest,
+        is_upgrading: infrastructure.is_some() && is_upgrading(client).await?,
+        next_minor: None,
+        silent_api_servers: api_servers.silent,
+        cluster_domain: args.cluster_domain.clone(),
+        platform,
+        external_cloud_provider,
+        network,
+        cni_bin_dir: args.cni_bin_dir.clone(),
+        cni_conf_dir: args.cni_conf_dir.clone(),
+        proxy,
+        exporter_tls,
+        trusted_ca: Some(trusted_ca).filter(|pem| !pem.is_empty()),
+        mirrors: images.mirrors,
+        pull_secret: images.pull_secret,
+        tls_profile,
+        lacks_node_manager,
+        unusable: left_out,
+        held: Vec::new(),
+    };
+    Ok(Found { cluster, unusable })
+}
+
+/// Whether OpenShift's control plane is being upgraded: until it is done, not all of it has the new version, and it may be taken back.
+async fn is_upgrading(client: &Client) -> Result<bool, ClusterError> {
+    let kind = GroupVersionKind::gvk("config.openshift.io", "v1", "ClusterVersion");
+    let api: Api<DynamicObject> =
+        Api::all_with(client.clone(), &ApiResource::from_gvk_with_plural(&kind, "clusterversions"));
+    match api.get("version").await {
+        Ok(object) => Ok(is_progressing(&object.data)),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
+        Err(error) => Err(failed("the ClusterVersion")(error)),
+    }
+}
+
+fn is_progressing(cluster_version: &Value) -> bool {
+    let conditions = cluster_version["status"]["conditions"].as_array().into_iter().flatten();
+    conditions.into_iter().any(|c| c["type"] == "Progressing" && c["status"] == "True")
+}
+
+/// Whether a cloud controller manager initialises the nodes of an OpenShift cluster, from its `Infrastructure`: as
+/// <https://github.com/openshift/library-go/blob/master/pkg/cloudprovider/external.go> decides it for kubelet on Linux.
+fn has_cloud_controller(infrastructure: &Value) -> bool {
+    const CLOUDS: [&str; 10] =
+        ["AlibabaCloud", "AWS", "Azure", "GCP", "IBMCloud", "KubeVirt", "Nutanix", "OpenStack", "PowerVS", "VSphere"];
+    let platform = &infrastructure["status"]["platformStatus"];
+    match platform["type"].as_str() {
+        Some("External") => platform["external"]["cloudControllerManager"]["state"] == "External",
+        name => name.is_some_and(|name| CLOUDS.contains(&name)),
+    }
+}
+
+/// Reports whether a URL is that of a Service, as in a pod.
+fn is_inside(url: &Uri, service_cidr: &str) -> bool {
+    let host = url.host().unwrap_or_default();
+    match host.trim_matches(['[', ']']).parse() {
+        Ok(ip) => is_of_service(service_cidr, ip),
+        Err(_) => host.split('.').any(|label| label == "svc"),
+    }
+}
+
+/// The address that the operator itself uses, if hosts can use it, too. In a pod it is that of a Service, by its name or in the service network:
+/// hosts know no names of Services, and reach their addresses only once kube-proxy runs, which needs the API server.
+fn as_hosts_reach_it(url: &Uri, service_cidr: &str) -> Result<String, ClusterError> {
+    if is_inside(url, service_cidr) {
+        return Err(ClusterError::Unknown {
+            what: "the URL at which hosts reach the API server",
+            env: "WINDOWS_NODE_POOLS_API_SERVER",
+            flag: "--api-server",
+        });
+    }
+    Ok(url.to_string().trim_end_matches('/').to_owned())
+}
+
+/// An OpenShift object named `cluster`, if this is OpenShift.
+async fn openshift(
+    client: &Client,
+    group: &str,
+    version: &str,
+    kind: &str,
+    plural: &str,
+) -> Result<Option<DynamicObject>, ClusterError> {
+    let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural);
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+    match api.get("cluster").await {
+        Ok(object) => Ok(Some(object)),
+        // Where the whole group is missing the answer is a bare 404, which is no NotFound to the client.
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+        Err(error) => Err(failed("the kind of the cluster")(error)),
+    }
+}
+
+async fn service_cidr(client: &Client) -> Result<String, ClusterError> {
+    let unknown = ClusterError::Unknown {
+        what: "the service network",
+        env: "WINDOWS_NODE_POOLS_SERVICE_CIDR",
+        flag: "--service-cidr",
+    };
+    let api: Api<k8s_openapi::api::networking::v1::ServiceCIDR> = Api::all(client.clone());
+    let found = api.get_opt("kubernetes").await.map_err(failed("the service network"))?;
+    found.and_then(|c| c.spec).and_then(|s| s.cidrs).and_then(|c| c.into_iter().next()).ok_or(unknown)
+}
+
+async fn config_map_key(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+    key: &str,
+    what: &'static str,
+) -> Result<String, ClusterError> {
+    let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
+    let found = api.get(name).await.map_err(failed(what))?;
+    let problem = "the key is missing or empty";
+    let value = texts::of_config_map(found, key).ok().flatten().filter(|v| !v.trim().is_empty());
+    value.ok_or_else(|| ClusterError::Invalid { what, value: key.into(), problem })
+}
+
+/// What is missing for the cloud-node-managers of hosts on Azure.
+async fn node_manager(client: &Client, namespace: &str) -> Result<Option<String>, ClusterError> {
+    let api: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
+    let is_there = match api.get_opt(user::NODE_MANAGER).await {
+        Ok(found) => found.is_some(),
+        // The Role is of an older release, and so is all the rest.
+        Err(kube::Error::Api(status)) if status.code == 403 => false,
+        Err(error) => return Err(failed("the ServiceAccount of cloud-node-managers")(error)),
+    };
+    Ok((!is_there).then(|| {
+        format!(
+            "the ServiceAccount {namespace}/{} is missing, and hosts wait for its tokens: apply deploy/base and deploy/azure",
+            user::NODE_MANAGER
+        )
+    }))
+}
+
+/// The tenth address of a network: where the cluster's DNS is, by an old agreement.
+fn tenth_address(cidr: &str) -> Result<IpAddr, ClusterError> {
+    let bad = |problem| ClusterError::Invalid { what: "the service network", value: cidr.into(), problem };
+    let (address, length) = cidr.split_once('/').ok_or_else(|| bad("it has no /length"))?;
+    let length: u32 = length.parse().map_err(|_| bad("its length is not a number"))?;
+    match address.parse().map_err(|_| bad("it is not an address"))? {
+        IpAddr::V4(ip) if length <= 28 => {
+            let mask = u32::MAX.checked_shl(32 - length).unwrap_or(0);
+            Ok(Ipv4Addr::from((u32::from(ip) & mask) + 10).into())
+        }
+        IpAddr::V6(ip) if length <= 124 => {
+            let mask = u128::MAX.checked_shl(128 - length).unwrap_or(0);
+            Ok(Ipv6Addr::from((u128::from(ip) & mask) + 10).into())
+        }
+        _ => Err(bad("it is too small")),
+    }
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;
+
+/// Readers of texts that people write, for the tests of all of them.
+#[cfg(test)]
+pub(crate) mod readers {
+    use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+
+    use super::{images, objects};
+    use crate::cluster::texts;
+
+    pub(crate) fn mirror_text(text: &str) -> Result<(), String> {
+        images::mirror_lists(text).map(drop)
+    }
+
+    pub(crate) fn mirrors(map: ConfigMap) -> Result<(), String> {
+        let text = texts::of_config_map(map, "mirrors.yaml").map_err(|error| error.to_string())?;
+        mirror_text(&text.unwrap_or_default())
+    }
+
+    pub(crate) fn bundle(map: ConfigMap) -> Result<(), String> {
+        objects::bundle(map, "ns").map(drop).map_err(|unusable| unusable.problem)
+    }
+
+    pub(crate) fn logins(secret: &Secret) -> Result<(), String> {
+        images::problem_of_logins(secret).map_or(Ok(()), Err)
+    }
+}

@@ -1,0 +1,192 @@
+//! Private keys and known hosts, from Secrets of the operator's namespace.
+
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use api::{Reason, SecretKeyRef};
+use k8s_openapi::api::core::v1::Secret;
+use kube::{Api, Client};
+use parking_lot::Mutex;
+use zeroize::Zeroizing;
+
+use gitops::known_hosts::Known;
+use remote::ssh::{HostKey, Identity, KeyError};
+
+/// A hundred hosts that join at once must not fetch the same Secret a hundred times; a changed Secret must be
+/// seen within seconds.
+const REMEMBER_FOR: Duration = Duration::from_secs(10);
+
+/// Something that a Secret should have given could not be had.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SecretError {
+    /// There is no such Secret.
+    #[error("the Secret {namespace}/{name} does not exist; create it, or name another in the pool's ssh settings")]
+    Missing {
+        /// Namespace.
+        namespace: String,
+        /// Name.
+        name: String,
+    },
+    /// It has no such key.
+    #[error("the Secret {namespace}/{name} has no key {key:?}; it has {has}")]
+    NoKey {
+        /// Namespace.
+        namespace: String,
+        /// Name.
+        name: String,
+        /// Key that is missing.
+        key: String,
+        /// Keys that it has.
+        has: String,
+    },
+    /// What it holds is no usable private key.
+    #[error("{0}")]
+    Key(KeyError),
+    /// What it holds is no list of known hosts.
+    #[error("the known hosts in the Secret {name} cannot be used: {problem}")]
+    KnownHosts {
+        /// Name of the Secret.
+        name: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The API server did not give it out.
+    #[error("the Secret {name} could not be read: {}", crate::runtime::errors::said(.source))]
+    Api {
+        /// Name of the Secret.
+        name: String,
+        /// Why.
+        #[source]
+        source: kube::Error,
+    },
+}
+
+impl SecretError {
+    /// Reason for conditions and events.
+    #[expect(clippy::unused_self, reason = "as all errors, of which most have several reasons")]
+    pub(crate) fn reason(&self) -> Reason {
+        Reason::CredentialsUnavailable
+    }
+}
+
+/// A private key and its text, which the legacy `username` annotation is encrypted with.
+pub(crate) struct Key {
+    /// For SSH.
+    pub identity: Arc<Identity>,
+    /// PEM text.
+    pub pem: Zeroizing<Vec<u8>>,
+}
+
+/// A key, and when it was read.
+type Remembered = (Instant, Arc<Key>);
+
+/// Reads Secrets.
+pub(crate) struct Secrets {
+    api: Api<Secret>,
+    namespace: String,
+    seen: Mutex<HashMap<(String, String), Remembered>>,
+}
+
+impl Secrets {
+    /// Reads Secrets of `namespace`.
+    pub(crate) fn new(client: Client, namespace: &str) -> Self {
+        Self { api: Api::namespaced(client, namespace), namespace: namespace.into(), seen: Mutex::default() }
+    }
+
+    async fn read(&self, name: &str, key: &str) -> Result<Zeroizing<Vec<u8>>, SecretError> {
+        let secret = self
+            .api
+            .get_opt(name)
+            .await
+            .map_err(|source| SecretError::Api { name: name.into(), source })?
+            .ok_or_else(|| SecretError::Missing { namespace: self.namespace.clone(), name: name.into() })?;
+        let mut data = secret.data.unwrap_or_default();
+        match data.remove(key) {
+            Some(value) => Ok(Zeroizing::new(value.0)),
+            None => Err(SecretError::NoKey {
+                namespace: self.namespace.clone(),
+                name: name.into(),
+                key: key.into(),
+                has: if data.is_empty() { "none".into() } else { data.into_keys().collect::<Vec<_>>().join(", ") },
+            }),
+        }
+    }
+
+    /// One private key.
+    pub(crate) async fn key(&self, from: &SecretKeyRef) -> Result<Arc<Key>, SecretError> {
+        self.key_not_older(from, REMEMBER_FOR).await
+    }
+
+    /// One private key as it was at most so long ago, or as long as any is remembered, whichever is longer.
+    pub(crate) async fn key_not_older(&self, from: &SecretKeyRef, old: Duration) -> Result<Arc<Key>, SecretError> {
+        let id = (from.name.clone(), from.key().to_string());
+        if let Some((at, key)) = self.seen.lock().get(&id)
+            && at.elapsed() < old.max(REMEMBER_FOR)
+        {
+            return Ok(key.clone());
+        }
+        let pem = self.read(&id.0, &id.1).await?;
+        let name = format!("{}/{}, key {}", self.namespace, id.0, id.1);
+        let identity = Arc::new(Identity::from_pem(&name, &pem).map_err(SecretError::Key)?);
+        let key = Arc::new(Key { identity, pem });
+        self.seen.lock().insert(id, (Instant::now(), key.clone()));
+        Ok(key)
+    }
+
+    /// The available private keys, in order. Errors of the others are returned beside them, unless none is available:
+    /// then the first problem is the error.
+    pub(crate) async fn keys(&self, from: &[SecretKeyRef]) -> Result<(Vec<Arc<Key>>, Vec<SecretError>), SecretError> {
+        let (mut keys, mut problems) = (Vec::new(), Vec::new());
+        for reference in from {
+            match self.key(reference).await {
+                Ok(key) => keys.push(key),
+                Err(problem) => problems.push(problem),
+            }
+        }
+        if keys.is_empty() && !problems.is_empty() {
+            return Err(problems.swap_remove(0));
+        }
+        Ok((keys, problems))
+    }
+
+    /// Drops these from the cache, so that the next access reads them again.
+    pub(crate) fn forget(&self, keys: &[SecretKeyRef]) {
+        let mut seen = self.seen.lock();
+        seen.retain(|(name, key), _| !keys.iter().any(|k| k.name == *name && k.key() == key));
+    }
+
+    /// The hashes of the public keys, in order. All or none.
+    pub(crate) async fn hashes(&self, from: &[SecretKeyRef]) -> Result<Vec<String>, SecretError> {
+        let mut hashes = Vec::new();
+        for reference in from {
+            hashes.push(self.key(reference).await?.identity.public_key_hash());
+        }
+        Ok(hashes)
+    }
+
+    /// The host keys that a known hosts Secret has for an address.
+    pub(crate) async fn known_hosts(&self, name: &str, address: &str, port: u16) -> Result<Vec<HostKey>, SecretError> {
+        let text = self.read(name, api::names::KNOWN_HOSTS_SECRET_KEY).await?;
+        let known = known_hosts(&text, address, port);
+        let known = known.map_err(|problem| SecretError::KnownHosts { name: name.into(), problem })?;
+        for line in known.damaged {
+            tracing::warn!(
+                secret = name,
+                address,
+                line,
+                "a damaged line of the known hosts is ignored: correct or remove it"
+            );
+        }
+        Ok(known.keys)
+    }
+}
+
+/// The keys that a text of known hosts has for an address.
+pub(crate) fn known_hosts(text: &[u8], address: &str, port: u16) -> Result<Known<HostKey>, String> {
+    let text = api::text::decode(text).map_err(|error| error.to_string())?;
+    let parse = |key: &str| HostKey::parse(key).ok();
+    gitops::known_hosts::known_hosts(&text, address, port, parse).map_err(|error| error.to_string())
+}

@@ -1,0 +1,294 @@
+//! The versions of what hosts get, as ConfigMaps `windows-services-<version>`: immutable, shared by all pools that render to the
+//! same, kept for as long as a pool or a host needs them.
+//!
+//! Any client with a right to ConfigMaps may have written the stored data. It is used only if it matches the digest
+//! that its name carries ([`api::services_version`]), and what does not fit is deleted and stored again. ConfigMaps of
+//! WMCO carry none: they are read to know what a node that it has made is like, and given to no host.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use api::{
+    Reason,
+    names::{MANAGER_POOL, SERVICES_CONFIG_MAP_PREFIX},
+    services_version::{self, UnverifiedError},
+};
+use k8s_openapi::api::{core::v1::ConfigMap, rbac::v1::Role};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions},
+};
+use parking_lot::Mutex;
+
+use crate::{
+    cluster::wicd_rbac,
+    runtime::{
+        clock,
+        events::{EventReason, Events},
+    },
+};
+use wnp_core::render::{Rendered, Stored, StoredError, collectable, is_ours};
+
+/// What is stored of a version cannot be had, or not be stored.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum VersionError {
+    /// The API server did not do what was asked.
+    #[error("failed to {doing}: {}", crate::runtime::errors::said(.source))]
+    Api {
+        /// What was asked.
+        doing: &'static str,
+        /// Why not.
+        #[source]
+        source: Box<kube::Error>,
+    },
+    /// Another client has created it.
+    #[error("the ConfigMap {name} cannot be read: {problem}; delete it, and the operator creates it again")]
+    Unreadable {
+        /// Its name.
+        name: String,
+        /// What is wrong with it.
+        problem: StoredError,
+    },
+    /// Other content is stored under the name, and stays.
+    #[error("the ConfigMap {name} is not used: {problem}. It cannot be replaced; delete it")]
+    Unverified {
+        /// Its name.
+        name: String,
+        /// What is wrong with it.
+        problem: UnverifiedError,
+    },
+}
+
+impl VersionError {
+    /// Reason for conditions and events.
+    pub(crate) fn reason(&self) -> Reason {
+        match self {
+            Self::Api { .. } => Reason::ApiError,
+            Self::Unreadable { .. } | Self::Unverified { .. } => Reason::VersionUnreadable,
+        }
+    }
+}
+
+fn failed(doing: &'static str) -> impl FnOnce(kube::Error) -> VersionError {
+    move |source| VersionError::Api { doing, source: Box::new(source) }
+}
+
+/// Number of attempts to store a version while another client stores other content.
+const ATTEMPTS: usize = 3;
+
+/// A version that was read and verified, or that this process has stored.
+#[derive(Clone)]
+struct Known {
+    stored: Arc<Stored>,
+    /// As it is stored, to store it again.
+    config_map: ConfigMap,
+}
+
+/// The versions that are stored.
+pub(crate) struct Versions {
+    api: Api<ConfigMap>,
+    roles: Api<Role>,
+    namespace: String,
+    /// Reports replaced versions. A command that runs once has none, and replaces nothing.
+    events: Option<Events>,
+    /// What fits its digest never changes, so it is read once.
+    known: Mutex<HashMap<String, Known>>,
+    /// One writer of the list of what wicd may read.
+    listing: tokio::sync::Mutex<()>,
+}
+
+impl Versions {
+    /// Those of this namespace.
+    pub(crate) fn new(client: Client, namespace: &str, events: Option<Events>) -> Self {
+        Self {
+            api: Api::namespaced(client.clone(), namespace),
+            roles: Api::namespaced(client, namespace),
+            namespace: namespace.into(),
+            events,
+            known: Mutex::default(),
+            listing: tokio::sync::Mutex::default(),
+        }
+    }
+
+    fn known(&self, version: &str) -> Option<Known> {
+        self.known.lock().get(version).cloned()
+    }
+
+    fn learn(&self, version: &str, stored: Stored, config_map: ConfigMap) -> Arc<Stored> {
+        let known = Known { stored: Arc::new(stored), config_map };
+        let stored = known.stored.clone();
+        self.known.lock().insert(version.into(), known);
+        stored
+    }
+
+    /// What a version stands for. `None` if it is not stored, or its content does not match the name; such a ConfigMap
+    /// is deleted.
+    pub(crate) async fn get(&self, version: &str) -> Result<Option<Arc<Stored>>, VersionError> {
+        if let Some(known) = self.known(version) {
+            return Ok(Some(known.stored));
+        }
+        let name = name(version);
+        let Some(config_map) = self.api.get_opt(&name).await.map_err(failed("get a services ConfigMap"))? else {
+            return Ok(None);
+        };
+        match Rendered::verify(version, &config_map) {
+            Ok(()) => {}
+            Err(problem @ UnverifiedError::Differs) => {
+                self.discard(&config_map, problem).await?;
+                return Ok(None);
+            }
+            Err(UnverifiedError::NoDigest) => return self.legacy(version, config_map).map(Some),
+        }
+        let stored =
+            Rendered::from_config_map(&config_map).map_err(|problem| VersionError::Unreadable { name, problem })?;
+        Ok(Some(self.learn(version, stored, config_map)))
+    }
+
+    /// One of WMCO. What its name does not vouch for is not ours, whatever it says of itself.
+    fn legacy(&self, version: &str, mut config_map: ConfigMap) -> Result<Arc<Stored>, VersionError> {
+        config_map.metadata.annotations = None;
+        let unreadable = |problem| VersionError::Unreadable { name: name(version), problem };
+        let stored = Rendered::from_config_map(&config_map).map_err(unreadable)?;
+        Ok(self.learn(version, stored, config_map))
+    }
+
+    /// Stores a version, and lets the hosts' daemons read it.
+    pub(crate) async fn publish(&self, version: &str, rendered: &Rendered) -> Result<(), VersionError> {
+        if self.known(version).is_some() {
+            return Ok(());
+        }
+        let _one = self.listing.lock().await;
+        let config_map = self.create(version, &rendered.to_config_map(version, &self.namespace)).await?;
+        self.permit(&self.live().await?).await?;
+        self.learn(version, Stored::Ours(rendered.clone()), config_map);
+        Ok(())
+    }
+
+    /// Deletes unused versions of the operator that are older than this: one that was stored a moment ago may not be
+    /// referenced yet. Used versions that another client has deleted or replaced are stored again.
+    pub(crate) async fn keep(&self, needed: &BTreeSet<String>, age: Duration) -> Result<(), VersionError> {
+        let _one = self.listing.lock().await;
+        let mut live = self.live().await?;
+        let mut again = Vec::new();
+        for version in needed {
+            let Some(known) = self.known(version).filter(|k| matches!(*k.stored, Stored::Ours(_))) else { continue };
+            let there = live.iter().find(|l| l.version == *version);
+            // What has the version of the object that was read is what was read.
+            if there.is_some_and(|l| l.resource_version == known.config_map.metadata.resource_version) {
+                continue;
+            }
+            let is_new = there.is_none();
+            let config_map = self.create(version, &known.config_map).await?;
+            self.known.lock().insert(version.clone(), Known { config_map, ..known });
+            if is_new {
+                let (version, age) = (version.clone(), Duration::ZERO);
+                again.push(Live { version, ours: true, age, resource_version: None });
+            }
+        }
+        let mut changed = !again.is_empty();
+        live.extend(again);
+        let old: Vec<(String, bool)> =
+            live.iter().filter(|l| l.age > age).map(|l| (l.version.clone(), l.ours)).collect();
+        for version in collectable(&old, needed) {
+            let name = name(&version);
+            match self.api.delete(&name, &DeleteParams::default()).await {
+                Ok(_) => tracing::info!(name, "deleted an unused services ConfigMap"),
+                Err(kube::Error::Api(status)) if status.is_not_found() => {}
+                Err(error) => return Err(failed("delete a services ConfigMap")(error)),
+            }
+            live.retain(|l| l.version != version);
+            self.known.lock().remove(&version);
+            changed = true;
+        }
+        if changed { self.permit(&live).await } else { Ok(()) }
+    }
+
+    /// Stores this, if it is not stored. Other content under its name is deleted first.
+    async fn create(&self, version: &str, wanted: &ConfigMap) -> Result<ConfigMap, VersionError> {
+        let unverified = |problem| VersionError::Unverified { name: name(version), problem };
+        Rendered::verify(version, wanted).map_err(unverified)?;
+        let mut wanted = wanted.clone();
+        let ObjectMeta { name, namespace, labels, annotations, .. } = wanted.metadata;
+        wanted.metadata = ObjectMeta { name, namespace, labels, annotations, ..ObjectMeta::default() };
+        for _ in 0..ATTEMPTS {
+            match self.api.create(&PostParams::default(), &wanted).await {
+                Ok(stored) => {
+                    tracing::info!(version, "stored the services ConfigMap");
+                    return Ok(stored);
+                }
+                Err(kube::Error::Api(status)) if status.is_already_exists() => {}
+                Err(error) => return Err(failed("store the services ConfigMap")(error)),
+            }
+            let there = self.api.get_opt(&self::name(version)).await;
+            let Some(there) = there.map_err(failed("get a services ConfigMap"))? else { continue };
+            match Rendered::verify(version, &there) {
+                Ok(()) => return Ok(there),
+                Err(problem) => self.discard(&there, problem).await?,
+            }
+        }
+        Err(unverified(UnverifiedError::Differs))
+    }
+
+    /// Deletes a ConfigMap whose content does not match its name, and reports it.
+    async fn discard(&self, config_map: &ConfigMap, problem: UnverifiedError) -> Result<(), VersionError> {
+        // A command that looks once leaves it to the operator.
+        let Some(events) = &self.events else { return Ok(()) };
+        let note = format!(
+            "the ConfigMap is not used: {problem}. The operator deletes it, and stores it again if it is needed"
+        );
+        events.say(config_map, EventReason::ServicesReplaced, "Verify", &note);
+        let only_this = Preconditions { uid: config_map.metadata.uid.clone(), ..Preconditions::default() };
+        let params = DeleteParams::default().preconditions(only_this);
+        match self.api.delete(&config_map.name_any(), &params).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
+            Err(error) => Err(failed("delete a services ConfigMap that another client has written")(error)),
+        }
+    }
+
+    async fn live(&self) -> Result<Vec<Live>, VersionError> {
+        let all = self.api.list_metadata(&ListParams::default()).await.map_err(failed("list the ConfigMaps"))?;
+        let now = clock::now();
+        let live = |c: &kube::core::PartialObjectMeta<ConfigMap>| {
+            let age = c.creation_timestamp().map(|t| Duration::try_from(now.duration_since(t.0)).unwrap_or_default());
+            Some(Live {
+                version: c.name_any().strip_prefix(SERVICES_CONFIG_MAP_PREFIX)?.to_string(),
+                ours: is_ours(c.labels()),
+                resource_version: c.resource_version(),
+                age: age.unwrap_or_default(),
+            })
+        };
+        Ok(all.items.iter().filter_map(live).collect())
+    }
+
+    /// Allows the hosts' daemons to read only these. They follow none that carries no digest.
+    async fn permit(&self, live: &[Live]) -> Result<(), VersionError> {
+        let followed = live.iter().filter(|l| services_version::carried(&l.version).is_some());
+        let names = followed.map(|l| name(&l.version)).collect();
+        let role = wicd_rbac::services_role(&self.namespace, &names);
+        let params = PatchParams::apply(MANAGER_POOL).force();
+        let doing = failed("store the right of the hosts' daemons to read services ConfigMaps");
+        self.roles.patch(&role.name_any(), &params, &Patch::Apply(&role)).await.map_err(doing)?;
+        Ok(())
+    }
+}
+
+/// The name of the ConfigMap of a version.
+fn name(version: &str) -> String {
+    format!("{SERVICES_CONFIG_MAP_PREFIX}{version}")
+}
+
+/// A version that is stored.
+struct Live {
+    version: String,
+    ours: bool,
+    resource_version: Option<String>,
+    age: Duration,
+}
+
+#[cfg(test)]
+#[path = "versions_tests.rs"]
+mod tests;

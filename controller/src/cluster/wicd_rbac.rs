@@ -1,0 +1,108 @@
+//! What the wicd of a host may do in the cluster, as RBAC objects.
+//!
+//! wicd authenticates as user `system:wicd-node:<node>`, group `system:wicd-nodes`. The group's rights are fixed and ship with the
+//! operator (`deploy/base/wicd.yaml`). RBAC cannot say "your own object" and cannot look into one, so which Node a wicd may change, and
+//! what of it, is said by the `ValidatingAdmissionPolicy` [`OWNER_POLICY`]. What depends on the cluster is built here: the binding of the
+//! group's role, which is made only while that policy is in force ([`wicd_rights`](crate::caches::wicd_rights)), and the right to read the
+//! services ConfigMaps that are in use.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::{
+    api::{
+        admissionregistration::v1::ValidatingAdmissionPolicyBinding,
+        rbac::v1::{ClusterRoleBinding, PolicyRule, Role, RoleRef, Subject},
+    },
+    apimachinery::pkg::apis::meta::v1::OwnerReference,
+};
+use kube::{Resource as _, api::ObjectMeta};
+
+/// The ClusterRole of all hosts' daemons, and its binding. An admission policy holds the operator to exactly this pair.
+pub const BINDING: &str = "windows-node-pools-wicd";
+/// The policy that keeps a wicd to its own Node. Its binding owns [`BINDING`].
+pub const OWNER_POLICY: &str = "windows-node-pools-wicd-nodes";
+/// The Role, and the RoleBinding that ships with the operator, for the services ConfigMaps.
+pub const SERVICES_ROLE: &str = "windows-node-pools-wicd-services";
+
+const RBAC_GROUP: &str = "rbac.authorization.k8s.io";
+
+/// The binding that gives all hosts' daemons their role.
+///
+/// `owner` is the binding of the policy that holds them: the garbage collector takes the rights away with it, also while no operator runs.
+pub fn binding(owner: &ValidatingAdmissionPolicyBinding) -> ClusterRoleBinding {
+    let owner = owner.owner_ref(&()).map(|o| OwnerReference { controller: None, ..o });
+    ClusterRoleBinding {
+        metadata: ObjectMeta {
+            name: Some(BINDING.into()),
+            labels: Some(labels()),
+            owner_references: owner.map(|o| vec![o]),
+            ..Default::default()
+        },
+        role_ref: RoleRef { api_group: Some(RBAC_GROUP.into()), kind: "ClusterRole".into(), name: BINDING.into() },
+        subjects: Some(vec![Subject {
+            api_group: Some(RBAC_GROUP.into()),
+            kind: "Group".into(),
+            name: api::names::user::WICD_GROUP.into(),
+            namespace: None,
+        }]),
+    }
+}
+
+/// The right of every wicd to the services ConfigMaps called `live`, in the operator's `namespace`.
+pub fn services_role(namespace: &str, live: &BTreeSet<String>) -> Role {
+    // To RBAC an empty list of names means every name, so no ConfigMap in use must give no rule.
+    let rules = (!live.is_empty()).then(|| PolicyRule {
+        api_groups: Some(vec![String::new()]),
+        resources: Some(vec!["configmaps".into()]),
+        resource_names: Some(live.iter().cloned().collect()),
+        verbs: ["get", "list", "watch"].map(String::from).to_vec(),
+        ..Default::default()
+    });
+    Role {
+        metadata: ObjectMeta {
+            name: Some(SERVICES_ROLE.into()),
+            namespace: Some(namespace.to_owned()),
+            labels: Some(labels()),
+            ..Default::default()
+        },
+        rules: Some(rules.into_iter().collect()),
+    }
+}
+
+fn labels() -> BTreeMap<String, String> {
+    BTreeMap::from([(api::names::MANAGED_BY.into(), api::names::COMPONENT.into())])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_hosts_share_one_binding_that_ends_with_the_policy() {
+        let mut owner = ValidatingAdmissionPolicyBinding::default();
+        owner.metadata.name = Some(OWNER_POLICY.into());
+        owner.metadata.uid = Some("u-1".into());
+        let binding = binding(&owner);
+        assert_eq!(binding.role_ref.name, "windows-node-pools-wicd");
+        let subjects = binding.subjects.unwrap();
+        assert_eq!(subjects.len(), 1);
+        assert_eq!((subjects[0].kind.as_str(), subjects[0].name.as_str()), ("Group", "system:wicd-nodes"));
+        let owners = binding.metadata.owner_references.unwrap();
+        assert_eq!(owners.len(), 1);
+        assert_eq!((owners[0].kind.as_str(), owners[0].uid.as_str()), ("ValidatingAdmissionPolicyBinding", "u-1"));
+        assert_eq!((owners[0].controller, owners[0].block_owner_deletion), (None, None));
+    }
+
+    #[test]
+    fn services_are_readable_by_name_only() {
+        let live = BTreeSet::from(["windows-services-1".to_owned(), "windows-services-2".to_owned()]);
+        let rules = services_role("ns", &live).rules.unwrap();
+        assert_eq!(rules.len(), 1);
+        assert_eq!(rules[0].resource_names, Some(live.into_iter().collect()));
+    }
+
+    #[test]
+    fn no_services_means_no_right_and_not_every_right() {
+        assert_eq!(services_role("ns", &BTreeSet::new()).rules, Some(vec![]));
+    }
+}

@@ -1,0 +1,317 @@
+//! Decisions of a command about an object. Pure.
+
+use api::{
+    Failures, Phase, Reason, Time, WindowsInstance, WindowsInstanceStatus, WindowsNodePool, WindowsNodePoolStatus,
+    conditions::{find, kind},
+    names::{MANAGER_COMMAND, key},
+    text,
+};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+use serde_json::{Value, json};
+use wnp_core::{acts, enumeration::counted};
+
+use crate::args::host_key_policy::shown_key;
+
+/// Longest text of another author that is repeated.
+const MOST: usize = 400;
+/// Names that are listed.
+const FEW: usize = 10;
+
+/// A change, and what is said about it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Change {
+    /// Merge patch; `None` if nothing is to be changed.
+    pub patch: Option<Value>,
+    /// State before and after, in a sentence that follows the kind and the name of the object.
+    pub message: String,
+    /// Client that may take the change back.
+    pub warning: Option<String>,
+    /// Consequence that a person has to confirm.
+    pub question: Option<String>,
+}
+
+impl Change {
+    fn new(patch: Value, message: impl Into<String>) -> Self {
+        Self { patch: Some(patch), message: message.into(), ..Self::default() }
+    }
+
+    fn annotate(key: &str, value: impl Into<Value>, message: impl Into<String>) -> Self {
+        Self::new(json!({"metadata": {"annotations": {key: value.into()}}}), message)
+    }
+
+    /// Everything is as it is to be.
+    fn none(message: impl Into<String>) -> Self {
+        Self { message: message.into(), ..Self::default() }
+    }
+
+    fn asks(self, question: String) -> Self {
+        Self { question: Some(question), ..self }
+    }
+}
+
+/// A decision; or why the object is not changed and what to do, in a sentence that follows the kind and the name of the object.
+pub(super) type Decided = Result<Change, String>;
+
+fn refuse(message: impl Into<String>) -> Decided {
+    Err(message.into())
+}
+
+/// The hosts whose removal waits, as far as they are known. The status names those of lists outside of the pool.
+fn names_of_removals(pool: &WindowsNodePool, members: &[String], status: &WindowsNodePoolStatus) -> String {
+    let is_listed = |name: &&String| pool.spec.hosts().iter().any(|host| host.name == **name);
+    let mut names: Vec<String> = match &status.inventory {
+        Some(inventory) => inventory.held_removals.iter().map(|name| text::line(name, MOST)).collect(),
+        None => members.iter().filter(|name| !is_listed(name)).cloned().collect(),
+    };
+    names.sort();
+    names.truncate(FEW);
+    let waiting = usize::try_from(status.removals_to_confirm).unwrap_or_default();
+    let more = waiting.saturating_sub(names.len());
+    if more > 0 {
+        names.push(format!("{more} more"));
+    }
+    names.join(", ")
+}
+
+/// Approves what waits: this version, so many removals, or the one of both that waits. `members` are the names of the pool's instances.
+pub(super) fn approve(
+    pool: &WindowsNodePool,
+    members: &[String],
+    version: Option<&str>,
+    removals: Option<usize>,
+) -> Decided {
+    let status = pool.status.clone().unwrap_or_default();
+    if status.observed_generation.is_none() || status.observed_generation != pool.metadata.generation {
+        return refuse(
+            "the operator has not seen its last change yet, so it is not known what waits: run the command again when it has",
+        );
+    }
+    let waits = find(&status.conditions, kind::UPDATED).is_some_and(|c| c.reason == Reason::WaitingForApproval);
+    let waiting = status.desired_version.as_deref().filter(|_| waits);
+    let leaving = usize::try_from(status.removals_to_confirm).unwrap_or_default();
+    // The one that waits, if none is named.
+    let version = version.or_else(|| waiting.filter(|_| removals.is_none() && leaving == 0));
+    let removals = removals.or_else(|| (version.is_none() && waiting.is_none() && leaving > 0).then_some(leaving));
+    match (version, removals, waiting) {
+        (Some(version), ..) => approve_version(pool, waiting, version),
+        (None, Some(number), _) => approve_removals(pool, members, &status, leaving, number),
+        (None, None, None) => refuse("nothing waits for an approval; see: kubectl windows-node-pools status"),
+        (None, None, Some(version)) => refuse(format!(
+            "a version and a removal wait for an approval: name one with --version {version} or --removals {leaving}"
+        )),
+    }
+}
+
+fn approve_version(pool: &WindowsNodePool, waiting: Option<&str>, version: &str) -> Decided {
+    let before = acts::in_force(pool, key::APPROVE).map(|before| text::line(before, MOST));
+    match waiting {
+        _ if before.as_deref() == Some(version) => Ok(Change::none(format!("version {version} is approved already"))),
+        None => refuse("no version waits for an approval; see: kubectl windows-node-pools status"),
+        Some(waiting) if waiting != version => {
+            refuse(format!("version {waiting} waits for an approval, not {}", text::line(version, MOST)))
+        }
+        Some(_) => {
+            let before = before.map_or_else(|| "no version".to_owned(), |before| format!("version {before}"));
+            let message = format!("{before} was approved; now version {version} is, and the rollout goes on");
+            let question = format!("the rollout of version {version} goes on to more nodes, which are drained for it");
+            Ok(Change::annotate(key::APPROVE, version, message).asks(question))
+        }
+    }
+}
+
+fn approve_removals(
+    pool: &WindowsNodePool,
+    members: &[String],
+    status: &WindowsNodePoolStatus,
+    waiting: usize,
+    number: usize,
+) -> Decided {
+    let hosts = |number| counted(number, "host");
+    let names = names_of_removals(pool, members, status);
+    if waiting == 0 {
+        return refuse("no removal waits for an approval; see: kubectl windows-node-pools status");
+    }
+    if number != waiting {
+        return refuse(format!("the removal of {} waits, not of {number}: {names}", hosts(waiting)));
+    }
+    if acts::in_force(pool, key::APPROVE_REMOVAL) == Some(&number.to_string()) {
+        return Ok(Change::none(format!("the removal of {} is approved already", hosts(number))));
+    }
+    let question = format!(
+        "{} will be drained and deconfigured, and their Nodes deleted: {names}. A host that has been deconfigured must join again",
+        hosts(number)
+    );
+    let message = format!("the removal of {} waited; now it is approved: {names}", hosts(number));
+    Ok(Change::annotate(key::APPROVE_REMOVAL, number.to_string(), message).asks(question))
+}
+
+/// Pauses the pool, until a time or without an end.
+pub(super) fn pause(pool: &WindowsNodePool, until: Option<Time>, now: Timestamp) -> Decided {
+    let before = pool.spec.rollout().pause(now);
+    let was = before.map_or_else(|| "it was not paused".to_owned(), |pause| format!("it was {pause}"));
+    let (field, value, after) = match (until, before) {
+        (None, Some(pause)) if pause.end().is_none() => {
+            return Ok(Change::none("it is paused without an end already"));
+        }
+        (None, _) => ("paused", json!(true), "paused, until: kubectl windows-node-pools resume".to_owned()),
+        (Some(until), _) if until.known().is_none_or(|end| end <= now) => {
+            return refuse(format!("{until} has passed: name a time to come"));
+        }
+        (Some(_), Some(pause)) if pause.end().is_none() => {
+            return refuse("it is paused without an end, which would be shortened: resume it first, or leave it");
+        }
+        (Some(until), Some(pause)) if pause.end() == until.known() => {
+            return Ok(Change::none(format!("it is {pause} already")));
+        }
+        (Some(until), _) => ("pausedUntil", json!(until), format!("paused until {until}")),
+    };
+    let message = format!("{was}; now it is {after}. Nothing new begins; what has begun is finished");
+    let change = Change::new(json!({"spec": {"rollout": {field: value}}}), message);
+    Ok(Change { warning: of_others(pool, &[field]), ..change })
+}
+
+/// Ends a pause.
+pub(super) fn resume(pool: &WindowsNodePool, now: Timestamp) -> Change {
+    let Some(pause) = pool.spec.rollout().pause(now) else {
+        return Change::none("it is not paused");
+    };
+    let patch = json!({"spec": {"rollout": {"paused": null, "pausedUntil": null}}});
+    let change = Change::new(patch, format!("it was {pause}; now it goes on"));
+    Change { warning: of_others(pool, &["paused", "pausedUntil"]), ..change }
+}
+
+/// The tool that has applied one of these fields of `spec.rollout`, and will again: the API server knows who has set a field.
+fn of_others(pool: &WindowsNodePool, fields: &[&str]) -> Option<String> {
+    fields.iter().find_map(|field| {
+        let path = format!("/f:spec/f:rollout/f:{field}");
+        let sets = |manager: &&str| *manager != MANAGER_COMMAND && !manager.starts_with("kubectl");
+        let of_field = pool.managed_fields().iter().filter(|entry| {
+            entry.fields_v1.as_ref().is_some_and(|fields| fields.0.pointer(&path).is_some())
+        });
+        let manager = of_field.filter_map(|entry| entry.manager.as_deref()).find(sets)?;
+        let manager = text::line(manager, MOST);
+        Some(format!(
+            "{manager} has set spec.rollout.{field} of this pool: if it keeps the pool as Git has it, it takes the change back. Change it there"
+        ))
+    })
+}
+
+/// The record of what went wrong, the operation in progress first.
+fn failures(status: &WindowsInstanceStatus) -> impl Iterator<Item = &Failures> {
+    let of_key = status.key_rotation.as_ref().and_then(|k| k.failures.as_ref());
+    let of_images = status.pre_pulled.as_ref().and_then(|p| p.failures.as_ref());
+    [status.failures.as_ref(), status.address_failures.as_ref(), of_key, of_images].into_iter().flatten()
+}
+
+/// Tries the host again at once.
+pub(super) fn retry(instance: &WindowsInstance) -> Decided {
+    let status = instance.status.clone().unwrap_or_default();
+    let message = if let Some(failures) = failures(&status).next() {
+        let times = if failures.count == 1 { "once".to_owned() } else { format!("{} times", failures.count) };
+        let next = failures
+            .next_retry_time
+            .as_ref()
+            .map_or_else(|| "a try is under way".to_owned(), |next| format!("the next try was at {next}"));
+        let last = text::line(&failures.summary(), MOST);
+        format!("failed {times}, and {next}; now it is tried at once. It failed with: {last}")
+    } else if let Some(version) = status.failed_version {
+        format!("it did not follow version {version}, and waited; now it is tried again")
+    } else if status.phase == Some(Phase::NotReady) {
+        "its Node is not Ready, and would be repaired later; now it is repaired at once, unless its pool is paused"
+            .into()
+    } else {
+        return refuse("it has not failed, so there is nothing to retry; see: kubectl windows-node-pools status");
+    };
+    // Any new value counts, and the resource version changes with each.
+    Ok(Change::annotate(key::RETRY, instance.resource_version().unwrap_or_default(), message))
+}
+
+/// Reports whether the annotation is there and has an effect.
+fn is_held(instance: &WindowsInstance) -> bool {
+    instance.annotations().get(key::HOLD).is_some_and(|value| value == "true")
+}
+
+/// Holds a host.
+pub(super) fn hold(instance: &WindowsInstance) -> Change {
+    if is_held(instance) {
+        return Change::none("it is paused already");
+    }
+    let end = "kubectl windows-node-pools resume --host";
+    let message = format!("it was not paused; now no operation begins on it, until: {end} {}", instance.name_any());
+    Change::annotate(key::HOLD, "true", message)
+}
+
+/// Ends the hold of a host.
+pub(super) fn release(instance: &WindowsInstance) -> Change {
+    if !is_held(instance) {
+        return Change::none("it is not paused");
+    }
+    Change::annotate(key::HOLD, Value::Null, "it was paused; now the operator works on it again")
+}
+
+/// Takes the annotation off the Node, which goes before that of the instance.
+pub(super) fn release_node(node: &Node) -> Change {
+    if !node.annotations().contains_key(key::HOLD) {
+        return Change::none("it has no annotation of its own");
+    }
+    let message = "it had an annotation of its own, which is removed: that of its WindowsInstance counts";
+    Change::annotate(key::HOLD, Value::Null, message)
+}
+
+/// Gives the host up. `pool` is its pool, if that exists.
+pub(super) fn abandon(instance: &WindowsInstance, pool: Option<&WindowsNodePool>) -> Decided {
+    let name = instance.name_any();
+    if instance.annotations().get(key::ABANDON).is_some_and(|value| value == "true") {
+        return Ok(Change::none("it is given up already"));
+    }
+    if let Some(pool) = pool.map(ResourceExt::name_any).filter(|_| !instance.is_leaving()) {
+        return refuse(format!(
+            "it is a host of the pool {pool}, and only a host that is leaving can be given up: take it out of the list of {pool} first"
+        ));
+    }
+    let last = instance.status.as_ref().and_then(|status| status.failures.as_ref());
+    let last = last.map_or_else(
+        || "The operator has not failed to clean it: wait, unless the host is gone.".to_owned(),
+        |failures| format!("The last attempt failed with: {}.", text::line(&failures.summary(), MOST)),
+    );
+    let question = format!(
+        "the host is given up without a connection to it. {last} The Node {name} and its pods' records are deleted at once, without a drain. \
+         Services and files of the operator stay on the host: make sure that it is off, or its kubelet registers again. This cannot be undone"
+    );
+    let message = "it waited for its host; now its Node is deleted and the host is forgotten without being cleaned";
+    Ok(Change::annotate(key::ABANDON, "true", message).asks(question))
+}
+
+/// Trusts the host key that the host showed.
+pub(super) fn trust(instance: &WindowsInstance, fingerprint: &str) -> Decided {
+    let status = instance.status.clone().unwrap_or_default();
+    if instance.annotations().get(key::TRUST_HOST_KEY).is_some_and(|trusted| trusted == fingerprint) {
+        return Ok(Change::none("this key is trusted already"));
+    }
+    if instance.spec.host.host_key.is_some() {
+        return refuse("its list declares the host key, and that one counts: change hostKey there");
+    }
+    if let Some(mismatch) = failures(&status).find(|failures| failures.last_reason == Reason::HostKeyMismatch) {
+        if shown_key(&mismatch.last_message) != Some(fingerprint) {
+            let message = text::line(&mismatch.last_message, MOST);
+            return refuse(format!(
+                "the host showed another key than {fingerprint}; compare it on the console of the host: {message}"
+            ));
+        }
+    // Other faults whose remedy is this annotation name it.
+    } else if !failures(&status).any(|failures| failures.last_message.contains("trust-host-key")) {
+        return refuse("its host key is not in question; see: kubectl windows-node-pools status");
+    }
+    let before = status.host_key.map_or_else(|| "no key".to_owned(), |key| key.fingerprint);
+    let message = format!("{before} was trusted; now {fingerprint} is, and the host is tried at once");
+    let question = format!(
+        "{before} was trusted, and from now on {fingerprint} is. The operator gives what it knows to the host that has this key: compare it on the console of the host"
+    );
+    Ok(Change::annotate(key::TRUST_HOST_KEY, fingerprint, message).asks(question))
+}
+
+#[cfg(test)]
+#[path = "decide_tests.rs"]
+mod tests;

@@ -1,0 +1,412 @@
+use std::sync::Arc;
+
+use base64::Engine as _;
+use russh::keys::{Algorithm, PrivateKey, key::safe_rng, ssh_key::LineEnding};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{
+    commands::check::{before, catalog::Scope, row},
+    fake_api::FakeApi,
+    runtime::operator_namespace,
+};
+
+const VERSION: &str = "/version";
+const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+const POOL_CRD: &str = "windowsnodepools.windowsmachineconfig.openshift.io";
+const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/ns/leases/windows-node-pools";
+const LOCK: &str = "/api/v1/namespaces/ns/configmaps/windows-machine-config-operator-lock";
+const WMCO_LOCK: &str =
+    "/api/v1/namespaces/openshift-windows-machine-config-operator/configmaps/windows-machine-config-operator-lock";
+const MARKER: &str = "/api/v1/namespaces/ns/configmaps/windows-node-pools-release";
+const KEY: &str = "/api/v1/namespaces/ns/secrets/cloud-private-key";
+const POOLS: &str = "/apis/windowsmachineconfig.openshift.io/v1alpha1/windowsnodepools";
+const POLICIES: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies";
+const BINDINGS: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings";
+const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+const WHO: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+const NETWORK: &str = "/apis/config.openshift.io/v1/networks/cluster";
+const INFRASTRUCTURE: &str = "/apis/config.openshift.io/v1/infrastructures/cluster";
+const NETWORK_OPERATOR: &str = "/apis/operator.openshift.io/v1/networks/cluster";
+
+fn version(minor: &str) -> Value {
+    json!({"major": "1", "minor": minor, "gitVersion": format!("v1.{minor}.0"), "gitCommit": "c", "gitTreeState": "clean", "buildDate": "d",
+        "goVersion": "g", "compiler": "gc", "platform": "linux/amd64"})
+}
+
+fn lease(renewed: Timestamp, holder: &str) -> Value {
+    let spec = json!({"holderIdentity": holder, "renewTime": format!("{renewed:.6}"), "leaseDurationSeconds": 15});
+    json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "windows-node-pools"}, "spec": spec})
+}
+
+fn pools(ready: &[&str]) -> Value {
+    let pool = |(n, ready): (usize, &&str)| {
+        let condition = json!({"type": "Ready", "status": ready, "reason": "X", "message": "", "lastTransitionTime": "2027-01-01T00:00:00Z"});
+        json!({"apiVersion": "windowsmachineconfig.openshift.io/v1alpha1", "kind": "WindowsNodePool", "metadata": {"name": format!("p-{n}")},
+            "spec": {"inventory": {}}, "status": {"conditions": [condition]}})
+    };
+    let items: Vec<Value> = ready.iter().enumerate().map(pool).collect();
+    json!({"apiVersion": "windowsmachineconfig.openshift.io/v1alpha1", "kind": "WindowsNodePoolList", "metadata": {}, "items": items})
+}
+
+fn private_key() -> Value {
+    let key = PrivateKey::random(&mut safe_rng(), Algorithm::Ed25519).unwrap();
+    let pem = base64::engine::general_purpose::STANDARD.encode(&**key.to_openssh(LineEnding::LF).unwrap());
+    json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "data": {"private-key.pem": pem}})
+}
+
+/// As `-o json` has it. Each row has a section of its own in the reference.
+fn of_check(row: &Row) -> Value {
+    let row = row::object(row, Scope::Installation);
+    assert_eq!(row["link"], format!("docs/reference/checks.md#check-{}", row["check"].as_str().unwrap()).as_str());
+    row
+}
+
+struct Bed(FakeApi);
+
+impl Bed {
+    /// A cluster in which nothing is wrong.
+    fn new() -> Self {
+        let bed = Self(FakeApi::new());
+        let api = &bed.0;
+        api.on("GET", VERSION, 200, version("36"));
+        for crd in api::crds() {
+            let mut crd = json!(crd);
+            crd["status"] =
+                json!({"storedVersions": ["v1alpha1"], "conditions": [], "acceptedNames": crd["spec"]["names"]});
+            api.on("GET", &format!("{CRDS}/{}", crd["metadata"]["name"].as_str().unwrap()), 200, crd);
+        }
+        api.on("GET", LEASE, 200, lease(Timestamp::now(), "pod-1"));
+        api.on("GET", KEY, 200, private_key());
+        api.on("GET", POOLS, 200, pools(&["True", "True"]));
+        let user = wicd_policy::default_user("ns");
+        for guard in wicd_policy::shipped("ns").iter().chain(&wicd_policy::others("ns", &user)) {
+            bed.listed(POLICIES, &guard.name, &[json!(guard.policy)]);
+            bed.listed(BINDINGS, &guard.name, &[json!(guard.binding)]);
+        }
+        api.on("POST", REVIEWS, 201, json!({"spec": {}, "status": {"allowed": true}}));
+        let me = json!({"userInfo": {"username": "system:serviceaccount:ns:windows-node-pools"}});
+        api.on("POST", WHO, 201, json!({"metadata": {}, "status": me}));
+        for path in [LOCK, WMCO_LOCK, MARKER, NETWORK, NETWORK_OPERATOR, INFRASTRUCTURE] {
+            bed.gone(path);
+        }
+        bed
+    }
+
+    fn instead(&self, path: &str, body: Value) {
+        self.0.forget("GET", path).on("GET", path, 200, body);
+    }
+
+    fn gone(&self, path: &str) {
+        self.0.forget("GET", path).fail("GET", path, 404, "NotFound", "there is none", Value::Null);
+    }
+
+    /// What is there under a name: the operator may list policies by name, and not get them.
+    fn listed(&self, path: &str, name: &str, items: &[Value]) {
+        let path = format!("{path}?fieldSelector=metadata.name={name}");
+        self.0.forget("GET", &path).on("GET", &path, 200, json!({"metadata": {}, "items": items}));
+    }
+
+    fn crd(&self, change: impl Fn(&mut Value)) {
+        let path = format!("{CRDS}/{POOL_CRD}");
+        let mut crd = json!(api::crds().into_iter().find(|crd| crd.name_any() == POOL_CRD));
+        crd["status"] =
+            json!({"storedVersions": ["v1alpha1"], "conditions": [], "acceptedNames": crd["spec"]["names"]});
+        change(&mut crd);
+        self.instead(&path, crd);
+    }
+
+    fn run() -> Run {
+        let cli = <crate::args::Cli as clap::Parser>::try_parse_from(["x", "check", "--namespace", "ns"]);
+        match cli.unwrap().command {
+            crate::args::Command::Check { installation, .. } => installation.run,
+            _ => unreachable!(),
+        }
+    }
+
+    async fn rows(&self) -> Vec<Value> {
+        let home = operator_namespace::find(&self.0.client(), "ns").await;
+        Check { client: self.0.client(), run: Self::run(), home }.rows().await.iter().map(of_check).collect()
+    }
+
+    async fn before(&self) -> Vec<Value> {
+        before::rows(&self.0.client(), &Self::run()).await.iter().map(of_check).collect()
+    }
+}
+
+/// What is broken, how, and the check, the result and the reason that say so.
+type Case = (&'static str, Box<dyn Fn(&Bed)>, Option<(&'static str, &'static str, &'static str)>);
+
+fn wmco_runs(bed: &Bed) {
+    let owner = json!([{"apiVersion": "v1", "kind": "Pod", "name": "wmco-1", "uid": "1"}]);
+    bed.instead(
+        LOCK,
+        json!({"apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "windows-machine-config-operator-lock", "namespace": "ns", "ownerReferences": owner}}),
+    );
+    let pod = json!({"metadata": {"name": "wmco-1", "uid": "1"}});
+    bed.instead("/api/v1/namespaces/ns/pods", json!({"metadata": {}, "items": [pod]}));
+}
+
+/// Asserts that only the check of each case reports what was broken.
+fn assert_only(about: &str, rows: &[Value], expected: Option<(&str, &str, &str)>) {
+    for row in rows {
+        let found = (
+            row["check"].as_str().unwrap(),
+            row["result"].as_str().unwrap(),
+            row["reason"].as_str().unwrap_or_default(),
+        );
+        match expected {
+            Some(expected) if expected.0 == found.0 => assert_eq!(found, expected, "{about}: {row}"),
+            _ => assert_eq!(found.1, "passed", "{about}: {row}"),
+        }
+    }
+    assert!(expected.is_none_or(|e| rows.iter().any(|r| r["check"] == e.0)), "{about}: no such check");
+}
+
+#[tokio::test]
+async fn each_fault_of_an_installation_is_found_by_its_check() {
+    let long_ago = Timestamp::now() - jiff::SignedDuration::from_mins(10);
+    let cases: Vec<Case> = vec![
+        ("nothing", Box::new(|_| {}), None),
+        (
+            "an old API server",
+            Box::new(|bed| bed.instead(VERSION, version("30"))),
+            Some(("version", "warning", "ApiServerTooOld")),
+        ),
+        ("no CRD", Box::new(|bed| bed.gone(&format!("{CRDS}/{POOL_CRD}"))), Some(("crds", "failed", "CrdInvalid"))),
+        (
+            "objects of a version of the future",
+            Box::new(|bed| bed.crd(|crd| crd["status"]["storedVersions"] = json!(["v1alpha1", "v2"]))),
+            Some(("crds", "failed", "CrdInvalid")),
+        ),
+        (
+            "a version that is not served",
+            Box::new(|bed| bed.crd(|crd| crd["spec"]["versions"][0]["served"] = false.into())),
+            Some(("crds", "failed", "CrdInvalid")),
+        ),
+        (
+            "a CRD without a property of this release",
+            Box::new(|bed| {
+                bed.crd(|crd| {
+                    let rollout = &mut crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+                        ["properties"]["rollout"]["properties"];
+                    rollout.as_object_mut().unwrap().remove("pausedUntil").unwrap();
+                });
+            }),
+            Some(("crds", "failed", "CrdInvalid")),
+        ),
+        ("no Lease", Box::new(|bed| bed.gone(LEASE)), Some(("leader", "failed", "NoLeader"))),
+        (
+            "a Lease that was given back",
+            Box::new(|bed| bed.instead(LEASE, lease(Timestamp::now(), ""))),
+            Some(("leader", "failed", "NoLeader")),
+        ),
+        (
+            "a dead leader",
+            Box::new(move |bed| bed.instead(LEASE, lease(long_ago, "pod-1"))),
+            Some(("leader", "failed", "NoLeader")),
+        ),
+        ("WMCO", Box::new(wmco_runs), Some(("other-operator", "failed", "AnotherOperator"))),
+        (
+            "no policy that holds hosts",
+            Box::new(|bed| bed.listed(POLICIES, "windows-node-pools-wicd-nodes", &[])),
+            Some(("policies", "failed", "PolicyMissing")),
+        ),
+        (
+            "a policy that only warns",
+            Box::new(|bed| {
+                let user = wicd_policy::default_user("ns");
+                let guard = wicd_policy::others("ns", &user).remove(0);
+                let mut binding = json!(guard.binding);
+                binding["spec"]["validationActions"] = json!(["Warn"]);
+                bed.listed(BINDINGS, &guard.name, &[binding]);
+            }),
+            Some(("policies", "warning", "PoliciesMissing")),
+        ),
+        (
+            "the policies of another release",
+            Box::new(|bed| {
+                bed.instead(
+                    MARKER,
+                    json!({"metadata": {"name": "windows-node-pools-release"}, "data": {"policies": "0.0.1-old"}}),
+                );
+                let user = wicd_policy::default_user("ns");
+                let release = release_policies::release();
+                let all = wicd_policy::shipped("ns").into_iter().chain(wicd_policy::others("ns", &user)).collect();
+                let lasting = release_policies::lasting("ns", &user);
+                for guard in release_policies::of_release(all, &release, "ns").iter().chain(&lasting) {
+                    bed.instead(&format!("{POLICIES}/{}", guard.policy.name_any()), json!(guard.policy));
+                    bed.instead(&format!("{BINDINGS}/{}", guard.policy.name_any()), json!(guard.binding));
+                }
+            }),
+            Some(("policies", "failed", "PolicyMissing")),
+        ),
+        ("no key", Box::new(|bed| bed.gone(KEY)), Some(("keys", "failed", "CredentialsUnavailable"))),
+        (
+            "a pool that is not Ready",
+            Box::new(|bed| bed.instead(POOLS, pools(&["True", "False"]))),
+            Some(("pools", "warning", "PoolsNotReady")),
+        ),
+    ];
+    for (about, break_it, expected) in cases {
+        let bed = Bed::new();
+        break_it(&bed);
+        assert_only(about, &bed.rows().await, expected);
+        assert_eq!(bed.0.unexpected(), Vec::<String>::new(), "{about}");
+        assert!(
+            bed.0.all_calls().iter().all(|call| call.method == "GET" || call.path == WHO),
+            "{about}: it changes something"
+        );
+    }
+}
+
+#[tokio::test]
+async fn what_is_in_the_way_of_an_installation_is_found_by_its_check() {
+    let cases: Vec<Case> = vec![
+        ("nothing", Box::new(|_| {}), None),
+        ("no CRD yet", Box::new(|bed| bed.gone(&format!("{CRDS}/{POOL_CRD}"))), None),
+        (
+            "a CRD of another operator",
+            Box::new(|bed| bed.crd(|crd| crd["spec"]["scope"] = "Namespaced".into())),
+            Some(("crds", "failed", "CrdInvalid")),
+        ),
+        ("an older release", Box::new(|bed| bed.crd(|crd| crd["spec"]["versions"][0]["served"] = false.into())), None),
+        (
+            "few rights",
+            Box::new(|bed| {
+                bed.0.forget("POST", REVIEWS).on(
+                    "POST",
+                    REVIEWS,
+                    201,
+                    json!({"spec": {}, "status": {"allowed": false}}),
+                );
+            }),
+            Some(("rights", "failed", "RightsMissing")),
+        ),
+        (
+            "no right in a namespace",
+            Box::new(|bed| {
+                let answer = |allowed: bool| json!({"spec": {}, "status": {"allowed": allowed}});
+                bed.0.forget("POST", REVIEWS);
+                for _ in 0..5 {
+                    bed.0.on("POST", REVIEWS, 201, answer(true));
+                }
+                bed.0.on("POST", REVIEWS, 201, answer(false)).on("POST", REVIEWS, 201, answer(true));
+            }),
+            Some(("rights", "failed", "RightsMissing")),
+        ),
+        (
+            "an untested API server",
+            Box::new(|bed| bed.instead(VERSION, version("30"))),
+            Some(("version", "warning", "ApiServerTooOld")),
+        ),
+        (
+            "an API server without policies",
+            Box::new(|bed| bed.instead(VERSION, version("29"))),
+            Some(("version", "failed", "ApiServerTooOld")),
+        ),
+        (
+            "WMCO, beside which the operator waits",
+            Box::new(wmco_runs),
+            Some(("other-operator", "warning", "AnotherOperator")),
+        ),
+        (
+            "OVN without a hybrid overlay",
+            Box::new(|bed| {
+                let network = json!({"apiVersion": "config.openshift.io/v1", "kind": "Network", "metadata": {"name": "cluster"},
+                    "status": {"networkType": "OVNKubernetes"}});
+                bed.instead(NETWORK, network);
+            }),
+            Some(("network", "failed", "ClusterUnknown")),
+        ),
+    ];
+    for (about, break_it, expected) in cases {
+        let bed = Bed::new();
+        break_it(&bed);
+        assert_only(about, &bed.before().await, expected);
+        assert_eq!(bed.0.unexpected(), Vec::<String>::new(), "{about}");
+    }
+}
+
+#[tokio::test]
+async fn a_payload_that_cannot_be_given_to_hosts_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let there = dir.path().join("payload");
+    std::fs::create_dir(&there).unwrap();
+    for (about, path, expected) in [
+        ("there is none, as on a laptop", dir.path().join("none"), ("warning", "PayloadInvalid")),
+        ("it is not whole", there, ("failed", "PayloadInvalid")),
+    ] {
+        let error = ReleaseError::from(remote::payload::Payload::open(&path).map(|_| ()).unwrap_err());
+        let mut run = Bed::run();
+        run.payload = path;
+        let rows = of_release(Err(&error), &run).await;
+        let rows: Vec<Value> = rows.iter().map(of_check).collect();
+        assert_eq!(rows.len(), 1, "{about}");
+        let found = ["check", "result", "reason"].map(|key| rows[0][key].as_str().unwrap());
+        assert_eq!(found, ["payload", expected.0, expected.1], "{about}: {}", rows[0]);
+    }
+}
+
+#[test]
+fn a_clock_that_differs_is_found() {
+    let here: Timestamp = "2027-01-01T00:00:00Z".parse().unwrap();
+    for (server, reason) in [
+        (Some("2027-01-01T00:00:05Z"), None),
+        (Some("2027-01-01T00:00:11Z"), Some("ClockSkew")),
+        (Some("2026-12-31T23:00:00Z"), Some("ClockSkew")),
+        (None, Some("ApiError")),
+    ] {
+        let row = of_check(&clock(server.map(|s| s.parse().unwrap()), here));
+        assert_eq!(row["reason"].as_str(), reason, "{row}");
+    }
+}
+
+#[test]
+fn a_fault_of_tls_is_found_below_errors_of_input_and_output() {
+    let tls = rustls::Error::InvalidCertificate(rustls::CertificateError::NotValidForName);
+    let io = std::io::Error::other(std::io::Error::other(tls.clone()));
+    assert_eq!(of_tls(&io), Some(&tls));
+    assert_eq!(of_tls(&std::io::Error::other("refused")), None);
+}
+
+/// A server with a certificate for a name. Returns its port and the certificate.
+async fn server(name: &str) -> (u16, String) {
+    let pair = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
+    let key = rustls::pki_types::PrivateKeyDer::try_from(pair.signing_key.serialize_der()).unwrap();
+    let config =
+        rustls::ServerConfig::builder().with_no_client_auth().with_single_cert(vec![pair.cert.der().clone()], key);
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config.unwrap()));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let acceptor = acceptor.clone();
+            tokio::spawn(async move {
+                use tokio::io::AsyncWriteExt as _;
+                let Ok(mut stream) = acceptor.accept(stream).await else { return };
+                // A stranger is refused.
+                let _ = stream.write_all(b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 2\r\n\r\n{}").await;
+                let _ = stream.shutdown().await;
+            });
+        }
+    });
+    (port, pair.cert.pem())
+}
+
+#[tokio::test]
+async fn a_certificate_is_checked_as_hosts_check_it() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let (good, ca) = server("127.0.0.1").await;
+    let (other, ca_of_other) = server("api.example.com").await;
+    for (about, port, ca, reason) in [
+        ("one that is trusted", good, &ca, None),
+        ("one of another authority", good, &ca_of_other, Some("CertificateInvalid")),
+        ("one for another name", other, &ca_of_other, Some("CertificateInvalid")),
+        ("no server", 9, &ca, Some("ApiServerUnreachable")),
+    ] {
+        let found = certificate(&format!("https://127.0.0.1:{port}"), ca).await;
+        assert_eq!(found.as_ref().map(|problem| row::Problem::reason(problem).as_str()), reason, "{about}: {found:?}");
+    }
+}

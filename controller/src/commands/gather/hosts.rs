@@ -1,0 +1,359 @@
+//! What hosts report over SSH: also those whose kubelet is dead, of which the cluster knows nothing. What a host sends is hostile until it
+//! is unpacked within limits and redacted.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::Context as _;
+use api::{
+    SecretKeyRef, WindowsInstance, WindowsNodePool,
+    host::{self, Verb, path},
+    names::key,
+};
+use futures::{StreamExt as _, stream};
+use kube::{Api, Client, ResourceExt as _, api::ListParams};
+use remote::{
+    Operator, Session, Traffic,
+    payload::{Payload, Wicd},
+    ssh::{HostKeyCheck, Identity, JumpHost, Target},
+    support::{self, Unpacked},
+};
+
+use super::write::Folder;
+use crate::{
+    args::{
+        Gather,
+        host_key_policy::{HostKeySource, KnownKeys, host_key_source},
+    },
+    cluster::secrets::{SecretError, Secrets},
+};
+
+/// Hosts at a time: each answer is kept in memory until it is written.
+const AT_ONCE: usize = 4;
+/// A host that reads its event log, its logs and its networks.
+const LIMIT: Duration = Duration::from_mins(5);
+/// Age of the oldest events, in hours.
+const HOURS: u32 = 24;
+
+/// What is needed to log in to hosts.
+struct Access {
+    secrets: Secrets,
+    /// The key that a person named.
+    identity: Option<Arc<Identity>>,
+    operator: Arc<Operator>,
+    operation: String,
+}
+
+/// Gathers from the hosts that were asked for: `all`, or names separated by commas.
+pub(super) async fn gather(client: &Client, args: &Gather, asked: &str, folder: &mut Folder) {
+    let access = match Access::new(client, args) {
+        Ok(access) => access,
+        Err(error) => return folder.failed("hosts", &format!("{error:#}")),
+    };
+    let (instances, pools) = match targets(client).await {
+        Ok(targets) => targets,
+        Err(error) => return folder.failed("hosts", &api::text::line(&error.to_string(), 500)),
+    };
+    let (chosen, unknown) = choose(instances, asked);
+    for name in unknown {
+        folder.failed(
+            &format!("host {name}"),
+            "there is no WindowsInstance of this name; see: kubectl get windowsinstances",
+        );
+    }
+    let (access, pools, all) = (&access, &pools, chosen.len());
+    let mut asked = 0;
+    let answers = stream::iter(chosen).map(|instance| async move {
+        let pool = pools.iter().find(|pool| pool.name_any() == instance.spec.pool_ref.name);
+        // In a box: it is large, and there are several.
+        let answer = Box::pin(access.ask(&instance, pool)).await;
+        (instance.name_any(), answer)
+    });
+    let mut answers = Box::pin(answers.buffer_unordered(AT_ONCE));
+    while let Some((name, answer)) = answers.next().await {
+        asked += 1;
+        eprintln!("[{asked}/{all}] host {name}");
+        match answer {
+            Ok((answer, unpacked)) => write(&name, &answer, unpacked, folder),
+            Err(error) => folder.failed(&format!("host {name}"), &api::text::line(&format!("{error:#}"), 1000)),
+        }
+    }
+}
+
+async fn targets(client: &Client) -> kube::Result<(Vec<WindowsInstance>, Vec<WindowsNodePool>)> {
+    let all = ListParams::default();
+    let instances = Api::all(client.clone()).list(&all).await?.items;
+    Ok((instances, Api::all(client.clone()).list(&all).await?.items))
+}
+
+/// The instances that were asked for, and the names of which there is none.
+fn choose(instances: Vec<WindowsInstance>, asked: &str) -> (Vec<WindowsInstance>, Vec<String>) {
+    if asked == "all" {
+        return (instances, Vec::new());
+    }
+    let names: Vec<&str> = asked.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
+    let is_there = |name: &str| instances.iter().any(|instance| instance.name_any() == name);
+    let unknown = names.iter().filter(|name| !is_there(name)).map(|name| (*name).to_owned()).collect();
+    (instances.into_iter().filter(|instance| names.contains(&instance.name_any().as_str())).collect(), unknown)
+}
+
+impl Access {
+    fn new(client: &Client, args: &Gather) -> anyhow::Result<Self> {
+        let identity = match &args.identity {
+            Some(file) => {
+                let pem = zeroize::Zeroizing::new(
+                    std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?,
+                );
+                Some(Arc::new(Identity::from_pem(&file.display().to_string(), &pem)?))
+            }
+            None => None,
+        };
+        let operator = Operator {
+            cluster_id: String::new(),
+            epoch: 0,
+            wicd: Wicd::open(&args.wicd).context("cannot read wicd.exe of this release; name it with --wicd")?,
+            payload: Payload::default(),
+            traffic: Traffic::default(),
+        };
+        Ok(Self {
+            secrets: Secrets::new(client.clone(), &args.namespace),
+            identity,
+            operator: Arc::new(operator),
+            operation: format!("gather-{:08x}", rand::random::<u32>()),
+        })
+    }
+
+    /// The key that a person named, or those of the Secrets as far as there are any.
+    async fn keys(&self, references: &[SecretKeyRef]) -> anyhow::Result<Vec<Arc<Identity>>> {
+        if let Some(identity) = &self.identity {
+            return Ok(vec![identity.clone()]);
+        }
+        let keys = self.secrets.keys(references).await.map_err(named)?;
+        Ok(keys.0.iter().map(|key| key.identity.clone()).collect())
+    }
+
+    /// Logs in, and has the host collect. The host is left as it was.
+    async fn ask(
+        &self,
+        instance: &WindowsInstance,
+        pool: Option<&WindowsNodePool>,
+    ) -> anyhow::Result<(host::Answer, Unpacked)> {
+        let target = self.target(instance, pool).await?;
+        let session = Session::open(&self.operator, &target, &instance.spec.host.name, &self.operation, None).await?;
+        let connection = session.connection();
+        let collected = async {
+            let was_empty =
+                connection.list(path::LAUNCH).await?.is_empty() && connection.list(path::WICD).await?.is_empty();
+            session.prepare().await?;
+            let collected = session.support(host::Support { hours: HOURS }).await;
+            session.tidy(&[Verb::Support]).await?;
+            connection.remove_dir(&host::operation_dir(&self.operation)).await?;
+            if was_empty {
+                session.remove_wicd().await?;
+            }
+            collected
+        };
+        let collected = Box::pin(collected).await;
+        session.close().await;
+        let (answer, archive) = collected?;
+        Ok((answer, tokio::task::spawn_blocking(move || support::unpack(&archive)).await?))
+    }
+
+    async fn target(&self, instance: &WindowsInstance, pool: Option<&WindowsNodePool>) -> anyhow::Result<Target> {
+        let (host, ssh) = (&instance.spec.host, pool.map(|pool| pool.spec.ssh()).unwrap_or_default());
+        let port = u16::try_from(host.port).unwrap_or(22);
+        let host_key = match host_key(instance, &ssh)? {
+            HostKeySource::Check(check) => check,
+            HostKeySource::KnownHosts(secret) => {
+                HostKeyCheck::AnyOf(self.secrets.known_hosts(&secret, &host.address, port).await?)
+            }
+            HostKeySource::FirstUse => anyhow::bail!(
+                "the operator has pinned no host key of it yet, and support data is asked of no host that may be another; declare hostKey in its entry of the inventory"
+            ),
+        };
+        let keys = self.keys(&host.private_keys).await?;
+        let jump_host = match &ssh.jump_host {
+            Some(declared) => {
+                let key = self.secrets.key(&declared.private_key_secret_ref).await.map_err(named)?.identity.clone();
+                Some(JumpHost::new(&declared.address, declared.port(), &declared.username, key, &declared.host_key)?)
+            }
+            None => None,
+        };
+        Ok(Target {
+            address: host.address.clone(),
+            port,
+            username: host.username.clone(),
+            keys,
+            host_key,
+            jump_host,
+            connect_timeout: ssh.connect_timeout(),
+            command_timeout: LIMIT,
+        })
+    }
+}
+
+fn named(error: SecretError) -> anyhow::Error {
+    anyhow::anyhow!("{error}; or name a file with --identity")
+}
+
+/// Where the belief in the key of a host comes from. Not from its Node, which others may write.
+fn host_key(instance: &WindowsInstance, ssh: &api::Ssh) -> anyhow::Result<HostKeySource> {
+    let known = KnownKeys {
+        address: &instance.spec.host.address,
+        declared: instance.spec.host.host_key.as_deref(),
+        allowed: instance.annotations().get(key::TRUST_HOST_KEY).map(String::as_str),
+        pinned: instance.status.as_ref().and_then(|status| status.host_key.as_ref()),
+        first_contact: None,
+        node: None,
+    };
+    Ok(host_key_source(&known, ssh)?)
+}
+
+fn write(name: &str, answer: &host::Answer, unpacked: Unpacked, folder: &mut Folder) {
+    let Unpacked { files, refused } = unpacked;
+    folder.note(&format!("host {name}"), &format!("{} parts", files.len()));
+    for line in &refused {
+        folder.failed(&format!("host {name}"), line);
+    }
+    // What it reports beside the archive, as to every other request.
+    let answer = serde_json::json!({"outcome": answer.outcome, "state": answer.state, "warnings": answer.warnings});
+    for (part, content) in std::iter::once(("answer.json".to_owned(), answer.to_string().into_bytes())).chain(files) {
+        let path = format!("hosts/{name}/{part}");
+        match text(&content) {
+            Some(text) => folder.text(&path, &text),
+            None => folder.failed(&path, "it is no text, in which secrets could be found"),
+        }
+    }
+}
+
+/// The text of a file of Windows, of which some are UTF-16. None if it is no text.
+fn text(content: &[u8]) -> Option<String> {
+    // Zeros are those of UTF-16 whose beginning was cut off, or of a log that its service truncated.
+    let text = api::text::decode(content)
+        .map_or_else(|_| String::from_utf8_lossy(content).replace('\0', ""), |text| text.replace('\0', ""));
+    let strange = text.chars().filter(|c| *c == char::REPLACEMENT_CHARACTER).count();
+    (strange * 20 <= text.chars().count()).then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn instance(name: &str, status: serde_json::Value) -> WindowsInstance {
+        let host =
+            json!({"name": name, "address": "10.0.0.1", "port": 22, "username": "Administrator", "privateKeys": []});
+        let object =
+            json!({"metadata": {"name": name}, "spec": {"poolRef": {"name": "p"}, "host": host}, "status": status});
+        serde_json::from_value(object).unwrap()
+    }
+
+    #[test]
+    fn a_key_that_was_never_proven_is_not_believed() {
+        let fingerprint = "SHA256:mVPwvezndPv/ARoIadVY98vAC0g+P/5633yTC4d/wXE";
+        let pinned = json!({"hostKey": {"publicKey": "AAAA", "keyType": "ssh-ed25519", "fingerprint": fingerprint}});
+        let ssh = api::Ssh::default();
+        let new = instance("new", serde_json::Value::Null);
+        assert_eq!(host_key(&new, &ssh).unwrap(), HostKeySource::FirstUse);
+        let mut declared = new.clone();
+        declared.spec.host.host_key = Some(fingerprint.into());
+        assert!(matches!(host_key(&declared, &ssh).unwrap(), HostKeySource::Check(HostKeyCheck::PinnedFingerprint(_))));
+        let known = instance("known", pinned);
+        assert!(matches!(host_key(&known, &ssh).unwrap(), HostKeySource::Check(HostKeyCheck::Pinned(_))));
+    }
+
+    #[test]
+    fn what_a_host_sends_is_written_without_secrets() {
+        const SECRET: &str = "hunter2Hunter2";
+        let events = format!(
+            "<Event><EventData><Data Name='Password'>{SECRET}</Data><Data Name='a'>other</Data></EventData></Event>\n"
+        );
+        let unattend = format!("<AdministratorPassword>\n<Value>{SECRET}</Value>\n</AdministratorPassword>");
+        let log = format!(
+            "net use \\\\server /user:me pass={SECRET}\nGET https://x.blob.core.windows.net/c?sv=1&sig={SECRET}\n"
+        );
+        let sshd = format!("sshd: debug1: env SECRET_ID={SECRET}\nsshd: Authorization: Basic {SECRET}\n");
+        let files = [
+            ("events/System.xml", events),
+            ("logs/setup.xml", unattend),
+            ("logs/script.log", log),
+            ("logs/sshd.log", sshd),
+        ];
+        let files = files.into_iter().map(|(name, text)| (name.to_owned(), text.into_bytes())).collect();
+        let dir = tempfile::tempdir().unwrap();
+        let mut folder = Folder::create(&dir.path().join("x")).unwrap();
+        let answer: host::Answer =
+            serde_json::from_value(json!({"protocol": 1, "operation": "x", "outcome": "done"})).unwrap();
+        write("win-1", &answer, Unpacked { files, refused: vec![format!("token={SECRET}")] }, &mut folder);
+        folder.finish().unwrap();
+        let read = |path: &str| std::fs::read_to_string(dir.path().join("x").join(path)).unwrap();
+        let events = read("hosts/win-1/events/System.xml");
+        assert!(events.contains("<Data Name='a'>other</Data>"), "{events}");
+        for path in ["events/System.xml", "logs/setup.xml", "logs/script.log", "logs/sshd.log"] {
+            let text = read(&format!("hosts/win-1/{path}"));
+            assert!(!text.contains(SECRET), "{path}");
+        }
+        assert!(!read("gather.log").contains(SECRET));
+    }
+
+    /// Each part that wicd collects, with a secret on a command line, as people put it there.
+    #[test]
+    fn no_part_of_a_host_is_written_with_a_secret() {
+        const SECRET: &str = "hunter2Hunter2";
+        const JSON: [&str; 12] = [
+            "index.json",
+            "machine.json",
+            "services.json",
+            "owned.json",
+            "state.json",
+            "desired.json",
+            "certificates.json",
+            "updates.json",
+            "restart-causes.json",
+            "hns/networks.json",
+            "hns/endpoints.json",
+            "hns/policylists.json",
+        ];
+        const XML: [&str; 3] = ["events/System.xml", "events/Application.xml", "events/boots.xml"];
+        let command = format!("agent.exe --password={SECRET}");
+        let json = JSON.map(|name| (name.to_owned(), json!([{"command": command}]).to_string().into_bytes()));
+        let xml = format!("<Event><EventData><Data>{command}</Data></EventData></Event>");
+        let xml = XML.map(|name| (name.to_owned(), xml.clone().into_bytes()));
+        let dir = tempfile::tempdir().unwrap();
+        let mut folder = Folder::create(&dir.path().join("x")).unwrap();
+        let answer = json!({"protocol": 1, "operation": "x", "outcome": "done", "warnings": []});
+        let answer: host::Answer = serde_json::from_value(answer).unwrap();
+        let files = json.into_iter().chain(xml).collect();
+        write("win-1", &answer, Unpacked { files, refused: Vec::new() }, &mut folder);
+        folder.finish().unwrap();
+        for part in JSON.into_iter().chain(XML) {
+            let text = std::fs::read_to_string(dir.path().join("x/hosts/win-1").join(part)).unwrap();
+            assert!(!text.contains(SECRET) && text.contains(super::super::redact::REDACTED), "{part}: {text}");
+        }
+    }
+
+    #[test]
+    fn hosts_are_chosen_by_name() {
+        let all = || vec![instance("win-1", json!(null)), instance("win-2", json!(null))];
+        let names = |(chosen, unknown): (Vec<WindowsInstance>, Vec<String>)| {
+            (chosen.iter().map(kube::ResourceExt::name_any).collect::<Vec<_>>().join(","), unknown.join(","))
+        };
+        for (asked, chosen, unknown) in [("all", "win-1,win-2", ""), ("win-2, win-3", "win-2", "win-3"), ("", "", "")] {
+            assert_eq!(names(choose(all(), asked)), (chosen.to_owned(), unknown.to_owned()), "{asked}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_text() {
+        let utf16: Vec<u8> = "\u{feff}password=x".encode_utf16().flat_map(u16::to_le_bytes).collect();
+        for (content, expected) in [
+            (utf16.clone(), Some("password=x")),
+            (utf16[2..].to_vec(), Some("password=x")),
+            (b"plain".to_vec(), Some("plain")),
+            (Vec::new(), Some("")),
+            (vec![0x1f, 0x8b, 0xff, 0xfa, 0x80], None),
+        ] {
+            assert_eq!(text(&content).as_deref(), expected, "{content:?}");
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! The command `gather`: what a person needs who looks for the cause of a fault from afar. It changes nothing in the cluster.
+//!
+//! * [`plan`]: which objects. Pure.
+//! * [`collect`]: reads them, with logs and metrics.
+//! * [`hosts`]: what hosts report over SSH.
+//! * [`redact`]: takes out what must not leave the cluster. Pure.
+//! * [`write`]: the folder and its archive, with their limits.
+
+mod collect;
+mod hosts;
+mod plan;
+mod redact;
+mod write;
+
+use std::{fmt::Write as _, path::PathBuf, process::ExitCode};
+
+use anyhow::Context as _;
+use jiff::{SignedDuration, Timestamp};
+use kube::Client;
+
+use self::{collect::Reader, plan::Scope, write::Folder};
+use crate::{
+    args::{self, Gather},
+    client::api_server,
+    runtime::operator_namespace,
+};
+
+/// Exit status when nothing was gathered.
+const NOTHING: u8 = 1;
+/// What `version` begins with: the product, for who sorts archives of several.
+const PRODUCT: &str = "windows-node-pools/must-gather";
+/// What the reader of the folder must know.
+const README: &str = include_str!("README.txt");
+
+/// Gathers, prints where it is and what failed, and returns the exit status.
+///
+/// # Errors
+/// When there is no configuration for the API server, or the folder cannot be written. What cannot be read is no error.
+pub async fn run(mut args: Gather, cluster: &args::Cluster) -> anyhow::Result<ExitCode> {
+    let now = Timestamp::now();
+    let since = since(&args, now)?;
+    let mut config = api_server::bounded_config(cluster).await?;
+    config.default_retry = false;
+    let client = Client::try_from(config).context("cannot make a client for the API server")?;
+    let reader = Reader { client: client.clone(), since };
+    let found = operator_namespace::find(&client, &args.namespace).await;
+    args.namespace.clone_from(&found.name);
+
+    let root = args
+        .dest
+        .clone()
+        .unwrap_or_else(|| PathBuf::from(now.strftime("windows-node-pools-%Y%m%d-%H%M%S").to_string()));
+    let mut folder = Folder::create(&root)?;
+    folder.text("version", &format!("{PRODUCT}\n{}\n", args::version()));
+    folder.text("README", README);
+    folder.note("namespace of the operator", &found.note());
+    // Every user of the cluster may get it: that is no support data.
+    reader.version(&mut folder).await;
+    let of_ours = folder.files();
+    of_cluster(&reader, &args.namespace, &mut folder).await;
+    if let Some(asked) = &args.hosts {
+        hosts::gather(&client, &args, asked, &mut folder).await;
+    }
+    let gathered = folder.files() - of_ours;
+    folder.finish()?;
+    report(&folder, &args, gathered)
+}
+
+/// Time of the oldest lines of logs. An empty variable is none: `oc adm must-gather` may set it.
+fn since(args: &Gather, now: Timestamp) -> anyhow::Result<Option<Timestamp>> {
+    let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+    let time = match (given(&args.since_time), given(&args.since)) {
+        (Some(time), _) => Some(
+            time.parse()
+                .with_context(|| format!("--since-time {time:?} is not a time such as 2026-01-31T12:00:00Z"))?,
+        ),
+        (None, Some(since)) => {
+            let duration: SignedDuration =
+                since.parse().with_context(|| format!("--since {since:?} is not a duration such as 90m or 24h"))?;
+            Some(now.checked_sub(duration.abs()).context("--since is too long")?)
+        }
+        (None, None) => None,
+    };
+    Ok(time)
+}
+
+async fn of_cluster(reader: &Reader, namespace: &str, folder: &mut Folder) {
+    let scope = Scope { namespace: namespace.to_owned(), nodes: reader.nodes().await };
+    // On standard error: what standard output has is the result.
+    for (n, node) in scope.nodes.iter().enumerate() {
+        eprintln!("[{}/{}] pods on {node}", n + 1, scope.nodes.len());
+        reader.pods_on(node, folder).await;
+    }
+    let items = plan::items(namespace);
+    for (n, item) in items.iter().enumerate() {
+        eprintln!("[{}/{}] {}", n + 1, items.len(), item.name());
+        reader.gather(item, &scope, folder).await;
+    }
+}
+
+/// Packs, and prints what a person needs to know.
+fn report(folder: &Folder, args: &Gather, gathered: usize) -> anyhow::Result<ExitCode> {
+    let mut text = format!("{gathered} files in {}\n", folder.root().display());
+    if !args.no_archive {
+        let _ = writeln!(text, "To send: {}", folder.pack()?.display());
+    }
+    for failure in folder.failures() {
+        let _ = writeln!(text, "Not gathered: {failure}");
+    }
+    crate::args::output::print(&text)?;
+    Ok(if gathered > 0 { ExitCode::SUCCESS } else { NOTHING.into() })
+}
+
+#[cfg(test)]
+pub(crate) use redact::text as redacted;
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,222 @@
+//! The command `lint`: reports errors of host lists, before they are merged. It uses the code that reads them in the
+//! operator.
+
+use std::{
+    fs,
+    io::Read as _,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use anyhow::Context as _;
+use gitops::{
+    File, Limits,
+    hosts::{self, Finding},
+};
+use serde_json::json;
+
+use crate::args::{Lint, LintOutput};
+
+/// Exit status when something is wrong.
+const FINDINGS: u8 = 1;
+
+/// Checks, prints, and returns the exit status.
+///
+/// # Errors
+/// When the findings cannot be printed. Findings are no error: the exit status reports them.
+pub fn run(args: &Lint) -> anyhow::Result<ExitCode> {
+    let Found { errors, warnings } = check(&args.path, &Limits::default());
+    let text = match args.output {
+        LintOutput::Text => {
+            let errors = errors.iter().map(|f| format!("{f}\n"));
+            errors.chain(warnings.iter().map(|f| format!("{f} (warning)\n"))).collect()
+        }
+        LintOutput::Json => {
+            let object = |severity: &'static str| move |f: &Finding| json!({"file": f.file, "line": f.line, "severity": severity, "message": f.message});
+            let all = errors.iter().map(object("error")).chain(warnings.iter().map(object("warning")));
+            serde_json::to_string_pretty(&all.collect::<Vec<_>>())? + "\n"
+        }
+    };
+    crate::args::output::print(&text).context("cannot print")?;
+    Ok(if errors.is_empty() { ExitCode::SUCCESS } else { FINDINGS.into() })
+}
+
+/// All findings, each kind in the order of the files.
+#[derive(Debug, Default)]
+struct Found {
+    /// Faults for which the operator refuses the list.
+    errors: Vec<Finding>,
+    /// Entries that the operator takes, and that hardly mean what they say.
+    warnings: Vec<Finding>,
+}
+
+/// Checks the files.
+fn check(paths: &[PathBuf], limits: &Limits) -> Found {
+    let mut read = Reading { limits, files: Vec::new(), total: 0, findings: Vec::new() };
+    for path in paths {
+        read.add(path, true);
+    }
+    let Reading { files, findings: mut errors, .. } = read;
+    let mut warnings = Vec::new();
+    match hosts::read(&files) {
+        // That there are no hosts is no wonder where nothing could be read.
+        Err(more) if !files.is_empty() || errors.is_empty() => errors.extend(more),
+        Err(_) => {}
+        Ok(entries) => warnings = hosts::doubts(&entries),
+    }
+    errors.sort();
+    Found { errors, warnings }
+}
+
+/// What was read so far.
+struct Reading<'a> {
+    limits: &'a Limits,
+    files: Vec<File>,
+    total: u64,
+    findings: Vec<Finding>,
+}
+
+impl Reading<'_> {
+    fn find(&mut self, path: &Path, message: String) {
+        self.findings.push(Finding { file: path.to_string_lossy().into_owned(), line: None, message });
+    }
+
+    /// Takes a file, or what is below a directory. A file that is named explicitly is read whatever its extension.
+    fn add(&mut self, path: &Path, is_named: bool) {
+        let kind = match fs::symlink_metadata(path) {
+            Ok(metadata) => metadata.file_type(),
+            Err(error) => return self.find(path, format!("cannot be read: {error}")),
+        };
+        let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
+        let is_inventory = is_named || ["yaml", "yml", "json"].contains(&extension);
+        if kind.is_dir() {
+            self.add_directory(path);
+        } else if kind.is_symlink() {
+            if is_inventory {
+                self.find(path, "a symbolic link is not followed: put the file itself here".into());
+            }
+        } else if is_inventory && kind.is_file() {
+            self.add_file(path);
+        } else if is_named {
+            self.find(path, "neither a file nor a directory".into());
+        }
+    }
+
+    fn add_directory(&mut self, path: &Path) {
+        let entries = fs::read_dir(path).and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
+        match entries {
+            Err(error) => self.find(path, format!("cannot be read: {error}")),
+            Ok(mut entries) => {
+                entries.sort_by_key(fs::DirEntry::file_name);
+                for entry in entries.into_iter().filter(|e| e.file_name() != ".git") {
+                    self.add(&entry.path(), false);
+                }
+            }
+        }
+    }
+
+    /// As much is read as the operator would read, and what is more is wrong here as there.
+    fn add_file(&mut self, path: &Path) {
+        let mut bytes = Vec::new();
+        let read = fs::File::open(path).and_then(|file| file.take(self.limits.file + 1).read_to_end(&mut bytes));
+        if let Err(error) = read {
+            return self.find(path, format!("cannot be read: {error}"));
+        }
+        let length = bytes.len() as u64;
+        self.total += length;
+        if length > self.limits.file {
+            self.find(path, format!("the file has more than {} bytes: split it", self.limits.file));
+        } else if self.files.len() >= self.limits.files {
+            self.find(path, format!("there are more than {} files: use several pools", self.limits.files));
+        } else if self.total > self.limits.total {
+            self.find(
+                path,
+                format!("the files have more than {} bytes in total: use several pools", self.limits.total),
+            );
+        } else {
+            self.files.push(File { path: path.to_string_lossy().into_owned(), bytes });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is found in these files, `limits` and links from `c.yaml` to `a.yaml`; without the directory's own name.
+    fn found(files: &[(&str, &str)], limits: &Limits) -> Vec<String> {
+        let root = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        let root = root.path();
+        check(&[root.to_owned()], limits)
+            .errors
+            .iter()
+            .map(|f| f.to_string().replace(&root.display().to_string(), "."))
+            .collect()
+    }
+
+    #[test]
+    fn what_is_found() {
+        let limits = Limits { files: 2, file: 60, total: 80, ..Limits::default() };
+        let a = ("a.yaml", "name: a\naddress: a\n");
+        for (about, files, lines) in [
+            ("nothing wrong", vec![a, ("README.md", "x"), (".git/x.yaml", "x")], vec![]),
+            ("a directory below", vec![a, ("d/e/b.yml", "x")], vec!["./d/e/b.yml:1: no host list: this is text"]),
+            (
+                "a large file",
+                vec![a, ("b.json", &"x".repeat(61))],
+                vec!["./b.json: the file has more than 60 bytes: split it"],
+            ),
+            (
+                "all large",
+                vec![a, ("b.yaml", "name: b\naddress: b\n# 34567890\n"), ("c.yaml", &"x".repeat(60))],
+                vec!["./c.yaml: there are more than 2 files: use several pools"],
+            ),
+            (
+                "large together",
+                vec![("b.yaml", "name: b\naddress: b\n# 34567890\n"), ("c.yaml", &"x".repeat(60))],
+                vec!["./c.yaml: the files have more than 80 bytes in total: use several pools"],
+            ),
+            (
+                "nothing there",
+                vec![("README.md", "x")],
+                vec!["no *.yaml, *.yml or *.json file: for an empty inventory, write `hosts: []`"],
+            ),
+        ] {
+            assert_eq!(found(&files, &limits), lines, "{about}");
+        }
+    }
+
+    #[test]
+    fn what_is_hardly_meant_is_a_warning() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("a.yaml");
+        let map = "kind: ConfigMap\napiVersion: v1\nmetadata: {name: a}\ndata:\n  10.0.0.1: 'username=Administrator # the admin'\n";
+        fs::write(&path, map).unwrap();
+        let Found { errors, warnings } = check(&[path], &Limits::default());
+        assert!(errors.is_empty(), "{errors:?}");
+        let [warning] = warnings.as_slice() else { panic!("{warnings:?}") };
+        assert!(warning.line == Some(5) && warning.message.contains("no comment"), "{warning}");
+    }
+
+    #[test]
+    fn links_are_not_followed_and_what_is_not_there_is_said() {
+        let root = tempfile::tempdir().unwrap();
+        let path = |name: &str| root.path().join(name);
+        fs::write(path("a.yaml"), "hosts: []\n").unwrap();
+        std::os::unix::fs::symlink("/etc/hostname", path("b.yaml")).unwrap();
+        std::os::unix::fs::symlink("/etc", path("c")).unwrap();
+        let messages = |paths: &[PathBuf]| {
+            check(paths, &Limits::default()).errors.into_iter().map(|f| f.message).collect::<Vec<_>>()
+        };
+        assert_eq!(messages(&[root.path().to_owned()]), ["a symbolic link is not followed: put the file itself here"]);
+        assert_eq!(messages(&[path("c")]), ["a symbolic link is not followed: put the file itself here"]);
+        assert!(messages(&[path("d.yaml")])[0].starts_with("cannot be read: "));
+        fs::rename(path("a.yaml"), path("hosts")).unwrap();
+        assert!(messages(&[path("hosts")]).is_empty());
+    }
+}

@@ -1,0 +1,13 @@
+//! Commands that people run, and what they share.
+
+pub mod act;
+pub mod check;
+#[cfg(test)]
+mod documented_commands_tests;
+pub mod explain;
+pub mod gather;
+pub mod lint;
+pub mod machineset;
+pub mod plan;
+pub mod ssh_target;
+pub mod status;

@@ -1,0 +1,418 @@
+//! The command `plan`: what would be done for pools in files, as the operator of this cluster would decide it. Nothing is written;
+//! the API server is asked for a dry run only, which applies the rules of the CRD and of admission policies.
+
+use std::{collections::BTreeSet, io::Read, path::Path, process::ExitCode, sync::Arc};
+
+use anyhow::Context as _;
+use api::{PlannedHost, Reason, WindowsNodePool};
+use jiff::Timestamp;
+use kube::{Client, Resource, ResourceExt, api::ListParams, runtime::reflector::ObjectRef};
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    args::{self, LogFormat, Output, Plan, Run},
+    caches::{instances::Instances, machines::Machines, unreadable::Unreadable, watch},
+    client::api_server,
+    cluster,
+    context::{Base, Caches, Cluster, Context, Process, WINDOWS_NODES},
+    pool::{self, PoolContext},
+    runtime::telemetry,
+};
+use wnp_core::{
+    inventory::hosts::{Known, PlannedHosts},
+    rollout::{
+        preview::{is_idle, summary},
+        release_file::{self, ReleaseFile, RenderChange},
+    },
+};
+
+mod documents;
+mod release;
+mod table;
+
+use documents::{Document, documents};
+
+/// Exit status when something would be done.
+const CHANGES: u8 = 2;
+/// Exit status when a pool could not be planned, or not all of its hosts.
+const FAILED: u8 = 1;
+
+/// Report for a pool.
+#[derive(Serialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase")]
+struct Answer {
+    /// Its name.
+    pool: String,
+    /// Version that its nodes would follow.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<String>,
+    /// In a sentence.
+    summary: String,
+    /// Hosts that nothing would be done with.
+    unchanged: usize,
+    /// The others, by name.
+    hosts: Vec<PlannedHost>,
+    /// What stands in the way, of the pool or of single hosts.
+    problems: Vec<Told>,
+    /// What could not be checked, and what keeps the operator from beginning.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    notes: Vec<String>,
+}
+
+/// A problem.
+#[derive(Serialize, Clone, Debug, PartialEq, Eq)]
+struct Told {
+    /// The host that would not be used; none if it is the pool.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host: Option<String>,
+    reason: Reason,
+    /// What is wrong.
+    message: String,
+}
+
+/// Plans, prints, and returns the exit status.
+///
+/// # Errors
+/// When the log or the directory for Git repositories cannot be set up, a file cannot be read, is not valid or has no pool, or
+/// two pools have the same name. When there is no configuration for the API server, the API server fails or does not answer,
+/// the services of hosts cannot be rendered, or the answer cannot be printed. A pool that cannot be planned is no error: the
+/// exit status reports it.
+pub async fn run(args: Plan, cluster: &args::Cluster) -> anyhow::Result<ExitCode> {
+    telemetry::init(LogFormat::Text, "warn")?;
+    let mut wanted = Vec::new();
+    for file in &args.filename {
+        let text = read(file).with_context(|| format!("{} cannot be read", file.display()))?;
+        let found = documents(&text).with_context(|| format!("{} cannot be used", file.display()))?;
+        wanted.extend(found);
+    }
+    documents::distinct(&wanted)?;
+    let release = args.release.as_deref().map(announced).transpose()?;
+    // In the operator's pod only the cache can be written.
+    let cache = tempfile::tempdir_in(&args.run.cache).or_else(|_| tempfile::tempdir()).with_context(|| {
+        format!(
+            "neither {} nor the directory for temporary files can be written, and one is needed for Git repositories: name one with --cache",
+            args.run.cache.display()
+        )
+    })?;
+    let cx = context(Run { cache: cache.path().into(), ..args.run }, release.as_ref(), cluster).await?;
+    if args.filename.is_empty() {
+        wanted = documents::of_cluster(cx.caches.pools.state())?;
+    }
+    let change = release.as_ref().map(|file| file.render_change(&cx.hosts.release.get().cluster)).transpose()?;
+
+    let (mut answers, mut others) = (Vec::new(), PlannedHosts::default());
+    for document in wanted {
+        let planned = answer(&document, &mut others, change.as_ref(), &cx).await?;
+        answers.push(match &release {
+            Some(file) => of_release(planned, &file.version),
+            None => planned,
+        });
+    }
+    let text = match args.output {
+        Output::Json => serde_json::to_string_pretty(&answers)? + "\n",
+        Output::Table => answers.iter().map(table::text).collect::<Vec<_>>().join("\n"),
+    };
+    crate::args::output::print(&text).context("cannot print")?;
+    Ok(status(&answers).into())
+}
+
+fn status(answers: &[Answer]) -> u8 {
+    if answers.iter().any(|a| !a.problems.is_empty()) {
+        FAILED
+    } else if answers.iter().all(|a| is_idle(&a.hosts)) {
+        0
+    } else {
+        CHANGES
+    }
+}
+
+/// Reads the pools of a text, and drops them.
+#[cfg(test)]
+pub(crate) fn read_pools(text: &str) {
+    drop(documents(text));
+}
+
+fn read(file: &Path) -> anyhow::Result<String> {
+    let bytes = if file == Path::new("-") {
+        let mut bytes = Vec::new();
+        std::io::stdin().lock().read_to_end(&mut bytes)?;
+        bytes
+    } else {
+        std::fs::read(file)?
+    };
+    Ok(api::text::decode(&bytes)?.into_owned())
+}
+
+/// The file of a release. More of it than any has is not read.
+fn announced(path: &Path) -> anyhow::Result<ReleaseFile> {
+    let mut bytes = Vec::new();
+    let limit = u64::try_from(release_file::MAX_BYTES).unwrap_or(u64::MAX).saturating_add(1);
+    let read = if path == Path::new("-") {
+        std::io::stdin().lock().take(limit).read_to_end(&mut bytes)
+    } else {
+        std::fs::File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes))
+    };
+    read.with_context(|| format!("{} cannot be read", path.display()))?;
+    ReleaseFile::parse(&bytes).with_context(|| format!("{} cannot be used", path.display()))
+}
+
+/// The plan of a pool, as that of a release. The version that nodes would follow gets its name from the release.
+fn of_release(answer: Answer, version: &str) -> Answer {
+    let summary = format!("release {version}: {}", answer.summary);
+    Answer { version: None, summary, ..answer }
+}
+
+/// What the controllers would have, as it is now, with what hosts get from this release.
+async fn context(args: Run, release: Option<&ReleaseFile>, cluster: &args::Cluster) -> anyhow::Result<PoolContext> {
+    let config = api_server::bounded_config(cluster).await?;
+    let cluster = Cluster::new(config, &Arc::default()).context("cannot make a client for the API server")?;
+    let client = cluster.client.clone();
+    let all = ListParams::default();
+    let windows = ListParams::default().labels(WINDOWS_NODES);
+    let unreadable = Unreadable::default();
+    let (pools, instances, nodes) = tokio::try_join!(
+        async { watch::list(client.clone(), &all, &unreadable).await.context("failed to list the WindowsNodePools") },
+        async { watch::list(client.clone(), &all, &unreadable).await.context("failed to list the WindowsInstances") },
+        async { watch::list(client.clone(), &windows, &unreadable).await.context("failed to list the Nodes") },
+    )?;
+    let version = client.apiserver_version().await.context("failed to get the version of the API server")?;
+    let warning = cluster::version_warning(&version.major, &version.minor);
+    let cluster_id = cluster.id().await.context("failed to identify the cluster")?;
+    let release = match release {
+        Some(file) => cluster.announced(&args, file).await,
+        None => cluster.release(&args).await,
+    };
+    let release = release.context("failed to render the services of hosts")?;
+    let process = Process {
+        args,
+        identity: "plan".to_owned(),
+        epoch: 0,
+        metrics: Arc::default(),
+        stop: CancellationToken::new(),
+        looks_once: true,
+    };
+    let instances = Instances::new(instances);
+    let caches = Caches { pools, instances, nodes, machines: Machines::default(), unreadable };
+    let shared = Arc::new(Context::new(Arc::new(Base::new(process, cluster, cluster_id, caches)), release));
+    Ok(PoolContext::new(shared, warning))
+}
+
+/// Plans one pool. Its hosts are added to `others`.
+async fn answer(
+    document: &Document,
+    others: &mut PlannedHosts,
+    release: Option<&RenderChange>,
+    cx: &PoolContext,
+) -> anyhow::Result<Answer> {
+    let there = cx.caches.pools.get(&ObjectRef::from_obj(&document.pool));
+    let mut answer = Answer { pool: document.pool.name_any(), ..Answer::default() };
+    let refuse = |mut answer: Answer, reason: Reason, message: String| {
+        answer.problems.push(Told { host: None, reason, message });
+        "it cannot be planned".clone_into(&mut answer.summary);
+        Ok(answer)
+    };
+    if let Some(message) = cx.caches.unreadable.of_pool(&answer.pool) {
+        return refuse(answer, Reason::ObjectUnreadable, message);
+    }
+    match dry_run(&cx.cluster.client, document, there.is_some()).await? {
+        Verdict::Taken => {}
+        Verdict::Refused(message) => return refuse(answer, Reason::SpecInvalid, message),
+        Verdict::NotAsked(message) => {
+            answer.notes.push(format!("the validation rules of the CRD were not checked: {message}"));
+        }
+    }
+    let pool = merged(&document.pool, there.as_deref());
+    let now = Timestamp::now();
+    answer.notes.extend(note_of_pause(&pool, now));
+    answer.notes.extend(cx.warning().map(|(_, message)| message));
+    let mut planned = match pool::plan(&pool, others, cx, now).await {
+        Ok(planned) => planned,
+        Err(error) => return refuse(answer, error.reason(), error.to_string()),
+    };
+    if let Some(RenderChange { change, unknown }) = release {
+        let nodes = nodes(&planned.hosts, cx);
+        release::with_change(&mut planned.list, &nodes, change);
+        for node in nodes {
+            planned.restarts.entry(node).or_default().extend(change.services.iter().cloned());
+        }
+        release::with_services(&mut planned.list, &planned.restarts);
+        answer.notes.extend(unknown.clone());
+    }
+    let touched = |host: &Known| planned.list.iter().any(|p| p.host == host.name && !is_idle(std::slice::from_ref(p)));
+    answer.unchanged = planned.hosts.iter().filter(|h| !touched(h)).count();
+    answer.summary = summary(&planned.list, planned.hosts.len());
+    answer.version = Some(planned.version);
+    answer.hosts = planned.list;
+    answer.problems = planned
+        .problems
+        .into_iter()
+        .map(|p| Told { host: Some(p.host), reason: p.reason, message: p.message })
+        .collect();
+    others.extend(planned.hosts);
+    Ok(answer)
+}
+
+/// Those of the hosts that have joined.
+fn nodes(hosts: &[Known], cx: &PoolContext) -> BTreeSet<String> {
+    let follows = |name: &str| {
+        let instance = cx.caches.instances.get(&ObjectRef::new(name));
+        instance.is_some_and(|i| i.status.as_ref().is_some_and(|s| s.current_version.is_some()))
+    };
+    hosts.iter().filter(|host| follows(&host.name)).map(|host| host.name.clone()).collect()
+}
+
+/// What a reader of the plan must know of a pool that is paused.
+fn note_of_pause(pool: &WindowsNodePool, now: Timestamp) -> Option<String> {
+    let pause = pool.spec.rollout().pause(now)?;
+    Some(format!("the pool is {pause} ({}): no operation begins before the pause is over", pause.field()))
+}
+
+/// The pool as it would be: what it asks for is the file's, where it stands the cluster's.
+fn merged(wanted: &WindowsNodePool, there: Option<&WindowsNodePool>) -> WindowsNodePool {
+    let mut pool = wanted.clone();
+    pool.status = None;
+    if let Some(there) = there {
+        pool.status.clone_from(&there.status);
+        pool.metadata = there.metadata.clone();
+        let annotations = wanted.annotations().iter().map(|(k, v)| (k.clone(), v.clone()));
+        pool.annotations_mut().extend(annotations);
+    }
+    pool
+}
+
+/// The answer of the API server for a pool.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    /// It would take it.
+    Taken,
+    /// It would not.
+    Refused(String),
+    /// This user may not ask.
+    NotAsked(String),
+}
+
+/// Asks the API server whether it would take a pool, fields that it does not know included. Only the spec: labels and
+/// finalizers do not matter here.
+async fn dry_run(client: &Client, document: &Document, exists: bool) -> anyhow::Result<Verdict> {
+    const HOW: &str = "dryRun=All&fieldValidation=Strict";
+    let (url, spec) = (WindowsNodePool::url_path(&(), None), &document.spec);
+    let request = if exists {
+        let patch = json!([{"op": "replace", "path": "/spec", "value": spec}]);
+        let to = format!("{url}/{}?{HOW}", document.pool.name_any());
+        http::Request::patch(to).header("content-type", "application/json-patch+json").body(patch.to_string())
+    } else {
+        let body = json!({
+            "apiVersion": WindowsNodePool::api_version(&()),
+            "kind": WindowsNodePool::kind(&()),
+            "metadata": {"name": document.pool.name_any()},
+            "spec": spec,
+        });
+        http::Request::post(format!("{url}?{HOW}")).header("content-type", "application/json").body(body.to_string())
+    };
+    match client.request::<Value>(request?.map(String::into_bytes)).await {
+        Ok(_) => Ok(Verdict::Taken),
+        Err(kube::Error::Api(status)) if is_right_missing(&status.message) => {
+            Ok(Verdict::NotAsked(status.message.clone()))
+        }
+        Err(kube::Error::Api(status)) if matches!(status.code, 400..=499) => {
+            Ok(Verdict::Refused(without_object(&status.message).to_owned()))
+        }
+        Err(error) => Err(error).context("failed to validate the pool at the API server"),
+    }
+}
+
+/// The refusal of a field that is not known begins with the whole object, which says nothing.
+fn without_object(message: &str) -> &str {
+    message.rfind("strict decoding error: ").map_or(message, |at| &message[at..])
+}
+
+/// Whether RBAC refused. Admission, which refuses the pool itself, may do so with the same code.
+fn is_right_missing(message: &str) -> bool {
+    ["cannot create resource", "cannot patch resource"].iter().any(|said| message.contains(said))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kube::core::ObjectMeta;
+
+    fn answer(actions: &[&str], problems: usize) -> Answer {
+        let host = |action: &&str| PlannedHost { action: (*action).to_owned(), ..PlannedHost::default() };
+        let problem = Told { host: None, reason: Reason::HostConflict, message: String::new() };
+        Answer { hosts: actions.iter().map(host).collect(), problems: vec![problem; problems], ..Answer::default() }
+    }
+
+    #[test]
+    fn what_came_of_it() {
+        for (about, answers, expected) in [
+            ("nothing to do", vec![answer(&[], 0)], 0),
+            ("nothing, and why", vec![answer(&["Nothing"], 0)], 0),
+            ("something", vec![answer(&[], 0), answer(&["Nothing", "Join"], 0)], CHANGES),
+            ("a problem counts more", vec![answer(&["Join"], 0), answer(&[], 1)], FAILED),
+        ] {
+            assert_eq!(status(&answers), expected, "{about}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_fits_on_a_screen() {
+        let object = "x".repeat(6_700);
+        let strict = format!(
+            "\"\" is invalid: patch: Invalid value: \"{{{object}}}\": strict decoding error: unknown field \"spec.templat\""
+        );
+        assert_eq!(without_object(&strict), "strict decoding error: unknown field \"spec.templat\"");
+        assert_eq!(without_object("spec.rollout: Invalid value"), "spec.rollout: Invalid value");
+    }
+
+    #[test]
+    fn a_pool_stands_where_that_of_the_cluster_does() {
+        let pool = |rollout: &str, annotation: &str| {
+            let mut pool = WindowsNodePool::new("p", api::WindowsNodePoolSpec::default());
+            pool.spec.rollout = Some(serde_json::from_str(rollout).unwrap());
+            pool.annotations_mut().insert(annotation.into(), "x".into());
+            pool
+        };
+        let (wanted, mut there) = (pool(r#"{"paused": true}"#, "new"), pool("{}", "old"));
+        there.metadata.uid = Some("u".into());
+        there.status = Some(api::WindowsNodePoolStatus::default());
+        let merged = merged(&wanted, Some(&there));
+        assert_eq!((merged.spec, merged.status), (wanted.spec.clone(), there.status));
+        let ObjectMeta { uid, annotations, .. } = merged.metadata;
+        assert_eq!(uid.as_deref(), Some("u"));
+        assert_eq!(annotations.unwrap().into_keys().collect::<Vec<_>>(), ["new", "old"]);
+        assert_eq!(super::merged(&wanted, None), wanted);
+    }
+
+    #[test]
+    fn a_plan_notes_the_pause() {
+        let now = "2027-01-01T12:00:00Z".parse().unwrap();
+        for (rollout, expected) in [
+            ("{}", None),
+            (r#"{"pausedUntil": "2027-01-01T12:00:00Z"}"#, None),
+            (
+                r#"{"paused": true}"#,
+                Some("the pool is paused (rollout.paused): no operation begins before the pause is over"),
+            ),
+            (
+                r#"{"pausedUntil": "2027-01-01T13:00:00Z"}"#,
+                Some(
+                    "the pool is paused until 2027-01-01T13:00:00Z (rollout.pausedUntil): no operation begins before the pause is over",
+                ),
+            ),
+        ] {
+            let mut pool = WindowsNodePool::new("p", api::WindowsNodePoolSpec::default());
+            pool.spec.rollout = Some(serde_json::from_str(rollout).unwrap());
+            assert_eq!(note_of_pause(&pool, now).as_deref(), expected, "{rollout}");
+        }
+    }
+
+    #[test]
+    fn who_refused() {
+        let rbac =
+            r#"windowsnodepools is forbidden: User "a" cannot create resource "windowsnodepools" in API group "g""#;
+        assert!(is_right_missing(rbac));
+        assert!(!is_right_missing("admission webhook \"w\" denied the request: no pools on Fridays"));
+    }
+}

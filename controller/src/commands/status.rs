@@ -1,0 +1,345 @@
+//! The command `status`: pools and their hosts as a tree, the worst first.
+
+use std::{fmt::Write as _, process::ExitCode};
+
+use anyhow::{Context as _, bail};
+use api::{
+    Phase, Step, Time, WindowsInstance, WindowsNodePool,
+    conditions::{find, is_true, kind},
+    names::LEASE,
+    text,
+};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::{api::coordination::v1::Lease, apimachinery::pkg::apis::meta::v1::Condition};
+use kube::{Api, Client, ResourceExt, api::ListParams};
+use serde::Serialize;
+
+use crate::{
+    args::{self, Output, Status},
+    client::api_server,
+    commands::check::{leader, server_time},
+    runtime::operator_namespace,
+};
+
+/// Ready hosts of a pool that are shown one by one.
+const FEW: usize = 10;
+/// Time after which an attempt that was not made is overdue.
+const OVERDUE: SignedDuration = SignedDuration::from_mins(1);
+
+/// Prints the tree.
+///
+/// # Errors
+/// When there is no configuration for the API server, it refuses a request or does not answer, or there is no pool of a name.
+pub async fn run(args: Status, cluster: &args::Cluster) -> anyhow::Result<ExitCode> {
+    let client = api_server::client(cluster).await?;
+    let all = ListParams::default();
+    let pools: Api<WindowsNodePool> = Api::all(client.clone());
+    let mut pools = pools.list(&all).await.context("failed to list the WindowsNodePools")?.items;
+    if let Some(missing) = args.pools.iter().find(|name| pools.iter().all(|p| p.name_any() != **name)) {
+        bail!("there is no WindowsNodePool {missing}; see: kubectl get windowsnodepools");
+    }
+    pools.retain(|pool| args.pools.is_empty() || args.pools.contains(&pool.name_any()));
+    let instances: Api<WindowsInstance> = Api::all(client.clone());
+    let instances = instances.list(&all).await.context("failed to list the WindowsInstances")?.items;
+    let now = server_time(&client).await.unwrap_or_else(Timestamp::now);
+    let operator = operator(&client, &args.namespace, now).await;
+    let pools = summarize(&pools, &instances, now);
+    let width = args.width.or_else(terminal).unwrap_or(args.columns);
+    match args.output {
+        Output::Table => {
+            let mut text = String::new();
+            if let Some(warning) = operator.warning() {
+                put(&mut text, "", "", warning, width);
+            }
+            crate::args::output::print(&(text + &tree(&pools, args.all, width)))?;
+        }
+        Output::Json => {
+            if let Some(warning) = operator.warning() {
+                eprintln!("Warning: {warning}");
+            }
+            crate::args::output::print(&(serde_json::to_string_pretty(&pools)? + "\n"))?;
+        }
+    }
+    Ok(exit(&pools, &operator).into())
+}
+
+/// Columns of the terminal to which is printed; `None` if it is none.
+fn terminal() -> Option<usize> {
+    let (width, _) = terminal_size::terminal_size_of(std::io::stdout())?;
+    Some(usize::from(width.0)).filter(|columns| *columns > 0)
+}
+
+/// Whether an operator works: otherwise all that it has said is old.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Operator {
+    Leads,
+    /// None leads, in a sentence with the remedy.
+    Missing(String),
+    /// That cannot be known, in a sentence.
+    Unknown(String),
+}
+
+impl Operator {
+    fn warning(&self) -> Option<&str> {
+        match self {
+            Self::Leads => None,
+            Self::Missing(warning) | Self::Unknown(warning) => Some(warning),
+        }
+    }
+}
+
+async fn operator(client: &Client, namespace: &str, now: Timestamp) -> Operator {
+    let home = operator_namespace::find(client, namespace).await;
+    let leases: Api<Lease> = Api::namespaced(client.clone(), &home.name);
+    let lease = leases.get_opt(LEASE).await.map_err(|error| crate::runtime::errors::plain(&error));
+    judge(lease.as_ref().map(Option::as_ref).map_err(String::as_str), &home.name, &home.remedy(), now)
+}
+
+/// What the Lease of the operator in this namespace says.
+fn judge(lease: Result<Option<&Lease>, &str>, namespace: &str, remedy: &str, now: Timestamp) -> Operator {
+    let place = format!("the Lease {LEASE} in the namespace {namespace}");
+    match lease.map(|lease| leader(lease, now)) {
+        Ok(Ok(_)) => Operator::Leads,
+        Ok(Err(problem)) => Operator::Missing(format!(
+            "NO OPERATOR WORKS: {place} {problem}. Nothing is being done, and what follows is what was so before. To find the cause: {remedy}."
+        )),
+        Err(error) => {
+            Operator::Unknown(format!("Whether an operator works is not known: {place} cannot be read: {error}."))
+        }
+    }
+}
+
+/// A pool and what it says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Pool {
+    name: String,
+    ready: String,
+    degraded: bool,
+    reason: String,
+    message: String,
+    /// Whether the operator has read the pool as it is now.
+    observed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    desired_version: Option<String>,
+    hosts: Vec<Host>,
+    refused: Vec<Refused>,
+    /// Reason for which hosts that do not follow the version wait.
+    #[serde(skip)]
+    waits: String,
+}
+
+/// A host of a pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Host {
+    name: String,
+    address: String,
+    phase: Option<Phase>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    step: Option<Step>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    since: Option<Time>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<String>,
+    /// Whether it follows the version of its pool.
+    up_to_date: bool,
+    failures: i32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_retry_time: Option<Time>,
+    message: String,
+    /// A node that is Ready, and of which there is no more to be said.
+    #[serde(skip)]
+    is_fine: bool,
+}
+
+impl Host {
+    /// Whether it is a node that is to get another version.
+    fn is_outdated(&self) -> bool {
+        self.version.is_some() && !self.up_to_date
+    }
+}
+
+/// An entry that is no host of the pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Refused {
+    host: String,
+    reason: String,
+    message: String,
+}
+
+fn ready_of(conditions: &[Condition]) -> (String, String, String) {
+    find(conditions, kind::READY).map_or_else(
+        || ("Unknown".into(), "Pending".into(), "the operator has not reported on it yet".into()),
+        |c| (c.status.clone(), c.reason.clone(), text::lines(&c.message).replace('\n', " ")),
+    )
+}
+
+fn summarize(pools: &[WindowsNodePool], instances: &[WindowsInstance], now: Timestamp) -> Vec<Pool> {
+    let mut all: Vec<Pool> = pools
+        .iter()
+        .map(|pool| {
+            let status = pool.status.clone().unwrap_or_default();
+            let (mut ready, reason, message) = ready_of(&status.conditions);
+            let observed = status.observed_generation == pool.metadata.generation;
+            if !observed {
+                "Unknown".clone_into(&mut ready);
+            }
+            let name = pool.name_any();
+            let of_pool = instances.iter().filter(|i| i.spec.pool_ref.name == name);
+            let mut hosts: Vec<Host> = of_pool.map(|i| host(i, status.desired_version.as_ref(), now)).collect();
+            hosts.sort_by_key(|host| (rank(host), host.is_outdated(), host.name.clone()));
+            let refused = status.refused.iter().map(|entry| Refused {
+                host: text::line(&entry.host, 253),
+                reason: entry.reason.clone(),
+                message: text::line(&entry.message, 1_000),
+            });
+            let refused = refused.collect();
+            let degraded = is_true(&status.conditions, kind::DEGRADED);
+            let waits = find(&status.conditions, kind::UPDATED).map(|c| c.reason.clone()).unwrap_or_default();
+            let desired_version = status.desired_version;
+            Pool { name, ready, degraded, reason, message, observed, desired_version, hosts, refused, waits }
+        })
+        .collect();
+    all.sort_by_key(|pool| (pool.ready != "False", !pool.degraded, pool.ready != "Unknown", pool.name.clone()));
+    all
+}
+
+fn host(instance: &WindowsInstance, desired: Option<&String>, now: Timestamp) -> Host {
+    let status = instance.status.clone().unwrap_or_default();
+    let (ready, _, mut message) = ready_of(&status.conditions);
+    let since = match (&status.failures, &status.operation) {
+        (Some(failures), _) => failures.first_time,
+        (None, Some(operation)) => Some(operation.step_start_time),
+        (None, None) => find(&status.conditions, kind::READY)
+            .filter(|c| c.status != "True")
+            .map(|c| c.last_transition_time.0.into()),
+    };
+    // What kubelet says of a node that works is no news; what the operator adds is.
+    let is_fine = ready == "True" && status.failures.is_none() && status.operation.is_none() && !message.contains("; ");
+    let next = status.failures.as_ref().and_then(|f| f.next_retry_time);
+    if next.and_then(Time::known).is_some_and(|at| now.duration_since(at) > OVERDUE) {
+        message += " (that attempt is overdue)";
+    }
+    Host {
+        name: instance.name_any(),
+        address: instance.spec.host.address.clone(),
+        phase: status.phase,
+        step: status.operation.map(|o| o.step),
+        since,
+        up_to_date: desired.is_none() || status.current_version.as_ref() == desired,
+        version: status.current_version,
+        failures: status.failures.map_or(0, |f| f.count),
+        next_retry_time: next,
+        message,
+        is_fine,
+    }
+}
+
+/// The worst first.
+fn rank(host: &Host) -> u8 {
+    match host.phase {
+        _ if host.is_fine => 5,
+        Some(Phase::Failed) => 0,
+        Some(Phase::NotReady) => 1,
+        _ if host.next_retry_time.is_some() => 2,
+        Some(Phase::Pending) | None => 4,
+        Some(_) => 3,
+    }
+}
+
+fn exit(pools: &[Pool], operator: &Operator) -> u8 {
+    let is_missing = matches!(operator, Operator::Missing(_));
+    if is_missing || pools.iter().any(|pool| pool.ready == "False" || pool.degraded) {
+        1
+    } else if pools.iter().any(|pool| pool.ready != "True") {
+        2
+    } else {
+        0
+    }
+}
+
+/// A version as a line has room for it: the release, and the beginning of the digest.
+fn short(version: &str) -> String {
+    match version.rsplit_once('-') {
+        Some((release, digest)) => format!("{release}-{}", digest.chars().take(8).collect::<String>()),
+        None => version.to_owned(),
+    }
+}
+
+/// The row of a host: its head, and what is said of it. Versions are shown where not all hosts have the same.
+fn row(host: &Host, pool: &Pool, column: usize, with_version: bool) -> (String, String) {
+    let phase = host.phase.map_or_else(|| "New".into(), |phase| format!("{phase:?}"));
+    let version = match (with_version, &host.version) {
+        (true, version) => format!("  {:14}", version.as_deref().map(short).unwrap_or_default()),
+        (false, _) => String::new(),
+    };
+    let since = host.since.and_then(Time::known).map(|at| format!(" (since {})", Time::from(at)));
+    let mut said = if host.is_fine { String::new() } else { host.message.clone() + &since.unwrap_or_default() };
+    if host.is_fine && host.is_outdated() {
+        said = format!("to be updated ({})", pool.waits);
+    }
+    (format!("{:column$}  {phase:9}{version}", host.name), said)
+}
+
+fn tree(pools: &[Pool], all: bool, width: usize) -> String {
+    if pools.is_empty() {
+        return "There is no WindowsNodePool.\n".into();
+    }
+    let mut text = String::new();
+    for pool in pools {
+        let old = if pool.observed { "" } else { "the operator has not read the pool as it is now; before: " };
+        put(&mut text, &format!("{}  ", pool.name), "  ", &format!("{old}{}", pool.message), width);
+        let with_version = pool.hosts.iter().any(Host::is_outdated);
+        if let Some(version) = pool.desired_version.as_ref().filter(|_| with_version) {
+            put(&mut text, "│  ", "│  ", &format!("to version {version}"), width);
+        }
+        let (old, new): (Vec<&Host>, Vec<&Host>) =
+            pool.hosts.iter().filter(|host| host.is_fine).partition(|host| host.is_outdated());
+        let folds = !all && old.len() + new.len() > FEW;
+        let names = pool.hosts.iter().map(|h| &h.name).chain(pool.refused.iter().map(|r| &r.host));
+        let column = names.map(|name| name.chars().count()).max().unwrap_or_default().min(40);
+        let shown = pool.hosts.iter().filter(|host| !(folds && host.is_fine));
+        let mut rows: Vec<(String, String)> = shown.map(|host| row(host, pool, column, with_version)).collect();
+        for entry in &pool.refused {
+            rows.push((format!("{:column$}  {:9}", entry.host, "Refused"), entry.message.clone()));
+        }
+        for hosts in [&new, &old].into_iter().filter(|hosts| folds && !hosts.is_empty()) {
+            let more = if rows.is_empty() { "" } else { "more " };
+            let verb = if hosts.len() == 1 { "is" } else { "are" };
+            let to_be =
+                hosts.iter().any(|host| host.is_outdated()).then(|| format!(", to be updated ({})", pool.waits));
+            rows.push((format!("{} {more}{verb} Ready{}", hosts.len(), to_be.unwrap_or_default()), String::new()));
+        }
+        let last = rows.len().saturating_sub(1);
+        for (n, (head, said)) in rows.iter().enumerate() {
+            let (branch, below) = if n == last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
+            put(&mut text, &format!("{branch}{head}  "), &format!("{below}    "), said, width);
+        }
+    }
+    text
+}
+
+/// A text after its head, wrapped at the width, with its further lines below.
+fn put(into: &mut String, head: &str, below: &str, said: &str, width: usize) {
+    let mut line = head.to_owned();
+    let mut is_empty = true;
+    for word in said.split_whitespace() {
+        if !is_empty && line.chars().count() + 1 + word.chars().count() > width {
+            let _ = writeln!(into, "{}", line.trim_end());
+            below.clone_into(&mut line);
+            is_empty = true;
+        }
+        if !is_empty {
+            line.push(' ');
+        }
+        line.push_str(word);
+        is_empty = false;
+    }
+    let _ = writeln!(into, "{}", line.trim_end());
+}
+
+#[cfg(test)]
+#[path = "status_tests.rs"]
+mod tests;

@@ -1,0 +1,133 @@
+//! Pools that are made for sources of WMCO. A person may set every field of such a pool but its source, and it is deleted only if no other
+//! client has ever written to it.
+
+use std::collections::HashSet;
+
+use api::{
+    Inventory, Mode, WindowsNodePool, WindowsNodePoolSpec,
+    names::{MANAGER_ADAPTER, key},
+};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
+    runtime::reflector::ObjectRef,
+};
+use serde_json::{Value, json};
+
+use crate::{context::Context, runtime::events::EventReason};
+use wnp_core::{
+    inventory::{
+        source_pool::is_only_ours,
+        wmco_nodes::{takeover_waits, wmco_nodes},
+    },
+    render::Stored,
+};
+
+/// Creates a pool whose hosts come from this source. Where nodes of WMCO are, it begins in mode Plan: a person is to see first what becomes
+/// of them. One that a person creates at the same time is not touched.
+pub(super) async fn make(cx: &Context, name: &str, inventory: Inventory) -> kube::Result<()> {
+    let api: Api<WindowsNodePool> = Api::all(cx.cluster.client.clone());
+    let nodes = nodes_of_wmco(cx).await;
+    let mode = (!nodes.is_empty()).then_some(Mode::Plan);
+    let pool = WindowsNodePool::new(name, WindowsNodePoolSpec { mode, inventory, ..WindowsNodePoolSpec::default() });
+    let params = PostParams { field_manager: Some(MANAGER_ADAPTER.into()), ..PostParams::default() };
+    let pool = match api.create(&params, &pool).await {
+        Ok(pool) => pool,
+        // Its change brings us here again.
+        Err(kube::Error::Api(status)) if status.is_already_exists() => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    tracing::info!(pool = name, ?mode, "created a pool for its source of hosts");
+    if mode.is_none() {
+        return Ok(());
+    }
+    cx.events.say(&pool, EventReason::TakeoverWaits, "AdaptSource", &takeover_waits(name, &nodes));
+    give_up_mode(&api, pool).await
+}
+
+/// Gives up the mode: a person who applies another one on the server's side must meet no conflict with the operator, which never writes it
+/// again.
+async fn give_up_mode(api: &Api<WindowsNodePool>, mut pool: WindowsNodePool) -> kube::Result<()> {
+    let name = pool.name_any();
+    while let Some(patch) = without_mode(&pool) {
+        match api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await {
+            Ok(_) => break,
+            // The pool controller writes the first status now.
+            Err(kube::Error::Api(status)) if status.is_conflict() => match api.get_opt(&name).await? {
+                Some(now) => pool = now,
+                None => break,
+            },
+            Err(kube::Error::Api(status)) if status.is_not_found() => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// The patch for it, if the operator owns the mode.
+fn without_mode(pool: &WindowsNodePool) -> Option<Value> {
+    let mut fields = pool.managed_fields().to_vec();
+    let of_adapter = fields.iter_mut().find(|f| f.manager.as_deref() == Some(MANAGER_ADAPTER))?;
+    of_adapter.fields_v1.as_mut()?.0.get_mut("f:spec")?.as_object_mut()?.remove("f:mode")?;
+    Some(json!({"metadata": {"resourceVersion": pool.resource_version(), "managedFields": fields}}))
+}
+
+/// Nodes of WMCO that no instance has taken over.
+async fn nodes_of_wmco(cx: &Context) -> Vec<String> {
+    let nodes = cx.caches.nodes.state();
+    let mut ours = HashSet::new();
+    for version in nodes.iter().filter_map(|n| n.annotations().get(key::VERSION)).collect::<HashSet<_>>() {
+        // What cannot be read may be WMCO's.
+        if matches!(cx.hosts.versions.get(version).await.ok().flatten().as_deref(), Some(Stored::Ours(_))) {
+            ours.insert(version.clone());
+        }
+    }
+    let has_instance = |name: &str| cx.caches.instances.get(&ObjectRef::new(name)).is_some();
+    wmco_nodes(nodes.iter().map(|n| &**n), &has_instance, &|version| ours.contains(version))
+}
+
+/// Deletes a pool, unless another client has written to it. The cache does not have the owners of fields.
+pub(super) async fn drop_pool(cx: &Context, name: &str) -> kube::Result<()> {
+    let api: Api<WindowsNodePool> = Api::all(cx.cluster.client.clone());
+    let Some(pool) = api.get_opt(name).await? else { return Ok(()) };
+    if pool.metadata.deletion_timestamp.is_some() || !is_only_ours(pool.managed_fields()) {
+        return Ok(());
+    }
+    let unchanged = Preconditions { uid: pool.uid(), resource_version: pool.resource_version() };
+    match api.delete(name, &DeleteParams::default().preconditions(unchanged)).await {
+        Ok(_) => {
+            tracing::info!(pool = name, "the pool was deleted because its source of hosts does not exist any more");
+            Ok(())
+        }
+        // Its change brings us here again.
+        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use api::ConfigMapRef;
+
+    #[test]
+    fn the_mode_is_given_up_and_the_source_is_kept() {
+        let pool = |fields: Value| -> WindowsNodePool {
+            let config_map_ref = Some(ConfigMapRef { name: "windows-instances".into() });
+            let inventory = Inventory { config_map_ref, ..Inventory::default() };
+            let mut pool =
+                WindowsNodePool::new("p", WindowsNodePoolSpec { inventory, ..WindowsNodePoolSpec::default() });
+            pool.metadata.resource_version = Some("7".into());
+            pool.metadata.managed_fields = serde_json::from_value(fields).unwrap();
+            pool
+        };
+        let source = json!({"f:inventory": {"f:configMapRef": {"f:name": {}}}});
+        let with_mode = json!({"f:inventory": source["f:inventory"], "f:mode": {}});
+        let entry = |manager: &str, spec: &Value| json!({"manager": manager, "operation": "Update", "fieldsV1": {"f:spec": spec}});
+        let patch = without_mode(&pool(json!([entry("other", &with_mode), entry(MANAGER_ADAPTER, &with_mode)])));
+        let expected = json!([entry("other", &with_mode), entry(MANAGER_ADAPTER, &source)]);
+        assert_eq!(patch, Some(json!({"metadata": {"resourceVersion": "7", "managedFields": expected}})));
+        assert_eq!(without_mode(&pool(json!([entry(MANAGER_ADAPTER, &source)]))), None);
+        assert_eq!(without_mode(&pool(json!([]))), None);
+    }
+}

@@ -1,0 +1,98 @@
+//! Machines: those of OpenShift's Machine API and of Cluster API, where their CRDs are there.
+
+mod replacing;
+mod watching;
+
+use std::sync::Arc;
+
+use api::{MachineSetRef, Reason, WindowsInstance, WindowsNodePool};
+use jiff::SignedDuration;
+use kube::{
+    Api, Client, ResourceExt,
+    api::{DynamicObject, ListParams},
+};
+
+pub(super) use watching::run;
+
+use crate::{
+    caches::machines::served,
+    context::Context,
+    runtime::{clock, events::EventReason},
+};
+use wnp_core::{
+    inventory::{HostList, SourceError, SourceOutcome},
+    machines::{
+        list::{Beside, departures, list},
+        provider_id::ProviderIds,
+        read::{Machine, Source},
+    },
+};
+
+/// When the API server fails us, ask again after this time.
+const RETRY: SignedDuration = SignedDuration::from_secs(5);
+
+/// Asks for the hosts of a pool that names Machines. Without the watch, as at the start and in the command `plan`, they are listed.
+pub(crate) async fn ask(pool: &WindowsNodePool, reference: &MachineSetRef, cx: &Context) -> SourceOutcome {
+    let source = Source::of(reference);
+    let machines = if cx.caches.machines.of(source.group).is_some() {
+        let machines = cx.caches.machines.machines(source.group);
+        report_provider_ids(pool, &source, &machines, cx);
+        machines
+    } else {
+        match listed(&cx.cluster.client, &source).await {
+            Ok(Some(machines)) => machines,
+            Ok(None) => {
+                let message = format!(
+                    "{source} cannot be read because this cluster has no such API: name another source, or install it; present hosts stay"
+                );
+                return SourceOutcome::Unknown(
+                    SourceError { reason: Reason::SourceNotFound, message, stalls: true },
+                    None,
+                );
+            }
+            Err(error) => {
+                let message = format!("{source} could not be read: {}", crate::runtime::errors::said(&error));
+                let trouble = SourceError { reason: Reason::ApiError, message, stalls: false };
+                return SourceOutcome::Unknown(trouble, clock::now().checked_add(RETRY).ok());
+            }
+        }
+    };
+    let instances = cx.caches.instances.state();
+    let of_machine = |i: &api::WindowsInstance| Some((i.spec.origin.as_ref()?.machine.clone()?, i.name_any()));
+    let mine = instances.iter().filter(|i| !i.is_deleting());
+    let from_here = |i: &&Arc<WindowsInstance>| {
+        let origin = i.spec.origin.as_ref();
+        i.spec.pool_ref.name == pool.name_any() && origin.is_some_and(|o| o.source == source.to_string())
+    };
+    let here: Vec<(String, String)> = mine.clone().filter(from_here).filter_map(|i| of_machine(i)).collect();
+    let beside = Beside {
+        platform: cx.hosts.release.get().cluster.platform,
+        pool_has_user: pool.spec.ssh().username.is_some(),
+        instances: mine.filter_map(|i| of_machine(i)).collect(),
+    };
+    let departures = Some(departures(source.group, &machines, &here));
+    let read_at = Some(clock::now());
+    SourceOutcome::Listed(Box::new(HostList { departures, read_at, ..list(&source, &machines, &beside) }))
+}
+
+/// Reports Machines whose Nodes are not found, because their provider ID cannot be given to a Node.
+fn report_provider_ids(pool: &WindowsNodePool, source: &Source, machines: &[Machine], cx: &Context) {
+    let ids = ProviderIds::of(machines);
+    for machine in machines.iter().filter(|m| m.windows && !m.ignored && m.source.as_ref() == Some(source)) {
+        if let Err(problem) = ids.usable(machine) {
+            let id = api::text::line(machine.provider_id.as_deref().unwrap_or_default(), 100);
+            let note = format!(
+                "the Node of Machine {} does not get its spec.providerID {id:?}, which {problem}: correct it in what makes the Machine",
+                machine.key()
+            );
+            cx.events.say(pool, EventReason::ProviderIdRefused, "List", &note);
+        }
+    }
+}
+
+async fn listed(client: &Client, source: &Source) -> kube::Result<Option<Vec<Machine>>> {
+    let Some(resource) = served(client, source.group).await? else { return Ok(None) };
+    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &source.namespace, &resource.machines);
+    let all = api.list(&ListParams::default()).await?;
+    Ok(Some(all.iter().map(|o| Machine::read(o, source.group)).collect()))
+}

@@ -1,0 +1,257 @@
+//! Replaces Machines whose hosts refuse every key.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use api::{
+    MachineGroup, WindowsInstance, WindowsNodePool,
+    names::{USER_DATA_SECRET, key},
+};
+use k8s_openapi::api::core::v1::Node;
+use kube::{
+    Api, ResourceExt,
+    api::{ApiResource, DeleteParams, DynamicObject, Preconditions},
+};
+
+use super::{super::user_data, listed};
+use crate::{
+    context::Context,
+    runtime::{clock, events::EventReason},
+};
+use wnp_core::{
+    machines::{
+        read::{Machine, MachineSet, Source, reference},
+        replace::{Member, Refuses, Verdict, stays, verdicts},
+    },
+    node,
+    operation::key_refusal::{self, Meaning, meaning},
+};
+
+/// Instances by their Machines.
+type Instances<'a> = BTreeMap<&'a str, &'a Arc<WindowsInstance>>;
+
+/// Why a Machine is not deleted is said again after this time.
+const SAY_AGAIN_AFTER: Duration = Duration::from_mins(10);
+
+/// Why Machines are not deleted, by their unique ids, as last reported. Checks are much more frequent than changes.
+#[derive(Default)]
+pub(super) struct Restrictions(HashMap<String, (Instant, String)>);
+
+impl Restrictions {
+    fn is_new(&mut self, machine: &Machine, why: &str) -> bool {
+        let said = self.0.get(&machine.uid);
+        if said.is_some_and(|(at, said)| said == why && at.elapsed() < SAY_AGAIN_AFTER) {
+            return false;
+        }
+        self.0.insert(machine.uid.clone(), (Instant::now(), why.to_owned()));
+        true
+    }
+}
+
+/// Checks all Machines, and replaces those that must be replaced.
+pub(super) async fn replace(cx: &Context, restrictions: &mut Restrictions) {
+    let mut seen: BTreeSet<String> = BTreeSet::new();
+    let instances = cx.caches.instances.state();
+    let of_machine: Instances<'_> =
+        instances.iter().filter_map(|i| Some((i.spec.origin.as_ref()?.machine.as_deref()?, i))).collect();
+    for group in cx.caches.machines.groups() {
+        let (machines, sets) = (cx.caches.machines.machines(group), cx.caches.machines.sets(group));
+        seen.extend(machines.iter().map(|m| m.uid.clone()));
+        let sources: BTreeSet<&Source> =
+            machines.iter().filter(|m| m.windows).filter_map(|m| m.source.as_ref()).collect();
+        for source in sources {
+            let set = sets.iter().find(|s| s.source == *source);
+            let members = members(cx, source, &machines, &of_machine).await;
+            for (machine, verdict) in verdicts(&members, set) {
+                let Some(instance) = of_machine.get(machine.key().as_str()) else { continue };
+                let Some(found) = Found::of(cx, group, machine, instance) else { continue };
+                let why = match verdict {
+                    Verdict::Restricted(why) => Some(why),
+                    Verdict::Delete => found.replace(cx, source, set, &of_machine).await,
+                };
+                if let Some(why) = why.filter(|why| restrictions.is_new(machine, why)) {
+                    found.report(cx, EventReason::MachineDeletionRestricted, &format!("it is not deleted: {why}"));
+                }
+            }
+        }
+    }
+    restrictions.0.retain(|uid, _| seen.contains(uid));
+}
+
+/// The Windows Machines of a MachineSet, and how they do.
+async fn members<'a>(
+    cx: &Context,
+    source: &Source,
+    machines: &'a [Machine],
+    instances: &Instances<'_>,
+) -> Vec<Member<'a>> {
+    let mut members = Vec::new();
+    for machine in machines.iter().filter(|m| m.windows && m.source.as_ref() == Some(source)) {
+        let instance = instances.get(machine.key().as_str()).copied();
+        let works =
+            machine.node.as_deref().and_then(|name| cx.node(name)).is_some_and(|n| works(&n, machine, instance));
+        let refuses = match instance {
+            Some(instance) => refuses(cx, machine, instance).await,
+            None => None,
+        };
+        members.push(Member { machine, works, refuses });
+    }
+    members
+}
+
+/// Whether a Node works: it is Ready, an operator has said that it is complete, and we do nothing to it that it might not work after.
+fn works(node: &Node, machine: &Machine, instance: Option<&Arc<WindowsInstance>>) -> bool {
+    let complete = machine.ignored || node.annotations().get(key::VERSION).is_some_and(|v| !v.is_empty());
+    let changes = instance.is_some_and(|i| {
+        let begun = i.status.as_ref().and_then(|s| s.operation.as_ref()).is_some_and(|o| o.type_.is_change());
+        begun || i.open_grant().is_some_and(|g| g.type_.is_change())
+    });
+    node::ready(node).0 && complete && !changes
+}
+
+async fn refuses(cx: &Context, machine: &Machine, instance: &WindowsInstance) -> Option<Refuses> {
+    let status = instance.status.as_ref()?;
+    // Secrets are read only for hosts that matter.
+    let refusal = status.key_refusal.as_ref()?;
+    let pool = cx.pool_of(instance)?;
+    // A list that was just changed may not have come to the instance yet: the listed keys have not been tried yet.
+    let keys = Some(&instance.spec.host.private_keys).filter(|keys| **keys == pool.spec.ssh().private_keys())?;
+    let listed = cx.hosts.secrets.hashes(keys).await.ok();
+    let node = cx.node(machine.node.as_deref().unwrap_or(&instance.name_any()));
+    let on_node = |key: &str| node.as_ref().and_then(|n| n.annotations().get(key));
+    let is_node = status.current_version.is_some() || node.is_some();
+    let seen = key_refusal::Seen {
+        refusal: Some(refusal),
+        listed: listed.as_deref(),
+        // Of a host that was never ours, an operator before us may have written it down.
+        taken: status.public_key_hash.as_ref().or_else(|| on_node(key::PUB_KEY_HASH)).map(String::as_str),
+        is_node,
+    };
+    let held = on_node(key::HOLD).or_else(|| instance.annotations().get(key::HOLD)).is_some_and(|v| v == "true");
+    let stays = match meaning(seen, cx.process.args.machine_refusal_timeout) {
+        Meaning::Nothing => return None,
+        Meaning::Unclear(why) => Some(why.into()),
+        Meaning::LockedOut => {
+            stays(&pool, held, is_node, clock::now()).or_else(|| left_to(cx, machine, node.as_deref()))
+        }
+    };
+    Some(Refuses { is_node, stays })
+}
+
+/// A Machine whose Node is not Ready is replaced by its MachineHealthCheck, if it has one.
+fn left_to(cx: &Context, machine: &Machine, node: Option<&Node>) -> Option<String> {
+    let is_down = node.is_none_or(|n| !node::ready(n).0);
+    let check = cx.caches.machines.health_check(&machine.key(), node).filter(|_| is_down)?;
+    Some(format!("its Node is not Ready, and {check} replaces such Machines"))
+}
+
+/// A Machine whose host refuses every key, and what is needed to do something about it.
+struct Found<'a> {
+    machine: &'a Machine,
+    object: Arc<DynamicObject>,
+    instance: &'a WindowsInstance,
+    pool: Arc<WindowsNodePool>,
+}
+
+impl<'a> Found<'a> {
+    fn of(cx: &Context, group: MachineGroup, machine: &'a Machine, instance: &'a WindowsInstance) -> Option<Self> {
+        let watched = cx.caches.machines.of(group)?;
+        let object = watched.machines.find(|o| o.uid().as_deref() == Some(machine.uid.as_str()))?;
+        Some(Self { machine, object, instance, pool: cx.pool_of(instance)? })
+    }
+
+    fn report(&self, cx: &Context, reason: EventReason, what: &str) {
+        let note = format!("the host of Machine {} refuses every key; {what}", self.machine.key());
+        cx.events.say_of(reference(&self.object), reason, "ReplaceMachine", &note);
+        cx.events.say(&*self.pool, reason, "ReplaceMachine", &note);
+    }
+
+    /// Deletes the Machine if the observed state is unchanged, or returns the obstacle.
+    async fn replace(
+        &self,
+        cx: &Context,
+        source: &Source,
+        set: Option<&MachineSet>,
+        instances: &Instances<'_>,
+    ) -> Option<String> {
+        match self.objection(cx, source, set, instances).await {
+            Ok(Objection::None) => self.delete(cx).await,
+            // The watch is about to bring us here again.
+            Ok(Objection::Outdated) => {}
+            Ok(Objection::Of(why)) => return Some(why),
+            Err(error) => self.failed(cx, &error),
+        }
+        None
+    }
+
+    async fn delete(&self, cx: &Context) {
+        let Some(resource) = self
+            .object
+            .types
+            .as_ref()
+            .and_then(|types| Some(ApiResource::from_gvk_with_plural(&types.try_into().ok()?, "machines")))
+        else {
+            return;
+        };
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(cx.cluster.client.clone(), &self.object.namespace().unwrap_or_default(), &resource);
+        let only_this = Preconditions { uid: self.object.uid(), resource_version: None };
+        match api.delete(&self.machine.name, &DeleteParams::default().preconditions(only_this)).await {
+            Ok(_) => {
+                self.report(cx, EventReason::MachineDeleted, "it was deleted, so that its MachineSet replaces it");
+            }
+            Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {}
+            Err(error) => self.failed(cx, &error),
+        }
+    }
+
+    fn failed(&self, cx: &Context, error: &kube::Error) {
+        let what = format!("it could not be deleted: {}", crate::runtime::errors::said(error));
+        self.report(cx, EventReason::MachineDeletionFailed, &what);
+    }
+
+    /// What speaks against deleting it, asked of the API server: what was watched may be older than what we did last, and then two would
+    /// go for one.
+    async fn objection(
+        &self,
+        cx: &Context,
+        source: &Source,
+        set: Option<&MachineSet>,
+        instances: &Instances<'_>,
+    ) -> kube::Result<Objection> {
+        let keys = &self.instance.spec.host.private_keys;
+        cx.hosts.secrets.forget(keys);
+        let Some(machines) = listed(&cx.cluster.client, source).await? else { return Ok(Objection::Outdated) };
+        let members = members(cx, source, &machines, instances).await;
+        let is_this = |m: &Machine| m.uid == self.machine.uid;
+        let same = verdicts(&members, set).into_iter().any(|(m, v)| is_this(m) && v == Verdict::Delete);
+        let refuses = members.iter().find(|m| is_this(m.machine)).and_then(|m| m.refuses.as_ref());
+        let Some(refuses) = refuses.filter(|_| same) else { return Ok(Objection::Outdated) };
+        if !refuses.is_node {
+            return Ok(Objection::None);
+        }
+        if let Some(other) = set.and_then(|s| s.user_data.as_deref()).filter(|name| *name != USER_DATA_SECRET) {
+            return Ok(Objection::Of(format!(
+                "its MachineSet has user data of its own, in the Secret {other}: check that this user data admits the key, and delete the Machine yourself"
+            )));
+        }
+        if !user_data::lets_in(cx, &source.namespace, keys).await? {
+            return Ok(Objection::Of(format!(
+                "the user data in {}/{USER_DATA_SECRET} admits none of its keys, so a new host would refuse them, too",
+                source.namespace
+            )));
+        }
+        Ok(Objection::None)
+    }
+}
+
+/// What speaks against deleting a Machine.
+enum Objection {
+    None,
+    /// It is seen otherwise now.
+    Outdated,
+    Of(String),
+}

@@ -1,0 +1,26 @@
+//! Sources of hosts that users of the Windows Machine Config Operator have. Each is adapted into a pool, so that such a user changes nothing.
+//!
+//! * [`config_map`]: the ConfigMap `windows-instances`, and any other that a pool names.
+//! * [`machines`]: the Machines of OpenShift and of Cluster API.
+//! * [`user_data`]: what new Machines run at their first start.
+
+mod adapter;
+pub(crate) mod config_map;
+mod config_maps;
+pub(crate) mod machines;
+pub(crate) mod user_data;
+
+use std::sync::Arc;
+
+use api::WindowsNodePool;
+use futures::StreamExt;
+
+use crate::{caches::watch::Changes, context::Context};
+
+/// Watches the sources and keeps their pools, until the process stops.
+pub(crate) async fn run(cx: Arc<Context>, pools: Changes<WindowsNodePool>) {
+    let stirs = cx.clone();
+    let pools = pools.inspect(move |_| stirs.caches.machines.stir()).boxed();
+    let all = async { tokio::join!(config_maps::run(&cx, pools), machines::run(&cx)) };
+    Box::pin(cx.process.stop.run_until_cancelled(all)).await;
+}

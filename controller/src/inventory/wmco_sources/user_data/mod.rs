@@ -1,0 +1,209 @@
+//! What new Machines run at their first start: it opens SSH and lets the operator's key in. MachineSets name the Secret with it.
+//!
+//! The Secret is compared by the public key that it carries. Text with the key in force is left unchanged, whatever its
+//! author: a rewrite would not change running Machines, and tools that compare bytes would replace them all.
+
+use std::borrow::Cow;
+
+use api::{SecretKeyRef, names::MANAGER_ADAPTER, names::USER_DATA_SECRET};
+use k8s_openapi::api::core::v1::{Namespace, Secret};
+use kube::{
+    Api, ResourceExt,
+    api::{Patch, PatchParams},
+};
+use serde_json::json;
+
+use crate::{cluster::secrets::SecretError, context::Context, runtime::events::EventReason};
+use wnp_core::{
+    machines::{CLUSTER_API, MACHINE_API},
+    render::Platform,
+};
+
+/// Key in the Secret.
+const KEY: &str = "userData";
+const HOST: &str = include_str!("host.ps1");
+const AWS: &str = include_str!("aws.ps1");
+
+/// The user data for a platform. `public_key` is one line as in an `authorized_keys` file.
+pub(crate) fn render(platform: Platform, public_key: &str) -> String {
+    let mut script = HOST.replace("@PUBLIC_KEY@", public_key);
+    if platform == Platform::Aws {
+        script += AWS;
+    }
+    match platform {
+        // What starts it there takes a bare script.
+        Platform::Gcp => script,
+        _ => format!("<powershell>\n{script}</powershell>\n<persist>true</persist>\n"),
+    }
+}
+
+/// Whether user data lets this key in. `public_key` is one line as in an `authorized_keys` file; comments may follow it.
+pub(crate) fn carries(user_data: &str, public_key: &str) -> bool {
+    let is_of_a_key = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '=' | '-');
+    !public_key.is_empty()
+        && user_data.match_indices(public_key).any(|(at, _)| {
+            let (before, after) = (&user_data[..at], &user_data[at + public_key.len()..]);
+            !before.ends_with(is_of_a_key) && !after.starts_with(is_of_a_key)
+        })
+}
+
+/// Whether Machines with this user data still take passwords over SSH: older releases of the legacy operator leave sshd's default.
+fn lets_passwords_in(user_data: &str) -> bool {
+    let words: String = user_data.split_whitespace().collect::<Vec<_>>().join(" ").to_ascii_lowercase();
+    !words.contains("passwordauthentication no")
+}
+
+/// Whether new Machines of a namespace let one of these keys in. Asked of the API server: a Machine is about to go for it.
+pub(super) async fn lets_in(cx: &Context, namespace: &str, keys: &[SecretKeyRef]) -> kube::Result<bool> {
+    let api: Api<Secret> = Api::namespaced(cx.cluster.client.clone(), namespace);
+    let secret = api.get_opt(USER_DATA_SECRET).await?;
+    let Some(text) = secret.as_ref().and_then(text) else { return Ok(false) };
+    let lines = cx.hosts.secrets.keys(keys).await.map(|(keys, _)| keys).unwrap_or_default();
+    Ok(lines.iter().any(|key| carries(&text, &key.identity.authorized_key())))
+}
+
+fn text(secret: &Secret) -> Option<Cow<'_, str>> {
+    api::text::decode(&secret.data.as_ref()?.get(KEY)?.0).ok()
+}
+
+/// Maintains the Secret in the namespaces that exist. Without the key it makes no change: the present content may be
+/// right. Reports whether it has changed.
+pub(super) async fn keep(cx: &Context) -> bool {
+    let default = SecretKeyRef { name: api::names::DEFAULT_KEY_SECRET.into(), ..SecretKeyRef::default() };
+    let public_key = match cx.hosts.secrets.key(&default).await {
+        Ok(key) => key.identity.authorized_key(),
+        // Who has no such key has pools with keys of their own.
+        Err(SecretError::Missing { .. }) => return false,
+        Err(error) => {
+            tracing::warn!(%error, "the user data of Machines is left unchanged");
+            return false;
+        }
+    };
+    let mut changed = false;
+    for namespace in [MACHINE_API, CLUSTER_API] {
+        match keep_in(cx, namespace, &public_key).await {
+            Ok(written) => changed |= written,
+            Err(error) => {
+                let error = crate::runtime::errors::said(&error);
+                tracing::warn!(error, namespace, "failed to reconcile the user data of Machines");
+            }
+        }
+    }
+    changed
+}
+
+async fn keep_in(cx: &Context, namespace: &str, public_key: &str) -> kube::Result<bool> {
+    let namespaces: Api<Namespace> = Api::all(cx.cluster.client.clone());
+    if namespaces.get_metadata_opt(namespace).await?.is_none() {
+        // There are no Machines that would read it, and the operator has no right in it.
+        return Ok(false);
+    }
+    let api: Api<Secret> = Api::namespaced(cx.cluster.client.clone(), namespace);
+    let before = api.get_opt(USER_DATA_SECRET).await?;
+    if let Some(before) = before.as_ref()
+        && let Some(text) = text(before).filter(|text| carries(text, public_key))
+    {
+        if lets_passwords_in(&text) {
+            let note = "new Machines accept passwords over SSH, because this user data does not disable them; the operator leaves it unchanged, because it carries the key in force. Delete the Secret, and the operator writes it again; running Machines are not replaced";
+            cx.events.say(before, EventReason::PasswordLogInAllowed, "KeepUserData", note);
+        }
+        return Ok(false);
+    }
+    let text = render(cx.hosts.release.get().cluster.platform, public_key);
+    let secret = json!({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": USER_DATA_SECRET, "namespace": namespace},
+        "data": {KEY: k8s_openapi::ByteString(text.into_bytes())},
+    });
+    // By force: another operator's key, or an old one, admits no operator.
+    let params = PatchParams::apply(MANAGER_ADAPTER).force();
+    match api.patch(USER_DATA_SECRET, &params, &Patch::Apply(secret)).await {
+        Ok(written) => {
+            tracing::info!(
+                namespace,
+                name = written.name_any(),
+                is_new = before.is_none(),
+                "wrote the user data of Machines"
+            );
+            Ok(true)
+        }
+        // The namespace went meanwhile.
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const PUBLIC: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEB";
+
+    #[test]
+    fn each_platform_gets_its_text() {
+        for (platform, golden) in [
+            (Platform::None, include_str!("golden/other.txt")),
+            (Platform::Azure, include_str!("golden/other.txt")),
+            (Platform::Vsphere, include_str!("golden/other.txt")),
+            (Platform::Nutanix, include_str!("golden/other.txt")),
+            (Platform::Gcp, include_str!("golden/gcp.txt")),
+            (Platform::Aws, include_str!("golden/aws.txt")),
+        ] {
+            let text = render(platform, PUBLIC);
+            assert_eq!(
+                text, golden,
+                "{platform:?}: see what has changed, and whether running Machines can do without it"
+            );
+            assert!(carries(&text, PUBLIC), "{platform:?}");
+        }
+    }
+
+    /// A rotation asks for it: see `instance/rotate.rs`.
+    #[test]
+    fn the_script_leaves_a_record_beside_the_keys() {
+        assert!(HOST.contains("Join-Path $ssh 'windows-node-pools-machine.txt'"));
+    }
+
+    #[test]
+    fn user_data_that_takes_passwords_is_known() {
+        for platform in [Platform::None, Platform::Gcp, Platform::Aws] {
+            assert!(!lets_passwords_in(&render(platform, PUBLIC)), "{platform:?}");
+        }
+        let newer = "(Get-Content $c) -replace '#PasswordAuthentication yes','PasswordAuthentication  no'";
+        for (text, expected) in
+            [(newer, false), ("Start-Service sshd", true), ("#PasswordAuthentication yes", true), ("", true)]
+        {
+            assert_eq!(lets_passwords_in(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn only_the_whole_key_counts() {
+        for (about, text, expected) in [
+            ("by itself", PUBLIC.to_string(), true),
+            ("as the legacy operator has it", format!("$publicKey = \"{PUBLIC}\"\n"), true),
+            ("with a comment", format!("'{PUBLIC} operator@example.com'"), true),
+            ("nothing", String::new(), false),
+            ("a longer key", format!("{PUBLIC}AA"), false),
+            ("its head", PUBLIC[..PUBLIC.len() - 4].to_string(), false),
+            ("another type", PUBLIC.replace("ssh-ed25519", "sk-ssh-ed25519"), false),
+            ("another key", PUBLIC.replace("AEBAQ", "AECAQ"), false),
+            ("after a longer one", format!("{PUBLIC}AA\n{PUBLIC}\n"), true),
+        ] {
+            assert_eq!(carries(&text, PUBLIC), expected, "{about}");
+        }
+        assert!(!carries("anything", ""), "no key is not every key");
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_rendered_carries_its_key_and_no_other(a in "[A-Za-z0-9+/]{40,80}", b in "[A-Za-z0-9+/]{40,80}") {
+            let [a, b] = [format!("ssh-ed25519 {a}"), format!("ssh-ed25519 {b}")];
+            let text = render(Platform::Aws, &a);
+            prop_assert!(carries(&text, &a));
+            prop_assert_eq!(carries(&text, &b), a == b);
+        }
+    }
+}

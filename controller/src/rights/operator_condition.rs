@@ -1,0 +1,313 @@
+//! Asks the Operator Lifecycle Manager not to upgrade the operator while hosts are being changed: the condition `Upgradeable` of the
+//! `OperatorCondition` that it makes for the operator. Where it does not run, there is none, and nothing happens.
+//!
+//! An upgrade in the middle of an operation does no harm: the next operator resumes it. The condition keeps an automatic upgrade from
+//! making a change last longer. So a leader that cannot work takes its own `False` back, also while operations are out: it ends none of them,
+//! and the upgrade may be what repairs it. Where no process leads, the condition stays as it is. Its message has the time of the last write, by
+//! which a person sees that.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use api::{GrantType, Reason, WindowsInstance};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::{
+    Api, Client,
+    api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    args::Run,
+    context::Context,
+    runtime::{clock, errors::said},
+};
+
+/// The type of the condition.
+const UPGRADEABLE: &str = "Upgradeable";
+/// Interval of the checks.
+const INTERVAL: Duration = Duration::from_secs(5);
+/// Interval after which the condition is read though nothing has changed: another client may have taken it out. One that is `False` is written
+/// again, with the time.
+const REREAD: Duration = Duration::from_mins(5);
+
+/// What the condition is to say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Verdict {
+    status: &'static str,
+    reason: Reason,
+    message: String,
+}
+
+/// Reason of a condition that is `False`.
+const HOSTS_CHANGE: Reason = Reason::Progressing;
+
+/// What a leader that cannot work makes of the condition: what it, or a process before it, has said of operations is not true any more. `None`:
+/// it stays.
+fn of_unable(conditions: Option<&Value>, cause: Reason) -> Option<Verdict> {
+    let ours = conditions.and_then(Value::as_array)?.iter().find(|condition| condition["type"] == UPGRADEABLE)?;
+    let is_stale = ours["status"] == "False" && ours["reason"] == HOSTS_CHANGE.as_str();
+    is_stale.then(|| Verdict {
+        status: "True",
+        reason: Reason::CannotWork,
+        message: format!(
+            "this operator cannot work ({cause}): it changes no host, and the next one resumes what has begun"
+        ),
+    })
+}
+
+/// What follows from the instances. One that waits for its next attempt holds nothing up: the next operator makes that attempt as well.
+fn verdict<'a>(instances: impl Iterator<Item = &'a WindowsInstance>) -> Verdict {
+    let mut busy: BTreeMap<&str, BTreeMap<&'static str, usize>> = BTreeMap::new();
+    for instance in instances {
+        if let Some(what) = operation(instance) {
+            *busy.entry(&instance.spec.pool_ref.name).or_default().entry(what).or_default() += 1;
+        }
+    }
+    if busy.is_empty() {
+        return Verdict {
+            status: "True",
+            reason: Reason::AsExpected,
+            message: "no host joins, is updated or is removed".into(),
+        };
+    }
+    let of_pool = |(pool, counts): (&&str, &BTreeMap<&'static str, usize>)| {
+        let counts: Vec<String> = counts.iter().map(|(what, count)| format!("{count} {what}")).collect();
+        format!("pool {pool}: {}", counts.join(", "))
+    };
+    let pools: Vec<String> = busy.iter().map(of_pool).collect();
+    let message =
+        format!("hosts are being changed. {}. Wait until they are Ready, or pause the pools", pools.join("; "));
+    Verdict { status: "False", reason: HOSTS_CHANGE, message }
+}
+
+/// The operation that is granted to a host and not over, if it is one that an upgrade is to wait for.
+fn operation(instance: &WindowsInstance) -> Option<&'static str> {
+    let grant = instance.open_grant()?;
+    let what = match grant.type_ {
+        GrantType::Provision => "joining",
+        GrantType::Update => "updating",
+        GrantType::Remove => "leaving",
+        _ => return None,
+    };
+    let status = instance.status.as_ref();
+    let failures = status.and_then(|s| s.failures.as_ref());
+    let waits = failures.is_some_and(|f| f.next_retry_time.is_some());
+    (!waits).then_some(what)
+}
+
+/// Stands before the time in the message of a condition that is `False`.
+const WRITTEN: &str = " (written at ";
+
+/// The message as it is written: one that holds an upgrade up has a time, by which a person sees that no operator renews it any more.
+fn dated(verdict: &Verdict, now: Timestamp) -> String {
+    match verdict.status {
+        "False" => format!("{}{WRITTEN}{now:.0}, and again every 5 minutes)", verdict.message),
+        _ => verdict.message.clone(),
+    }
+}
+
+/// Whether a message says the same, and not too long ago.
+fn is_said(message: &str, verdict: &Verdict, now: Timestamp) -> bool {
+    let (text, time) = message.rsplit_once(WRITTEN).unwrap_or((message, ""));
+    let time = time.split(',').next().and_then(|time| time.parse::<Timestamp>().ok());
+    let is_fresh = time.is_some_and(|time| now.duration_since(time).unsigned_abs() < REREAD);
+    text == verdict.message && (verdict.status != "False" || is_fresh)
+}
+
+/// The conditions with ours, the others as they are; `None` if it is there already.
+fn merged(conditions: Option<&Value>, verdict: &Verdict, now: Timestamp) -> Option<Vec<Value>> {
+    let Verdict { status, reason, .. } = verdict;
+    let mut all = conditions.and_then(Value::as_array).cloned().unwrap_or_default();
+    let ours = all.iter().position(|condition| condition["type"] == UPGRADEABLE);
+    let before = ours.map(|at| all[at].clone()).unwrap_or_default();
+    let same = |key: &str, value: &str| before[key] == value;
+    let is_there = before["message"].as_str().is_some_and(|message| is_said(message, verdict, now));
+    if same("status", status) && same("reason", reason.as_str()) && is_there {
+        return None;
+    }
+    let changed = before["lastTransitionTime"].as_str().filter(|_| same("status", status));
+    let changed = changed.and_then(|time| time.parse().ok()).unwrap_or(now);
+    let condition = Condition {
+        type_: UPGRADEABLE.into(),
+        status: (*status).into(),
+        reason: (*reason).into(),
+        message: dated(verdict, now),
+        last_transition_time: Time(changed),
+        observed_generation: None,
+    };
+    let condition = json!(condition);
+    match ours {
+        Some(at) => all[at] = condition,
+        None => all.push(condition),
+    }
+    Some(all)
+}
+
+fn api(client: &Client, namespace: &str) -> Api<DynamicObject> {
+    let kind = GroupVersionKind::gvk("operators.coreos.com", "v2", "OperatorCondition");
+    Api::namespaced_with(client.clone(), namespace, &ApiResource::from_gvk(&kind))
+}
+
+/// Writes the condition that follows from those that are there, if it is not one of them. The list has no keys, so that server-side apply would
+/// take it whole: it is replaced only as it was read.
+async fn write(
+    api: &Api<DynamicObject>,
+    name: &str,
+    verdict: impl FnOnce(Option<&Value>) -> Option<Verdict>,
+) -> kube::Result<()> {
+    let object = api.get(name).await?;
+    let before = object.data.pointer("/spec/conditions");
+    let Some(conditions) = verdict(before).and_then(|verdict| merged(before, &verdict, clock::now())) else {
+        return Ok(());
+    };
+    let version = object.metadata.resource_version;
+    let patch = json!({"metadata": {"resourceVersion": version}, "spec": {"conditions": conditions}});
+    api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
+}
+
+/// Takes back what holds an upgrade up, for a leader that cannot work.
+pub(crate) async fn cannot_work(client: &Client, args: &Run, cause: Reason) {
+    let Some(name) = &args.operator_condition else { return };
+    if let Err(error) = write(&api(client, &args.namespace), name, |before| of_unable(before, cause)).await {
+        tracing::warn!(name, "failed to write the OperatorCondition: {}", said(&error));
+    }
+}
+
+/// Keeps the condition true to the instances, until the operator stops.
+pub(crate) async fn keep(cx: Arc<Context>) {
+    let Some(name) = cx.process.args.operator_condition.clone() else {
+        return cx.process.stop.cancelled().await;
+    };
+    let api = api(&cx.cluster.client, &cx.process.args.namespace);
+    let mut written: Option<(Verdict, tokio::time::Instant)> = None;
+    loop {
+        let instances = cx.caches.instances.state();
+        let now = verdict(instances.iter().map(|instance| &**instance));
+        let is_written = written.as_ref().is_some_and(|(before, at)| *before == now && at.elapsed() < REREAD);
+        if !is_written {
+            match write(&api, &name, |_| Some(now.clone())).await {
+                Ok(()) => written = Some((now, tokio::time::Instant::now())),
+                // The next round tries again.
+                Err(error) => {
+                    tracing::warn!(name, "failed to write the OperatorCondition: {}", said(&error));
+                }
+            }
+        }
+        if cx.process.stop.run_until_cancelled(tokio::time::sleep(INTERVAL)).await.is_none() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake_api::FakeApi;
+
+    fn instance(name: &str, pool: &str, grant: &str, status: Value) -> WindowsInstance {
+        let mut instance = WindowsInstance::new(name, api::WindowsInstanceSpec::default());
+        instance.spec.pool_ref.name = pool.into();
+        instance.spec.grant =
+            serde_json::from_value(json!({"id": "g", "type": grant, "grantedTime": "2027-01-01T00:00:00Z"})).unwrap();
+        instance.status = Some(serde_json::from_value(status).unwrap());
+        instance
+    }
+
+    #[test]
+    fn an_upgrade_waits_for_hosts_that_are_being_changed() {
+        let failures = |next: Value| json!({"failures": {"count": 1, "lastReason": "X", "lastMessage": "", "nextRetryTime": next}});
+        for (about, grant, status, expected) in [
+            ("joins", "Provision", json!({}), Some("1 joining")),
+            ("is updated", "Update", json!({}), Some("1 updating")),
+            ("leaves", "Remove", json!({}), Some("1 leaving")),
+            ("is drained for a person, who may take days", "Maintenance", json!({}), None),
+            ("gets files ahead", "Stage", json!({}), None),
+            ("is over", "Update", json!({"lastOperation": "g"}), None),
+            ("failed, and waits", "Update", failures(json!("2027-01-01T00:00:00Z")), None),
+            ("failed, and tries again", "Update", failures(json!(null)), Some("1 updating")),
+        ] {
+            let found = verdict([&instance("a", "p", grant, status)].into_iter());
+            assert_eq!(found.status == "False", expected.is_some(), "{about}");
+            assert!(
+                expected.is_none_or(|part| found.message.contains(&format!("pool p: {part}"))),
+                "{about}: {found:?}"
+            );
+        }
+        let several = [
+            instance("a", "p", "Provision", json!({})),
+            instance("b", "p", "Update", json!({})),
+            instance("c", "p", "Update", json!({})),
+            instance("d", "q", "Remove", json!({})),
+        ];
+        let message = verdict(several.iter()).message;
+        assert!(message.contains("pool p: 1 joining, 2 updating; pool q: 1 leaving"), "{message}");
+    }
+
+    #[test]
+    fn the_conditions_of_others_stay() {
+        let now: Timestamp = "2027-01-01T00:00:00Z".parse().unwrap();
+        let busy = Verdict { status: "False", reason: Reason::Progressing, message: "a".into() };
+        let other = json!({"type": "Other", "status": "True"});
+        let all = merged(Some(&json!([other])), &busy, now).unwrap();
+        assert_eq!((all.len(), &all[0], &all[1]["type"]), (2, &other, &json!("Upgradeable")));
+        assert_eq!(merged(Some(&json!(all)), &busy, now), None);
+        // The time of the message is renewed, and that is no transition.
+        let text = all[1]["message"].as_str().unwrap();
+        assert_eq!(text, "a (written at 2027-01-01T00:00:00Z, and again every 5 minutes)");
+        let soon = "2027-01-01T00:05:00Z".parse().unwrap();
+        let renewed = merged(Some(&json!(all)), &busy, soon).unwrap();
+        assert_eq!(renewed[1]["message"], text.replace("00:00Z", "05:00Z"));
+        assert_eq!(renewed[1]["lastTransitionTime"], all[1]["lastTransitionTime"]);
+        assert_eq!(merged(Some(&json!(all)), &busy, "2027-01-01T00:04:59Z".parse().unwrap()), None);
+        // Another message is no transition.
+        let later = "2027-01-02T00:00:00Z".parse().unwrap();
+        let more = merged(Some(&json!(all)), &Verdict { message: "b".into(), ..busy.clone() }, later).unwrap();
+        assert!(more[1]["message"].as_str().unwrap().starts_with("b (written at 2027-01-02"), "{more:?}");
+        assert_eq!(more[1]["lastTransitionTime"], all[1]["lastTransitionTime"]);
+        let free = merged(Some(&json!(more)), &Verdict { status: "True", ..busy }, later).unwrap();
+        assert_eq!((free.len(), &free[1]["lastTransitionTime"]), (2, &json!("2027-01-02T00:00:00Z")));
+        assert_eq!(free[1]["message"], "a");
+        assert_eq!(
+            merged(Some(&json!(free)), &Verdict { status: "True", reason: HOSTS_CHANGE, message: "a".into() }, now),
+            None
+        );
+    }
+
+    #[test]
+    fn a_leader_that_cannot_work_takes_back_what_it_said_and_nothing_else() {
+        let upgradeable =
+            |status: &str, reason: &str| json!({"type": "Upgradeable", "status": status, "reason": reason});
+        let other = json!({"type": "Other", "status": "False", "reason": "Progressing"});
+        for (about, conditions, takes_back) in [
+            ("there are none", None, false),
+            ("an empty list", Some(json!([])), false),
+            ("no list", Some(json!({"type": "Upgradeable"})), false),
+            ("that of another client", Some(json!([other])), false),
+            ("it allows the upgrade", Some(json!([upgradeable("True", "AsExpected")])), false),
+            ("a person holds the upgrade up", Some(json!([upgradeable("False", "Freeze")])), false),
+            ("operations were out, or still are", Some(json!([other, upgradeable("False", "Progressing")])), true),
+        ] {
+            let found = of_unable(conditions.as_ref(), Reason::PayloadInvalid);
+            assert_eq!(found.is_some(), takes_back, "{about}");
+            if let Some(found) = found {
+                assert!(found.status == "True" && found.message.contains("(PayloadInvalid)"), "{found:?}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_condition_is_replaced_only_as_it_was_read() {
+        let path = "/apis/operators.coreos.com/v2/namespaces/ns/operatorconditions/op.v1";
+        let api_server = FakeApi::new();
+        let object = json!({"apiVersion": "operators.coreos.com/v2", "kind": "OperatorCondition",
+            "metadata": {"name": "op.v1", "namespace": "ns", "resourceVersion": "7"}, "spec": {}});
+        api_server.on("GET", path, 200, object.clone());
+        api_server.on("PATCH", path, 200, object);
+        let free = Verdict { status: "True", reason: Reason::AsExpected, message: String::new() };
+        write(&api(&api_server.client(), "ns"), "op.v1", |_| Some(free)).await.unwrap();
+        let sent = &api_server.calls("PATCH", path)[0];
+        assert_eq!(sent.body["metadata"]["resourceVersion"], "7");
+        assert_eq!(sent.body["spec"]["conditions"][0]["type"], "Upgradeable");
+    }
+}

@@ -1,0 +1,406 @@
+//! Gives every wicd its rights, as long as the admission policies that hold it are in force.
+//!
+//! The rights of all hosts' daemons are one ClusterRole that ships with the operator (`deploy/base/wicd.yaml`). Its binding is made here:
+//! not before the policies of [`wicd_policy`] are seen in force, and it is deleted as soon as they are not. Meanwhile no
+//! certificate of a wicd is issued, no operation begins on a host that needs one, and every pool reports it.
+
+use api::Reason;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use futures::{
+    StreamExt as _,
+    stream::{self, BoxStream},
+};
+use k8s_openapi::api::{
+    admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
+    rbac::v1::ClusterRoleBinding,
+};
+use kube::{
+    Api, Client, Resource, ResourceExt as _,
+    api::{DeleteParams, Patch, PatchParams, Preconditions},
+};
+use tokio::time::Instant;
+
+use crate::{
+    caches::{
+        watch::{self, WatchError},
+        wicd_policy::{self, Guard, Observed, PolicyFault, Seen, Shipped},
+        wicd_rights::{RightsProblem, Standing},
+    },
+    cluster::wicd_rbac,
+    context::Base,
+    csr,
+    rights::release_policies,
+    runtime::{clock, metrics::PolicyLabel},
+};
+
+/// Time from the last change of a policy until every API server has taken it up: they look once a second.
+const SETTLE: Duration = Duration::from_secs(5);
+/// Delay after a write that failed.
+const RETRY: Duration = Duration::from_secs(5);
+/// Interval at which policies are read that the operator creates: it may not watch them.
+const INTERVAL: Duration = Duration::from_secs(30);
+
+/// What has changed.
+enum Change {
+    Policy(String, Observed<ValidatingAdmissionPolicy>),
+    Binding(String, Observed<ValidatingAdmissionPolicyBinding>),
+    Grant(Observed<ClusterRoleBinding>),
+    /// Of policies that the operator creates.
+    Created(Vec<Seen>, Result<Option<String>, RightsProblem>),
+}
+
+/// All that is watched.
+struct Watched {
+    /// The policies on which the rights depend.
+    shipped: Vec<Shipped>,
+    /// All others.
+    others: Vec<Shipped>,
+    seen: BTreeMap<String, Seen>,
+    grant: Observed<ClusterRoleBinding>,
+    /// The release that must be in force, where the operator creates the policies.
+    release: Option<String>,
+    /// The one that is.
+    in_force: Result<Option<String>, RightsProblem>,
+}
+
+impl Watched {
+    /// As they ship for an operator in this namespace, which is this user.
+    fn new(namespace: &str, user: &str, creates: bool) -> Self {
+        let (mut shipped, mut others) = (wicd_policy::shipped(namespace), wicd_policy::others(namespace, user));
+        let release = creates.then(release_policies::release);
+        if let Some(release) = &release {
+            shipped = release_policies::of_release(shipped, release, namespace);
+            others = release_policies::of_release(others, release, namespace);
+            // Without these, another release could be put in force.
+            shipped.extend(release_policies::lasting(namespace, user));
+        }
+        let unread =
+            |name: &String| Guard { name: name.clone(), policy: Observed::NotRead, binding: Observed::NotRead };
+        let seen = shipped.iter().chain(&others).map(|g| (g.name.clone(), unread(&g.name))).collect();
+        Self { shipped, others, seen, grant: Observed::NotRead, release, in_force: Ok(None) }
+    }
+
+    fn note(&mut self, change: Change) {
+        match change {
+            Change::Policy(name, policy) => {
+                if let Some(seen) = self.seen.get_mut(&name) {
+                    seen.policy = policy;
+                }
+            }
+            Change::Binding(name, binding) => {
+                if let Some(seen) = self.seen.get_mut(&name) {
+                    seen.binding = binding;
+                }
+            }
+            Change::Grant(grant) => self.grant = grant,
+            Change::Created(seen, in_force) => {
+                self.seen = seen.into_iter().map(|guard| (guard.name.clone(), guard)).collect();
+                self.in_force = in_force;
+            }
+        }
+    }
+
+    fn is_read(&self) -> bool {
+        self.grant != Observed::NotRead
+            && self.seen.values().all(|s| s.policy != Observed::NotRead && s.binding != Observed::NotRead)
+    }
+
+    /// Why the hosts' daemons must have no rights.
+    fn fault(&self) -> Option<RightsProblem> {
+        let seen: Vec<Seen> = self.seen.values().cloned().collect();
+        if let Some(fault) = wicd_policy::fault(&self.shipped, &seen) {
+            return Some(RightsProblem::policy(&fault));
+        }
+        let release = self.release.as_ref()?;
+        match &self.in_force {
+            Ok(found) if found.as_ref() == Some(release) => None,
+            Ok(found) => Some(RightsProblem::policy(&PolicyFault::OtherRelease {
+                marker: release_policies::MARKER,
+                found: found.clone().unwrap_or_else(|| "none".into()),
+                release: release.clone(),
+            })),
+            Err(problem) => Some(problem.clone()),
+        }
+    }
+
+    /// Each policy, and what is wrong with it.
+    fn faults(&self) -> Vec<(&str, Option<PolicyFault>)> {
+        let seen: Vec<Seen> = self.seen.values().cloned().collect();
+        let all = self.shipped.iter().chain(&self.others);
+        all.map(|guard| (guard.name.as_str(), wicd_policy::fault_of(guard, &seen))).collect()
+    }
+
+    /// What is wrong with the policies on which no rights depend.
+    fn others_fault(&self) -> Option<String> {
+        let seen: Vec<Seen> = self.seen.values().cloned().collect();
+        let faults = self.others.iter().filter_map(|guard| wicd_policy::fault_of(guard, &seen));
+        let faults: Vec<String> = faults.map(|fault| fault.to_string()).collect();
+        let remedy = match self.release {
+            Some(_) => "Delete what differs: the operator creates it again",
+            None => "Install this release again with the tool that installed it",
+        };
+        (!faults.is_empty()).then(|| format!("{}. {remedy}", faults.join("; ")))
+    }
+
+    /// The binding whose end ends the rights, with or without a running operator.
+    fn owner(&self) -> Option<&ValidatingAdmissionPolicyBinding> {
+        self.seen.get(wicd_rbac::OWNER_POLICY)?.binding.object()
+    }
+
+    /// All policies.
+    fn all(&self) -> Vec<Shipped> {
+        self.shipped.iter().chain(&self.others).cloned().collect()
+    }
+
+    /// When the last of the policies on which the rights depend was written.
+    fn written(&self) -> Option<jiff::Timestamp> {
+        let seen: Vec<Seen> = self.shipped.iter().filter_map(|guard| self.seen.get(&guard.name)).cloned().collect();
+        written(&seen)
+    }
+}
+
+fn written(seen: &[Seen]) -> Option<jiff::Timestamp> {
+    let policies = seen.iter().filter_map(|s| s.policy.object()).map(last_write);
+    let bindings = seen.iter().filter_map(|s| s.binding.object()).map(last_write);
+    policies.chain(bindings).flatten().max()
+}
+
+fn last_write<K: Resource>(object: &K) -> Option<jiff::Timestamp> {
+    let managed = object.meta().managed_fields.iter().flatten().filter_map(|f| f.time.as_ref());
+    managed.chain(&object.meta().creation_timestamp).map(|t| t.0).max()
+}
+
+/// Time until the API servers have certainly taken up policies that were written at `written`. Clocks differ: never longer than [`SETTLE`].
+fn settles_in(written: Option<jiff::Timestamp>, now: jiff::Timestamp) -> Duration {
+    let age = written.map_or(Duration::ZERO, |w| Duration::try_from(now.duration_since(w)).unwrap_or_default());
+    SETTLE.saturating_sub(age)
+}
+
+/// What is to be done about the binding of wicd's role.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Act {
+    /// It is as it must be.
+    Nothing,
+    /// It must go.
+    Delete,
+    /// It must be made or put right.
+    Apply,
+}
+
+/// What follows from the policies, and from the binding that there is.
+fn act(in_force: bool, owner: Option<&ValidatingAdmissionPolicyBinding>, grant: Option<&ClusterRoleBinding>) -> Act {
+    match (grant, owner.filter(|_| in_force)) {
+        (None, None) => Act::Nothing,
+        (Some(_), None) => Act::Delete,
+        (None, Some(_)) => Act::Apply,
+        (Some(grant), Some(owner)) => {
+            let wanted = wicd_rbac::binding(owner);
+            if grant.role_ref != wanted.role_ref {
+                // It cannot be changed.
+                Act::Delete
+            } else if grant.metadata.deletion_timestamp.is_some() {
+                // It is made again when it is gone.
+                Act::Nothing
+            } else if grant.subjects == wanted.subjects
+                && grant.owner_references().iter().any(|o| Some(&o.uid) == owner.metadata.uid.as_ref())
+            {
+                Act::Nothing
+            } else {
+                Act::Apply
+            }
+        }
+    }
+}
+
+/// Keeps the rights, and what is said of them, true to the policies, until the operator stops.
+pub(crate) async fn keep(cx: Arc<Base>) {
+    let args = &cx.process.args;
+    let user = match csr::operator_user(&cx.cluster.client).await {
+        Ok(user) => user,
+        Err(error) => {
+            tracing::warn!(%error, "the operator's user is taken for that of its manifests");
+            wicd_policy::default_user(&args.namespace)
+        }
+    };
+    let mut watched = Watched::new(&args.namespace, &user, args.create_policies);
+    let grants = object(&cx.cluster.client, wicd_rbac::BINDING).map(Change::Grant).boxed();
+    let policies = match &watched.release {
+        Some(release) => created(cx.clone(), watched.all(), release.clone()),
+        None => changes(&cx.cluster.client, &watched.all()),
+    };
+    let mut changes = stream::select(grants, policies);
+    let mut again: Option<Instant> = None;
+    loop {
+        tokio::select! {
+            () = cx.process.stop.cancelled() => return,
+            change = changes.next() => match change {
+                Some(change) => watched.note(change),
+                // Watches do not end by themselves.
+                None => return,
+            },
+            () = tokio::time::sleep_until(again.unwrap_or_else(Instant::now)), if again.is_some() => {}
+        }
+        if watched.is_read() {
+            again = settle(&cx, &watched).await.map(|wait| Instant::now() + wait);
+        }
+    }
+}
+
+/// Does what follows from what is seen. Returns when to come again though nothing has changed.
+async fn settle(cx: &Base, watched: &Watched) -> Option<Duration> {
+    for (policy, fault) in watched.faults() {
+        let label = PolicyLabel { policy: policy.to_owned() };
+        cx.process.metrics.policies.get_or_create(&label).set(i64::from(fault.is_none()));
+    }
+    let others = watched.others_fault();
+    if let Some(message) = &others {
+        tracing::warn!(reason = Reason::PoliciesMissing.as_str(), "{message}");
+    }
+    if cx.wicd.rights.set_others(others) {
+        wake_pools(cx);
+    }
+    let fault = watched.fault();
+    let in_force = fault.is_none();
+    if let Some(fault) = fault {
+        // From here on nothing is issued, whatever becomes of the binding.
+        stand(cx, Standing::Withheld(fault));
+    }
+    let wait = settles_in(watched.written(), clock::now());
+    let result = match act(in_force, watched.owner(), watched.grant.object()) {
+        Act::Nothing => Ok(()),
+        Act::Delete => delete(cx, watched.grant.object()).await,
+        Act::Apply if !wait.is_zero() => return Some(wait),
+        Act::Apply => apply(cx, watched.owner()).await,
+    };
+    match result {
+        Ok(()) if in_force => {
+            stand(cx, Standing::Given);
+            None
+        }
+        Ok(()) => None,
+        Err(problem) => {
+            if in_force {
+                stand(cx, Standing::Withheld(problem));
+            } else {
+                tracing::error!(reason = problem.reason().as_str(), "{problem}");
+            }
+            Some(RETRY)
+        }
+    }
+}
+
+/// Records the state of the rights, and notifies the affected controllers.
+fn stand(cx: &Base, standing: Standing) {
+    if !cx.wicd.rights.set(standing.clone()) {
+        return;
+    }
+    if let Standing::Withheld(problem) = &standing {
+        tracing::error!(reason = problem.reason().as_str(), "{problem}");
+    } else {
+        tracing::info!("the admission policies are in force: the hosts' daemons have their rights");
+    }
+    wake_pools(cx);
+    // Requests that wait are judged again.
+    cx.wicd.judge_again.notify_one();
+}
+
+fn wake_pools(cx: &Base) {
+    for pool in cx.caches.pools.state() {
+        cx.wake.pool(&pool.name_any());
+    }
+}
+
+async fn delete(cx: &Base, grant: Option<&ClusterRoleBinding>) -> Result<(), RightsProblem> {
+    let api: Api<ClusterRoleBinding> = Api::all(cx.cluster.client.clone());
+    let only_this = Preconditions { uid: grant.and_then(|g| g.metadata.uid.clone()), ..Preconditions::default() };
+    match api.delete(wicd_rbac::BINDING, &DeleteParams::default().preconditions(only_this)).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
+        Err(error) => Err(RightsProblem::write("delete", &error)),
+    }
+}
+
+async fn apply(cx: &Base, owner: Option<&ValidatingAdmissionPolicyBinding>) -> Result<(), RightsProblem> {
+    let Some(owner) = owner else { return Ok(()) };
+    let api: Api<ClusterRoleBinding> = Api::all(cx.cluster.client.clone());
+    let params = PatchParams::apply(api::names::MANAGER_POOL).force();
+    let written = api.patch(wicd_rbac::BINDING, &params, &Patch::Apply(wicd_rbac::binding(owner))).await;
+    written.map(drop).map_err(|error| RightsProblem::write("store", &error))
+}
+
+/// Every change of what is watched, each object by its name: the operator has no right to others.
+fn changes(client: &Client, shipped: &[Shipped]) -> BoxStream<'static, Change> {
+    let mut all: Vec<BoxStream<'static, Change>> = Vec::new();
+    for Guard { name, .. } in shipped {
+        let (of_policy, of_binding) = (name.clone(), name.clone());
+        all.push(object(client, name).map(move |seen| Change::Policy(of_policy.clone(), seen)).boxed());
+        all.push(object(client, name).map(move |seen| Change::Binding(of_binding.clone(), seen)).boxed());
+    }
+    stream::select_all(all).boxed()
+}
+
+/// Creates the policies that are missing, puts the release in force once all are there, and reads them again and again.
+fn created(cx: Arc<Base>, guards: Vec<Shipped>, release: String) -> BoxStream<'static, Change> {
+    let round = |(cx, guards, release, wait): (Arc<Base>, Vec<Shipped>, String, Duration)| async move {
+        tokio::time::sleep(wait).await;
+        let (change, wait) = match read(&cx, &guards).await {
+            Ok((seen, found)) => {
+                let is_complete = wicd_policy::fault(&guards, &seen).is_none();
+                let in_force = match found {
+                    found if !is_complete || found.as_ref() == Some(&release) => Ok(found),
+                    _ => put_in_force(&cx, &seen, &release).await,
+                };
+                let is_done = is_complete && in_force.as_ref().is_ok_and(|found| found.as_ref() == Some(&release));
+                (Some(Change::Created(seen, in_force)), if is_done { INTERVAL } else { RETRY })
+            }
+            Err(error) => {
+                tracing::warn!("failed to read the admission policies: {}", crate::runtime::errors::said(&error));
+                (None, RETRY)
+            }
+        };
+        Some((change, (cx, guards, release, wait)))
+    };
+    stream::unfold((cx, guards, release, Duration::ZERO), round).filter_map(std::future::ready).boxed()
+}
+
+/// The policies, after those that are missing were created, and the release in force.
+async fn read(cx: &Base, guards: &[Shipped]) -> kube::Result<(Vec<Seen>, Option<String>)> {
+    let client = &cx.cluster.client;
+    let seen = release_policies::create(client, guards).await?;
+    Ok((seen, release_policies::in_force(client, &cx.process.args.namespace).await?))
+}
+
+/// Puts this release in force, whose policies are all there, once every API server has taken them up.
+async fn put_in_force(cx: &Base, seen: &[Seen], release: &str) -> Result<Option<String>, RightsProblem> {
+    let (client, namespace) = (&cx.cluster.client, cx.process.args.namespace.as_str());
+    tokio::time::sleep(settles_in(written(seen), clock::now())).await;
+    let put = release_policies::put_in_force(client, namespace, release).await;
+    put.map_err(|error| RightsProblem::not_in_force(&error))?;
+    tracing::info!(release, "the admission policies of this release are in force");
+    // Each API server sees that a moment later.
+    tokio::time::sleep(SETTLE).await;
+    Ok(Some(release.to_owned()))
+}
+
+/// One object of the cluster, now and whenever it changes.
+fn object<K>(client: &Client, name: &str) -> BoxStream<'static, Observed<K>>
+where
+    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + 'static,
+{
+    let seen = |event: Result<Option<K>, WatchError>| {
+        std::future::ready(match event {
+            Ok(Some(object)) => Some(Observed::There(Box::new(object))),
+            Ok(None) => Some(Observed::Missing),
+            Err(error) => {
+                tracing::debug!(kind = %K::kind(&()), %error, "a watch failed; it restarts");
+                error.refusal().map(Observed::Unreadable)
+            }
+        })
+    };
+    watch::object(Api::<K>::all(client.clone()), name).filter_map(seen).boxed()
+}
+
+#[cfg(test)]
+#[path = "wicd_binding_tests.rs"]
+mod tests;

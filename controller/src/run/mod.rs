@@ -1,0 +1,609 @@
+//! The running operator: waits for the Lease, fills its caches, runs its controllers, and ends as soon as it must.
+
+pub(crate) mod certificate_approval;
+pub(crate) mod cluster_facts;
+pub(crate) mod other_installation;
+pub mod webhook;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    convert::Infallible,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::{Context as _, bail};
+use api::{Reason, WindowsInstance, WindowsNodePool, names::key};
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::Node;
+use kube::{
+    Api, Client, ResourceExt,
+    api::ListParams,
+    runtime::{
+        Controller,
+        controller::{self, Action},
+        reflector::ObjectRef,
+    },
+};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    args::{self, Run},
+    caches::{
+        machines::Machines,
+        unreadable::Unreadable,
+        watch::{Changes, news, watch, watch_instances, watch_nodes},
+    },
+    client::{api_server, cluster_view::Blindness},
+    cluster,
+    cluster::{
+        crds::{self, CrdFault},
+        release::{Release, ReleaseError},
+    },
+    context::{Base, Caches, Cluster, Context, Process, WINDOWS_NODES},
+    instance::{self, StepError},
+    inventory::{flux, wmco_sources},
+    pool::{self, PoolContext, PoolError},
+    rights::{operator_condition, wicd_binding},
+    runtime::{
+        clock,
+        events::EventReason,
+        http::{self, Health, Phase, Readiness},
+        lease::Election,
+        metrics::{FaultOf, Metrics},
+        scrape,
+        supervision::{Panicked, Tasks, catch},
+        telemetry,
+    },
+    wmco::lock,
+};
+use wnp_core::{
+    inventory::{
+        concerns::{concerned_pools, concerns_hosts},
+        ownership::Reading,
+        wmco_nodes::wmco_nodes,
+    },
+    rollout::versions_in_use::versions_in_use,
+    status::pool::refuse,
+};
+
+/// Time after which an unusable release is loaded again.
+const RELEASE_RETRY: Duration = Duration::from_secs(30);
+/// An object whose reconcile is not possible is reconciled again after this time, though nothing of it has changed.
+const REFUSED_RETRY: Duration = Duration::from_mins(1);
+/// Time for operations to end when the process receives a stop signal.
+const GRACE: Duration = Duration::from_secs(20);
+
+/// Runs until it receives a stop signal, or has lost the Lease.
+///
+/// # Errors
+/// Fails when the log level is invalid, an address to listen on cannot be bound, there is no configuration for the API server, the
+/// API server does not answer at the start, a CRD is not installed, the Lease is lost, or a task of the operator ends. A stop
+/// signal is no error.
+pub async fn run(args: Run, cluster: &args::Cluster) -> anyhow::Result<()> {
+    let level = telemetry::init(args.log_format, &args.log_level)?;
+    tracing::info!(version = crate::args::version(), namespace = args.namespace, "starting");
+    let stop = CancellationToken::new();
+    tokio::spawn(stop_on_signal(stop.clone()));
+    let metrics = Arc::new(Metrics::default());
+    let readiness = Readiness::default();
+    let health = Health { readiness: readiness.clone(), metrics: metrics.clone() };
+    if args.metrics_tls && args.metrics_listen == args.listen {
+        bail!(
+            "--metrics-listen is the address of --listen, where there is no TLS; choose another, or set --metrics-tls false"
+        );
+    }
+    let identity = args.identity.clone().unwrap_or_else(|| format!("windows-node-pools-{}", std::process::id()));
+    // Unlike a pod's name this differs after a restart in place, so that every start has an epoch of its own.
+    let identity = format!("{identity}_{:08x}", rand::random::<u32>());
+    let plain = (!args.metrics_tls).then_some(args.metrics_listen);
+    http::serve(args.listen, plain, args.admin_listen, health, level, stop.clone()).await.context("cannot listen")?;
+
+    let config = api_server::config(cluster).await?;
+    // The Lease never waits for other requests.
+    let mut for_lease = config.clone();
+    for_lease.default_retry = false;
+    let for_lease = Client::try_from(for_lease).context("cannot make a client")?;
+    let cluster = Cluster::new(config, &metrics).context("cannot make a client for the API server")?;
+    if args.metrics_tls {
+        let serving = scrape::serve(&args, cluster.client.clone(), metrics.clone(), stop.clone());
+        serving.await.context("cannot serve metrics")?;
+    }
+
+    let election = Election::new(for_lease, &args.namespace, api::names::LEASE, &identity, args.lease_duration);
+    tracing::info!(identity, "waiting for the lease");
+    let elected = async {
+        wait_until_alone(&cluster, &args).await;
+        election.acquire(|| readiness.is_able()).await
+    };
+    let epoch = tokio::select! {
+        epoch = elected => epoch,
+        never = stand_by(&cluster, &args, &readiness, &metrics) => match never {},
+        () = stop.cancelled() => return Ok(()),
+    };
+    tracing::info!(epoch, "leading");
+    metrics.leader.set(1);
+    metrics.host_certificate_lifetime.set(i64::try_from(args.wicd_certificate_lifetime.as_secs()).unwrap_or(i64::MAX));
+    readiness.enter(Phase::Leading);
+    let process = Process { args, identity, epoch, metrics, stop: stop.clone(), looks_once: false };
+    let leader = Leader { process, cluster, readiness };
+    tokio::select! {
+        result = leader.lead() => {
+            election.release(epoch).await;
+            result
+        }
+        lost = election.hold(epoch) => {
+            // Nothing is ended gracefully: another operator may act already.
+            bail!(lost)
+        }
+    }
+}
+
+/// Waits until no other installation leads: it would write the same objects.
+async fn wait_until_alone(cluster: &Cluster, args: &Run) {
+    while other_leader(cluster, args).await.is_some() {
+        tokio::time::sleep(other_installation::INTERVAL).await;
+    }
+}
+
+async fn other_leader(cluster: &Cluster, args: &Run) -> Option<String> {
+    let found = other_installation::leads(&cluster.client, &args.namespace, clock::now()).await;
+    Some(found.ok()?.0?.message())
+}
+
+/// Ends when another installation leads and goes first.
+async fn stay_alone(cx: Arc<Base>) {
+    let stop = &cx.process.stop;
+    while stop.run_until_cancelled(tokio::time::sleep(other_installation::INTERVAL)).await.is_some() {
+        let namespace = &cx.process.args.namespace;
+        let found = other_installation::leads(&cx.cluster.client, namespace, clock::now()).await;
+        if let Ok((Some(other), since)) = found
+            && other.goes_first(namespace, since)
+        {
+            return tracing::error!(reason = other_installation::REASON.as_str(), "{}", other.message());
+        }
+    }
+}
+
+/// Finds out whether this process could work, and never ends: one that could not must not replace one that can.
+async fn stand_by(cluster: &Cluster, args: &Run, readiness: &Readiness, metrics: &Metrics) -> Infallible {
+    while let Some((reason, why)) = unable(cluster, args).await {
+        tracing::error!(reason = reason.as_str(), why, "this process cannot work, the lease is left to others");
+        metrics.fault(FaultOf::Release, Some(reason));
+        readiness.enter(Phase::Unable(format!("{reason}: {why}")));
+        tokio::time::sleep(RELEASE_RETRY).await;
+    }
+    metrics.fault(FaultOf::Release, None);
+    readiness.enter(Phase::StandingBy);
+    std::future::pending().await
+}
+
+/// Reason and message of what keeps this process from working. An API server that does not answer for CRDs says nothing of them.
+async fn unable(cluster: &Cluster, args: &Run) -> Option<(Reason, String)> {
+    if let Some(message) = other_leader(cluster, args).await {
+        return Some((other_installation::REASON, message));
+    }
+    if let Ok(Some(fault)) = crds::fault(&cluster.client).await {
+        return Some((fault.reason(), format!("{fault}: {}", fault.remedy())));
+    }
+    cluster.release(args).await.err().map(|error| (error.reason(), error.to_string()))
+}
+
+struct Leader {
+    process: Process,
+    cluster: Cluster,
+    readiness: Readiness,
+}
+
+impl Leader {
+    async fn lead(self) -> anyhow::Result<()> {
+        if !self.check_crds().await? {
+            return Ok(());
+        }
+        let client = self.cluster.client.clone();
+        let version = client.apiserver_version().await.context("failed to get the version of the API server")?;
+        let warning = cluster::version_warning(&version.major, &version.minor);
+        if let Some((_, message)) = &warning {
+            tracing::warn!("{message}");
+        }
+        let Some(cluster_id) = self.until(|| self.cluster.id()).await else { return Ok(()) };
+        let unreadable = Unreadable::default();
+        let (pools, [pools_for_pools, pools_for_instances, pools_for_sources, pools_for_flux], watch_pools) =
+            watch(client.clone(), &unreadable);
+        let (instances, [instances_for_pools, instances_for_instances, instances_for_requests], watch_instances) =
+            watch_instances(client.clone(), &unreadable);
+        let (nodes, [nodes_for_pools, nodes_for_instances], watch_nodes) =
+            watch_nodes(client, WINDOWS_NODES, &unreadable);
+        let caches = Caches { pools, instances, nodes, machines: Machines::default(), unreadable };
+        self.process.metrics.show(caches.pools.clone(), caches.instances.store(), caches.nodes.clone());
+        let base = Arc::new(Base::new(self.process, self.cluster, cluster_id, caches));
+        let stop = base.process.stop.clone();
+        let mut watches = Tasks::default();
+        watches.spawn("the watch of pools", watch_pools);
+        watches.spawn("the watch of instances", watch_instances);
+        watches.spawn("the watch of Nodes", watch_nodes);
+        watches.spawn("the watch of the admission policies", wicd_binding::keep(base.clone()));
+        // The caches come first: what they do not know yet would look like something that is not there.
+        tokio::select! {
+            filled = async { tokio::join!(base.caches.pools.wait_until_ready(), base.caches.instances.wait_until_ready(), base.caches.nodes.wait_until_ready()) } => {
+                if filled.0.is_err() || filled.1.is_err() || filled.2.is_err() {
+                    bail!("a watch ended before its cache was filled");
+                }
+            }
+            () = stop.cancelled() => return Ok(()),
+        }
+        watches.spawn("the watch of another operator", keep_alone(base.clone()));
+        watches.spawn("the watch of other installations", stay_alone(base.clone()));
+        watches.spawn("the observer of the API server's answers", follow_sight(base.clone(), self.readiness));
+        tokio::select! {
+            _ = async { tokio::join!(base.wicd.rights.known(), base.other_operator.known()) } => {}
+            () = stop.cancelled() => return Ok(()),
+        }
+        let mut tasks = Tasks::default();
+        // Nodes that run must not lose their certificates because there is nothing to give to hosts.
+        let approver = certificate_approval::run(base.clone(), instances_for_requests, RELEASE_RETRY);
+        tasks.spawn("the certificate approver", approver);
+        let release = tokio::select! {
+            release = Self::release(&base) => release,
+            end = tasks.first_end() => bail!("{}", end.unwrap_or_default()),
+            end = watches.first_end() => bail!("{}", end.unwrap_or_default()),
+        };
+        let Some(release) = release else { return Ok(()) };
+        tracing::info!(
+            payload = api::payload::digest(&release.manifest().for_platform(release.cluster.platform.as_str())),
+            wicd = release.wicd.sha256,
+            cluster = base.cluster.id,
+            "release loaded"
+        );
+        let cx = Arc::new(Context::new(base, release));
+        let pool_cx = Arc::new(PoolContext::new(cx.clone(), warning));
+        let pools = run_pools(pool_cx.clone(), pools_for_pools, instances_for_pools, nodes_for_pools);
+        tasks.spawn("the pool controller", pools);
+        let instances = run_instances(cx.clone(), instances_for_instances, nodes_for_instances, pools_for_instances);
+        tasks.spawn("the instance controller", instances);
+        tasks.spawn("the adapter of legacy sources", wmco_sources::run(cx.clone(), pools_for_sources));
+        tasks.spawn("the watch of Flux", flux::run(cx.clone(), pool_cx.sources.flux.clone(), pools_for_flux));
+        tasks.spawn("the facts of the cluster", cluster_facts::follow(cx.clone()));
+        tasks.spawn("the collector of versions", collect(cx.clone()));
+        tasks.spawn("the receiver of pushes", webhook::run(pool_cx.clone()));
+        tasks.spawn("the watch of unreadable objects", wake_unreadable(cx.clone()));
+        tasks.spawn("the OperatorCondition", operator_condition::keep(cx.clone()));
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => {}
+            // Half an operator is worse than none: its Lease keeps others away.
+            end = tasks.first_end() => bail!("{}", end.unwrap_or_default()),
+            end = watches.first_end() => bail!("{}", end.unwrap_or_default()),
+        }
+        tracing::info!("stopping");
+        if tokio::time::timeout(GRACE, tasks.all_end()).await.is_err() {
+            tracing::warn!("some operations did not end in time; the next leader resumes them from their stored step");
+        }
+        Ok(())
+    }
+
+    /// Waits until the CRDs are those of this release, so that what is written is stored. `false` after a stop signal. While they are older, every pool reports it.
+    async fn check_crds(&self) -> anyhow::Result<bool> {
+        let Process { args, metrics, stop, .. } = &self.process;
+        let client = &self.cluster.client;
+        while let Some(fault) = crds::fault(client).await.context("failed to get the CRDs")? {
+            let message = format!("{fault}: {}", fault.remedy());
+            operator_condition::cannot_work(client, args, fault.reason()).await;
+            let CrdFault::Outdated { .. } = fault else { bail!(message) };
+            tracing::error!(reason = fault.reason().as_str(), "{message}");
+            metrics.fault(FaultOf::Release, Some(fault.reason()));
+            if let Err(error) = refuse_pools(client, fault.reason(), &message).await {
+                tracing::warn!(%error, "failed to report the fault in the status of the pools");
+            }
+            if stop.run_until_cancelled(tokio::time::sleep(RELEASE_RETRY)).await.is_none() {
+                return Ok(false);
+            }
+        }
+        metrics.fault(FaultOf::Release, None);
+        Ok(true)
+    }
+
+    /// Repeats a request until it is answered. `None` after a stop signal.
+    async fn until<T, F>(&self, ask: impl Fn() -> F) -> Option<T>
+    where
+        F: Future<Output = Result<T, ReleaseError>>,
+    {
+        let Process { args, metrics, stop, .. } = &self.process;
+        loop {
+            match ask().await {
+                Ok(found) => return Some(found),
+                Err(error) => report(&error, &self.cluster, args, metrics).await,
+            }
+            stop.run_until_cancelled(tokio::time::sleep(RELEASE_RETRY)).await?;
+        }
+    }
+
+    /// Loads the release. While that is impossible every pool reports it. `None` after a stop signal.
+    async fn release(base: &Base) -> Option<Release> {
+        let Process { args, metrics, stop, .. } = &base.process;
+        loop {
+            match base.cluster.release(args).await {
+                Ok(release) => {
+                    metrics.fault(FaultOf::Release, None);
+                    return Some(release);
+                }
+                Err(error) => report(&error, &base.cluster, args, metrics).await,
+            }
+            stop.run_until_cancelled(tokio::time::sleep(RELEASE_RETRY)).await?;
+        }
+    }
+}
+
+/// Shows in the log, in the metric and on every pool why nothing begins.
+async fn report(error: &ReleaseError, cluster: &Cluster, args: &Run, metrics: &Metrics) {
+    let (reason, message) = (error.reason(), error.to_string());
+    tracing::error!(reason = reason.as_str(), %error, "release unavailable, no host is reconciled");
+    metrics.fault(FaultOf::Release, Some(reason));
+    if let Err(error) = refuse_pools(&cluster.client, reason, &message).await {
+        tracing::warn!(%error, "failed to report the fault in the status of the pools");
+    }
+    operator_condition::cannot_work(&cluster.client, args, reason).await;
+}
+
+async fn refuse_pools(client: &Client, reason: Reason, message: &str) -> kube::Result<()> {
+    let pools: Api<WindowsNodePool> = Api::all(client.clone());
+    for pool in pools.list(&ListParams::default()).await? {
+        let status = refuse(&pool, reason, message, None, clock::now());
+        if pool.status.as_ref() != Some(&status) {
+            pool::store_known_status(client, &pool, &status).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn run_pools(
+    cx: Arc<PoolContext>,
+    pools: Changes<WindowsNodePool>,
+    instances: Changes<WindowsInstance>,
+    nodes: Changes<Node>,
+) {
+    let store = cx.caches.pools.clone();
+    let all = cx.caches.pools.clone();
+    let pace = Arc::new(pool::Debouncer::default());
+    let (of_instances, of_nodes) = (pace.clone(), pace.clone());
+    let (there, places) = (cx.caches.instances.clone(), EntriesSeen::default());
+    let of_instance = move |instance: Arc<WindowsInstance>| -> Vec<ObjectRef<WindowsNodePool>> {
+        of_instances.changed(&instance.spec.pool_ref.name, Instant::now());
+        let is_gone = there.get(&ObjectRef::from_obj(&*instance)).is_none();
+        let is_freed = is_gone || places.is_new(&instance);
+        if is_gone {
+            places.forget(&instance);
+        }
+        let pools = if is_freed { all.state() } else { Vec::new() };
+        concerned_pools(&instance, is_freed, &pools).iter().map(|pool| ObjectRef::new(pool)).collect()
+    };
+    let of_node = move |node: Arc<Node>| {
+        node.labels().get(key::POOL).map(|pool| {
+            of_nodes.changed(pool, Instant::now());
+            ObjectRef::new(pool)
+        })
+    };
+    // No limit: beyond one, pools are taken in no order, and a pool that is always passed over stands still. The client limits what it sends, in turn.
+    Controller::for_shared_stream(pools, store)
+        .with_config(controller::Config::default().concurrency(0))
+        .watches_shared_stream(instances, of_instance)
+        .watches_shared_stream(nodes, of_node)
+        .reconcile_on(cx.wake.pools().map(|name| ObjectRef::new(&name)))
+        .graceful_shutdown_on(cx.process.stop.clone().cancelled_owned())
+        .run(
+            move |pool, cx| {
+                let pace = pace.clone();
+                async move {
+                    pace.wait(&pool.name_any()).await;
+                    cx.process.metrics.reconciled("WindowsNodePool");
+                    // It may have changed meanwhile.
+                    let pool = cx.caches.pools.get(&ObjectRef::from_obj(&*pool)).unwrap_or(pool);
+                    if let Some(message) = cx.caches.unreadable.of_pool(&pool.name_any()) {
+                        return refuse_pool(&pool, Reason::ObjectUnreadable, &message, &cx).await;
+                    }
+                    if let Some(problem) = cx.other_operator.problem() {
+                        return refuse_pool(&pool, problem.reason(), &problem.to_string(), &cx).await;
+                    }
+                    if let Some(problem) = cx.cluster.sight.problem() {
+                        return refuse_pool(&pool, problem.reason(), &problem.to_string(), &cx).await;
+                    }
+                    match Box::pin(catch(pool::reconcile(pool.clone(), cx.clone()))).await {
+                        Ok(result) => result,
+                        Err(panicked) => refuse_pool(&pool, Panicked::REASON, &panicked.to_string(), &cx).await,
+                    }
+                }
+            },
+            pool::error_policy,
+            cx,
+        )
+        .for_each(|_| async {})
+        .await;
+}
+
+/// Pool, address and port of each instance as they were seen last: pools that wait for them are woken when they change.
+#[derive(Default)]
+struct EntriesSeen(Mutex<HashMap<String, u64>>);
+
+impl EntriesSeen {
+    /// Reports whether they are other ones than before.
+    fn is_new(&self, instance: &WindowsInstance) -> bool {
+        let mut hash = DefaultHasher::new();
+        let (pool, host) = (&instance.spec.pool_ref.name, &instance.spec.host);
+        (pool, &host.address, host.port).hash(&mut hash);
+        let now = hash.finish();
+        self.0.lock().insert(instance.name_any(), now).is_some_and(|before| before != now)
+    }
+
+    /// Forgets an instance that is gone.
+    fn forget(&self, instance: &WindowsInstance) {
+        self.0.lock().remove(&instance.name_any());
+    }
+}
+
+/// Reconciles pools again when what cannot be read of them changes, and reports those that cannot be read themselves.
+async fn wake_unreadable(cx: Arc<Context>) {
+    let (mut before, mut unread) = (Vec::new(), BTreeMap::new());
+    loop {
+        let now = cx.caches.unreadable.pools();
+        for pool in before.iter().chain(&now) {
+            cx.wake.pool(pool);
+        }
+        before = now;
+        let pools = cx.caches.unreadable.of_kind("WindowsNodePool");
+        unread.retain(|name, _| pools.iter().any(|(unread, _)| unread == name));
+        for (name, error) in pools {
+            let is_new = unread.get(&name) != Some(&error);
+            if is_new && pool::unread::report(&cx.cluster.client, &name, &error).await {
+                unread.insert(name, error);
+            }
+        }
+        let changed = tokio::time::timeout(REFUSED_RETRY, cx.caches.unreadable.changed());
+        if cx.process.stop.run_until_cancelled(changed).await.is_none() {
+            return;
+        }
+    }
+}
+
+/// Begins nothing while the legacy operator works. The caches are filled: a Node is not that operator's because its instance is not there yet.
+async fn keep_alone(cx: Arc<Base>) {
+    let on_seen = |found| {
+        if cx.other_operator.note(found, &cx.process.metrics, &cx.events) {
+            cx.caches.pools.state().iter().for_each(|pool| cx.wake.pool(&pool.name_any()));
+            cx.caches.machines.stir();
+            // Requests that were left to the other operator are judged again.
+            cx.wicd.judge_again.notify_one();
+        }
+    };
+    let (args, stop) = (&cx.process.args, cx.process.stop.clone());
+    let has_nodes = || {
+        let has_instance = |name: &str| cx.caches.instances.get(&ObjectRef::new(name)).is_some();
+        // One that a pool has released may count for that minute, too.
+        !wmco_nodes(cx.caches.nodes.state().iter().map(|n| &**n), &has_instance, &|_| false).is_empty()
+    };
+    lock::follow(cx.cluster.client.clone(), &args.namespace, args.lease_duration, has_nodes, on_seen, stop).await;
+}
+
+/// Reports what the operator cannot see or write, and has pools reconciled when that changes.
+async fn follow_sight(cx: Arc<Base>, readiness: Readiness) {
+    let sight = &cx.cluster.sight;
+    let mut before = None;
+    loop {
+        let now = sight.problem();
+        if now != before {
+            cx.process.metrics.fault(FaultOf::Sight, now.as_ref().map(Blindness::reason));
+            if let Some(problem) = &now {
+                tracing::error!(reason = problem.reason().as_str(), "{problem}");
+                readiness.enter(Phase::Blind(format!("{}: {problem}", problem.reason())));
+            } else {
+                tracing::info!("the operator sees the cluster again");
+                readiness.enter(Phase::Leading);
+            }
+            cx.caches.pools.state().iter().for_each(|pool| cx.wake.pool(&pool.name_any()));
+            before = now;
+        }
+        if cx.process.stop.run_until_cancelled(sight.changed()).await.is_none() {
+            return;
+        }
+    }
+}
+
+/// Reports why nothing is begun in a pool.
+async fn refuse_pool(
+    pool: &WindowsNodePool,
+    reason: Reason,
+    message: &str,
+    cx: &PoolContext,
+) -> Result<Action, PoolError> {
+    tracing::error!(pool = pool.name_any(), reason = reason.as_str(), "{message}");
+    // Other pools must not wait for its list: they report that it is not known.
+    let begun = cx.sources.owners().begin(&pool.name_any());
+    let waiting = cx.sources.owners().end(pool, begun, Reading::Unknown);
+    for waiting in waiting {
+        cx.wake.pool(&waiting);
+    }
+    let status = pool::refused(pool, reason, message, cx);
+    if pool.status.as_ref() != Some(&status) {
+        let stored = pool::store_status(&cx.cluster.client, pool, &status).await;
+        stored.map_err(|source| PoolError::Api { doing: "store the pool's status", source })?;
+    }
+    Ok(Action::requeue(REFUSED_RETRY))
+}
+
+async fn reconcile_instance(instance: Arc<WindowsInstance>, cx: Arc<Context>) -> Result<Action, StepError> {
+    cx.process.metrics.reconciled("WindowsInstance");
+    match catch(Box::pin(instance::reconcile(instance.clone(), cx.clone()))).await {
+        Ok(result) => result,
+        Err(panicked) => {
+            let name = instance.name_any();
+            tracing::error!(instance = name, reason = Panicked::REASON.as_str(), "{panicked}");
+            cx.events.say(&*instance, EventReason::InternalError, "Reconcile", &panicked.to_string());
+            Ok(Action::requeue(REFUSED_RETRY))
+        }
+    }
+}
+
+async fn run_instances(
+    cx: Arc<Context>,
+    instances: Changes<WindowsInstance>,
+    nodes: Changes<Node>,
+    pools: Changes<WindowsNodePool>,
+) {
+    let (of_node, by_pool) = (cx.caches.instances.clone(), cx.caches.instances.clone());
+    // Each host that gets on changes the status of its pool.
+    let pools = news(cx.caches.pools.clone(), pools, concerns_hosts);
+    // Each reconcile may take minutes, waiting for a host. What bounds the work are grants and connections, not this.
+    Controller::for_shared_stream(instances, cx.caches.instances.store())
+        .with_config(controller::Config::default().concurrency(0))
+        .watches_shared_stream(nodes, move |node: Arc<Node>| {
+            of_node.get(&ObjectRef::new(&node.name_any())).map(|i| ObjectRef::from_obj(&*i))
+        })
+        .watches_shared_stream(pools, move |pool: Arc<WindowsNodePool>| {
+            by_pool.of_pool(&pool.name_any()).iter().map(|i| ObjectRef::from_obj(&**i)).collect::<Vec<_>>()
+        })
+        .reconcile_on(cx.wicd.renewals.nodes().map(|name| ObjectRef::new(&name)))
+        .graceful_shutdown_on(cx.process.stop.clone().cancelled_owned())
+        .run(reconcile_instance, instance::error_policy, cx)
+        .for_each(|_| async {})
+        .await;
+}
+
+/// Keeps the versions that are needed, and deletes the others.
+async fn collect(cx: Arc<Context>) {
+    while cx.process.stop.run_until_cancelled(tokio::time::sleep(cx.process.args.version_grace)).await.is_some() {
+        let names: BTreeSet<String> = cx.caches.instances.state().iter().map(|i| i.name_any()).collect();
+        cx.writes.instances.keep(&names);
+        cx.writes.grants.keep(&names);
+        cx.writes.nodes.keep(&names);
+        let (pools, instances, nodes) = (cx.caches.pools.state(), cx.caches.instances.state(), cx.caches.nodes.state());
+        let needed =
+            versions_in_use(pools.iter().map(|p| &**p), instances.iter().map(|i| &**i), nodes.iter().map(|n| &**n));
+        if let Err(error) = cx.hosts.versions.keep(&needed, cx.process.args.version_grace).await {
+            tracing::warn!(%error, "failed to collect unused versions");
+        }
+    }
+}
+
+#[cfg(not(unix))]
+async fn stop_on_signal(stop: CancellationToken) {
+    let _ = tokio::signal::ctrl_c().await;
+    stop.cancel();
+}
+
+#[cfg(unix)]
+async fn stop_on_signal(stop: CancellationToken) {
+    use tokio::signal::unix::{SignalKind, signal};
+    match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
+        (Ok(mut term), Ok(mut int)) => {
+            tokio::select! {
+                _ = term.recv() => {}
+                _ = int.recv() => {}
+            }
+        }
+        // Without a handler the signal ends the process at once, which is safe, too.
+        _ => return,
+    }
+    stop.cancel();
+}

@@ -1,0 +1,79 @@
+//! The time by which the operator decides: that of the API server, and between two of its answers the monotonic clock.
+//!
+//! A clock of the operator's machine that is wrong, or is set while the operator runs, ends no timeout, opens no window, and is no fault of a host. Before
+//! the first answers, the clock of the machine counts.
+
+use std::time::Instant;
+
+use jiff::{SignedDuration, Timestamp};
+use parking_lot::Mutex;
+
+/// A time that was known at a moment.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    at: Instant,
+    time: Timestamp,
+}
+
+impl Known {
+    fn now(self, now: Instant) -> Timestamp {
+        let passed = SignedDuration::try_from(now.saturating_duration_since(self.at)).unwrap_or_default();
+        self.time.checked_add(passed).unwrap_or(self.time)
+    }
+}
+
+static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
+
+/// The present.
+pub(crate) fn now() -> Timestamp {
+    let now = Instant::now();
+    KNOWN.lock().get_or_insert_with(|| Known { at: now, time: Timestamp::now() }).now(now)
+}
+
+/// Corrects the clock by this much, which the answers of the API server agree on.
+pub(crate) fn correct(by: SignedDuration) {
+    let (now, mut known) = (Instant::now(), KNOWN.lock());
+    let time = known.map_or_else(Timestamp::now, |known| known.now(now));
+    *known = time.checked_add(by).ok().map(|time| Known { at: now, time });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path, time::Duration};
+
+    use super::*;
+
+    #[test]
+    fn time_passes_as_the_monotonic_clock_does() {
+        let (at, time) = (Instant::now(), "2027-01-01T00:00:00Z".parse().unwrap());
+        let known = Known { at, time };
+        assert_eq!(known.now(at + Duration::from_secs(90)), "2027-01-01T00:01:30Z".parse::<Timestamp>().unwrap());
+        assert_eq!(known.now(at), time);
+    }
+
+    /// The clock of the machine is asked here, for what is only shown, and by commands.
+    #[test]
+    fn no_controller_asks_the_clock_of_the_machine() {
+        let mut found = Vec::new();
+        let mut folders = ["instance", "pool", "inventory", "drain", "csr"].map(Into::into).to_vec();
+        while let Some(folder) = folders.pop() {
+            let folder: std::path::PathBuf = folder;
+            for entry in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(&folder)).unwrap() {
+                let (path, name) = (entry.as_ref().unwrap().path(), entry.unwrap().file_name());
+                if path.is_dir() {
+                    folders.push(folder.join(name));
+                    continue;
+                }
+                let text = fs::read_to_string(&path).unwrap();
+                let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+                let is_test = path.to_string_lossy().ends_with("tests.rs") || path.ends_with("instance/test_bed.rs");
+                if !is_test
+                    && ["Timestamp::now()", " Time::now()", "SystemTime::now()"].iter().any(|call| code.contains(call))
+                {
+                    found.push(path);
+                }
+            }
+        }
+        assert!(found.is_empty(), "{found:?} ask the clock of the machine: use clock::now");
+    }
+}

@@ -1,0 +1,440 @@
+//! Leader election over a Lease, with an epoch.
+//!
+//! As in client-go, a Lease has expired when *we* have seen it unchanged for its duration, whatever clocks others have. The
+//! number of transitions is the epoch: it goes up with every new holder, and hosts refuse an older one, so an operator that
+//! was paused and has lost its Lease without knowing can do no harm. Hosts remember the epoch, and outlive Leases: so that a
+//! Lease that was deleted, or that of the cluster that a host comes to, is not an old one, an epoch is at least the time.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::coordination::v1::{Lease, LeaseSpec},
+    apimachinery::pkg::apis::meta::v1::MicroTime,
+};
+use kube::{
+    Api, Client,
+    api::{ObjectMeta, PostParams},
+};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
+
+use crate::{args::MAX_LEASE_DURATION, runtime::errors::said};
+
+/// Cause for which leading ended or could not begin.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LeaseError {
+    /// The API server shows an older Lease than this process has written.
+    #[error(
+        "the resource version of the lease {name} decreased from {written} to {found}: the cluster's data were restored from a backup; this process ends, because its caches would miss all changes from now on"
+    )]
+    WentBack {
+        /// Name of the Lease.
+        name: String,
+        /// State that this process has written.
+        written: u64,
+        /// Present state.
+        found: u64,
+    },
+    /// Another process has it.
+    #[error("the lease {name} was lost to {holder:?}; this process ends so that two operators never act at once")]
+    Lost {
+        /// Name of the Lease.
+        name: String,
+        /// Present holder; empty if it was given back.
+        holder: String,
+    },
+    /// Deleted Lease: the next process may take it at once.
+    #[error("the lease {name} was deleted; this process ends so that two operators never act at once")]
+    Deleted {
+        /// Name of the Lease.
+        name: String,
+    },
+    /// The API server did not renew it in time.
+    #[error(
+        "the lease {name} was not renewed for {seconds} s ({cause}); this process ends so that two operators never act at once"
+    )]
+    NotRenewed {
+        /// Name of the Lease.
+        name: String,
+        /// For how long.
+        seconds: u64,
+        /// Last answer.
+        cause: String,
+    },
+}
+
+/// An election that this process takes part in.
+pub(crate) struct Election {
+    api: Api<Lease>,
+    name: String,
+    identity: String,
+    duration: Duration,
+}
+
+/// Action on a Lease that was read.
+#[derive(Debug, PartialEq, Eq)]
+enum Move {
+    /// Take it, with this number of transitions.
+    Take(i32),
+    /// Renew it.
+    Renew,
+    /// Another process holds it.
+    Wait,
+}
+
+/// Decides by what is written and by how long it has been unchanged here. A free Lease is left to others for as long as `patience`.
+fn decide(spec: &LeaseSpec, identity: &str, unchanged: Duration, patience: Duration) -> Move {
+    let holder = spec.holder_identity.as_deref().unwrap_or_default();
+    let lasts = u64::try_from(spec.lease_duration_seconds.unwrap_or(0)).unwrap_or(0);
+    let is_held = !holder.is_empty();
+    let free_after = if is_held { Duration::from_secs(lasts).min(MAX_LEASE_DURATION) } else { Duration::ZERO };
+    if holder == identity {
+        Move::Renew
+    } else if unchanged >= free_after + patience {
+        Move::Take(spec.lease_transitions.unwrap_or(0).saturating_add(1))
+    } else {
+        Move::Wait
+    }
+}
+
+/// Seconds of 2020-01-01 since 1970. Counted from there, seconds fit in the Lease's number until 2088.
+const EPOCHS_BEGIN: i64 = 1_577_836_800;
+
+/// Distance by which a number of transitions may be ahead of the clock: clocks are set back, and holders change.
+const MAX_AHEAD: i32 = 24 * 60 * 60;
+/// For how many durations of a Lease a process that cannot work leaves a free one to others.
+const PATIENCE: u32 = 2;
+
+/// The number of transitions of a new holder: more than before, and never less than that of an earlier Lease. A number that no holder can
+/// have reached is not believed: hosts would remember it, and no operator could ever have a newer epoch.
+fn newer(transitions: i32, now: Timestamp) -> i32 {
+    let clock = now.as_second().saturating_sub(EPOCHS_BEGIN).max(0);
+    let clock = i32::try_from(clock).unwrap_or(i32::MAX);
+    if transitions > clock.saturating_add(MAX_AHEAD) { clock } else { transitions.max(clock) }
+}
+
+/// State of a Lease after a renewal.
+#[derive(Debug, PartialEq, Eq)]
+enum Renewal {
+    /// Renewed, with this resource version.
+    Renewed(u64),
+    /// Another process has it.
+    Held(String),
+    /// Older than what this process has written.
+    WentBack(u64),
+}
+
+/// The resource version of a Lease as a number. Those of one kind can be compared.
+fn version_of(lease: &Lease) -> u64 {
+    lease.metadata.resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(0)
+}
+
+/// The answer to a request, if it comes in time.
+async fn answered<T>(limit: Duration, request: impl Future<Output = kube::Result<T>>) -> kube::Result<T> {
+    timeout(limit, request).await.unwrap_or_else(|elapsed| Err(kube::Error::Service(elapsed.into())))
+}
+
+impl Election {
+    /// Takes part in the election of `name`. `client` must not retry by itself: a renewal that comes late is worse than none.
+    pub(crate) fn new(client: Client, namespace: &str, name: &str, identity: &str, duration: Duration) -> Self {
+        Self { api: Api::namespaced(client, namespace), name: name.into(), identity: identity.into(), duration }
+    }
+
+    fn retry(&self) -> Duration {
+        self.duration / 7
+    }
+
+    fn spec(&self, transitions: i32, acquired: Option<MicroTime>) -> LeaseSpec {
+        let now = MicroTime(Timestamp::now());
+        LeaseSpec {
+            holder_identity: Some(self.identity.clone()),
+            lease_duration_seconds: Some(i32::try_from(self.duration.as_secs().max(1)).unwrap_or(i32::MAX)),
+            acquire_time: Some(acquired.unwrap_or_else(|| now.clone())),
+            renew_time: Some(now),
+            lease_transitions: Some(transitions),
+            ..LeaseSpec::default()
+        }
+    }
+
+    async fn write(&self, mut lease: Lease, spec: LeaseSpec) -> kube::Result<Lease> {
+        lease.spec = Some(spec);
+        match lease.metadata.resource_version {
+            Some(_) => self.api.replace(&self.name, &PostParams::default(), &lease).await,
+            None => self.api.create(&PostParams::default(), &lease).await,
+        }
+    }
+
+    /// Waits until this process holds the Lease. Returns its epoch. A process that `is_able` to work takes a free Lease at once. One that is
+    /// not leaves it to others for a while, and takes it when no other process takes it, so that pools report what is wrong.
+    pub(crate) async fn acquire(&self, is_able: impl Fn() -> bool) -> i64 {
+        let mut seen: Option<(Option<String>, Instant)> = None;
+        loop {
+            let patience = if is_able() { Duration::ZERO } else { self.duration * PATIENCE };
+            match timeout(self.duration, self.try_acquire(&mut seen, patience)).await {
+                Ok(Ok(Some(epoch))) => return epoch,
+                Ok(Ok(None)) => {}
+                Ok(Err(error)) => tracing::warn!(%error, lease = self.name, "the lease cannot be taken"),
+                Err(_) => tracing::warn!(lease = self.name, "the API server does not answer for the lease"),
+            }
+            sleep(self.retry()).await;
+        }
+    }
+
+    async fn try_acquire(
+        &self,
+        seen: &mut Option<(Option<String>, Instant)>,
+        patience: Duration,
+    ) -> kube::Result<Option<i64>> {
+        // One that is missing is free, as one without a holder is.
+        let missing =
+            || Lease { metadata: ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() }, spec: None };
+        let lease = self.api.get_opt(&self.name).await?.unwrap_or_else(missing);
+        let version = lease.metadata.resource_version.clone();
+        let since = match seen {
+            Some((v, since)) if *v == version => *since,
+            _ => {
+                let now = Instant::now();
+                *seen = Some((version, now));
+                now
+            }
+        };
+        let spec = lease.spec.clone().unwrap_or_default();
+        let transitions = match decide(&spec, &self.identity, since.elapsed(), patience) {
+            Move::Wait => {
+                tracing::debug!(holder = spec.holder_identity, "another operator leads; standing by");
+                return Ok(None);
+            }
+            Move::Take(transitions) => transitions,
+            // Only after a crash within one process lifetime of the same identity: count it as new all the same.
+            Move::Renew => spec.lease_transitions.unwrap_or(0).saturating_add(1),
+        };
+        let transitions = newer(transitions, Timestamp::now());
+        match self.write(lease, self.spec(transitions, None)).await {
+            Ok(_) => Ok(Some(i64::from(transitions))),
+            Err(kube::Error::Api(status)) if status.is_conflict() || status.is_already_exists() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Renews until that is impossible. The caller drops this future when it stops by itself, and calls [`Self::release`].
+    pub(crate) async fn hold(&self, epoch: i64) -> LeaseError {
+        let deadline = self.deadline();
+        let (mut renewed, mut written) = (Instant::now(), 0);
+        let mut cause = String::from("the API server does not answer");
+        let mut turns = interval_at(renewed + self.retry(), self.retry());
+        // After an attempt that takes longer, the next one follows at once.
+        turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            turns.tick().await;
+            let left = deadline.saturating_sub(renewed.elapsed());
+            let name = self.name.clone();
+            match timeout(left, self.renew(epoch, written)).await {
+                Ok(Ok(Renewal::Renewed(version))) => {
+                    (renewed, written) = (Instant::now(), version);
+                    continue;
+                }
+                Ok(Ok(Renewal::Held(holder))) => return LeaseError::Lost { name, holder },
+                Ok(Ok(Renewal::WentBack(found))) => return LeaseError::WentBack { name, written, found },
+                Ok(Err(kube::Error::Api(status))) if status.is_not_found() => return LeaseError::Deleted { name },
+                Ok(Err(error)) => {
+                    tracing::warn!(%error, lease = self.name, "the lease was not renewed");
+                    cause = said(&error);
+                }
+                Err(_) => {}
+            }
+            if renewed.elapsed() >= deadline {
+                return LeaseError::NotRenewed { name, seconds: renewed.elapsed().as_secs(), cause };
+            }
+        }
+    }
+
+    /// Time in which one must be renewed. It is shorter than the Lease, so that this process has stopped before another may begin.
+    fn deadline(&self) -> Duration {
+        self.duration * 2 / 3
+    }
+
+    /// Renews once. `written` is the resource version of the last renewal.
+    async fn renew(&self, epoch: i64, written: u64) -> kube::Result<Renewal> {
+        // A request that is not answered leaves time for another attempt, on another connection.
+        let limit = self.deadline() / 2;
+        let lease = answered(limit, self.api.get(&self.name)).await?;
+        let found = version_of(&lease);
+        if found < written {
+            return Ok(Renewal::WentBack(found));
+        }
+        let spec = lease.spec.clone().unwrap_or_default();
+        if spec.holder_identity.as_deref() != Some(&self.identity)
+            || i64::from(spec.lease_transitions.unwrap_or(0)) != epoch
+        {
+            return Ok(Renewal::Held(spec.holder_identity.unwrap_or_default()));
+        }
+        let next = self.spec(spec.lease_transitions.unwrap_or(0), spec.acquire_time);
+        Ok(Renewal::Renewed(version_of(&answered(limit, self.write(lease, next)).await?)))
+    }
+
+    /// Gives the Lease back, so that the next operator need not wait.
+    pub(crate) async fn release(&self, epoch: i64) {
+        let give_back = async {
+            let lease = self.api.get(&self.name).await?;
+            let spec = lease.spec.clone().unwrap_or_default();
+            if spec.holder_identity.as_deref() == Some(&self.identity)
+                && i64::from(spec.lease_transitions.unwrap_or(0)) == epoch
+            {
+                let next = LeaseSpec { holder_identity: None, lease_duration_seconds: Some(1), ..spec };
+                self.write(lease, next).await?;
+            }
+            Ok::<(), kube::Error>(())
+        };
+        if let Ok(Err(error)) = timeout(self.retry(), give_back).await {
+            tracing::warn!(%error, lease = self.name, "failed to release the lease; it expires by itself");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::fake_api::FakeApi;
+
+    const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/ns/leases";
+    const PATH: &str = "/apis/coordination.k8s.io/v1/namespaces/ns/leases/lease";
+
+    fn held_by(holder: &str, transitions: i32) -> LeaseSpec {
+        LeaseSpec {
+            holder_identity: Some(holder.into()),
+            lease_duration_seconds: Some(15),
+            lease_transitions: Some(transitions),
+            ..LeaseSpec::default()
+        }
+    }
+
+    #[test]
+    fn an_epoch_is_newer_than_the_last_one_and_than_that_of_a_lease_that_is_gone() {
+        let at = |seconds| Timestamp::from_second(EPOCHS_BEGIN + seconds).unwrap();
+        for (transitions, seconds, expected) in [
+            (1, 1000, 1000),
+            (1001, 1000, 1001),
+            (1, -5, 1),
+            (1000 + MAX_AHEAD, 1000, 1000 + MAX_AHEAD),
+            // A client other than an operator has written these.
+            (1001 + MAX_AHEAD, 1000, 1000),
+            (i32::MAX, 1000, 1000),
+            (7, i64::from(i32::MAX) + 9, i32::MAX),
+        ] {
+            assert_eq!(newer(transitions, at(seconds)), expected, "{transitions} {seconds}");
+        }
+    }
+
+    #[test]
+    fn only_what_we_saw_unchanged_for_its_duration_is_taken() {
+        let s = Duration::from_secs;
+        let now = Duration::ZERO;
+        for (spec, unchanged, patience, expected) in [
+            (held_by("a", 4), s(0), now, Move::Renew),
+            (held_by("b", 4), s(0), now, Move::Wait),
+            (held_by("b", 4), s(14), now, Move::Wait),
+            (held_by("b", 4), s(15), now, Move::Take(5)),
+            (held_by("", 4), s(0), now, Move::Take(5)),
+            (LeaseSpec::default(), s(0), now, Move::Take(1)),
+            // No holder needs to be waited for so long.
+            (LeaseSpec { lease_duration_seconds: Some(i32::MAX), ..held_by("b", 4) }, s(599), now, Move::Wait),
+            (LeaseSpec { lease_duration_seconds: Some(i32::MAX), ..held_by("b", 4) }, s(600), now, Move::Take(5)),
+            // A process that cannot work waits for one that can.
+            (held_by("b", 4), s(74), s(60), Move::Wait),
+            (held_by("b", 4), s(75), s(60), Move::Take(5)),
+            (held_by("", 4), s(59), s(60), Move::Wait),
+            (held_by("", 4), s(60), s(60), Move::Take(5)),
+            // One that is missing.
+            (LeaseSpec::default(), s(59), s(60), Move::Wait),
+            (LeaseSpec::default(), s(60), s(60), Move::Take(1)),
+        ] {
+            assert_eq!(decide(&spec, "a", unchanged, patience), expected, "{spec:?} {patience:?}");
+        }
+    }
+
+    /// A Lease that is deleted, and an API server that answers nothing or with errors, end the lead for what they are.
+    #[tokio::test]
+    async fn what_ends_the_lead_is_named() {
+        let api = FakeApi::new();
+        let election = |api: &FakeApi| Election::new(api.client(), "ns", "lease", "me", Duration::from_secs(3));
+        api.fail("GET", PATH, 404, "NotFound", "leases \"lease\" not found", Value::Null);
+        let error = election(&api).hold(5).await;
+        assert!(matches!(error, LeaseError::Deleted { .. }), "{error}");
+        assert_eq!(api.calls("GET", PATH).len(), 1, "it was asked for again, while another process may take it");
+        let api = FakeApi::new();
+        for _ in 0..9 {
+            api.fail("GET", PATH, 403, "Forbidden", "you may not read leases", Value::Null);
+        }
+        let error = election(&api).hold(5).await.to_string();
+        assert!(error.contains("not renewed for 2 s") && error.contains("may not read leases"), "{error}");
+    }
+
+    /// As of several API servers behind one address, when the one is gone with which there is a connection.
+    #[tokio::test]
+    async fn one_request_that_is_never_answered_does_not_lose_the_lease() {
+        let api = FakeApi::new();
+        let lease =
+            |holder: &str| json!({"metadata": {"name": "lease", "resourceVersion": "1"}, "spec": held_by(holder, 5)});
+        api.hang("GET", PATH);
+        api.on("GET", PATH, 200, lease("me")).on("GET", PATH, 200, lease("another"));
+        api.on("PUT", PATH, 200, lease("me"));
+        let election = Election::new(api.client(), "ns", "lease", "me", Duration::from_secs(3));
+        let error = election.hold(5).await;
+        assert!(matches!(&error, LeaseError::Lost { holder, .. } if holder == "another"), "{error}");
+    }
+
+    /// The two answers of a renewal may take longer than one alone may.
+    #[tokio::test]
+    async fn a_slow_api_server_does_not_cost_the_lease() {
+        let api = FakeApi::new();
+        let lease =
+            |holder: &str| json!({"metadata": {"name": "lease", "resourceVersion": "1"}, "spec": held_by(holder, 5)});
+        let election = Election::new(api.client(), "ns", "lease", "me", Duration::from_secs(6));
+        let slow = election.deadline() * 3 / 10;
+        api.late("GET", PATH, slow, lease("me")).late("PUT", PATH, slow, lease("me"));
+        api.late("GET", PATH, slow, lease("me")).late("PUT", PATH, slow, lease("me"));
+        api.on("GET", PATH, 200, lease("another"));
+        let error = election.hold(5).await;
+        assert!(matches!(&error, LeaseError::Lost { holder, .. } if holder == "another"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_missing_lease_is_left_to_a_process_that_can_work() {
+        for (about, patience, expected) in [("able", Duration::ZERO, 1), ("unable", Duration::from_hours(1), 0)] {
+            let api = FakeApi::new();
+            let election = Election::new(api.client(), "ns", "lease", "me", Duration::from_secs(15));
+            api.fail("GET", PATH, 404, "NotFound", "there is no such Lease", Value::Null);
+            api.on("POST", LEASES, 201, json!({"metadata": {"name": "lease", "resourceVersion": "1"}}));
+            let mut seen = None;
+            let epoch = election.try_acquire(&mut seen, patience).await.unwrap();
+            assert_eq!((epoch.is_some(), api.calls("POST", LEASES).len()), (expected == 1, expected), "{about}");
+            // Its wait is counted from then.
+            assert!(seen.is_some_and(|(version, _)| version.is_none()), "{about}");
+        }
+    }
+
+    #[tokio::test]
+    async fn of_two_that_make_a_missing_lease_one_waits() {
+        let api = FakeApi::new();
+        let election = Election::new(api.client(), "ns", "lease", "me", Duration::from_secs(15));
+        api.fail("GET", PATH, 404, "NotFound", "there is no such Lease", Value::Null);
+        api.fail("POST", LEASES, 409, "AlreadyExists", "another process was faster", Value::Null);
+        assert_eq!(election.try_acquire(&mut None, Duration::ZERO).await.unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn a_lease_that_went_back_is_noticed() {
+        let lease = |version: &str| json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "lease", "resourceVersion": version}, "spec": held_by("me", 4)});
+        let api = FakeApi::new();
+        let election = Election::new(api.client(), "ns", "lease", "me", Duration::from_secs(15));
+        api.on("GET", PATH, 200, lease("1932")).on("PUT", PATH, 200, lease("1933"));
+        assert_eq!(election.renew(4, 0).await.unwrap(), Renewal::Renewed(1933));
+        assert_eq!(election.renew(5, 1932).await.unwrap(), Renewal::Held("me".into()), "another process of this name");
+        // etcd was restored from a backup: the same holder and epoch, and an older version.
+        api.forget("GET", PATH).on("GET", PATH, 200, lease("374"));
+        assert_eq!(election.renew(4, 1933).await.unwrap(), Renewal::WentBack(374));
+        assert_eq!(api.calls("PUT", PATH).len(), 1, "a Lease that went back was written");
+    }
+}

@@ -1,0 +1,82 @@
+//! `/metrics` over TLS, for who may get it.
+
+mod authority;
+mod certificate;
+mod keeper;
+mod review;
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    extract::{Request, State},
+    http::StatusCode,
+    middleware::{Next, from_fn_with_state},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use kube::Client;
+use rustls::{ServerConfig, crypto::ring};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    args::Run,
+    runtime::{
+        http::{self, server},
+        metrics::Metrics,
+    },
+};
+use certificate::Served;
+use keeper::Keeper;
+use review::{Reviewer, Verdict};
+
+/// Serves until `stop`. The port is bound and has a certificate when this returns.
+///
+/// # Errors
+/// When the address cannot be bound.
+pub(crate) async fn serve(
+    args: &Run,
+    client: Client,
+    metrics: Arc<Metrics>,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let listener = TcpListener::bind(args.metrics_listen).await?;
+    tracing::info!(address = %listener.local_addr()?, "listening for metrics over TLS");
+    let served = Arc::new(Served::default());
+    let mut keeper = Keeper::new(args, client.clone(), served.clone());
+    keeper.serve(jiff::Timestamp::now());
+    tokio::spawn(keeper.keep(stop.clone()));
+    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_cert_resolver(served);
+    let router = Router::new()
+        .route("/metrics", get(http::metrics))
+        .with_state(metrics)
+        .layer(from_fn_with_state(Arc::new(Reviewer::new(client)), admit));
+    let tls = TlsAcceptor::from(Arc::new(config));
+    tokio::spawn(server::serve(listener, Some(tls), router, http::LIMITS, stop));
+    Ok(())
+}
+
+/// Lets those through whom the API server lets get `/metrics`.
+async fn admit(State(reviewer): State<Arc<Reviewer>>, request: Request, next: Next) -> Response {
+    match reviewer.judge(request.headers()).await {
+        Ok(Verdict::Allowed) => next.run(request).await,
+        Ok(Verdict::Unknown) => {
+            let text = "a bearer token that the API server knows is missing\n";
+            ([("www-authenticate", "Bearer")], (StatusCode::UNAUTHORIZED, text)).into_response()
+        }
+        Ok(Verdict::Forbidden) => {
+            let text =
+                "the owner of the token may not get /metrics; bind the ClusterRole windows-node-pools-metrics-reader\n";
+            (StatusCode::FORBIDDEN, text).into_response()
+        }
+        Err(error) => {
+            tracing::warn!(reason = error.reason().as_str(), %error, "a request for metrics is refused");
+            (StatusCode::SERVICE_UNAVAILABLE, "the API server does not say who may get /metrics\n").into_response()
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! Who may get the metrics: the API server knows the token, and its owner has the right.
+
+use api::Reason;
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
+
+use axum::http::{HeaderMap, header::AUTHORIZATION};
+use k8s_openapi::api::{
+    authentication::v1::{TokenReview, TokenReviewSpec, UserInfo},
+    authorization::v1::{NonResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec},
+};
+use kube::{Api, Client, api::PostParams};
+use parking_lot::Mutex;
+use sha2::{Digest, Sha256};
+use tokio::{sync::Semaphore, time::timeout};
+
+/// Time for which a verdict is remembered. A scraper comes more often than that, and who loses the right loses it soon.
+const REMEMBERED: Duration = Duration::from_secs(30);
+/// Number of verdicts that are remembered.
+const MOST: usize = 64;
+/// Reviews at the same time. Who sends tokens without end does not keep the API server busy.
+const AT_ONCE: usize = 4;
+/// Time for a review, with the wait for a place.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What becomes of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It is answered.
+    Allowed,
+    /// It has no token, or one that the API server does not know.
+    Unknown,
+    /// Its sender has not the right.
+    Forbidden,
+}
+
+/// The API server did not review a request.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ReviewError {
+    /// It did not do what was asked.
+    #[error("failed to review the sender of a request for metrics: {}", crate::runtime::errors::said(.0))]
+    Api(#[from] kube::Error),
+    /// It did not answer in time, or too many reviews wait.
+    #[error("the API server did not review the sender of a request for metrics within {} s", PATIENCE.as_secs())]
+    Slow,
+}
+
+impl ReviewError {
+    /// Reason for the log.
+    #[expect(clippy::unused_self, reason = "as all errors, of which most have several reasons")]
+    pub(super) fn reason(&self) -> Reason {
+        Reason::ApiError
+    }
+}
+
+/// Asks the API server, and remembers for a while what it says.
+pub(super) struct Reviewer {
+    client: Client,
+    places: Semaphore,
+    memory: Mutex<Memory>,
+}
+
+impl Reviewer {
+    pub(super) fn new(client: Client) -> Self {
+        Self { client, places: Semaphore::new(AT_ONCE), memory: Mutex::default() }
+    }
+
+    /// What becomes of a request with these headers.
+    pub(super) async fn judge(&self, headers: &HeaderMap) -> Result<Verdict, ReviewError> {
+        let Some(token) = bearer(headers) else { return Ok(Verdict::Unknown) };
+        let digest = Sha256::digest(token).into();
+        if let Some(verdict) = self.memory.lock().get(&digest, Instant::now()) {
+            return Ok(verdict);
+        }
+        let review = async {
+            let _place = self.places.acquire().await.map_err(|_| ReviewError::Slow)?;
+            self.review(token).await.map_err(ReviewError::from)
+        };
+        let verdict = timeout(PATIENCE, review).await.map_err(|_| ReviewError::Slow)??;
+        self.memory.lock().put(digest, verdict, Instant::now());
+        Ok(verdict)
+    }
+
+    async fn review(&self, token: &str) -> kube::Result<Verdict> {
+        let review = TokenReview {
+            spec: TokenReviewSpec { token: token.to_owned(), ..TokenReviewSpec::default() },
+            ..TokenReview::default()
+        };
+        let reviews: Api<TokenReview> = Api::all(self.client.clone());
+        let status = reviews.create(&PostParams::default(), &review).await?.status.unwrap_or_default();
+        let Some(user) = status.user.filter(|_| status.authenticated == Some(true)) else {
+            return Ok(Verdict::Unknown);
+        };
+        let reviews: Api<SubjectAccessReview> = Api::all(self.client.clone());
+        let status = reviews.create(&PostParams::default(), &may_get(user)).await?.status.unwrap_or_default();
+        Ok(if status.allowed { Verdict::Allowed } else { Verdict::Forbidden })
+    }
+}
+
+/// Whether this user may get `/metrics`.
+fn may_get(user: UserInfo) -> SubjectAccessReview {
+    let UserInfo { extra, groups, uid, username } = user;
+    let path = NonResourceAttributes { path: Some("/metrics".into()), verb: Some("get".into()) };
+    let spec = SubjectAccessReviewSpec {
+        extra,
+        groups,
+        uid,
+        user: username,
+        non_resource_attributes: Some(path),
+        ..SubjectAccessReviewSpec::default()
+    };
+    SubjectAccessReview { spec, ..SubjectAccessReview::default() }
+}
+
+/// The token of a request.
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let (scheme, token) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    let token = token.trim();
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
+}
+
+/// Verdicts by the digest of the token.
+#[derive(Default)]
+struct Memory(HashMap<[u8; 32], (Verdict, Instant)>);
+
+impl Memory {
+    fn get(&self, digest: &[u8; 32], now: Instant) -> Option<Verdict> {
+        let (verdict, since) = self.0.get(digest)?;
+        (now.saturating_duration_since(*since) < REMEMBERED).then_some(*verdict)
+    }
+
+    fn put(&mut self, digest: [u8; 32], verdict: Verdict, now: Instant) {
+        self.0.retain(|_, (_, since)| now.saturating_duration_since(*since) < REMEMBERED);
+        if self.0.len() >= MOST
+            && let Some(oldest) = self.0.iter().min_by_key(|(_, (_, since))| *since).map(|(digest, _)| *digest)
+        {
+            self.0.remove(&oldest);
+        }
+        self.0.insert(digest, (verdict, now));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::fake_api::FakeApi;
+
+    const TOKENS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
+    const ACCESS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+
+    fn with(value: &str) -> HeaderMap {
+        HeaderMap::from_iter([(AUTHORIZATION, value.parse().unwrap())])
+    }
+
+    #[test]
+    fn a_token_is_read_from_its_header() {
+        for (value, expected) in [
+            ("Bearer abc", Some("abc")),
+            ("bearer  abc ", Some("abc")),
+            ("Bearer", None),
+            ("Bearer ", None),
+            ("Basic abc", None),
+            ("abc", None),
+        ] {
+            assert_eq!(bearer(&with(value)), expected, "{value:?}");
+        }
+        assert_eq!(bearer(&HeaderMap::new()), None);
+    }
+
+    #[tokio::test]
+    async fn the_api_server_says_who_may_get_metrics() {
+        let user = json!({"username": "system:serviceaccount:monitoring:prometheus", "uid": "u", "groups": ["g"], "extra": {"e": ["f"]}});
+        for (about, authenticated, allowed, expected) in [
+            ("known, with the right", true, true, Verdict::Allowed),
+            ("known, without it", true, false, Verdict::Forbidden),
+            ("not known", false, true, Verdict::Unknown),
+        ] {
+            let api = FakeApi::new();
+            let review = |status| json!({"metadata": {}, "spec": {}, "status": status});
+            api.on("POST", TOKENS, 201, review(json!({"authenticated": authenticated, "user": user})));
+            api.on("POST", ACCESS, 201, review(json!({"allowed": allowed})));
+            let reviewer = Reviewer::new(api.client());
+            for _ in 0..3 {
+                assert_eq!(reviewer.judge(&with("Bearer abc")).await.unwrap(), expected, "{about}");
+            }
+            assert_eq!(api.calls("POST", TOKENS).len(), 1, "{about}: it is remembered");
+            for call in api.calls("POST", ACCESS) {
+                let spec = &call.body["spec"];
+                assert_eq!(spec["nonResourceAttributes"], json!({"path": "/metrics", "verb": "get"}));
+                let of = json!([spec["user"], spec["uid"], spec["groups"], spec["extra"]]);
+                assert_eq!(of, json!([user["username"], "u", ["g"], {"e": ["f"]}]));
+            }
+            assert_eq!(reviewer.judge(&HeaderMap::new()).await.unwrap(), Verdict::Unknown, "{about}: without a token");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_the_api_server_does_not_say_is_not_remembered() {
+        let api = FakeApi::new();
+        api.on(
+            "POST",
+            TOKENS,
+            403,
+            json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "no", "code": 403}),
+        );
+        let reviewer = Reviewer::new(api.client());
+        for _ in 0..2 {
+            assert_eq!(reviewer.judge(&with("Bearer abc")).await.unwrap_err().reason(), "ApiError");
+        }
+        assert_eq!(api.calls("POST", TOKENS).len(), 2);
+    }
+
+    #[test]
+    fn verdicts_are_forgotten_by_age_and_by_number() {
+        let start = Instant::now();
+        let mut memory = Memory::default();
+        memory.put([0; 32], Verdict::Allowed, start);
+        assert_eq!(memory.get(&[0; 32], start + REMEMBERED / 2), Some(Verdict::Allowed));
+        assert_eq!(memory.get(&[0; 32], start + REMEMBERED), None);
+        for n in 0..200 {
+            memory.put([n; 32], Verdict::Unknown, start + Duration::from_millis(n.into()));
+            assert!(memory.0.len() <= MOST);
+        }
+        assert_eq!(memory.get(&[199; 32], start + Duration::from_secs(1)), Some(Verdict::Unknown));
+        assert_eq!(memory.get(&[1; 32], start + Duration::from_secs(1)), None, "the oldest has made room");
+    }
+}

@@ -1,0 +1,51 @@
+//! One program for all targets, because linking it many times would take longer than all of them run. `FUZZ_TARGET` chooses.
+
+#![no_main]
+
+mod files;
+mod messages;
+mod signatures;
+
+use std::sync::LazyLock;
+
+use libfuzzer_sys::fuzz_target;
+
+type Target = fn(&[u8]);
+
+/// In the order of the alphabet; the seeds of each are in a folder of its name, and where `tools/xtask/src/fuzz.rs` says.
+const TARGETS: &[(&str, Target)] = &[
+    ("answer", messages::answer),
+    ("artifact", files::artifact),
+    ("artifact-tar", files::artifact_tar),
+    ("csr", messages::csr),
+    ("hosts", files::hosts),
+    ("kept", files::kept),
+    ("keys", signatures::keys),
+    ("known-hosts", files::known_hosts),
+    ("object", signatures::object),
+    ("release", files::release),
+    ("signature", signatures::signature),
+    ("support", messages::support),
+    ("username", messages::username),
+    ("webhook", messages::webhook),
+    ("windows-instances", files::windows_instances),
+];
+
+static CHOSEN: LazyLock<Target> = LazyLock::new(|| {
+    let name = std::env::var("FUZZ_TARGET").unwrap_or_default();
+    match TARGETS.iter().find(|(known, _)| *known == name) {
+        Some((_, target)) => *target,
+        None => {
+            eprintln!("FUZZ_TARGET={name:?} is no target");
+            std::process::exit(2);
+        }
+    }
+});
+
+fuzz_target!(|data: &[u8]| CHOSEN(data));
+
+/// What reaches people or their terminals: short, and without what would move a cursor.
+fn assert_fit_for_people(message: &str, most: usize) {
+    assert!(message.chars().count() <= most, "too long: {message:?}");
+    assert!(!message.chars().any(char::is_control), "control characters: {message:?}");
+}

@@ -1,0 +1,211 @@
+//! The programs of the test bed: found, or built once and kept.
+//!
+//! Each program is looked for in `$KUBEBUILDER_ASSETS`, then in the cache
+//! (`$XDG_CACHE_HOME` or `~/.cache`, then `windows-node-pools/`), and is otherwise built there. A folder of the cache
+//! is named after what goes into it, so that a change of version or source never meets an old build.
+
+mod argocd;
+mod crane;
+mod crdbudget;
+mod helm;
+mod hostkubelet;
+mod hoststoml;
+mod kstatus;
+mod promtool;
+mod services;
+mod wicd_exe;
+
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context as _, Result, bail};
+use sha2::{Digest as _, Sha256};
+
+pub use argocd::run_lua;
+pub use crane::crane;
+pub use crdbudget::{ApiServer, crdbudget};
+pub use devenv::{cache_dir, forget_caller};
+pub(crate) use devenv::{find, with_progress, workspace_root};
+pub use helm::helm;
+pub use hostkubelet::{Platform, host_kubelet};
+pub use hoststoml::hosts_toml;
+pub use kstatus::kstatus;
+pub use promtool::{prometheus, promtool};
+pub use services::{host_containerd, host_node_manager, host_overlay, host_proxy, log_runner};
+pub use wicd_exe::wicd_exe;
+
+/// The version of Kubernetes that `tools/testbed/go/go.mod` requires.
+pub const KUBERNETES_VERSION: &str = "v1.36.3";
+
+const GO_MOD: &str = include_str!("../go/go.mod");
+const GO_SUM: &str = include_str!("../go/go.sum");
+
+/// The programs of a control plane.
+#[derive(Clone, Debug)]
+pub struct ControlPlaneBinaries {
+    /// `etcd`
+    pub etcd: PathBuf,
+    /// `kube-apiserver`
+    pub apiserver: PathBuf,
+    /// `kube-controller-manager`
+    pub controller_manager: PathBuf,
+    /// `kubectl`
+    pub kubectl: PathBuf,
+}
+
+/// Finds or builds what a control plane needs. The first build takes minutes and says so on standard error.
+///
+/// # Errors
+/// When a program is missing and cannot be built, or the cache cannot be written.
+pub fn control_plane() -> Result<ControlPlaneBinaries> {
+    Ok(ControlPlaneBinaries {
+        etcd: tool("etcd", "go.etcd.io/etcd/server/v3", "half a minute")?,
+        apiserver: tool("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver", "about 4 minutes")?,
+        controller_manager: tool(
+            "kube-controller-manager",
+            "k8s.io/kubernetes/cmd/kube-controller-manager",
+            "about 2 minutes",
+        )?,
+        kubectl: tool("kubectl", "k8s.io/kubernetes/cmd/kubectl", "about 1 minute")?,
+    })
+}
+
+fn tool(name: &str, package: &str, duration: &str) -> Result<PathBuf> {
+    if let Some(assets) = std::env::var_os("KUBEBUILDER_ASSETS") {
+        let path = Path::new(&assets).join(name);
+        if path.is_file() {
+            return Ok(path);
+        }
+    }
+    let dir = cache_dir()?.join(format!("kubernetes-{KUBERNETES_VERSION}-{}", key(&[GO_MOD, GO_SUM])));
+    built_once(&dir, name, |out| {
+        let what = if name == "etcd" { name.to_owned() } else { format!("{name} {KUBERNETES_VERSION}") };
+        say(&format!("building {what} ({duration}, once)"));
+        go_build().args(["-ldflags", &ldflags()]).arg("-o").arg(out).arg(package).run()
+    })
+}
+
+/// Builds `name` in `dir` with `build`, unless it is there. Of several processes that want it one builds, the others
+/// wait. A build that was broken off leaves nothing that could be taken for the result.
+pub(crate) fn built_once(dir: &Path, name: &str, build: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
+    let path = dir.join(name);
+    if path.is_file() {
+        return Ok(path);
+    }
+    let _lock = lock(&dir.join(format!(".{name}.lock")))?;
+    if !path.is_file() {
+        let unfinished = dir.join(format!(".{name}.new"));
+        with_progress(&format!("building {name}"), || build(&unfinished)).with_context(|| format!("build {name}"))?;
+        fs::rename(&unfinished, &path).with_context(|| format!("move {name} to {}", dir.display()))?;
+    }
+    Ok(path)
+}
+
+/// Waits for the lock file `path`; dropping the file (or dying) gives it up.
+pub(crate) fn lock(path: &Path) -> Result<File> {
+    let file = lock_file(path)?;
+    file.lock().with_context(|| format!("lock {}", path.display()))?;
+    Ok(file)
+}
+
+/// Opens the lock file `path` and makes its folder.
+pub(crate) fn lock_file(path: &Path) -> Result<File> {
+    if let Some(dir) = path.parent() {
+        fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
+    }
+    File::create(path).with_context(|| format!("open {}", path.display()))
+}
+
+/// The first half of a SHA-256 over all inputs: enough to distinguish builds.
+pub(crate) fn key(inputs: &[&str]) -> String {
+    let mut hash = Sha256::new();
+    for input in inputs {
+        hash.update((input.len() as u64).to_le_bytes());
+        hash.update(input);
+    }
+    hex::encode(&hash.finalize()[..6])
+}
+
+/// Without these the programs call themselves v0.0.0.
+fn ldflags() -> String {
+    let version = "k8s.io/component-base/version";
+    let mut parts = KUBERNETES_VERSION.trim_start_matches('v').split('.');
+    let (major, minor) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    format!(
+        "-s -w -X {version}.gitVersion={KUBERNETES_VERSION} -X {version}.gitMajor={major} -X {version}.gitMinor={minor}"
+    )
+}
+
+/// A `go` command in `tools/testbed/go` that never asks for another toolchain and never changes `go.mod`.
+pub(crate) fn go(command: &str) -> Command {
+    let mut go = Command::new("go");
+    go.current_dir(go_dir()).env("CGO_ENABLED", "0").env("GOFLAGS", "-buildvcs=false").arg(command);
+    go
+}
+
+pub(crate) fn go_build() -> Command {
+    let mut go = go("build");
+    go.arg("-trimpath");
+    go
+}
+
+fn go_dir() -> PathBuf {
+    crate::source_dir().join("go")
+}
+
+pub(crate) fn say(message: &str) {
+    eprintln!("testbed: {message}");
+}
+
+/// Run to the end, with what the command says in the error when it fails.
+pub(crate) trait Run {
+    /// Runs with no standard input.
+    fn run(&mut self) -> Result<()> {
+        self.read().map(drop)
+    }
+    /// Runs with no standard input and returns standard output without white space around it.
+    fn read(&mut self) -> Result<String>;
+}
+
+impl Run for Command {
+    fn read(&mut self) -> Result<String> {
+        let output = self.stdin(Stdio::null()).output().with_context(|| format!("start {self:?}"))?;
+        if !output.status.success() {
+            bail!("{self:?}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn version_is_the_one_that_go_mod_requires() {
+        assert!(GO_MOD.contains(&format!("k8s.io/kubernetes {KUBERNETES_VERSION}\n")));
+    }
+
+    #[test]
+    fn key_tells_where_one_input_ends() {
+        assert_eq!(key(&["ab", "c"]), key(&["ab", "c"]));
+        assert_ne!(key(&["ab", "c"]), key(&["a", "bc"]));
+    }
+
+    #[test]
+    fn a_failed_build_leaves_nothing_and_the_next_one_is_tried() {
+        let dir = tempfile::tempdir().unwrap();
+        let failed = built_once(dir.path(), "x", |out| {
+            fs::write(out, "half")?;
+            bail!("broken off")
+        });
+        assert!(failed.is_err());
+        assert!(!dir.path().join("x").exists());
+        let path = built_once(dir.path(), "x", |out| Ok(fs::write(out, "whole")?)).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"whole");
+        assert_eq!(built_once(dir.path(), "x", |_| bail!("built twice")).unwrap(), path);
+    }
+}

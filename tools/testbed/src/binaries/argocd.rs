@@ -1,0 +1,55 @@
+//! What Argo CD makes of objects with the scripts of a customization (`tools/testbed/argocd`).
+
+use std::{
+    io::Write as _,
+    path::PathBuf,
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{Run as _, built_once, cache_dir, go_build, key};
+
+#[derive(Deserialize)]
+struct Answer {
+    #[serde(default)]
+    result: Value,
+    #[serde(default)]
+    error: String,
+}
+
+/// Finds or builds the program: half a minute.
+fn program() -> Result<PathBuf> {
+    let inputs = [
+        include_str!("../../argocd/go.mod"),
+        include_str!("../../argocd/go.sum"),
+        include_str!("../../argocd/main.go"),
+    ];
+    let dir = cache_dir()?.join(format!("argocd-{}", key(&inputs)));
+    built_once(&dir, "argocd", |out| {
+        go_build().current_dir(crate::source_dir().join("argocd")).arg("-o").arg(out).arg(".").run()
+    })
+}
+
+/// Runs a script on each object, and returns the table that it returns.
+///
+/// # Errors
+/// When the program cannot be built, or a script fails.
+pub fn run_lua(script: &str, objects: &[Value]) -> Result<Vec<Value>> {
+    let mut program = Command::new(program()?).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let mut input = program.stdin.take().context("no input")?;
+    let requests: Vec<String> =
+        objects.iter().map(|object| json!({"script": script, "object": object}).to_string()).collect();
+    // Its answers wait in a pipe, which may be full before it has read everything.
+    let writer = std::thread::spawn(move || requests.iter().try_for_each(|text| input.write_all(text.as_bytes())));
+    let output = program.wait_with_output()?;
+    writer.join().ok().context("a panic")??;
+    ensure!(output.status.success(), "the program that runs Lua failed: {}", output.status);
+    let answers: Vec<Answer> =
+        serde_json::Deserializer::from_slice(&output.stdout).into_iter().collect::<Result<_, _>>()?;
+    ensure!(answers.len() == objects.len(), "{} answers to {} objects", answers.len(), objects.len());
+    let result = |answer: Answer| if answer.error.is_empty() { Ok(answer.result) } else { Err(anyhow!(answer.error)) };
+    answers.into_iter().map(result).collect()
+}

@@ -1,0 +1,61 @@
+//! Windows hosts: Wine's service manager, registry and certificate store behind a real OpenSSH server, each host with a
+//! network, a process table and a host name of its own. Needs root on Linux; see [`available`].
+//!
+//! Not there, and so to be shown on real Windows only: PowerShell, HCS, Defender, AF_UNIX sockets, symbolic
+//! links, gRPC over named pipes, recovery of failed services. InitiateShutdownW and InitiateSystemShutdownExW do nothing:
+//! a program that is to restart a host here calls ExitWindowsEx or `shutdown.exe /r`. Windows' features are played by a
+//! library of the test bed (`tools/testbed/wine/dismapi.c`): all of them are disabled at first, and enabling one takes a restart.
+//! Another one (`tools/testbed/wine/vmcompute.c`) plays HNS.
+
+mod host;
+mod template;
+
+use std::{
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use crate::binaries::{Run as _, find};
+pub use crate::host_network::HostNetwork;
+
+pub use host::{Process, Service, Shell, WineHost, WineOptions};
+
+/// Whether Wine hosts can run on this machine; if not, what is missing.
+///
+/// # Errors
+/// When this process is not root, a program is missing, or the machine gives no namespaces. The text says which.
+pub fn available() -> Result<(), String> {
+    if !std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0) {
+        return Err("Wine hosts need root, for network namespaces and mounts".to_owned());
+    }
+    let missing: Vec<&str> = ["unshare", "nsenter", "setpriv", "ip", "sshd", "ssh-keygen", "x86_64-w64-mingw32-gcc"]
+        .into_iter()
+        .filter(|name| find(name).is_none())
+        .chain(programs().err())
+        .collect();
+    if !missing.is_empty() {
+        return Err(format!("Wine hosts need {}: run `cargo xtask setup`", missing.join(", ")));
+    }
+    Command::new("unshare")
+        .args(NAMESPACES)
+        .arg("true")
+        .run()
+        .map_err(|error| format!("Wine hosts need namespaces, which this machine does not give: {error:#}"))
+}
+
+/// New namespaces for a machine of its own; it ends with the process that asked for it.
+const NAMESPACES: [&str; 7] = ["--net", "--mount", "--propagation=private", "--pid", "--uts", "--fork", "--kill-child"];
+
+/// The programs `wine64` and `wineserver`; the error names the one that is missing. Debian's `wine` itself is a script
+/// that talks about 32-bit programs on every call.
+fn programs() -> Result<(PathBuf, PathBuf), &'static str> {
+    let program =
+        |name| Some(Path::new("/usr/lib/wine").join(name)).filter(|path| path.is_file()).or_else(|| find(name));
+    Ok((program("wine64").ok_or("wine64")?, program("wineserver").ok_or("wineserver")?))
+}
+
+/// The scripts and sources of the hosts.
+fn scripts() -> PathBuf {
+    crate::source_dir().join("wine")
+}

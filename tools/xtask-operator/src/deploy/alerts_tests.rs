@@ -1,0 +1,379 @@
+//! Each alert, by promtool: it fires of its cause, and is silent while the cause is what people want. And that each has a runbook.
+
+use std::{collections::BTreeSet, fs, process::Command};
+
+use controller::runtime::metrics::Metrics;
+use serde_json::{Value, json};
+use testbed::binaries;
+
+use super::alerts::{self, Alert};
+
+/// Series, each with its values.
+type Series = &'static [(&'static str, &'static str)];
+
+/// Series of other programs that the expressions need.
+const OF_OTHERS: [&str; 1] = ["kube_deployment_spec_replicas"];
+
+const ON: &str = "1+0x120";
+const OFF: &str = "0+0x120";
+
+/// What fires an alert, and what does not: why, and the series.
+struct Case {
+    alert: &'static str,
+    fires: Series,
+    silent: &'static [(&'static str, Series)],
+}
+
+macro_rules! reason {
+    ($type:literal, $reason:literal) => {
+        concat!(
+            r#"windows_node_pool_status_reason{namespace="n",pool="p",type=""#,
+            $type,
+            r#"",status="true",reason=""#,
+            $reason,
+            r#""}"#
+        )
+    };
+}
+
+macro_rules! pool {
+    ($gauge:literal) => {
+        concat!("windows_node_pool_", $gauge, r#"{namespace="n",pool="p"}"#)
+    };
+}
+
+const UP: &str = r#"windows_node_pool_source_up{namespace="n",pool="p",source="git"}"#;
+const FAULT: &str = r#"windows_node_pool_fault{namespace="n",reason="AnotherOperator"}"#;
+const ERRORS: &str = r#"windows_node_pool_reconcile_errors_total{namespace="n",kind="WindowsInstance"}"#;
+const LIFETIME: &str = r#"windows_node_pool_host_certificate_lifetime_seconds{namespace="n"}"#;
+const EXPIRY: &str = pool!("host_certificate_earliest_expiry_timestamp_seconds");
+
+const CASES: &[Case] = &[
+    Case {
+        alert: "WindowsNodePoolDegraded",
+        fires: &[(reason!("Degraded", "NodesFailed"), ON), (pool!("idle"), OFF), (pool!("nodes_unavailable"), OFF)],
+        silent: &[
+            ("the pool is paused", &[(reason!("Degraded", "NodesFailed"), ON), (pool!("idle"), ON)]),
+            (
+                "the nodes that are not Ready are on hold",
+                &[(reason!("Degraded", "NodeNotReady"), ON), (pool!("nodes_unavailable"), OFF)],
+            ),
+            ("a drain has an alert of its own", &[(reason!("Degraded", "DrainBlocked"), ON)]),
+            ("the source has an alert of its own", &[(reason!("Degraded", "GitUnreachable"), ON), (UP, OFF)]),
+            (
+                "the same is said by another alert",
+                &[(reason!("Degraded", "HostConflict"), ON), (reason!("Stalled", "HostConflict"), ON)],
+            ),
+            ("it recovers by itself", &[(reason!("Degraded", "NodesFailed"), "1+0x10 _x110")]),
+        ],
+    },
+    Case {
+        alert: "WindowsNodePoolStalled",
+        fires: &[(reason!("Stalled", "FailureLimitReached"), ON), (pool!("idle"), OFF), (UP, ON)],
+        silent: &[
+            ("the pool is paused", &[(reason!("Stalled", "FailureLimitReached"), ON), (pool!("idle"), ON)]),
+            ("another alert says it", &[(reason!("Stalled", "RemovalBlocked"), ON)]),
+            ("the operator tries failed hosts again", &[(reason!("Stalled", "NodesFailed"), ON)]),
+            ("changes wait for a window", &[(reason!("Reconciling", "WaitingForWindow"), ON)]),
+            ("changes wait for an approval", &[(reason!("Reconciling", "WaitingForApproval"), ON)]),
+        ],
+    },
+    Case {
+        alert: "WindowsNodePoolOperationSlow",
+        fires: &[(reason!("Stalled", "ProgressDeadlineExceeded"), ON), (pool!("drain_blocked_nodes"), OFF)],
+        silent: &[
+            ("the pool is paused", &[(reason!("Stalled", "ProgressDeadlineExceeded"), ON), (pool!("idle"), ON)]),
+            (
+                "pods block it",
+                &[(reason!("Stalled", "ProgressDeadlineExceeded"), ON), (pool!("drain_blocked_nodes"), ON)],
+            ),
+            ("changes wait for an approval", &[(reason!("Reconciling", "WaitingForApproval"), ON)]),
+        ],
+    },
+    Case {
+        alert: "WindowsNodePoolDrainBlocked",
+        fires: &[(pool!("drain_blocked_nodes"), ON), (pool!("idle"), OFF)],
+        silent: &[
+            ("the pool is paused", &[(pool!("drain_blocked_nodes"), ON), (pool!("idle"), ON)]),
+            ("pods take half an hour to end", &[(pool!("drain_blocked_nodes"), "1+0x30 0+0x90")]),
+        ],
+    },
+    Case {
+        alert: "WindowsNodePoolRemovalHeld",
+        fires: &[(pool!("removals_to_confirm"), "3+0x120"), (pool!("idle"), OFF)],
+        silent: &[
+            ("the pool is in mode Plan", &[(pool!("removals_to_confirm"), "3+0x120"), (pool!("idle"), ON)]),
+            ("a person confirms it", &[(pool!("removals_to_confirm"), "3+0x10 0+0x110")]),
+        ],
+    },
+    Case {
+        alert: "WindowsNodePoolSourceStale",
+        fires: &[(UP, OFF), (pool!("idle"), ON)],
+        silent: &[("the source is suspended", &[(UP, ON)]), ("one attempt fails", &[(UP, "1+0x20 0+0x6 1+0x93")])],
+    },
+    Case {
+        alert: "WindowsNodePoolHostKeyChanged",
+        fires: &[(pool!("hosts_key_changed"), "2+0x120"), (pool!("idle"), ON)],
+        silent: &[("a person trusts the new key, or holds the host", &[(pool!("hosts_key_changed"), OFF)])],
+    },
+    Case {
+        alert: "WindowsNodePoolNodesUnavailable",
+        fires: &[
+            (pool!("nodes_unavailable"), "2+0x120"),
+            (pool!("max_unavailable"), ON),
+            (pool!("window_open"), OFF),
+            (pool!("idle"), OFF),
+        ],
+        silent: &[
+            (
+                "a maintenance window is open",
+                &[(pool!("nodes_unavailable"), "2+0x120"), (pool!("max_unavailable"), ON), (pool!("window_open"), ON)],
+            ),
+            (
+                "the pool is paused",
+                &[(pool!("nodes_unavailable"), "2+0x120"), (pool!("max_unavailable"), ON), (pool!("idle"), ON)],
+            ),
+            ("a rollout within its limit", &[(pool!("nodes_unavailable"), ON), (pool!("max_unavailable"), ON)]),
+        ],
+    },
+    Case {
+        alert: "WindowsNodePoolCertificateExpiring",
+        // It expires at 09:36, and a fifteenth of 5 days is 8 h.
+        fires: &[(EXPIRY, "34560+0x120"), (LIFETIME, "432000+0x120")],
+        silent: &[
+            ("it is renewed as late as it is renewed", &[(EXPIRY, "3600+0x54 7200+0x66"), (LIFETIME, "3600+0x120")]),
+            ("the host is on hold", &[(LIFETIME, "432000+0x120")]),
+        ],
+    },
+    Case {
+        alert: "WindowsNodePoolsDown",
+        fires: &[(
+            r#"kube_deployment_spec_replicas{namespace="openshift-windows-machine-config-operator",deployment="windows-node-pools"}"#,
+            ON,
+        )],
+        silent: &[
+            (
+                "a person has scaled it to zero",
+                &[(
+                    r#"kube_deployment_spec_replicas{namespace="openshift-windows-machine-config-operator",deployment="windows-node-pools"}"#,
+                    OFF,
+                )],
+            ),
+            ("it works", &[(r#"windows_node_pool_build_info{namespace="n",version="1"}"#, ON)]),
+        ],
+    },
+    Case {
+        alert: "WindowsNodePoolsNoLeader",
+        fires: &[
+            (r#"windows_node_pool_leader{namespace="n",pod="a"}"#, OFF),
+            (r#"windows_node_pool_leader{namespace="n",pod="b"}"#, OFF),
+        ],
+        silent: &[
+            (
+                "one stands by for the other",
+                &[
+                    (r#"windows_node_pool_leader{namespace="n",pod="a"}"#, OFF),
+                    (r#"windows_node_pool_leader{namespace="n",pod="b"}"#, ON),
+                ],
+            ),
+            ("an update", &[(r#"windows_node_pool_leader{namespace="n",pod="a"}"#, "1+0x30 0+0x5 1+0x90")]),
+        ],
+    },
+    Case {
+        alert: "WindowsNodePoolsErrors",
+        fires: &[(ERRORS, "0+1x120")],
+        silent: &[
+            ("errors of a while ago", &[(ERRORS, "0+1x10 10+0x110")]),
+            ("another operator runs", &[(FAULT, ON)]),
+            (
+                "the control plane is upgraded",
+                &[(r#"windows_node_pool_fault{namespace="n",reason="ControlPlaneUpgrading"}"#, ON)],
+            ),
+        ],
+    },
+    Case {
+        alert: "WindowsNodePoolsErrors",
+        fires: &[(r#"windows_node_pool_fault{namespace="n",reason="PayloadInvalid"}"#, ON)],
+        silent: &[],
+    },
+    Case {
+        alert: "WindowsNodePoolsPoliciesMissing",
+        fires: &[(
+            r#"windows_node_pool_policy_in_force{namespace="n",policy="windows-node-pools-services"}"#,
+            "0+0x120",
+        )],
+        silent: &[(
+            "all are in force",
+            &[(r#"windows_node_pool_policy_in_force{namespace="n",policy="windows-node-pools-services"}"#, ON)],
+        )],
+    },
+    Case {
+        alert: "WindowsNodePoolsPoliciesMissing",
+        fires: &[(r#"windows_node_pool_condition{namespace="n",pool="p",type="PoliciesInForce",status="false"}"#, ON)],
+        silent: &[(
+            "policies are replaced by an update",
+            &[(
+                r#"windows_node_pool_condition{namespace="n",pool="p",type="PoliciesInForce",status="false"}"#,
+                "0+0x10 1+0x5 0+0x105",
+            )],
+        )],
+    },
+    Case {
+        alert: "WindowsNodePoolsOtherOperator",
+        fires: &[(FAULT, ON)],
+        silent: &[("a takeover takes some minutes", &[(FAULT, "1+0x10 _x110")])],
+    },
+];
+
+fn rule_file() -> Value {
+    serde_yaml::from_str(alerts::FILE).unwrap()
+}
+
+fn alerts() -> Vec<Alert> {
+    alerts::alerts().unwrap()
+}
+
+/// Runs promtool on files with these contents, and returns what it prints.
+fn promtool(args: &[&str], files: &[(&str, &Value)]) -> Result<String, String> {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, value) in files {
+        fs::write(folder.path().join(name), value.to_string()).unwrap();
+    }
+    let output = Command::new(binaries::promtool().unwrap()).args(args).current_dir(folder.path()).output().unwrap();
+    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if output.status.success() { Ok(text) } else { Err(text) }
+}
+
+fn minutes(alert: &Alert) -> u32 {
+    match alert.lasts.as_deref().map(|lasts| lasts.split_at(lasts.len() - 1)) {
+        None => 0,
+        Some((n, "m")) => n.parse().unwrap(),
+        Some((n, "h")) => n.parse::<u32>().unwrap() * 60,
+        Some(other) => panic!("{other:?}"),
+    }
+}
+
+/// Number of alerts of this name that fire, at some minutes.
+fn test(name: &str, alert: &str, series: Series, expected: &[(u32, bool)]) -> Value {
+    let input: Vec<Value> = series.iter().map(|(series, values)| json!({"series": series, "values": values})).collect();
+    let at = |(minute, fires): &(u32, bool)| {
+        let samples = if *fires { json!([{"labels": "{}", "value": 1}]) } else { json!([]) };
+        let expr = format!(r#"count(ALERTS{{alertname="{alert}",alertstate="firing"}})"#);
+        json!({"expr": expr, "eval_time": format!("{minute}m"), "exp_samples": samples})
+    };
+    let expected: Vec<Value> = expected.iter().map(at).collect();
+    json!({"name": name, "interval": "1m", "input_series": input, "promql_expr_test": expected})
+}
+
+#[test]
+fn each_alert_fires_of_its_cause_and_is_silent_when_that_is_intended() {
+    let all = alerts();
+    let names: BTreeSet<&str> = all.iter().map(|alert| alert.name.as_str()).collect();
+    assert_eq!(CASES.iter().map(|case| case.alert).collect::<BTreeSet<_>>(), names);
+    let mut tests = Vec::new();
+    for Case { alert, fires, silent } in CASES {
+        let lasts = minutes(all.iter().find(|a| a.name == *alert).unwrap());
+        // A certificate that is not renewed is only later missed, and a counter counts from its second value.
+        let begins = if alert.ends_with("CertificateExpiring") { 97 } else { 1 };
+        let mut expected = vec![(begins + lasts + 3, true)];
+        if lasts > 0 {
+            expected.push((begins + lasts - 2, false));
+        }
+        tests.push(test(&format!("{alert} fires"), alert, fires, &expected));
+        for (about, series) in *silent {
+            tests.push(test(&format!("{alert}: {about}"), alert, series, &[(30, false), (60, false), (90, false)]));
+        }
+        assert!(!silent.is_empty() || CASES.iter().filter(|case| case.alert == *alert).count() > 1, "{alert}");
+    }
+    let tests = json!({"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": tests});
+    let checked = promtool(&["check", "rules", "rules.yaml"], &[("rules.yaml", &rule_file())]);
+    assert!(checked.is_ok_and(|text| text.contains(&format!("{} rules found", all.len()))));
+    if let Err(text) =
+        promtool(&["test", "rules", "tests.yaml"], &[("rules.yaml", &rule_file()), ("tests.yaml", &tests)])
+    {
+        panic!("{text}");
+    }
+}
+
+#[test]
+fn each_alert_says_what_is_wrong_with_what_and_what_to_do() {
+    for Alert { name, expr, annotations, .. } in alerts() {
+        let (summary, description) = (annotations.summary, annotations.description);
+        assert!(name.starts_with("WindowsNodePool"), "{name}");
+        assert!(summary.ends_with('.') && summary.len() < 100 && !summary.contains("{{"), "{name}: {summary}");
+        let whole = name.starts_with("WindowsNodePools");
+        assert!(whole || description.contains("{{ $labels.pool }}"), "{name} does not name the pool");
+        assert!(
+            description.contains("kubectl") || description.contains(api::names::DEFAULT_NAMESPACE),
+            "{name}: {description}"
+        );
+        for label in ["reason", "source", "kind", "pool"] {
+            let is_shown = description.contains(&format!("$labels.{label}"));
+            assert!(!is_shown || expr.contains(label), "{name} has no label {label}");
+        }
+    }
+}
+
+/// Metrics in an expression: words before a brace, a bracket or the end, which are no functions, labels or keywords.
+pub(super) fn series_in(expr: &str) -> BTreeSet<String> {
+    let words = expr.split(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != ':');
+    let is_series = |word: &&str| {
+        ["windows_", "kube_", "process_", "node_", "container_", "instance:", "pod:", "pod_interface"]
+            .iter()
+            .any(|prefix| word.starts_with(prefix))
+    };
+    words.filter(is_series).map(str::to_owned).collect()
+}
+
+/// Names that the operator's metrics have.
+pub(super) fn of_the_operator() -> BTreeSet<String> {
+    let metrics = Metrics::default();
+    let of = |d: &controller::runtime::metrics::Description| match d.type_ {
+        "histogram" => ["bucket", "sum", "count"].iter().map(|suffix| format!("{}_{suffix}", d.name)).collect(),
+        _ => vec![d.name.clone()],
+    };
+    metrics.descriptions().iter().flat_map(of).collect()
+}
+
+#[test]
+fn each_series_of_an_expression_is_one_that_there_is() {
+    let known = of_the_operator();
+    for Alert { name, expr, .. } in alerts() {
+        let series = series_in(&expr);
+        assert!(!series.is_empty(), "{name}");
+        for series in series {
+            assert!(known.contains(&series) || OF_OTHERS.contains(&series.as_str()), "{name}: no series {series}");
+        }
+    }
+}
+
+/// Alertmanager and the console make a link of it.
+#[test]
+fn the_runbook_of_an_alert_is_a_page_below_one_url() {
+    for Alert { name, annotations, .. } in alerts() {
+        let url = format!("https://windows-node-pools.example.com/runbooks/{name}.html");
+        assert_eq!(annotations.runbook_url, url);
+    }
+}
+
+#[test]
+fn each_alert_has_a_runbook_and_each_runbook_an_alert() {
+    let folder = devenv::workspace_root().join("docs/runbooks");
+    let there: BTreeSet<String> = fs::read_dir(&folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .filter(|name| name != "README.md")
+        .collect();
+    let expected: BTreeSet<String> = alerts().iter().map(|alert| format!("{}.md", alert.name)).collect();
+    assert_eq!(there, expected);
+    for Alert { name, .. } in alerts() {
+        let text = fs::read_to_string(folder.join(format!("{name}.md"))).unwrap();
+        let sections: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("## ")).collect();
+        assert_eq!(sections, ["Meaning", "Impact", "Diagnosis", "Mitigation"], "{name}");
+        assert!(text.starts_with(&format!("# {name}\n")), "{name}");
+        let parts = text.split("\n## ").skip(1);
+        assert!(parts.clone().all(|part| part.lines().skip(1).any(|line| line.len() > 20)), "{name}: an empty section");
+        let diagnosis = parts.clone().find(|part| part.starts_with("Diagnosis")).unwrap();
+        assert!(diagnosis.contains("```sh\n") && diagnosis.contains("kubectl"), "{name}: no command");
+    }
+}

@@ -1,0 +1,110 @@
+//! Health and actions of our kinds for Argo CD, as Lua: in Argo CD's own folders, and as merge patches of its ConfigMap and of the object of the operator
+//! that installs it on OpenShift. The folders are written by hand. A patch names no kind, so it cannot be applied, which would take away what others have put there.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use api::names::GROUP;
+use serde_json::{Map, Value, json};
+
+use super::HEADER;
+
+/// Its folder, from the root of the repository.
+pub(crate) const FOLDER: &str = "deploy/argocd";
+
+macro_rules! file {
+    ($path:literal) => {
+        include_str!(concat!(
+            "../../../../deploy/argocd/resource_customizations/windowsmachineconfig.openshift.io/",
+            $path
+        ))
+    };
+}
+
+/// A kind of ours.
+pub(crate) struct Customization {
+    /// The kind.
+    pub kind: &'static str,
+    /// Its health.
+    pub health: &'static str,
+    /// Which actions there are, and which are possible.
+    pub discovery: &'static str,
+    /// Name and script of each action.
+    pub actions: &'static [(&'static str, &'static str)],
+}
+
+/// Our kinds.
+pub(crate) const ALL: &[Customization] = &[
+    Customization {
+        kind: "WindowsNodePool",
+        health: file!("WindowsNodePool/health.lua"),
+        discovery: file!("WindowsNodePool/actions/discovery.lua"),
+        actions: &[
+            ("approve", file!("WindowsNodePool/actions/approve/action.lua")),
+            ("confirm-removal", file!("WindowsNodePool/actions/confirm-removal/action.lua")),
+            ("fetch", file!("WindowsNodePool/actions/fetch/action.lua")),
+            ("pause", file!("WindowsNodePool/actions/pause/action.lua")),
+            ("resume", file!("WindowsNodePool/actions/resume/action.lua")),
+        ],
+    },
+    Customization {
+        kind: "WindowsInstance",
+        health: file!("WindowsInstance/health.lua"),
+        discovery: file!("WindowsInstance/actions/discovery.lua"),
+        actions: &[("retry", file!("WindowsInstance/actions/retry/action.lua"))],
+    },
+];
+
+const CONFIG_MAP: &str = "# Health and actions of our kinds for Argo CD: a patch that adds keys to its ConfigMap, and leaves all else as it is.
+# kubectl patch configmap argocd-cm -n argocd --type merge --patch-file argocd-cm-patch.yaml";
+
+const OPENSHIFT: &str = "# Health and actions of our kinds for OpenShift GitOps, whose operator writes these keys into the ConfigMap of Argo CD: a patch
+# that adds keys, and leaves all else as it is.
+# kubectl patch argocd openshift-gitops -n openshift-gitops --type merge --patch-file openshift-gitops-patch.yaml";
+
+impl Customization {
+    /// The folder of the kind, where Argo CD has its own.
+    #[cfg(test)]
+    pub(super) fn folder(&self) -> String {
+        format!("{FOLDER}/resource_customizations/{GROUP}/{}", self.kind)
+    }
+
+    /// The actions as Argo CD reads them from a text.
+    fn actions(&self) -> Result<String> {
+        let definition = |(name, script): &(&str, &str)| json!({"name": name, "action.lua": script.trim_end()});
+        let definitions: Vec<Value> = self.actions.iter().map(definition).collect();
+        let actions = json!({"discovery.lua": self.discovery.trim_end(), "definitions": definitions});
+        Ok(serde_yaml::to_string(&actions)?.trim_end().to_owned())
+    }
+}
+
+/// Path from the root of the repository, and text.
+pub(super) fn files() -> Result<BTreeMap<String, String>> {
+    let settings = settings()?;
+    let nothing: Map<_, _> = settings.keys().map(|key| (key.clone(), Value::Null)).collect();
+    let mut files = BTreeMap::new();
+    for (name, about, value) in [
+        ("argocd-cm-patch.yaml", CONFIG_MAP, json!({"data": settings})),
+        ("argocd-cm-remove.yaml", "# Takes out what argocd-cm-patch.yaml adds.", json!({"data": nothing})),
+        ("openshift-gitops-patch.yaml", OPENSHIFT, json!({"spec": {"extraConfig": settings}})),
+        (
+            "openshift-gitops-remove.yaml",
+            "# Takes out what openshift-gitops-patch.yaml adds.",
+            json!({"spec": {"extraConfig": nothing}}),
+        ),
+    ] {
+        files.insert(format!("{FOLDER}/{name}"), format!("{HEADER}{about}\n{}", serde_yaml::to_string(&value)?));
+    }
+    Ok(files)
+}
+
+/// Settings of Argo CD, by their keys.
+fn settings() -> Result<Map<String, Value>> {
+    let key = |what: &str, kind: &str| format!("resource.customizations.{what}.{GROUP}_{kind}");
+    let mut settings = Map::new();
+    for one in ALL {
+        settings.insert(key("health", one.kind), one.health.trim_end().into());
+        settings.insert(key("actions", one.kind), one.actions()?.into());
+    }
+    Ok(settings)
+}

@@ -1,0 +1,221 @@
+//! The page of versions that work together, from the data that decides about them.
+
+use controller::OLDEST_KUBERNETES;
+use wnp_core::{operation::windows_versions::VERSIONS, render::api_servers_of_kubelet};
+
+use crate::{deploy, payload};
+
+use super::tables::{code, page, section};
+
+/// The `go.mod` from which the payload's containerd is built.
+const CONTAINERD: &str = include_str!("../../../xtask/payload/containerd/go.mod");
+/// The module in it.
+const MODULE: &str = "github.com/containerd/containerd/v2 ";
+
+/// The text of the page.
+pub(super) fn versions() -> String {
+    let about = "Each row says what shows it. **Tested**: tests run it. **Should work**: nothing is known against it, and no test runs it. **No**: the operator refuses it, or reports \
+                 it. Nothing here was run on real Windows or on OpenShift: see [what only real Windows can prove](windows-only.md).";
+    let mut text = page("Versions that work together", about);
+    combinations(&mut text);
+    clusters(&mut text);
+    kubelets(&mut text);
+    windows(&mut text);
+    others(&mut text);
+    text
+}
+
+fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
+    cells.map(ToOwned::to_owned).to_vec()
+}
+
+/// All axes together, one row for each payload that a release can have.
+fn combinations(text: &mut String) {
+    let about = "Each row is a release of the operator with one payload, and all that it works with. The sections below say what shows each part.";
+    let tested = minor(testbed::binaries::KUBERNETES_VERSION);
+    let builds = VERSIONS.iter().map(|version| version.build.to_string()).collect::<Vec<_>>().join(", ");
+    let rows = payload::KUBERNETES.map(|kubernetes| {
+        let servers = api_servers_of_kubelet(minor(kubernetes));
+        let (first, last) = (*servers.start(), *servers.end());
+        let state = if minor(kubernetes) == tested {
+            format!("tested with Kubernetes 1.{tested}, simulated hosts and hosts under Wine; the others should work")
+        } else {
+            "should work".to_owned()
+        };
+        row([
+            deploy::VERSION,
+            &format!("kubelet {kubernetes}, containerd {}", containerd()),
+            &format!("1.{first} to 1.{last}"),
+            &format!("{} to {}", deploy::openshift(first), deploy::openshift(last)),
+            &builds,
+            "OVN-Kubernetes with hybrid overlay, or a network in HostProcess pods",
+            &state,
+        ])
+    });
+    let columns = ["operator", "payload", "Kubernetes", "OpenShift", "builds of Windows", "network", "state"];
+    section(text, "In one view", about, &columns, rows.to_vec());
+}
+
+/// The version of containerd in the payload.
+fn containerd() -> &'static str {
+    let version = CONTAINERD.lines().find_map(|line| line.trim().strip_prefix(MODULE)?.split(' ').next());
+    version.unwrap_or("unknown").trim_start_matches('v')
+}
+
+fn clusters(text: &mut String) {
+    let tested = testbed::binaries::KUBERNETES_VERSION.trim_start_matches('v');
+    let oldest = OLDEST_KUBERNETES;
+    let rows = vec![
+        row([
+            &format!("Kubernetes {tested}"),
+            "tested",
+            "all tests with a real API server (`controller/tests/it`) run it",
+        ]),
+        row([
+            &format!("Kubernetes 1.{oldest} or newer, other than {tested}"),
+            "should work",
+            "the operator reports nothing against them, and the chart takes them",
+        ]),
+        row([
+            &format!("Kubernetes before 1.{oldest}"),
+            "no",
+            "every pool reports `ApiServerTooOld`; the chart refuses the installation",
+        ]),
+        row([
+            &format!("OpenShift {} or newer", deploy::openshift(oldest)),
+            "should work",
+            "tests create objects of OpenShift's kinds on the API server; no test runs OpenShift",
+        ]),
+    ];
+    section(text, "Clusters", "", &["cluster", "state", "shown by"], rows);
+}
+
+fn minor(version: &str) -> u32 {
+    version.split('.').nth(1).and_then(|minor| minor.parse().ok()).unwrap_or_default()
+}
+
+fn kubelets(text: &mut String) {
+    let about = "A payload has the kubelet of one minor version. It must not be newer than the oldest API server, and not more than three minor versions older: \
+                 the operator refuses another one with `KubeletVersionSkew` (test `kubelet_is_at_most_as_new_as_the_api_server_and_at_most_three_minors_older`). \
+                 `cargo xtask payload --kubernetes` [builds](../guide/payload.md#one-payload-for-each-version-of-kubernetes) those of the table; a kubelet of your own must keep to the same rule.";
+    let rows = payload::KUBERNETES.map(|kubernetes| {
+        let servers = api_servers_of_kubelet(minor(kubernetes));
+        let (first, last) = (*servers.start(), *servers.end());
+        row([
+            kubernetes,
+            &format!("1.{first} to 1.{last}"),
+            &format!("{} to {}", deploy::openshift(first), deploy::openshift(last)),
+        ])
+    });
+    section(text, "Kubelets", about, &["kubelet of the payload", "API servers", "OpenShift"], rows.to_vec());
+}
+
+fn windows(text: &mut String) {
+    let about = "The operator takes hosts of these builds and refuses others with `WindowsNotSupported` (test `versions_of_hosts`). Tests run hosts under Wine and simulated \
+                 hosts, which report such a build. More about them: [platforms](platforms.md#versions-of-windows).";
+    let rows = VERSIONS.iter().map(|version| {
+        let selector = format!("node.kubernetes.io/windows-build: 10.0.{}", version.build);
+        vec![
+            version.name.to_owned(),
+            version.build.to_string(),
+            code(version.image),
+            code(selector),
+            "should work".to_owned(),
+        ]
+    });
+    let columns = ["Windows", "build", "base images", "label of its Nodes", "state"];
+    section(text, "Windows", about, &columns, rows.collect::<Vec<_>>());
+}
+
+fn others(text: &mut String) {
+    let rows = vec![
+        row([
+            &format!("containerd {}", containerd()),
+            "should work",
+            "the payload is built with it; tests compare the rendered configuration, and run no containerd on Windows",
+        ]),
+        row(["containerd 2.1 or newer, your own", "should work", "`cargo xtask payload` takes it"]),
+        row(["containerd 1", "no", "`cargo xtask payload` refuses it (test `major_versions_of_containerd`)"]),
+    ];
+    section(text, "Container runtime", "", &["runtime", "state", "shown by"], rows);
+    let rows = vec![
+        row([
+            "OVN-Kubernetes with hybrid overlay",
+            "should work",
+            "`controller/tests/it/wine_overlay.rs`: the way of a node, with programs of the test bed in place of those of Windows and of OVN",
+        ]),
+        row([
+            "OVN-Kubernetes without hybrid overlay",
+            "no",
+            "every pool reports that pods on Windows would have no network ([networks](../guide/networks.md))",
+        ]),
+        row([
+            "Calico, Flannel and others in HostProcess pods",
+            "should work",
+            "tests compare containerd's configuration with their directories; no such network was run",
+        ]),
+    ];
+    section(text, "Networks", "", &["network", "state", "shown by"], rows);
+    let rows = vec![
+        row([
+            "an upgrade to the next release",
+            "tested with CRDs of an older one",
+            "`controller/tests/it/upgrade.rs`: `nodes_stay_with_the_next_release_and_back_by_one`, from CRDs that lack fields to this program and another payload",
+        ]),
+        row([
+            "a downgrade by one release",
+            "tested in part",
+            "the same test, back to the payload of before, with the newer CRDs and with this program: there is no release yet whose program could be run. What an older program does with \
+             values that it does not know, `controller/tests/it/newer.rs` shows with values that this one does not know",
+        ]),
+        row([
+            "a downgrade under OLM",
+            "the policies are tested",
+            "`controller/tests/it/olm.rs`: the policies of the release before come into force again",
+        ]),
+        row([
+            "a CRD of another release",
+            "tested",
+            "`controller/tests/it/newer.rs`: what cannot be read is reported and changes no host",
+        ]),
+    ];
+    section(text, "Releases of the operator", "", &["step", "state", "shown by"], rows);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_follow_from_the_data() {
+        let text = versions();
+        for row in [
+            "| 0.1.0 | kubelet 1.36, containerd 2.",
+            " | 1.35 to 1.38 | 4.22 to 5.2 | 17763, 20348, 26100 | OVN-Kubernetes with hybrid overlay, or a network in HostProcess pods | should work |",
+            "| Kubernetes 1.36.3 | tested |",
+            "| 1.36 | 1.36 to 1.39 | 5.0 to 5.3 |",
+            "| 1.33 | 1.33 to 1.36 | 4.20 to 5.0 |",
+            "| Windows Server 2022 | 20348 | `ltsc2022` |",
+            "| containerd 2.",
+        ] {
+            assert!(text.contains(row), "{row}\n{text}");
+        }
+    }
+
+    #[test]
+    fn tests_that_are_named_exist() {
+        let root = devenv::workspace_root();
+        for (file, name) in [
+            (
+                "controller/core/src/render/prerequisites.rs",
+                "kubelet_is_at_most_as_new_as_the_api_server_and_at_most_three_minors_older",
+            ),
+            ("controller/core/src/operation/windows_versions.rs", "versions_of_hosts"),
+            ("tools/xtask-operator/src/payload/given.rs", "major_versions_of_containerd"),
+            ("controller/tests/it/upgrade.rs", "nodes_stay_with_the_next_release_and_back_by_one"),
+            ("controller/tests/it/newer.rs", "what_cannot_be_read_is_reported_and_touches_nobody"),
+        ] {
+            assert!(std::fs::read_to_string(root.join(file)).unwrap().contains(name), "{file} has no {name}");
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Builds programs for Windows from Go modules.
+//!
+//! Each set of programs has a module of its own under `tools/xtask/payload/`, which names them as tools: go.mod pins the versions,
+//! go.sum the hashes, and no set decides the dependencies of another. Kubernetes has a set for each minor version. To take a newer
+//! version: change it in that go.mod (and, for Kubernetes, in its replace lines) and run `go mod tidy` there.
+
+use std::{path::PathBuf, process::Command, time::Instant};
+
+use anyhow::{Context, Result, ensure};
+use devenv::{with_progress, workspace_root};
+
+/// A program in a Go module.
+pub(super) struct Program {
+    /// Folder under `tools/xtask/payload/`, in which `{kubernetes}` stands for a minor version of Kubernetes.
+    pub set: &'static str,
+    /// Module that has the program.
+    pub module: &'static str,
+    /// Package of the program.
+    pub package: &'static str,
+    /// Linker flags that set its version, with `{version}` (as `v1.36.3`), `{bare}` (`1.36.3`), `{major}` and
+    /// `{minor}`.
+    pub version: &'static str,
+}
+
+impl Program {
+    /// Folder of the set for a minor version of Kubernetes, as `1.36`.
+    pub(super) fn folder(&self, kubernetes: &str) -> PathBuf {
+        workspace_root().join("tools/xtask/payload").join(self.set.replace("{kubernetes}", kubernetes))
+    }
+
+    /// Version that go.mod pins, as `v1.36.3`.
+    fn pinned(&self, kubernetes: &str) -> Result<String> {
+        let mut go = self.go(kubernetes);
+        go.args(["list", "-m", "-f", "{{.Version}}", self.module]);
+        let output = go.output().context("cannot run go; Go 1.26 or newer is needed to build the payload")?;
+        let error = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "cannot read the version of {}: {}", self.module, error.trim());
+        Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+    }
+
+    /// `go`, where the user's settings do not change what comes out.
+    pub(super) fn go(&self, kubernetes: &str) -> Command {
+        let mut go = Command::new("go");
+        go.current_dir(self.folder(kubernetes))
+            .env("CGO_ENABLED", "0")
+            .env("GOOS", "windows")
+            .env("GOARCH", "amd64")
+            .env("GOAMD64", "v1")
+            .env("GOWORK", "off")
+            .env("GOFLAGS", "-mod=readonly");
+        go
+    }
+}
+
+/// Builds a program for a minor version of Kubernetes, says so, and returns its path and version. Go keeps what it has compiled: the
+/// second time takes seconds.
+pub(super) fn build(program: &Program, kubernetes: &str, file_name: &str, step: &str) -> Result<(PathBuf, String)> {
+    let version = program.pinned(kubernetes)?;
+    let folder = target_folder().join("payload");
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let out = folder.join(file_name);
+    println!("{step}: building {version}");
+    let start = Instant::now();
+    let mut go = program.go(kubernetes);
+    go.args(["build", "-trimpath", "-buildvcs=false", "-ldflags"])
+        .arg(format!("-s -w -buildid= {}", stamp(program.version, &version)))
+        .arg("-o")
+        .arg(&out)
+        .arg(program.package);
+    let status = with_progress(&format!("building {file_name}"), || go.status())
+        .context("cannot run go; Go 1.26 or newer is needed to build the payload")?;
+    ensure!(status.success(), "{} cannot be built; what go says is above", program.package);
+    println!("{step}: built in {} s", start.elapsed().as_secs());
+    Ok((out, version))
+}
+
+/// Fills a version into linker flags.
+fn stamp(flags: &str, version: &str) -> String {
+    let bare = version.trim_start_matches('v');
+    let mut numbers = bare.split(['.', '-', '+']);
+    let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
+    flags.replace("{version}", version).replace("{bare}", bare).replace("{major}", major).replace("{minor}", minor)
+}
+
+fn target_folder() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace_root().join("target"), PathBuf::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_filled_in() {
+        assert_eq!(stamp("a={version} b={bare} c={major}.{minor}", "v1.36.3"), "a=v1.36.3 b=1.36.3 c=1.36");
+        assert_eq!(stamp("{major} {minor}", "v2.4.0-rc.1"), "2 4");
+    }
+}

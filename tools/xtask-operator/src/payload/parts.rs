@@ -1,0 +1,320 @@
+//! What a payload is made of.
+
+use wnp_core::render::program;
+
+use super::go::Program;
+
+/// One file of the payload.
+pub(super) struct Part {
+    /// Name for `--only`.
+    pub name: &'static str,
+    /// Where it goes on a host.
+    pub destination: &'static str,
+    /// Where it comes from.
+    pub source: Source,
+    /// Services that have to be restarted when it changes. Programs that are started for each use have none.
+    pub services: &'static [&'static str],
+    /// Platforms that need it; none means all.
+    pub platforms: &'static [&'static str],
+}
+
+/// Where a file comes from.
+pub(super) enum Source {
+    /// Built.
+    Go(Program),
+    /// As it is here.
+    Static(&'static str),
+    /// From the user's folder: it is in no Go module that could be built.
+    Folder {
+        /// What is lost without it.
+        without: &'static str,
+    },
+}
+
+impl Part {
+    /// Name of the file, as `kubelet.exe`.
+    pub(super) fn file_name(&self) -> &'static str {
+        self.destination.rsplit('\\').next().unwrap_or(self.destination)
+    }
+}
+
+/// Minor versions of Kubernetes whose programs can be built, the newest one first.
+pub(super) const MINORS: [&str; 4] = ["1.36", "1.35", "1.34", "1.33"];
+
+/// Set of the newest minor version.
+const NEWEST: &str = "kubernetes-1.36";
+
+const KUBERNETES_VERSION: &str = "-X k8s.io/component-base/version.gitVersion={version} \
+     -X k8s.io/component-base/version.gitMajor={major} -X k8s.io/component-base/version.gitMinor={minor} \
+     -X k8s.io/client-go/pkg/version.gitVersion={version} -X k8s.io/client-go/pkg/version.gitMajor={major} \
+     -X k8s.io/client-go/pkg/version.gitMinor={minor} -X k8s.io/client-go/pkg/version.gitCommit=";
+const CNI_VERSION: &str = "-X github.com/containernetworking/plugins/pkg/utils/buildversion.BuildVersion={version}";
+
+const fn kubernetes(package: &'static str) -> Source {
+    Source::Go(Program {
+        set: "kubernetes-{kubernetes}",
+        module: "k8s.io/kubernetes",
+        package,
+        version: KUBERNETES_VERSION,
+    })
+}
+
+const fn cni(package: &'static str) -> Source {
+    Source::Go(Program { set: "cni", module: "github.com/containernetworking/plugins", package, version: CNI_VERSION })
+}
+
+/// All parts, those that build quickly first.
+pub(super) const PARTS: &[Part] = &[
+    Part {
+        name: "containerd_conf",
+        destination: program::CONTAINERD_CONFIG,
+        source: Source::Static(include_str!("../../../xtask/payload/static/containerd_conf.toml")),
+        services: &["containerd"],
+        platforms: &[],
+    },
+    Part {
+        name: "windows-exporter-webconfig",
+        destination: program::WINDOWS_EXPORTER_CONFIG,
+        source: Source::Static(include_str!("../../../xtask/payload/static/windows-exporter-webconfig.yaml")),
+        services: &["windows_exporter"],
+        platforms: &[],
+    },
+    Part {
+        name: "csi-proxy",
+        destination: program::CSI_PROXY,
+        source: Source::Folder { without: "CSI drivers that need it cannot attach volumes on the nodes" },
+        services: &["csi-proxy"],
+        platforms: &[],
+    },
+    Part {
+        name: "hybrid-overlay-node",
+        destination: program::HYBRID_OVERLAY,
+        source: Source::Folder {
+            without: "no pod network on clusters with OVN-Kubernetes; others bring their own and do not need it",
+        },
+        services: &["hybrid-overlay-node"],
+        platforms: &[],
+    },
+    Part {
+        name: "azure-cloud-node-manager",
+        destination: program::AZURE_NODE_MANAGER,
+        source: Source::Folder { without: "nodes on Azure stay uninitialised; other platforms do not need it" },
+        services: &["cloud-node-manager"],
+        platforms: &["azure"],
+    },
+    Part {
+        name: "host-local",
+        destination: program::HOST_LOCAL,
+        source: cni("github.com/containernetworking/plugins/plugins/ipam/host-local"),
+        services: &[],
+        platforms: &[],
+    },
+    Part {
+        name: "win-bridge",
+        destination: program::WIN_BRIDGE,
+        source: cni("github.com/containernetworking/plugins/plugins/main/windows/win-bridge"),
+        services: &[],
+        platforms: &[],
+    },
+    Part {
+        name: "win-overlay",
+        destination: program::WIN_OVERLAY,
+        source: cni("github.com/containernetworking/plugins/plugins/main/windows/win-overlay"),
+        services: &[],
+        platforms: &[],
+    },
+    Part {
+        name: "kube-log-runner",
+        destination: program::LOG_RUNNER,
+        // Of the newest version for every cluster: it has no tie to one, and an older one refuses the flags of rotation.
+        source: Source::Go(Program {
+            set: NEWEST,
+            module: "k8s.io/component-base",
+            package: "k8s.io/component-base/logs/kube-log-runner",
+            version: "",
+        }),
+        services: &["kubelet", "kube-proxy"],
+        platforms: &[],
+    },
+    Part {
+        name: "windows_exporter",
+        destination: program::WINDOWS_EXPORTER,
+        source: Source::Go(Program {
+            set: "windows_exporter",
+            module: "github.com/prometheus-community/windows_exporter",
+            package: "github.com/prometheus-community/windows_exporter",
+            version: "-X github.com/prometheus/common/version.Version={bare}",
+        }),
+        services: &["windows_exporter"],
+        platforms: &[],
+    },
+    Part {
+        name: "ecr-credential-provider",
+        destination: program::ECR_CREDENTIAL_PROVIDER,
+        source: Source::Go(Program {
+            set: "ecr",
+            module: "k8s.io/cloud-provider-aws",
+            package: "k8s.io/cloud-provider-aws/cmd/ecr-credential-provider",
+            version: "-X main.gitVersion={version}",
+        }),
+        services: &[],
+        platforms: &["aws"],
+    },
+    Part {
+        name: "acr-credential-provider",
+        destination: program::ACR_CREDENTIAL_PROVIDER,
+        source: Source::Folder { without: "images of Azure's registries need a login; other platforms do not need it" },
+        services: &[],
+        platforms: &["azure"],
+    },
+    Part {
+        name: "acr-credential-provider.json",
+        destination: program::ACR_CREDENTIAL_PROVIDER_CONFIG,
+        source: Source::Folder { without: "acr-credential-provider.exe is not used" },
+        services: &[],
+        platforms: &["azure"],
+    },
+    Part {
+        name: "gcr-credential-provider",
+        destination: program::GCR_CREDENTIAL_PROVIDER,
+        source: Source::Folder {
+            without: "images of Google's registries need a login; other platforms do not need it",
+        },
+        services: &[],
+        platforms: &["gcp"],
+    },
+    Part {
+        name: "containerd-shim-runhcs-v1",
+        destination: program::SHIM,
+        source: Source::Go(Program {
+            set: "hcsshim",
+            module: "github.com/Microsoft/hcsshim",
+            package: "github.com/Microsoft/hcsshim/cmd/containerd-shim-runhcs-v1",
+            version: "-X main.version={version}",
+        }),
+        services: &["containerd"],
+        platforms: &[],
+    },
+    Part {
+        name: "containerd",
+        destination: program::CONTAINERD,
+        source: Source::Go(Program {
+            set: "containerd",
+            module: "github.com/containerd/containerd/v2",
+            package: "github.com/containerd/containerd/v2/cmd/containerd",
+            version: "-X github.com/containerd/containerd/v2/version.Version={version}",
+        }),
+        services: &["containerd"],
+        platforms: &[],
+    },
+    Part {
+        name: "kube-proxy",
+        destination: program::KUBE_PROXY,
+        source: kubernetes("k8s.io/kubernetes/cmd/kube-proxy"),
+        services: &["kube-proxy"],
+        platforms: &[],
+    },
+    Part {
+        name: "kubelet",
+        destination: program::KUBELET,
+        source: kubernetes("k8s.io/kubernetes/cmd/kubelet"),
+        services: &["kubelet"],
+        platforms: &[],
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use devenv::workspace_root;
+
+    use super::*;
+
+    #[test]
+    fn names_and_destinations_are_there_once() {
+        let names: BTreeSet<&str> = PARTS.iter().map(|p| p.name).collect();
+        let destinations: BTreeSet<&str> = PARTS.iter().map(|p| p.destination).collect();
+        assert_eq!((names.len(), destinations.len()), (PARTS.len(), PARTS.len()));
+    }
+
+    #[test]
+    fn every_program_is_a_tool_of_its_module() {
+        for (part, minor) in PARTS.iter().flat_map(|part| MINORS.map(|minor| (part, minor))) {
+            let Source::Go(program) = &part.source else { continue };
+            let folder = program.folder(minor);
+            let go_mod = std::fs::read_to_string(folder.join("go.mod")).unwrap();
+            assert!(go_mod.contains(program.package), "{} {minor}", part.name);
+            assert!(go_mod.contains(&format!("{} v", program.module)), "{} {minor}", part.name);
+            assert!(folder.join("go.sum").is_file(), "{} {minor}", part.name);
+        }
+    }
+
+    #[test]
+    fn each_minor_version_has_its_set_and_no_other() {
+        let sets = workspace_root().join("tools/xtask/payload");
+        for minor in MINORS {
+            let go_mod = std::fs::read_to_string(sets.join(format!("kubernetes-{minor}/go.mod"))).unwrap();
+            assert!(go_mod.contains(&format!("k8s.io/kubernetes v{minor}.")), "{minor}");
+            // The modules of the same release have the version 0.<minor>.
+            let replaced: Vec<&str> =
+                go_mod.lines().filter_map(|line| line.split_once(" => ")?.1.split_once(' ')).map(|(_, v)| v).collect();
+            let expected = format!("v0.{}.", minor.trim_start_matches("1."));
+            assert!(replaced.len() > 20 && replaced.iter().all(|v| v.starts_with(&expected)), "{minor}: {replaced:?}");
+        }
+        let folders =
+            std::fs::read_dir(sets).unwrap().filter_map(|entry| entry.unwrap().file_name().into_string().ok());
+        assert_eq!(folders.filter(|name| name.starts_with("kubernetes")).count(), MINORS.len());
+        assert_eq!(NEWEST, format!("kubernetes-{}", MINORS[0]));
+        assert!(
+            testbed::binaries::KUBERNETES_VERSION.starts_with(&format!("v{}.", MINORS[0])),
+            "the newest one is tested"
+        );
+    }
+
+    /// Go takes these settings from the module that is built, and that one is ours.
+    #[test]
+    fn each_set_has_the_settings_of_go_of_its_programs() {
+        let settings = |go_mod: &std::path::Path| -> Vec<String> {
+            let text = std::fs::read_to_string(go_mod).unwrap();
+            text.lines().filter(|line| line.starts_with("godebug ")).map(Into::into).collect()
+        };
+        for minor in MINORS {
+            for program in PARTS.iter().filter_map(|part| match &part.source {
+                Source::Go(program) if program.module == "k8s.io/kubernetes" => Some(program),
+                _ => None,
+            }) {
+                let folder = program.folder(minor);
+                let mut go = program.go(minor);
+                let output = go.args(["list", "-m", "-f", "{{.GoMod}}", program.module]).output().unwrap();
+                let theirs = String::from_utf8(output.stdout).unwrap();
+                let theirs = settings(std::path::Path::new(theirs.trim()));
+                assert_eq!(theirs.len(), 1, "{minor}");
+                assert_eq!(settings(&folder.join("go.mod")), theirs, "{minor}");
+            }
+        }
+    }
+
+    /// What containerd was tested with is in its go.mod.
+    #[test]
+    fn the_shim_is_the_one_of_containerd_unless_that_cannot_be_built() {
+        /// That of containerd, of which cosesign1go v1.6.0 is not served by the module proxy, and ours.
+        const NOT_SERVED: [&str; 2] = ["v0.15.0-rc.4", "v0.14.1"];
+        let pin = |set: &str| {
+            let go_mod =
+                std::fs::read_to_string(workspace_root().join("tools/xtask/payload").join(set).join("go.mod")).unwrap();
+            let pin = go_mod.lines().find_map(|line| line.split_once("github.com/Microsoft/hcsshim v"));
+            format!("v{}", pin.unwrap().1.split(' ').next().unwrap())
+        };
+        let (theirs, ours) = (pin("containerd"), pin("hcsshim"));
+        assert!(theirs == ours || [theirs.as_str(), &ours] == NOT_SERVED, "containerd {theirs}, shim {ours}");
+    }
+
+    #[test]
+    fn the_exporter_serves_with_the_certificate_that_hosts_get() {
+        let text = include_str!("../../../xtask/payload/static/windows-exporter-webconfig.yaml");
+        let config: serde_json::Value = serde_yaml::from_str(text).unwrap();
+        assert_eq!(config["tls_server_config"]["cert_file"], r"C:\k\tls\certs\tls.crt");
+        assert_eq!(config["tls_server_config"]["key_file"], r"C:\k\tls\certs\tls.key");
+    }
+}

@@ -1,0 +1,314 @@
+//! `cargo xtask rights`: compares the operator's roles of `deploy/` with what it asked API servers for while tests ran.
+
+use std::{
+    collections::BTreeSet,
+    fmt, fs,
+    io::{BufRead as _, BufReader},
+    path::PathBuf,
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use k8s_openapi::api::rbac::v1::PolicyRule;
+use serde::Deserialize;
+use testbed::deployment::{OPERATOR, PROBES};
+
+use crate::deploy;
+
+/// The files of the operator's roles. Those for its hosts' daemons are not the operator's.
+const ROLES: [&str; 5] = [
+    "base/operator.yaml",
+    "machine-api/user-data.yaml",
+    "cluster-api/user-data.yaml",
+    "openshift-config/pull-secret.yaml",
+    "olm/rights.yaml",
+];
+
+/// Rights that no request shows, and why there are there.
+const UNSEEN: &[(&str, &str)] = &[
+    (
+        "update windowsmachineconfig.openshift.io windowsnodepools/finalizers",
+        "asked for where OwnerReferencesPermissionEnforcement is on (OpenShift)",
+    ),
+    (
+        "update windowsmachineconfig.openshift.io windowsinstances/finalizers",
+        "asked for where OwnerReferencesPermissionEnforcement is on (OpenShift)",
+    ),
+    (
+        "get cluster.x-k8s.io machines",
+        "asked for as with machine.openshift.io, whose Machines tests delete and replace",
+    ),
+    (
+        "delete cluster.x-k8s.io machines",
+        "asked for as with machine.openshift.io, whose Machines tests delete and replace",
+    ),
+    ("get apps deployments", "a condition of creating a policy that has them as parameters, and no request"),
+    ("bind rbac.authorization.k8s.io clusterroles", "a condition of writing the ClusterRoleBinding, and no request"),
+    ("approve certificates.k8s.io signers", "a condition of approving a certificate request, and no request"),
+];
+
+/// Compares the operator's roles with the audit logs of API servers: a request that was forbidden is an error, and so is a right that no
+/// request has used.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Folder with the audit logs, as tests write them that run with TESTBED_AUDIT_DIR.
+    #[arg(long)]
+    pub logs: PathBuf,
+    /// Whether only some tests ran: a forbidden request is an error, an unused right is only reported.
+    #[arg(long)]
+    pub partial: bool,
+}
+
+/// Runs the comparison.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let rights = rights()?;
+    let mut seen = Seen::default();
+    for entry in fs::read_dir(&args.logs).with_context(|| format!("list {}", args.logs.display()))? {
+        let path = entry?.path();
+        let file = fs::File::open(&path).with_context(|| format!("open {}", path.display()))?;
+        for line in BufReader::new(file).lines() {
+            // The last line of an API server that was killed may end anywhere.
+            let Ok(event) = serde_json::from_str::<Event>(&line?) else { continue };
+            seen.note(event);
+        }
+    }
+    ensure!(!seen.requests.is_empty(), "{} has no request of the operator", args.logs.display());
+    let unused: Vec<&Right> = rights.iter().filter(|right| !seen.uses(right) && !is_listed(right)).collect();
+    println!("{} requests of different kinds, {} rights, {} not used", seen.requests.len(), rights.len(), unused.len());
+    for right in &unused {
+        println!("not used: {right}");
+    }
+    let refused = seen.refused(&rights);
+    for Request { verb, group, resource, namespace, name } in &refused {
+        println!("forbidden: {verb} {group:?} {resource} {namespace}/{name}");
+    }
+    ensure!(refused.is_empty(), "the operator asked for what its roles in deploy/ do not grant");
+    if !unused.is_empty() && !args.partial {
+        bail!(
+            "roles in deploy/ grant what no test uses: take it out, test it, or say in tools/xtask-operator/src/rights.rs why it is there"
+        );
+    }
+    Ok(())
+}
+
+fn is_listed(right: &Right) -> bool {
+    let short = format!("{} {} {}", right.verb, right.group, right.resource);
+    // No object has that name: the API server asks for it of who creates a policy with parameters.
+    right.names == ["*"] || UNSEEN.iter().any(|(listed, _)| *listed == short)
+}
+
+/// One verb on one resource.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Right {
+    /// None: in all of them, or it has none.
+    namespace: Option<String>,
+    group: String,
+    /// With its subresource, if any.
+    resource: String,
+    verb: String,
+    /// Empty: all.
+    names: Vec<String>,
+}
+
+impl fmt::Display for Right {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {:?} {}", self.verb, self.group, self.resource)?;
+        if !self.names.is_empty() {
+            write!(f, " named {}", self.names.join(" or "))?;
+        }
+        self.namespace.as_ref().map_or(Ok(()), |namespace| write!(f, " in {namespace}"))
+    }
+}
+
+/// The rights of the operator's roles.
+fn rights() -> Result<Vec<Right>> {
+    let mut rights = Vec::new();
+    for object in deploy::objects()?.into_iter().chain(deploy::under_olm()?) {
+        if ROLES.contains(&object.file.as_str()) && ["Role", "ClusterRole"].contains(&object.kind()) {
+            let namespace = object.value["metadata"]["namespace"].as_str().map(str::to_owned);
+            let rules: Vec<PolicyRule> = serde_json::from_value(object.value["rules"].clone())?;
+            rights.extend(rules.iter().flat_map(|rule| rights_of(rule, namespace.as_ref())));
+        }
+    }
+    ensure!(!rights.is_empty(), "the operator has no rights");
+    Ok(rights)
+}
+
+fn rights_of(rule: &PolicyRule, namespace: Option<&String>) -> Vec<Right> {
+    let mut rights = Vec::new();
+    for group in rule.api_groups.iter().flatten() {
+        for resource in rule.resources.iter().flatten() {
+            for verb in &rule.verbs {
+                rights.push(Right {
+                    namespace: namespace.cloned(),
+                    group: group.clone(),
+                    resource: resource.clone(),
+                    verb: verb.clone(),
+                    names: rule.resource_names.clone().unwrap_or_default(),
+                });
+            }
+        }
+    }
+    rights
+}
+
+/// A line of an audit log.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Event {
+    verb: String,
+    user: User,
+    #[serde(default)]
+    object_ref: Object,
+    #[serde(default)]
+    response_status: Response,
+    #[serde(default)]
+    annotations: std::collections::BTreeMap<String, String>,
+}
+
+#[derive(Deserialize)]
+struct User {
+    username: String,
+    #[serde(default)]
+    groups: Vec<String>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Object {
+    resource: String,
+    subresource: String,
+    namespace: String,
+    name: String,
+    api_group: String,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Response {
+    code: u16,
+}
+
+/// A request that was allowed.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Request {
+    namespace: String,
+    group: String,
+    resource: String,
+    verb: String,
+    name: String,
+}
+
+#[derive(Default)]
+struct Seen {
+    requests: BTreeSet<Request>,
+    forbidden: BTreeSet<Request>,
+}
+
+impl Seen {
+    fn note(&mut self, event: Event) {
+        let User { username, groups } = event.user;
+        // Who only tries out the operator's rights shows nothing of what the operator does.
+        if username != OPERATOR || groups.iter().any(|g| g == PROBES) || event.object_ref.resource.is_empty() {
+            return;
+        }
+        let Object { resource, subresource, namespace, name, api_group: group } = event.object_ref;
+        let resource = if subresource.is_empty() { resource } else { format!("{resource}/{subresource}") };
+        let verb = event.verb;
+        let request = Request { namespace, group, resource, verb, name };
+        if event.annotations.get("authorization.k8s.io/decision").is_some_and(|d| d == "forbid") {
+            self.forbidden.insert(request);
+            return;
+        }
+        // An apply that makes the object takes both rights.
+        if request.verb == "patch" && event.response_status.code == 201 {
+            self.requests.insert(Request { verb: "create".into(), ..request.clone() });
+        }
+        self.requests.insert(request);
+    }
+
+    fn uses(&self, right: &Right) -> bool {
+        self.requests.iter().any(|request| right.covers(request))
+    }
+
+    /// What was forbidden and no right covers. An API server that is starting has not read its roles yet, and forbids everything.
+    fn refused(&self, rights: &[Right]) -> Vec<&Request> {
+        self.forbidden.iter().filter(|request| !rights.iter().any(|right| right.covers(request))).collect()
+    }
+}
+
+impl Right {
+    fn covers(&self, request: &Request) -> bool {
+        (&request.group, &request.resource, &request.verb) == (&self.group, &self.resource, &self.verb)
+            && self.namespace.as_ref().is_none_or(|n| *n == request.namespace)
+            && (self.names.is_empty() || self.names.contains(&request.name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn event(verb: &str, object: Value, code: u16, decision: &str, group: &str) -> Event {
+        serde_json::from_value(json!({
+            "verb": verb, "user": {"username": OPERATOR, "groups": ["system:serviceaccounts", group]},
+            "objectRef": object, "responseStatus": {"code": code},
+            "annotations": {"authorization.k8s.io/decision": decision},
+        }))
+        .unwrap()
+    }
+
+    fn right(verb: &str, resource: &str, namespace: Option<&str>, names: &[&str]) -> Right {
+        Right {
+            namespace: namespace.map(str::to_owned),
+            group: String::new(),
+            resource: resource.into(),
+            verb: verb.into(),
+            names: names.iter().map(ToString::to_string).collect(),
+        }
+    }
+
+    #[test]
+    fn a_right_is_used_by_a_request_that_it_allows() {
+        let mut seen = Seen::default();
+        seen.note(event("patch", json!({"resource": "secrets", "namespace": "a", "name": "x"}), 201, "allow", "g"));
+        seen.note(event("get", json!({"resource": "pods", "subresource": "log", "namespace": "a"}), 200, "allow", "g"));
+        for (right, used) in [
+            (right("patch", "secrets", Some("a"), &["x"]), true),
+            (right("create", "secrets", Some("a"), &["x"]), true),
+            (right("patch", "secrets", None, &[]), true),
+            (right("patch", "secrets", Some("b"), &["x"]), false),
+            (right("patch", "secrets", Some("a"), &["y"]), false),
+            (right("get", "pods", None, &[]), false),
+            (right("get", "pods/log", None, &[]), true),
+        ] {
+            assert_eq!(seen.uses(&right), used, "{right}");
+        }
+        assert!(seen.forbidden.is_empty());
+    }
+
+    #[test]
+    fn what_is_forbidden_is_reported_unless_it_was_tried_out() {
+        let mut seen = Seen::default();
+        seen.note(event("list", json!({"resource": "secrets"}), 403, "forbid", PROBES));
+        assert!(seen.forbidden.is_empty());
+        // Admission says no with 403, too.
+        seen.note(event("patch", json!({"resource": "nodes"}), 403, "allow", "g"));
+        assert!(seen.forbidden.is_empty());
+        seen.note(event("list", json!({"resource": "secrets"}), 403, "forbid", "g"));
+        assert_eq!(seen.forbidden.len(), 1);
+        assert_eq!(seen.requests.len(), 1);
+        assert_eq!(seen.refused(&[right("list", "nodes", None, &[])]).len(), 1);
+        assert!(seen.refused(&[right("list", "secrets", None, &[])]).is_empty(), "the server was starting");
+    }
+
+    #[test]
+    fn what_is_listed_as_unseen_is_granted() {
+        let rights = rights().unwrap();
+        for (listed, why) in UNSEEN {
+            let granted = rights.iter().any(|r| format!("{} {} {}", r.verb, r.group, r.resource) == *listed);
+            assert!(granted, "{listed} ({why}) is granted by no role");
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Each benchmark runs, with hardly any hosts and as a debug build, and reports the fields that its page lists. How fast anything is, no test
+//! can say.
+
+use std::{collections::BTreeSet, path::Path, process::Command};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Map, Value};
+
+const PAGE: &str = include_str!("../../../../docs/reference/benchmarks.md");
+const PROGRAM: &str = env!("CARGO_BIN_EXE_xtask-operator");
+
+/// What a benchmark reports: one object a line.
+fn reports(benchmark: &str, args: &[&str]) -> Result<Vec<Map<String, Value>>> {
+    let operator = Path::new(PROGRAM).with_file_name("windows-node-pools");
+    ensure!(operator.exists(), "{} is not built: run the tests with --workspace", operator.display());
+    let mut command = Command::new(PROGRAM);
+    command.args(["bench", benchmark, "--json"]).args(args).env("WNP_BENCH_OPERATOR", operator);
+    let output = command.output()?;
+    let (out, err) = (String::from_utf8(output.stdout)?, String::from_utf8_lossy(&output.stderr));
+    ensure!(output.status.success(), "{benchmark}: {}\n{out}\n{err}", output.status);
+    out.lines().map(|line| serde_json::from_str(line).with_context(|| format!("{benchmark}: {line}"))).collect()
+}
+
+/// The fields that the page lists for a benchmark: in a table, or in a sentence that begins with `Fields:`.
+fn listed(page: &str, benchmark: &str) -> BTreeSet<String> {
+    let section = page.split("\n## ").find(|section| section.lines().next() == Some(benchmark)).unwrap_or_default();
+    let table = section.split("| field | meaning |").nth(1).unwrap_or_default();
+    let cells = table.lines().skip(1).take_while(|line| line.starts_with('|')).filter_map(|row| row.split('|').nth(1));
+    let sentence = section.split("Fields:").nth(1).unwrap_or_default();
+    let sentence = sentence.split(". ").next().unwrap_or_default().split("\n\n").next();
+    let is_field = |name: &&str| !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+    let quoted =
+        |text: &str| text.split('`').skip(1).step_by(2).filter(is_field).map(str::to_owned).collect::<Vec<_>>();
+    cells.chain(sentence).flat_map(quoted).collect()
+}
+
+fn reports_what_the_page_lists(benchmark: &str, args: &[&str], results: usize) -> Result<()> {
+    let reported = reports(benchmark, args)?;
+    ensure!(reported.len() == results, "{} results: {reported:?}", reported.len());
+    let expected = listed(PAGE, benchmark);
+    for result in &reported {
+        let fields: BTreeSet<String> = result.keys().cloned().collect();
+        ensure!(fields == expected, "{benchmark} reports {fields:?}, and its page lists {expected:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn join_reports_what_its_page_lists() -> Result<()> {
+    reports_what_the_page_lists("join", &["--profile", "processes"], 1)
+}
+
+#[test]
+fn rollout_reports_what_its_page_lists() -> Result<()> {
+    reports_what_the_page_lists("rollout", &["--hosts", "1"], 1)
+}
+
+#[test]
+fn idle_reports_what_its_page_lists() -> Result<()> {
+    reports_what_the_page_lists("idle", &["--hosts", "1", "--seconds", "1", "--settle", "0"], 1)
+}
+
+/// At both round trips.
+#[test]
+fn upload_reports_what_its_page_lists() -> Result<()> {
+    reports_what_the_page_lists("upload", &["--mib", "1", "--times", "1"], 2)
+}
+
+#[test]
+fn the_fields_of_a_page_are_found() {
+    let page = "\n## other\n\n| field | meaning |\n|---|---|\n| `no` | |\n\n## one\n\n| profile | x |\n|---|---|\n| `no` | `no` |\n\n\
+                | field | meaning |\n|---|---|\n| `a`, `b_c` | of `no` |\n| `d` | |\n\n`no`\n\n## two\n\nFields: `e`, `f` (from `/proc`)\nand `g`. Aim: `no`.\n";
+    let set = |names: &[&str]| names.iter().map(ToString::to_string).collect::<BTreeSet<_>>();
+    assert_eq!(listed(page, "one"), set(&["a", "b_c", "d"]));
+    assert_eq!(listed(page, "two"), set(&["e", "f", "g"]));
+    assert_eq!(listed(page, "three"), set(&[]));
+}

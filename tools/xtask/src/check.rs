@@ -1,0 +1,239 @@
+//! `cargo xtask check`: all that CI checks, in the order in which it fails soonest.
+
+use std::{
+    fs,
+    io::{self, BufRead as _, BufReader},
+    path::PathBuf,
+    process::{Command, Stdio},
+    time::Instant,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use devenv::{AUDIT_DIR, WINDOWS_TARGET, execute, forget_caller, has_windows_target, skip, workspace_root};
+
+use crate::{
+    boundaries, deny, docs, fuzz, modules, operator_task,
+    tools::{LYCHEE, prebuilt},
+};
+
+/// Runs all that CI checks of each change: format, spelling, links, tracked files, documentation, modules, dependencies, the site, clippy for both targets, generated files, tests, the operator's
+/// rights, fuzz targets for a few seconds each.
+#[derive(clap::Args)]
+#[group(multiple = false)]
+pub(crate) struct Args {
+    /// Run only the steps that build nothing of the operator: format, spelling, links, tracked files, documentation, modules, boundaries and unused dependencies.
+    #[arg(long)]
+    fast: bool,
+    /// Run the steps of minutes: those of --fast, dependencies, the site, clippy, generated files and the tests beside the code, which start no API server.
+    #[arg(long)]
+    quick: bool,
+    /// Run what takes hours instead: property tests with many cases, long walks, programs of other projects that judge this one, fuzz targets for ten minutes each, and the images of a release, built twice.
+    #[arg(long)]
+    nightly: bool,
+}
+
+type Step = (&'static str, fn() -> Result<()>);
+
+/// Steps of seconds.
+const FAST: &[Step] = &[
+    ("format", || cargo(&["fmt", "--all", "--check"])),
+    ("format of the fuzz targets", || cargo(&["fmt", "--manifest-path", "tools/fuzz/Cargo.toml", "--check"])),
+    ("spelling", || execute(&mut prebuilt("typos")?)),
+    ("links", || execute(prebuilt("lychee")?.args(LYCHEE).args(["--extensions", "md", "."]))),
+    ("large files", || {
+        finds_nothing("git ls-files -z | xargs -0 sh -c 'find \"$@\" -maxdepth 0 -type f -size +1M 2>/dev/null' find")
+    }),
+    ("folders of machines", || {
+        finds_nothing(r"git grep -nE '(^|[^A-Za-z0-9_./-])/(root|(home|tmp)/[A-Za-z0-9_.-]+)/'")
+    }),
+    ("documentation", || docs::run(&docs::Args { check: true })),
+    ("modules", || modules::run(&modules::Args {})),
+    ("unused dependencies", || execute(prebuilt("cargo-shear")?.arg("--locked"))),
+    ("unused dependencies of the fuzz targets", || execute(prebuilt("cargo-shear")?.args(["--locked", "tools/fuzz"]))),
+    ("boundaries", || boundaries::run(&boundaries::Args {})),
+];
+
+/// Steps of minutes.
+const OF_MINUTES: &[Step] = &[
+    ("generated files", || execute(operator_task("gen").arg("--check"))),
+    ("dependencies", || deny::run(&deny::Args {})),
+    ("site of the documentation", || docs::run(&docs::Args { check: false })),
+    ("clippy", || cargo(&["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"])),
+    ("clippy for Windows", clippy_for_windows),
+];
+
+/// Tests without an API server.
+const QUICK: &[Step] = &[("tests beside the code", || tests(&[BESIDE_THE_CODE], &[]))];
+
+/// What each change must pass.
+const THOROUGH: &[Step] = &[
+    ("tests", all_tests),
+    ("the operator's rights", || execute(operator_task("rights").arg("--logs").arg(audit_logs()))),
+    ("fuzz targets", || fuzz_targets(10)),
+];
+
+/// Steps of hours. Each repeats for longer what a change must pass, but two: programs of other projects judge this one, and images are built twice from the same sources.
+const NIGHTLY: &[Step] = &[
+    ("property tests with many cases", || tests(&[BESIDE_THE_CODE], &[("PROPTEST_CASES", "10000")])),
+    ("long walks", || tests(&[&["--test", "it", "--", "walk::"]], &[("WALK_STEPS", "500")])),
+    ("pairs with the whole cluster", || tests(&[&["--test", "it", "--", "pairs::", "--ignored"]], &[])),
+    ("judges", || tests(&[&["--test", "it", "--", JUDGES, "--test-threads", "1"]], &[])),
+    ("fuzz targets", || fuzz_targets(600)),
+    ("payload", || execute(operator_task("payload").args(["--out", "target/payload", "--kubernetes", "all"]))),
+    ("images of a release, twice", || {
+        execute(operator_task("image").args(["--payload", "target/payload", "--check-reproducible"]))
+    }),
+    ("soak", || execute(operator_task("bench").args(["soak", "--minutes", "60"]))),
+];
+
+/// Runs every step; the first that fails ends it.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let begin = Instant::now();
+    let steps: &[&[Step]] = match args {
+        Args { fast: true, .. } => &[FAST],
+        Args { quick: true, .. } => &[FAST, OF_MINUTES, QUICK],
+        Args { nightly: true, .. } => &[NIGHTLY],
+        _ => &[FAST, OF_MINUTES, THOROUGH],
+    };
+    for (name, step) in steps.iter().copied().flatten() {
+        println!("\n== {name} (after {} s)", begin.elapsed().as_secs());
+        step().with_context(|| format!("check failed: {name}"))?;
+    }
+    println!("\nall good after {} s", begin.elapsed().as_secs());
+    Ok(())
+}
+
+/// Runs a search of the shell. All that it finds belongs in no commit.
+fn finds_nothing(search: &str) -> Result<()> {
+    let output = Command::new("sh").args(["-c", search]).current_dir(workspace_root()).output().context("start sh")?;
+    let (found, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    ensure!(error.is_empty(), "{search}: {error}");
+    ensure!(found.is_empty(), "these belong in no commit:\n{found}");
+    Ok(())
+}
+
+fn cargo(args: &[&str]) -> Result<()> {
+    let mut cargo = Command::new("cargo");
+    forget_caller(&mut cargo);
+    execute(cargo.args(args).current_dir(workspace_root()))
+}
+
+fn clippy_for_windows() -> Result<()> {
+    if !has_windows_target() {
+        return skip(&format!(
+            "clippy for Windows: the Rust toolchain has no {WINDOWS_TARGET}, and rustup could not add it. The tests still build wicd.exe"
+        ));
+    }
+    cargo(&["clippy", "--locked", "-p", "wicd", "-p", "api", "--target", WINDOWS_TARGET, "--", "-D", "warnings"])
+}
+
+fn fuzz_targets(seconds: u64) -> Result<()> {
+    fuzz::run(&fuzz::Args { seconds, input: None, targets: Vec::new() })
+}
+
+/// The tests of the packages, without their integration tests.
+const BESIDE_THE_CODE: &[&str] = &["--lib", "--bins"];
+
+/// Integration tests whose fleets take both processors: they run after the others, which mostly wait.
+const BUSY: &[&str] = &["fleet_faults::", "pairs::", "waits::", "walk::", "wine"];
+
+/// Integration tests with programs of other projects, which take half an hour to build: they run by night.
+const JUDGES: &str = "judges::";
+
+/// How many of the others run at once.
+const AT_ONCE: &str = "4";
+
+/// All tests, with the audit logs of their API servers.
+fn all_tests() -> Result<()> {
+    let logs = empty_audit_logs()?;
+    let logs = logs.to_str().context("the folder's name is not UTF-8")?;
+    let mut others = vec!["--test", "it", "--", "--test-threads", AT_ONCE];
+    others.extend(BUSY.iter().chain(&[JUDGES]).flat_map(|other| ["--skip", other]));
+    let busy = [&["--test", "it", "--"], BUSY].concat();
+    // Control planes live for seconds: time is worth more than memory to them.
+    let variables = [(AUDIT_DIR, logs), ("GOGC", "400")];
+    tests(&[BESIDE_THE_CODE, &["--doc"], &others, &busy], &variables)
+}
+
+/// Tests, each choice by arguments of cargo. What failed stands at the end, below what the many test binaries say together.
+fn tests(choices: &[&[&str]], variables: &[(&str, &str)]) -> Result<()> {
+    let mut sum = [0; 3];
+    let mut failed = Vec::new();
+    for chosen in choices {
+        failed.extend(cargo_test(chosen, variables, &mut sum)?);
+    }
+    let [passed, failing, skipped] = sum;
+    println!("\n{passed} passed, {failing} failed, {skipped} skipped");
+    ensure!(failed.is_empty(), "{}", failed.join("\n"));
+    ensure!(passed > 0, "no test ran");
+    Ok(())
+}
+
+/// The test that failed according to a line as `test a::b ... FAILED`.
+fn failed_test(line: &str) -> Option<&str> {
+    line.strip_prefix("test ")?.strip_suffix(" ... FAILED")
+}
+
+/// Runs a choice of tests, and returns what failed.
+fn cargo_test(chosen: &[&str], variables: &[(&str, &str)], sum: &mut [u32; 3]) -> Result<Vec<String>> {
+    let mut command = Command::new("cargo");
+    forget_caller(&mut command);
+    command.args(["test", "--locked", "--workspace", "--no-fail-fast"]).args(chosen).current_dir(workspace_root());
+    command.envs(variables.iter().copied());
+    let mut child = command.stdout(Stdio::piped()).spawn().context("start cargo test")?;
+    let mut failed = Vec::new();
+    for line in BufReader::new(child.stdout.take().context("cargo test has no output")?).lines() {
+        let line = line?;
+        println!("{line}");
+        failed.extend(failed_test(&line).map(str::to_owned));
+        for (sum, count) in sum.iter_mut().zip(counts(&line).into_iter().flatten()) {
+            *sum += count;
+        }
+    }
+    let status = child.wait()?;
+    if !status.success() && failed.is_empty() {
+        failed.push(format!("cargo test {}: {status}", chosen.join(" ")));
+    }
+    Ok(failed)
+}
+
+/// The folder to which API servers in tests write audit logs.
+fn audit_logs() -> PathBuf {
+    workspace_root().join("target/audit")
+}
+
+fn empty_audit_logs() -> Result<PathBuf> {
+    let dir = audit_logs();
+    match fs::remove_dir_all(&dir) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+        _ => {}
+    }
+    fs::create_dir_all(&dir)?;
+    Ok(dir)
+}
+
+/// Numbers of tests that passed, failed and were skipped according to a line as `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
+fn counts(line: &str) -> Option<[u32; 3]> {
+    let words: Vec<&str> = line.strip_prefix("test result: ")?.split(' ').collect();
+    let [_, passed, _, failed, _, skipped, ..] = *words else { return None };
+    Some([passed.parse().ok()?, failed.parse().ok()?, skipped.parse().ok()?])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_tests_are_read() {
+        for (line, failed, counted) in [
+            ("test fleet::a_fleet_joins ... FAILED", Some("fleet::a_fleet_joins"), None),
+            ("test fleet::a_fleet_joins ... ok", None, None),
+            ("    fleet::a_fleet_joins ... FAILED", None, None),
+            ("test test result: ok ... ok", None, None),
+            ("test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out", None, Some([3, 0, 1])),
+            ("test result: FAILED. 40 passed; 2 failed; 0 ignored; 0 measured", None, Some([40, 2, 0])),
+        ] {
+            assert_eq!((failed_test(line), counts(line)), (failed, counted), "{line}");
+        }
+    }
+}

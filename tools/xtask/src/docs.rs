@@ -1,0 +1,169 @@
+//! `cargo xtask docs`: checks what the documentation claims, and builds its site with mdBook.
+
+mod site;
+
+use std::{collections::BTreeMap, fs};
+
+use anyhow::{Context as _, Result, ensure};
+use devenv::workspace_root;
+
+use crate::tracked;
+
+/// Table of contents of the site.
+const SUMMARY: &str = "docs/SUMMARY.md";
+/// Pages whose commands people type.
+const FOLLOWED: [&str; 2] = ["docs/guide/", "docs/runbooks/"];
+/// Words in commands that no test runs as they are: programs that need a real host, cluster, registry or build, commands for Pods, and placeholders.
+const NOT_RUN: &str =
+    "oc opm ssh crane podman skopeo cosign flux make cargo helm exec logs port-forward rollout NAME VERSION POD DIGEST";
+
+/// Builds the site of the documentation in target/site.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Build nothing: fail if a page is not in docs/SUMMARY.md, if a test or a source that a page names does not exist, or if a command of the guide or of a runbook is neither run by a test nor says why not.
+    #[arg(long)]
+    pub check: bool,
+}
+
+/// Checks or builds.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    if !args.check {
+        return site::build(&workspace_root());
+    }
+    let mut pages = BTreeMap::new();
+    for path in tracked(&["*.md"])? {
+        let text = fs::read_to_string(workspace_root().join(&path)).with_context(|| format!("read {path}"))?;
+        pages.insert(path, text);
+    }
+    let faults = faults(&pages, &|path| {
+        let path = workspace_root().join(path);
+        path.exists().then(|| fs::read_to_string(path).unwrap_or_default())
+    });
+    ensure!(faults.is_empty(), "the documentation:\n  {}", faults.join("\n  "));
+    println!("{} pages", pages.len());
+    Ok(())
+}
+
+/// Faults of the pages. `read`: the text of a source, or nothing where it does not exist.
+fn faults(pages: &BTreeMap<String, String>, read: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
+    let summary = pages.get(SUMMARY).map(String::as_str).unwrap_or_default();
+    let mut faults = Vec::new();
+    for (page, text) in pages {
+        let name = page.strip_prefix("docs/").filter(|_| page != SUMMARY);
+        if name.is_some_and(|name| summary.matches(&format!("]({name})")).count() != 1) {
+            faults.push(format!("{page}: it is not once in {SUMMARY}"));
+        }
+        let (mut section, mut above, mut lines) = ("", "", (1..).zip(text.lines()));
+        while let Some((number, line)) = lines.next() {
+            let fault = if let Some(language) = line.trim_start().strip_prefix("```") {
+                let block: Vec<&str> = lines
+                    .by_ref()
+                    .map(|(_, line)| line)
+                    .take_while(|line| !line.trim_start().starts_with("```"))
+                    .collect();
+                let is_followed = language == "sh" && FOLLOWED.iter().any(|folder| page.starts_with(folder));
+                is_followed.then(|| fault_of_commands(page, section, above.trim(), &block.join("\n"), read)).flatten()
+            } else {
+                line.split('`').skip(1).step_by(2).find_map(|span| fault_of_name(span, read))
+            };
+            faults.extend(fault.map(|fault| format!("{page}:{number}: {fault}")));
+            if line.starts_with('#') {
+                section = line;
+            }
+            above = line;
+        }
+    }
+    faults
+}
+
+/// Fault of a block of commands: a test that runs it names its page and its section.
+fn fault_of_commands(
+    page: &str,
+    section: &str,
+    above: &str,
+    commands: &str,
+    read: &dyn Fn(&str) -> Option<String>,
+) -> Option<String> {
+    let Some(test) = above.strip_prefix("<!-- run: ").and_then(|rest| rest.strip_suffix(" -->")) else {
+        let is_excused = above.starts_with("<!-- not run: ")
+            || commands
+                .split(|c: char| !c.is_ascii_alphanumeric() && !"-_$".contains(c))
+                .any(|word| NOT_RUN.split(' ').any(|not_run| not_run == word));
+        return (!is_excused).then(|| {
+            "say which test runs it (`<!-- run: TEST -->` above), or why none does (`<!-- not run: REASON -->`)".into()
+        });
+    };
+    let source = read(&source_of(test)).unwrap_or_default();
+    let is_named = |word: &str| source.contains(&format!("{word}\""));
+    let is_run = is_named(section) && is_named(page.rsplit('/').next().unwrap_or_default());
+    (!is_run).then(|| format!("{} does not name this page and {section:?}", source_of(test)))
+}
+
+/// Fault of a code span that names a source, such as `controller/core/src/csr/`, or a test with a real API server, as `file::test_of_it`.
+fn fault_of_name(span: &str, read: &dyn Fn(&str) -> Option<String>) -> Option<String> {
+    let consists_of =
+        |others: &str| span.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || others.contains(c));
+    let is_path =
+        consists_of("_-./") && !span.starts_with('/') && ["/src/", "/tests/"].iter().any(|part| span.contains(part));
+    if is_path && read(span).is_none() {
+        return Some(format!("there is no {span}"));
+    }
+    // Targets of log levels and functions look like tests, which have longer names.
+    let (file, test) = span.split_once("::").filter(|(file, test)| {
+        consists_of("_:") && *file != "controller" && test.contains('_') && !test.contains(':')
+    })?;
+    let is_there = read(&source_of(file)).is_some_and(|source| source.contains(&format!("fn {test}(")));
+    (!is_there).then(|| format!("there is no test {span}"))
+}
+
+/// File of a test with a real API server.
+fn source_of(test: &str) -> String {
+    format!("controller/tests/it/{test}.rs")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_pages_claim_is_so() {
+        let read = |path: &str| {
+            let text = match path {
+                "controller/tests/it/t.rs" => "fn of_one() {} (\"a.md\", \"# A\")",
+                "controller/core/src/a.rs" => "",
+                _ => return None,
+            };
+            Some(text.to_owned())
+        };
+        for (text, fault) in [
+            ("`t::of_one`, `controller::pool_of`, `a::b`, `Pod::list`, `controller/core/src/a.rs`, `/src/x`", None),
+            ("`t::of_two`", Some("docs/guide/a.md:2: there is no test t::of_two")),
+            ("`b::of_one`", Some("there is no test b::of_one")),
+            ("`controller/core/src/gone.rs`", Some("there is no controller/core/src/gone.rs")),
+            ("<!-- run: t -->\n```sh\nkubectl get wi\n```", None),
+            ("  <!-- not run: it hurts -->\n  ```sh\n  kubectl get wi\n  ```", None),
+            (
+                "<!-- run: b -->\n```sh\nkubectl get wi\n```",
+                Some("docs/guide/a.md:3: controller/tests/it/b.rs does not name"),
+            ),
+            ("## B\n<!-- run: t -->\n```sh\nkubectl get wi\n```", Some("does not name this page and \"## B\"")),
+            ("```sh\nkubectl get wi\n```", Some("docs/guide/a.md:2: say which test runs it")),
+            ("```sh\nkubectl get wi $NAME --renamed my-oc\n```", Some("say which test runs it")),
+            ("```sh\nx=$(oc get wi)\n```\n```yaml\n# `b::of_one`\n```", None),
+        ] {
+            let page = ("docs/guide/a.md".to_owned(), format!("# A\n{text}\n"));
+            let summary = (SUMMARY.to_owned(), "- [A](guide/a.md)\n".to_owned());
+            let faults = faults(&[page, summary].into(), &read);
+            assert_eq!(faults.len(), usize::from(fault.is_some()), "{text}: {faults:?}");
+            assert!(fault.is_none_or(|fault| faults[0].contains(fault)), "{text}: {faults:?}");
+        }
+    }
+
+    #[test]
+    fn each_page_is_once_in_the_table_of_contents() {
+        for (summary, is_right) in [("[A](a.md)", true), ("", false), ("[A](a.md) [B](a.md)", false)] {
+            let pages = [("docs/a.md".to_owned(), String::new()), (SUMMARY.to_owned(), summary.to_owned())].into();
+            assert_eq!(faults(&pages, &|_| None).is_empty(), is_right, "{summary}");
+        }
+    }
+}
