@@ -135,9 +135,9 @@ pub enum Command {
         after_help = "Exit status:\n  0  the MachineSet is printed\n  1  an error, or a value that does not fit"
     )]
     MachineSet(MachineSet),
-    /// Print the CRDs as YAML.
-    #[command(after_help = "Exit status:\n  0  always")]
-    Crds,
+    /// Print the versions of this program and of the operator in the cluster.
+    #[command(after_help = "Exit status:\n  0  the versions are printed\n  1  an error, or no operator is installed")]
+    Version(Version),
 }
 
 /// The commands that people run, with their arguments. The short help of `plan` has its own arguments; `--help` has the operator's settings, too.
@@ -183,6 +183,11 @@ static VERSION_TEXT: LazyLock<String> = LazyLock::new(|| match revision() {
     Some(revision) => format!("{} (commit {revision})", version()),
     None => version().to_owned(),
 });
+
+/// Version and commit of this program, as `--version` prints them.
+pub fn version_text() -> &'static str {
+    &VERSION_TEXT
+}
 
 /// Settings of a running operator.
 #[derive(Parser, Clone, Debug)]
@@ -478,9 +483,9 @@ pub struct Status {
     /// Names of pools. All if there is none.
     #[arg(value_name = "POOL")]
     pub pools: Vec<String>,
-    /// Show each host that is Ready. Otherwise more than ten of a pool are one line.
-    #[arg(long)]
-    pub all: bool,
+    /// Print the tree again whenever a pool or a host changes, until you interrupt it.
+    #[arg(short, long)]
+    pub watch: bool,
     /// Columns at which lines are wrapped. The width of the terminal if not set.
     #[arg(long, value_name = "COLUMNS")]
     pub width: Option<usize>,
@@ -490,9 +495,9 @@ pub struct Status {
     /// Namespace of the operator, whose Lease says whether it works.
     #[arg(short, long, env = "WATCH_NAMESPACE", default_value = api::names::DEFAULT_NAMESPACE)]
     pub namespace: String,
-    /// Output format.
-    #[arg(short, long, value_enum, default_value_t = Output::Table)]
-    pub output: Output,
+    /// Output format. A table has one line for more than ten hosts of a pool that are Ready; with `wide` each has its own.
+    #[arg(short, long, value_enum, default_value_t = StatusOutput::Table, conflicts_with = "watch")]
+    pub output: StatusOutput,
 }
 
 /// Arguments of `gather`.
@@ -532,6 +537,37 @@ pub enum Output {
     Table,
     /// For machines.
     Json,
+    /// For machines, as manifests are written.
+    Yaml,
+}
+
+/// Output format of `status`.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StatusOutput {
+    /// For people.
+    Table,
+    /// The same with each host, its address and its version.
+    Wide,
+    /// Names of the pools, for other commands of kubectl.
+    Name,
+    /// For machines.
+    Json,
+    /// For machines, as manifests are written.
+    Yaml,
+}
+
+/// Arguments of `version`.
+#[derive(Parser, Clone, Debug)]
+pub struct Version {
+    /// Version of this program alone, without a request to the cluster.
+    #[arg(long)]
+    pub client: bool,
+    /// Namespace of the operator.
+    #[arg(short, long, env = "WATCH_NAMESPACE", default_value = api::names::DEFAULT_NAMESPACE)]
+    pub namespace: String,
+    /// Output format.
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
 }
 
 /// Arguments of `machineset`.

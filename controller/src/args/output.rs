@@ -3,6 +3,9 @@
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 
 use anyhow::ensure;
+use serde::Serialize;
+
+use crate::args::Output;
 
 /// Space between columns.
 const GAP: usize = 3;
@@ -17,6 +20,18 @@ pub fn print(text: &str) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => result,
     }
+}
+
+/// Answer in the format that is asked for: the table, or the value for machines.
+///
+/// # Errors
+/// When the value cannot be written.
+pub fn answer(format: Output, value: &impl Serialize, table: impl FnOnce() -> String) -> anyhow::Result<String> {
+    Ok(match format {
+        Output::Table => table(),
+        Output::Json => serde_json::to_string_pretty(value)? + "\n",
+        Output::Yaml => serde_yaml::to_string(value)?,
+    })
 }
 
 /// Rows with columns as wide as their widest cell. Nothing follows the last.

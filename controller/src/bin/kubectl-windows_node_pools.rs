@@ -40,13 +40,6 @@ async fn run(Cli { cluster, command }: Cli) -> anyhow::Result<ExitCode> {
         Command::Act(args) => Box::pin(controller::commands::act::run(args, cluster)).await,
         Command::Gather(args) => Box::pin(controller::commands::gather::run(*args, cluster)).await,
         Command::MachineSet(args) => controller::commands::machineset::run(args, cluster).await,
-        Command::Crds => crds().map(|()| ExitCode::SUCCESS),
+        Command::Version(args) => controller::commands::version::run(&args, cluster).await.map(|()| ExitCode::SUCCESS),
     }
-}
-
-fn crds() -> anyhow::Result<()> {
-    for crd in api::crds() {
-        print!("---\n{}", serde_yaml::to_string(&crd)?);
-    }
-    Ok(())
 }

@@ -32,7 +32,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
     ("See", &["status", "explain", "plan"]),
     ("Act", &["approve", "pause", "resume", "retry", "trust-host-key", "abandon"]),
     ("Check", &["check", "lint", "gather"]),
-    ("Print objects", &["machineset", "crds"]),
+    ("Other", &["machineset", "version"]),
 ];
 /// Time that a person who has pressed the tabulator may wait for names.
 const PATIENCE: Duration = Duration::from_secs(2);

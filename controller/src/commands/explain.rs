@@ -10,7 +10,7 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::{
-    args::{self, Explain, Output},
+    args::{self, Explain, output},
     client::api_server,
 };
 
@@ -34,11 +34,7 @@ pub async fn run(args: Explain, cluster: &args::Cluster) -> anyhow::Result<()> {
     let pool: Option<WindowsNodePool> =
         Api::all(client).get_opt(&instance.spec.pool_ref.name).await.context("failed to get the WindowsNodePool")?;
     let chain = chain(&instance, pool.as_ref(), node.as_ref());
-    let answer = match args.output {
-        Output::Table => text(&chain),
-        Output::Json => serde_json::to_string_pretty(&document(&chain))? + "\n",
-    };
-    Ok(crate::args::output::print(&answer)?)
+    Ok(output::print(&output::answer(args.output, &document(&chain), || text(&chain))?)?)
 }
 
 /// A link of the chain: what it is, and what is known of it.

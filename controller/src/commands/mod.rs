@@ -11,3 +11,4 @@ pub mod machineset;
 pub mod plan;
 pub mod ssh_target;
 pub mod status;
+pub mod version;

@@ -1,6 +1,6 @@
 //! The command `status`: pools and their hosts as a tree, the worst first.
 
-use std::{fmt::Write as _, process::ExitCode};
+use std::{borrow::Borrow, fmt::Write as _, process::ExitCode, time::Duration};
 
 use anyhow::{Context as _, bail};
 use api::{
@@ -15,11 +15,13 @@ use kube::{Api, Client, ResourceExt, api::ListParams};
 use serde::Serialize;
 
 use crate::{
-    args::{self, Output, Status},
+    args::{self, Output, Status, StatusOutput, output},
     client::api_server,
     commands::check::{leader, server_time},
     runtime::operator_namespace,
 };
+
+mod watch;
 
 /// Ready hosts of a pool that are shown one by one.
 const FEW: usize = 10;
@@ -31,6 +33,11 @@ const OVERDUE: SignedDuration = SignedDuration::from_mins(1);
 /// # Errors
 /// When there is no configuration for the API server, it refuses a request or does not answer, or there is no pool of a name.
 pub async fn run(args: Status, cluster: &args::Cluster) -> anyhow::Result<ExitCode> {
+    if args.watch {
+        // A watch is silent as long as nothing changes.
+        let unbounded = args::Cluster { request_timeout: Duration::ZERO, ..cluster.clone() };
+        return watch::run(&args, &api_server::client(&unbounded).await?).await;
+    }
     let client = api_server::client(cluster).await?;
     let all = ListParams::default();
     let pools: Api<WindowsNodePool> = Api::all(client.clone());
@@ -38,35 +45,76 @@ pub async fn run(args: Status, cluster: &args::Cluster) -> anyhow::Result<ExitCo
     if let Some(missing) = args.pools.iter().find(|name| pools.iter().all(|p| p.name_any() != **name)) {
         bail!("there is no WindowsNodePool {missing}; see: kubectl get windowsnodepools");
     }
-    pools.retain(|pool| args.pools.is_empty() || args.pools.contains(&pool.name_any()));
+    pools.retain(|pool| args.selects(pool));
     let instances: Api<WindowsInstance> = Api::all(client.clone());
     let instances = instances.list(&all).await.context("failed to list the WindowsInstances")?.items;
-    let now = server_time(&client).await.unwrap_or_else(Timestamp::now);
-    let operator = operator(&client, &args.namespace, now).await;
-    let pools = summarize(&pools, &instances, now);
-    let width = args.width.or_else(terminal).unwrap_or(args.columns);
-    match args.output {
-        Output::Table => {
-            let mut text = String::new();
-            if let Some(warning) = operator.warning() {
-                put(&mut text, "", "", warning, width);
-            }
-            crate::args::output::print(&(text + &tree(&pools, args.all, width)))?;
+    let seen = Seen::of(&args, &client, &pools, &instances).await;
+    let machine = match args.output {
+        StatusOutput::Table | StatusOutput::Wide => {
+            output::print(&seen.text(args.output == StatusOutput::Wide, columns(&args)))?;
+            return Ok(seen.exit().into());
         }
-        Output::Json => {
-            if let Some(warning) = operator.warning() {
-                eprintln!("Warning: {warning}");
-            }
-            crate::args::output::print(&(serde_json::to_string_pretty(&pools)? + "\n"))?;
+        StatusOutput::Name => {
+            let names = seen.pools.iter().map(|pool| format!("windowsnodepool.{}/{}\n", api::names::GROUP, pool.name));
+            names.collect()
         }
+        StatusOutput::Json => output::answer(Output::Json, &seen.pools, String::new)?,
+        StatusOutput::Yaml => output::answer(Output::Yaml, &seen.pools, String::new)?,
+    };
+    if let Some(warning) = seen.operator.warning() {
+        eprintln!("Warning: {warning}");
     }
-    Ok(exit(&pools, &operator).into())
+    output::print(&machine)?;
+    Ok(seen.exit().into())
 }
 
-/// Columns of the terminal to which is printed; `None` if it is none.
-fn terminal() -> Option<usize> {
-    let (width, _) = terminal_size::terminal_size_of(std::io::stdout())?;
-    Some(usize::from(width.0)).filter(|columns| *columns > 0)
+impl Status {
+    fn selects(&self, pool: &WindowsNodePool) -> bool {
+        self.pools.is_empty() || self.pools.contains(&pool.name_any())
+    }
+}
+
+/// Pools at a time, and whether an operator worked on them.
+struct Seen {
+    pools: Vec<Pool>,
+    operator: Operator,
+}
+
+impl Seen {
+    async fn of(
+        args: &Status,
+        client: &Client,
+        pools: &[impl Borrow<WindowsNodePool>],
+        instances: &[impl Borrow<WindowsInstance>],
+    ) -> Self {
+        let now = server_time(client).await.unwrap_or_else(Timestamp::now);
+        let operator = operator(client, &args.namespace, now).await;
+        Self { pools: summarize(pools, instances, now), operator }
+    }
+
+    /// The tree below the warning, if there is one.
+    fn text(&self, wide: bool, width: usize) -> String {
+        let mut text = String::new();
+        if let Some(warning) = self.operator.warning() {
+            put(&mut text, "", "", warning, width);
+        }
+        text + &tree(&self.pools, wide, width)
+    }
+
+    fn exit(&self) -> u8 {
+        exit(&self.pools, &self.operator)
+    }
+}
+
+/// Columns at which lines are wrapped.
+fn columns(args: &Status) -> usize {
+    args.width.or_else(|| terminal().map(|(columns, _)| columns)).unwrap_or(args.columns)
+}
+
+/// Columns and lines of the terminal to which is printed; `None` if it is none.
+fn terminal() -> Option<(usize, usize)> {
+    let (width, height) = terminal_size::terminal_size_of(std::io::stdout())?;
+    Some((usize::from(width.0), usize::from(height.0))).filter(|(columns, _)| *columns > 0)
 }
 
 /// Whether an operator works: otherwise all that it has said is old.
@@ -176,10 +224,15 @@ fn ready_of(conditions: &[Condition]) -> (String, String, String) {
     )
 }
 
-fn summarize(pools: &[WindowsNodePool], instances: &[WindowsInstance], now: Timestamp) -> Vec<Pool> {
+fn summarize(
+    pools: &[impl Borrow<WindowsNodePool>],
+    instances: &[impl Borrow<WindowsInstance>],
+    now: Timestamp,
+) -> Vec<Pool> {
     let mut all: Vec<Pool> = pools
         .iter()
-        .map(|pool| {
+        .map(Borrow::borrow)
+        .map(|pool: &WindowsNodePool| {
             let status = pool.status.clone().unwrap_or_default();
             let (mut ready, reason, message) = ready_of(&status.conditions);
             let observed = status.observed_generation == pool.metadata.generation;
@@ -187,7 +240,7 @@ fn summarize(pools: &[WindowsNodePool], instances: &[WindowsInstance], now: Time
                 "Unknown".clone_into(&mut ready);
             }
             let name = pool.name_any();
-            let of_pool = instances.iter().filter(|i| i.spec.pool_ref.name == name);
+            let of_pool = instances.iter().map(Borrow::borrow).filter(|i| i.spec.pool_ref.name == name);
             let mut hosts: Vec<Host> = of_pool.map(|i| host(i, status.desired_version.as_ref(), now)).collect();
             hosts.sort_by_key(|host| (rank(host), host.is_outdated(), host.name.clone()));
             let refused = status.refused.iter().map(|entry| Refused {
@@ -268,22 +321,23 @@ fn short(version: &str) -> String {
     }
 }
 
-/// The row of a host: its head, and what is said of it. Versions are shown where not all hosts have the same.
-fn row(host: &Host, pool: &Pool, column: usize, with_version: bool) -> (String, String) {
+/// Row of a host: its head, and what is said of it. Versions are shown where not all hosts have the same.
+fn row(host: &Host, pool: &Pool, column: usize, with_version: bool, with_address: bool) -> (String, String) {
     let phase = host.phase.map_or_else(|| "New".into(), |phase| format!("{phase:?}"));
     let version = match (with_version, &host.version) {
         (true, version) => format!("  {:14}", version.as_deref().map(short).unwrap_or_default()),
         (false, _) => String::new(),
     };
+    let address = if with_address { format!("  {:15}", host.address) } else { String::new() };
     let since = host.since.and_then(Time::known).map(|at| format!(" (since {})", Time::from(at)));
     let mut said = if host.is_fine { String::new() } else { host.message.clone() + &since.unwrap_or_default() };
     if host.is_fine && host.is_outdated() {
         said = format!("to be updated ({})", pool.waits);
     }
-    (format!("{:column$}  {phase:9}{version}", host.name), said)
+    (format!("{:column$}{address}  {phase:9}{version}", host.name), said)
 }
 
-fn tree(pools: &[Pool], all: bool, width: usize) -> String {
+fn tree(pools: &[Pool], wide: bool, width: usize) -> String {
     if pools.is_empty() {
         return "There is no WindowsNodePool.\n".into();
     }
@@ -297,11 +351,12 @@ fn tree(pools: &[Pool], all: bool, width: usize) -> String {
         }
         let (old, new): (Vec<&Host>, Vec<&Host>) =
             pool.hosts.iter().filter(|host| host.is_fine).partition(|host| host.is_outdated());
-        let folds = !all && old.len() + new.len() > FEW;
+        let folds = !wide && old.len() + new.len() > FEW;
         let names = pool.hosts.iter().map(|h| &h.name).chain(pool.refused.iter().map(|r| &r.host));
         let column = names.map(|name| name.chars().count()).max().unwrap_or_default().min(40);
         let shown = pool.hosts.iter().filter(|host| !(folds && host.is_fine));
-        let mut rows: Vec<(String, String)> = shown.map(|host| row(host, pool, column, with_version)).collect();
+        let mut rows: Vec<(String, String)> =
+            shown.map(|host| row(host, pool, column, with_version || wide, wide)).collect();
         for entry in &pool.refused {
             rows.push((format!("{:column$}  {:9}", entry.host, "Refused"), entry.message.clone()));
         }

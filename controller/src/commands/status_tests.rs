@@ -5,6 +5,8 @@ use serde_json::json;
 
 use super::*;
 
+const NO_HOSTS: &[WindowsInstance] = &[];
+
 fn now() -> Timestamp {
     "2027-01-15T02:00:30Z".parse().unwrap()
 }
@@ -67,7 +69,7 @@ factory  1 of 1 nodes Ready
 ";
     assert_eq!(tree(&pools, false, 80), expected);
     let all = tree(&pools, true, 80);
-    assert!(all.contains("├─ ok-00   Ready\n") && !all.contains("more are Ready"), "{all}");
+    assert!(all.contains("├─ ok-00 ") && all.contains("├─ ok-10 ") && !all.contains("more are Ready"), "{all}");
     assert_eq!(tree(&[], false, 80), "There is no WindowsNodePool.\n");
 }
 
@@ -75,7 +77,7 @@ factory  1 of 1 nodes Ready
 fn the_exit_status_is_that_of_the_worst_pool() {
     let of = |pools: &[(&str, &str)]| {
         let pools: Vec<_> = pools.iter().map(|(ready, degraded)| pool("p", ready, "", degraded)).collect();
-        exit(&summarize(&pools, &[], now()), &Operator::Leads)
+        exit(&summarize(&pools, NO_HOSTS, now()), &Operator::Leads)
     };
     for (pools, expected) in [
         (&[][..], 0),
@@ -88,7 +90,11 @@ fn the_exit_status_is_that_of_the_worst_pool() {
     }
     let mut old = pool("p", "True", "", "False");
     old.metadata.generation = Some(2);
-    assert_eq!(exit(&summarize(&[old], &[], now()), &Operator::Leads), 2, "its status is about an older generation");
+    assert_eq!(
+        exit(&summarize(&[old], NO_HOSTS, now()), &Operator::Leads),
+        2,
+        "its status is about an older generation"
+    );
 }
 
 /// The process that wrote everything below is gone: whatever it wrote is old.
@@ -117,7 +123,7 @@ fn that_no_operator_works_comes_first() {
         let warning = operator.warning().unwrap_or_default();
         assert!(warning.contains(words) && warning.is_empty() == words.is_empty(), "{about}: {warning}");
         assert_eq!(matches!(operator, Operator::Missing(_)), is_missing, "{about}");
-        let pools = summarize(&[pool("p", "True", "", "False")], &[], now());
+        let pools = summarize(&[pool("p", "True", "", "False")], NO_HOSTS, now());
         assert_eq!(exit(&pools, &operator), u8::from(is_missing), "{about}");
     }
 }
@@ -155,6 +161,10 @@ demo  2 of 2 nodes Ready, 1 updated
         (&json!("10.0.0.1"), &json!(old), &json!(false))
     );
     assert_eq!(host["failures"], 0);
+
+    // Wide, each line has the address.
+    let text = tree(&summary, true, 120);
+    assert!(text.contains("├─ win-1  10.0.0.1         Ready      0.1.0-bbbbbbbb\n"), "{text}");
 
     // Many of each are one line.
     hosts.extend((0..20).map(|n| of(&format!("more-{n:02}"), &old)));

@@ -84,7 +84,11 @@ async fn a_release_in_another_namespace_works_is_upgraded_and_leaves_pools_behin
     let client = control_plane.client().await?;
     let refused = release(&control_plane, "install", &["operator.logLevle=debug"]).await?.unwrap_err();
     ensure!(refused.contains("'logLevle'"), "{refused}");
+    let ours = concat!("Client Version: ", env!("CARGO_PKG_VERSION"), "\n");
+    ensure!(versions(&control_plane)? == (false, ours.to_owned()), "{:?}", versions(&control_plane)?);
     release(&control_plane, "install", &[]).await?.map_err(anyhow::Error::msg)?;
+    let both = format!("{ours}Operator Version: {}\n", env!("CARGO_PKG_VERSION"));
+    ensure!(versions(&control_plane)? == (true, both), "{:?}", versions(&control_plane)?);
     ensure!(log_level(&client).await?.is_none());
 
     operates(&control_plane, &client).await?;
@@ -109,6 +113,15 @@ async fn a_release_in_another_namespace_works_is_upgraded_and_leaves_pools_behin
     let pool = Api::<WindowsNodePool>::all(client).get("kept").await?;
     ensure!(pool.metadata.deletion_timestamp.is_none(), "the pool is being deleted");
     Ok(())
+}
+
+/// Success and output of the command `version`.
+fn versions(control_plane: &ControlPlane) -> Result<(bool, String)> {
+    let output = Command::new(env!("CARGO_BIN_EXE_kubectl-windows_node_pools"))
+        .arg("version")
+        .env("KUBECONFIG", control_plane.kubeconfig_as("a-person", &["system:masters"])?)
+        .output()?;
+    Ok((output.status.success(), String::from_utf8(output.stdout)?))
 }
 
 /// `helm test` makes its pod, and succeeds when the pod has. There is no kubelet: the test reports the pod's end.

@@ -1,8 +1,11 @@
 //! The command `status` against the API server: its tree, and its exit status for scripts.
 
-use std::process::Command;
+use std::{
+    io::{BufRead as _, BufReader},
+    process::{Child, Command, Stdio},
+};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use api::{Host, WindowsNodePoolSpec, conditions::kind};
 use serde_json::Value;
 use testbed::sim::SimOptions;
@@ -65,5 +68,35 @@ async fn the_tree_and_the_exit_status_name_what_is_wrong() -> Result<()> {
     ensure!(code == Some(1) && pools.len() == 1 && pools[0]["name"] == "yard", "{code:?} {out}");
     ensure!(pools[0]["ready"] == "False" && pools[0]["reason"] == "NodesFailed", "{out}");
     ensure!(pools[0]["hosts"][0]["name"] == "gate-1" && pools[0]["hosts"][0]["phase"] == "Failed", "{out}");
+    let (_, out, _) = status(&world, &["-o", "yaml", "yard"])?;
+    ensure!(serde_yaml::from_str::<Vec<Value>>(&out)? == pools, "{out}");
+    let names = "windowsnodepool.windowsmachineconfig.openshift.io/yard\nwindowsnodepool.windowsmachineconfig.openshift.io/factory\n";
+    ensure!(status(&world, &["-o", "name"])?.1 == names, "{:?}", status(&world, &["-o", "name"])?);
+    let (_, out, _) = status(&world, &["-o", "wide", "factory"])?;
+    ensure!(out.contains("win-0  127.") && out.contains("Ready      0.1.0-"), "{out}");
+    Ok(())
+}
+
+/// The lines that `status --watch` prints, and the program that prints them.
+fn watched(world: &World) -> Result<(Child, impl Iterator<Item = String>)> {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_kubectl-windows_node_pools"))
+        .args(["status", "--watch"])
+        .env("KUBECONFIG", world.control_plane.kubeconfig_as("a-person", &["system:masters"])?)
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let out = child.stdout.take().context("it has no output")?;
+    Ok((child, BufReader::new(out).lines().map_while(Result::ok)))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_prints_what_changes() -> Result<()> {
+    let world = World::new(SimOptions::default(), &[]).await?;
+    let (mut child, mut lines) = watched(&world)?;
+    ensure!(lines.any(|line| line == "There is no WindowsNodePool."), "it says nothing of a cluster without pools");
+    world.join("factory", &spec(&world.hosts("win", 1).await?)).await?;
+    ensure!(lines.any(|line| line == "factory  1 of 1 nodes Ready"), "the pool is never shown as Ready");
+    ensure!(lines.next().as_deref() == Some("└─ win-0  Ready"), "its host is not below it");
+    child.kill()?;
+    child.wait()?;
     Ok(())
 }

@@ -42,7 +42,7 @@ pub async fn install(control_plane: &ControlPlane) -> Result<()> {
 /// # Errors
 /// When the API server refuses something.
 pub async fn apply(control_plane: &ControlPlane, folder: &str) -> Result<()> {
-    let path = crate::source_dir().join("../deploy").join(folder);
+    let path = devenv::workspace_root().join("deploy").join(folder);
     let path = path.to_str().context("path is not UTF-8")?;
     let output = control_plane.kubectl(&["apply", "--server-side", "--force-conflicts", "-k", path]).await?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -62,7 +62,7 @@ pub async fn install_by_olm(control_plane: &ControlPlane) -> Result<()> {
     }
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
     control_plane.apply_yaml(&namespace.to_string()).await?;
-    for entry in std::fs::read_dir(crate::source_dir().join("../deploy/olm/manifests"))? {
+    for entry in std::fs::read_dir(devenv::workspace_root().join("deploy/olm/manifests"))? {
         let object: Value = serde_yaml::from_str(&std::fs::read_to_string(entry?.path())?)?;
         let objects = match object["kind"].as_str() {
             Some("ClusterServiceVersion") => of_version(&object),

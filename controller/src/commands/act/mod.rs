@@ -43,7 +43,7 @@ pub async fn run(args: Act, cluster: &args::Cluster) -> anyhow::Result<ExitCode>
     let ask = |question: &str| output::ask(args.is_confirmed(), &format!("In the {title}:\n{question}"));
     let outcomes = Box::pin(perform(&client, &args, &ask)).await?;
     match args.output() {
-        Output::Json => output::print(&(serde_json::to_string_pretty(&outcomes)? + "\n"))?,
+        machine @ (Output::Json | Output::Yaml) => output::print(&output::answer(machine, &outcomes, String::new)?)?,
         Output::Table => {
             for outcome in &outcomes {
                 outcome.warning.iter().for_each(|warning| eprintln!("Warning: {warning}"));

@@ -73,13 +73,8 @@ impl Row {
 /// # Errors
 /// When they cannot be printed.
 pub(super) fn print(rows: &[Row], output: Output, scope: Scope) -> anyhow::Result<ExitCode> {
-    let text = match output {
-        Output::Table => table(rows, scope),
-        Output::Json => {
-            serde_json::to_string_pretty(&rows.iter().map(|row| object(row, scope)).collect::<Vec<_>>())? + "\n"
-        }
-    };
-    crate::args::output::print(&text)?;
+    let objects: Vec<Value> = rows.iter().map(|row| object(row, scope)).collect();
+    crate::args::output::print(&crate::args::output::answer(output, &objects, || table(rows, scope))?)?;
     Ok(if rows.iter().all(Row::is_fit) { ExitCode::SUCCESS } else { FAILED.into() })
 }
 

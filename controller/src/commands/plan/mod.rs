@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    args::{self, LogFormat, Output, Plan, Run},
+    args::{self, LogFormat, Plan, Run, output},
     caches::{instances::Instances, machines::Machines, unreadable::Unreadable, watch},
     client::api_server,
     cluster,
@@ -110,11 +110,8 @@ pub async fn run(args: Plan, cluster: &args::Cluster) -> anyhow::Result<ExitCode
             None => planned,
         });
     }
-    let text = match args.output {
-        Output::Json => serde_json::to_string_pretty(&answers)? + "\n",
-        Output::Table => answers.iter().map(table::text).collect::<Vec<_>>().join("\n"),
-    };
-    crate::args::output::print(&text).context("cannot print")?;
+    let table = || answers.iter().map(table::text).collect::<Vec<_>>().join("\n");
+    output::print(&output::answer(args.output, &answers, table)?).context("cannot print")?;
     Ok(status(&answers).into())
 }
 

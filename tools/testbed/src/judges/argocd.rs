@@ -183,7 +183,7 @@ async fn install(control_plane: &ControlPlane) -> Result<()> {
     let settings = settings.to_str().context("path is not UTF-8")?;
     // As people install it.
     succeeded(control_plane.kubectl(&["apply", "-n", NAMESPACE, "-k", settings]).await?)?;
-    let ours = crate::source_dir().join("../deploy/argocd/argocd-cm-patch.yaml");
+    let ours = devenv::workspace_root().join("deploy/argocd/argocd-cm-patch.yaml");
     let ours = ours.to_str().context("path is not UTF-8")?;
     let patch = ["patch", "configmap", "argocd-cm", "-n", NAMESPACE, "--type", "merge", "--patch-file", ours];
     succeeded(control_plane.kubectl(&patch).await?)

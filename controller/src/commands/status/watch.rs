@@ -1,0 +1,90 @@
+//! `status --watch`: the tree again, whenever a pool or a host has changed.
+
+use std::{collections::VecDeque, pin::pin, process::ExitCode, time::Duration};
+
+use anyhow::Context as _;
+use api::{WindowsInstance, WindowsNodePool};
+use futures::{FutureExt as _, StreamExt as _, future, stream};
+use kube::{
+    Api, Client,
+    runtime::{WatchStreamExt as _, reflector, watcher},
+};
+use tokio::time::{sleep, timeout};
+
+use super::{Seen, columns, terminal};
+use crate::args::{Status, StatusOutput, output};
+
+/// Time for which changes are collected before the tree is printed once for all of them.
+const COLLECT: Duration = Duration::from_millis(250);
+/// Longest time between two trees: whether an operator works is no change of a pool or of a host.
+const REFRESH: Duration = Duration::from_secs(10);
+
+/// Prints the tree whenever it has changed, until the program is interrupted.
+///
+/// # Errors
+/// When the pools and hosts cannot be watched at first, or nothing can be printed.
+pub(super) async fn run(args: &Status, client: &Client) -> anyhow::Result<ExitCode> {
+    let (pools, pool_writer) = reflector::store::<WindowsNodePool>();
+    let (instances, instance_writer) = reflector::store::<WindowsInstance>();
+    let of = watcher::Config::default;
+    let pool_events = reflector(pool_writer, watcher(Api::all(client.clone()), of())).default_backoff();
+    let instance_events = reflector(instance_writer, watcher(Api::all(client.clone()), of())).default_backoff();
+    let results =
+        stream::select(pool_events.map(|event| event.map(drop)), instance_events.map(|event| event.map(drop)));
+    let mut results = pin!(results);
+    let mut before = String::new();
+    let mut fault = None;
+    loop {
+        let first = timeout(REFRESH, results.next()).await.ok().flatten();
+        let mut seen: VecDeque<_> = first.into_iter().collect();
+        let mut collected = pin!(sleep(COLLECT));
+        while let future::Either::Left((Some(result), _)) = future::select(results.next(), &mut collected).await {
+            seen.push_back(result);
+        }
+        for result in seen {
+            fault = result.err();
+        }
+        if future::try_join(pools.wait_until_ready(), instances.wait_until_ready()).now_or_never().is_none() {
+            if let Some(error) = fault.take() {
+                return Err(error).context("failed to watch the WindowsNodePools and WindowsInstances");
+            }
+            continue;
+        }
+        let (mut pools, instances) = (pools.state(), instances.state());
+        pools.retain(|pool| args.selects(pool));
+        let tree =
+            Seen::of(args, client, &pools, &instances).await.text(args.output == StatusOutput::Wide, columns(args));
+        let warning = fault.as_ref().map(|error| format!("Warning: what follows may be old: {error}\n"));
+        let text = warning.unwrap_or_default() + &tree;
+        if text != before {
+            output::print(&frame(&text, terminal().map(|(_, lines)| lines)))?;
+            before = text;
+        }
+    }
+}
+
+/// Text to print: on a terminal in place of the one before, and no longer than the terminal; otherwise after it, with a line between them.
+fn frame(text: &str, lines: Option<usize>) -> String {
+    let Some(lines) = lines else { return format!("{text}\n") };
+    let all = text.lines().count();
+    let shown = if all < lines { all } else { lines.saturating_sub(2) };
+    let mut frame = String::from("\x1b[H");
+    text.lines().take(shown).for_each(|line| frame += &format!("{line}\x1b[K\n"));
+    if shown < all {
+        frame += &format!("… {} more lines\x1b[K\n", all - shown);
+    }
+    frame + "\x1b[J"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminal_shows_one_tree_that_fits() {
+        assert_eq!(frame("a\nb\n", None), "a\nb\n\n");
+        assert_eq!(frame("a\nb\n", Some(10)), "\x1b[Ha\x1b[K\nb\x1b[K\n\x1b[J");
+        assert_eq!(frame("a\nb\nc\n", Some(3)), "\x1b[Ha\x1b[K\n… 2 more lines\x1b[K\n\x1b[J");
+        assert_eq!(frame("a\nb\nc\n", Some(0)), "\x1b[H… 3 more lines\x1b[K\n\x1b[J");
+    }
+}
