@@ -95,7 +95,7 @@ pub(super) async fn verify(scope: &mut Scope) -> Result<Option<Duration>, StepEr
 async fn verify_place(scope: &mut Scope) -> Result<Option<Duration>, StepError> {
     let known = other_key(scope);
     if known.is_none() && !is_elsewhere(scope) && !leads_elsewhere(scope).await {
-        if scope.status.address_failures.take().is_some() {
+        if scope.status.record().address_failures.take().is_some() {
             // It was changed back.
             scope.mark_reachable();
         }
@@ -129,7 +129,8 @@ async fn verify_place(scope: &mut Scope) -> Result<Option<Duration>, StepError> 
                 None => format!("the host does not answer at {place}, its new address in the list"),
             };
             let last_message = format!("{what}: {}", failures.last_message);
-            scope.status.address_failures = Some(Failures { step: Step::VerifyAddress, last_message, ..failures });
+            scope.status.record().address_failures =
+                Some(Failures { step: Step::VerifyAddress, last_message, ..failures });
             scope.mark_unreachable(&error);
             scope.cx.process.metrics.failed(&scope.instance.spec.pool_ref.name, reason);
             let note = format!("{reason}: {what}: {error}");
@@ -145,7 +146,7 @@ pub(super) async fn look_there(scope: &mut Scope, purpose: Purpose, granted: boo
     let (identity, _, facts) = look::ask(scope, &mut session, purpose).await?;
     if matches!(identity, Identity::Meant | Identity::Supersedes(_)) {
         scope.record_identity(session.connection());
-        scope.status.facts = Some(facts);
+        scope.status.record().facts = Some(facts);
     }
     session.close().await;
     Ok(())

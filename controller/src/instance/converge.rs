@@ -105,9 +105,10 @@ impl<'a> Convergence<'a> {
             return Ok(None);
         }
         let node = own_node(self.scope)?;
-        if !joins(self.scope) && node.is_none() && !is_connected && self.scope.status.node_ref.take().is_some() {
+        if !joins(self.scope) && node.is_none() && !is_connected && self.scope.status.record().node_ref.take().is_some()
+        {
             // It was deleted: kubelet registers only when it starts, and what it registers then under this name is the host's.
-            self.scope.status.holds_node_name = true;
+            self.scope.status.record().holds_node_name = true;
             self.registering = false;
         }
         Ok(node)
@@ -128,7 +129,7 @@ impl<'a> Convergence<'a> {
             WithoutConnection::Reboot if self.scope.has_pods() => Ok(Flow::Break(Converged::MustBeEmpty)),
             WithoutConnection::Reboot => {
                 let boot_id = self.scope.status.facts.as_ref().map(|f| f.boot_id.clone());
-                if let Some(operation) = &mut self.scope.status.operation {
+                if let Some(operation) = &mut self.scope.status.record().operation {
                     operation.boot_id_to_leave = boot_id;
                 }
                 self.registering = false;
@@ -243,7 +244,7 @@ fn note_placed(scope: &mut Scope, target: &Target, state: &HostState) -> Result<
 impl Scope {
     /// Notes that the files of a version are in place. Of a host that joins, the pool may want another one before it is a node.
     pub(super) fn note_placed(&mut self, version: &str) {
-        let Some(operation) = &mut self.status.operation else { return };
+        let Some(operation) = &mut self.status.record().operation else { return };
         operation.applied = true;
         if operation.type_ == GrantType::Provision {
             operation.to_version = Some(version.to_owned());

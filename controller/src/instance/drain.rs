@@ -82,7 +82,7 @@ pub(super) async fn take_cordon(scope: &mut Scope, node: &Node) -> Result<Option
     if !may_cordon(node) {
         return wait_for_place(scope).await.map(Some);
     }
-    match &mut scope.status.operation {
+    match &mut scope.status.record().operation {
         // A drain begins only on a cordoned node.
         Some(operation) if operation.drain.is_some() => lifted(scope, clock::now()),
         Some(operation) => {
@@ -111,7 +111,7 @@ async fn wait_for_place(scope: &mut Scope) -> Result<Action, StepError> {
 /// Another client lifted the cordon during the drain. Whatever its owner, the new cordon is the operator's, and the
 /// scheduler gets time to see it.
 fn lifted(scope: &mut Scope, now: Timestamp) {
-    if let Some(operation) = &mut scope.status.operation {
+    if let Some(operation) = &mut scope.status.record().operation {
         operation.pre_cordoned = false;
         if let Some(drain) = &mut operation.drain {
             drain.cordoned_time = Some(now.into());
@@ -147,7 +147,7 @@ pub(super) async fn pass(scope: &mut Scope, node: &Node) -> Result<Option<Action
         None => (now, true),
     };
     if fresh {
-        if let Some(operation) = &mut scope.status.operation {
+        if let Some(operation) = &mut scope.status.record().operation {
             operation.drain = Some(DrainStatus { start_time: started.into(), ..DrainStatus::default() });
         }
         scope.enter_step(Step::Drain, "evicting pods").await?;
@@ -164,7 +164,7 @@ pub(super) async fn pass(scope: &mut Scope, node: &Node) -> Result<Option<Action
         Err(DrainError::CordonConflict { .. }) if !may_cordon => return wait_for_place(scope).await.map(Some),
         progress => progress.map_err(StepError::Drain)?,
     };
-    if let Some(status) = scope.status.operation.as_mut().and_then(|o| o.drain.as_mut()) {
+    if let Some(status) = scope.status.record().operation.as_mut().and_then(|o| o.drain.as_mut()) {
         status.remaining = progress.remaining;
         status.blockers.clone_from(&progress.blockers);
     }
@@ -187,7 +187,7 @@ pub(super) async fn pass(scope: &mut Scope, node: &Node) -> Result<Option<Action
                 blockers = known.blockers.join("; ");
             }
             drain::release_cordon(&cordon, &scope.cx.cluster.client, node).await.map_err(StepError::Drain)?;
-            if let Some(operation) = &mut scope.status.operation {
+            if let Some(operation) = &mut scope.status.record().operation {
                 operation.drain = None;
             }
             return Err(StepError::DrainTimedOut { blockers });

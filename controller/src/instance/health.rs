@@ -32,7 +32,7 @@ pub(super) fn follow(scope: &mut Scope) {
     let Some(node) = scope.cx.node(&scope.name()).filter(|n| uid.is_some() && n.uid() == uid) else { return };
     let (is_ready, _, says) = ready(&node);
     let generation = scope.instance.metadata.generation;
-    follow_node(&mut scope.status, (is_ready, is_unheard(&node)), &says, generation, clock::now());
+    follow_node(scope.status.record(), (is_ready, is_unheard(&node)), &says, generation, clock::now());
 }
 
 /// Tries a host of which it is not known whether it answers. Returns how long that waits, if it does.
@@ -47,7 +47,7 @@ pub(super) async fn try_host(scope: &mut Scope, node: &Node) -> Result<Option<Du
     let address = scope.instance.spec.host.address.clone();
     match look::in_time(&address, look_there(scope, Purpose::Keep, false)).await {
         Ok(()) if is_unheard(node) => {
-            answers_without_kubelet(&mut scope.status, scope.instance.metadata.generation, clock::now());
+            answers_without_kubelet(scope.status.record(), scope.instance.metadata.generation, clock::now());
         }
         Ok(()) => scope.mark_reachable(),
         Err(error @ StepError::Api { .. }) => return Err(error),
@@ -61,7 +61,7 @@ pub(super) async fn try_host(scope: &mut Scope, node: &Node) -> Result<Option<Du
 
 /// Reports a wicd that is silent. Returns when it is checked next.
 pub(super) fn miss_wicd(scope: &mut Scope, node: &Node, now: Instant) -> Option<Duration> {
-    let (name, conditions) = (scope.name(), &mut scope.status.conditions);
+    let (name, conditions) = (scope.name(), &mut scope.status.record().conditions);
     let Some(reported) = node.annotations().get(key::WICD_REPORTED).filter(|_| ready(node).0) else {
         scope.cx.wicd.reports.forget(&name);
         conditions::remove(conditions, kind::WICD_SILENT);

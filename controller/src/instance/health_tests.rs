@@ -30,7 +30,7 @@ async fn reconciled(bed: &Bed, instance: WindowsInstance) -> api::WindowsInstanc
     let mut scope = bed.scope(instance);
     let done = Box::pin(super::super::act(&mut scope)).await;
     done.unwrap();
-    scope.status
+    scope.status.clone()
 }
 
 fn condition(status: &api::WindowsInstanceStatus, type_: &str) -> (String, String) {
@@ -120,7 +120,7 @@ async fn a_host_that_is_back_ends_the_wait_of_its_operation() {
         let known = [("NodeHealthy", was, "x"), ("Reachable", "False", "Unreachable")];
         let mut scope = bed.scope(bed.instance(&json!({}), &json!({}), &status(&bed, &known, &more)));
         follow(&mut scope);
-        let failures = scope.status.failures.expect("the operation has not succeeded yet");
+        let failures = scope.status.failures.as_ref().expect("the operation has not succeeded yet");
         assert_eq!(failures.next_retry_time.is_some(), waits, "{was}");
     }
 }

@@ -106,7 +106,7 @@ pub(super) async fn connect(scope: &mut Scope, target: &Target, step: Step) -> R
             }
             return Err(StepError::NotRestarted { minutes: scope.cx.process.args.reboot_timeout.as_secs() / 60 });
         }
-        if let Some(operation) = &mut scope.status.operation {
+        if let Some(operation) = &mut scope.status.record().operation {
             operation.boot_id_before = None;
         }
     }
@@ -126,7 +126,7 @@ fn note_wicd_certificate(scope: &mut Scope, state: &HostState) {
 fn note_boot(scope: &mut Scope, state: &HostState) {
     let boot_id = scope.status.facts.as_ref().map(|f| f.boot_id.clone());
     if let Some(operation) =
-        scope.status.operation.as_mut().filter(|o| must_restart(o, state) && o.boot_id_to_leave.is_none())
+        scope.status.record().operation.as_mut().filter(|o| must_restart(o, state) && o.boot_id_to_leave.is_none())
     {
         operation.boot_id_to_leave = boot_id.or_else(|| Some(state.machine.boot_id.clone()));
     }
@@ -154,7 +154,7 @@ fn check(scope: &mut Scope, session: &mut Session, state: &HostState) -> Result<
         );
         scope.cx.events.say(&*scope.instance, EventReason::HostNameTooLong, "Connect", &note);
     }
-    scope.status.facts = Some(facts);
+    scope.status.record().facts = Some(facts);
     Ok(())
 }
 
@@ -227,7 +227,7 @@ fn can_send(version: &str, missing: &[&payload::File], payload: &Payload) -> Res
 /// the grant was revoked in the meantime.
 /// Reports whether the change begins here: an operator that continues it has announced it before.
 fn pass_return(scope: &mut Scope) -> bool {
-    scope.status.operation.as_mut().is_some_and(|operation| !std::mem::replace(&mut operation.changed, true))
+    scope.status.record().operation.as_mut().is_some_and(|operation| !std::mem::replace(&mut operation.changed, true))
 }
 
 pub(super) async fn configure(
@@ -279,7 +279,7 @@ pub(super) async fn configure(
         // It reported success; a retry would repeat for ever.
         return Err(RemoteError::BadAnswer { verb: Verb::Apply.as_str() }.into());
     }
-    scope.status.node_ip = Some(ip).filter(|ip| !ip.is_empty());
+    scope.status.record().node_ip = Some(ip).filter(|ip| !ip.is_empty());
     seen.requests = answer.requests;
     seen.state = state;
     scope.note_placed(&target.version);
@@ -289,7 +289,7 @@ pub(super) async fn configure(
 pub(super) async fn reboot(scope: &mut Scope, session: &Session, state: &HostState) -> Result<Action, StepError> {
     let begins = pass_return(scope);
     let boot_id = state.machine.boot_id.clone();
-    if let Some(operation) = &mut scope.status.operation {
+    if let Some(operation) = &mut scope.status.record().operation {
         operation.boot_id_before = Some(boot_id.clone());
     }
     let of_windows = scope.operation_type().filter(|&t| owes_restart(t, &state.restart_causes));

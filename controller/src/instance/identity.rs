@@ -57,9 +57,9 @@ pub(super) fn prove(
         supersedes: superseded,
         void_epoch: acts::in_force(&scope.pool, key::VOID_EPOCH).and_then(|v| v.trim().parse().ok()),
     });
-    scope.status.proven_address = Some(session.connection().peer_address().to_canonical().to_string());
-    scope.status.proven_at = Some(ProvenAt { address: host.address, port: host.port });
-    scope.status.address_failures = None;
+    scope.status.record().proven_address = Some(session.connection().peer_address().to_canonical().to_string());
+    scope.status.record().proven_at = Some(ProvenAt { address: host.address, port: host.port });
+    scope.status.record().address_failures = None;
     Ok(identity)
 }
 

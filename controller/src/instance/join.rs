@@ -22,7 +22,7 @@ use wnp_core::{
 pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
     scope.start_operation(grant, Step::Connect);
     // It may be another machine, or one whose containerd is new.
-    if let Some(pulled) = &mut scope.status.pre_pulled {
+    if let Some(pulled) = &mut scope.status.record().pre_pulled {
         pulled.images.clear();
     }
     let version = scope.version_to_join()?;
@@ -38,7 +38,7 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
 
 async fn joined(scope: &mut Scope, node: Option<&Node>, target: &Target) -> Result<Action, StepError> {
     take_over_cordon(scope).await?;
-    scope.status.wicd = Some(scope.cx.hosts.release.get().wicd.sha256.clone());
+    scope.status.record().wicd = Some(scope.cx.hosts.release.get().wicd.sha256.clone());
     is_node(scope, node, target.version.clone()).await?;
     let note = format!("the host is a node and follows version {}", target.version);
     scope.cx.events.say(&*scope.instance, EventReason::Joined, "Join", &note);
@@ -49,9 +49,9 @@ async fn joined(scope: &mut Scope, node: Option<&Node>, target: &Target) -> Resu
 /// node: in its turn, and drained if that is needed.
 async fn adopted(scope: &mut Scope, found: FoundNode) -> Result<Action, StepError> {
     let FoundNode { version, wicd } = found;
-    scope.status.wicd = wicd;
+    scope.status.record().wicd = wicd;
     let node = scope.cx.node(&scope.name());
-    scope.status.node_ref = node.as_ref().map(|n| reference(n));
+    scope.status.record().node_ref = node.as_ref().map(|n| reference(n));
     is_node(scope, node.as_deref(), version.clone()).await?;
     let note = format!("the host is already a node of version {version}; the operator adopted it unchanged");
     scope.cx.events.say(&*scope.instance, EventReason::Adopted, "Join", &note);
@@ -59,7 +59,7 @@ async fn adopted(scope: &mut Scope, found: FoundNode) -> Result<Action, StepErro
 }
 
 async fn is_node(scope: &mut Scope, node: Option<&Node>, version: String) -> Result<(), StepError> {
-    scope.status.current_version = Some(version);
+    scope.status.record().current_version = Some(version);
     scope.finish_operation();
     if let Some(node) = node {
         sync_node_metadata(scope, node).await?;

@@ -100,7 +100,7 @@ async fn write(scope: &Scope, node: &Node, state: Option<MaintenanceState>) -> R
 pub(super) async fn keep(scope: &mut Scope, node: Option<&Node>) -> Result<(), StepError> {
     let reason = requested(scope, node).request.map(|r| r.in_words()).unwrap_or_default();
     let is_new = scope.step() != Step::Maintain;
-    if let Some(operation) = &mut scope.status.operation {
+    if let Some(operation) = &mut scope.status.record().operation {
         operation.changed = true;
         // It follows its version. So a removal that is taken back meanwhile ends with a node that is verified.
         operation.applied = true;
@@ -110,7 +110,7 @@ pub(super) async fn keep(scope: &mut Scope, node: Option<&Node>) -> Result<(), S
         operation.boot_id_to_leave = None;
     }
     // What was in the way before is over.
-    scope.status.failures = None;
+    scope.status.record().failures = None;
     let stored = scope.status.operation.as_ref().filter(|_| !is_new).and_then(|o| o.step_start_time.known());
     let since = stored.map_or_else(Time::now, Time::from);
     scope.enter_step(Step::Maintain, &format!("drained for maintenance since {since}: {reason}")).await?;

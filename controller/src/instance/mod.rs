@@ -29,6 +29,7 @@ mod node_events_tests;
 #[cfg(test)]
 mod other_operator_tests;
 pub(crate) mod own;
+mod own_status;
 mod poolless;
 mod pull;
 mod register;
@@ -260,7 +261,7 @@ async fn leave(scope: &mut Scope, grant: Option<Grant>) -> Result<Action, StepEr
         }
         if let Some(grant) = grant.as_ref().filter(|_| scope.status.current_version.is_some()) {
             // It was given to a host of which nothing was known. That it is a node may be more than the budget has room for.
-            scope.status.last_operation = Some(grant.id.clone());
+            scope.status.record().last_operation = Some(grant.id.clone());
             return Ok(Action::await_change());
         }
     }
@@ -356,7 +357,7 @@ async fn adopt_reported_version(scope: &mut Scope) {
     if !matches!(stored.as_deref(), Some(Stored::Ours(_))) {
         return;
     }
-    let before = scope.status.current_version.replace(follows.clone()).unwrap_or_default();
+    let before = scope.status.record().current_version.replace(follows.clone()).unwrap_or_default();
     let note = format!("the host follows version {follows}, not the stored version {before}");
     scope.cx.events.say(&*scope.instance, EventReason::VersionCorrected, "Keep", &note);
 }
@@ -372,10 +373,10 @@ async fn sync_idle_node(scope: &mut Scope) -> Result<Option<Duration>, StepError
     }
     let Some(node) = scope.cx.node(&name) else {
         // The Node was deleted: the host must register again.
-        scope.status.current_version = None;
+        scope.status.record().current_version = None;
         let why = "its Node was deleted; the operator has the host register again";
-        if scope.status.node_ref.take().is_some() {
-            scope.status.holds_node_name = true;
+        if scope.status.record().node_ref.take().is_some() {
+            scope.status.record().holds_node_name = true;
             scope.cx.events.say(&*scope.instance, EventReason::NodeDeleted, "Keep", why);
         }
         report_node(scope, &Situation::Waiting { leaving: false, why });
@@ -387,7 +388,7 @@ async fn sync_idle_node(scope: &mut Scope) -> Result<Option<Duration>, StepError
         report_node(scope, &Situation::Node { ready: false, says: &says, up_to_date: true });
         return Ok(None);
     }
-    scope.status.node_ref = Some(node::reference(&node));
+    scope.status.record().node_ref = Some(node::reference(&node));
     if let Some(operation) = cordoned_by(&node) {
         // The mark of an operation that is finished or unknown.
         let left = Cordon { operation_id: operation.into(), pre_cordoned: false };
@@ -424,7 +425,7 @@ async fn sync_idle_node(scope: &mut Scope) -> Result<Option<Duration>, StepError
     let is_asked = maintenance::requested(scope, Some(&node)).request.is_some();
     if ready && scope.up_to_date() && !is_asked && !node.annotations().contains_key(key::REBOOT_REQUIRED) {
         // What could not be done is not wanted any more.
-        scope.status.failures = None;
+        scope.status.record().failures = None;
     }
     let was_ready = conditions::is_true(&scope.status.conditions, kind::READY);
     report_idle_node(scope, &node, &says);
@@ -482,7 +483,7 @@ fn report_host(scope: &mut Scope, node: &Node) {
     let generation = scope.instance.metadata.generation;
     // Whether it reports a change.
     let mut report = |type_: &'static str, reason: Reason, message: Option<&str>| {
-        let conditions = &mut scope.status.conditions;
+        let conditions = &mut scope.status.record().conditions;
         let before = conditions::find(conditions, type_).map(|c| c.message.clone());
         if let Some(message) = message {
             conditions::set(conditions, type_, Status::True, reason, message, generation, clock::now());
@@ -519,7 +520,7 @@ async fn report_lost_settings(scope: &mut Scope) {
         (Some(_), None) => return,
         (None, _) => None,
     };
-    let conditions = &mut scope.status.conditions;
+    let conditions = &mut scope.status.record().conditions;
     let Some(message) = message else { return conditions::remove(conditions, kind::UPDATE_WITHHELD) };
     let is_new = conditions::find(conditions, kind::UPDATE_WITHHELD).is_none_or(|c| c.message != message);
     let (why, generation) = (Reason::SettingsWouldBeLost, scope.instance.metadata.generation);

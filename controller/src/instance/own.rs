@@ -44,11 +44,11 @@ impl Scope {
     /// connection, if it is not on record yet.
     pub(super) async fn claim_name(&mut self, reached: Option<IpAddr>) -> Result<(), StepError> {
         match self.ask_for_node(reached).await? {
-            (_, Whose::Nobodys) => self.status.holds_node_name = true,
+            (_, Whose::Nobodys) => self.status.record().holds_node_name = true,
             (_, Whose::Hosts(_)) => {}
             (_, Whose::Others(why)) => {
                 // What was free once is another's now.
-                self.status.holds_node_name = false;
+                self.status.record().holds_node_name = false;
                 return Err(StepError::NodeNameTaken { name: self.name(), why });
             }
         }
@@ -66,12 +66,12 @@ impl Scope {
         match found {
             (None, _) if self.evidence().holds_name => {
                 // What appears under this name from now on is the host's, if it has an address of the host.
-                self.status.node_ref = None;
-                self.status.holds_node_name = true;
+                self.status.record().node_ref = None;
+                self.status.record().holds_node_name = true;
                 Found::Gone
             }
             (Some(node), Whose::Hosts(By::Uid | By::Name)) => {
-                self.status.node_ref = Some(reference(&node));
+                self.status.record().node_ref = Some(reference(&node));
                 Found::Node(Box::new(node))
             }
             (_, Whose::Others(_)) => Found::Others,
@@ -87,7 +87,7 @@ impl Scope {
         let will_be_cleaned = self.status.host_key.is_some();
         match self.ask_for_node(None).await? {
             (Some(node), Whose::Hosts(By::Mark)) if will_be_cleaned => {
-                self.status.node_ref = Some(reference(&node));
+                self.status.record().node_ref = Some(reference(&node));
                 Ok(Found::Node(Box::new(node)))
             }
             (_, Whose::Others(why))

@@ -34,7 +34,7 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
     let goes_on = is_at_it(scope) && scope.step() == Step::PullImages;
     scope.start_operation(grant, Step::Connect);
     let images = scope.pool.spec.pre_pull_images().to_vec();
-    let pulled = scope.status.pre_pulled.get_or_insert_default();
+    let pulled = scope.status.record().pre_pulled.get_or_insert_default();
     pulled.failures = image_pull::failures(pulled, &images).cloned();
     pulled.requested.clone_from(&images);
     let host = scope.instance.spec.host.clone();
@@ -90,7 +90,7 @@ impl Request {
         let body = Pull { images, pull: pull.cloned(), limit_seconds: self.limit.as_secs() };
         let answer = session.ask(Body::Pull(body)).await?;
         let missing = image_pull::missing(&self.images, &answer.missing_images);
-        let pulled = scope.status.pre_pulled.get_or_insert_default();
+        let pulled = scope.status.record().pre_pulled.get_or_insert_default();
         pulled.images = self.images.iter().filter(|image| !missing.contains(image)).cloned().collect();
         pulled.checked_time = Some(clock::now().into());
         Ok(missing)
@@ -99,9 +99,9 @@ impl Request {
 
 fn done(scope: &mut Scope, images: &[String]) -> Action {
     if images.is_empty() {
-        scope.status.pre_pulled = None;
+        scope.status.record().pre_pulled = None;
     } else {
-        if let Some(pulled) = &mut scope.status.pre_pulled {
+        if let Some(pulled) = &mut scope.status.record().pre_pulled {
             pulled.failures = None;
         }
         let note = format!("the host has all images that it pulls ahead ({})", images.len());
@@ -123,7 +123,7 @@ pub(super) async fn failed(scope: &mut Scope, error: &StepError) -> Result<Durat
     scope.cx.process.metrics.failed(&scope.instance.spec.pool_ref.name, reason);
     let note = format!("{reason}: {step}: {error}");
     scope.cx.events.say(&*scope.instance, EventReason::PrePullFailed, step.as_str(), &note);
-    scope.status.pre_pulled = Some(api::PrePulled { failures: Some(failures), ..before });
+    scope.status.record().pre_pulled = Some(api::PrePulled { failures: Some(failures), ..before });
     scope.drop_operation();
     scope.save().await?;
     Ok(wait)

@@ -39,7 +39,7 @@ const REGISTER_POLL: Duration = Duration::from_secs(10);
 pub(super) fn own_node(scope: &mut Scope) -> Result<Option<Arc<Node>>, StepError> {
     let Some(node) = scope.cx.node(&scope.name()) else { return Ok(None) };
     match whose(Some(&node), &scope.evidence()) {
-        Whose::Hosts(_) => scope.status.node_ref = Some(reference(&node)),
+        Whose::Hosts(_) => scope.status.record().node_ref = Some(reference(&node)),
         Whose::Others(why) => return Err(StepError::NodeNameTaken { name: scope.name(), why }),
         Whose::Nobodys => return Ok(None),
     }
@@ -109,7 +109,7 @@ async fn reach(scope: &mut Scope) -> Result<(), StepError> {
             Ok(())
         }
         Err(error) => {
-            if let Some(operation) = &mut scope.status.operation {
+            if let Some(operation) = &mut scope.status.record().operation {
                 operation.step = Step::Connect;
                 operation.step_start_time = clock::now().into();
             }
@@ -129,7 +129,7 @@ pub(super) async fn sync_node_metadata(scope: &mut Scope, node: &Node) -> Result
     let after = Applied::of(&wanted);
     if let Some(patch) = patch(node, &wanted, &before) {
         let is_recorded = after.is_recorded(node, record.as_ref());
-        scope.status.template_applied = Some(before.and(&after).record(node.uid()));
+        scope.status.record().template_applied = Some(before.and(&after).record(node.uid()));
         if !is_recorded {
             scope.save().await?;
         }
@@ -146,20 +146,20 @@ pub(super) async fn sync_node_metadata(scope: &mut Scope, node: &Node) -> Result
             Err(error) => return Err(StepError::api("change the Node")(error)),
         }
     }
-    scope.status.template_applied = Some(after.record(node.uid()));
-    scope.status.annotated_username = wanted.username;
+    scope.status.record().template_applied = Some(after.record(node.uid()));
+    scope.status.record().annotated_username = wanted.username;
     Ok(true)
 }
 
 /// Records what kubelet registers its Node with, and what is put there then, before either happens. The caller stores it.
 pub(super) fn record_template(scope: &mut Scope) {
     let after = Applied::of(&template(&scope.pool, &scope.instance.spec.host, scope.status.facts.as_ref()));
-    let recorded = scope.status.template_applied.take();
+    let recorded = scope.status.record().template_applied.take();
     let (before, uid) = match scope.cx.node(&scope.name()) {
         Some(node) => (Applied::on(&node, recorded.as_ref()), node.uid()),
         None => (recorded.as_ref().map(Applied::from).unwrap_or_default(), recorded.and_then(|r| r.node_uid)),
     };
-    scope.status.template_applied = Some(before.and(&after).record(uid));
+    scope.status.record().template_applied = Some(before.and(&after).record(uid));
 }
 
 #[cfg(test)]

@@ -149,7 +149,7 @@ fn take_up(scope: &mut Scope, grant: &Grant) {
 
 /// Pods came after the drain, because a person has lifted the cordon. They get the time that any drain has.
 fn drain_anew(scope: &mut Scope) {
-    if let Some(drain) = scope.status.operation.as_mut().and_then(|o| o.drain.as_mut()) {
+    if let Some(drain) = scope.status.record().operation.as_mut().and_then(|o| o.drain.as_mut()) {
         drain.start_time = clock::now().into();
     }
 }
@@ -190,7 +190,7 @@ async fn listed_elsewhere(scope: &Scope) -> Result<Option<String>, StepError> {
 /// The removal or its grant was revoked: its steps are undone. What a change before had done to the host is
 /// brought to its end.
 pub(super) async fn take_back(scope: &mut Scope) -> Result<(), StepError> {
-    let Some(operation) = scope.status.operation.as_mut() else { return Ok(()) };
+    let Some(operation) = scope.status.record().operation.as_mut() else { return Ok(()) };
     if !matches!(operation.type_, GrantType::Remove | GrantType::Orphan) {
         return Ok(());
     }
@@ -201,14 +201,14 @@ pub(super) async fn take_back(scope: &mut Scope) -> Result<(), StepError> {
         // A node that is still to be in maintenance is not put to use.
         let node = scope.find_node().await?.node();
         let is_requested = maintenance::requested(scope, node.as_ref()).request.is_some();
-        if let Some(operation) = scope.status.operation.as_mut() {
+        if let Some(operation) = scope.status.record().operation.as_mut() {
             operation.type_ = if is_requested { GrantType::Maintenance } else { GrantType::Update };
         }
     } else {
         lift_cordon(scope).await?;
         scope.drop_operation();
     }
-    scope.status.failures = None;
+    scope.status.record().failures = None;
     if !scope.leaving() {
         let note = "the host stays in the pool: its node accepts pods again";
         scope.cx.events.say(&*scope.instance, EventReason::RemovalTakenBack, "Remove", note);
@@ -281,7 +281,7 @@ async fn delete(scope: &mut Scope, is_wanted: impl Fn(&WindowsInstance) -> bool)
 }
 
 async fn deconfigure(scope: &mut Scope) -> Result<(), StepError> {
-    if let Some(operation) = &mut scope.status.operation {
+    if let Some(operation) = &mut scope.status.record().operation {
         operation.deconfiguring = true;
     }
     let what = "removing everything that the operator put on the host";
@@ -451,7 +451,7 @@ mod tests {
         take_up(&mut scope, &serde_json::from_value(grant).unwrap());
         assert_eq!((scope.operation_type(), scope.step()), (Some(GrantType::Remove), Step::Cordon));
         take_back(&mut scope).await.unwrap();
-        let operation = scope.status.operation.unwrap();
+        let operation = scope.status.operation.as_ref().unwrap();
         assert!(operation.is_past_return() && operation.to_version.as_deref() == Some("2-b"), "{operation:?}");
     }
 }

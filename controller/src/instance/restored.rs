@@ -52,12 +52,12 @@ async fn ask(scope: &mut Scope) -> Result<(), StepError> {
     let is_a_node = node.is_some() || state.marker.is_some();
     if is_a_node && matches!(identity, Identity::Meant | Identity::Supersedes(_)) {
         scope.record_identity(session.connection());
-        scope.status.facts = Some(facts);
+        scope.status.record().facts = Some(facts);
         // One that was deleted in the meantime may have left pods behind.
-        scope.status.holds_node_name |= node.is_none();
-        scope.status.current_version = Some(version.unwrap_or_else(|| UNKNOWN_VERSION.to_owned()));
-        scope.status.node_ref = node.as_ref().map(reference);
-        scope.status.failures = None;
+        scope.status.record().holds_node_name |= node.is_none();
+        scope.status.record().current_version = Some(version.unwrap_or_else(|| UNKNOWN_VERSION.to_owned()));
+        scope.status.record().node_ref = node.as_ref().map(reference);
+        scope.status.record().failures = None;
         let note = "the instance had no stored state of a node; its host and its Node show that it is one";
         scope.cx.events.say(&*scope.instance, EventReason::Recovered, "Connect", note);
     }

@@ -35,7 +35,7 @@ async fn no_node_is_drained_because_a_host_elsewhere_says_that_it_is_its_own() {
     let error = recover(&mut scope).await.unwrap_err();
     assert!(matches!(error, StepError::NodeUnproven { .. }), "{error}");
     assert!(error.to_string().contains(key::ABANDON), "it does not say what to do: {error}");
-    assert_eq!((scope.status.node_ref, scope.status.current_version), (None, None));
+    assert_eq!((&scope.status.node_ref, &scope.status.current_version), (&None, &None));
     assert_eq!(bed.host.stats().processes, 0, "the host was asked");
 
     // It has its turn, and still nothing happens to that Node.
@@ -52,7 +52,7 @@ async fn a_host_whose_record_was_lost_is_the_node_that_it_was() {
     let instance = bed.instance(&json!({}), &spec, &status);
     let mut scope = bed.scope(instance.clone());
     assert_eq!(recover(&mut scope).await.unwrap(), None);
-    assert_eq!(scope.status.node_ref.unwrap().uid, "n-1");
+    assert_eq!(scope.status.node_ref.as_ref().unwrap().uid, "n-1");
     assert_eq!(scope.status.current_version.as_deref(), Some("1-b"));
 
     // The Node went away since it was seen last: its pods may still be there.
@@ -101,7 +101,7 @@ async fn no_node_is_wiped_undrained_because_it_is_not_on_record_yet() {
     let mut scope = bed.scope(instance);
     assert_eq!(recover(&mut scope).await.unwrap(), None);
     assert_eq!(scope.status.current_version.as_deref(), Some("10.19.0-a"));
-    assert_eq!(scope.status.node_ref.map(|n| n.uid).as_deref(), Some("n-1"));
+    assert_eq!(scope.status.node_ref.as_ref().map(|n| n.uid.as_str()), Some("n-1"));
 }
 
 /// It was given to hosts of which it was not known that they are Ready nodes.

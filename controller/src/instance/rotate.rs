@@ -112,7 +112,7 @@ async fn add(
 ) -> Result<Session, StepError> {
     let (new, old) = (&change.new.identity, &change.old.identity);
     // What is to go in the end is known before what is to stay is there.
-    let rotation = scope.status.key_rotation.get_or_insert_default();
+    let rotation = scope.status.record().key_rotation.get_or_insert_default();
     rotation.retiring_key_hash = Some(old.public_key_hash());
     let what = format!("putting the key {} beside {}", new.fingerprint(), old.fingerprint());
     scope.enter_step(Step::AddKey, &what).await?;
@@ -185,14 +185,14 @@ async fn retire(scope: &mut Scope, session: &Session, change: &Change, files: &[
 }
 
 fn done(scope: &mut Scope) -> Action {
-    scope.status.key_rotation = None;
+    scope.status.record().key_rotation = None;
     scope.end_operation();
     Action::await_change()
 }
 
 /// Notes that there is no key that is to be taken out.
 fn rotation_over(scope: &mut Scope) {
-    if let Some(rotation) = &mut scope.status.key_rotation {
+    if let Some(rotation) = &mut scope.status.record().key_rotation {
         rotation.retiring_key_hash = None;
     }
 }
@@ -209,7 +209,7 @@ pub(super) async fn failed(scope: &mut Scope, error: &StepError) -> Result<std::
     scope.cx.process.metrics.failed(&scope.instance.spec.pool_ref.name, reason);
     let note = format!("{reason}: {step}: {error}");
     scope.cx.events.say(&*scope.instance, EventReason::KeyRotationFailed, step.as_str(), &note);
-    scope.status.key_rotation = Some(KeyRotation { failures: Some(failures), ..before });
+    scope.status.record().key_rotation = Some(KeyRotation { failures: Some(failures), ..before });
     scope.drop_operation();
     scope.save().await?;
     Ok(wait)

@@ -1,28 +1,21 @@
 //! One instance that is being worked on: its status, and how it is stored.
 
-use std::{
-    pin::pin,
-    sync::{Arc, LazyLock},
-};
+use std::{pin::pin, sync::Arc};
 
 use api::{
     Disruption, Failures, Grant, GrantType, Operation, PinnedHostKey, ProvenAt, Step, Time, WindowsInstance,
     WindowsInstanceStatus, WindowsNodePool,
     act::Act,
     conditions::{self, kind},
-    names::{MANAGER_INSTANCE, UNKNOWN_VERSION, key},
+    names::{UNKNOWN_VERSION, key},
     text::line,
 };
 use futures::future::{self, BoxFuture, Either};
 use jiff::{SignedDuration, Timestamp};
-use kube::{
-    Api, ResourceExt,
-    api::{Patch, PatchParams},
-};
-use serde_json::json;
+use kube::ResourceExt;
 use sha2::{Digest as _, Sha256};
 
-use super::error::StepError;
+use super::{error::StepError, own_status::OwnStatus};
 use crate::{
     context::Context,
     runtime::{clock, events::EventReason},
@@ -36,16 +29,11 @@ use wnp_core::{
     operation::{
         key_refusal,
         node_ip::{self, Moved},
-        remove::is_past_return,
-        times,
         update::drains,
     },
     render::{Rendered, Stored},
     rollout::image_pull,
-    status::{
-        apply,
-        instance::{Situation, describe, reached},
-    },
+    status::instance::{Situation, describe, reached},
 };
 
 /// A person corrects credentials and then watches the pool: a long wait has no benefit.
@@ -55,9 +43,6 @@ const CREDENTIALS_BACKOFF_MAX: std::time::Duration = std::time::Duration::from_s
 /// each change before would be a write more for every host that joins.
 pub(super) const REGISTER_QUIET: std::time::Duration = std::time::Duration::from_secs(10);
 
-/// That of an instance that has none yet.
-static NO_STATUS: LazyLock<WindowsInstanceStatus> = LazyLock::new(WindowsInstanceStatus::default);
-
 /// One instance that is being worked on.
 pub(super) struct Scope {
     /// What all share.
@@ -66,12 +51,8 @@ pub(super) struct Scope {
     pub instance: Arc<WindowsInstance>,
     /// Its pool.
     pub pool: Arc<WindowsNodePool>,
-    /// Its desired status.
-    pub status: WindowsInstanceStatus,
-    /// Its status as this reconcile has stored it last, if it has.
-    saved: Option<WindowsInstanceStatus>,
-    /// Whether the operation is not stored yet: a grant that was revoked in the meantime must not be used.
-    begins: bool,
+    /// Its status.
+    pub status: OwnStatus,
     step_began: Option<std::time::Instant>,
 }
 
@@ -87,15 +68,13 @@ pub(super) struct Target {
 impl Scope {
     /// Takes an instance up.
     pub(super) fn new(cx: Arc<Context>, instance: Arc<WindowsInstance>, pool: Arc<WindowsNodePool>) -> Self {
-        // The only copy: nearly every reconcile describes its conditions again.
-        let mut status = instance.status.clone().unwrap_or_default();
-        times::correct(&mut status, clock::now());
-        Self { cx, instance, pool, saved: None, status, begins: false, step_began: None }
+        let status = OwnStatus::of(&instance);
+        Self { cx, instance, pool, status, step_began: None }
     }
 
-    /// Its status as it is stored.
+    /// Status as it is stored.
     fn stored(&self) -> &WindowsInstanceStatus {
-        self.saved.as_ref().or(self.instance.status.as_ref()).unwrap_or(&NO_STATUS)
+        self.status.stored(&self.instance)
     }
 
     /// Its name, which is that of its host and of its Node.
@@ -148,16 +127,7 @@ impl Scope {
     /// The operation of this grant: the stored one if it is the same, otherwise a new one.
     pub(super) fn start_operation(&mut self, grant: &Grant, first_step: Step) -> &mut Operation {
         let (epoch, now) = (self.cx.process.epoch, clock::now().into());
-        let is_other = |o: &Operation| o.id != grant.id || o.type_ != grant.type_;
-        if self.status.operation.as_ref().is_some_and(is_other) {
-            self.drop_operation();
-        }
-        let stored = self.status.operation.take();
-        self.begins = stored.is_none();
-        if self.begins {
-            self.step_began = Some(std::time::Instant::now());
-        }
-        let operation = stored.unwrap_or_else(|| Operation {
+        self.status.begin(Operation {
             id: grant.id.clone(),
             type_: grant.type_,
             step: first_step,
@@ -165,9 +135,13 @@ impl Scope {
             start_time: now,
             disruption: grant.disruption,
             services: grant.services.clone(),
+            epoch,
             ..Operation::default()
         });
-        self.status.operation.insert(Operation { epoch, ..operation })
+        if self.status.begins() {
+            self.step_began = Some(std::time::Instant::now());
+        }
+        self.status.record().operation.get_or_insert_default()
     }
 
     /// What is stored of a version.
@@ -233,7 +207,7 @@ impl Scope {
     /// Notes that the operation is over, and with it its failures.
     pub(super) fn finish_operation(&mut self) {
         self.end_operation();
-        self.status.failures = None;
+        self.status.record().failures = None;
     }
 
     /// Counts the end of an attempt.
@@ -245,15 +219,15 @@ impl Scope {
 
     /// Drops the operation, which did not do what it was for.
     pub(super) fn drop_operation(&mut self) {
-        self.status.operation = None;
+        self.status.record().operation = None;
     }
 
     /// Notes that the operation is over.
     pub(super) fn end_operation(&mut self) {
         self.observe_step();
         self.count_operation(true);
-        if let Some(operation) = self.status.operation.take() {
-            self.status.last_operation = Some(operation.id);
+        if let Some(operation) = self.status.record().operation.take() {
+            self.status.record().last_operation = Some(operation.id);
         }
     }
 
@@ -312,7 +286,7 @@ impl Scope {
     fn announce_step(&mut self, step: Step, what: &str) {
         if self.step() != step {
             self.observe_step();
-            if let Some(operation) = &mut self.status.operation {
+            if let Some(operation) = &mut self.status.record().operation {
                 operation.step = step;
                 operation.step_start_time = clock::now().into();
             }
@@ -335,9 +309,9 @@ impl Scope {
     /// The time of an attempt that is under way is not to come.
     fn attempt_begins(&mut self) {
         let failures = match self.status.operation.as_ref().map(|o| o.type_) {
-            Some(GrantType::RotateKey) => self.status.key_rotation.as_mut().and_then(|k| k.failures.as_mut()),
-            Some(GrantType::PullImages) => self.status.pre_pulled.as_mut().and_then(|p| p.failures.as_mut()),
-            _ => self.status.failures.as_mut(),
+            Some(GrantType::RotateKey) => self.status.record().key_rotation.as_mut().and_then(|k| k.failures.as_mut()),
+            Some(GrantType::PullImages) => self.status.record().pre_pulled.as_mut().and_then(|p| p.failures.as_mut()),
+            _ => self.status.record().failures.as_mut(),
         };
         if let Some(failures) = failures {
             failures.next_retry_time = None;
@@ -366,56 +340,57 @@ impl Scope {
 
     /// Brings conditions in line.
     pub(super) fn set_conditions(&mut self, situation: &Situation<'_>) {
-        describe(&mut self.status, situation, self.instance.metadata.generation, clock::now());
+        describe(self.status.record(), situation, self.instance.metadata.generation, clock::now());
     }
 
     /// Notes when wicd's certificate ends, unless a later one is known.
     pub(super) fn note_wicd_certificate(&mut self, end: Timestamp) {
         let known = self.status.wicd_certificate_expires.and_then(Time::known);
         if known.is_none_or(|known| known < end) {
-            self.status.wicd_certificate_expires = Some(end.into());
+            self.status.record().wicd_certificate_expires = Some(end.into());
         }
     }
 
     /// Notes that the host answered.
     pub(super) fn mark_reachable(&mut self) {
-        reached(&mut self.status, Ok(()), self.instance.metadata.generation, clock::now());
+        reached(self.status.record(), Ok(()), self.instance.metadata.generation, clock::now());
     }
 
     /// Notes what both sides have proven: which host this is, and which key it takes.
     pub(super) fn record_identity(&mut self, connection: &Connection) {
         let host_key = connection.host_key();
-        self.status.host_key = Some(PinnedHostKey {
+        self.status.record().host_key = Some(PinnedHostKey {
             key_type: host_key.key_type.clone(),
             public_key: host_key.public_key_base64.clone(),
             fingerprint: host_key.fingerprint(),
         });
         let host = &self.instance.spec.host;
         let place = || ProvenAt { address: host.address.clone(), port: host.port };
-        self.status.proven_at.get_or_insert_with(place);
+        self.status.record().proven_at.get_or_insert_with(place);
         let taken = Some(connection.identity().public_key_hash());
         if self.status.public_key_hash != taken {
             // Failures of the previous key do not apply to this one.
-            self.status.key_rotation = self.status.key_rotation.take().filter(|k| k.retiring_key_hash.is_some());
+            self.status.record().key_rotation =
+                self.status.record().key_rotation.take().filter(|k| k.retiring_key_hash.is_some());
         }
-        self.status.public_key_hash = taken;
-        self.status.key_refusal = None;
+        self.status.record().public_key_hash = taken;
+        self.status.record().key_refusal = None;
         self.mark_reachable();
     }
 
     /// Notes that the host refuses every key of its list, if it does. It might take one that cannot be had now.
     pub(super) async fn note_refusal(&mut self, error: &StepError) {
         if matches!(error, StepError::Remote(RemoteError::Ssh(SshError::AuthenticationFailed { .. }))) {
-            let before = self.status.key_refusal.take();
+            let before = self.status.record().key_refusal.take();
             let listed = self.cx.hosts.secrets.hashes(&self.instance.spec.host.private_keys).await.ok();
-            self.status.key_refusal = listed.map(|listed| key_refusal::again(before, listed, clock::now()));
+            self.status.record().key_refusal = listed.map(|listed| key_refusal::again(before, listed, clock::now()));
         }
     }
 
     /// Notes that the host did not answer.
     pub(super) fn mark_unreachable(&mut self, error: &StepError) {
         let (reason, message, generation) = (error.reason(), error.to_string(), self.instance.metadata.generation);
-        reached(&mut self.status, Err((reason, &message)), generation, clock::now());
+        reached(self.status.record(), Err((reason, &message)), generation, clock::now());
     }
 
     /// A failure after others, and how long the next attempt waits.
@@ -457,7 +432,7 @@ impl Scope {
     pub(super) async fn fail(&mut self, error: &StepError) -> Result<std::time::Duration, StepError> {
         let (failures, wait) = self.next_failure(self.status.failures.as_ref(), error);
         let (reason, step, summary) = (failures.reason(), failures.step, failures.summary());
-        self.status.failures = Some(failures);
+        self.status.record().failures = Some(failures);
         if error.is_unreachable() {
             self.mark_unreachable(error);
         }
@@ -495,7 +470,7 @@ impl Scope {
         let since = marked.or_else(|| self.instance.metadata.deletion_timestamp.as_ref().map(|t| t.0));
         let first = self.status.failures.as_ref().and_then(|f| f.first_time?.known());
         if first.zip(since).is_some_and(|(first, since)| first < since) {
-            self.status.failures = None;
+            self.status.record().failures = None;
         }
     }
 
@@ -511,7 +486,7 @@ impl Scope {
 
     /// Notes that the request for another attempt is met.
     pub(super) fn take_retry(&mut self) {
-        self.status.last_handled_retry = retry_requested(&self.instance);
+        self.status.record().last_handled_retry = retry_requested(&self.instance);
     }
 
     /// Reports a request for another attempt where none has failed.
@@ -538,15 +513,15 @@ impl Scope {
             self.take_retry();
             self.report_needless_retry();
             // What a person asks for is tried even if it has failed for good.
-            self.status.failed_version = None;
+            self.status.record().failed_version = None;
             self.retry_now();
-            if let Some(failures) = &mut self.status.address_failures {
+            if let Some(failures) = &mut self.status.record().address_failures {
                 failures.next_retry_time = None;
             }
-            if let Some(failures) = self.status.key_rotation.as_mut().and_then(|k| k.failures.as_mut()) {
+            if let Some(failures) = self.status.record().key_rotation.as_mut().and_then(|k| k.failures.as_mut()) {
                 failures.next_retry_time = None;
             }
-            if let Some(pulled) = &mut self.status.pre_pulled {
+            if let Some(pulled) = &mut self.status.record().pre_pulled {
                 // The host is asked which it has.
                 pulled.images.clear();
                 pulled.failures = None;
@@ -555,7 +530,7 @@ impl Scope {
         }
         // What is wrong with an entry is often corrected in the entry.
         let now = self.host_digest();
-        let failures = self.status.failures.as_mut()?;
+        let failures = self.status.record().failures.as_mut()?;
         if failures.host_digest.as_ref().is_some_and(|then| *then != now) {
             (failures.host_digest, failures.next_retry_time) = (Some(now), None);
         }
@@ -590,7 +565,7 @@ impl Scope {
 
     /// The next attempt is made at once.
     pub(super) fn retry_now(&mut self) {
-        if let Some(failures) = &mut self.status.failures {
+        if let Some(failures) = &mut self.status.record().failures {
             failures.next_retry_time = None;
         }
     }
@@ -615,67 +590,14 @@ impl Scope {
     /// next attempt on the host. A new instance says nothing yet.
     fn observe_generation(&mut self) {
         if self.status.observed_generation.is_some_and(|observed| observed >= 0) {
-            self.status.observed_generation = self.instance.metadata.generation;
+            self.status.record().observed_generation = self.instance.metadata.generation;
         }
     }
 
-    /// Stores the status, if it differs from what is stored. It is stored on what was seen: an operator that was replaced while it
-    /// slept must not write over what the next one has done.
+    /// Stores the status, if it differs from what is stored.
     pub(super) async fn save(&mut self) -> Result<(), StepError> {
         self.observe_generation();
-        if self.status == *self.stored() {
-            return Ok(());
-        }
-        let api: Api<WindowsInstance> = Api::all(self.cx.cluster.client.clone());
-        let params = PatchParams::apply(MANAGER_INSTANCE).force();
-        let written = loop {
-            let version = self.instance.resource_version();
-            let patch = json!({
-                "apiVersion": format!("{}/{}", api::names::GROUP, api::names::VERSION),
-                "kind": "WindowsInstance",
-                "metadata": {"name": self.name(), "uid": self.instance.uid(), "resourceVersion": version},
-                "status": apply::body(&self.status),
-            });
-            match api.patch_status(&self.name(), &params, &Patch::Apply(patch)).await {
-                Ok(written) => break written,
-                Err(kube::Error::Api(status)) if status.is_conflict() && !self.begins => {
-                    self.refresh_resource_version(&api).await?;
-                }
-                Err(kube::Error::Api(status)) if status.is_conflict() || status.is_not_found() => {
-                    return Err(StepError::Outdated);
-                }
-                Err(error) => return Err(StepError::api("store the status")(error)),
-            }
-        };
-        self.cx.writes.instances.note(&written);
-        Arc::make_mut(&mut self.instance).metadata.resource_version = written.metadata.resource_version;
-        self.begins = false;
-        self.saved = Some(self.status.clone());
-        Ok(())
-    }
-
-    /// The instance has changed. If its status has, another operator works on the host.
-    async fn refresh_resource_version(&mut self, api: &Api<WindowsInstance>) -> Result<(), StepError> {
-        let fresh = api.get_opt(&self.name()).await.map_err(StepError::api("get the instance"))?;
-        let fresh = fresh.filter(|f| f.uid() == self.instance.uid()).ok_or(StepError::Outdated)?;
-        // As JSON, in which times have the same precision on both sides.
-        if json!(fresh.status.clone().unwrap_or_default()) != json!(self.stored()) {
-            return Err(StepError::Outdated);
-        }
-        // An operation that can still be aborted is aborted: a revoked grant permits no disruption.
-        let is_same = |now: &Operation, o: &Operation| (&now.id, now.type_) == (&o.id, o.type_);
-        let goes_on = |o: &&Operation| self.status.operation.as_ref().is_some_and(|now| is_same(now, o));
-        let going_on = self.stored().operation.as_ref().filter(goes_on);
-        let is_granted = |o: &Operation| fresh.spec.grant.as_ref().is_some_and(|g| g.id == o.id);
-        let is_taken_back = |o: &Operation| match o.type_ {
-            GrantType::Remove => !(is_past_return(&fresh) || is_granted(o) && fresh.is_leaving()),
-            type_ => type_.is_change() && !o.is_past_return() && !is_granted(o),
-        };
-        if going_on.is_some_and(is_taken_back) {
-            return Err(StepError::Outdated);
-        }
-        Arc::make_mut(&mut self.instance).metadata.resource_version = fresh.metadata.resource_version;
-        Ok(())
+        self.status.commit(&mut self.instance, &self.cx).await
     }
 }
 

@@ -43,7 +43,7 @@ async fn nothing_begins_for_a_removal_that_was_taken_back() {
         // That it was taken back can be stored in any case.
         bed.api.forget("PATCH", &patch).on("PATCH", &patch, 409, conflict()).on("PATCH", &patch, 200, json!(changed));
         let mut scope = bed.scope(instance);
-        if let Some(operation) = &mut scope.status.operation {
+        if let Some(operation) = &mut scope.status.record().operation {
             operation.type_ = GrantType::Update;
         }
         scope.save().await.unwrap();
@@ -96,7 +96,7 @@ async fn the_time_of_an_attempt_that_is_under_way_is_not_in_the_past() {
             Step::Connect,
         );
         let _ = scope.enter_step(Step::Connect, "").await;
-        let stored = serde_json::to_value(&scope.status).unwrap().to_string();
+        let stored = serde_json::to_value(&*scope.status).unwrap().to_string();
         assert!(stored.contains("\"count\":2") && !stored.contains("nextRetryTime"), "{stored}");
     }
 }
@@ -108,7 +108,7 @@ async fn a_failure_is_counted_once_until_its_wait_is_over() {
     let refused = |why: &str| StepError::NodeRefused { name: "win-1".into(), why: why.into() };
     let after = |failed: Option<&str>, seconds: i64| {
         let mut scope = bed.scope(bed.instance(&json!({}), &json!({}), &json!({})));
-        scope.status.failures = failed.map(|why| {
+        scope.status.record().failures = failed.map(|why| {
             let next = Timestamp::now() + SignedDuration::from_secs(seconds);
             Failures { next_retry_time: Some(next.into()), ..scope.next_failure(None, &refused(why)).0 }
         });

@@ -47,7 +47,7 @@ pub(super) fn report(scope: &mut Scope, of_pool: &Rendered, found: Result<(), &F
 pub(super) fn report_accounts(scope: &mut Scope, of_pool: &Shared, state: &HostState) {
     let accounts = &of_pool.service_accounts;
     if accounts.is_empty() {
-        return conditions::remove(&mut scope.status.conditions, kind::GMSA_READY);
+        return conditions::remove(&mut scope.status.record().conditions, kind::GMSA_READY);
     }
     let plugin = of_pool.credential_plugin.as_ref().map(|plugin| plugin.clsid.as_str());
     let (status, why, message, is_warning) = match service_accounts::check(accounts, plugin, state) {
@@ -63,5 +63,5 @@ pub(super) fn report_accounts(scope: &mut Scope, of_pool: &Shared, state: &HostS
 
 fn set(scope: &mut Scope, type_: &'static str, status: Status, why: Reason, message: &str) {
     let generation = scope.instance.metadata.generation;
-    conditions::set(&mut scope.status.conditions, type_, status, why, message, generation, clock::now());
+    conditions::set(&mut scope.status.record().conditions, type_, status, why, message, generation, clock::now());
 }

@@ -43,12 +43,12 @@ pub(super) async fn send_ahead(scope: &mut Scope, grant: &Grant) -> Result<Actio
         return Ok(Action::requeue(wait));
     }
     scope.start_operation(grant, Step::Stage);
-    if let Some(operation) = &mut scope.status.operation {
+    if let Some(operation) = &mut scope.status.record().operation {
         operation.to_version = Some(version.clone());
     }
     let target = scope.target(version).await?;
     look_and_stage(scope, &target, Step::Stage).await?;
-    scope.status.staged_version = Some(version.clone());
+    scope.status.record().staged_version = Some(version.clone());
     scope.finish_operation();
     Ok(Action::await_change())
 }
@@ -57,12 +57,12 @@ pub(super) async fn send_ahead(scope: &mut Scope, grant: &Grant) -> Result<Actio
 pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
     if is_needless(scope, grant) {
         scope.drop_operation();
-        scope.status.last_operation = Some(grant.id.clone());
+        scope.status.record().last_operation = Some(grant.id.clone());
         return Ok(Action::requeue(Duration::ZERO));
     }
     if is_withdrawn(scope, grant).await? {
         abort_operation(scope).await?;
-        scope.status.last_operation = Some(grant.id.clone());
+        scope.status.record().last_operation = Some(grant.id.clone());
         return Ok(Action::requeue(Duration::ZERO));
     }
     let is_asked = scope.awaits_repair();
@@ -244,7 +244,7 @@ async fn empty_first(scope: &mut Scope) -> Result<Action, StepError> {
         scope.finish_operation();
         return Ok(Action::await_change());
     }
-    if let Some(stored) = &mut scope.status.operation {
+    if let Some(stored) = &mut scope.status.record().operation {
         stored.disruption = Some(Disruption::Reboot);
     }
     scope.enter_step(Step::Cordon, "the host must be restarted: its pods are evicted first").await?;
@@ -253,7 +253,7 @@ async fn empty_first(scope: &mut Scope) -> Result<Action, StepError> {
 
 /// A repair of which it is not known which service does not work restarts all.
 fn name_services(scope: &mut Scope, target: &Target) {
-    if let Some(operation) = &mut scope.status.operation
+    if let Some(operation) = &mut scope.status.record().operation
         && operation.type_ == GrantType::Repair
         && operation.services.is_empty()
     {
@@ -291,23 +291,23 @@ async fn uncordon(scope: &mut Scope, node: &Node) -> Result<(), StepError> {
 async fn done(scope: &mut Scope, node: Option<Arc<Node>>, target: &Target) -> Result<Action, StepError> {
     let operation = scope.status.operation.clone().unwrap_or_default();
     if scope.status.current_version.as_ref() != Some(&target.version) {
-        scope.status.previous_version = scope.status.current_version.replace(target.version.clone());
+        scope.status.record().previous_version = scope.status.record().current_version.replace(target.version.clone());
     }
     // A new certificate for the version that it follows says nothing of one that failed.
     let is_renewal =
         operation.from_version == operation.to_version && scope.status.failed_version.as_ref() != Some(&target.version);
     if operation.rolling_back {
-        scope.status.previous_version = None;
+        scope.status.record().previous_version = None;
     } else if operation.type_ == GrantType::Update && !is_renewal {
-        scope.status.failed_version = None;
+        scope.status.record().failed_version = None;
     }
     if operation.type_ == GrantType::Maintenance {
-        scope.status.last_maintenance_time = Some(clock::now().into());
+        scope.status.record().last_maintenance_time = Some(clock::now().into());
     } else if operation.type_ == GrantType::Update && !is_renewal && !operation.rolling_back {
-        scope.status.last_maintenance_time = None;
+        scope.status.record().last_maintenance_time = None;
     }
-    scope.status.staged_version = None;
-    scope.status.wicd = Some(scope.cx.hosts.release.get().wicd.sha256.clone());
+    scope.status.record().staged_version = None;
+    scope.status.record().wicd = Some(scope.cx.hosts.release.get().wicd.sha256.clone());
     if let Some(node) = &node {
         // Before the operation is forgotten: it knows whether a restart that was asked for in the Node has happened.
         sync_node_metadata(scope, node).await?;
@@ -367,25 +367,25 @@ pub(super) async fn failed(scope: &mut Scope, error: &StepError) -> Result<bool,
             return Ok(false);
         }
         AfterFailure::Retry { attempts } => {
-            if let Some(stored) = &mut scope.status.operation {
+            if let Some(stored) = &mut scope.status.record().operation {
                 stored.attempts = attempts;
             }
             return Ok(false);
         }
     }
     let to = operation.to_version.clone().unwrap_or_default();
-    scope.status.failed_version = Some(to.clone());
+    scope.status.record().failed_version = Some(to.clone());
     let way_back = match operation.from_version.as_deref().filter(|from| *from != to) {
         Some(from) => matches!(scope.cx.hosts.versions.get(from).await?.as_deref(), Some(Stored::Ours(_))),
         None => false,
     };
     if !way_back {
-        if let Some(stored) = &mut scope.status.operation {
+        if let Some(stored) = &mut scope.status.record().operation {
             stored.attempts = operation.attempts.saturating_add(1);
         }
         return Ok(false);
     }
-    if let Some(stored) = &mut scope.status.operation {
+    if let Some(stored) = &mut scope.status.record().operation {
         stored.rolling_back = true;
         stored.to_version.clone_from(&operation.from_version);
         stored.applied = false;
@@ -442,7 +442,7 @@ pub(super) async fn abort_operation(scope: &mut Scope) -> Result<(), StepError> 
     let is_withdrawn = || maintenance::requested(scope, node.as_deref()).request.is_none();
     if operation.type_ == GrantType::Maintenance && (operation.drain.is_some() || is_withdrawn()) {
         // It has had its turn. One that is withdrawn each time before the drain would come first each time.
-        scope.status.last_maintenance_time = Some(clock::now().into());
+        scope.status.record().last_maintenance_time = Some(clock::now().into());
     }
     scope.drop_operation();
     Ok(())
