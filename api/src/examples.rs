@@ -258,9 +258,6 @@ pub fn examples() -> Vec<Example> {
                         grace_period_seconds: None,
                         delete_empty_dir_data: Some(true),
                         evict_unmanaged: Some(false),
-                        pod_selector: None,
-                        skip_wait_for_delete_timeout_seconds: Some(600),
-                        wait_for_volume_detach: Some(true),
                         pod_rules: Some(vec![PodRule {
                             selector: Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector {
                                 match_labels: Some(strings(&[("app", "batch")])),
