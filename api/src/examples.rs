@@ -106,12 +106,7 @@ pub fn examples() -> Vec<Example> {
                                 port: Some(2222),
                                 username: Some(r"FACTORY\svc-nodes".into()),
                                 host_key: Some("SHA256:mVPwvezndPv/ARoIadVY98vAC0g+P/5633yTC4d/wXE".into()),
-                                private_key_secret_ref: Some(SecretKeyRef {
-                                    name: "press-key".into(),
-                                    key: Some("id_ed25519".into()),
-                                }),
                                 labels: Some(strings(&[("example.com/hall", "b")])),
-                                annotations: Some(strings(&[("example.com/contact", "press@example.com")])),
                                 taints: Some(vec![Taint {
                                     key: "example.com/press".into(),
                                     value: None,

@@ -140,8 +140,6 @@ impl Inventory {
 
 /// Longest interval of a Git source. The CRD refuses a longer one; this limit applies to objects older than that rule.
 const WEEK: Duration = Duration::from_hours(7 * 24);
-/// Longest timeout of a fetch.
-const HOUR: Duration = Duration::from_hours(1);
 
 impl GitSource {
     /// File or directory with the hosts, from the root of the repository; empty: all of it.
@@ -151,10 +149,6 @@ impl GitSource {
     /// Time between two fetches.
     pub fn interval(&self) -> Duration {
         seconds(self.interval_seconds, 300).clamp(Duration::from_secs(1), WEEK)
-    }
-    /// Timeout of one fetch.
-    pub fn timeout(&self) -> Duration {
-        seconds(self.timeout_seconds, 60).clamp(Duration::from_secs(1), HOUR)
     }
 }
 
@@ -304,14 +298,14 @@ mod tests {
 
     #[test]
     fn fetches_have_limits_whatever_the_object_says() {
-        let git = |n| GitSource { interval_seconds: n, timeout_seconds: n, ..GitSource::default() };
-        for (n, interval, timeout) in [
-            (None, Duration::from_mins(5), Duration::from_mins(1)),
-            (Some(90), Duration::from_secs(90), Duration::from_secs(90)),
-            (Some(0), Duration::from_secs(1), Duration::from_secs(1)),
-            (Some(i32::MAX), WEEK, HOUR),
+        let git = |n| GitSource { interval_seconds: n, ..GitSource::default() };
+        for (n, interval) in [
+            (None, Duration::from_mins(5)),
+            (Some(90), Duration::from_secs(90)),
+            (Some(0), Duration::from_secs(1)),
+            (Some(i32::MAX), WEEK),
         ] {
-            assert_eq!((git(n).interval(), git(n).timeout()), (interval, timeout), "{n:?}");
+            assert_eq!(git(n).interval(), interval, "{n:?}");
         }
     }
 

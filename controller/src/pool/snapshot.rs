@@ -182,12 +182,8 @@ impl Snapshot {
                 beside: &|m, host| {
                     let mut beside = on_node(m).map(|patch| metadata::changed_parts(&patch)).unwrap_or_default();
                     let before = &m.instance.spec.host;
-                    let reached = InstanceHost {
-                        labels: host.labels.clone(),
-                        annotations: host.annotations.clone(),
-                        taints: host.taints.clone(),
-                        ..before.clone()
-                    };
+                    let reached =
+                        InstanceHost { labels: host.labels.clone(), taints: host.taints.clone(), ..before.clone() };
                     if reached != *host {
                         beside.push("how the host is reached".to_owned());
                     }
