@@ -281,7 +281,7 @@ pub enum GrantType {
     Orphan,
     /// Have the host accept the first key of its list, and no longer its present key. Not disruptive.
     RotateKey,
-    /// Have the host pull and pin the images of its pool's `provisioning.prePull`. Not disruptive.
+    /// Have the host pull and pin the images of its pool's `provisioning.prePullImages`. Not disruptive.
     PullImages,
 }
 

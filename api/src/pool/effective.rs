@@ -5,8 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use super::{
     DeletionPolicy, Drain, Effective, FailureAction, GitSource, Host, Inventory, JumpHost, MaintenanceWindow, Mode,
-    Order, PrePull, Remediation, Rollout, RolloutStep, SecretKeyRef, SourceRef, Ssh, Taint, TemplateSpec,
-    WindowsNodePoolSpec,
+    Order, Remediation, Rollout, RolloutStep, SecretKeyRef, SourceRef, Ssh, Taint, TemplateSpec, WindowsNodePoolSpec,
 };
 use crate::{IntOrPercent, names};
 
@@ -68,14 +67,7 @@ impl WindowsNodePoolSpec {
     }
     /// Images that hosts pull ahead.
     pub fn pre_pull_images(&self) -> &[String] {
-        self.pre_pull().map_or(&[], |p| &p.images)
-    }
-    /// Number of hosts that pull them at the same time.
-    pub fn max_pulling(&self) -> u32 {
-        self.pre_pull().and_then(|p| p.max_hosts).and_then(|n| u32::try_from(n).ok()).unwrap_or(2)
-    }
-    fn pre_pull(&self) -> Option<&PrePull> {
-        self.provisioning.as_ref().and_then(|p| p.pre_pull.as_ref())
+        self.provisioning.as_ref().and_then(|p| p.pre_pull_images.as_deref()).unwrap_or_default()
     }
     /// All effective values, for the status.
     pub fn effective(&self) -> Effective {
@@ -90,7 +82,6 @@ impl WindowsNodePoolSpec {
             connect_timeout_seconds: int(ssh.connect_timeout()),
             command_timeout_seconds: int(ssh.command_timeout()),
             max_concurrent: i32::try_from(self.max_concurrent()).unwrap_or(i32::MAX),
-            pre_pull_max_hosts: self.pre_pull().map(|_| i32::try_from(self.max_pulling()).unwrap_or(i32::MAX)),
             max_unavailable: rollout.max_unavailable().to_string(),
             min_ready_seconds: int(rollout.min_ready()),
             progress_deadline_seconds: int(rollout.progress_deadline()),

@@ -19,27 +19,14 @@ pub struct Provisioning {
     #[schemars(range(min = 1, max = 100))]
     pub max_concurrent: Option<i32>,
     /// Images that hosts pull before pods need them: after a join, and before a change of the node that restarts services or moves pods.
-    /// None if not set.
+    /// Each has its registry and a tag or digest. A tag is pulled once: to have hosts pull another image, list another tag or a digest.
+    /// Hosts keep the images: kubelet does not delete them when the disk is full. An image that is taken out of the list is released for
+    /// deletion. None if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pre_pull: Option<PrePull>,
-}
-
-/// Images that are pulled on all hosts of the pool, and kept there: kubelet does not delete them when the disk is full. An image that
-/// is taken out of the list is released for deletion.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
-#[serde(rename_all = "camelCase")]
-pub struct PrePull {
-    /// The images, each with its registry and a tag or digest. A tag is pulled once: to have hosts pull another image, list another tag or
-    /// a digest.
     #[schemars(length(min = 1, max = 32), inner(length(min = 1, max = 512)))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     #[x_kube(validation = all_match(IMAGE, "must be images with a registry and a tag or digest, for example mcr.microsoft.com/windows/servercore:ltsc2022"))]
-    pub images: Vec<String>,
-    /// Number of hosts that pull at the same time. 2 if not set. How many layers a host pulls at the same time is
-    /// `template.spec.containerd.maxConcurrentDownloads`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 100))]
-    pub max_hosts: Option<i32>,
+    pub pre_pull_images: Option<Vec<String>>,
 }
 
 /// A registry, which has a dot or a port or is localhost, a repository, and a tag or digest or both.

@@ -328,9 +328,6 @@ pub struct Effective {
     pub command_timeout_seconds: i32,
     /// `provisioning.maxConcurrent`
     pub max_concurrent: i32,
-    /// `provisioning.prePull.maxHosts`, if images are pulled ahead
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pre_pull_max_hosts: Option<i32>,
     /// `rollout.maxUnavailable`
     pub max_unavailable: String,
     /// `rollout.minReadySeconds`

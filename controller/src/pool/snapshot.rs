@@ -96,7 +96,7 @@ impl Snapshot {
         let limits = Limits {
             max_concurrent: pool.spec.max_concurrent(),
             max_unavailable: rollout.max_unavailable(),
-            max_pulling: pool.spec.max_pulling(),
+            max_pulling: image_pull::MAX_PULLING,
             paused: rollout.pause(now).is_some(),
             orphan: letting_go::lets_all_go(pool, &mine, going),
             open: window.as_ref().is_ok_and(|w| w.open),

@@ -207,7 +207,7 @@ async fn rollout_and_drain() -> Result<()> {
 #[tokio::test]
 async fn steps_and_failures() -> Result<()> {
     let step = |step: Value| json!({"rollout": {"steps": [step]}});
-    let pull = |pull: Value| json!({"provisioning": {"prePull": pull}});
+    let pull = |images: Value| json!({"provisioning": {"prePullImages": images}});
     let policy = |policy: Value| json!({"rollout": {"failurePolicy": policy}});
     let (either, number) = ("a step has either pauseSeconds or approval: true", "must be a whole number of at least 1");
     check(specs(&[
@@ -235,29 +235,20 @@ async fn steps_and_failures() -> Result<()> {
         ("a failure policy", policy(json!({"maxFailures": "5%", "action": "Rollback"})), Taken),
         ("no failures", policy(json!({"maxFailures": 0})), Refused(number)),
         ("another action", policy(json!({"action": "Explode"})), Refused("Unsupported value")),
-        ("images", pull(json!({"images": ["mcr.microsoft.com/windows/servercore:ltsc2022", "localhost/a:1"]})), Taken),
-        ("an image by digest", pull(json!({"images": [format!("r:5000/a/b-c@sha256:{}", "0".repeat(64))]})), Taken),
-        (
-            "by both",
-            pull(json!({"images": [format!("r.example/a:1@sha256:{}", "0".repeat(64))], "maxHosts": 1})),
-            Taken,
-        ),
-        ("no registry", pull(json!({"images": ["servercore:ltsc2022"]})), Refused("must be images with a registry")),
-        ("a library image", pull(json!({"images": ["library/app:1"]})), Refused("must be images with a registry")),
-        ("no tag", pull(json!({"images": ["r.example/app"]})), Refused("must be images with a registry")),
-        ("a short digest", pull(json!({"images": ["r.example/app@sha256:0"]})), Refused("must be images")),
-        ("a space", pull(json!({"images": ["r.example/app:1 x"]})), Refused("must be images with a registry")),
-        ("no image", pull(json!({"images": []})), Refused("at least 1 items")),
-        ("one twice", pull(json!({"images": ["r.example/a:1", "r.example/a:1"]})), Refused("Duplicate value")),
+        ("images", pull(json!(["mcr.microsoft.com/windows/servercore:ltsc2022", "localhost/a:1"])), Taken),
+        ("an image by digest", pull(json!([format!("r:5000/a/b-c@sha256:{}", "0".repeat(64))])), Taken),
+        ("by both", pull(json!([format!("r.example/a:1@sha256:{}", "0".repeat(64))])), Taken),
+        ("no registry", pull(json!(["servercore:ltsc2022"])), Refused("must be images with a registry")),
+        ("a library image", pull(json!(["library/app:1"])), Refused("must be images with a registry")),
+        ("no tag", pull(json!(["r.example/app"])), Refused("must be images with a registry")),
+        ("a short digest", pull(json!(["r.example/app@sha256:0"])), Refused("must be images")),
+        ("a space", pull(json!(["r.example/app:1 x"])), Refused("must be images with a registry")),
+        ("no image", pull(json!([])), Refused("at least 1 items")),
+        ("one twice", pull(json!(["r.example/a:1", "r.example/a:1"])), Refused("Duplicate value")),
         (
             "thirty-three",
-            pull(json!({"images": (0..33).map(|n| format!("r.example/a:{n}")).collect::<Vec<_>>()})),
+            pull(json!((0..33).map(|n| format!("r.example/a:{n}")).collect::<Vec<_>>())),
             Refused("must have at most 32 items"),
-        ),
-        (
-            "no host at a time",
-            pull(json!({"images": ["r.example/a:1"], "maxHosts": 0})),
-            Refused("greater than or equal to 1"),
         ),
         ("order", json!({"rollout": {"order": "Name"}}), Taken),
         ("another order", json!({"rollout": {"order": "Random"}}), Refused("Unsupported value")),
