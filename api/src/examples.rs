@@ -140,8 +140,6 @@ pub fn examples() -> Vec<Example> {
                             },
                             host_key: "SHA256:a5dbhnVDVV+wzA3hzpgP7k0GfTkN0yYuMJrxQhl8wrE".into(),
                         }),
-                        connect_timeout_seconds: Some(15),
-                        command_timeout_seconds: Some(600),
                     }),
                     template: Some(NodeTemplate {
                         metadata: Some(TemplateMetadata {
@@ -224,7 +222,6 @@ pub fn examples() -> Vec<Example> {
                         ]),
                         approved_version: None,
                         maintenance_windows: Some(vec![MaintenanceWindow {
-                            name: "night".into(),
                             schedule: "0 22 * * 1-5".into(),
                             duration_seconds: Some(21_600),
                             time_zone: Some("Europe/Paris".into()),

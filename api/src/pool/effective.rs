@@ -79,8 +79,6 @@ impl WindowsNodePoolSpec {
             ssh_username: ssh.username().into(),
             host_key_policy: ssh.host_key_policy.unwrap_or_default(),
             jump_host_port: ssh.jump_host.as_ref().map(|j| i32::from(j.port())),
-            connect_timeout_seconds: int(ssh.connect_timeout()),
-            command_timeout_seconds: int(ssh.command_timeout()),
             max_concurrent: i32::try_from(self.max_concurrent()).unwrap_or(i32::MAX),
             max_unavailable: rollout.max_unavailable().to_string(),
             min_ready_seconds: int(rollout.min_ready()),
@@ -175,14 +173,6 @@ impl Ssh {
             .clone()
             .unwrap_or_else(|| vec![SecretKeyRef { name: names::DEFAULT_KEY_SECRET.into(), key: None }])
     }
-    /// Timeout of connection and log-in.
-    pub fn connect_timeout(&self) -> Duration {
-        seconds(self.connect_timeout_seconds, 15)
-    }
-    /// Timeout of one command.
-    pub fn command_timeout(&self) -> Duration {
-        seconds(self.command_timeout_seconds, 600)
-    }
 }
 
 impl JumpHost {
@@ -265,7 +255,7 @@ mod tests {
                 "inventory": {"git": {"url": "https://git.example.com/hosts"}},
                 "ssh": {"hostKeyPolicy": "Strict"},
                 "template": {"spec": {"kubelet": {"systemReserved": {"cpu": "1"}, "evictionHard": {"nodefs.available": "10%"}}, "logs": {}}},
-                "rollout": {"maintenanceWindows": [{"name": "night", "schedule": "0 22 * * *"}]},
+                "rollout": {"maintenanceWindows": [{"schedule": "0 22 * * *"}]},
                 "remediation": {"type": "Reboot"},
             },
             "status": {
@@ -273,8 +263,7 @@ mod tests {
                 "rollout": {"toVersion": "1-a", "startTime": "2026-03-01T08:00:00.123456789Z"},
                 "uncleanHosts": [{"name": "win-9", "address": "10.0.0.9", "time": "2026-03-01T08:00:00Z"}],
                 "effective": {
-                    "sshPort": 22, "sshUsername": "Administrator", "hostKeyPolicy": "Strict", "connectTimeoutSeconds": 15,
-                    "commandTimeoutSeconds": 600, "maxConcurrent": 10, "maxUnavailable": "1", "minReadySeconds": 0,
+                    "sshPort": 22, "sshUsername": "Administrator", "hostKeyPolicy": "Strict", "maxConcurrent": 10, "maxUnavailable": "1", "minReadySeconds": 0,
                     "progressDeadlineSeconds": 3600, "order": "Zone", "ignoreLostAfterSeconds": 3600, "maxFailures": "1",
                     "failureAction": "Pause", "remediationType": "Reboot", "maxUnhealthy": "20%", "drift": "Heal",
                     "drainTimeoutSeconds": 3600, "drainOnTimeout": "Wait", "deletionPolicy": "Deconfigure", "taints": [],

@@ -71,7 +71,6 @@ pub struct Rollout {
     /// has begun on a host is completed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
-    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub maintenance_windows: Option<Vec<MaintenanceWindow>>,
     /// Reaction to nodes whose change failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -117,13 +116,6 @@ pub struct RolloutStep {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct MaintenanceWindow {
-    /// Name of the window, which messages mention.
-    #[schemars(length(min = 1, max = 63))]
-    #[x_kube(validation = matches(
-        "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
-        "must be lower-case letters, digits and `-`, and begin and end with a letter or digit, for example night"
-    ))]
-    pub name: String,
     /// Opening times: a cron expression of five fields (minute, hour, day of month, month, day of week).
     #[schemars(length(min = 9, max = 128))]
     // Which numbers a field takes, and that the times exist, is checked by the operator (`InvalidWindow`).

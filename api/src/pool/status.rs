@@ -322,10 +322,6 @@ pub struct Effective {
     /// `ssh.jumpHost.port`, if there is a jump host
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jump_host_port: Option<i32>,
-    /// `ssh.connectTimeoutSeconds`
-    pub connect_timeout_seconds: i32,
-    /// `ssh.commandTimeoutSeconds`
-    pub command_timeout_seconds: i32,
     /// `provisioning.maxConcurrent`
     pub max_concurrent: i32,
     /// `rollout.maxUnavailable`

@@ -22,6 +22,7 @@ use super::write::Folder;
 use crate::{
     args::Gather,
     host_key_policy::{HostKeySource, KnownKeys, host_key_source},
+    instance::CONNECT_TIMEOUT,
     secrets::{SecretError, Secrets},
 };
 
@@ -183,7 +184,7 @@ impl Access {
             keys,
             host_key,
             jump_host,
-            connect_timeout: ssh.connect_timeout(),
+            connect_timeout: CONNECT_TIMEOUT,
             command_timeout: LIMIT,
         })
     }

@@ -139,10 +139,6 @@ async fn ssh() -> Result<()> {
             ssh(json!({"privateKeySecretRefs": vec![json!({"name": "k"}); 9]})),
             Refused("must have at most 8 items"),
         ),
-        ("no time to connect", ssh(json!({"connectTimeoutSeconds": 0})), Refused("greater than or equal to 1")),
-        ("little time to connect", ssh(json!({"connectTimeoutSeconds": 1})), Taken),
-        ("no time for commands", ssh(json!({"commandTimeoutSeconds": 9})), Refused("greater than or equal to 10")),
-        ("time for commands", ssh(json!({"commandTimeoutSeconds": 7200})), Taken),
     ]))
     .await
 }
@@ -261,9 +257,9 @@ async fn steps_and_failures() -> Result<()> {
 #[tokio::test]
 async fn maintenance_windows() -> Result<()> {
     let windows = |list: Vec<Value>| json!({"rollout": {"maintenanceWindows": list}});
-    let named = |name: &str| json!({"name": name, "schedule": "0 2 * * *", "durationSeconds": 7200});
+    let night = || json!({"schedule": "0 2 * * *", "durationSeconds": 7200});
     let one = |patch: Value| {
-        let mut window = named("night");
+        let mut window = night();
         merge(&mut window, &patch);
         windows(vec![window])
     };
@@ -276,7 +272,6 @@ async fn maintenance_windows() -> Result<()> {
             one(json!({"timeZone": "Europe/Par is"})),
             Refused("must be the name of a time zone"),
         ),
-        ("a name in capitals", one(json!({"name": "Night"})), Refused("must be lower-case letters, digits")),
         ("no schedule", one(json!({"schedule": null})), Refused("Required value")),
         ("a short schedule", one(json!({"schedule": "0 2 * *"})), Refused("at least 9 chars")),
         ("a long schedule", one(json!({"schedule": "0 ".repeat(65)})), Refused("may not be more than 128")),
@@ -298,13 +293,8 @@ async fn maintenance_windows() -> Result<()> {
         ("a quarter of an hour", one(json!({"durationSeconds": 900})), Taken),
         ("a week", one(json!({"durationSeconds": 604_800})), Taken),
         ("more than a week", one(json!({"durationSeconds": 604_801})), Refused("less than or equal to 604800")),
-        ("two of a name", windows(vec![named("a"), named("a")]), Refused("Duplicate value")),
-        ("sixteen", windows((0..16).map(|n| named(&format!("w{n}"))).collect()), Taken),
-        (
-            "seventeen",
-            windows((0..17).map(|n| named(&format!("w{n}"))).collect()),
-            Refused("must have at most 16 items"),
-        ),
+        ("sixteen", windows(vec![night(); 16]), Taken),
+        ("seventeen", windows(vec![night(); 17]), Refused("must have at most 16 items")),
     ]))
     .await
 }

@@ -259,7 +259,12 @@ async fn services_of_the_nodes() -> Result<()> {
                 add(field, key, size, Taken);
             }
             for size in [json!(""), json!("2gi"), json!("-1Gi"), json!(-1), json!("10%"), json!("2048m"), json!(512)] {
-                add(field, key, size, Refused("must have as memory and ephemeral-storage 0 or a quantity of at least 1Ki"));
+                add(
+                    field,
+                    key,
+                    size,
+                    Refused("must have as memory and ephemeral-storage 0 or a quantity of at least 1Ki"),
+                );
             }
             add(field, key, json!("1".repeat(33)), Refused("Too long"));
         }

@@ -90,7 +90,7 @@ async fn standing(world: &World, hosts: &[SimHost]) -> Result<BTreeMap<String, (
 async fn a_release_says_what_it_does_and_waits_for_those_who_have_a_say() -> Result<()> {
     let mut world = World::new(SimOptions::default(), &[]).await?;
     let far = (jiff::Timestamp::now() + jiff::SignedDuration::from_hours(12)).strftime("%M %H * * *").to_string();
-    let shut = json!({"maintenanceWindows": [{"name": "calm", "schedule": far, "durationSeconds": 3600}]});
+    let shut = json!({"maintenanceWindows": [{"schedule": far, "durationSeconds": 3600}]});
     let steps = json!({"steps": [{"nodes": 1, "approval": true}], "order": "Name"});
     let pools = [("shut", 1, shut), ("held", 1, json!({})), ("steps", 2, steps)];
     let mut hosts = BTreeMap::new();
