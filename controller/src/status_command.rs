@@ -44,7 +44,7 @@ pub async fn run(args: Status, cluster: &args::Cluster) -> anyhow::Result<ExitCo
     let now = server_time(&client).await.unwrap_or_else(Timestamp::now);
     let operator = operator(&client, &args.namespace, now).await;
     let pools = summarize(&pools, &instances, now);
-    let width = args.width.or_else(terminal).unwrap_or(args.columns);
+    let width = terminal().unwrap_or(args.columns);
     match args.output {
         Output::Table => {
             let mut text = String::new();
