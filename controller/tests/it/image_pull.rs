@@ -154,7 +154,7 @@ async fn a_rollout_waits_for_an_attempt_on_each_host_and_not_for_its_success() -
     task.abort();
     let observed = observed.lock().unwrap();
     ensure!(observed.unprepared.is_empty(), "updated before an attempt: {:?}", observed.unprepared);
-    ensure!(observed.most == 1);
+    ensure!(observed.most <= 2, "more than two pull at once");
     Ok(())
 }
 
