@@ -56,7 +56,7 @@ pub mod kind {
         UPDATE_WITHHELD = "UpdateWithheld";
         /// Pool: all hosts take the first key of their list. Absent where there are no hosts.
         KEYS_CURRENT = "KeysCurrent";
-        /// Pool: all hosts have the images of `provisioning.prePull`. Absent where that is not set.
+        /// Pool: all hosts have the images of `provisioning.prePullImages`. Absent where that is not set.
         IMAGES_PULLED = "ImagesPulled";
         /// Pool: the admission policies are in force as they ship. While one is not that holds the hosts' daemons, the daemons have no rights
         /// and get no certificates, and no host is joined or changed. While another one is not, nothing stops.

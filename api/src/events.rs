@@ -200,7 +200,7 @@ event_reasons! {
     /// The host could not be changed to [another SSH key](../guide/keys.md). The node continues, and the operator retries; the note begins with
     /// the [reason](conditions.md#reasons).
     KeyRotationFailed: Warning on WindowsInstance;
-    /// The host has all images of `provisioning.prePull`. No action is needed.
+    /// The host has all images of `provisioning.prePullImages`. No action is needed.
     ImagesPulled: Normal on WindowsInstance;
     /// The host could not [pull images ahead](../guide/images.md). The node continues, and the operator retries; the note begins with the
     /// [reason](conditions.md#reasons).

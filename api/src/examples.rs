@@ -2,12 +2,11 @@ use std::collections::BTreeMap;
 
 use crate::{
     CloudProvider, ClusterPullSecret, ContainerdSettings, CredentialPlugin, DeletionPolicy, Drain, Drift,
-    EvictionThresholds, FailureAction, FailurePolicy, GitRef, GitSource, GitVerify, GmsaSettings, Host, HostKeyPolicy,
-    ImageMirror, ImageMirrors, IntOrPercent, Inventory, JumpHost, KubeletDuration, KubeletSettings, LogRotation,
-    MaintenanceWindow, MirrorSourcePolicy, Mode, NodeTemplate, OnTimeout, Order, PodBehavior, PodRule, PrePull,
-    Provisioning, ProxySettings, Remediation, RemediationType, Removal, Reserved, Rollout, RolloutStep, SecretKeyRef,
-    SecretRef, SourceKind, SourceRef, Ssh, Taint, TaintEffect, TemplateMetadata, TemplateSpec, WindowsNodePool,
-    WindowsNodePoolSpec,
+    FailureAction, FailurePolicy, GitRef, GitSource, GitVerify, GmsaSettings, Host, HostKeyPolicy, ImageMirror,
+    IntOrPercent, Inventory, JumpHost, KubeletDuration, KubeletSettings, LogRotation, MaintenanceWindow, MirrorPull,
+    MirrorSourcePolicy, Mode, NodeTemplate, OnTimeout, Order, PodBehavior, PodRule, Provisioning, ProxySettings,
+    Quantity, Remediation, RemediationType, Removal, Rollout, RolloutStep, SecretKeyRef, SecretRef, SourceKind,
+    SourceRef, Ssh, Taint, TaintEffect, TemplateMetadata, TemplateSpec, WindowsNodePool, WindowsNodePoolSpec,
 };
 
 /// A pool for people to start from, as `examples/<name>.yaml`.
@@ -30,6 +29,10 @@ fn secret(name: &str) -> SecretRef {
 
 fn strings(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(k, v)| ((*k).to_string(), (*v).to_string())).collect()
+}
+
+fn quantities(pairs: &[(&str, &str)]) -> BTreeMap<String, Quantity> {
+    pairs.iter().map(|(k, v)| ((*k).to_string(), (*v).into())).collect()
 }
 
 /// The examples. They are values of the API types, so they always match the API.
@@ -106,12 +109,7 @@ pub fn examples() -> Vec<Example> {
                                 port: Some(2222),
                                 username: Some(r"FACTORY\svc-nodes".into()),
                                 host_key: Some("SHA256:mVPwvezndPv/ARoIadVY98vAC0g+P/5633yTC4d/wXE".into()),
-                                private_key_secret_ref: Some(SecretKeyRef {
-                                    name: "press-key".into(),
-                                    key: Some("id_ed25519".into()),
-                                }),
                                 labels: Some(strings(&[("example.com/hall", "b")])),
-                                annotations: Some(strings(&[("example.com/contact", "press@example.com")])),
                                 taints: Some(vec![Taint {
                                     key: "example.com/press".into(),
                                     value: None,
@@ -142,8 +140,6 @@ pub fn examples() -> Vec<Example> {
                             },
                             host_key: "SHA256:a5dbhnVDVV+wzA3hzpgP7k0GfTkN0yYuMJrxQhl8wrE".into(),
                         }),
-                        connect_timeout_seconds: Some(15),
-                        command_timeout_seconds: Some(600),
                     }),
                     template: Some(NodeTemplate {
                         metadata: Some(TemplateMetadata {
@@ -161,25 +157,22 @@ pub fn examples() -> Vec<Example> {
                             }]),
                             kubelet: Some(KubeletSettings {
                                 max_pods: Some(100),
-                                system_reserved: Some(Reserved {
-                                    cpu: Some("1".into()),
-                                    memory: Some("3Gi".into()),
-                                    ephemeral_storage: Some("2Gi".into()),
-                                }),
-                                kube_reserved: Some(Reserved { memory: Some("512Mi".into()), ..Reserved::default() }),
-                                eviction_hard: Some(EvictionThresholds {
-                                    memory: Some("500Mi".into()),
-                                    nodefs: Some("10%".into()),
-                                    imagefs: Some("15%".into()),
-                                }),
+                                system_reserved: Some(quantities(&[
+                                    ("cpu", "1"),
+                                    ("memory", "3Gi"),
+                                    ("ephemeral-storage", "2Gi"),
+                                ])),
+                                kube_reserved: Some(quantities(&[("memory", "512Mi")])),
+                                eviction_hard: Some(quantities(&[
+                                    ("memory.available", "500Mi"),
+                                    ("nodefs.available", "10%"),
+                                    ("imagefs.available", "15%"),
+                                ])),
                                 image_gc_high_threshold_percent: Some(80),
                                 image_gc_low_threshold_percent: Some(70),
                                 container_log_max_size: Some("20Mi".into()),
                                 container_log_max_files: Some(3),
                                 cloud_provider: Some(CloudProvider::None),
-                                image_minimum_gc_age: None,
-                                image_maximum_gc_age: Some(KubeletDuration("336h".into())),
-                                max_parallel_image_pulls: Some(2),
                                 shutdown_grace_period: Some(KubeletDuration("2m".into())),
                                 shutdown_grace_period_critical_pods: Some(KubeletDuration("30s".into())),
                             }),
@@ -198,14 +191,12 @@ pub fn examples() -> Vec<Example> {
                                 no_proxy: Some(".svc,.cluster.local,10.0.0.0/8".into()),
                             }),
                             trusted_certificates: None,
-                            image_mirrors: Some(ImageMirrors {
-                                image_digest_mirrors: None,
-                                image_tag_mirrors: Some(vec![ImageMirror {
-                                    source: "registry.example.com".into(),
-                                    mirrors: Some(vec!["mirror.example.com:5000/factory".into()]),
-                                    mirror_source_policy: Some(MirrorSourcePolicy::AllowContactingSource),
-                                }]),
-                            }),
+                            image_mirrors: Some(vec![ImageMirror {
+                                source: "registry.example.com".into(),
+                                mirrors: Some(vec!["mirror.example.com:5000/factory".into()]),
+                                mirror_source_policy: Some(MirrorSourcePolicy::AllowContactingSource),
+                                pull: Some(MirrorPull::All),
+                            }]),
                             gmsa: Some(GmsaSettings {
                                 accounts: Some(vec!["web-frontend".into()]),
                                 plugin: Some(CredentialPlugin {
@@ -217,10 +208,7 @@ pub fn examples() -> Vec<Example> {
                     }),
                     provisioning: Some(Provisioning {
                         max_concurrent: Some(20),
-                        pre_pull: Some(PrePull {
-                            images: vec!["mcr.microsoft.com/windows/servercore:ltsc2022".into()],
-                            max_hosts: Some(4),
-                        }),
+                        pre_pull_images: Some(vec!["mcr.microsoft.com/windows/servercore:ltsc2022".into()]),
                     }),
                     rollout: Some(Rollout {
                         max_unavailable: Some(IntOrPercent::Percent(10)),
@@ -234,7 +222,6 @@ pub fn examples() -> Vec<Example> {
                         ]),
                         approved_version: None,
                         maintenance_windows: Some(vec![MaintenanceWindow {
-                            name: "night".into(),
                             schedule: "0 22 * * 1-5".into(),
                             duration_seconds: Some(21_600),
                             time_zone: Some("Europe/Paris".into()),
@@ -258,9 +245,6 @@ pub fn examples() -> Vec<Example> {
                         grace_period_seconds: None,
                         delete_empty_dir_data: Some(true),
                         evict_unmanaged: Some(false),
-                        pod_selector: None,
-                        skip_wait_for_delete_timeout_seconds: Some(600),
-                        wait_for_volume_detach: Some(true),
                         pod_rules: Some(vec![PodRule {
                             selector: Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector {
                                 match_labels: Some(strings(&[("app", "batch")])),

@@ -140,10 +140,6 @@ pub struct InstanceHost {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 32))]
     pub labels: BTreeMap<String, String>,
-    /// Annotations for this host's Node alone.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(extend("maxProperties" = 16))]
-    pub annotations: BTreeMap<String, String>,
     /// Taints for this host's Node alone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 4))]
@@ -285,7 +281,7 @@ pub enum GrantType {
     Orphan,
     /// Have the host accept the first key of its list, and no longer its present key. Not disruptive.
     RotateKey,
-    /// Have the host pull and pin the images of its pool's `provisioning.prePull`. Not disruptive.
+    /// Have the host pull and pin the images of its pool's `provisioning.prePullImages`. Not disruptive.
     PullImages,
 }
 

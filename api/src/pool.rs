@@ -180,14 +180,6 @@ pub struct Ssh {
     /// operator does not jump through several hosts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jump_host: Option<JumpHost>,
-    /// Seconds until an attempt to connect and log in fails, to a jump host and the host together. 15 if not set.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 600))]
-    pub connect_timeout_seconds: Option<i32>,
-    /// Timeout of one command on a host, in seconds. 600 if not set.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 10, max = 7200))]
-    pub command_timeout_seconds: Option<i32>,
 }
 
 /// A machine with an SSH server through which the operator reaches hosts. The operator runs no command on it.

@@ -260,8 +260,6 @@ reasons! {
     StaleEpoch,
     /// The observed state matches the spec. No action is needed.
     Succeeded,
-    /// The source of hosts is suspended by its owner.
-    Suspended,
     /// Too many nodes are not Ready, so the operator repairs none: find the common cause.
     TooManyUnhealthy,
     /// A file on the host cannot be written or read, or is too large.

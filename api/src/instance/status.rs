@@ -82,7 +82,7 @@ pub struct WindowsInstanceStatus {
     /// Progress of a key rotation, if one is not finished.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_rotation: Option<KeyRotation>,
-    /// Images of the pool's `provisioning.prePull` on the host. Set before the host is asked for the first one.
+    /// Images of the pool's `provisioning.prePullImages` on the host. Set before the host is asked for the first one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pre_pulled: Option<PrePulled>,
     /// Set while the host refuses every key of its list.

@@ -38,21 +38,7 @@ pub struct ProxySettings {
     pub no_proxy: Option<String>,
 }
 
-/// Mirrors of image registries, with the names of OpenShift's kinds. They come before those of the cluster.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
-#[serde(rename_all = "camelCase")]
-pub struct ImageMirrors {
-    /// Mirrors for images that are named by digest.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 64))]
-    pub image_digest_mirrors: Option<Vec<ImageMirror>>,
-    /// Mirrors for all images.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 64))]
-    pub image_tag_mirrors: Option<Vec<ImageMirror>>,
-}
-
-/// The mirrors of a registry.
+/// Mirrors of a registry.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct ImageMirror {
@@ -66,6 +52,19 @@ pub struct ImageMirror {
     /// Whether hosts ask the source if no mirror has an image. `AllowContactingSource` if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mirror_source_policy: Option<MirrorSourcePolicy>,
+    /// Pulls that the mirrors serve. All if not set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pull: Option<MirrorPull>,
+}
+
+/// Pulls that mirrors serve. All if not set: of every image. Digest: of images that are named by digest.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum MirrorPull {
+    /// Pulls of every image.
+    #[default]
+    All,
+    /// Pulls of images that are named by digest.
+    Digest,
 }
 
 /// Whether hosts ask the source of an image.

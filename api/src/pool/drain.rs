@@ -27,17 +27,6 @@ pub struct Drain {
     /// Whether pods without a controller, which are not recreated, may be evicted. true if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evict_unmanaged: Option<bool>,
-    /// Pods that are evicted; others stay on the node. All if not set.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pod_selector: Option<LabelSelector>,
-    /// Seconds after which the drain no longer waits for a terminating pod; 0 means that it waits for every pod. 0 if
-    /// not set.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0, max = 86_400))]
-    pub skip_wait_for_delete_timeout_seconds: Option<i32>,
-    /// Whether to wait until the volumes of evicted pods are detached. true if not set.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub wait_for_volume_detach: Option<bool>,
     /// Exceptions for some pods. The first rule that matches a pod applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]

@@ -5,8 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use super::{
     DeletionPolicy, Drain, Effective, FailureAction, GitSource, Host, Inventory, JumpHost, MaintenanceWindow, Mode,
-    Order, PrePull, Remediation, Rollout, RolloutStep, SecretKeyRef, SourceRef, Ssh, Taint, TemplateSpec,
-    WindowsNodePoolSpec,
+    Order, Remediation, Rollout, RolloutStep, SecretKeyRef, SourceRef, Ssh, Taint, TemplateSpec, WindowsNodePoolSpec,
 };
 use crate::{IntOrPercent, names};
 
@@ -68,14 +67,7 @@ impl WindowsNodePoolSpec {
     }
     /// Images that hosts pull ahead.
     pub fn pre_pull_images(&self) -> &[String] {
-        self.pre_pull().map_or(&[], |p| &p.images)
-    }
-    /// Number of hosts that pull them at the same time.
-    pub fn max_pulling(&self) -> u32 {
-        self.pre_pull().and_then(|p| p.max_hosts).and_then(|n| u32::try_from(n).ok()).unwrap_or(2)
-    }
-    fn pre_pull(&self) -> Option<&PrePull> {
-        self.provisioning.as_ref().and_then(|p| p.pre_pull.as_ref())
+        self.provisioning.as_ref().and_then(|p| p.pre_pull_images.as_deref()).unwrap_or_default()
     }
     /// All effective values, for the status.
     pub fn effective(&self) -> Effective {
@@ -87,10 +79,7 @@ impl WindowsNodePoolSpec {
             ssh_username: ssh.username().into(),
             host_key_policy: ssh.host_key_policy.unwrap_or_default(),
             jump_host_port: ssh.jump_host.as_ref().map(|j| i32::from(j.port())),
-            connect_timeout_seconds: int(ssh.connect_timeout()),
-            command_timeout_seconds: int(ssh.command_timeout()),
             max_concurrent: i32::try_from(self.max_concurrent()).unwrap_or(i32::MAX),
-            pre_pull_max_hosts: self.pre_pull().map(|_| i32::try_from(self.max_pulling()).unwrap_or(i32::MAX)),
             max_unavailable: rollout.max_unavailable().to_string(),
             min_ready_seconds: int(rollout.min_ready()),
             progress_deadline_seconds: int(rollout.progress_deadline()),
@@ -140,8 +129,6 @@ impl Inventory {
 
 /// Longest interval of a Git source. The CRD refuses a longer one; this limit applies to objects older than that rule.
 const WEEK: Duration = Duration::from_hours(7 * 24);
-/// Longest timeout of a fetch.
-const HOUR: Duration = Duration::from_hours(1);
 
 impl GitSource {
     /// File or directory with the hosts, from the root of the repository; empty: all of it.
@@ -151,10 +138,6 @@ impl GitSource {
     /// Time between two fetches.
     pub fn interval(&self) -> Duration {
         seconds(self.interval_seconds, 300).clamp(Duration::from_secs(1), WEEK)
-    }
-    /// Timeout of one fetch.
-    pub fn timeout(&self) -> Duration {
-        seconds(self.timeout_seconds, 60).clamp(Duration::from_secs(1), HOUR)
     }
 }
 
@@ -189,14 +172,6 @@ impl Ssh {
         self.private_key_secret_refs
             .clone()
             .unwrap_or_else(|| vec![SecretKeyRef { name: names::DEFAULT_KEY_SECRET.into(), key: None }])
-    }
-    /// Timeout of connection and log-in.
-    pub fn connect_timeout(&self) -> Duration {
-        seconds(self.connect_timeout_seconds, 15)
-    }
-    /// Timeout of one command.
-    pub fn command_timeout(&self) -> Duration {
-        seconds(self.command_timeout_seconds, 600)
     }
 }
 
@@ -280,7 +255,7 @@ mod tests {
                 "inventory": {"git": {"url": "https://git.example.com/hosts"}},
                 "ssh": {"hostKeyPolicy": "Strict"},
                 "template": {"spec": {"kubelet": {"systemReserved": {"cpu": "1"}, "evictionHard": {"nodefs.available": "10%"}}, "logs": {}}},
-                "rollout": {"maintenanceWindows": [{"name": "night", "schedule": "0 22 * * *"}]},
+                "rollout": {"maintenanceWindows": [{"schedule": "0 22 * * *"}]},
                 "remediation": {"type": "Reboot"},
             },
             "status": {
@@ -288,8 +263,7 @@ mod tests {
                 "rollout": {"toVersion": "1-a", "startTime": "2026-03-01T08:00:00.123456789Z"},
                 "uncleanHosts": [{"name": "win-9", "address": "10.0.0.9", "time": "2026-03-01T08:00:00Z"}],
                 "effective": {
-                    "sshPort": 22, "sshUsername": "Administrator", "hostKeyPolicy": "Strict", "connectTimeoutSeconds": 15,
-                    "commandTimeoutSeconds": 600, "maxConcurrent": 10, "maxUnavailable": "1", "minReadySeconds": 0,
+                    "sshPort": 22, "sshUsername": "Administrator", "hostKeyPolicy": "Strict", "maxConcurrent": 10, "maxUnavailable": "1", "minReadySeconds": 0,
                     "progressDeadlineSeconds": 3600, "order": "Zone", "ignoreLostAfterSeconds": 3600, "maxFailures": "1",
                     "failureAction": "Pause", "remediationType": "Reboot", "maxUnhealthy": "20%", "drift": "Heal",
                     "drainTimeoutSeconds": 3600, "drainOnTimeout": "Wait", "deletionPolicy": "Deconfigure", "taints": [],
@@ -304,14 +278,14 @@ mod tests {
 
     #[test]
     fn fetches_have_limits_whatever_the_object_says() {
-        let git = |n| GitSource { interval_seconds: n, timeout_seconds: n, ..GitSource::default() };
-        for (n, interval, timeout) in [
-            (None, Duration::from_mins(5), Duration::from_mins(1)),
-            (Some(90), Duration::from_secs(90), Duration::from_secs(90)),
-            (Some(0), Duration::from_secs(1), Duration::from_secs(1)),
-            (Some(i32::MAX), WEEK, HOUR),
+        let git = |n| GitSource { interval_seconds: n, ..GitSource::default() };
+        for (n, interval) in [
+            (None, Duration::from_mins(5)),
+            (Some(90), Duration::from_secs(90)),
+            (Some(0), Duration::from_secs(1)),
+            (Some(i32::MAX), WEEK),
         ] {
-            assert_eq!((git(n).interval(), git(n).timeout()), (interval, timeout), "{n:?}");
+            assert_eq!(git(n).interval(), interval, "{n:?}");
         }
     }
 

@@ -6,7 +6,7 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{SecretKeyRef, SecretRef, Taint};
+use super::{SecretRef, Taint};
 use crate::{IntOrPercent, rule::matches};
 
 /// Exactly one source of hosts, and the limit for the removal of hosts.
@@ -106,10 +106,6 @@ pub struct GitSource {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 604_800))]
     pub interval_seconds: Option<i32>,
-    /// Seconds after which a fetch fails. 60 if not set.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 3600))]
-    pub timeout_seconds: Option<i32>,
     /// Secret with the credentials. For https `username` and `password`, or `bearerToken`; `tls.crt` and `tls.key`;
     /// `ca.crt`. For ssh `identity` and `known_hosts`, and `password` if the identity has a passphrase.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -121,9 +117,6 @@ pub struct GitSource {
     /// force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verify: Option<GitVerify>,
-    /// Whether to stop fetching. The revision in use stays in force. `false` if not set.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub suspend: Option<bool>,
     /// Whether to use a revision although it does not descend from the one in use (for example after a force push), or has
     /// a lower version. `false` if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -293,9 +286,6 @@ pub struct Host {
         HOST_KEY_RULE
     ))]
     pub host_key: Option<String>,
-    /// Private key for this host alone, instead of the pool's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub private_key_secret_ref: Option<SecretKeyRef>,
     /// Labels for this host's Node, in addition to those of the template. They win over labels of the template with the same key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("maxProperties" = 32, "additionalProperties" = serde_json::json!({"type": "string", "maxLength": 63})))]
@@ -305,13 +295,6 @@ pub struct Host {
         validation = (r"self.all(k, self[k].matches(r'^([A-Za-z0-9]([\w.-]*[A-Za-z0-9])?)?$'))", "labels must have values of at most 63 letters, digits, -, _ and ., with a letter or digit at both ends")
     )]
     pub labels: Option<BTreeMap<String, String>>,
-    /// Annotations for this host's Node, in addition to those of the template. They win over annotations of the template with the same key.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("maxProperties" = 16, "additionalProperties" = serde_json::json!({"type": "string", "maxLength": 1024})))]
-    #[x_kube(
-        validation = ("self.all(k, !k.startsWith('windowsmachineconfig.openshift.io/') && !k.startsWith('kubernetes.io/') && !k.startsWith('node.kubernetes.io/'))", "annotations with a key under kubernetes.io or windowsmachineconfig.openshift.io belong to others")
-    )]
-    pub annotations: Option<BTreeMap<String, String>>,
     /// Taints for this host's Node, in addition to those of the template. A taint of the template with the same key and effect gets the
     /// value of this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]

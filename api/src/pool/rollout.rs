@@ -19,27 +19,14 @@ pub struct Provisioning {
     #[schemars(range(min = 1, max = 100))]
     pub max_concurrent: Option<i32>,
     /// Images that hosts pull before pods need them: after a join, and before a change of the node that restarts services or moves pods.
-    /// None if not set.
+    /// Each has its registry and a tag or digest. A tag is pulled once: to have hosts pull another image, list another tag or a digest.
+    /// Hosts keep the images: kubelet does not delete them when the disk is full. An image that is taken out of the list is released for
+    /// deletion. None if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pre_pull: Option<PrePull>,
-}
-
-/// Images that are pulled on all hosts of the pool, and kept there: kubelet does not delete them when the disk is full. An image that
-/// is taken out of the list is released for deletion.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
-#[serde(rename_all = "camelCase")]
-pub struct PrePull {
-    /// The images, each with its registry and a tag or digest. A tag is pulled once: to have hosts pull another image, list another tag or
-    /// a digest.
     #[schemars(length(min = 1, max = 32), inner(length(min = 1, max = 512)))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     #[x_kube(validation = all_match(IMAGE, "must be images with a registry and a tag or digest, for example mcr.microsoft.com/windows/servercore:ltsc2022"))]
-    pub images: Vec<String>,
-    /// Number of hosts that pull at the same time. 2 if not set. How many layers a host pulls at the same time is
-    /// `template.spec.containerd.maxConcurrentDownloads`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 100))]
-    pub max_hosts: Option<i32>,
+    pub pre_pull_images: Option<Vec<String>>,
 }
 
 /// A registry, which has a dot or a port or is localhost, a repository, and a tag or digest or both.
@@ -84,7 +71,6 @@ pub struct Rollout {
     /// has begun on a host is completed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
-    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub maintenance_windows: Option<Vec<MaintenanceWindow>>,
     /// Reaction to nodes whose change failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -130,13 +116,6 @@ pub struct RolloutStep {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct MaintenanceWindow {
-    /// Name of the window, which messages mention.
-    #[schemars(length(min = 1, max = 63))]
-    #[x_kube(validation = matches(
-        "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
-        "must be lower-case letters, digits and `-`, and begin and end with a letter or digit, for example night"
-    ))]
-    pub name: String,
     /// Opening times: a cron expression of five fields (minute, hour, day of month, month, day of week).
     #[schemars(length(min = 9, max = 128))]
     // Which numbers a field takes, and that the times exist, is checked by the operator (`InvalidWindow`).

@@ -322,15 +322,8 @@ pub struct Effective {
     /// `ssh.jumpHost.port`, if there is a jump host
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jump_host_port: Option<i32>,
-    /// `ssh.connectTimeoutSeconds`
-    pub connect_timeout_seconds: i32,
-    /// `ssh.commandTimeoutSeconds`
-    pub command_timeout_seconds: i32,
     /// `provisioning.maxConcurrent`
     pub max_concurrent: i32,
-    /// `provisioning.prePull.maxHosts`, if images are pulled ahead
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pre_pull_max_hosts: Option<i32>,
     /// `rollout.maxUnavailable`
     pub max_unavailable: String,
     /// `rollout.minReadySeconds`

@@ -6,13 +6,31 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{ImageMirrors, KubeletDuration, ProxySettings};
+use super::{ImageMirror, KubeletDuration, ProxySettings};
 use crate::{Quantity, rule::matches};
 
-/// A size that is none, or plausible: `2048m` is two bytes, and not what its writer meant.
-const SIZE: (&str, &str) = (
-    "type(self) == int ? self == 0 || self >= 1024 : isQuantity(self) && (quantity(self).compareTo(quantity('0')) == 0 || !quantity(self).isLessThan(quantity('1Ki')))",
-    "must be 0 or a quantity of at least 1Ki, for example 2Gi",
+/// Keys of [`Reserved`].
+const RESERVED: (&str, &str) = (
+    "self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'])",
+    "must have no other keys than cpu, memory and ephemeral-storage",
+);
+
+/// A limit refuses a size of memory, with which no pod would fit on the node.
+const CPU: (&str, &str) = (
+    "!('cpu' in self) || (type(self['cpu']) == int ? self['cpu'] >= 0 && self['cpu'] < 1000 : isQuantity(self['cpu']) && !quantity(self['cpu']).isLessThan(quantity('0')) && quantity(self['cpu']).isLessThan(quantity('1k')))",
+    "must have as cpu a quantity of CPUs, 0 or more and below 1000, for example 500m or 2",
+);
+
+/// Sizes that are none, or plausible: `2048m` is two bytes, and not what its writer meant.
+const SIZES: (&str, &str) = (
+    "self.all(k, k == 'cpu' || (type(self[k]) == int ? self[k] == 0 || self[k] >= 1024 : isQuantity(self[k]) && (quantity(self[k]).compareTo(quantity('0')) == 0 || !quantity(self[k]).isLessThan(quantity('1Ki')))))",
+    "must have as memory and ephemeral-storage 0 or a quantity of at least 1Ki, for example 2Gi",
+);
+
+/// Keys of [`EvictionThresholds`].
+const SIGNALS: (&str, &str) = (
+    "self.all(k, k in ['memory.available', 'nodefs.available', 'imagefs.available'])",
+    "must have no other keys than memory.available, nodefs.available and imagefs.available",
 );
 
 /// A plausible size.
@@ -28,15 +46,9 @@ const LOG_SIZE: (&str, &str) = (
 );
 
 /// kubelet does not start with a threshold of 0, and reads 0% as none.
-const THRESHOLD: (&str, &str) = (
-    "type(self) == int ? self >= 1024 : self.matches('^[0-9]{1,2}%$') || isQuantity(self) && !quantity(self).isLessThan(quantity('1Ki'))",
-    "must be a quantity of at least 1Ki or a percentage from 0% to 99%, for example 500Mi or 10%",
-);
-
-/// A limit refuses a size of memory, with which no pod would fit on the node.
-const CPU: (&str, &str) = (
-    "type(self) == int ? self >= 0 && self < 1000 : isQuantity(self) && !quantity(self).isLessThan(quantity('0')) && quantity(self).isLessThan(quantity('1k'))",
-    "must be a quantity of CPUs, 0 or more and below 1000, for example 500m or 2",
+const THRESHOLDS: (&str, &str) = (
+    "self.all(k, type(self[k]) == int ? self[k] >= 1024 : self[k].matches('^[0-9]{1,2}%$') || isQuantity(self[k]) && !quantity(self[k]).isLessThan(quantity('1Ki')))",
+    "must have as each threshold a quantity of at least 1Ki or a percentage from 0% to 99%, for example 500Mi or 10%",
 );
 
 /// Metadata and settings of the nodes.
@@ -104,7 +116,8 @@ pub struct TemplateSpec {
     pub trusted_certificates: Option<String>,
     /// Mirrors of image registries for the hosts of this pool. They come before those of the cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub image_mirrors: Option<ImageMirrors>,
+    #[schemars(length(max = 128))]
+    pub image_mirrors: Option<Vec<ImageMirror>>,
     /// Group Managed Service Accounts (gMSA) that pods on these nodes use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gmsa: Option<GmsaSettings>,
@@ -190,9 +203,6 @@ pub enum PullSecretMode {
     "(has(self.imageGCLowThresholdPercent) ? self.imageGCLowThresholdPercent : 80) < (has(self.imageGCHighThresholdPercent) ? self.imageGCHighThresholdPercent : 85)",
     "imageGCLowThresholdPercent (80 if not set) must be less than imageGCHighThresholdPercent (85 if not set)"
 ), validation = (
-    "!has(self.imageMaximumGCAge) || duration(self.imageMaximumGCAge) == duration('0s') || duration(self.imageMaximumGCAge) > (has(self.imageMinimumGCAge) && duration(self.imageMinimumGCAge) > duration('0s') ? duration(self.imageMinimumGCAge) : duration('2m'))",
-    "imageMaximumGCAge must be more than imageMinimumGCAge (2m if not set)"
-), validation = (
     "(!has(self.shutdownGracePeriod) || duration(self.shutdownGracePeriod) == duration('0s') || duration(self.shutdownGracePeriod) >= duration('1s')) && (!has(self.shutdownGracePeriodCriticalPods) || duration(self.shutdownGracePeriodCriticalPods) == duration('0s') || duration(self.shutdownGracePeriodCriticalPods) >= duration('1s'))",
     "shutdownGracePeriod and shutdownGracePeriodCriticalPods must be 0s or at least 1s"
 ), validation = (
@@ -205,15 +215,21 @@ pub struct KubeletSettings {
     #[schemars(range(min = 1, max = 1000))]
     pub max_pods: Option<i32>,
     /// Resources reserved for Windows and all processes outside pods. Windows has no out-of-memory killer: without a
-    /// reservation the system runs out of memory. 500m of CPU, 2Gi of memory and 1Gi of disk if not set.
+    /// reservation the system runs out of memory. `cpu: 500m`, `memory: 2Gi` and `ephemeral-storage: 1Gi`, each if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("maxProperties" = 3, "x-kubernetes-map-type" = "granular"))]
+    #[x_kube(validation = RESERVED, validation = CPU, validation = SIZES)]
     pub system_reserved: Option<Reserved>,
-    /// Resources reserved for kubelet and containerd. None if not set.
+    /// Resources reserved for kubelet and containerd, with the keys of `systemReserved`. None if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("maxProperties" = 3, "x-kubernetes-map-type" = "granular"))]
+    #[x_kube(validation = RESERVED, validation = CPU, validation = SIZES)]
     pub kube_reserved: Option<Reserved>,
-    /// Thresholds at which kubelet evicts pods at once. `memory.available` at 500Mi, `nodefs.available` at 10% and `imagefs.available`
-    /// at 15% if not set.
+    /// Thresholds at which kubelet evicts pods at once: free memory, free space on the disk with volumes and logs of pods, and free space
+    /// on the disk with images. `memory.available: 500Mi`, `nodefs.available: 10%` and `imagefs.available: 15%`, each if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("maxProperties" = 3, "x-kubernetes-map-type" = "granular"))]
+    #[x_kube(validation = SIGNALS, validation = THRESHOLDS)]
     pub eviction_hard: Option<EvictionThresholds>,
     /// Disk usage in percent above which kubelet deletes unused images. 85 if not set.
     #[serde(default, rename = "imageGCHighThresholdPercent", skip_serializing_if = "Option::is_none")]
@@ -236,16 +252,6 @@ pub struct KubeletSettings {
     /// controller deletes a Node that is NotReady and whose machine it does not find. As in the cluster if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cloud_provider: Option<CloudProvider>,
-    /// Age below which an unused image is not deleted. 2m if not set.
-    #[serde(default, rename = "imageMinimumGCAge", skip_serializing_if = "Option::is_none")]
-    pub image_minimum_gc_age: Option<KubeletDuration>,
-    /// Age above which an unused image is deleted. No limit if not set.
-    #[serde(default, rename = "imageMaximumGCAge", skip_serializing_if = "Option::is_none")]
-    pub image_maximum_gc_age: Option<KubeletDuration>,
-    /// Number of images that are pulled at once. No limit if not set.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 100))]
-    pub max_parallel_image_pulls: Option<i32>,
     /// Time for which kubelet delays a shutdown of the host so that pods end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shutdown_grace_period: Option<KubeletDuration>,
@@ -263,40 +269,11 @@ pub enum CloudProvider {
     None,
 }
 
-/// Reserved resources, each a Kubernetes quantity.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
-#[serde(rename_all = "camelCase")]
-pub struct Reserved {
-    /// CPUs, for example `500m` or `2`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = CPU)]
-    pub cpu: Option<Quantity>,
-    /// Bytes of memory, for example `2Gi`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = SIZE)]
-    pub memory: Option<Quantity>,
-    /// Bytes of disk, for example `1Gi`.
-    #[serde(default, rename = "ephemeral-storage", skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = SIZE)]
-    pub ephemeral_storage: Option<Quantity>,
-}
+/// Reserved resources by name.
+pub type Reserved = BTreeMap<String, Quantity>;
 
-/// Eviction thresholds: what must remain free, as a quantity of bytes or a percentage.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
-pub struct EvictionThresholds {
-    /// Free memory.
-    #[serde(default, rename = "memory.available", skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = THRESHOLD)]
-    pub memory: Option<Quantity>,
-    /// Free space on the disk with volumes and logs of pods.
-    #[serde(default, rename = "nodefs.available", skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = THRESHOLD)]
-    pub nodefs: Option<Quantity>,
-    /// Free space on the disk with images.
-    #[serde(default, rename = "imagefs.available", skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = THRESHOLD)]
-    pub imagefs: Option<Quantity>,
-}
+/// Eviction thresholds by signal: what must remain free, as a quantity of bytes or a percentage.
+pub type EvictionThresholds = BTreeMap<String, Quantity>;
 
 /// Settings of containerd. The configuration in the payload imports them.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]

@@ -277,8 +277,8 @@ pub struct Run {
         default_missing_value = "true"
     )]
     pub external_cloud_provider: Option<bool>,
-    /// How often the facts of the cluster are read, for example its proxy and its CAs. A change reaches the nodes as a new version.
-    #[arg(long, env = "WINDOWS_NODE_POOLS_CLUSTER_FACTS_INTERVAL", value_parser = duration, default_value = "1m")]
+    /// How often the facts of the cluster are read, for example its proxy and its CAs. A change reaches the nodes as a new version. For tests.
+    #[arg(long, hide = true, value_parser = duration, default_value = "1m")]
     pub cluster_facts_interval: Duration,
     /// JSON file that is merged into kubelet's configuration.
     #[arg(long, env = "WINDOWS_NODE_POOLS_KUBELET_CONFIG_PATCH")]
@@ -291,36 +291,36 @@ pub struct Run {
     /// apply, and pools with nodes that WMCO has made and this operator has not updated yet take turns.
     #[arg(long, env = "WINDOWS_NODE_POOLS_MAX_DISRUPTIONS")]
     pub max_disruptions: Option<u32>,
-    /// Time for which an unused version is kept, and interval of the check.
-    #[arg(long, env = "WINDOWS_NODE_POOLS_VERSION_GRACE", value_parser = duration, default_value = "5m")]
+    /// Time for which an unused version is kept, and interval of the check. For tests.
+    #[arg(long, hide = true, value_parser = duration, default_value = "5m")]
     pub version_grace: Duration,
     /// A step of an operation that leaves nothing to remember, and what a new host waits for, is stored in the status of the instance once it has lasted for
     /// this time. For tests.
     #[arg(long, hide = true, value_parser = duration, default_value = "5s")]
     pub show_step_after: Duration,
-    /// Delay before the first retry of a failed host; doubles with each further failure.
-    #[arg(long, env = "WINDOWS_NODE_POOLS_BACKOFF_BASE", value_parser = duration, default_value = "10s")]
+    /// Delay before the first retry of a failed host; doubles with each further failure. For tests.
+    #[arg(long, hide = true, value_parser = duration, default_value = "10s")]
     pub backoff_base: Duration,
-    /// Longest delay before a retry of a failed host.
-    #[arg(long, env = "WINDOWS_NODE_POOLS_BACKOFF_MAX", value_parser = duration, default_value = "10m")]
+    /// Longest delay before a retry of a failed host. For tests.
+    #[arg(long, hide = true, value_parser = duration, default_value = "10m")]
     pub backoff_max: Duration,
-    /// Timeout from the start of a host's services until its node is Ready.
-    #[arg(long, env = "WINDOWS_NODE_POOLS_REGISTER_TIMEOUT", value_parser = duration, default_value = "10m")]
+    /// Timeout from the start of a host's services until its node is Ready. For tests.
+    #[arg(long, hide = true, value_parser = duration, default_value = "10m")]
     pub register_timeout: Duration,
-    /// Timeout of a restart of a host.
-    #[arg(long, env = "WINDOWS_NODE_POOLS_REBOOT_TIMEOUT", value_parser = duration, default_value = "30m")]
+    /// Timeout of a restart of a host. For tests.
+    #[arg(long, hide = true, value_parser = duration, default_value = "30m")]
     pub reboot_timeout: Duration,
-    /// Validity of wicd's certificates, from 10m to 168h. wicd renews each after 20 to 40 % of it.
-    #[arg(long, env = "WINDOWS_NODE_POOLS_WICD_CERTIFICATE_LIFETIME", value_parser = wicd_certificate_life, default_value = "168h")]
+    /// Validity of wicd's certificates, from 10m to 168h. wicd renews each after 20 to 40 % of it. For tests.
+    #[arg(long, hide = true, value_parser = wicd_certificate_life, default_value = "168h")]
     pub wicd_certificate_lifetime: Duration,
-    /// How often to look for Machine APIs and reconcile the user-data Secret.
-    #[arg(long, env = "WINDOWS_NODE_POOLS_MACHINE_DISCOVERY_INTERVAL", value_parser = duration, default_value = "1m")]
+    /// How often to look for Machine APIs and reconcile the user-data Secret. For tests.
+    #[arg(long, hide = true, value_parser = duration, default_value = "1m")]
     pub machine_discovery_interval: Duration,
-    /// Time for which the host of a Machine may refuse every key before the Machine is replaced.
-    #[arg(long, env = "WINDOWS_NODE_POOLS_MACHINE_REFUSAL_TIMEOUT", value_parser = duration, default_value = "5m")]
+    /// Time for which the host of a Machine may refuse every key before the Machine is replaced. For tests.
+    #[arg(long, hide = true, value_parser = duration, default_value = "5m")]
     pub machine_refusal_timeout: Duration,
-    /// Validity of the Lease without a renewal, at most 10m.
-    #[arg(long, env = "WINDOWS_NODE_POOLS_LEASE_DURATION", value_parser = lease_duration, default_value = "15s")]
+    /// Validity of the Lease without a renewal, at most 10m. For tests.
+    #[arg(long, hide = true, value_parser = lease_duration, default_value = "15s")]
     pub lease_duration: Duration,
     /// Size at which logs of services on hosts are rotated, for example 100Mi.
     #[arg(long, env = "SERVICES_LOG_FILE_SIZE")]
@@ -486,9 +486,6 @@ pub struct Status {
     /// Print the tree again whenever a pool or a host changes, until you interrupt it.
     #[arg(short, long)]
     pub watch: bool,
-    /// Columns at which lines are wrapped. The width of the terminal if not set.
-    #[arg(long, value_name = "COLUMNS")]
-    pub width: Option<usize>,
     /// Width of a terminal that does not report it.
     #[arg(long, hide = true, env = "COLUMNS", default_value_t = 120)]
     pub columns: usize,
@@ -503,7 +500,7 @@ pub struct Status {
 /// Arguments of `gather`.
 #[derive(Parser, Clone, Debug, Default)]
 pub struct Gather {
-    /// Folder for the data, which must be empty. The archive is written beside it. `windows-node-pools-TIME` if not set.
+    /// Folder for the data, which must be empty. If not set, it is `windows-node-pools-TIME`, and an archive is written beside it.
     #[arg(long, value_name = "DIR")]
     pub dest: Option<PathBuf>,
     /// Namespace of the operator.
@@ -525,9 +522,6 @@ pub struct Gather {
     /// The `wicd.exe` that hosts get to collect.
     #[arg(long, env = "WICD_EXE", default_value = "/usr/local/share/windows-node-pools/wicd.exe", value_name = "FILE")]
     pub wicd: PathBuf,
-    /// Write no archive.
-    #[arg(long)]
-    pub no_archive: bool,
 }
 
 /// Output format.

@@ -108,7 +108,7 @@ impl Seen {
 
 /// Columns at which lines are wrapped.
 fn columns(args: &Status) -> usize {
-    args.width.or_else(|| terminal().map(|(columns, _)| columns)).unwrap_or(args.columns)
+    terminal().map_or(args.columns, |(columns, _)| columns)
 }
 
 /// Columns and lines of the terminal to which is printed; `None` if it is none.

@@ -20,7 +20,7 @@ use tower::{
 };
 use wnp_core::{
     render::{Found, Kept, settled},
-    rollout::release_file::ReleaseFile,
+    rollout::{image_pull::MAX_PULLING, release_file::ReleaseFile},
 };
 
 use crate::{
@@ -64,8 +64,6 @@ const LOOKS: usize = 16;
 const LOOKS_OF_ONE_POOL: usize = 4;
 /// Hosts of all pools that pull images at once.
 const PULLS: usize = 200;
-/// The same for one pool: the most that `provisioning.prePull.maxHosts` can be.
-const PULLS_OF_ONE_POOL: usize = 100;
 /// Share of one pool in the SSH connections of granted work: of 100 it takes 90 at most, however many of its hosts hang.
 const CONNECTIONS_OF_ONE_POOL: Share = Share::ForEachFree(9);
 /// Which Nodes are watched.
@@ -350,7 +348,7 @@ impl Context {
             drainer: Drainer::new(cluster.direct.clone()),
             connections: Places::new(process.args.max_connections, CONNECTIONS_OF_ONE_POOL),
             looks: Places::new(LOOKS, Share::AtMost(LOOKS_OF_ONE_POOL)),
-            pulls: Places::new(PULLS, Share::AtMost(PULLS_OF_ONE_POOL)),
+            pulls: Places::new(PULLS, Share::AtMost(MAX_PULLING as usize)),
         };
         Self { base, hosts, writes: Writes::default() }
     }

@@ -51,7 +51,7 @@ pub(crate) async fn left_behind(
     let cordon = Cordon { operation_id: String::new(), pre_cordoned: false };
     let drain = Drain { node: &node, cordon: &cordon, may_cordon: true, started: now, now, cordoned_at: None, options };
     let pass = Pass::new(cx, &drain)?;
-    let verdicts = Box::pin(async { pass.judge(pass.list_pods(options.pod_selector.as_deref()).await?).await }).await?;
+    let verdicts = Box::pin(async { pass.judge(pass.list_pods().await?).await }).await?;
     let stays = |verdict: &Verdict| matches!(verdict, Verdict::Skip(_));
     Ok(verdicts.iter().filter(|(_, verdict)| !stays(verdict)).map(|(pod, _)| key(pod)).collect())
 }
@@ -93,7 +93,7 @@ impl<'a> Pass<'a> {
         self.unreachable = is_unreachable(&node);
         self.ensure_cordoned(&node).await?;
 
-        let pods = self.list_pods(self.drain.options.pod_selector.as_deref()).await?;
+        let pods = self.list_pods().await?;
         let mut verdicts = self.judge(pods).await?;
         let (overdue, on_timeout) = (self.overdue(), self.drain.options.on_timeout);
         if overdue && on_timeout == OnTimeout::Force {
@@ -116,7 +116,7 @@ impl<'a> Pass<'a> {
         let remaining = verdicts.iter().filter(|(_, verdict)| !matches!(verdict, Verdict::Skip(_))).count();
         self.warn(&verdicts);
         if remaining == 0 {
-            return self.conclude(&node).await;
+            return self.conclude(&node, verdicts).await;
         }
         if overdue && on_timeout == OnTimeout::Abort {
             for (pod, verdict) in &verdicts {
@@ -156,10 +156,9 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    async fn list_pods(&self, labels: Option<&str>) -> Result<Vec<Pod>, DrainError> {
+    async fn list_pods(&self) -> Result<Vec<Pod>, DrainError> {
         let name = self.drain.node.name_any();
-        let mut params = ListParams::default().fields(&format!("spec.nodeName={name}"));
-        params.label_selector = labels.map(str::to_owned);
+        let params = ListParams::default().fields(&format!("spec.nodeName={name}"));
         let api = Api::all(self.cx.client.clone());
         let mut pods: Vec<Pod> = list_all(&api, params, &self.clock, &format!("list the pods of node {name}")).await?;
         pods.sort_by_cached_key(key);
@@ -178,7 +177,7 @@ impl<'a> Pass<'a> {
                 now: self.drain.now,
                 daemon_set_exists: false,
                 rule: Treatment::default(),
-                skip_deleted_after: self.skip_deleted_after(),
+                skip_deleted_after: self.unreachable.then_some(UNREACHABLE),
             };
             if let Some(name) = daemon_set(&pod) {
                 let id = (namespace.clone(), name.to_owned());
@@ -206,7 +205,7 @@ impl<'a> Pass<'a> {
     }
 
     /// No pod has to leave any more: is that the whole truth?
-    async fn conclude(&mut self, node: &Node) -> Result<Progress, DrainError> {
+    async fn conclude(&mut self, node: &Node, verdicts: Vec<(Pod, Verdict)>) -> Result<Progress, DrainError> {
         let cordoned_at = self.drain.cordoned_at.unwrap_or(self.drain.started);
         let settled = elapsed(cordoned_at, self.drain.now);
         if self.recordoned || settled < CORDON_SETTLES {
@@ -214,21 +213,18 @@ impl<'a> Pass<'a> {
             return Ok(self.report(State::Waiting, 0, left));
         }
 
-        if self.drain.options.wait_for_volume_detach {
-            let name = self.drain.node.name_any();
-            let staying = self.list_pods(None).await?;
-            let attached = volumes::attached(&self.cx.client, &self.clock, &name, &staying).await?;
-            match (attached.is_empty(), self.overdue(), self.drain.options.on_timeout) {
-                (true, ..) => {}
-                (false, true, OnTimeout::Force) => self.warnings.extend(attached),
-                (false, overdue, on_timeout) => {
-                    self.blockers.extend(attached);
-                    return Ok(if overdue && on_timeout == OnTimeout::Abort {
-                        self.report(State::TimedOut, 0, Duration::ZERO)
-                    } else {
-                        self.report(State::Waiting, 0, self.clip(self.patience()))
-                    });
-                }
+        let staying: Vec<Pod> = verdicts.into_iter().map(|(pod, _)| pod).collect();
+        let attached = volumes::attached(&self.cx.client, &self.clock, &node.name_any(), &staying).await?;
+        match (attached.is_empty(), self.overdue(), self.drain.options.on_timeout) {
+            (true, ..) => {}
+            (false, true, OnTimeout::Force) => self.warnings.extend(attached),
+            (false, overdue, on_timeout) => {
+                self.blockers.extend(attached);
+                return Ok(if overdue && on_timeout == OnTimeout::Abort {
+                    self.report(State::TimedOut, 0, Duration::ZERO)
+                } else {
+                    self.report(State::Waiting, 0, self.clip(self.patience()))
+                });
             }
         }
 
@@ -330,13 +326,6 @@ impl<'a> Pass<'a> {
         }
         let seconds = self.drain.options.grace_period_seconds.filter(|seconds| *seconds >= 0)?;
         Some(u32::try_from(seconds).unwrap_or(u32::MAX).max(1))
-    }
-
-    fn skip_deleted_after(&self) -> Option<Duration> {
-        if self.unreachable {
-            return Some(UNREACHABLE);
-        }
-        self.drain.options.skip_wait_for_delete_timeout.filter(|timeout| !timeout.is_zero())
     }
 
     pub(super) fn resume(&self) -> parking_lot::MutexGuard<'_, HashMap<String, String>> {

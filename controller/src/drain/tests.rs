@@ -49,6 +49,12 @@ fn pods(items: &[Value]) -> Value {
     list("PodList", "v1", items, "")
 }
 
+/// Has these VolumeAttachments and no others.
+fn attach(api: &FakeApi, items: &[Value]) {
+    let all = list("VolumeAttachmentList", "storage.k8s.io/v1", items, "");
+    api.forget("GET", ATTACHMENTS).on("GET", ATTACHMENTS, 200, all);
+}
+
 fn eviction(name: &str) -> String {
     format!("/api/v1/namespaces/shop/pods/{name}/eviction")
 }
@@ -83,8 +89,8 @@ impl Bed {
 
     fn bare(api: FakeApi) -> Self {
         let cx = Drainer::new(api.client());
-        let options = Options { wait_for_volume_detach: false, ..Options::default() };
-        Self { api, cx, options, at: 60, cordoned_at: None, pre_cordoned: false }
+        attach(&api, &[]);
+        Self { api, cx, options: Options::default(), at: 60, cordoned_at: None, pre_cordoned: false }
     }
 
     async fn try_pass(&self) -> Result<Progress, DrainError> {
@@ -255,12 +261,10 @@ async fn every_page_of_the_pods_of_this_node_is_read() {
         .on("GET", "/api/v1/pods?continue=two", 200, pods(&[pod("b")]))
         .on("POST", &eviction("a"), 201, success())
         .on("POST", &eviction("b"), 201, success());
-    let mut bed = Bed::bare(api);
-    bed.options.pod_selector = Some("app in (x,y)".into());
+    let bed = Bed::bare(api);
     assert_eq!(bed.pass().await.remaining, 2);
     for call in bed.api.calls("GET", PODS) {
         assert_eq!(call.query("fieldSelector"), Some("spec.nodeName=win-1"));
-        assert_eq!(call.query("labelSelector"), Some("app in (x,y)"));
         assert_eq!(call.query("limit"), Some("500"));
     }
     assert_eq!(bed.evictions(), ["a", "b"]);
@@ -500,9 +504,9 @@ async fn volumes_of_pods_that_left_are_waited_for_and_those_of_pods_that_stay_ar
     let staying =
         changed(staying, "/spec/volumes", json!([{ "name": "v", "persistentVolumeClaim": { "claimName": "data" } }]));
     let mut bed = Bed::new(&[staying]);
-    bed.options.wait_for_volume_detach = true;
     let all = [attachment("pv-1", "win-1"), attachment("pv-2", "win-1"), attachment("pv-3", "win-2")];
-    bed.api.on("GET", ATTACHMENTS, 200, list("VolumeAttachmentList", "storage.k8s.io/v1", &all, "")).on(
+    attach(&bed.api, &all);
+    bed.api.on(
         "GET",
         "/api/v1/namespaces/shop/persistentvolumeclaims/data",
         200,

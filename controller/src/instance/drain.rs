@@ -57,8 +57,8 @@ pub(super) async fn take_over_cordon(scope: &mut Scope) -> Result<(), StepError>
 const PLACE_POLL: Duration = Duration::from_secs(5);
 
 /// How the pool wants its nodes drained.
-fn pool_options(scope: &Scope) -> Result<Options, StepError> {
-    options(&scope.pool.spec.drain()).map_err(|error| StepError::DrainSelector { problem: error.0 })
+fn pool_options(scope: &Scope) -> Options {
+    options(&scope.pool.spec.drain())
 }
 
 /// Whether the operation was granted as one that costs nothing, because the node took no pods. What has changed the host goes on.
@@ -124,7 +124,7 @@ fn lifted(scope: &mut Scope, now: Timestamp) {
 /// For a node whose Node is not there: until no pod is bound to its name any more. Such pods run on as long as the host does; the cluster
 /// removes them, or the Node is made again and drained.
 pub(super) async fn left_behind(scope: &mut Scope) -> Result<Option<Action>, StepError> {
-    let options = pool_options(scope)?;
+    let options = pool_options(scope);
     let name = scope.name();
     let pods = drain::left_behind(&scope.cx.hosts.drainer, &name, clock::now(), &options);
     let pods = pods.await.map_err(StepError::Drain)?;
@@ -155,7 +155,7 @@ pub(super) async fn pass(scope: &mut Scope, node: &Node) -> Result<Option<Action
     }
     // The scheduler may not have seen a cordon that was only just taken again.
     let cordoned_at = stored.as_ref().and_then(|d| d.cordoned_time?.known()).unwrap_or(started);
-    let options = pool_options(scope)?;
+    let options = pool_options(scope);
     let may_cordon = !is_without_place(scope);
     let drain =
         Drain { node, cordon: &cordon, may_cordon, started, now, cordoned_at: Some(cordoned_at), options: &options };

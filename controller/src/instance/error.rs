@@ -66,12 +66,6 @@ pub(crate) enum StepError {
         /// What was in the way.
         blockers: String,
     },
-    /// The pool's drain.podSelector means nothing.
-    #[error("drain.podSelector cannot be used: {problem}; correct it in the pool")]
-    DrainSelector {
-        /// What is wrong with it.
-        problem: String,
-    },
     /// The API server did not do what was asked.
     #[error("failed to {doing}: {}", crate::runtime::errors::said(.source))]
     Api {
@@ -231,7 +225,6 @@ impl StepError {
             Self::VersionFilesMissing { .. } => Reason::VersionFilesMissing,
             Self::Drain(e) => e.reason(),
             Self::DrainTimedOut { .. } => Reason::DrainBlocked,
-            Self::DrainSelector { .. } => Reason::SpecInvalid,
             Self::Api { .. } => Reason::ApiError,
             Self::Outdated => Reason::Conflict,
             Self::Identity(refusal) => refusal.reason(),
@@ -275,7 +268,6 @@ impl StepError {
             | Self::VersionFilesMissing { .. }
             | Self::Drain(_)
             | Self::DrainTimedOut { .. }
-            | Self::DrainSelector { .. }
             | Self::NodeRefused { .. }
             | Self::NodeDeleted { .. }
             | Self::Rights(_)
@@ -399,7 +391,6 @@ mod tests {
             (RemoteError::OwnFile { source: std::io::Error::other("") }.into(), Cluster),
             (StepError::Drain(DrainError::NodeGone { node: text() }), Cluster),
             (StepError::DrainTimedOut { blockers: text() }, Cluster),
-            (StepError::DrainSelector { problem: text() }, Cluster),
             (StepError::api("get the Node")(no_api()), Cluster),
             (StepError::Outdated, Cluster),
             (StepError::NodeDeleted { name: text(), seconds: 1 }, Cluster),

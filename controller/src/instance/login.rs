@@ -1,5 +1,7 @@
 //! Log-in to a host: its keys, and the host key that is trusted.
 
+use std::time::Duration;
+
 use api::{Ssh, WindowsInstance, WindowsNodePool, names::key};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
@@ -16,6 +18,11 @@ use remote::{
     ssh::{Connection, HostKeyCheck, JumpHost, SshError, Target},
 };
 use wnp_core::{operation::identity::Refusal, render::Stored};
+
+/// Time until an attempt to connect and log in fails, to a jump host and the host together.
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
+/// Time that one command on a host may take.
+const COMMAND_TIMEOUT: Duration = Duration::from_mins(10);
 
 /// Gathers the credentials of a log-in. A missing key is reported, but does not stop the log-in while another key
 /// exists.
@@ -130,8 +137,8 @@ pub(crate) async fn credentials(
         keys: keys.iter().map(|k| k.identity.clone()).collect(),
         host_key: check,
         jump_host: jump_host(cx, &ssh).await?,
-        connect_timeout: ssh.connect_timeout(),
-        command_timeout: ssh.command_timeout(),
+        connect_timeout: CONNECT_TIMEOUT,
+        command_timeout: COMMAND_TIMEOUT,
     })
 }
 

@@ -62,7 +62,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::{ResourceExt, runtime::controller::Action};
 
 pub(crate) use error::StepError;
-pub(crate) use login::{check as check_host_key, credentials, open_apart, trusted_key};
+pub(crate) use login::{CONNECT_TIMEOUT, check as check_host_key, credentials, open_apart, trusted_key};
 use scope::Scope;
 
 use crate::{

@@ -1,4 +1,4 @@
-//! Has a host pull and pin the images of its pool's `provisioning.prePull`, one in each reconcile: between two of them a change of its
+//! Has a host pull and pin the images of its pool's `provisioning.prePullImages`, one in each reconcile: between two of them a change of its
 //! grant counts. It may end anywhere. What may be pinned is stored before the host is asked, and a repeated request finds what is there.
 
 use std::time::Duration;
@@ -13,6 +13,9 @@ use super::{error::StepError, identity::prove, login, scope::Scope};
 use crate::runtime::{clock, events::EventReason};
 use remote::Session;
 use wnp_core::{operation::identity::Purpose, rollout::image_pull};
+
+/// Time that the pull of one image may take. What has arrived by then stays on the host, and the next attempt fetches the rest.
+const TIMEOUT: Duration = Duration::from_mins(30);
 
 /// Margin in which wicd answers that a pull has taken too long, before the operator gives up waiting.
 const MARGIN: Duration = Duration::from_secs(15);
@@ -40,14 +43,14 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
     let host = scope.instance.spec.host.clone();
     let what = format!("logging in to {} port {} as {}", host.address, host.port, host.username);
     scope.enter_step(Step::Connect, &what).await?;
-    let target = login::login(&scope.cx, &scope.instance, &scope.pool).await?;
-    let limit = target.command_timeout;
+    let mut target = login::login(&scope.cx, &scope.instance, &scope.pool).await?;
+    target.command_timeout = TIMEOUT;
     let mut session = login::open_apart(&scope.cx, &scope.instance, &grant.id, &target).await?;
     session.prepare().await?;
     let state = session.look(&[]).await?;
     prove(scope, &mut session, &state, Purpose::Keep)?;
     scope.record_identity(session.connection());
-    let request = Request { images, limit: limit.saturating_sub(MARGIN).max(limit / 2) };
+    let request = Request { images, limit: TIMEOUT.saturating_sub(MARGIN) };
     let had = scope.status.pre_pulled.as_ref().filter(|_| goes_on).map(|p| p.images.clone()).unwrap_or_default();
     let mut missing = request.send(scope, &session, None).await?;
     if let Some(image) = had.into_iter().find(|image| missing.contains(image)) {

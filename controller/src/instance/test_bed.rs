@@ -222,9 +222,11 @@ fn process(api: &FakeApi, files: &Path, epoch: i64) -> (Arc<Context>, Writers) {
     let args = Run::parse_from::<_, std::ffi::OsString>(args);
     let release = Release::load(wnp_core::render::fixtures::cluster(), &args).unwrap();
     let (mut pools, instances, nodes) = (Writer::default(), Writer::default(), Writer::default());
-    let pre_pull = api::PrePull { images: IMAGES.map(Into::into).into(), max_hosts: None };
     let spec = WindowsNodePoolSpec {
-        provisioning: Some(api::Provisioning { pre_pull: Some(pre_pull), ..api::Provisioning::default() }),
+        provisioning: Some(api::Provisioning {
+            pre_pull_images: Some(IMAGES.map(Into::into).into()),
+            ..api::Provisioning::default()
+        }),
         ..WindowsNodePoolSpec::default()
     };
     pools.apply_watcher_event(&Event::Apply(WindowsNodePool::new("p", spec)));

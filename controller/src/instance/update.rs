@@ -422,7 +422,7 @@ fn revoked_because(scope: &Scope) -> String {
     let windows = maintenance_window::look(scope.pool.spec.rollout().windows(), clock::now());
     match windows {
         Ok(windows) if !windows.open => {
-            let opens = windows.opens.map(|(name, at)| format!("; {name} opens at {}", api::Time::from(at)));
+            let opens = windows.opens.map(|at| format!("; the next opens at {}", api::Time::from(at)));
             format!("the maintenance window has closed{}", opens.unwrap_or_default())
         }
         Err(error) => error.to_string(),

@@ -95,7 +95,7 @@ impl Snapshot {
         let limits = Limits {
             max_concurrent: pool.spec.max_concurrent(),
             max_unavailable: rollout.max_unavailable(),
-            max_pulling: pool.spec.max_pulling(),
+            max_pulling: image_pull::MAX_PULLING,
             paused: rollout.pause(now).is_some(),
             orphan: letting_go::lets_all_go(pool, &mine, going),
             open: window.as_ref().is_ok_and(|w| w.open),
@@ -181,12 +181,8 @@ impl Snapshot {
                 beside: &|m, host| {
                     let mut beside = on_node(m).map(|patch| metadata::changed_parts(&patch)).unwrap_or_default();
                     let before = &m.instance.spec.host;
-                    let reached = InstanceHost {
-                        labels: host.labels.clone(),
-                        annotations: host.annotations.clone(),
-                        taints: host.taints.clone(),
-                        ..before.clone()
-                    };
+                    let reached =
+                        InstanceHost { labels: host.labels.clone(), taints: host.taints.clone(), ..before.clone() };
                     if reached != *host {
                         beside.push("how the host is reached".to_owned());
                     }

@@ -66,7 +66,7 @@ impl Timers {
 
 /// When windows that stand like this change.
 pub(super) fn of_windows(windows: &Windows) -> Option<Timestamp> {
-    windows.closes.or_else(|| windows.opens.as_ref().map(|(_, at)| *at))
+    windows.closes.or(windows.opens)
 }
 
 #[cfg(test)]
@@ -118,7 +118,7 @@ mod tests {
         for (about, windows, expected) in [
             ("none", Windows { open: true, closes: None, opens: None }, None),
             ("open", Windows { open: true, closes: Some(at), opens: None }, Some(at)),
-            ("closed", Windows { open: false, closes: None, opens: Some(("night".into(), at)) }, Some(at)),
+            ("closed", Windows { open: false, closes: None, opens: Some(at) }, Some(at)),
         ] {
             assert_eq!(of_windows(&windows), expected, "{about}");
         }

@@ -282,8 +282,7 @@ async fn mirrors_and_logins_of_registries_reach_nodes_that_run() -> Result<()> {
     // A pool has facts of its own, in addition to those of the cluster.
     let before = version(&world).await?;
     let own = rcgen::CertificateParams::new(Vec::new())?.self_signed(&rcgen::KeyPair::generate()?)?;
-    let mirrors =
-        json!({"imageTagMirrors": [{"source": "registry.example.com", "mirrors": ["mirror.plant.example.com:5000"]}]});
+    let mirrors = json!([{"source": "registry.example.com", "mirrors": ["mirror.plant.example.com:5000"]}]);
     let template = json!({"template": {"spec": {"trustedCertificates": own.pem(), "imageMirrors": mirrors}}});
     world.join(POOL, &spec_with(&hosts, template)).await?;
     until_followed(&world, &before).await?;

@@ -110,28 +110,16 @@ async fn services_of_the_nodes() -> Result<()> {
     let proxy = |url: &str| spec(json!({"proxy": {"httpsProxy": url}}));
     let mirrors = |policy: &str| {
         let mirror = json!({"source": "a.example.com", "mirrors": ["b.example.com"], "mirrorSourcePolicy": policy});
-        spec(json!({"imageMirrors": {"imageTagMirrors": [mirror]}}))
+        spec(json!({"imageMirrors": [mirror]}))
     };
     let mut cases = specs(&[
-        ("a duration", kubelet(json!({"imageMinimumGCAge": "1m30s"})), Taken),
+        ("a duration", kubelet(json!({"shutdownGracePeriod": "1m30s"})), Taken),
         (
             "a duration without unit",
-            kubelet(json!({"imageMinimumGCAge": "60"})),
+            kubelet(json!({"shutdownGracePeriod": "60"})),
             Refused("must be a duration with units"),
         ),
-        ("an endless duration", kubelet(json!({"imageMinimumGCAge": "99999999999h"})), Refused("duration")),
-        (
-            "images that go too early",
-            kubelet(json!({"imageMaximumGCAge": "1m"})),
-            Refused("more than imageMinimumGCAge"),
-        ),
-        ("images that go as they may", kubelet(json!({"imageMaximumGCAge": "2m1s"})), Taken),
-        ("images that stay", kubelet(json!({"imageMaximumGCAge": "0s", "imageMinimumGCAge": "10m"})), Taken),
-        (
-            "images that go before they may",
-            kubelet(json!({"imageMaximumGCAge": "1m", "imageMinimumGCAge": "10m"})),
-            Refused("more than imageMinimumGCAge"),
-        ),
+        ("an endless duration", kubelet(json!({"shutdownGracePeriod": "99999999999h"})), Refused("duration")),
         ("a short shutdown", kubelet(json!({"shutdownGracePeriod": "500ms"})), Refused("must be 0s or at least 1s")),
         (
             "critical pods without a shutdown",
@@ -139,7 +127,16 @@ async fn services_of_the_nodes() -> Result<()> {
             Refused("must not be more than shutdownGracePeriod"),
         ),
         ("a shutdown", kubelet(json!({"shutdownGracePeriod": "30s", "shutdownGracePeriodCriticalPods": "10s"})), Taken),
-        ("no pulls at once", kubelet(json!({"maxParallelImagePulls": 0})), Refused("greater than or equal to 1")),
+        (
+            "another reserved resource",
+            kubelet(json!({"systemReserved": {"pid": "1"}})),
+            Refused("no other keys than cpu"),
+        ),
+        (
+            "another signal",
+            kubelet(json!({"evictionHard": {"pid.available": "1Gi"}})),
+            Refused("no other keys than memory"),
+        ),
         ("nodes that the cloud does not know", kubelet(json!({"cloudProvider": "None"})), Taken),
         ("another cloud provider", kubelet(json!({"cloudProvider": "aws"})), Refused("Unsupported value: \"aws\"")),
         ("accounts", gmsa(&["web", "sql_1", "a.b-c"]), Taken),
@@ -198,6 +195,11 @@ async fn services_of_the_nodes() -> Result<()> {
             Refused("without a private key"),
         ),
         ("mirrors", mirrors("NeverContactSource"), Taken),
+        (
+            "mirrors of tags alone",
+            spec(json!({"imageMirrors": [{"source": "a.b", "pull": "Tag"}]})),
+            Refused("Unsupported"),
+        ),
         ("another policy of mirrors", mirrors("Sometimes"), Refused("Unsupported value: \"Sometimes\"")),
         ("no registries", pulls(json!({"registries": []})), Refused("at least 1 items")),
         ("what is no registry", pulls(json!({"registries": ["*.io"]})), Refused("must be registries")),
@@ -249,7 +251,7 @@ async fn services_of_the_nodes() -> Result<()> {
             add(field, "cpu", cpu, Taken);
         }
         for cpu in [json!(""), json!("-1"), json!(-1), json!("2Gi"), json!(1000), json!("two")] {
-            add(field, "cpu", cpu, Refused("must be a quantity of CPUs, 0 or more and below 1000"));
+            add(field, "cpu", cpu, Refused("must have as cpu a quantity of CPUs, 0 or more and below 1000"));
         }
         for key in ["memory", "ephemeral-storage"] {
             for size in [json!("2Gi"), json!("1.5Gi"), json!("1Ti"), json!("1500M"), json!(1_073_741_824), json!("1e9")]
@@ -257,7 +259,12 @@ async fn services_of_the_nodes() -> Result<()> {
                 add(field, key, size, Taken);
             }
             for size in [json!(""), json!("2gi"), json!("-1Gi"), json!(-1), json!("10%"), json!("2048m"), json!(512)] {
-                add(field, key, size, Refused("must be 0 or a quantity of at least 1Ki"));
+                add(
+                    field,
+                    key,
+                    size,
+                    Refused("must have as memory and ephemeral-storage 0 or a quantity of at least 1Ki"),
+                );
             }
             add(field, key, json!("1".repeat(33)), Refused("Too long"));
         }
@@ -267,7 +274,12 @@ async fn services_of_the_nodes() -> Result<()> {
             add("evictionHard", key, left, Taken);
         }
         for left in [json!(""), json!("0"), json!(0), json!("100%"), json!("-1%"), json!("1.5%"), json!("500m")] {
-            add("evictionHard", key, left, Refused("must be a quantity of at least 1Ki or a percentage"));
+            add(
+                "evictionHard",
+                key,
+                left,
+                Refused("must have as each threshold a quantity of at least 1Ki or a percentage"),
+            );
         }
     }
     check(cases).await

@@ -357,8 +357,7 @@ async fn annotation_without_effect(mut case: Case<'_>) -> Result<()> {
 }
 
 async fn window_closed(mut case: Case<'_>) -> Result<()> {
-    let rollout =
-        json!({"maintenanceWindows": [{"name": "leap-day", "schedule": "0 3 29 2 *", "durationSeconds": 3600}]});
+    let rollout = json!({"maintenanceWindows": [{"schedule": "0 3 29 2 *", "durationSeconds": 3600}]});
     case.join(json!({"rollout": rollout})).await?;
     case.patch(&change()).await?;
     case.until(kind::READY, "Unknown", "WaitingForWindow").await?;

@@ -36,8 +36,7 @@ async fn four_of_a_hundred_are_broken_and_mended() -> Result<()> {
         );
     }
     let host = |name: &str| hosts.iter().find(|h| h.name() == name).context("no such host");
-    // A busy machine is not a silent host.
-    let fields = json!({"ssh": {"connectTimeoutSeconds": 20}, "provisioning": {"maxConcurrent": 25}});
+    let fields = json!({"provisioning": {"maxConcurrent": 25}});
     world.apply("factory", &spec_with(&hosts, fields)).await?;
 
     world.until_instance("win-42", "its key is pinned", |i| status(i).host_key.is_some()).await?;

@@ -24,13 +24,12 @@ use crate::fleet::{World, is_ready, spec};
 const CANARY: &str = "Canary7hunter2x";
 
 /// Exit status, and what was printed.
-async fn gather(world: &World, dest: &Path, args: &[&str]) -> Result<(Option<i32>, String)> {
+async fn gather(world: &World, folder: &Path, args: &[&str]) -> Result<(Option<i32>, String)> {
     let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_kubectl-windows_node_pools"))
-        .args(["gather", "--namespace", NAMESPACE, "--dest"])
-        .arg(dest)
-        .arg("--wicd")
+        .args(["gather", "--namespace", NAMESPACE, "--wicd"])
         .arg(&world.options.wicd)
         .args(args)
+        .current_dir(folder)
         .env("KUBECONFIG", world.control_plane.kubeconfig_as("a-person", &["system:masters"])?)
         .output()
         .await?;
@@ -140,9 +139,12 @@ async fn no_secret_leaves_the_cluster_or_a_host() -> Result<()> {
     let epoch = fs::read(hosts[1].drive_c().join("k/wicd/epoch"))?;
 
     let folder = tempfile::tempdir()?;
-    let dest = folder.path().join("out");
-    let (code, text) = gather(&world, &dest, &["--hosts"]).await?;
+    let (code, text) = gather(&world, folder.path(), &["--hosts"]).await?;
     ensure!(code == Some(0), "{text}");
+    let written = fs::read_dir(folder.path())?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+    let is_archive = |path: &&PathBuf| path.extension().is_some_and(|end| end == "gz");
+    let archive = written.iter().find(is_archive).context("no archive")?;
+    let dest = written.iter().find(|path| path.is_dir()).context("no folder")?.clone();
     let all = files(&dest)?;
     for (path, content) in [
         ("version", "windows-node-pools"),
@@ -199,7 +201,7 @@ async fn no_secret_leaves_the_cluster_or_a_host() -> Result<()> {
     for (path, text) in &all {
         ensure!(!text.contains(CANARY), "{}: {text}", path.display());
     }
-    ensure!(!unpacked(&folder.path().join("out.tar.gz"))?.contains(CANARY), "a canary is in the archive");
+    ensure!(!unpacked(archive)?.contains(CANARY), "a canary is in the archive");
     ensure!(!text.contains(CANARY), "{text}");
     ensure!(fs::read(hosts[1].drive_c().join("k/wicd/epoch"))? == epoch, "gathering is an operation");
     let left = fs::read_dir(hosts[1].drive_c().join("windows/wicd/operations"))?;
@@ -210,7 +212,7 @@ async fn no_secret_leaves_the_cluster_or_a_host() -> Result<()> {
 
     // A person without rights gathers nothing.
     let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_kubectl-windows_node_pools"))
-        .args(["gather", "--no-archive", "--dest"])
+        .args(["gather", "--dest"])
         .arg(folder.path().join("none"))
         .env("KUBECONFIG", world.control_plane.kubeconfig_as("a-stranger", &[])?)
         .output()

@@ -39,7 +39,7 @@ pub(crate) struct Scene {
 
 #[derive(Clone, Copy)]
 enum Trick {
-    Stall,
+    Unavailable,
     Redirect,
 }
 
@@ -52,7 +52,7 @@ impl Scene {
         let tricks = rule.clone();
         let server = Server::with(origin.root(), false, move |_| match *tricks.lock().unwrap() {
             None => None,
-            Some(Trick::Stall) => Some(Reply::Stall(Vec::new())),
+            Some(Trick::Unavailable) => Some(Reply::Full(503, Vec::new(), Vec::new())),
             Some(Trick::Redirect) => {
                 let away = vec![("Location", "https://elsewhere.invalid/hosts".to_owned())];
                 Some(Reply::Full(302, away, Vec::new()))
@@ -74,7 +74,6 @@ impl Scene {
             "url": self.server.url(),
             "path": "halls",
             "intervalSeconds": 1,
-            "timeoutSeconds": 3,
             "secretRef": {"name": "repository"},
         });
         git.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -204,18 +203,7 @@ async fn a_repository_is_followed() -> Result<()> {
     world.until_gone(&scene.hosts[3]).await?;
     scene.until_ready(3).await?;
     ensure!(scene.hosts[0].stats() == stats, "a host that stays was worked on");
-
-    // While suspended, the operator does not fetch, even on request.
-    world.apply(POOL, &scene.spec(json!({"suspend": true}))).await?;
-    let (asked, used) = (scene.server.asked(), scene.revision().await?);
-    origin.commit(LIST, scene.list(2), "One less");
-    scene.annotate(key::RECONCILE_REQUESTED, "while suspended").await?;
-    let handled = |p: &WindowsNodePool| pool_status(p).last_handled_reconcile_at.as_deref() == Some("while suspended");
-    world.until(POOL, "it was asked", handled).await?;
-    ensure!(scene.server.asked() == asked && scene.revision().await? == used, "a suspended repository was fetched");
-    world.apply(POOL, &scene.spec(json!({}))).await?;
-    world.until_gone(&scene.hosts[2]).await?;
-    scene.until_ready(2).await
+    Ok(())
 }
 
 fn json_of(host: &SimHost) -> Value {
@@ -342,14 +330,14 @@ async fn what_cannot_be_used_is_reported_and_touches_nobody() -> Result<()> {
     fs::rename(origin.root().join("away"), origin.work())?;
     scene.until_ready(4).await?;
     for (about, trick, reason, says) in [
-        ("a server that says nothing", Trick::Stall, "GitOperationFailed", "after 3s"),
+        ("a server that is away", Trick::Unavailable, "GitOperationFailed", "503"),
         ("a server that leads away", Trick::Redirect, "GitOperationFailed", "elsewhere.invalid"),
     ] {
         *scene.rule.lock().unwrap() = Some(trick);
         refuses(&scene, about, reason, says).await?;
         let conditions = pool_status(&world.pool(POOL).await?).conditions;
         let told = match trick {
-            Trick::Stall => has(&conditions, kind::RECONCILING, "True", "ProgressingWithRetry"),
+            Trick::Unavailable => has(&conditions, kind::RECONCILING, "True", "ProgressingWithRetry"),
             Trick::Redirect => has(&conditions, kind::STALLED, "True", reason),
         };
         ensure!(told, "{about}: {conditions:?}");
@@ -386,7 +374,7 @@ async fn an_operator_that_starts_leaves_all_as_it_is() -> Result<()> {
     scene.signs_with(Some(&mine));
     scene.origin.commit(LIST, scene.list(2), "Both");
     let verify = json!({"secretRef": {"name": "signers"}});
-    scene.world.apply(POOL, &scene.spec(json!({"verify": verify.clone(), "timeoutSeconds": 60}))).await?;
+    scene.world.apply(POOL, &scene.spec(json!({"verify": verify.clone()}))).await?;
     scene.until_ready(2).await?;
     let (stats, before) = (scene.stats(), said(&scene).await?);
 
@@ -401,16 +389,16 @@ async fn an_operator_that_starts_leaves_all_as_it_is() -> Result<()> {
 
     // The server is away. What is kept on disk was verified, and still is.
     scene.world.apply(POOL, &scene.spec(json!({"verify": verify}))).await?;
-    *scene.rule.lock().unwrap() = Some(Trick::Stall);
+    *scene.rule.lock().unwrap() = Some(Trick::Unavailable);
     scene.world.restart().await?;
-    refuses(&scene, "it is as it was", "GitOperationFailed", "after 3s").await?;
+    refuses(&scene, "it is as it was", "GitOperationFailed", "503").await?;
     let status = pool_status(&scene.world.pool(POOL).await?);
     ensure!(has(&status.conditions, kind::SOURCE_VERIFIED, "True", "Succeeded"), "{:?}", status.conditions);
 
     scene.world.stop().await?;
     fs::remove_dir_all(scene.world.control_plane.dir().join("cache"))?;
     scene.world.new_operator().await?;
-    refuses(&scene, "nothing is known", "GitOperationFailed", "after 3s").await?;
+    refuses(&scene, "nothing is known", "GitOperationFailed", "503").await?;
     let status = pool_status(&scene.world.pool(POOL).await?);
     ensure!((status.hosts, status.ready_nodes, status.removing_nodes) == (2, 2, 0), "{status:?}");
     *scene.rule.lock().unwrap() = None;

@@ -146,16 +146,14 @@ async fn test(control_plane: &ControlPlane, client: &Client) -> Result<()> {
 /// The chart of a release before this one, whose CRDs do not have all fields: without them, what is stored stays.
 async fn goes_back(control_plane: &ControlPlane, client: &Client) -> Result<()> {
     let pools: Api<WindowsNodePool> = Api::all(client.clone());
-    let newer = Patch::Merge(
-        json!({"spec": {"provisioning": {"prePull": {"images": ["registry.example.com/base:1"], "maxHosts": 3}}}}),
-    );
+    let newer = Patch::Merge(json!({"spec": {"provisioning": {"prePullImages": ["registry.example.com/base:1"]}}}));
     pools.patch("kept", &PatchParams::default(), &newer).await?;
     let folder = tempfile::tempdir()?;
     let before = copied("deploy/chart/windows-node-pools", folder.path())?;
     let file = before.join("files/crds/windowsnodepools.json");
     let crd = std::fs::read_to_string(&file)?;
-    ensure!(crd.contains("\"prePull\":"), "the chart has no such field");
-    std::fs::write(&file, crd.replace("\"prePull\":", "\"gone\":"))?;
+    ensure!(crd.contains("\"prePullImages\":"), "the chart has no such field");
+    std::fs::write(&file, crd.replace("\"prePullImages\":", "\"gone\":"))?;
     let before = before.to_str().context("path is not UTF-8")?;
     let back = ["upgrade", RELEASE, before, "--reset-then-reuse-values", "--set", "crds.enabled=false"];
     helm(control_plane, &back).await?.map_err(anyhow::Error::msg)?;
@@ -163,7 +161,7 @@ async fn goes_back(control_plane: &ControlPlane, client: &Client) -> Result<()> 
         .patch("kept", &PatchParams::default(), &Patch::Merge(json!({"metadata": {"labels": {"a": "b"}}})))
         .await?;
     ensure!(
-        stored.spec.provisioning.is_some_and(|provisioning| provisioning.pre_pull.is_some()),
+        stored.spec.provisioning.is_some_and(|provisioning| provisioning.pre_pull_images.is_some()),
         "a field of the newer release is lost"
     );
     release(control_plane, "upgrade", &["crds.enabled=true"]).await?.map_err(anyhow::Error::msg)

@@ -152,12 +152,12 @@ async fn machines_that_refuse_a_new_key_are_replaced_one_after_another() -> Resu
     let seen = watch(&maker);
 
     // Outside of maintenance windows, and in a pool that is paused, it is reported and no Machine is deleted.
-    let window = json!([{"name": "leap-day", "schedule": "0 3 29 2 *", "durationSeconds": 900}]);
+    let window = json!([{"schedule": "0 3 29 2 *", "durationSeconds": 900}]);
     edit_rollout(&world, json!({"maintenanceWindows": window.clone()})).await?;
     let new = deployment::new_key()?;
     deployment::store_key(&world.control_plane, &new).await?;
     for host in &hosts {
-        world.until_note(host.name(), RESTRICTED, |note| note.contains("leap-day opens at")).await?;
+        world.until_note(host.name(), RESTRICTED, |note| note.contains("the next opens at")).await?;
     }
     world
         .until(POOL, "the hosts that refuse the new key are reported", |p| {

@@ -189,7 +189,7 @@ impl Subject {
             Event::WindowClosed => {
                 let far = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(12);
                 let schedule = far.strftime("%M %H * * *").to_string();
-                let windows = json!([{"name": "calm", "schedule": schedule, "durationSeconds": 3600}]);
+                let windows = json!([{"schedule": schedule, "durationSeconds": 3600}]);
                 let mut change = drastic;
                 merge(&mut change, json!({"rollout": {"maintenanceWindows": windows}}));
                 self.declare(world, change).await

@@ -24,7 +24,7 @@ fn pool(hosts: &[SimHost], pods: i32, window: &Value) -> WindowsNodePoolSpec {
 
 /// An hour each day, from this minute on.
 pub(crate) fn daily(opens: Timestamp) -> Value {
-    json!({"name": "calm", "schedule": opens.strftime("%M %H * * *").to_string(), "durationSeconds": 3600})
+    json!({"schedule": opens.strftime("%M %H * * *").to_string(), "durationSeconds": 3600})
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -42,7 +42,7 @@ async fn a_change_waits_for_its_window() -> Result<()> {
     world.apply("shut", &pool(&shut, 101, &daily(far))).await?;
     world.apply("soon", &pool(&soon, 101, &daily(opens))).await?;
     for (name, at) in [("soon", opens), ("shut", far)] {
-        let at = format!("calm opens at {}", api::Time::from(at));
+        let at = format!("the next opens at {}", api::Time::from(at));
         world
             .until(name, "says which window it waits for", |p| {
                 let status = pool_status(p);
@@ -66,7 +66,7 @@ async fn a_change_waits_for_its_window() -> Result<()> {
     ensure!(grant.is_none(), "{grant:?}");
 
     // A person opens the other one.
-    let open = json!({"name": "now", "schedule": "0 * * * *", "durationSeconds": 3600});
+    let open = json!({"schedule": "0 * * * *", "durationSeconds": 3600});
     world.apply("shut", &pool(&shut, 101, &open)).await?;
     until_updated(&world, "shut").await
 }

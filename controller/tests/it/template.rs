@@ -44,7 +44,6 @@ async fn nodes_are_kept_as_the_template_says() -> Result<()> {
     let mut first = pool(&hosts, labels, json!({"example.com/owner": "ops"}), json!([os, hall]));
     if let Some(hosts) = &mut first.inventory.hosts {
         hosts[0].labels = Some(BTreeMap::from([("example.com/own".into(), "yes".into())]));
-        hosts[0].annotations = Some(BTreeMap::from([("example.com/own".into(), "yes".into())]));
         hosts[0].taints = serde_json::from_value(json!([{"key": "own", "effect": "NoSchedule"}])).ok();
     }
     world.join("factory", &first).await?;
@@ -59,10 +58,9 @@ async fn nodes_are_kept_as_the_template_says() -> Result<()> {
         until_node(&world, host.name(), "it is as the template says", is_first).await?;
     }
     let has_own = |node: &Node| {
-        let has = [node.labels().contains_key("example.com/own"), node.annotations().contains_key("example.com/own")];
-        let has_taint = taints(node).contains("own=:NoSchedule");
-        assert!(has.iter().all(|has| *has == has_taint), "{:?} {has:?}", taints(node));
-        has_taint
+        let has_label = node.labels().contains_key("example.com/own");
+        assert_eq!(taints(node).contains("own=:NoSchedule"), has_label, "{:?}", taints(node));
+        has_label
     };
     ensure!(has_own(&world.node(name).await?.context("no Node")?), "the host's own label is missing");
     ensure!(!has_own(&world.node(other).await?.context("no Node")?), "the label of another host is there");
@@ -109,7 +107,6 @@ async fn nodes_are_kept_as_the_template_says() -> Result<()> {
             && !node.labels().contains_key("example.com/rack")
             && !node.labels().contains_key("example.com/own")
             && !node.annotations().contains_key("example.com/owner")
-            && !node.annotations().contains_key("example.com/own")
             && taints(node) == *taints_of_all
     };
     let with_theirs = set(&["hall=c:PreferNoSchedule", "theirs=1:PreferNoSchedule"]);

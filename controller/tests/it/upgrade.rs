@@ -26,7 +26,8 @@ use crate::{
 };
 
 /// A field of the spec and one of the status that CRDs of an earlier release lack.
-const LATER: [&str; 2] = ["spec/properties/provisioning/properties/prePull", "status/properties/removalsToConfirm"];
+const LATER: [&str; 2] =
+    ["spec/properties/provisioning/properties/prePullImages", "status/properties/removalsToConfirm"];
 
 /// CRDs of an earlier release: those of this one without fields that came later.
 pub(crate) fn older_crds() -> Result<Vec<Value>> {
@@ -89,7 +90,7 @@ async fn standing(world: &World, hosts: &[SimHost]) -> Result<BTreeMap<String, (
 async fn a_release_says_what_it_does_and_waits_for_those_who_have_a_say() -> Result<()> {
     let mut world = World::new(SimOptions::default(), &[]).await?;
     let far = (jiff::Timestamp::now() + jiff::SignedDuration::from_hours(12)).strftime("%M %H * * *").to_string();
-    let shut = json!({"maintenanceWindows": [{"name": "calm", "schedule": far, "durationSeconds": 3600}]});
+    let shut = json!({"maintenanceWindows": [{"schedule": far, "durationSeconds": 3600}]});
     let steps = json!({"steps": [{"nodes": 1, "approval": true}], "order": "Name"});
     let pools = [("shut", 1, shut), ("held", 1, json!({})), ("steps", 2, steps)];
     let mut hosts = BTreeMap::new();
@@ -207,7 +208,7 @@ async fn nodes_stay_with_the_next_release_and_back_by_one() -> Result<()> {
     let later = json!({
         "mode": "Plan",
         "inventory": {"hosts": [{"name": "weld-1", "address": "10.20.0.21"}]},
-        "provisioning": {"prePull": {"images": ["registry.example.com/base:1"], "maxHosts": 3}},
+        "provisioning": {"prePullImages": ["registry.example.com/base:1"]},
     });
     world.apply("later", &serde_json::from_value(later)?).await?;
     back_by_one(&world).await?;
@@ -219,7 +220,7 @@ async fn nodes_stay_with_the_next_release_and_back_by_one() -> Result<()> {
     ensure!(standing(&world, &hosts).await? == before, "a node or an instance is another one");
     let stored = pools.get("later").await?;
     ensure!(
-        stored.data["spec"]["provisioning"]["prePull"]["maxHosts"] == 3,
+        stored.data["spec"]["provisioning"]["prePullImages"][0] == "registry.example.com/base:1",
         "a field of the newer release is lost: {:?}",
         stored.data
     );

@@ -151,9 +151,6 @@ pub(super) fn host(node: &Node, faults: &mut Vec<Fault>) -> Option<Host> {
     if let Some(labels) = node.get("labels") {
         check_labels(labels, faults);
     }
-    if let Some(annotations) = node.get("annotations") {
-        check_annotations(annotations, faults);
-    }
     if let (Some(taints), Some(Kind::List(items))) = (&host.taints, node.get("taints").map(|n| &n.kind)) {
         let problems = taints.iter().zip(items).filter_map(|(t, at)| Some((at.line, permitted::taint_problem(t)?)));
         faults.extend(problems.map(|(line, problem)| (line, format!("`taints`: {problem}"))));
@@ -175,16 +172,6 @@ fn check_labels(map: &Node, faults: &mut Vec<Fault>) {
                 member.value.line,
                 format!("`labels`: {} is not a valid value of a label: {mend}", quote(value)),
             ));
-        }
-    }
-}
-
-fn check_annotations(map: &Node, faults: &mut Vec<Fault>) {
-    let Kind::Map(members) = &map.kind else { return };
-    for member in members {
-        if let Some(mend) = permitted::annotation_problem(&member.key) {
-            let key = quote(&member.key);
-            faults.push((member.line, format!("`annotations`: {key} is not a valid key of an annotation: {mend}")));
         }
     }
 }
@@ -375,7 +362,6 @@ mod tests {
         let host = &schema["$defs"]["host"];
         assert_eq!(host["additionalProperties"], false);
         assert_eq!(host["required"], json!(["name", "address"]));
-        assert_eq!(host["properties"]["privateKeySecretRef"]["additionalProperties"], false);
         assert_eq!(host["properties"]["labels"]["additionalProperties"]["type"], "string");
         assert!(!schema.to_string().contains("x-kubernetes"), "{schema}");
     }

@@ -49,20 +49,16 @@ address: a.example.com
 port: 2222
 username: DOMAIN\\core
 hostKey: ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAILM+rvN+ot98qgEN796jTiQfZfG1KaT0PtFDJ/XFSqti
-privateKeySecretRef: {name: key}
 labels:
   example.com/hall: b
   'line': '7'
-annotations: {example.com/owner: press}
 taints:
 - {key: hall, value: b, effect: NoExecute}
 ";
     let [entry] = read(&[file("a.yaml", text)]).unwrap().try_into().unwrap();
     let host = entry.host;
     assert_eq!((host.port, host.username.as_deref()), (Some(2222), Some(r"DOMAIN\core")));
-    assert_eq!(host.private_key_secret_ref.unwrap().name, "key");
     assert_eq!(host.labels.unwrap()["line"], "7");
-    assert_eq!(host.annotations.unwrap()["example.com/owner"], "press");
     assert_eq!(host.taints.unwrap()[0].effect, api::TaintEffect::NoExecute);
     assert!(host.host_key.unwrap().starts_with("ssh-ed25519 "));
 }
@@ -117,12 +113,6 @@ fn what_is_wrong_is_said_with_its_line_and_how_to_mend_it() {
         ("name: a\naddress: a\nusername: a=b\n", 3, "`username`"),
         ("name: a\naddress: a\nhostKey: SHA256:short\n", 3, "`hostKey`"),
         ("name: a\naddress: a\nhostKey: ssh-ed25519 AAAA\n", 3, "is not a public key"),
-        (
-            "name: a\naddress: a\nprivateKeySecretRef: {name: b, namespace: c}\n",
-            3,
-            "unknown field `privateKeySecretRef.namespace`",
-        ),
-        ("name: a\naddress: a\nprivateKeySecretRef: {}\n", 3, "`privateKeySecretRef` needs `name`"),
         ("name: a\naddress: a\nlabels:\n  a b: c\n", 4, "is not a valid key of a label"),
         ("name: a\naddress: a\nlabels:\n  a: b c\n", 4, "is not a valid value of a label"),
         ("name: a\naddress: a\nlabels:\n  a: true\n", 4, "`labels.a`: true is read as a boolean: put it in quotes"),
@@ -131,7 +121,6 @@ fn what_is_wrong_is_said_with_its_line_and_how_to_mend_it() {
             4,
             "a Windows node has no control plane",
         ),
-        ("name: a\naddress: a\nannotations:\n  x.k8s.io/b: c\n", 4, "is not a valid key of an annotation"),
         ("name: a\naddress: a\ntaints: hall\n", 3, "`taints` must be a list, but is text"),
         (
             "name: a\naddress: a\ntaints:\n- key: hall\n  effect: Never\n",

@@ -88,7 +88,7 @@ pub enum GitError {
         problem: String,
     },
     /// It took too long.
-    #[error("fetching from {host} timed out after {}s: the server is slow or does not answer; try a longer timeout", .after.as_secs_f32())]
+    #[error("fetching from {host} timed out after {}s: the server is slow or does not answer", .after.as_secs_f32())]
     Timeout {
         /// The server.
         host: String,

@@ -65,7 +65,7 @@ pub enum ImageError {
     },
     /// It did not answer in time.
     #[error(
-        "containerd has not answered after {seconds} s ({what}); raise ssh.commandTimeoutSeconds of the pool, or containerd.maxConcurrentDownloads of its template"
+        "containerd has not answered after {seconds} s ({what}); check the network between the host and the registry; template.spec.containerd.maxConcurrentDownloads of the pool says how many layers are fetched at once"
     )]
     Timeout {
         /// What was requested.

@@ -34,12 +34,6 @@ pub struct Options {
     pub delete_empty_dir_data: bool,
     /// Evict pods that no controller recreates, and those of a deleted DaemonSet.
     pub evict_unmanaged: bool,
-    /// Label selector as in `kubectl -l`: other pods stay.
-    pub pod_selector: Option<String>,
-    /// Do not wait for pods that are longer than this past their deletion time (which already includes their grace period). `None` or zero = wait.
-    pub skip_wait_for_delete_timeout: Option<Duration>,
-    /// Wait until the volumes of the pods that left are detached.
-    pub wait_for_volume_detach: bool,
     /// The first that selects a pod holds.
     pub rules: Vec<Rule>,
 }
@@ -53,9 +47,6 @@ impl Default for Options {
             grace_period_seconds: None,
             delete_empty_dir_data: true,
             evict_unmanaged: true,
-            pod_selector: None,
-            skip_wait_for_delete_timeout: None,
-            wait_for_volume_detach: true,
             rules: Vec::new(),
         }
     }

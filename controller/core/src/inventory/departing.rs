@@ -166,7 +166,7 @@ impl Held<'_> {
                 first_names(pools)
             ),
             Hold::Unreadable => format!(
-                "{count} {stay} because another pool may list them now, and these lists cannot be read: {}. Correct or suspend their sources; to remove the hosts ({names}), {confirm}",
+                "{count} {stay} because another pool may list them now, and these lists cannot be read: {}. Correct their sources; to remove the hosts ({names}), {confirm}",
                 first_names(pools)
             ),
         };
@@ -199,7 +199,7 @@ mod tests {
             (Hold::Nameless, ["win.example.com", "4 hosts", "correct or remove the entries", &number]),
             (Hold::TooMany, ["4 of 9 hosts", "may remove 10%", "correct the list", &number]),
             (Hold::Machines, ["their Machines exist", "4 hosts", "Delete their Machines", &number]),
-            (Hold::Unreadable, ["hall-b", "4 hosts", "suspend", &number]),
+            (Hold::Unreadable, ["hall-b", "4 hosts", "Correct their sources", &number]),
             (Hold::Pending, ["hall-b", "4 hosts", "Reading the lists", "stay until"]),
         ] {
             let message = held.wait(hold).message;

@@ -217,7 +217,6 @@ pub fn resolve(
         }
         taken.insert(place, &entry.name);
         origins.extend(origin.clone().map(|origin| (entry.name.clone(), origin)));
-        let keys = entry.private_key_secret_ref.clone().map_or_else(|| ssh.private_keys(), |k| vec![k]);
         hosts.insert(
             entry.name.clone(),
             InstanceHost {
@@ -226,9 +225,8 @@ pub fn resolve(
                 port,
                 username: entry.username.clone().unwrap_or_else(|| ssh.username().into()),
                 host_key: entry.host_key.clone(),
-                private_keys: keys,
+                private_keys: ssh.private_keys(),
                 labels: entry.labels.clone().unwrap_or_default(),
-                annotations: entry.annotations.clone().unwrap_or_default(),
                 taints: entry.taints.clone().unwrap_or_default(),
             },
         );
@@ -467,12 +465,7 @@ mod tests {
         let key = |name: &str| SecretKeyRef { name: name.into(), key: None };
         let mut spec = spec(vec![
             host("a", "10.0.0.1"),
-            Host {
-                port: Some(2222),
-                username: Some("bob".into()),
-                private_key_secret_ref: Some(key("own")),
-                ..host("b", "10.0.0.2")
-            },
+            Host { port: Some(2222), username: Some("bob".into()), ..host("b", "10.0.0.2") },
         ]);
         let (hosts, _) = resolve("p", &spec, &[]);
         assert_eq!(
@@ -487,10 +480,7 @@ mod tests {
         });
         let (hosts, _) = resolve("p", &spec, &[]);
         assert_eq!((hosts["a"].port, hosts["a"].username.as_str(), hosts["a"].private_keys.len()), (22022, "core", 2));
-        assert_eq!(
-            (hosts["b"].port, hosts["b"].username.as_str(), hosts["b"].private_keys[0].name.as_str()),
-            (2222, "bob", "own")
-        );
+        assert_eq!((hosts["b"].port, hosts["b"].username.as_str(), hosts["b"].private_keys.len()), (2222, "bob", 2));
     }
 
     #[test]

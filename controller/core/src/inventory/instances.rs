@@ -173,7 +173,6 @@ fn replaced(old: &InstanceHost, new: &InstanceHost) -> serde_json::Value {
         value["hostKey"] = serde_json::Value::Null;
     }
     value["labels"] = json!(replaced_pairs(&old.labels, &new.labels));
-    value["annotations"] = json!(replaced_pairs(&old.annotations, &new.annotations));
     value["taints"] = json!(new.taints);
     value
 }

@@ -93,10 +93,9 @@ pub struct List {
     pub mends_itself: bool,
 }
 
-/// Whether nothing is wrong with a list that was in force before: who has suspended the source knows, and an operator that has just
-/// started has not looked yet.
+/// Whether nothing is wrong with a list that was in force before: an operator that has just started has not looked yet.
 pub(super) fn is_no_news(trouble: &SourceError) -> bool {
-    [Reason::Suspended, Reason::Fetching].contains(&trouble.reason)
+    trouble.reason == Reason::Fetching
 }
 
 /// Whether a list of the pool was in force before.

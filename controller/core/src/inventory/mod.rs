@@ -102,8 +102,8 @@ impl SourceOutcome {
         }
     }
 
-    /// Whether the source cannot be read, or what it has cannot be used. A source that is suspended, or is being read for the first
-    /// time, fails in nothing.
+    /// Whether the source cannot be read, or what it has cannot be used. A source that is being read for
+    /// the first time fails in nothing.
     pub fn is_failure(&self) -> bool {
         match self {
             Self::Listed(list) => list.trouble.is_some(),
@@ -134,14 +134,14 @@ mod tests {
         let error = SourceError { reason: Reason::GitOperationFailed, message: String::new(), stalls: false };
         let listed =
             |read_at, trouble| SourceOutcome::Listed(Box::new(HostList { trouble, read_at, ..HostList::default() }));
-        let suspended = SourceError { reason: Reason::Suspended, ..error.clone() };
+        let first = SourceError { reason: Reason::Fetching, ..error.clone() };
         for (about, outcome, success, is_failure) in [
             ("read", listed(Some(at), None), Some(at), false),
             ("the pool's own list, or one kept from before", listed(None, None), None, false),
             ("an old list, because the source fails", listed(Some(at), Some(error.clone())), None, true),
             ("no list", SourceOutcome::Missing(error.clone()), None, true),
             ("nothing is known", SourceOutcome::Unknown(error, None), None, true),
-            ("its owner has suspended it", SourceOutcome::Unknown(suspended, None), None, false),
+            ("it is read for the first time", SourceOutcome::Unknown(first, None), None, false),
         ] {
             assert_eq!((outcome.success(), outcome.is_failure()), (success, is_failure), "{about}");
         }

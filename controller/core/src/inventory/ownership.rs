@@ -64,9 +64,9 @@ pub enum Reading {
 
 /// What is known of a source that has no list, by the reason that it gives.
 pub fn unknown(reason: Reason) -> Reading {
-    // What does not exist lists no host; what is suspended goes on listing what it has.
+    // What does not exist lists no host.
     match reason {
-        Reason::Suspended | Reason::SourceNotFound => Reading::Nothing,
+        Reason::SourceNotFound => Reading::Nothing,
         _ => Reading::Unknown,
     }
 }
@@ -354,12 +354,8 @@ mod tests {
 
     #[test]
     fn what_is_not_there_lists_no_host() {
-        for (reason, expected) in [
-            (Reason::SourceNotFound, true),
-            (Reason::Suspended, true),
-            (Reason::Fetching, false),
-            (Reason::ApiError, false),
-        ] {
+        for (reason, expected) in [(Reason::SourceNotFound, true), (Reason::Fetching, false), (Reason::ApiError, false)]
+        {
             assert_eq!(matches!(unknown(reason), Reading::Nothing), expected, "{reason}");
         }
     }

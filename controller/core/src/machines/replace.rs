@@ -104,7 +104,7 @@ pub fn stays(pool: &WindowsNodePool, held: bool, is_node: bool, now: Timestamp) 
         Err(error) => Some(error.to_string()),
         Ok(window) if window.open => None,
         Ok(window) => {
-            let opens = window.opens.map(|(name, at)| format!("{name} opens at {}", shown(at)));
+            let opens = window.opens.map(|at| format!("the next opens at {}", shown(at)));
             Some(format!("it waits for a maintenance window; {}", opens.unwrap_or_default()))
         }
     }

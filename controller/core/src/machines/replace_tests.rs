@@ -136,12 +136,8 @@ fn one_is_replaced_while_all_others_work() {
 #[test]
 fn a_node_is_not_touched_when_its_pool_or_a_person_says_so() {
     let now: Timestamp = "2026-06-03T12:00:00Z".parse().unwrap();
-    let window = |schedule: &str| MaintenanceWindow {
-        name: "night".into(),
-        schedule: schedule.into(),
-        duration_seconds: Some(3600),
-        time_zone: None,
-    };
+    let window =
+        |schedule: &str| MaintenanceWindow { schedule: schedule.into(), duration_seconds: Some(3600), time_zone: None };
     let pool = |mode, paused, windows| {
         let rollout = Rollout { paused: Some(paused), maintenance_windows: windows, ..Rollout::default() };
         let spec = WindowsNodePoolSpec { mode, rollout: Some(rollout), ..WindowsNodePoolSpec::default() };
@@ -168,7 +164,7 @@ fn a_node_is_not_touched_when_its_pool_or_a_person_says_so() {
         ("paused until now", &before, false, None, None),
         ("paused and on hold", &paused, true, Some("on hold"), Some("on hold")),
         ("a window is open", &open, false, None, None),
-        ("none is open", &closed, false, Some("night opens at 2026-06-04T03:00:00Z"), None),
+        ("none is open", &closed, false, Some("the next opens at 2026-06-04T03:00:00Z"), None),
         ("a window says nothing", &wrong, false, Some("has 4 fields"), None),
     ] {
         for (is_node, expected) in [(true, node), (false, new)] {

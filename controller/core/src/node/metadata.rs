@@ -113,11 +113,9 @@ pub fn template(pool: &WindowsNodePool, host: &InstanceHost, facts: Option<&Host
     } else {
         labels.extend([(key::BYOH.to_string(), "true".to_string()), (key::WORKER_ROLE.to_string(), String::new())]);
     }
-    let mut annotations = pool.spec.annotations();
-    annotations.extend(host.annotations.clone());
     DesiredNodeMetadata {
         labels,
-        annotations,
+        annotations: pool.spec.annotations(),
         taints: template_taints(pool, host),
         stale,
         ..DesiredNodeMetadata::default()
@@ -282,20 +280,19 @@ mod tests {
     #[test]
     fn what_an_entry_says_wins_over_the_template() {
         let spec = serde_json::from_value(json!({"inventory": {"hosts": []}, "template": {
-            "metadata": {"labels": {"x": "1", "y": "1"}, "annotations": {"a": "1", "b": "1"}},
+            "metadata": {"labels": {"x": "1", "y": "1"}, "annotations": {"a": "1"}},
             "spec": {"taints": [
                 {"key": "os", "value": "Windows", "effect": "NoSchedule"}, {"key": "hall", "value": "b", "effect": "NoSchedule"},
             ]},
         }}));
         let host = InstanceHost {
             labels: strings(&[("y", "2")]),
-            annotations: strings(&[("b", "2"), ("c", "2")]),
             taints: vec![taint("hall", "c"), Taint { effect: TaintEffect::PreferNoSchedule, ..taint("hall", "d") }],
             ..InstanceHost::default()
         };
         let wanted = template(&WindowsNodePool::new("p", spec.unwrap()), &host, None);
         assert_eq!((&*wanted.labels["x"], &*wanted.labels["y"]), ("1", "2"));
-        assert_eq!(wanted.annotations, strings(&[("a", "1"), ("b", "2"), ("c", "2")]));
+        assert_eq!(wanted.annotations, strings(&[("a", "1")]));
         let taints: Vec<_> = wanted.taints.iter().map(|t| (&*t.key, t.value.as_deref(), t.effect.as_str())).collect();
         assert_eq!(
             taints,

@@ -32,7 +32,7 @@ pub fn key_problem(key: &str) -> Option<&'static str> {
 }
 
 /// What is wrong with the key of an annotation, and what to do.
-pub fn annotation_problem(key: &str) -> Option<&'static str> {
+fn annotation_problem(key: &str) -> Option<&'static str> {
     let (group, is_key) = parts(key);
     if !is_key {
         return Some(NO_KEY);
@@ -65,7 +65,7 @@ pub fn value_problem(value: &str) -> Option<&'static str> {
 
 /// The field of a host's entry that its Node must not have, and why.
 pub fn host_problem(host: &Host) -> Option<(&'static str, String)> {
-    of(host.labels.as_ref(), host.annotations.as_ref(), host.taints.as_deref())
+    of(host.labels.as_ref(), None, host.taints.as_deref())
 }
 
 /// Checks what the template of a pool puts on each Node.

@@ -14,8 +14,6 @@ use super::{
 /// kubelet's own defaults.
 const IMAGE_GC_HIGH: i64 = 85;
 const IMAGE_GC_LOW: i64 = 80;
-/// In seconds.
-const IMAGE_GC_AGE: f64 = 120.0;
 
 /// Leaves it to a cloud controller manager to initialise the Node.
 pub(super) const EXTERNAL_CLOUD: &str = "--cloud-provider=external";
@@ -105,7 +103,6 @@ pub(super) fn config(cluster: &Cluster, settings: &Settings, pool: &KubeletSetti
         config.remove(TAINTS);
     }
     image_gc(&config, pool)?;
-    image_age(&config, pool)?;
     Ok(config)
 }
 
@@ -141,40 +138,6 @@ fn image_gc(config: &Value, pool: &KubeletSettings) -> Result<(), RenderError> {
         (None, None) => return Ok(()),
     };
     if low < high { Ok(()) } else { Err(RenderError::Setting { field, value: value.to_string(), problem }) }
-}
-
-/// kubelet does not start if images have to go before they may. The API server knows nothing of the operator's patch.
-fn image_age(config: &Value, pool: &KubeletSettings) -> Result<(), RenderError> {
-    let Some(value) = &pool.image_maximum_gc_age else { return Ok(()) };
-    let age = |name: &str| config.get(name).and_then(Value::as_str).and_then(seconds).filter(|age| *age > 0.0);
-    match age("imageMaximumGCAge") {
-        Some(most) if most <= age("imageMinimumGCAge").unwrap_or(IMAGE_GC_AGE) => Err(RenderError::Setting {
-            field: "template.spec.kubelet.imageMaximumGCAge",
-            value: value.0.clone(),
-            problem: "it must be more than imageMinimumGCAge, which is 2m if not set; set that too",
-        }),
-        _ => Ok(()),
-    }
-}
-
-/// Seconds of a duration as kubelet reads it, such as `1h30m`.
-fn seconds(text: &str) -> Option<f64> {
-    let (mut rest, mut sum) = (text, 0.0);
-    while !rest.is_empty() {
-        let unit = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-        let (number, after) = rest.split_at(unit);
-        let end = after.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(after.len());
-        let factor = match &after[..end] {
-            "ms" => 0.001,
-            "s" => 1.0,
-            "m" => 60.0,
-            "h" => 3600.0,
-            _ => return None,
-        };
-        sum += number.parse::<f64>().ok()? * factor;
-        rest = &after[end..];
-    }
-    Some(sum)
 }
 
 /// JSON merge patch, RFC 7386: objects are merged, null removes, any other value replaces.
@@ -231,27 +194,6 @@ mod tests {
             if let Err(error) = config {
                 assert!(error.to_string().contains("imageGC") && error.reason() == "SpecInvalid", "{error}");
             }
-        }
-    }
-
-    #[test]
-    fn ages_of_the_image_collector() {
-        for (most, least, patch, fine) in [
-            (None, None, Some("10m"), true),
-            (Some("1m"), None, None, false),
-            (Some("2m1s"), None, None, true),
-            (Some("0s"), None, None, true),
-            (Some("1m30s"), Some("1m"), None, true),
-            (Some("1h"), None, Some("90m"), false),
-            (Some("1h"), Some("30m"), Some("90m"), true),
-        ] {
-            let ages = json!({"imageMaximumGCAge": most, "imageMinimumGCAge": least});
-            let pool = serde_json::from_value(ages).unwrap();
-            let patch: Map<String, Value> =
-                patch.map(|age| ("imageMinimumGCAge".to_owned(), json!(age))).into_iter().collect();
-            let settings = Settings { kubelet_extra: patch, ..Settings::default() };
-            let config = config(&Cluster::default(), &settings, &pool);
-            assert_eq!(config.is_ok(), fine, "{most:?} {least:?}");
         }
     }
 

@@ -1,6 +1,6 @@
 //! Facts of the cluster that a pool has otherwise.
 
-use api::{CloudProvider, ImageMirror, ImageMirrors, MirrorSourcePolicy, ProxySettings, TemplateSpec};
+use api::{CloudProvider, ImageMirror, MirrorPull, MirrorSourcePolicy, ProxySettings, TemplateSpec};
 
 use super::{Cluster, MirrorRule, Proxy, PullSecret, RenderError, check, mirrors};
 
@@ -31,7 +31,7 @@ impl ImageSources {
         let containerd = template.containerd.as_ref();
         Self {
             names_sandbox: containerd.is_some_and(|c| c.sandbox_image.is_some()),
-            without_mirrors: mirrors::not_followed(&cluster.mirrors, &rules(template.image_mirrors.as_ref())),
+            without_mirrors: mirrors::not_followed(&cluster.mirrors, &rules(template.image_mirrors.as_deref())),
         }
     }
 }
@@ -58,10 +58,10 @@ pub(super) fn of_pool(cluster: &Cluster, template: &TemplateSpec) -> Result<Clus
     }
     // By the rules alone: a login that is added to the cluster's pull secret must not make a pool invalid that works.
     let no_logins = PullSecret::default();
-    if let Some(problem) = mirrors::problems(&rules(template.image_mirrors.as_ref()), &no_logins).into_iter().next() {
+    if let Some(problem) = mirrors::problems(&rules(template.image_mirrors.as_deref()), &no_logins).into_iter().next() {
         return refuse(MIRRORS, problem);
     }
-    Ok(with_files(own, trusted, template.image_mirrors.as_ref()))
+    Ok(with_files(own, trusted, template.image_mirrors.as_deref()))
 }
 
 fn refuse<T>(field: &'static str, problem: String) -> Result<T, RenderError> {
@@ -69,7 +69,7 @@ fn refuse<T>(field: &'static str, problem: String) -> Result<T, RenderError> {
 }
 
 /// With certificates and mirrors, which are all of a pool's facts that are in files of hosts.
-pub(super) fn with_files(mut cluster: Cluster, trusted: Option<&str>, own: Option<&ImageMirrors>) -> Cluster {
+pub(super) fn with_files(mut cluster: Cluster, trusted: Option<&str>, own: Option<&[ImageMirror]>) -> Cluster {
     if let Some(pem) = trusted {
         let before = cluster.trusted_ca.map(|before| before.trim().to_owned() + "\n").unwrap_or_default();
         cluster.trusted_ca = Some(before + pem.trim() + "\n");
@@ -78,19 +78,15 @@ pub(super) fn with_files(mut cluster: Cluster, trusted: Option<&str>, own: Optio
     cluster
 }
 
-fn rules(own: Option<&ImageMirrors>) -> Vec<MirrorRule> {
-    let Some(ImageMirrors { image_digest_mirrors: digests, image_tag_mirrors: tags }) = own else { return Vec::new() };
-    let list = |list: &Option<Vec<ImageMirror>>, tags| {
-        let rule = move |ImageMirror { source, mirrors, mirror_source_policy }: ImageMirror| MirrorRule {
-            origin: if tags { "imageTagMirrors" } else { "imageDigestMirrors" }.to_owned(),
-            source,
-            mirrors: mirrors.unwrap_or_default(),
-            tags,
-            never_source: mirror_source_policy == Some(MirrorSourcePolicy::NeverContactSource),
-        };
-        list.clone().unwrap_or_default().into_iter().map(rule)
+fn rules(own: Option<&[ImageMirror]>) -> Vec<MirrorRule> {
+    let rule = |ImageMirror { source, mirrors, mirror_source_policy, pull }| MirrorRule {
+        origin: "imageMirrors".to_owned(),
+        source,
+        mirrors: mirrors.unwrap_or_default(),
+        tags: pull.unwrap_or_default() == MirrorPull::All,
+        never_source: mirror_source_policy == Some(MirrorSourcePolicy::NeverContactSource),
     };
-    list(digests, false).chain(list(tags, true)).collect()
+    own.unwrap_or_default().iter().cloned().map(rule).collect()
 }
 
 #[cfg(test)]
@@ -107,13 +103,11 @@ mod tests {
     }
 
     fn tags(mirrors: Vec<ImageMirror>) -> TemplateSpec {
-        let mirrors = ImageMirrors { image_tag_mirrors: Some(mirrors), ..ImageMirrors::default() };
         TemplateSpec { image_mirrors: Some(mirrors), ..TemplateSpec::default() }
     }
 
     fn digests(mirrors: Vec<ImageMirror>) -> TemplateSpec {
-        let mirrors = ImageMirrors { image_digest_mirrors: Some(mirrors), ..ImageMirrors::default() };
-        TemplateSpec { image_mirrors: Some(mirrors), ..TemplateSpec::default() }
+        tags(mirrors.into_iter().map(|m| ImageMirror { pull: Some(MirrorPull::Digest), ..m }).collect())
     }
 
     fn proxy(url: &str) -> TemplateSpec {

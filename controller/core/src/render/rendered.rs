@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt::Write as _, net::Ipv4Addr};
 
 use api::{
-    CloudProvider, ClusterPullSecret, ImageMirrors, TemplateSpec,
+    CloudProvider, ClusterPullSecret, ImageMirror, TemplateSpec,
     host::{ConfigFile, CredentialPlugin, LogRotation, path},
     payload::{self, File, Manifest},
     services::ServicesConfig,
@@ -61,7 +61,7 @@ pub struct Shared {
     pub trusted_certificates: Option<String>,
     /// Mirrors of registries before those of the cluster. None if the pool sets nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub image_mirrors: Option<ImageMirrors>,
+    pub image_mirrors: Option<Vec<ImageMirror>>,
     /// Accounts that hosts are checked for. Hosts get nothing of it; a change makes a version so that hosts are checked again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub service_accounts: Vec<String>,
@@ -232,7 +232,7 @@ impl Rendered {
     /// The cluster with what the version has of its pool.
     fn of_version(&self, cluster: &Cluster) -> Cluster {
         let Shared { trusted_certificates, image_mirrors, .. } = &self.shared;
-        pool_facts::with_files(cluster.clone(), trusted_certificates.as_deref(), image_mirrors.as_ref())
+        pool_facts::with_files(cluster.clone(), trusted_certificates.as_deref(), image_mirrors.as_deref())
     }
 
     /// The configuration files of one host, sorted by path. kubelet's and containerd's are as they were rendered, so that a

@@ -24,20 +24,17 @@ fn kubelet_of(settings: KubeletSettings) -> TemplateSpec {
 
 /// Everything that a pool can set.
 fn full() -> TemplateSpec {
-    let reserved = Reserved { memory: Some("4Gi".into()), ..Reserved::default() };
+    let reserved = Reserved::from([("memory".to_owned(), "4Gi".into())]);
     let template = kubelet_of(KubeletSettings {
         max_pods: Some(50),
         system_reserved: Some(reserved.clone()),
         kube_reserved: Some(reserved),
-        eviction_hard: Some(EvictionThresholds { nodefs: Some("5%".into()), ..Default::default() }),
+        eviction_hard: Some(EvictionThresholds::from([("nodefs.available".to_owned(), "5%".into())])),
         image_gc_high_threshold_percent: Some(60),
         image_gc_low_threshold_percent: Some(50),
         container_log_max_size: Some("10Mi".into()),
         container_log_max_files: Some(3),
         cloud_provider: Some(CloudProvider::External),
-        image_minimum_gc_age: None,
-        image_maximum_gc_age: None,
-        max_parallel_image_pulls: None,
         shutdown_grace_period: None,
         shutdown_grace_period_critical_pods: None,
     });
@@ -174,7 +171,7 @@ fn the_hash_follows_meaning() {
     }
     let other: [(&str, Alter); 18] = [
         ("certificates of the pool", |r| r.shared.trusted_certificates = Some("x".into())),
-        ("mirrors of the pool", |r| r.shared.image_mirrors = Some(api::ImageMirrors::default())),
+        ("mirrors of the pool", |r| r.shared.image_mirrors = Some(Vec::new())),
         ("command", |r| r.services.services[0].path.push('x')),
         ("dependencies", |r| r.services.services[0].dependencies.push("x".into())),
         ("variables in a command", |r| {

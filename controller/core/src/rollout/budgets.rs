@@ -8,7 +8,7 @@
 //! | [`Budget::UnavailableAlready`] | changes of nodes that are unavailable: nothing is lost by them | `provisioning.maxConcurrent` |
 //! | [`Budget::NonDisruptive`] | changes without a disruption | `provisioning.maxConcurrent` |
 //! | [`Budget::Joins`], [`Budget::Removals`], [`Budget::Repairs`] | hosts that join, leave without a disruption, or are repaired | `provisioning.maxConcurrent` each |
-//! | [`Budget::Pulls`] | hosts that pull images ahead | `provisioning.prePull.maxHosts` |
+//! | [`Budget::Pulls`] | hosts that pull images ahead | [`MAX_PULLING`](super::image_pull::MAX_PULLING) |
 
 use std::collections::{BTreeMap, BTreeSet};
 

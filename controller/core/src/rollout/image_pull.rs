@@ -8,6 +8,9 @@ use jiff::Timestamp;
 use super::member::Member;
 use crate::{backoff::believed, enumeration::first_names, rollout::candidate::Candidate};
 
+/// Number of hosts of a pool that pull images at the same time.
+pub const MAX_PULLING: u32 = 2;
+
 /// Whether a host is to pull images of the list, or to release some that it has pulled.
 pub fn wants(listed: &[String], instance: &WindowsInstance) -> bool {
     match instance.status.as_ref().and_then(|s| s.pre_pulled.as_ref()) {

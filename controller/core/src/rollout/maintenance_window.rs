@@ -26,8 +26,8 @@ pub struct Windows {
     /// When the last of those that are open now closes. Another one may have opened by then. `None` if no window is open, or
     /// if there are none, which is always open.
     pub closes: Option<Timestamp>,
-    /// If none is open: the name of the one that opens next, and when.
-    pub opens: Option<(String, Timestamp)>,
+    /// When the next one opens, if none is open.
+    pub opens: Option<Timestamp>,
 }
 
 /// A window says nothing about when it is open.
@@ -35,24 +35,20 @@ pub struct Windows {
 pub enum WindowError {
     /// The schedule has more or fewer than five fields.
     #[error(
-        "the schedule {schedule:?} of the maintenance window {window} has {fields} fields; write five (minute, hour, day of month, month and day of week), for example \"0 22 * * FRI\""
+        "the schedule {schedule:?} of a maintenance window has {fields} fields; write five (minute, hour, day of month, month and day of week), for example \"0 22 * * FRI\""
     )]
     Fields {
-        /// The window.
-        window: String,
-        /// Its schedule.
+        /// The schedule.
         schedule: String,
         /// How many it has.
         fields: usize,
     },
     /// A field of the schedule cannot be read.
     #[error(
-        "{value:?} in the schedule {schedule:?} of the maintenance window {window} is not a valid {field}; write {expected}, a list (1,3), a range (1-5), steps (*/2 or 1-9/2), or *"
+        "{value:?} in the schedule {schedule:?} of a maintenance window is not a valid {field}; write {expected}, a list (1,3), a range (1-5), steps (*/2 or 1-9/2), or *"
     )]
     Field {
-        /// The window.
-        window: String,
-        /// Its schedule.
+        /// The schedule.
         schedule: String,
         /// What it writes there.
         value: String,
@@ -63,30 +59,28 @@ pub enum WindowError {
     },
     /// The time zone is unknown.
     #[error(
-        "the time zone {time_zone:?} of the maintenance window {window} is unknown; write a name of the IANA database, for example Europe/Paris, or leave it out for UTC"
+        "the time zone {time_zone:?} of the maintenance window {schedule:?} is unknown; write a name of the IANA database, for example Europe/Paris, or leave it out for UTC"
     )]
     TimeZone {
-        /// The window.
-        window: String,
+        /// Schedule of the window.
+        schedule: String,
         /// Its time zone.
         time_zone: String,
     },
     /// It has no duration.
     #[error(
-        "the maintenance window {window} has no durationSeconds; write how many seconds it stays open, for example 14400"
+        "the maintenance window {schedule:?} has no durationSeconds; write how many seconds it stays open, for example 14400"
     )]
     Duration {
-        /// The window.
-        window: String,
+        /// Schedule of the window.
+        schedule: String,
     },
     /// The days of the schedule do not exist.
     #[error(
-        "the maintenance window {window} never opens: its schedule {schedule:?} matches no day of the next five years; write days that exist"
+        "the maintenance window {schedule:?} never opens: its schedule matches no day of the next five years; write days that exist"
     )]
     Never {
-        /// The window.
-        window: String,
-        /// Its schedule.
+        /// The schedule.
         schedule: String,
     },
 }
@@ -129,17 +123,15 @@ const FIELDS: [(&str, &str, &[&str]); 5] = [
 /// and does not open within five years.
 pub fn look(windows: &[MaintenanceWindow], now: Timestamp) -> Result<Windows, WindowError> {
     let mut closes: Option<Timestamp> = None;
-    let mut opens: Option<(String, Timestamp)> = None;
+    let mut opens: Option<Timestamp> = None;
     for window in windows {
         let schedule = Schedule::read(window)?;
         if let Some(end) = schedule.open_until(now) {
             closes = closes.max(Some(end));
         } else if let Some(start) = schedule.next(now) {
-            if opens.as_ref().is_none_or(|(_, first)| start < *first) {
-                opens = Some((window.name.clone(), start));
-            }
+            opens = Some(opens.map_or(start, |first| first.min(start)));
         } else {
-            return Err(WindowError::Never { window: window.name.clone(), schedule: window.schedule.clone() });
+            return Err(WindowError::Never { schedule: window.schedule.clone() });
         }
     }
     let open = windows.is_empty() || closes.is_some();
@@ -160,10 +152,9 @@ impl Schedule {
         let pattern = parse(&window.schedule).map_err(|fault| fault.of(window))?;
         let zone = match window.time_zone.as_deref() {
             None => TimeZone::UTC,
-            Some(name) => TimeZone::get(name)
-                .ok()
-                .filter(|zone| !zone.is_unknown())
-                .ok_or_else(|| WindowError::TimeZone { window: window.name.clone(), time_zone: name.to_owned() })?,
+            Some(name) => TimeZone::get(name).ok().filter(|zone| !zone.is_unknown()).ok_or_else(|| {
+                WindowError::TimeZone { schedule: window.schedule.clone(), time_zone: name.to_owned() }
+            })?,
         };
         let (hours, minutes) = (pattern.hours.values(), pattern.minutes.values());
         let small = |n: &u16| i8::try_from(*n).ok();
@@ -171,7 +162,8 @@ impl Schedule {
         let times = hours
             .flat_map(|hour| minutes.iter().filter_map(small).filter_map(move |m| Time::new(hour, m, 0, 0).ok()))
             .collect();
-        let seconds = window.duration_seconds.ok_or_else(|| WindowError::Duration { window: window.name.clone() })?;
+        let seconds =
+            window.duration_seconds.ok_or_else(|| WindowError::Duration { schedule: window.schedule.clone() })?;
         let duration = SignedDuration::from_secs(seconds.clamp(0, LONGEST).into());
         Ok(Self { pattern, times, zone, duration })
     }
@@ -248,12 +240,12 @@ enum Fault {
 
 impl Fault {
     fn of(self, window: &MaintenanceWindow) -> WindowError {
-        let (window, schedule) = (window.name.clone(), window.schedule.clone());
+        let schedule = window.schedule.clone();
         match self {
-            Self::Fields(fields) => WindowError::Fields { window, schedule, fields },
+            Self::Fields(fields) => WindowError::Fields { schedule, fields },
             Self::Field(index, value) => {
                 let (field, expected, _) = FIELDS[index];
-                WindowError::Field { window, schedule, value, field, expected }
+                WindowError::Field { schedule, value, field, expected }
             }
         }
     }

@@ -126,7 +126,7 @@ fn of_node(member: &Member, limits: &Limits, sights: &Sights<'_>, beside: Vec<St
         return planned(
             "PullImages",
             Disruption::None,
-            "images to pull or release ahead (provisioning.prePull)".into(),
+            "images to pull or release ahead (provisioning.prePullImages)".into(),
         );
     }
     None

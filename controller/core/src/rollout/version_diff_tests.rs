@@ -140,13 +140,7 @@ const CASES: &[Case] = &[
         &[],
         "the certificates that the pool trusts",
     ),
-    (
-        "mirrors of a pool",
-        |r| r.shared.image_mirrors = Some(api::ImageMirrors::default()),
-        Nothing,
-        &[],
-        "the mirrors of the pool",
-    ),
+    ("mirrors of a pool", |r| r.shared.image_mirrors = Some(Vec::new()), Nothing, &[], "the mirrors of the pool"),
     (
         "accounts of a pool",
         |r| r.shared.service_accounts.push("web".into()),

@@ -104,7 +104,7 @@ pub enum SshError {
     )]
     Disconnected { address: String, why: String },
     /// The command still ran when its time was over. `log` is the end of its output.
-    #[error("the command still ran on {address} after {} s, check why the host is slow, or raise ssh.commandTimeoutSeconds: {command}", .after.as_secs())]
+    #[error("the command still ran on {address} after {} s, check why the host is slow: {command}", .after.as_secs())]
     CommandTimeout { address: String, command: String, after: Duration, log: String },
     /// The server would not start the command.
     #[error(

@@ -154,7 +154,7 @@ impl Run {
 
     pub(crate) async fn pre_pull(&self) -> anyhow::Result<String> {
         let image = self.image()?;
-        self.edit(|pool| pool["spec"]["provisioning"] = json!({"prePull": {"images": [image]}})).await?;
+        self.edit(|pool| pool["spec"]["provisioning"] = json!({"prePullImages": [image]})).await?;
         let is_there = |seen: &Seen| {
             (seen.has_pulled(&image) && (self.kind != Kind::Windows || seen.reports_image(&image))).then_some(())
         };
@@ -270,8 +270,8 @@ impl Run {
     }
 
     pub(crate) async fn image_mirrors(&self) -> anyhow::Result<String> {
-        let mirror = json!({"source": judge::MIRRORED, "mirrors": ["mirror.acceptance.invalid"]});
-        self.change(json!({"imageMirrors": {"imageDigestMirrors": [mirror]}})).await
+        let mirror = json!({"source": judge::MIRRORED, "mirrors": ["mirror.acceptance.invalid"], "pull": "Digest"});
+        self.change(json!({"imageMirrors": [mirror]})).await
     }
 
     pub(crate) async fn drain(&self) -> anyhow::Result<String> {

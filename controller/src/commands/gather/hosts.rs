@@ -25,6 +25,7 @@ use crate::{
         host_key_policy::{HostKeySource, KnownKeys, host_key_source},
     },
     cluster::secrets::{SecretError, Secrets},
+    instance::CONNECT_TIMEOUT,
 };
 
 /// Hosts at a time: each answer is kept in memory until it is written.
@@ -185,7 +186,7 @@ impl Access {
             keys,
             host_key,
             jump_host,
-            connect_timeout: ssh.connect_timeout(),
+            connect_timeout: CONNECT_TIMEOUT,
             command_timeout: LIMIT,
         })
     }

@@ -101,7 +101,7 @@ async fn of_cluster(reader: &Reader, namespace: &str, folder: &mut Folder) {
 /// Packs, and prints what a person needs to know.
 fn report(folder: &Folder, args: &Gather, gathered: usize) -> anyhow::Result<ExitCode> {
     let mut text = format!("{gathered} files in {}\n", folder.root().display());
-    if !args.no_archive {
+    if args.dest.is_none() {
         let _ = writeln!(text, "To send: {}", folder.pack()?.display());
     }
     for failure in folder.failures() {

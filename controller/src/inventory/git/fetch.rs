@@ -35,6 +35,9 @@ use wnp_core::inventory::{SourceError, ownership::Begun};
 /// A look that failed is repeated after this time, and after twice as long each further time, at most after the interval.
 const FIRST_RETRY: Duration = Duration::from_secs(5);
 
+/// Time that one fetch may take.
+const TIMEOUT: Duration = Duration::from_mins(1);
+
 /// What a fetch in the background needs.
 pub(super) struct Looker {
     pub secrets: Api<Secret>,
@@ -116,7 +119,7 @@ async fn fetch(
         url: git.url.clone(),
         reference: git.reference.clone().unwrap_or_default(),
         access,
-        timeout: git.timeout(),
+        timeout: TIMEOUT,
         limits: Limits::default(),
     };
     let interrupted = Arc::new(AtomicBool::new(false));

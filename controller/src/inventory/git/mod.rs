@@ -137,9 +137,7 @@ impl GitSources {
         }
         let (looks, next, as_of, read_at) = {
             let state = remote.lock();
-            // What is suspended goes on listing what it has.
-            let is_followed = git.suspend != Some(true);
-            (state.looks, state.next.filter(|_| is_followed), state.began.filter(|_| is_followed), state.looked)
+            (state.looks, state.next, state.began, state.looked)
         };
         let before = pool.status.as_ref().and_then(|s| s.inventory.clone());
         let before = before.filter(|b| b.source == source(git) && b.revision.is_some());
@@ -147,7 +145,7 @@ impl GitSources {
             Some(list) => list,
             None => self.evaluate(&name, &remote, git, before, looks).await,
         };
-        asked(list, git.suspend == Some(true), next, as_of, read_at)
+        asked(list, next, as_of, read_at)
     }
 
     /// Fetches a repository at once, after a push. Returns the number of matching repositories.
@@ -269,21 +267,11 @@ impl GitSources {
 }
 
 /// Report for a pool. `read_at` is when the last fetch was over, whatever came of it.
-fn asked(
-    list: List,
-    suspended: bool,
-    next: Option<Timestamp>,
-    as_of: Option<Begun>,
-    read_at: Option<Timestamp>,
-) -> SourceOutcome {
+fn asked(list: List, next: Option<Timestamp>, as_of: Option<Begun>, read_at: Option<Timestamp>) -> SourceOutcome {
     let List { in_force, trouble, refused, .. } = list;
     let Some(listing) = in_force else {
-        let (reason, message) = if suspended {
-            (Reason::Suspended, "inventory.git.suspend is set, and this operator has not fetched the repository")
-        } else {
-            (Reason::Fetching, "the repository is being fetched for the first time")
-        };
-        let nothing_yet = || SourceError { reason, message: message.into(), stalls: false };
+        let message = "the repository is being fetched for the first time";
+        let nothing_yet = || SourceError { reason: Reason::Fetching, message: message.into(), stalls: false };
         return SourceOutcome::Unknown(trouble.unwrap_or_else(nothing_yet), next);
     };
     let mut listing = HostList::clone(&listing);
@@ -302,10 +290,6 @@ impl CachedRepository {
 
     /// Whether a fetch is due; if so, the caller must perform it.
     fn is_due(&self, pool: &str, git: &GitSource, requested: Option<&String>, begun: Begun, now: Timestamp) -> bool {
-        // What is asked for meanwhile is done afterwards.
-        if git.suspend == Some(true) {
-            return false;
-        }
         let mut state = self.lock();
         let by_hand = requested.is_some_and(|r| state.requested.get(pool) != Some(r));
         // What was asked for before this process began has been done.
@@ -372,14 +356,13 @@ mod tests {
             trouble,
             refused: None,
         };
-        for (about, list, suspended, read_at, expected) in [
-            ("fetched", list(true, None), false, Some(at), Some(at)),
-            ("suspended after a fetch", list(true, None), true, Some(at), Some(at)),
-            ("suspended, and read from disk", list(true, None), true, None, None),
-            ("the fetch fails, or its revision is refused", list(true, Some(error)), false, Some(at), None),
-            ("not fetched yet", list(false, None), false, None, None),
+        for (about, list, read_at, expected) in [
+            ("fetched", list(true, None), Some(at), Some(at)),
+            ("read from disk", list(true, None), None, None),
+            ("the fetch fails, or its revision is refused", list(true, Some(error)), Some(at), None),
+            ("not fetched yet", list(false, None), None, None),
         ] {
-            assert_eq!(asked(list, suspended, None, None, read_at).success(), expected, "{about}");
+            assert_eq!(asked(list, None, None, read_at).success(), expected, "{about}");
         }
     }
 }

@@ -81,14 +81,13 @@ async fn try_contact(cx: &Arc<Context>, ask: &Ask) -> Result<FirstContact, StepE
     let source = host_key_of(&ask.entry, ask.stored.as_ref(), pool)?;
     let check = check_host_key(cx, source, &host.address, ask.place.1, None).await?;
     let is_first = check == HostKeyCheck::TrustOnFirstUse;
-    let keys = host.private_key_secret_ref.clone().map_or_else(|| ssh.private_keys(), |key| vec![key]);
     let instance_host = InstanceHost {
         name: String::new(),
         address: host.address.clone(),
         port: ask.place.1,
         username: host.username.clone().unwrap_or_else(|| ssh.username().into()),
         host_key: host.host_key.clone(),
-        private_keys: keys,
+        private_keys: ssh.private_keys(),
         ..InstanceHost::default()
     };
     let spec = WindowsInstanceSpec { host: instance_host, ..WindowsInstanceSpec::default() };

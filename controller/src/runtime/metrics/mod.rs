@@ -373,7 +373,7 @@ mod tests {
         });
         let spec = json!({
             "inventory": {"git": {"url": "https://git.example.com/hosts"}},
-            "rollout": {"maintenanceWindows": [{"name": "w", "schedule": "0 * * * *", "durationSeconds": 3600}]},
+            "rollout": {"maintenanceWindows": [{"schedule": "0 * * * *", "durationSeconds": 3600}]},
         });
         let mut pool = WindowsNodePool::new("p", serde_json::from_value(spec).unwrap());
         pool.status = serde_json::from_value(json!({"conditions": [condition], "readyNodes": 3})).unwrap();

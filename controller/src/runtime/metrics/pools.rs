@@ -316,7 +316,7 @@ mod tests {
 
     #[test]
     fn a_pool_with_windows_says_whether_one_is_open() {
-        let window = |schedule: &str| json!([{"name": "w", "schedule": schedule, "durationSeconds": 3600}]);
+        let window = |schedule: &str| json!([{"schedule": schedule, "durationSeconds": 3600}]);
         for (about, windows, expected) in [
             ("no windows", json!(null), vec![]),
             ("an empty list", json!([]), vec![]),

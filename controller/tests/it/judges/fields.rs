@@ -25,8 +25,10 @@ const STRINGS: &[(&str, [&str; 2])] = &[
     ),
     (".httpProxy", ["http://first.example.com:3128", "http://second.example.com:3128"]),
     (".httpsProxy", ["http://first.example.com:3128", "http://second.example.com:3128"]),
-    (".imageMaximumGCAge", ["3h", "4h"]),
-    (".images[]", ["mcr.microsoft.com/windows/servercore:ltsc2022", "mcr.microsoft.com/windows/nanoserver:ltsc2022"]),
+    (
+        ".prePullImages[]",
+        ["mcr.microsoft.com/windows/servercore:ltsc2022", "mcr.microsoft.com/windows/nanoserver:ltsc2022"],
+    ),
     (".pausedUntil", ["2040-01-01T00:00:00Z", "2040-01-02T00:00:00Z"]),
     (".schedule", ["0 22 * * 1-5", "0 23 * * 1-5"]),
     (".takeOverFrom[]", ["0b0d5b4c-7a0e-4f3b-9a53-6c6b7f0d9a11", "0b0d5b4c-7a0e-4f3b-9a53-6c6b7f0d9a12"]),
@@ -82,14 +84,21 @@ fn walk(root: &Value, schema: &Value, path: String, fields: &mut Vec<Field>) -> 
         if !entries.is_object() {
             return value(schema, &path, n);
         }
-        Some(json!({KEYS[0]: value(entries, &format!("{path}{{}}"), n)?}))
+        Some(json!({keys(&path)[0]: value(entries, &format!("{path}{{}}"), n)?}))
     };
     let values = [one(0)?, one(1)?];
     fields.push(Field { specs: specs(root, &path, &values)?, path });
     Some(())
 }
 
-const KEYS: [&str; 2] = ["example.com/first", "example.com/second"];
+/// Keys that a map takes.
+fn keys(path: &str) -> [&'static str; 2] {
+    match path.rsplit('.').next() {
+        Some("evictionHard") => ["memory.available", "nodefs.available"],
+        Some("kubeReserved" | "systemReserved") => ["memory", "ephemeral-storage"],
+        _ => ["example.com/first", "example.com/second"],
+    }
+}
 
 /// A list or map of two, and of one.
 fn many(schema: &Value, path: &str) -> Option<[Value; 2]> {
@@ -98,7 +107,8 @@ fn many(schema: &Value, path: &str) -> Option<[Value; 2]> {
         return Some([json!([one(0)?, one(1)?]), json!([one(0)?])]);
     }
     let one = |n| value(&schema["additionalProperties"], &format!("{path}{{}}"), n);
-    Some([json!({KEYS[0]: one(0)?, KEYS[1]: one(1)?}), json!({KEYS[0]: one(0)?})])
+    let [first, second] = keys(path);
+    Some([json!({first: one(0)?, second: one(1)?}), json!({first: one(0)?})])
 }
 
 /// The smallest value that the schema takes: the first or the second.
@@ -123,7 +133,7 @@ fn value(schema: &Value, path: &str, n: usize) -> Option<Value> {
     }
     let rules = schema["x-kubernetes-validations"].to_string();
     if schema["x-kubernetes-int-or-string"] == true {
-        return Some(if rules.contains("1Ki") {
+        return Some(if rules.contains("1Ki") || found("{}") {
             ["1Gi", "2Gi"][n].into()
         } else if n == 0 {
             1.into()

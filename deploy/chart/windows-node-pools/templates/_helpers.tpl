@@ -64,24 +64,8 @@ The operator compares the policies with the same files, and fills them in the sa
 {{- if and (eq .Values.platform "openshift") (lookup "v1" "Namespace" "" "default") (not (.Capabilities.APIVersions.Has "config.openshift.io/v1")) }}
 {{- fail "this cluster is not OpenShift, because it has no config.openshift.io/v1: set platform=kubernetes and operator.apiServer" }}
 {{- end }}
-{{- include "windows-node-pools.durations" . }}
 {{- if and .Values.operator.payload .Values.payload.image }}
 {{- fail "operator.payload and payload.image are both set: the payload is either in a folder of the operator's image or in an image of its own; remove one" }}
-{{- end }}
-{{- end }}
-
-{{/* Why a duration cannot be set: the bounds of the operator, in milliseconds and in words. */}}
-{{- define "windows-node-pools.durations" -}}
-{{- $bounds := dict "leaseDuration" (list 1000 600000 "1s and 10m") "wicdCertificateLifetime" (list 600000 604800000 "10m and 168h") }}
-{{- $units := dict "ms" 1 "" 1000 "s" 1000 "m" 60000 "h" 3600000 }}
-{{- range $key := list "backoffBase" "backoffMax" "clusterFactsInterval" "leaseDuration" "machineDiscoveryInterval" "machineRefusalTimeout" "rebootTimeout" "registerTimeout" "versionGrace" "wicdCertificateLifetime" }}
-{{- with get $.Values.operator $key }}
-{{- $time := mul (regexFind "^[0-9]+" . | int64) (get $units (regexFind "[a-z]*$" .)) }}
-{{- $allowed := get $bounds $key | default (list 0 31622400000 "0s and 366 days") }}
-{{- if or (lt $time (index $allowed 0 | int64)) (gt $time (index $allowed 1 | int64)) }}
-{{- printf "operator.%s: %s is not between %s" $key . (index $allowed 2) | fail }}
-{{- end }}
-{{- end }}
 {{- end }}
 {{- end }}
 

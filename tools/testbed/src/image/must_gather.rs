@@ -22,8 +22,7 @@ const APPLETS: [&str; 17] = [
     "tail", "tar",
 ];
 /// What `oc` starts, with arguments of who names some.
-const GATHER: &str =
-    "#!/bin/bash\nexec /usr/local/bin/kubectl-windows_node_pools gather --dest /must-gather --no-archive \"$@\"\n";
+const GATHER: &str = "#!/bin/bash\nexec /usr/local/bin/kubectl-windows_node_pools gather --dest /must-gather \"$@\"\n";
 
 /// Whether it is built: the shell comes from the machine that builds, which must have what the image is made of.
 pub fn is_built(arch: Arch) -> bool {

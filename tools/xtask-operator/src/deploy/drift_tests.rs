@@ -457,14 +457,7 @@ fn a_value_takes_objects_out() {
 #[test]
 fn the_chart_has_the_bounds_of_the_operator() {
     for (key, argument, values) in [
-        ("leaseDuration", "--lease-duration", ["999ms", "1s", "600", "601s", "10m", "11m", "1h"].as_slice()),
-        (
-            "wicdCertificateLifetime",
-            "--wicd-certificate-lifetime",
-            &["9m", "599", "10m", "600s", "168h", "169h", "10081m"],
-        ),
-        ("backoffMax", "--backoff-max", &["0", "5x", "s", "8784h", "8785h", "31622401"]),
-        ("vxlanPort", "--vxlan-port", &["0", "1", "65535", "65536"]),
+        ("vxlanPort", "--vxlan-port", ["0", "1", "65535", "65536"].as_slice()),
         ("maxConnections", "--max-connections", &["0", "1", "100"]),
         ("maxDisruptions", "--max-disruptions", &["0", "4294967295", "4294967296"]),
         ("logFormat", "--log-format", &["json", "xml"]),
@@ -485,7 +478,6 @@ fn a_wrong_value_is_refused_with_its_name() {
         ("imge.tag=x", "'imge'"),
         ("operator.logLevle=debug", "'logLevle'"),
         ("operator.logFormat=xml", "/operator/logFormat"),
-        ("operator.backoffBase=soon", "/operator/backoffBase"),
         ("operator.maxConnections=many", "/operator/maxConnections"),
         ("image.digest=latest", "/image/digest"),
         ("serviceAccount.name=a\"b", "/serviceAccount/name"),

@@ -250,7 +250,7 @@ impl<'a> View<'a> {
         });
         let restart = Some(&self.groups.to_restart).filter(|names| !names.is_empty()).map(|names| {
             let until = self.seen.window.ok().filter(|window| !window.open).map(|window| {
-                let opens = window.opens.as_ref().map(|(name, at)| format!(": {name} opens at {}", shown(*at)));
+                let opens = window.opens.map(|at| format!("; the next opens at {}", shown(at)));
                 format!(" in a maintenance window{}", opens.unwrap_or_default())
             });
             format!("{} to be restarted{}: {}", names.len(), until.unwrap_or_default(), first_names(names))
@@ -505,7 +505,7 @@ fn held(pool: &WindowsNodePool, seen: &ObservedPool<'_>, pause: Option<Pause>, n
     if let Ok(window) = seen.window
         && !window.open
     {
-        let opens = window.opens.as_ref().map(|(name, at)| format!("{name} opens at {}", shown(*at)));
+        let opens = window.opens.map(|at| format!("the next opens at {}", shown(at)));
         return waits(Cause::Window, format!("{n} for a maintenance window; {}", opens.unwrap_or_default()));
     }
     match &seen.course.gate.hold {

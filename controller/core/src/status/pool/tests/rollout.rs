@@ -32,14 +32,9 @@ fn half_way(moves: bool) -> (Vec<Member>, Decision) {
 
 #[test]
 fn what_a_rollout_waits_for() {
-    let closed = Windows { open: false, closes: None, opens: Some(("night".into(), now())) };
+    let closed = Windows { open: false, closes: None, opens: Some(now()) };
     let wrong = crate::rollout::maintenance_window::look(
-        &[api::MaintenanceWindow {
-            name: "w".into(),
-            schedule: "x".into(),
-            duration_seconds: Some(3600),
-            time_zone: None,
-        }],
+        &[api::MaintenanceWindow { schedule: "x".into(), duration_seconds: Some(3600), time_zone: None }],
         now(),
     )
     .unwrap_err();

@@ -228,13 +228,13 @@ fn a_repair_is_no_update() {
 #[test]
 fn a_restart_that_waits_for_its_window_names_it() {
     let opens = "2028-02-29T03:00:00Z".parse().unwrap();
-    let closed = Windows { open: false, closes: None, opens: Some(("night".into(), opens)) };
+    let closed = Windows { open: false, closes: None, opens: Some(opens) };
     let (pool, course) = (pool(1), course(BlockedBy::None));
     let status = described_in(&pool, &[to_restart("h0")], &[], &Decision::default(), &course, Ok(&closed), now());
     let ready = find(&status.conditions, kind::READY).unwrap();
     assert_eq!(
         ready.message,
-        "1 of 1 nodes Ready; 1 to be restarted in a maintenance window: night opens at 2028-02-29T03:00:00Z: h0"
+        "1 of 1 nodes Ready; 1 to be restarted in a maintenance window; the next opens at 2028-02-29T03:00:00Z: h0"
     );
 }
 
