@@ -34,10 +34,6 @@ pub const UNKNOWN_VERSION: &str = "unknown";
 pub const LEASE: &str = "windows-node-pools";
 /// Name of the Service of the operator's metrics, which their certificate names.
 pub const METRICS_SERVICE: &str = "windows-node-pools-metrics";
-/// Name of the ConfigMap with the authorities of that certificate.
-pub const METRICS_CA: &str = "windows-node-pools-metrics-ca";
-/// Key in that ConfigMap.
-pub const METRICS_CA_KEY: &str = "ca.crt";
 /// Secret with the facts of the cluster that were in force last, for the next operator.
 pub const KEPT_FACTS: &str = "windows-node-pools-facts";
 /// Name of the Secret with a certificate for that Service, if another program makes it.

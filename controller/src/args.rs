@@ -210,17 +210,14 @@ pub struct Run {
         default_value = "true"
     )]
     pub metrics_tls: bool,
-    /// Directory with `tls.crt` and `tls.key` for `/metrics`, read again when they change. The operator makes a certificate itself as long as
-    /// they are not there.
+    /// Directory with `tls.crt` and `tls.key` for `/metrics`, read for each connection. As long as they are not there, the certificate is
+    /// self-signed, in the memory of the process.
     #[arg(
         long,
         env = "WINDOWS_NODE_POOLS_METRICS_TLS_DIRECTORY",
         default_value = "/etc/windows-node-pools/metrics-tls"
     )]
     pub metrics_tls_directory: PathBuf,
-    /// Life of a certificate for `/metrics` that the operator makes. For tests.
-    #[arg(long, hide = true, value_parser = duration, default_value = "24h")]
-    pub metrics_tls_lifetime: Duration,
     /// Address of `PUT /log-level`, which changes the log level; loopback, because it has no authentication.
     #[arg(long, env = "WINDOWS_NODE_POOLS_ADMIN_LISTEN", default_value = "127.0.0.1:9183")]
     pub admin_listen: SocketAddr,
