@@ -55,9 +55,6 @@ pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// Label and annotation keys.
 pub mod key {
     crate::documented::documented! {
-        /// Annotation of the Pods in the operator's Deployment: the release of which the admission policies are in force. Written by the
-        /// installer, where the operator creates the policies itself.
-        POLICIES = "windowsmachineconfig.openshift.io/policies";
         /// Node annotation: which `windows-services-<value>` the host must follow. Written by the operator. Legacy.
         DESIRED_VERSION = "windowsmachineconfig.openshift.io/desired-version";
         /// Node annotation: the version that the host fully follows. Written by wicd. Legacy.

@@ -335,10 +335,6 @@ pub struct Run {
     /// Secret whose key `token` authenticates requests of Git servers to `/hooks/git`.
     #[arg(long, env = "WINDOWS_NODE_POOLS_WEBHOOK_SECRET", default_value = "windows-node-pools-webhook")]
     pub webhook_secret: String,
-    /// Create the admission policies of this release and put them in force. Only for an installer that cannot hold them, as a bundle of the
-    /// Operator Lifecycle Manager: the Deployment must name the release in an annotation.
-    #[arg(long, env = "WINDOWS_NODE_POOLS_CREATE_POLICIES", value_parser = FalseyValueParser::new(), action = clap::ArgAction::SetTrue)]
-    pub create_policies: bool,
     /// Name of the `OperatorCondition` that the Operator Lifecycle Manager makes for the operator. If not set, none is written.
     #[arg(long, env = "OPERATOR_CONDITION_NAME")]
     pub operator_condition: Option<String>,

@@ -50,7 +50,6 @@ pub mod plan_command;
 mod pool;
 mod reconcile_trigger;
 mod release;
-pub mod release_policies;
 pub mod run;
 mod scrape;
 mod secrets;

@@ -134,7 +134,7 @@ impl Problem for Fault {
                                   Subscription and the ClusterServiceVersion of WMCO, or its Deployment (docs/guide/from-wmco.md, step 2)".into(),
             Self::Clock(_) => "set the clock; certificates and the Lease depend on it".into(),
             Self::PolicyMissing(_) | Self::PoliciesMissing(_) => {
-                "install this release again with the tool that installed it; under OLM, delete what differs, and the operator creates it again".into()
+                crate::wicd_policy::REMEDY.into()
             }
             Self::NoPayload(_) => "run the command in the operator's image, or name a payload with --payload".into(),
             Self::Certificate { .. } => {

@@ -22,7 +22,6 @@ use crate::{
     csr,
     operator_namespace::OperatorNamespace,
     release::{Release, ReleaseError},
-    release_policies,
     secrets::Secrets,
     wicd_policy::{self, Guard, Observed, Seen, Shipped},
     wmco::lock,
@@ -95,13 +94,6 @@ fn of_tls<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a rustls
     of_tls(error.source()?)
 }
 
-/// By which right policies are read. The operator may list and watch those that were installed with it, and get those that it creates.
-#[derive(Clone, Copy)]
-enum Read {
-    Get,
-    List,
-}
-
 /// The last cause of an error: that of a client begins with its own layers.
 fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
@@ -167,34 +159,15 @@ impl Check {
     async fn policies(&self) -> Row {
         let namespace = &self.run.namespace;
         let user = self.operator().await;
-        let (mut shipped, mut others) = (wicd_policy::shipped(namespace), wicd_policy::others(namespace, &user));
-        let (mut faults, mut reads) = (Vec::new(), Read::List);
-        match release_policies::in_force(&self.client, namespace).await {
-            Ok(None) => {}
-            // The operator creates them itself, for each release under names of their own.
-            Ok(Some(in_force)) => {
-                reads = Read::Get;
-                let release = release_policies::release();
-                shipped = release_policies::of_release(shipped, &release, namespace);
-                others = release_policies::of_release(others, &release, namespace);
-                shipped.extend(release_policies::lasting(namespace, &user));
-                if in_force != release {
-                    faults.push(Fault::PolicyMissing(format!(
-                        "those of the release {in_force} are in force, and not those of {release}"
-                    )));
-                }
-            }
-            Err(error) => {
-                faults.push(Fault::not_readable(&format!("the ConfigMap {}", release_policies::MARKER), &error));
-            }
-        }
+        let (shipped, others) = (wicd_policy::shipped(namespace), wicd_policy::others(namespace, &user));
+        let mut faults = Vec::new();
         let count = shipped.len() + others.len();
         for (guards, fault) in [
             (shipped, Fault::PolicyMissing as fn(String) -> Fault),
             (others, Fault::PoliciesMissing as fn(String) -> Fault),
         ] {
             for guard in guards {
-                let seen = self.seen(&guard, reads).await;
+                let seen = self.seen(&guard).await;
                 faults.extend(wicd_policy::fault_of(&guard, &[seen]).map(|f| fault(f.to_string())));
             }
         }
@@ -209,25 +182,19 @@ impl Check {
         me.filter(is_account).unwrap_or_else(|| wicd_policy::default_user(namespace))
     }
 
-    async fn seen(&self, guard: &Shipped, reads: Read) -> Seen {
-        let policy = self.one::<ValidatingAdmissionPolicy>(&guard.policy.name_any(), reads).await;
-        let binding = self.one::<ValidatingAdmissionPolicyBinding>(&guard.binding.name_any(), reads).await;
+    async fn seen(&self, guard: &Shipped) -> Seen {
+        let policy = self.one::<ValidatingAdmissionPolicy>(&guard.name).await;
+        let binding = self.one::<ValidatingAdmissionPolicyBinding>(&guard.name).await;
         Guard { name: guard.name.clone(), policy, binding }
     }
 
-    async fn one<K>(&self, name: &str, reads: Read) -> Observed<K>
+    async fn one<K>(&self, name: &str) -> Observed<K>
     where
         K: kube::Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
     {
-        let api = Api::<K>::all(self.client.clone());
-        let found = match reads {
-            Read::Get => api.get_opt(name).await,
-            Read::List => {
-                let by_name = ListParams::default().fields(&format!("metadata.name={name}"));
-                api.list(&by_name).await.map(|list| list.items.into_iter().next())
-            }
-        };
-        match found {
+        // The operator may list and watch policies of these names, and not get them.
+        let by_name = ListParams::default().fields(&format!("metadata.name={name}"));
+        match Api::<K>::all(self.client.clone()).list(&by_name).await.map(|list| list.items.into_iter().next()) {
             Ok(Some(found)) => Observed::There(Box::new(found)),
             Ok(None) => Observed::Missing,
             Err(error) => Observed::Unreadable(crate::errors::said(&error)),

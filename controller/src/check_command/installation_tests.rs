@@ -18,7 +18,6 @@ const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/ns/leases/windows-n
 const LOCK: &str = "/api/v1/namespaces/ns/configmaps/windows-machine-config-operator-lock";
 const WMCO_LOCK: &str =
     "/api/v1/namespaces/openshift-windows-machine-config-operator/configmaps/windows-machine-config-operator-lock";
-const MARKER: &str = "/api/v1/namespaces/ns/configmaps/windows-node-pools-release";
 const KEY: &str = "/api/v1/namespaces/ns/secrets/cloud-private-key";
 const POOLS: &str = "/apis/windowsmachineconfig.openshift.io/v1alpha1/windowsnodepools";
 const POLICIES: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies";
@@ -87,7 +86,7 @@ impl Bed {
         api.on("POST", REVIEWS, 201, json!({"spec": {}, "status": {"allowed": true}}));
         let me = json!({"userInfo": {"username": "system:serviceaccount:ns:windows-node-pools"}});
         api.on("POST", WHO, 201, json!({"metadata": {}, "status": me}));
-        for path in [LOCK, WMCO_LOCK, MARKER, NETWORK, NETWORK_OPERATOR, INFRASTRUCTURE] {
+        for path in [LOCK, WMCO_LOCK, NETWORK, NETWORK_OPERATOR, INFRASTRUCTURE] {
             bed.gone(path);
         }
         bed
@@ -223,24 +222,6 @@ async fn each_fault_of_an_installation_is_found_by_its_check() {
                 bed.listed(BINDINGS, &guard.name, &[binding]);
             }),
             Some(("policies", "warning", "PoliciesMissing")),
-        ),
-        (
-            "the policies of another release",
-            Box::new(|bed| {
-                bed.instead(
-                    MARKER,
-                    json!({"metadata": {"name": "windows-node-pools-release"}, "data": {"policies": "0.0.1-old"}}),
-                );
-                let user = wicd_policy::default_user("ns");
-                let release = release_policies::release();
-                let all = wicd_policy::shipped("ns").into_iter().chain(wicd_policy::others("ns", &user)).collect();
-                let lasting = release_policies::lasting("ns", &user);
-                for guard in release_policies::of_release(all, &release, "ns").iter().chain(&lasting) {
-                    bed.instead(&format!("{POLICIES}/{}", guard.policy.name_any()), json!(guard.policy));
-                    bed.instead(&format!("{BINDINGS}/{}", guard.policy.name_any()), json!(guard.binding));
-                }
-            }),
-            Some(("policies", "failed", "PolicyMissing")),
         ),
         ("no key", Box::new(|bed| bed.gone(KEY)), Some(("keys", "failed", "CredentialsUnavailable"))),
         (
