@@ -34,10 +34,6 @@ pub const UNKNOWN_VERSION: &str = "unknown";
 pub const LEASE: &str = "windows-node-pools";
 /// Name of the Service of the operator's metrics, which their certificate names.
 pub const METRICS_SERVICE: &str = "windows-node-pools-metrics";
-/// Name of the ConfigMap with the authorities of that certificate.
-pub const METRICS_CA: &str = "windows-node-pools-metrics-ca";
-/// Key in that ConfigMap.
-pub const METRICS_CA_KEY: &str = "ca.crt";
 /// Secret with the facts of the cluster that were in force last, for the next operator.
 pub const KEPT_FACTS: &str = "windows-node-pools-facts";
 /// Name of the Secret with a certificate for that Service, if another program makes it.
@@ -59,9 +55,6 @@ pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// Label and annotation keys.
 pub mod key {
     crate::documented::documented! {
-        /// Annotation of the Pods in the operator's Deployment: the release of which the admission policies are in force. Written by the
-        /// installer, where the operator creates the policies itself.
-        POLICIES = "windowsmachineconfig.openshift.io/policies";
         /// Node annotation: which `windows-services-<value>` the host must follow. Written by the operator. Legacy.
         DESIRED_VERSION = "windowsmachineconfig.openshift.io/desired-version";
         /// Node annotation: the version that the host fully follows. Written by wicd. Legacy.

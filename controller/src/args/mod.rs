@@ -219,17 +219,14 @@ pub struct Run {
         default_value = "true"
     )]
     pub metrics_tls: bool,
-    /// Directory with `tls.crt` and `tls.key` for `/metrics`, read again when they change. The operator makes a certificate itself as long as
-    /// they are not there.
+    /// Directory with `tls.crt` and `tls.key` for `/metrics`, read for each connection. As long as they are not there, the certificate is
+    /// self-signed, in the memory of the process.
     #[arg(
         long,
         env = "WINDOWS_NODE_POOLS_METRICS_TLS_DIRECTORY",
         default_value = "/etc/windows-node-pools/metrics-tls"
     )]
     pub metrics_tls_directory: PathBuf,
-    /// Life of a certificate for `/metrics` that the operator makes. For tests.
-    #[arg(long, hide = true, value_parser = duration, default_value = "24h")]
-    pub metrics_tls_lifetime: Duration,
     /// Address of `PUT /log-level`, which changes the log level; loopback, because it has no authentication.
     #[arg(long, env = "WINDOWS_NODE_POOLS_ADMIN_LISTEN", default_value = "127.0.0.1:9183")]
     pub admin_listen: SocketAddr,
@@ -347,10 +344,6 @@ pub struct Run {
     /// Secret whose key `token` authenticates requests of Git servers to `/hooks/git`.
     #[arg(long, env = "WINDOWS_NODE_POOLS_WEBHOOK_SECRET", default_value = "windows-node-pools-webhook")]
     pub webhook_secret: String,
-    /// Create the admission policies of this release and put them in force. Only for an installer that cannot hold them, as a bundle of the
-    /// Operator Lifecycle Manager: the Deployment must name the release in an annotation.
-    #[arg(long, env = "WINDOWS_NODE_POOLS_CREATE_POLICIES", value_parser = FalseyValueParser::new(), action = clap::ArgAction::SetTrue)]
-    pub create_policies: bool,
     /// Name of the `OperatorCondition` that the Operator Lifecycle Manager makes for the operator. If not set, none is written.
     #[arg(long, env = "OPERATOR_CONDITION_NAME")]
     pub operator_condition: Option<String>,

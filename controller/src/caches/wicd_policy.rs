@@ -32,8 +32,9 @@ const OTHERS: [&str; 6] = [
     policy!("policies/operator-nodes"),
     policy!("policies/operator-approvals"),
 ];
-/// Those of an operator that creates its policies itself, which hold in all releases.
-const LASTING: &str = include_str!("../../../deploy/olm/lasting-policies.yaml");
+/// Way to bring the policies of this release back, for messages.
+pub(crate) const REMEDY: &str = "install this release again with the tool that installed it, or under OLM apply its policies: \
+                                 kubectl apply --server-side --force-conflicts -f deploy/base/policies.yaml";
 
 /// What the API server shows of an object.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -62,7 +63,7 @@ impl<K> Observed<K> {
 /// A policy and its binding, which have one name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Guard<P, B> {
-    /// Name of both; without the hash that it ends in where the operator creates them.
+    /// Name of both.
     pub name: String,
     /// The policy.
     pub policy: P,
@@ -104,16 +105,6 @@ pub enum PolicyFault {
         /// The field.
         what: &'static str,
     },
-    /// The policies of another release are in force.
-    #[error("the ConfigMap {marker} names {found}, and not {release}, as the release whose policies are in force")]
-    OtherRelease {
-        /// The ConfigMap.
-        marker: &'static str,
-        /// What it names.
-        found: String,
-        /// This release.
-        release: String,
-    },
     /// The API server does not show it.
     #[error("the {kind} {name} cannot be read: {why}")]
     Unreadable {
@@ -128,7 +119,7 @@ pub enum PolicyFault {
 
 /// The texts of all policies.
 pub(crate) fn texts() -> impl Iterator<Item = &'static str> {
-    [OF_WICD].into_iter().chain(OTHERS).chain([LASTING])
+    [OF_WICD].into_iter().chain(OTHERS)
 }
 
 /// The user of an operator in a namespace, unless its ServiceAccount has another name.
@@ -147,11 +138,6 @@ pub fn others(namespace: &str, user: &str) -> Vec<Shipped> {
     let mut guards: Vec<Shipped> = OTHERS.iter().flat_map(|text| parse(text, namespace, user)).collect();
     guards.sort_by(|a, b| a.name.cmp(&b.name));
     guards
-}
-
-/// The policies that hold in all releases of an operator that creates its policies itself.
-pub(crate) fn lasting(namespace: &str, user: &str) -> Vec<Shipped> {
-    parse(LASTING, namespace, user)
 }
 
 fn parse(text: &str, namespace: &str, user: &str) -> Vec<Shipped> {

@@ -24,17 +24,8 @@ impl RightsProblem {
     pub(crate) fn policy(fault: &wicd_policy::PolicyFault) -> Self {
         let message = format!(
             "{fault}; until it matches this release, the hosts' daemons (wicd) have no rights and get no certificates, and no host is \
-             joined or changed. Install this release again with the tool that installed it; under OLM, delete the policy, and the operator \
-             creates it again"
-        );
-        Self { reason: Reason::PolicyMissing, message }
-    }
-
-    pub(crate) fn not_in_force(error: &kube::Error) -> Self {
-        let message = format!(
-            "failed to put the admission policies of this release in force: {}. Only the release that the Deployment of the operator names \
-             can be: install the release again",
-            said(error)
+             joined or changed; {}",
+            wicd_policy::REMEDY
         );
         Self { reason: Reason::PolicyMissing, message }
     }

@@ -36,7 +36,7 @@ pub async fn run(args: Status, cluster: &args::Cluster) -> anyhow::Result<ExitCo
     if args.watch {
         // A watch is silent as long as nothing changes.
         let unbounded = args::Cluster { request_timeout: Duration::ZERO, ..cluster.clone() };
-        return watch::run(&args, &api_server::client(&unbounded).await?).await;
+        return Box::pin(watch::run(&args, &api_server::client(&unbounded).await?)).await;
     }
     let client = api_server::client(cluster).await?;
     let all = ListParams::default();

@@ -30,7 +30,6 @@ use crate::{
     cluster::wicd_rbac,
     context::Base,
     csr,
-    rights::release_policies,
     runtime::{clock, metrics::PolicyLabel},
 };
 
@@ -38,16 +37,12 @@ use crate::{
 const SETTLE: Duration = Duration::from_secs(5);
 /// Delay after a write that failed.
 const RETRY: Duration = Duration::from_secs(5);
-/// Interval at which policies are read that the operator creates: it may not watch them.
-const INTERVAL: Duration = Duration::from_secs(30);
 
 /// What has changed.
 enum Change {
     Policy(String, Observed<ValidatingAdmissionPolicy>),
     Binding(String, Observed<ValidatingAdmissionPolicyBinding>),
     Grant(Observed<ClusterRoleBinding>),
-    /// Of policies that the operator creates.
-    Created(Vec<Seen>, Result<Option<String>, RightsProblem>),
 }
 
 /// All that is watched.
@@ -58,27 +53,16 @@ struct Watched {
     others: Vec<Shipped>,
     seen: BTreeMap<String, Seen>,
     grant: Observed<ClusterRoleBinding>,
-    /// The release that must be in force, where the operator creates the policies.
-    release: Option<String>,
-    /// The one that is.
-    in_force: Result<Option<String>, RightsProblem>,
 }
 
 impl Watched {
     /// As they ship for an operator in this namespace, which is this user.
-    fn new(namespace: &str, user: &str, creates: bool) -> Self {
-        let (mut shipped, mut others) = (wicd_policy::shipped(namespace), wicd_policy::others(namespace, user));
-        let release = creates.then(release_policies::release);
-        if let Some(release) = &release {
-            shipped = release_policies::of_release(shipped, release, namespace);
-            others = release_policies::of_release(others, release, namespace);
-            // Without these, another release could be put in force.
-            shipped.extend(release_policies::lasting(namespace, user));
-        }
+    fn new(namespace: &str, user: &str) -> Self {
+        let (shipped, others) = (wicd_policy::shipped(namespace), wicd_policy::others(namespace, user));
         let unread =
             |name: &String| Guard { name: name.clone(), policy: Observed::NotRead, binding: Observed::NotRead };
         let seen = shipped.iter().chain(&others).map(|g| (g.name.clone(), unread(&g.name))).collect();
-        Self { shipped, others, seen, grant: Observed::NotRead, release, in_force: Ok(None) }
+        Self { shipped, others, seen, grant: Observed::NotRead }
     }
 
     fn note(&mut self, change: Change) {
@@ -94,10 +78,6 @@ impl Watched {
                 }
             }
             Change::Grant(grant) => self.grant = grant,
-            Change::Created(seen, in_force) => {
-                self.seen = seen.into_iter().map(|guard| (guard.name.clone(), guard)).collect();
-                self.in_force = in_force;
-            }
         }
     }
 
@@ -109,19 +89,7 @@ impl Watched {
     /// Why the hosts' daemons must have no rights.
     fn fault(&self) -> Option<RightsProblem> {
         let seen: Vec<Seen> = self.seen.values().cloned().collect();
-        if let Some(fault) = wicd_policy::fault(&self.shipped, &seen) {
-            return Some(RightsProblem::policy(&fault));
-        }
-        let release = self.release.as_ref()?;
-        match &self.in_force {
-            Ok(found) if found.as_ref() == Some(release) => None,
-            Ok(found) => Some(RightsProblem::policy(&PolicyFault::OtherRelease {
-                marker: release_policies::MARKER,
-                found: found.clone().unwrap_or_else(|| "none".into()),
-                release: release.clone(),
-            })),
-            Err(problem) => Some(problem.clone()),
-        }
+        wicd_policy::fault(&self.shipped, &seen).map(|fault| RightsProblem::policy(&fault))
     }
 
     /// Each policy, and what is wrong with it.
@@ -136,11 +104,7 @@ impl Watched {
         let seen: Vec<Seen> = self.seen.values().cloned().collect();
         let faults = self.others.iter().filter_map(|guard| wicd_policy::fault_of(guard, &seen));
         let faults: Vec<String> = faults.map(|fault| fault.to_string()).collect();
-        let remedy = match self.release {
-            Some(_) => "Delete what differs: the operator creates it again",
-            None => "Install this release again with the tool that installed it",
-        };
-        (!faults.is_empty()).then(|| format!("{}. {remedy}", faults.join("; ")))
+        (!faults.is_empty()).then(|| format!("{}; {}", faults.join("; "), wicd_policy::REMEDY))
     }
 
     /// The binding whose end ends the rights, with or without a running operator.
@@ -155,15 +119,11 @@ impl Watched {
 
     /// When the last of the policies on which the rights depend was written.
     fn written(&self) -> Option<jiff::Timestamp> {
-        let seen: Vec<Seen> = self.shipped.iter().filter_map(|guard| self.seen.get(&guard.name)).cloned().collect();
-        written(&seen)
+        let seen = || self.shipped.iter().filter_map(|guard| self.seen.get(&guard.name));
+        let policies = seen().filter_map(|s| s.policy.object()).map(last_write);
+        let bindings = seen().filter_map(|s| s.binding.object()).map(last_write);
+        policies.chain(bindings).flatten().max()
     }
-}
-
-fn written(seen: &[Seen]) -> Option<jiff::Timestamp> {
-    let policies = seen.iter().filter_map(|s| s.policy.object()).map(last_write);
-    let bindings = seen.iter().filter_map(|s| s.binding.object()).map(last_write);
-    policies.chain(bindings).flatten().max()
 }
 
 fn last_write<K: Resource>(object: &K) -> Option<jiff::Timestamp> {
@@ -223,13 +183,9 @@ pub(crate) async fn keep(cx: Arc<Base>) {
             wicd_policy::default_user(&args.namespace)
         }
     };
-    let mut watched = Watched::new(&args.namespace, &user, args.create_policies);
+    let mut watched = Watched::new(&args.namespace, &user);
     let grants = object(&cx.cluster.client, wicd_rbac::BINDING).map(Change::Grant).boxed();
-    let policies = match &watched.release {
-        Some(release) => created(cx.clone(), watched.all(), release.clone()),
-        None => changes(&cx.cluster.client, &watched.all()),
-    };
-    let mut changes = stream::select(grants, policies);
+    let mut changes = stream::select(grants, changes(&cx.cluster.client, &watched.all()));
     let mut again: Option<Instant> = None;
     loop {
         tokio::select! {
@@ -338,49 +294,6 @@ fn changes(client: &Client, shipped: &[Shipped]) -> BoxStream<'static, Change> {
         all.push(object(client, name).map(move |seen| Change::Binding(of_binding.clone(), seen)).boxed());
     }
     stream::select_all(all).boxed()
-}
-
-/// Creates the policies that are missing, puts the release in force once all are there, and reads them again and again.
-fn created(cx: Arc<Base>, guards: Vec<Shipped>, release: String) -> BoxStream<'static, Change> {
-    let round = |(cx, guards, release, wait): (Arc<Base>, Vec<Shipped>, String, Duration)| async move {
-        tokio::time::sleep(wait).await;
-        let (change, wait) = match read(&cx, &guards).await {
-            Ok((seen, found)) => {
-                let is_complete = wicd_policy::fault(&guards, &seen).is_none();
-                let in_force = match found {
-                    found if !is_complete || found.as_ref() == Some(&release) => Ok(found),
-                    _ => put_in_force(&cx, &seen, &release).await,
-                };
-                let is_done = is_complete && in_force.as_ref().is_ok_and(|found| found.as_ref() == Some(&release));
-                (Some(Change::Created(seen, in_force)), if is_done { INTERVAL } else { RETRY })
-            }
-            Err(error) => {
-                tracing::warn!("failed to read the admission policies: {}", crate::runtime::errors::said(&error));
-                (None, RETRY)
-            }
-        };
-        Some((change, (cx, guards, release, wait)))
-    };
-    stream::unfold((cx, guards, release, Duration::ZERO), round).filter_map(std::future::ready).boxed()
-}
-
-/// The policies, after those that are missing were created, and the release in force.
-async fn read(cx: &Base, guards: &[Shipped]) -> kube::Result<(Vec<Seen>, Option<String>)> {
-    let client = &cx.cluster.client;
-    let seen = release_policies::create(client, guards).await?;
-    Ok((seen, release_policies::in_force(client, &cx.process.args.namespace).await?))
-}
-
-/// Puts this release in force, whose policies are all there, once every API server has taken them up.
-async fn put_in_force(cx: &Base, seen: &[Seen], release: &str) -> Result<Option<String>, RightsProblem> {
-    let (client, namespace) = (&cx.cluster.client, cx.process.args.namespace.as_str());
-    tokio::time::sleep(settles_in(written(seen), clock::now())).await;
-    let put = release_policies::put_in_force(client, namespace, release).await;
-    put.map_err(|error| RightsProblem::not_in_force(&error))?;
-    tracing::info!(release, "the admission policies of this release are in force");
-    // Each API server sees that a moment later.
-    tokio::time::sleep(SETTLE).await;
-    Ok(Some(release.to_owned()))
 }
 
 /// One object of the cluster, now and whenever it changes.

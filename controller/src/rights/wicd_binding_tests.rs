@@ -63,5 +63,5 @@ fn nothing_is_issued_before_the_policies_are_read() {
     rights.set(Standing::Withheld(RightsProblem::policy(&fault)));
     let problem = rights.problem().unwrap();
     assert_eq!(problem.reason(), "PolicyMissing");
-    assert!(problem.to_string().contains("Install this release again"), "{problem}");
+    assert!(problem.to_string().contains("kubectl apply"), "{problem}");
 }

@@ -4,11 +4,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use api::{
-    Host, Reason, WindowsNodePool,
-    conditions::kind,
-    names::{METRICS_SERVICE, key},
-};
+use api::{Host, Reason, WindowsNodePool, conditions::kind, names::key};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::{admissionregistration::v1::ValidatingAdmissionPolicy, core::v1::ConfigMap};
 use kube::{
@@ -28,7 +24,7 @@ use crate::{
     cluster::NAMESPACE,
     fleet::{LIMIT, World, entries, entry, has, is_ready, pool_status, spec, spec_with, status},
     guide::Guide,
-    metrics_tls::{bind, published, token},
+    metrics_tls::{bind, token},
     removal::{budget, pod},
     repair::{fell, say_not_ready},
     rollout_windows::daily,
@@ -74,8 +70,7 @@ impl Watched {
             Box::pin(World::on(control_plane, SimOptions::default(), &entries(b"kubelet"), None, &args)).await?;
         let token = token(&world.client, "prometheus").await?;
         bind(&world.client, "prometheus").await?;
-        let server = format!("{METRICS_SERVICE}.{NAMESPACE}.svc");
-        let prometheus = Prometheus::start(&hasty(installed()?), &server, &token)?;
+        let prometheus = Prometheus::start(&hasty(installed()?), &token)?;
         Ok(Self { world, prometheus })
     }
 
@@ -83,8 +78,7 @@ impl Watched {
     async fn scrape(&self) -> Result<()> {
         let target = self.world.operator.metrics_address();
         within(LIMIT, "Prometheus reads the operator's metrics", || async {
-            let Ok(authorities) = published(&self.world.client).await else { return false };
-            let is_set = self.prometheus.target(target, &authorities, NAMESPACE).is_ok();
+            let is_set = self.prometheus.target(target, NAMESPACE).is_ok();
             is_set
                 && self.prometheus.query("windows_node_pool_build_info").await.is_ok_and(|samples| !samples.is_empty())
         })

@@ -1,13 +1,14 @@
-//! `/metrics` over TLS: who gets it, and with which certificate.
+//! `/metrics` over TLS: its readers and its certificate.
 
-use std::{collections::BTreeSet, net::SocketAddr, path::PathBuf, sync::Arc};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use anyhow::{Context as _, Result, ensure};
-use api::names::{METRICS_CA, METRICS_CA_KEY, METRICS_SERVICE};
-use k8s_openapi::api::{
-    core::v1::{ConfigMap, ServiceAccount},
-    rbac::v1::ClusterRoleBinding,
-};
+use api::names::METRICS_SERVICE;
+use k8s_openapi::api::{core::v1::ServiceAccount, rbac::v1::ClusterRoleBinding};
 use kube::{Api, Client, api::PostParams};
 use rustls::{ClientConfig, RootCertStore, crypto::ring};
 use rustls_pki_types::{CertificateDer, ServerName, pem::PemObject as _};
@@ -29,18 +30,23 @@ use crate::{
 async fn metrics_are_served_over_tls() -> Result<()> {
     let control_plane = Box::pin(ControlPlane::start(ControlPlaneOptions::default())).await?;
     deployment::install(&control_plane).await?;
-    they_are_for_those_who_may_get_them(&control_plane).await?;
-    certificates_change_without_a_failed_request(&control_plane).await?;
-    a_certificate_in_files_is_served_and_read_again(&control_plane).await
+    let directory = tempfile::tempdir()?;
+    let client = control_plane.client().await?;
+    let operator = operator(&control_plane, directory.path())?;
+    let reader = token(&client, "reader").await?;
+    bind(&client, "reader").await?;
+    let authority = a_mounted_certificate_is_served_and_read_again(&operator, directory.path(), &reader).await?;
+    they_are_for_those_who_may_get_them(&operator, &authority, &reader, &token(&client, "other").await?).await
 }
 
 /// An operator that only serves metrics over TLS: it has no payload.
-fn operator(control_plane: &ControlPlane, args: &[&str]) -> Result<Operator> {
+fn operator(control_plane: &ControlPlane, directory: &Path) -> Result<Operator> {
+    let directory = directory.to_str().context("path is not UTF-8")?;
     let options = OperatorOptions {
         program: PathBuf::from(env!("CARGO_BIN_EXE_windows-node-pools")),
         payload: "/nowhere".into(),
         wicd: "/nowhere".into(),
-        args: ["--metrics-tls", "true"].iter().chain(args).map(ToString::to_string).collect(),
+        args: ["--metrics-tls", "true", "--metrics-tls-directory", directory].map(Into::into).into(),
     };
     Operator::start(control_plane, &options)
 }
@@ -63,31 +69,10 @@ pub(crate) async fn bind(client: &Client, account: &str) -> Result<()> {
     Ok(())
 }
 
-/// What the operator publishes, as a scraper has it mounted.
-pub(crate) async fn published(client: &Client) -> Result<String> {
-    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
-    let map = maps.get(METRICS_CA).await?;
-    map.data.and_then(|mut data| data.remove(METRICS_CA_KEY)).context("no authority")
-}
-
-/// Status and text of the answer, and the certificate that was shown.
-struct Answer {
-    text: String,
-    certificate: Vec<u8>,
-}
-
-impl Answer {
-    fn is(&self, status: u16) -> bool {
-        self.text.starts_with(&format!("HTTP/1.1 {status} "))
-    }
-}
-
-/// As a scraper does: trusts only these authorities, for the name of the Service.
-async fn scrape(address: SocketAddr, authorities: &str, headers: &str) -> Result<Answer> {
+/// Answer to a scraper that trusts only this authority, for the name of the Service.
+async fn scrape(address: SocketAddr, authority: &Authority, headers: &str) -> Result<String> {
     let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(authorities.as_bytes()) {
-        roots.add(certificate?)?;
-    }
+    roots.add(CertificateDer::from_pem_slice(authority.identity().certificate.as_bytes())?)?;
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()?
         .with_root_certificates(roots)
@@ -95,46 +80,66 @@ async fn scrape(address: SocketAddr, authorities: &str, headers: &str) -> Result
     let name = ServerName::try_from(format!("{METRICS_SERVICE}.{NAMESPACE}.svc"))?;
     let stream = TcpStream::connect(address).await?;
     let mut stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
-    let certificate =
-        stream.get_ref().1.peer_certificates().and_then(|chain| chain.first()).context("no certificate")?;
-    let certificate = certificate.to_vec();
     let request = format!("GET /metrics HTTP/1.1\r\nHost: metrics\r\nConnection: close\r\n{headers}\r\n");
     stream.write_all(request.as_bytes()).await?;
     let mut text = String::new();
     stream.read_to_string(&mut text).await?;
-    Ok(Answer { text, certificate })
+    Ok(text)
 }
 
 fn bearer(token: &str) -> String {
     format!("Authorization: Bearer {token}\r\n")
 }
 
-async fn they_are_for_those_who_may_get_them(control_plane: &ControlPlane) -> Result<()> {
-    let client = control_plane.client().await?;
-    let operator = operator(control_plane, &[])?;
-    let (address, reader, other) =
-        (operator.metrics_address(), token(&client, "reader").await?, token(&client, "other").await?);
-    bind(&client, "reader").await?;
-    // The operator adds its authority to what others have published.
-    let asks = async |headers: &str| scrape(address, &published(&client).await?, headers).await;
-    eventually(|| async { asks(&bearer(&reader)).await.is_ok_and(|answer| answer.is(200)) })
-        .await
-        .with_context(|| operator.log())?;
-    let answer = asks(&bearer(&reader)).await?;
-    ensure!(answer.text.contains("windows_node_pool_build_info"), "{}", answer.text);
+fn is(answer: &str, status: u16) -> bool {
+    answer.starts_with(&format!("HTTP/1.1 {status} "))
+}
+
+/// The authority of the certificate that is served at last.
+async fn a_mounted_certificate_is_served_and_read_again(
+    operator: &Operator,
+    directory: &Path,
+    reader: &str,
+) -> Result<Authority> {
+    let mut served = Authority::new("service-ca")?;
+    let own = || async {
+        let refusal = scrape(operator.metrics_address(), &served, &bearer(reader)).await;
+        refusal.is_err_and(|error| format!("{error:#}").contains("invalid peer certificate"))
+    };
+    eventually(own).await.with_context(|| operator.log())?;
+    for round in 0..2 {
+        served = Authority::new(&format!("service-ca {round}"))?;
+        let identity = served.server(METRICS_SERVICE, &[], &[&format!("{METRICS_SERVICE}.{NAMESPACE}.svc")])?;
+        std::fs::write(directory.join("tls.crt"), &identity.certificate)?;
+        std::fs::write(directory.join("tls.key"), &identity.key)?;
+        let answer = || async {
+            scrape(operator.metrics_address(), &served, &bearer(reader)).await.is_ok_and(|answer| is(&answer, 200))
+        };
+        eventually(answer).await.with_context(|| operator.log())?;
+    }
+    Ok(served)
+}
+
+async fn they_are_for_those_who_may_get_them(
+    operator: &Operator,
+    authority: &Authority,
+    reader: &str,
+    other: &str,
+) -> Result<()> {
+    let address = operator.metrics_address();
+    let asks = async |headers: &str| scrape(address, authority, headers).await;
+    let answer = asks(&bearer(reader)).await?;
+    ensure!(answer.contains("windows_node_pool_build_info"), "{answer}");
     for (about, headers, status) in [
         ("no token", String::new(), 401),
         ("a token of another cluster", bearer("abc"), 401),
         ("a password", "Authorization: Basic YTpi\r\n".into(), 401),
-        ("a token without the right", bearer(&other), 403),
-        ("the right one again", bearer(&reader), 200),
+        ("a token without the right", bearer(other), 403),
+        ("the right one again", bearer(reader), 200),
     ] {
         let answer = asks(&headers).await?;
-        ensure!(
-            answer.is(status) && (status == 200 || !answer.text.contains("windows_node_pool")),
-            "{about}: {}",
-            answer.text
-        );
+        let shows = answer.contains("windows_node_pool_build_info");
+        ensure!(is(&answer, status) && shows == (status == 200), "{about}: {answer}");
     }
 
     // Probes ask without a token and without TLS, and get no metrics there.
@@ -150,88 +155,13 @@ async fn they_are_for_those_who_may_get_them(control_plane: &ControlPlane) -> Re
         stream.write_all(garbage).await?;
         others.push(stream);
     }
-    ensure!(asks(&bearer(&reader)).await?.is(200), "others are in the way");
+    ensure!(is(&asks(&bearer(reader)).await?, 200), "others are in the way");
     let mut said = Vec::new();
     // A reset says as much as an alert.
     let _ = others.swap_remove(0).read_to_end(&mut said).await;
     ensure!(!String::from_utf8_lossy(&said).contains("HTTP"), "{said:?}");
-    for secret in [&reader, &other] {
-        ensure!(!operator.log().contains(secret.as_str()), "a token is in the log");
+    for secret in [reader, other] {
+        ensure!(!operator.log().contains(secret), "a token is in the log");
     }
     Ok(())
-}
-
-async fn certificates_change_without_a_failed_request(control_plane: &ControlPlane) -> Result<()> {
-    let client = control_plane.client().await?;
-    // Two processes, as in an update: each keeps the other's authority.
-    let first = operator(control_plane, &["--metrics-tls-lifetime", "12s"])?;
-    let second = operator(control_plane, &["--metrics-tls-lifetime", "12s"])?;
-    let token = token(&client, "rotation").await?;
-    bind(&client, "rotation").await?;
-    let scrape = async |operator: &Operator| {
-        scrape(operator.metrics_address(), &published(&client).await?, &bearer(&token)).await
-    };
-    let mut seen = BTreeSet::new();
-    for operator in [&first, &second] {
-        eventually(|| async { scrape(operator).await.is_ok_and(|answer| answer.is(200)) })
-            .await
-            .with_context(|| operator.log())?;
-    }
-    while seen.len() < 6 {
-        for (at, operator) in [&first, &second].into_iter().enumerate() {
-            let answer = scrape(operator).await.with_context(|| operator.log())?;
-            ensure!(answer.is(200), "{}", answer.text);
-            seen.insert((at, answer.certificate));
-        }
-    }
-    Ok(())
-}
-
-async fn a_certificate_in_files_is_served_and_read_again(control_plane: &ControlPlane) -> Result<()> {
-    let client = control_plane.client().await?;
-    let directory = tempfile::tempdir()?;
-    let path = directory.path().to_str().context("path is not UTF-8")?;
-    let operator = operator(control_plane, &["--metrics-tls-directory", path, "--metrics-tls-lifetime", "1m"])?;
-    let token = bearer(&token(&client, "files").await?);
-    bind(&client, "files").await?;
-    let served = async |authorities: &str| -> Result<()> {
-        eventually(|| async {
-            scrape(operator.metrics_address(), authorities, &token).await.is_ok_and(|answer| answer.is(200))
-        })
-        .await
-        .with_context(|| operator.log())
-    };
-    // Until they are there, the operator's own.
-    eventually(|| async { published(&client).await.is_ok() }).await?;
-    eventually(|| async {
-        let Ok(authorities) = published(&client).await else { return false };
-        scrape(operator.metrics_address(), &authorities, &token).await.is_ok_and(|answer| answer.is(200))
-    })
-    .await?;
-    let name = format!("{METRICS_SERVICE}.{NAMESPACE}.svc");
-    for round in 0..2 {
-        let authority = Authority::new(&format!("service-ca {round}"))?;
-        let identity = authority.server(METRICS_SERVICE, &[], &[&name])?;
-        std::fs::write(directory.path().join("tls.crt"), &identity.certificate)?;
-        std::fs::write(directory.path().join("tls.key"), &identity.key)?;
-        served(&authority.identity().certificate).await?;
-        if round == 1 {
-            // A file that is broken changes nothing, and the log says so without what is in it.
-            std::fs::write(directory.path().join("tls.key"), "broken")?;
-            eventually(|| async { operator.log().contains("CertificateInvalid") }).await?;
-            ensure!(
-                scrape(operator.metrics_address(), &authority.identity().certificate, &token).await?.is(200),
-                "it is not served any more"
-            );
-            ensure!(!operator.log().contains("broken"), "{}", operator.log());
-        }
-    }
-    // Without files, the operator's own again.
-    std::fs::remove_file(directory.path().join("tls.crt"))?;
-    eventually(|| async {
-        let Ok(authorities) = published(&client).await else { return false };
-        scrape(operator.metrics_address(), &authorities, &token).await.is_ok_and(|answer| answer.is(200))
-    })
-    .await
-    .with_context(|| operator.log())
 }

@@ -1,193 +1,62 @@
-//! The operator as the Operator Lifecycle Manager installs it: it creates its policies, and says when an upgrade has to wait.
+//! The operator as the Operator Lifecycle Manager installs it: it waits for its policies, and says when an upgrade has to wait.
 
-use std::time::Duration;
+use std::{os::unix::fs::symlink, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
-use api::{WindowsNodePool, conditions::kind, names::key};
-use controller::{
-    caches::wicd_policy::{self, Guard, Shipped},
-    cluster::wicd_rbac,
-    rights::release_policies::{self, MARKER},
-};
+use api::{WindowsNodePool, conditions::kind};
 use k8s_openapi::api::{
-    admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding, Validation},
+    admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
     apps::v1::Deployment,
     core::v1::{ConfigMap, Namespace, Node, Service, ServiceAccount},
     rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding},
 };
 use kube::{
     Api, Client, ResourceExt,
-    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams},
+    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, PostParams},
 };
 use serde_json::{Value, json};
 use testbed::{
     ControlPlane, ControlPlaneOptions,
-    deployment::{self, NAMESPACE, OPERATOR},
+    deployment::{self, NAMESPACE},
     sim::{HostOptions, SimOptions},
 };
 
 use crate::{
-    access::{FORBIDDEN, create, merge, object, refused},
-    cluster::{eventually, operator},
+    access::object,
     fleet::{World, entries, has, is_ready, pool_status, spec},
     guide::Guide,
+    transcripts::root,
 };
 
-const OLD: &str = "0.0.1-old";
 const CONDITION: &str = "windows-node-pools.v0.1.0";
 
-/// Policies of an earlier release, which lets no daemon change its Node.
-fn of_old() -> Vec<Shipped> {
-    let mut guards = wicd_policy::shipped(NAMESPACE);
-    guards.retain(|guard| guard.name == wicd_rbac::OWNER_POLICY);
-    let validations = guards[0].policy.spec.as_mut().and_then(|spec| spec.validations.as_mut()).unwrap();
-    let refusal = Some("the old release refuses this".into());
-    validations.insert(0, Validation { expression: "false".into(), message: refusal, ..Validation::default() });
-    release_policies::of_release(guards, OLD, NAMESPACE)
-}
-
-async fn create_policies(operator: &Client, guards: &[Shipped]) -> Result<()> {
-    for Guard { policy, binding, .. } in guards {
-        Api::<ValidatingAdmissionPolicy>::all(operator.clone()).create(&PostParams::default(), policy).await?;
-        Api::<ValidatingAdmissionPolicyBinding>::all(operator.clone()).create(&PostParams::default(), binding).await?;
-    }
-    Ok(())
-}
-
-/// As OLM does when it installs a release.
-async fn install(admin: &Client, release: &str) -> Result<()> {
-    let annotations = json!({key::POLICIES: release});
-    let patch = json!({"spec": {"template": {"metadata": {"annotations": annotations}}}});
-    merge(&Api::<Deployment>::namespaced(admin.clone(), NAMESPACE), "windows-node-pools", patch).await?;
-    Ok(())
-}
-
-async fn put_in_force(client: &Client, release: &str) -> kube::Result<ConfigMap> {
-    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
-    let marker =
-        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": MARKER}, "data": {"policies": release}});
-    maps.patch(MARKER, &PatchParams::apply("windows-node-pools-pool").force(), &Patch::Apply(marker)).await
-}
-
-async fn in_force(client: &Client) -> Option<String> {
-    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
-    maps.get_opt(MARKER).await.ok()??.data?.remove("policies")
-}
-
-/// What the daemon of a Node is answered when it says which version it follows.
-async fn says_its_version(wicd: &Client) -> Result<(), String> {
-    let patch = json!({"metadata": {"annotations": {key::VERSION: "1"}}});
-    merge(&Api::<Node>::all(wicd.clone()), "n-1", patch).await.map(drop).map_err(|error| error.to_string())
-}
-
-async fn until_old_refuses(wicd: &Client) -> Result<()> {
-    eventually(|| async { says_its_version(wicd).await.is_err_and(|e| e.contains("the old release refuses this")) })
-        .await
-}
-
 #[tokio::test(flavor = "multi_thread")]
-async fn the_policies_of_one_release_are_in_force_and_the_installer_says_of_which() -> Result<()> {
+async fn a_bundle_joins_hosts_as_soon_as_the_policies_are_applied_by_the_guide() -> Result<()> {
     let control_plane = Box::pin(ControlPlane::start(ControlPlaneOptions::default())).await?;
     deployment::install_by_olm(&control_plane).await?;
-    let (admin, operator) = (control_plane.client().await?, operator(&control_plane).await?);
-    let node = json!({"metadata": {"name": "n-1", "labels": {"kubernetes.io/os": "windows"}}});
-    create::<Node>(&admin, node).await?;
-    let group = "rbac.authorization.k8s.io";
-    let to_daemons = json!({"metadata": {"name": "it-wicd"},
-        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": wicd_rbac::BINDING},
-        "subjects": [{"apiGroup": group, "kind": "Group", "name": "system:wicd-nodes"}]});
-    create::<ClusterRoleBinding>(&admin, to_daemons).await?;
-    let wicd = control_plane.client_as("system:wicd-node:n-1", &["system:wicd-nodes"]).await?;
-
-    // An earlier release, by the rights of the operator.
-    install(&admin, OLD).await?;
-    eventually(|| async { Api::<ConfigMap>::namespaced(operator.clone(), NAMESPACE).get_opt(MARKER).await.is_ok() })
-        .await?;
-    create_policies(&operator, &release_policies::lasting(NAMESPACE, OPERATOR)).await?;
-    create_policies(&operator, &of_old()).await?;
-    // As soon as the policies hold, nothing but this release can be put in force. Each attempt has another name: a write that changes nothing passes.
-    let attempt = std::sync::atomic::AtomicU32::new(0);
-    let another = || format!("another-{}", attempt.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
-    eventually(|| async { put_in_force(&operator, &another()).await.is_err() }).await?;
-    put_in_force(&operator, OLD).await?;
-    until_old_refuses(&wicd).await?;
-
-    // The upgrade begins, and the new operator does not run yet: the old policies hold.
-    let new = release_policies::release();
-    install(&admin, &new).await?;
-    until_old_refuses(&wicd).await?;
-    refused(put_in_force(&operator, "bogus").await, "can be put in force, and no other");
-    let maps: Api<ConfigMap> = Api::namespaced(operator.clone(), NAMESPACE);
-    refused(maps.delete(MARKER, &DeleteParams::default()).await, "and stays");
-    let rules = json!([{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["*"]}]);
-    create::<ClusterRole>(&admin, json!({"metadata": {"name": "it-config-maps"}, "rules": rules})).await?;
-    let to_alice = json!({"metadata": {"name": "it-config-maps"}, "subjects": [{"apiGroup": group, "kind": "User", "name": "alice"}],
-        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "it-config-maps"}});
-    create::<ClusterRoleBinding>(&admin, to_alice).await?;
-    let alice = control_plane.client_as("alice", &[]).await?;
-    // Neither as one of a collection, whose request has no name, nor by the garbage collector, which deletes what has lost its owner.
-    let by_name = ListParams::default().fields(&format!("metadata.name={MARKER}"));
-    let of_alice: Api<ConfigMap> = Api::namespaced(alice.clone(), NAMESPACE);
-    eventually(|| async {
-        let deleted = of_alice.delete_collection(&DeleteParams::default(), &by_name).await;
-        deleted.is_err_and(|e| e.to_string().contains("and stays"))
-    })
-    .await?;
-    let owner =
-        json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "6ecda518-0000-4000-8000-000000000000"}]);
-    refused(merge(&maps, MARKER, json!({"metadata": {"ownerReferences": owner}})).await, "has no owner");
-    refused(merge(&maps, MARKER, json!({"immutable": true})).await, "can be changed by the next release");
-    let collector = control_plane.client_as("system:serviceaccount:kube-system:generic-garbage-collector", &[]).await?;
-    let of_collector: Api<ConfigMap> = Api::namespaced(collector, NAMESPACE);
-    refused(of_collector.delete(MARKER, &DeleteParams::default()).await, "and stays");
-    eventually(|| async {
-        put_in_force(&alice, &new).await.is_err_and(|e| e.to_string().contains("the operator alone"))
-    })
-    .await?;
-    let services = |name: &str| object::<ConfigMap>(json!({"metadata": {"name": format!("windows-services-{name}")}}));
-    of_alice
-        .create(&PostParams::default(), &services("of-alice"))
-        .await
-        .context("the old release has no policy for it")?;
-    of_alice.delete("windows-services-of-alice", &DeleteParams::default()).await?;
-
-    // The new operator creates its policies and puts them in force: it is neither blocked by those of the old one, nor are its own weaker.
-    let mut world =
-        World::installed(control_plane, SimOptions::default(), &entries(b"kubelet"), None, &["--create-policies"])
-            .await?;
+    // Before a policy keeps these names for the operator.
+    let maps = Api::<ConfigMap>::namespaced(control_plane.client().await?, NAMESPACE);
+    let of_another = object(json!({"metadata": {"name": "windows-services-of-alice"}}));
+    maps.create(&PostParams::default(), &of_another).await?;
+    let payload = entries(b"kubelet");
+    let mut world = World::installed(control_plane, SimOptions::default(), &payload, None, &[]).await?;
     world.operator.leads().await?;
-    world.eventually("the new release is in force", || async { in_force(&admin).await == Some(new.clone()) }).await?;
-    world
-        .eventually("the daemon is free of the old release", || async { says_its_version(&wicd).await.is_ok() })
-        .await?;
-    let nodes: Api<Node> = Api::all(wicd.clone());
-    refused(merge(&nodes, "n-1", json!({"metadata": {"labels": {"a": "b"}}})).await, "may not change the labels");
-    refused(of_alice.create(&PostParams::default(), &services("of-alice")).await, "only the operator may write them");
     let hosts = world.hosts("olm", 1).await?;
-    world.join("olm", &spec(&hosts)).await?;
-    ensure!(has(&pool_status(&world.pool("olm").await?).conditions, kind::POLICIES_IN_FORCE, "True", "AsExpected"));
-
-    // It cannot loosen what it created.
-    let policies: Api<ValidatingAdmissionPolicy> = Api::all(operator.clone());
-    for guard in of_old() {
-        let name = guard.policy.name_any();
-        refused(policies.delete(&name, &DeleteParams::default()).await, FORBIDDEN);
-        refused(merge(&policies, &name, json!({"spec": {"failurePolicy": "Ignore"}})).await, FORBIDDEN);
-    }
-    refused(put_in_force(&operator, OLD).await, "can be put in force, and no other");
-
-    // The downgrade: the policies of the old release are there, and those of the new one hold no more.
-    world.stop().await?;
-    install(&admin, OLD).await?;
-    eventually(|| async { put_in_force(&operator, OLD).await.is_ok() }).await?;
-    until_old_refuses(&wicd).await?;
-    eventually(|| async { of_alice.create(&PostParams::default(), &services("of-alice")).await.is_ok() }).await?;
-
-    // And up again: the operator finds its policies there.
-    install(&admin, &new).await?;
-    world.new_operator().await?;
-    world.eventually("the new release is in force", || async { in_force(&admin).await == Some(new.clone()) }).await?;
-    world.until("olm", "is Ready", is_ready).await?;
+    world.apply("olm", &spec(&hosts)).await?;
+    world
+        .until("olm", "names the command that applies the policies", |pool| {
+            let conditions = pool_status(pool).conditions;
+            conditions.iter().any(|one| one.reason == "PolicyMissing" && one.message.contains("kubectl apply"))
+        })
+        .await?;
+    let guide = Guide::open(&world.control_plane, "install-olm.md", "olm")?;
+    symlink(root().join("deploy"), guide.folder().join("deploy"))?;
+    guide.run(&world, "## 4. Apply the admission policies").await?;
+    world
+        .until("olm", "is Ready", |pool| {
+            is_ready(pool) && has(&pool_status(pool).conditions, kind::POLICIES_IN_FORCE, "True", "AsExpected")
+        })
+        .await?;
     the_guide_leads_from_olm_to_kustomize_and_away(&mut world, hosts[0].name()).await
 }
 
@@ -237,7 +106,6 @@ async fn the_guide_leads_from_olm_to_kustomize_and_away(world: &mut World, node:
     ensure!(left(&admin).await? == ["Role windows-node-pools-wicd-services"], "{:?}", left(&admin).await?);
 
     deployment::install(&world.control_plane).await?;
-    world.options.args.retain(|arg| arg != "--create-policies");
     world.new_operator().await?;
     world
         .until("olm", "is Ready, with the policies of kustomize", |pool| {

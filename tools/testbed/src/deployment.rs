@@ -49,7 +49,7 @@ pub async fn apply(control_plane: &ControlPlane, folder: &str) -> Result<()> {
     Ok(())
 }
 
-/// Installs the CRDs and what the bundle for the Operator Lifecycle Manager holds, as that does. The operator creates its policies.
+/// Installs the CRDs and what the bundle for the Operator Lifecycle Manager holds, as that does. It holds no policies.
 ///
 /// # Errors
 /// When the API server refuses something.

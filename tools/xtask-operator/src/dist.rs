@@ -24,6 +24,8 @@ use crate::{
 
 /// containerd's configuration on hosts.
 const CONTAINERD: &str = include_str!("../../xtask/payload/static/containerd_conf.toml");
+/// Admission policies, which the bundle for OLM cannot hold.
+const POLICIES: &str = include_str!("../../../deploy/base/policies.yaml");
 /// Base images of containers, whose layers hosts may have to pull from where they are.
 const BASES: [&str; 2] = ["mcr.microsoft.com/windows/nanoserver", "mcr.microsoft.com/windows/servercore"];
 
@@ -93,6 +95,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     for (path, text) in deploy::bundle(&release)? {
         write(&out, &format!("olm/bundle/{path}"), &text)?;
     }
+    write(&out, "olm/policies.yaml", POLICIES)?;
     if let Some(bundle_image) = &args.bundle_image {
         write(&out, "olm/catalog/catalog.yaml", &deploy::catalog(&release, bundle_image)?)?;
     }

@@ -15,12 +15,11 @@ use testbed::deployment::{OPERATOR, PROBES};
 use crate::deploy;
 
 /// The files of the operator's roles. Those for its hosts' daemons are not the operator's.
-const ROLES: [&str; 5] = [
+const ROLES: [&str; 4] = [
     "base/operator.yaml",
     "machine-api/user-data.yaml",
     "cluster-api/user-data.yaml",
     "openshift-config/pull-secret.yaml",
-    "olm/rights.yaml",
 ];
 
 /// Rights that no request shows, and why there are there.
@@ -41,7 +40,6 @@ const UNSEEN: &[(&str, &str)] = &[
         "delete cluster.x-k8s.io machines",
         "asked for as with machine.openshift.io, whose Machines tests delete and replace",
     ),
-    ("get apps deployments", "a condition of creating a policy that has them as parameters, and no request"),
     ("bind rbac.authorization.k8s.io clusterroles", "a condition of writing the ClusterRoleBinding, and no request"),
     ("approve certificates.k8s.io signers", "a condition of approving a certificate request, and no request"),
 ];
@@ -92,8 +90,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 fn is_listed(right: &Right) -> bool {
     let short = format!("{} {} {}", right.verb, right.group, right.resource);
-    // No object has that name: the API server asks for it of who creates a policy with parameters.
-    right.names == ["*"] || UNSEEN.iter().any(|(listed, _)| *listed == short)
+    UNSEEN.iter().any(|(listed, _)| *listed == short)
 }
 
 /// One verb on one resource.
@@ -122,7 +119,7 @@ impl fmt::Display for Right {
 /// The rights of the operator's roles.
 fn rights() -> Result<Vec<Right>> {
     let mut rights = Vec::new();
-    for object in deploy::objects()?.into_iter().chain(deploy::under_olm()?) {
+    for object in deploy::objects()? {
         if ROLES.contains(&object.file.as_str()) && ["Role", "ClusterRole"].contains(&object.kind()) {
             let namespace = object.value["metadata"]["namespace"].as_str().map(str::to_owned);
             let rules: Vec<PolicyRule> = serde_json::from_value(object.value["rules"].clone())?;

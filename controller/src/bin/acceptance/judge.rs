@@ -3,33 +3,33 @@
 
 /// End of a row, with its evidence or the reason, on one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    /// It works, as this evidence shows.
-    Passed(String),
-    /// It does not.
-    Failed(String),
-    /// It was not tried, or could not be seen.
-    Skipped(String),
+pub(crate) struct Outcome {
+    /// [`PASSED`], [`FAILED`] or [`SKIPPED`].
+    pub(crate) result: &'static str,
+    pub(crate) text: String,
 }
 
+/// It works, as the evidence shows.
+pub(crate) const PASSED: &str = "passed";
+/// It does not work.
+pub(crate) const FAILED: &str = "failed";
+/// It was not tried, or could not be seen.
+pub(crate) const SKIPPED: &str = "skipped";
+
 pub(crate) fn passed(evidence: impl AsRef<str>) -> Outcome {
-    Outcome::Passed(short(evidence.as_ref()))
+    Outcome { result: PASSED, text: api::text::line(evidence.as_ref(), MOST) }
 }
 
 pub(crate) fn failed(why: impl AsRef<str>) -> Outcome {
-    Outcome::Failed(short(why.as_ref()))
+    Outcome { result: FAILED, ..passed(why) }
 }
 
 pub(crate) fn skipped(why: impl AsRef<str>) -> Outcome {
-    Outcome::Skipped(short(why.as_ref()))
+    Outcome { result: SKIPPED, ..passed(why) }
 }
 
 /// Characters of an evidence. What an operator reports of a failed host fits.
 const MOST: usize = 400;
-
-fn short(text: &str) -> String {
-    api::text::line(text, MOST)
-}
 
 /// Output of one command, and its exit status: `None` if it was killed, or the host went away.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -26,7 +26,7 @@ use tokio::{
 use self::{
     acts::Run,
     host::{Host, Kind},
-    judge::{Outcome, failed, passed, skipped},
+    judge::{FAILED, Outcome, PASSED, SKIPPED, failed, passed, skipped},
     rows::{How, ROWS, Row},
     world::{Names, Seen, World, said},
 };
@@ -160,16 +160,12 @@ struct Ended {
 
 impl Ended {
     fn has_failed(&self) -> bool {
-        matches!(self.outcome, Outcome::Failed(_))
+        self.outcome.result == FAILED
     }
 
     fn cells(&self) -> [String; 4] {
-        let (result, text) = match &self.outcome {
-            Outcome::Passed(text) => ("passed", text),
-            Outcome::Failed(text) => ("failed", text),
-            Outcome::Skipped(text) => ("skipped", text),
-        };
-        [self.id.to_owned(), result.to_owned(), format!("{} s", self.took.as_secs()), text.clone()]
+        let Outcome { result, text } = &self.outcome;
+        [self.id.to_owned(), (*result).to_owned(), format!("{} s", self.took.as_secs()), text.clone()]
     }
 }
 
@@ -252,9 +248,8 @@ async fn remove(run: &Run, rows: &[Ended]) -> anyhow::Result<Vec<String>> {
 fn table(rows: &[Ended], left: &[String], interrupted: bool) -> String {
     let head = ["ROW", "RESULT", "TIME", "EVIDENCE"].map(str::to_owned);
     let cells: Vec<_> = [head].into_iter().chain(rows.iter().map(Ended::cells)).collect();
-    let count = |result: &str| cells.iter().filter(|row| row[1] == result).count();
-    let (passed, failed, skipped) = (count("passed"), count("failed"), count("skipped"));
-    let mut lines = vec![format!("{passed} passed, {failed} failed, {skipped} skipped")];
+    let count = |of: &str| format!("{} {of}", rows.iter().filter(|row| row.outcome.result == of).count());
+    let mut lines = vec![[PASSED, FAILED, SKIPPED].map(count).join(", ")];
     if interrupted {
         lines.push("The run was interrupted.".to_owned());
     }

@@ -59,62 +59,23 @@ macro_rules! events {
     };
 }
 
-/// All rows.
+/// All rows. `ping.exe` is the pause that needs no console.
+#[rustfmt::skip]
 pub(crate) const ROWS: &[Row] = &[
     cluster("join", ANY, |run| Box::pin(run.join())),
     cluster("node-facts", ANY, |run| Box::pin(run.node_facts())),
-    host(
-        "feature-containers",
-        &["dism.exe /online /get-featureinfo /featurename:Containers"],
-        judge::feature_containers,
-    ),
+    host("feature-containers", &["dism.exe /online /get-featureinfo /featurename:Containers"], judge::feature_containers),
     host("service-recovery", &["sc.exe qfailure kubelet", "sc.exe qfailureflag kubelet"], judge::service_recovery),
     host("service-dependencies", &["sc.exe qc kubelet"], judge::service_dependencies),
-    host(
-        "killed-service",
-        // ping is the pause that needs no console.
-        &[
-            "sc.exe queryex kubelet",
-            "taskkill.exe /f /im kubelet.exe",
-            "ping.exe -n 30 127.0.0.1",
-            "sc.exe queryex kubelet",
-        ],
-        judge::killed_service,
-    ),
-    host(
-        "access-lists",
-        &[
-            r"icacls.exe C:\k",
-            r"icacls.exe C:\windows\wicd",
-            r"icacls.exe C:\var\lib\kubelet",
-            r"icacls.exe C:\var\lib\kubelet\pki",
-            r"icacls.exe C:\k\volume-plugins",
-        ],
-        judge::access_lists,
-    ),
+    host("killed-service", &["sc.exe queryex kubelet", "taskkill.exe /f /im kubelet.exe", "ping.exe -n 30 127.0.0.1", "sc.exe queryex kubelet"], judge::killed_service),
+    host("access-lists", &[r"icacls.exe C:\k", r"icacls.exe C:\windows\wicd", r"icacls.exe C:\var\lib\kubelet", r"icacls.exe C:\var\lib\kubelet\pki", r"icacls.exe C:\k\volume-plugins"], judge::access_lists),
     host("owner", &[r"dir /q C:\"], judge::owner),
-    host(
-        "directories-above",
-        &[r"icacls.exe C:\var", r"icacls.exe C:\var\lib", r"icacls.exe C:\var\log"],
-        judge::directories_above,
-    ),
+    host("directories-above", &[r"icacls.exe C:\var", r"icacls.exe C:\var\lib", r"icacls.exe C:\var\log"], judge::directories_above),
     host("pod-volumes", &[r"icacls.exe C:\var\lib\kubelet\pods"], judge::pod_volumes),
-    host(
-        "client-certificate",
-        &[r"dir C:\var\lib\kubelet\pki", r"icacls.exe C:\k\kubeconfig"],
-        judge::client_certificate,
-    ),
+    host("client-certificate", &[r"dir C:\var\lib\kubelet\pki", r"icacls.exe C:\k\kubeconfig"], judge::client_certificate),
     host("logins", &[r"icacls.exe C:\var\lib\kubelet\config.json"], judge::logins),
-    host(
-        "antivirus-exclusion",
-        &[r#"reg.exe query "HKLM\SOFTWARE\Policies\Microsoft\Windows Defender\Exclusions\Processes""#],
-        judge::antivirus_exclusion,
-    ),
-    host(
-        "metadata-route",
-        &[r"type C:\k\wicd\desired.json", "route.exe print -4 169.254.169.254"],
-        judge::metadata_route,
-    ),
+    host("antivirus-exclusion", &[r#"reg.exe query "HKLM\SOFTWARE\Policies\Microsoft\Windows Defender\Exclusions\Processes""#], judge::antivirus_exclusion),
+    host("metadata-route", &[r"type C:\k\wicd\desired.json", "route.exe print -4 169.254.169.254"], judge::metadata_route),
     host("hybrid-endpoint", &["sc.exe query kube-proxy", "hnsdiag.exe list endpoints"], judge::hybrid_endpoint),
     cluster("node-log", WINDOWS, |run| Box::pin(run.node_log())),
     cluster("reboot", ANY, |run| Box::pin(run.reboot())),
@@ -133,36 +94,15 @@ pub(crate) const ROWS: &[Row] = &[
     cluster("maintenance-on-host", PROGRAMS, |run| Box::pin(run.host_maintenance())),
     cluster("patched-restart", PROGRAMS, |run| Box::pin(run.patched_restart())),
     cluster("proxy", ANY, |run| Box::pin(run.proxy())),
-    host(
-        "service-variables",
-        &[r"reg.exe query HKLM\SYSTEM\CurrentControlSet\Services\kubelet /v Environment"],
-        judge::service_variables,
-    ),
+    host("service-variables", &[r"reg.exe query HKLM\SYSTEM\CurrentControlSet\Services\kubelet /v Environment"], judge::service_variables),
     cluster("trusted-certificates", ANY, |run| Box::pin(run.trusted_certificates())),
-    host(
-        "certificate-store",
-        &["certutil.exe -store Root 3bb1582d319ffed7adfd0bf58077497a884f9b15"],
-        judge::certificate_store,
-    ),
+    host("certificate-store", &["certutil.exe -store Root 3bb1582d319ffed7adfd0bf58077497a884f9b15"], judge::certificate_store),
     cluster("image-mirrors", ANY, |run| Box::pin(run.image_mirrors())),
     host("mirrors-on-host", &[r"dir /b C:\k\containerd\registries"], judge::mirrors_on_host),
     cluster("removal", ANY, |run| Box::pin(run.removal())),
-    host(
-        "services-removed",
-        &[
-            "sc.exe query kubelet",
-            "sc.exe query containerd",
-            "sc.exe query kube-proxy",
-            "sc.exe query windows-instance-config-daemon",
-        ],
-        judge::services_removed,
-    ),
+    host("services-removed", &["sc.exe query kubelet", "sc.exe query containerd", "sc.exe query kube-proxy", "sc.exe query windows-instance-config-daemon"], judge::services_removed),
     host("shims-ended", &[r#"tasklist.exe /fi "imagename eq containerd-shim-runhcs-v1.exe""#], judge::shims_ended),
-    host(
-        "hns-removed",
-        &["sc.exe queryex hns", "hnsdiag.exe list networks", "hnsdiag.exe list endpoints"],
-        judge::hns_removed,
-    ),
+    host("hns-removed", &["sc.exe queryex hns", "hnsdiag.exe list networks", "hnsdiag.exe list endpoints"], judge::hns_removed),
 ];
 
 #[cfg(test)]

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use api::names::DEFAULT_NAMESPACE;
-use futures::{StreamExt as _, stream};
+use api::{Reason, names::DEFAULT_NAMESPACE};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::{
     api::{
         authorization::v1::{
@@ -11,18 +11,26 @@ use k8s_openapi::{
         },
         rbac::v1::PolicyRule,
     },
-    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+    apimachinery::pkg::version::Info,
 };
 use kube::{
-    Api, Client, ResourceExt as _,
+    Api, Client,
     api::{ApiResource, PostParams},
     core::GroupVersionKind,
 };
 use serde::Deserialize as _;
 use serde_json::Value;
 
-use super::{fault::Fault, installation::version, row::Row};
-use crate::{args::Run, caches::wicd_policy, cluster, cluster::crds::conflict, wmco::lock};
+use super::{
+    installation::{Crd, of_crds, read_crds, read_version, read_wmco},
+    row::{Finding, Outcome, Read, read},
+};
+use crate::{
+    args::Run,
+    caches::wicd_policy,
+    cluster::{self, ClusterError, crds::conflict},
+    wmco::lock::{self, Holder},
+};
 
 /// What is installed everywhere, from `deploy/`: the very files. The policies are added.
 const BASE: [(&str, &str); 6] = [
@@ -48,52 +56,71 @@ const AT_ONCE: usize = 8;
 /// How many rights a message has.
 const SHOWN: usize = 5;
 
-pub(super) async fn rows(client: &Client, run: &Run) -> Vec<Row> {
-    let network = cluster::network_fault(client, run.network).await.map(|error| Fault::of_cluster(&error));
-    vec![
-        version(client).await,
-        rights(client, &run.namespace).await,
-        crds(client).await,
-        wmco(client, &run.namespace).await,
-        Row::of(
-            "network",
-            network.as_slice(),
-            "nothing that the cluster says of its network speaks against pods on Windows",
-        ),
-    ]
+/// Facts of a cluster before an installation.
+pub(super) struct Facts {
+    pub(super) version: Read<Info>,
+    crds: Vec<Crd>,
+    wmco: Read<Option<Holder>>,
+    /// Rights that are missing.
+    rights: Read<Vec<String>>,
+    network: Option<ClusterError>,
 }
 
-/// Whether WMCO works here. The operator may be installed beside it, and waits.
-async fn wmco(client: &Client, namespace: &str) -> Row {
-    let found = match lock::holder(client, namespace).await {
-        Ok(holder) => holder.map(|holder| Fault::WmcoRuns(holder.pod().to_owned())),
-        Err(error) => Some(Fault::not_readable("the lock of WMCO", &error)),
+pub(super) async fn observe(client: &Client, run: &Run) -> Facts {
+    Facts {
+        network: cluster::network_fault(client, run.network).await,
+        version: read_version(client).await,
+        rights: missing_rights(client, &run.namespace).await,
+        crds: read_crds(client).await,
+        wmco: read_wmco(client, &run.namespace).await,
+    }
+}
+
+pub(super) fn network(facts: &Facts) -> Outcome {
+    let finding = facts.network.as_ref().map(|error| Finding::failed(error.reason(), error));
+    Outcome::of(finding, "nothing that the cluster says of its network speaks against pods on Windows")
+}
+
+/// The operator may be installed beside WMCO, and waits.
+pub(super) fn other_operator(facts: &Facts) -> Outcome {
+    let waits = |holder: &Holder| {
+        let message = format!("the Windows Machine Config Operator runs in the Pod {}", holder.pod());
+        Finding::warning(lock::REASON, message).remedy(
+            "install all the same: the operator begins nothing while that Pod lives, and continues by itself when you have deleted the \
+             Subscription and the ClusterServiceVersion of WMCO, or its Deployment (docs/guide/from-wmco.md, step 2)",
+        )
     };
-    Row::of("other-operator", found.as_slice(), "none works on these nodes")
+    Outcome::judged(&facts.wmco, |holder| Outcome::of(holder.as_ref().map(waits), "none works on these nodes"))
+}
+
+pub(super) fn rights(facts: &Facts) -> Outcome {
+    Outcome::judged(&facts.rights, |missing| {
+        let some = missing.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
+        let message = format!("you lack {} of the rights that the operator gets: {some}", missing.len());
+        let finding = Finding::failed(Reason::RightsMissing, message)
+            .remedy("install as cluster-admin: the API server lets no user grant rights that they lack");
+        let note = "you may create what is installed, and hold what the operator is given";
+        Outcome::of((!missing.is_empty()).then_some(finding), note)
+    })
+}
+
+/// CRDs of an older release are not in the way.
+pub(super) fn crds(facts: &Facts) -> Outcome {
+    Outcome::of(of_crds(&facts.crds, |shipped, crd| conflict(shipped, crd?)), "none is in the way")
 }
 
 /// Who installs must be allowed to create each object, and hold what the operator is given: the API server lets no user grant more than they
 /// have.
-async fn rights(client: &Client, namespace: &str) -> Row {
+async fn missing_rights(client: &Client, namespace: &str) -> Read<Vec<String>> {
     let openshift = cluster::is_openshift(client).await;
     let files = BASE.iter().chain(OPENSHIFT.iter().filter(|_| openshift)).map(|(_, text)| *text);
     let objects: Vec<Value> = files.chain(wicd_policy::texts()).flat_map(objects).collect();
     let answers = stream::iter(needed(&objects, namespace)).map(|right| async move {
         let allowed = allowed(client, &right).await;
-        (right, allowed)
+        allowed.map(|allowed| (!allowed).then(|| right.to_string()))
     });
-    let answers: Vec<_> = answers.buffered(AT_ONCE).collect().await;
-    let mut missing = Vec::new();
-    for (right, allowed) in answers {
-        match allowed {
-            Ok(true) => {}
-            Ok(false) => missing.push(right.to_string()),
-            Err(error) => return Row::of("rights", &[Fault::not_readable("your rights", &error)], ""),
-        }
-    }
-    let some = missing.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
-    let found = (!missing.is_empty()).then_some(Fault::Rights { count: missing.len(), some });
-    Row::of("rights", found.as_slice(), "you may create what is installed, and hold what the operator is given")
+    let missing: Vec<_> = read("your rights", answers.buffered(AT_ONCE).try_collect()).await?;
+    Ok(missing.into_iter().flatten().collect())
 }
 
 /// A right, in a namespace or in the whole cluster.
@@ -216,20 +243,6 @@ fn each(rule: &PolicyRule) -> Vec<Right> {
         }
     }
     all
-}
-
-/// CRDs of these names that are there already.
-async fn crds(client: &Client) -> Row {
-    let mut found = Vec::new();
-    for shipped in api::crds() {
-        let name = shipped.name_any();
-        match Api::<CustomResourceDefinition>::all(client.clone()).get_opt(&name).await {
-            Ok(None) => {}
-            Ok(Some(crd)) => found.extend(conflict(&shipped, &crd).map(Fault::Crd)),
-            Err(error) => found.push(Fault::not_readable(&format!("the CustomResourceDefinition {name}"), &error)),
-        }
-    }
-    Row::of("crds", &found, "none is in the way")
 }
 
 #[cfg(test)]

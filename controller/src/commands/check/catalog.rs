@@ -1,50 +1,66 @@
-//! Every check: what must be so, and where the documentation says what to do. The reference page is generated from it. Pure.
+//! Table of all checks: what must be so, the function that judges it, and where the documentation says what to do. The reference page is
+//! generated from it. Pure.
+
+use std::process::ExitCode;
+
+use serde_json::Value;
+
+use self::Judge::{Before, Host, Installation, Takeover};
+use super::{before, host, installation, row::Outcome, takeover};
+use crate::args::{Output, output};
 
 /// Reference page with all checks, as a path in this repository.
 pub const PAGE: &str = "docs/reference/checks.md";
+/// Exit status when a check has failed.
+const FAILED: u8 = 1;
 
-/// The command that has a check.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
-    /// `check` and `check --pre`.
-    Installation,
-    /// `check host`.
-    Host,
-    /// `check takeover`.
-    Takeover,
-}
+/// Commands that check something, in the order of the page.
+pub const COMMANDS: [&str; 3] = ["check", "check host", "check takeover"];
 
 /// A check.
 #[derive(Clone, Copy, Debug)]
 pub struct Check {
-    /// Whose.
-    pub scope: Scope,
     /// As its row names it.
     pub id: &'static str,
-    /// What must be so.
+    /// What must be so. Empty for a check of `check --pre` that `check` describes.
     pub about: &'static str,
     /// Where to read on, from the reference page.
     pub more: &'static str,
+    judge: Judge,
 }
 
-impl Scope {
-    /// All, in the order of the page.
-    pub const ALL: [Self; 3] = [Self::Installation, Self::Host, Self::Takeover];
+/// Function of a check, by the facts that it judges.
+#[derive(Clone, Copy, Debug)]
+enum Judge {
+    Installation(fn(&installation::Facts) -> Outcome),
+    Before(fn(&before::Facts) -> Outcome),
+    /// Several checks of hosts have one function.
+    Host(fn(&host::Facts, &str) -> Outcome),
+    Takeover(fn(&takeover::Facts) -> Outcome),
+}
 
-    /// What a person types.
-    pub fn command(self) -> &'static str {
-        match self {
-            Self::Installation => "check",
-            Self::Host => "check host",
-            Self::Takeover => "check takeover",
-        }
-    }
+/// Facts that a command has observed.
+#[derive(Clone, Copy)]
+pub(super) enum Facts<'a> {
+    Installation(&'a installation::Facts),
+    Before(&'a before::Facts),
+    Host(&'a host::Facts),
+    Takeover(&'a takeover::Facts),
 }
 
 impl Check {
+    /// Command that has it.
+    pub fn command(&self) -> &'static str {
+        match self.judge {
+            Installation(_) | Before(_) => COMMANDS[0],
+            Host(_) => COMMANDS[1],
+            Takeover(_) => COMMANDS[2],
+        }
+    }
+
     /// Title of its section. The anchor of the section is that in lower case, with a dash for the space.
     pub fn title(&self) -> String {
-        format!("{} {}", self.scope.command(), self.id)
+        format!("{} {}", self.command(), self.id)
     }
 
     /// Anchor of its section.
@@ -53,130 +69,102 @@ impl Check {
     }
 }
 
-/// Where a row of a command is explained.
-pub(super) fn link(scope: Scope, id: &str) -> String {
-    match CHECKS.iter().find(|check| check.scope == scope && check.id == id) {
-        Some(check) => format!("{PAGE}#{}", check.anchor()),
-        None => PAGE.to_owned(),
-    }
+/// Results of the checks that judge these facts, in the order of the table.
+pub(super) fn outcomes(facts: Facts<'_>) -> Vec<(&'static Check, Outcome)> {
+    let judge = |check: &'static Check| {
+        let outcome = match (check.judge, facts) {
+            (Installation(judge), Facts::Installation(facts)) => judge(facts),
+            (Before(judge), Facts::Before(facts)) => judge(facts),
+            (Host(judge), Facts::Host(facts)) => judge(facts, check.id),
+            (Takeover(judge), Facts::Takeover(facts)) => judge(facts),
+            _ => return None,
+        };
+        outcome.is_asked().then_some((check, outcome))
+    };
+    CHECKS.iter().filter_map(judge).collect()
 }
 
-const fn installation(id: &'static str, about: &'static str, more: &'static str) -> Check {
-    Check { scope: Scope::Installation, id, about, more }
+/// Rows in JSON.
+pub(super) fn objects(outcomes: &[(&Check, Outcome)]) -> Vec<Value> {
+    let object = |(check, outcome): &(&Check, Outcome)| outcome.object(check.id, &format!("{PAGE}#{}", check.anchor()));
+    outcomes.iter().map(object).collect()
 }
 
-const fn host(id: &'static str, about: &'static str, more: &'static str) -> Check {
-    Check { scope: Scope::Host, id, about, more }
+/// Prints the results, and returns the exit status.
+///
+/// # Errors
+/// When they cannot be printed.
+pub(super) fn print(facts: Facts<'_>, format: Output) -> anyhow::Result<ExitCode> {
+    let outcomes = outcomes(facts);
+    let rows = objects(&outcomes);
+    output::print(&output::answer(format, &rows, || table(&rows))?)?;
+    Ok(if outcomes.iter().all(|(_, outcome)| outcome.is_fit()) { ExitCode::SUCCESS } else { FAILED.into() })
 }
 
-const fn takeover(id: &'static str, about: &'static str, more: &'static str) -> Check {
-    Check { scope: Scope::Takeover, id, about, more }
+fn table(rows: &[Value]) -> String {
+    let row = |row: &Value| {
+        let text = |key: &str| row[key].as_str().unwrap_or_default().to_owned();
+        let message = match row["reason"].as_str() {
+            None => text("message"),
+            Some(reason) => {
+                let remedy = row["remedy"].as_str().map(|remedy| format!("; {remedy}")).unwrap_or_default();
+                format!("{reason}: {}{remedy}; see {}", text("message"), text("link"))
+            }
+        };
+        [text("check"), text("result"), message]
+    };
+    let head = ["CHECK", "RESULT", "MESSAGE"].map(str::to_owned);
+    output::aligned(&[head].into_iter().chain(rows.iter().map(row)).collect::<Vec<_>>())
 }
 
-/// All checks.
+const fn check(id: &'static str, about: &'static str, more: &'static str, judge: Judge) -> Check {
+    Check { id, about, more, judge }
+}
+
+/// All checks, in the order of their rows.
+#[rustfmt::skip]
 pub const CHECKS: &[Check] = &[
-    installation(
-        "version",
-        "The API server is of a version that the operator can work with and that is supported.",
-        "versions.md",
-    ),
-    installation("clock", "The clock of this machine agrees with that of the API server.", "conditions.md#reasons"),
-    installation(
-        "crds",
-        "Both CRDs are those of this release and served, and no object is stored in a version that this release does not know. With --pre: \
-         none of another product is in the way.",
-        "conditions.md#reasons",
-    ),
-    installation(
-        "leader",
-        "A process of the operator holds the Lease and renews it.",
-        "../guide/troubleshooting.md#check-the-installation",
-    ),
-    installation(
-        "other-operator",
-        "The Windows Machine Config Operator works neither in the operator's namespace nor in its own.",
-        "../guide/from-wmco.md#2-stop-wmco",
-    ),
-    installation("policies", "All admission policies are in force as they ship.", "rights.md"),
-    installation("keys", "The private keys that pools name can be read.", "../guide/hosts.md#ssh-server"),
-    installation("pools", "All pools are Ready.", "../guide/troubleshooting.md"),
-    installation("payload", "Hosts can be given the payload, with the facts of this cluster.", "../guide/payload.md"),
-    installation(
-        "certificate",
-        "Hosts trust the certificate of the API server at the URL that they are given.",
-        "../guide/cluster-facts.md",
-    ),
-    installation(
-        "rights",
-        "With --pre: you may create what is installed, and hold what the operator is given.",
-        "rights.md",
-    ),
-    installation(
-        "network",
-        "With --pre: nothing that the cluster says of its network speaks against pods on Windows. Networks other than those of OpenShift say nothing.",
-        "../guide/networks.md",
-    ),
-    host(
-        "login",
-        "The host accepts the private key, and shows the host key that was named.",
-        "../guide/hosts.md#ssh-server",
-    ),
-    host("program", "`wicd.exe` runs on the host and answers.", "../guide/hosts.md#in-short"),
-    host("rights", "The user is an administrator of the host.", "../guide/hosts.md#user"),
-    host("windows", "The version of Windows is one that can be a node.", "platforms.md"),
-    host("clock", "The clock of the host agrees with that of this machine.", "../guide/hosts.md#in-short"),
-    host(
-        "services",
-        "No service of another installer has a name that the operator needs.",
-        "../guide/hosts.md#services-of-others",
-    ),
-    host("disk", "There is room on C: for what the host gets.", "../guide/hosts.md#in-short"),
-    host("port", "The port of kubelet is free.", "../guide/hosts.md#ports"),
-    host(
-        "api-server",
-        "The host opens a connection to the API server. Only with --api-server.",
-        "../guide/hosts.md#ports",
-    ),
-    host("restart", "Windows waits for no restart that needs a person.", "../guide/hosts.md#warnings"),
-    host("antivirus", "No antivirus slows containers.", "../guide/hosts.md#warnings"),
-    host("runtimes", "No other container runtime is installed.", "../guide/hosts.md#warnings"),
-    host("updates", "The host's Windows has the update that nodes need.", "platforms.md#versions-of-windows"),
-    host(
-        "support",
-        "Microsoft's support of the host's Windows does not end in this year.",
-        "platforms.md#versions-of-windows",
-    ),
-    host("gmsa", "The host can use the accounts that were named. Only with --gmsa.", "../guide/gmsa.md"),
-    takeover(
-        "wmco",
-        "The Windows Machine Config Operator does not hold its lock.",
-        "../guide/from-wmco.md#2-stop-wmco",
-    ),
-    takeover("package", "Nothing is there that starts it again.", "../guide/from-wmco.md#2-stop-wmco"),
-    takeover("idle", "It changes no node.", "../guide/from-wmco.md#1-before-you-begin"),
-    takeover("version", "The API server is of a version that is supported.", "versions.md"),
-    takeover("exporter-certificate", "There is a certificate for windows_exporter.", "../guide/metrics.md"),
-    takeover("key", "The Secret with the private key can be read.", "../guide/from-wmco.md#1-before-you-begin"),
-    takeover(
-        "nodes",
-        "Each node of WMCO has its version, and its host key is on record: on the Node, in the ConfigMap `windows-ssh-host-keys` or in a pool.",
-        "../guide/from-wmco.md#host-keys",
-    ),
-    takeover(
-        "users",
-        "The private key reads the users in the annotations of nodes.",
-        "../guide/from-wmco.md#what-a-node-has-and-what-it-would-lose",
-    ),
-    takeover(
-        "services",
-        "The services of each version of a node can be read.",
-        "../guide/from-wmco.md#what-a-node-has-and-what-it-would-lose",
-    ),
-    takeover(
-        "settings",
-        "No node would lose a setting.",
-        "../guide/from-wmco.md#what-a-node-has-and-what-it-would-lose",
-    ),
+    check("version", "The API server is of a version that the operator can work with and that is supported.", "versions.md", Installation(|facts| installation::version(&facts.version))),
+    check("clock", "The clock of this machine agrees with that of the API server.", "conditions.md#reasons", Installation(installation::clock)),
+    check("crds", "Both CRDs are those of this release and served, and no object is stored in a version that this release does not know. With --pre: \
+         none of another product is in the way.", "conditions.md#reasons", Installation(installation::crds)),
+    check("leader", "A process of the operator holds the Lease and renews it.", "../guide/troubleshooting.md#check-the-installation", Installation(installation::leads)),
+    check("other-operator", "The Windows Machine Config Operator works neither in the operator's namespace nor in its own.", "../guide/from-wmco.md#2-stop-wmco", Installation(installation::other_operator)),
+    check("policies", "All admission policies are in force as they ship.", "rights.md", Installation(installation::policies)),
+    check("keys", "The private keys that pools name can be read.", "../guide/hosts.md#ssh-server", Installation(installation::keys)),
+    check("pools", "All pools are Ready.", "../guide/troubleshooting.md", Installation(installation::pools)),
+    check("payload", "Hosts can be given the payload, with the facts of this cluster.", "../guide/payload.md", Installation(installation::payload)),
+    check("certificate", "Hosts trust the certificate of the API server at the URL that they are given.", "../guide/cluster-facts.md", Installation(installation::certificate)),
+    check("version", "", "", Before(|facts| installation::version(&facts.version))),
+    check("rights", "With --pre: you may create what is installed, and hold what the operator is given.", "rights.md", Before(before::rights)),
+    check("crds", "", "", Before(before::crds)),
+    check("other-operator", "", "", Before(before::other_operator)),
+    check("network", "With --pre: nothing that the cluster says of its network speaks against pods on Windows. Networks other than those of OpenShift say nothing.", "../guide/networks.md", Before(before::network)),
+    check("login", "The host accepts the private key, and shows the host key that was named.", "../guide/hosts.md#ssh-server", Host(host::login)),
+    check("program", "`wicd.exe` runs on the host and answers.", "../guide/hosts.md#in-short", Host(host::program)),
+    check("rights", "The user is an administrator of the host.", "../guide/hosts.md#user", Host(host::fault)),
+    check("windows", "The version of Windows is one that can be a node.", "platforms.md", Host(host::fault)),
+    check("clock", "The clock of the host agrees with that of this machine.", "../guide/hosts.md#in-short", Host(host::fault)),
+    check("services", "No service of another installer has a name that the operator needs.", "../guide/hosts.md#services-of-others", Host(host::fault)),
+    check("disk", "There is room on C: for what the host gets.", "../guide/hosts.md#in-short", Host(host::fault)),
+    check("port", "The port of kubelet is free.", "../guide/hosts.md#ports", Host(host::fault)),
+    check("api-server", "The host opens a connection to the API server. Only with --api-server.", "../guide/hosts.md#ports", Host(host::fault)),
+    check("restart", "Windows waits for no restart that needs a person.", "../guide/hosts.md#warnings", Host(host::warning)),
+    check("antivirus", "No antivirus slows containers.", "../guide/hosts.md#warnings", Host(host::warning)),
+    check("runtimes", "No other container runtime is installed.", "../guide/hosts.md#warnings", Host(host::warning)),
+    check("updates", "The host's Windows has the update that nodes need.", "platforms.md#versions-of-windows", Host(host::warning)),
+    check("support", "Microsoft's support of the host's Windows does not end in this year.", "platforms.md#versions-of-windows", Host(host::warning)),
+    check("gmsa", "The host can use the accounts that were named. Only with --gmsa.", "../guide/gmsa.md", Host(host::accounts)),
+    check("wmco", "The Windows Machine Config Operator does not hold its lock.", "../guide/from-wmco.md#2-stop-wmco", Takeover(takeover::wmco)),
+    check("package", "Nothing is there that starts it again.", "../guide/from-wmco.md#2-stop-wmco", Takeover(takeover::package)),
+    check("idle", "It changes no node.", "../guide/from-wmco.md#1-before-you-begin", Takeover(takeover::idle)),
+    check("key", "The Secret with the private key can be read.", "../guide/from-wmco.md#1-before-you-begin", Takeover(takeover::key)),
+    check("nodes", "Each node of WMCO has its version, and its host key is on record: on the Node, in the ConfigMap `windows-ssh-host-keys` or in a pool.", "../guide/from-wmco.md#host-keys", Takeover(takeover::nodes)),
+    check("users", "The private key reads the users in the annotations of nodes.", "../guide/from-wmco.md#what-a-node-has-and-what-it-would-lose", Takeover(takeover::users)),
+    check("services", "The services of each version of a node can be read.", "../guide/from-wmco.md#what-a-node-has-and-what-it-would-lose", Takeover(takeover::services)),
+    check("version", "The API server is of a version that is supported.", "versions.md", Takeover(|facts| installation::version(&facts.version))),
+    check("settings", "No node would lose a setting.", "../guide/from-wmco.md#what-a-node-has-and-what-it-would-lose", Takeover(takeover::settings)),
+    check("exporter-certificate", "There is a certificate for windows_exporter.", "../guide/metrics.md", Takeover(takeover::certificate)),
 ];
 
 #[cfg(test)]
@@ -185,33 +173,37 @@ mod tests {
 
     use super::*;
 
-    fn page() -> String {
-        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        std::fs::read_to_string(root.join(PAGE)).unwrap()
-    }
-
     #[test]
     fn each_check_has_its_section_on_the_page_and_each_section_its_check() {
-        let page = page();
-        let sections: BTreeSet<String> =
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let page = std::fs::read_to_string(root.join(PAGE)).unwrap();
+        let sections: Vec<String> =
             page.lines().filter_map(|line| line.strip_prefix("### ")).map(|title| title.replace(' ', "-")).collect();
-        let anchors: BTreeSet<String> = CHECKS.iter().map(Check::anchor).collect();
-        assert_eq!(anchors.len(), CHECKS.len(), "two checks have one anchor");
-        assert_eq!(anchors, sections, "run: cargo xtask gen");
-        for check in CHECKS {
-            assert!(page.contains(&format!("({})", check.more)), "{}: run: cargo xtask gen", check.id);
-        }
+        let all: BTreeSet<String> = CHECKS.iter().map(Check::anchor).collect();
+        let described = CHECKS.iter().filter(|check| !check.about.is_empty());
+        let described: Vec<String> = described.map(Check::anchor).collect();
+        assert_eq!(sections, described, "run: cargo xtask gen");
+        assert_eq!(all, described.into_iter().collect(), "a check is not described");
     }
 
     #[test]
-    fn a_row_names_the_section_of_its_check() {
-        for (scope, id, expected) in [
-            (Scope::Installation, "crds", "docs/reference/checks.md#check-crds"),
-            (Scope::Host, "disk", "docs/reference/checks.md#check-host-disk"),
-            (Scope::Takeover, "services", "docs/reference/checks.md#check-takeover-services"),
-            (Scope::Host, "crds", "docs/reference/checks.md"),
-        ] {
-            assert_eq!(link(scope, id), expected);
-        }
+    fn a_table_has_the_worst_finding_and_where_to_read_on() {
+        use crate::commands::check::row::Finding;
+        use api::Reason;
+        let of = |id: &str| CHECKS.iter().find(|check| check.id == id).unwrap();
+        let findings = [
+            Finding::warning(Reason::ApiError, "it is slow").remedy("wait"),
+            Finding::failed(Reason::CrdInvalid, "it is missing").remedy("install"),
+        ];
+        let outcomes =
+            [(of("crds"), Outcome::of(findings, "")), (of("leader"), Outcome::of([], "a process holds the Lease"))];
+        assert_eq!(
+            table(&objects(&outcomes)),
+            "CHECK    RESULT   MESSAGE\n\
+             crds     failed   CrdInvalid: it is slow; it is missing; wait; install; see docs/reference/checks.md#check-crds\n\
+             leader   passed   a process holds the Lease\n"
+        );
+        assert_eq!(objects(&outcomes)[1]["link"], "docs/reference/checks.md#check-leader");
+        assert!(!outcomes[0].1.is_fit() && outcomes[1].1.is_fit());
     }
 }

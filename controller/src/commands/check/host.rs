@@ -1,7 +1,7 @@
 //! The command `check host`: whether a host can become a node, without a cluster and without a change of the host.
 
 use api::Reason;
-use std::{process::ExitCode, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use api::host::{self, HostState, Verb, path};
@@ -12,41 +12,41 @@ use remote::{
 };
 use wnp_core::operation::{
     preflight::{self, Preflight},
-    preflight_warnings::{self, Asked, Warning},
+    preflight_warnings::{self, Asked},
     service_accounts, windows_versions,
 };
 
-use super::{
-    catalog::Scope,
-    row::{self, Finding, Row},
-};
+use super::row::{Finding, Outcome};
 use crate::{args::CheckHost, commands::ssh_target};
 
 /// For log-in and for each answer.
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// Checks a host, prints the results, and returns the exit status.
-///
-/// # Errors
-/// When the key or `wicd.exe` cannot be read, or the results cannot be printed. A host that cannot become a node is no error: the exit
-/// status reports it.
-pub async fn host(args: CheckHost) -> anyhow::Result<ExitCode> {
-    let rows = rows(&args).await?;
-    row::print(&rows, args.output, Scope::Host)
+/// Facts of a host.
+pub(super) struct Facts {
+    args: CheckHost,
+    /// Fingerprint of the host key.
+    login: Result<String, RemoteError>,
+    /// Present after a log-in.
+    state: Option<Result<HostState, RemoteError>>,
+    now: Timestamp,
 }
 
-async fn rows(args: &CheckHost) -> anyhow::Result<Vec<Row>> {
-    let session = match open(args).await? {
-        Ok(session) => session,
-        Err(error) => return Ok(vec![login(args, Err(&error))]),
+/// Logs in and asks the host.
+///
+/// # Errors
+/// When the key or `wicd.exe` cannot be read.
+pub(super) async fn observe(args: CheckHost) -> anyhow::Result<Facts> {
+    let (login, state) = match open(&args).await? {
+        Err(error) => (Err(error), None),
+        Ok(session) => {
+            let state = look(&session, &args).await;
+            let login = Ok(session.connection().host_key().fingerprint());
+            session.close().await;
+            (login, Some(state))
+        }
     };
-    let mut rows = vec![login(args, Ok(&session))];
-    match look(&session, args).await {
-        Ok(state) => rows.extend(of_state(args, &state)),
-        Err(error) => rows.push(failed("program", &error)),
-    }
-    session.close().await;
-    Ok(rows)
+    Ok(Facts { args, login, state, now: Timestamp::now() })
 }
 
 async fn open(args: &CheckHost) -> anyhow::Result<Result<Session, RemoteError>> {
@@ -85,70 +85,77 @@ async fn look(session: &Session, args: &CheckHost) -> Result<HostState, RemoteEr
     found
 }
 
-fn login(args: &CheckHost, result: Result<&Session, &RemoteError>) -> Row {
-    match result {
-        Ok(session) => {
-            let key = session.connection().host_key().fingerprint();
-            Row::passed("login", format!("as {}, host key {key}", args.login.user))
-        }
-        Err(error) => failed("login", error),
+impl Facts {
+    fn state(&self) -> Option<&HostState> {
+        self.state.as_ref()?.as_ref().ok()
     }
 }
 
-fn failed(check: &'static str, error: &RemoteError) -> Row {
-    finding(check, Some((false, error.reason(), error.to_string())), String::new())
+fn of_remote(error: &RemoteError) -> Outcome {
+    Outcome::of([Finding::failed(error.reason(), error)], "")
 }
 
-/// A row with a finding (whether it is a warning, reason, message), or with a note if there is none.
-fn finding(check: &'static str, found: Option<(bool, Reason, String)>, note: String) -> Row {
-    let finding = found.map(|(is_warning, reason, message)| Finding { is_warning, reason, message, remedy: None });
-    Row { check, finding, note }
+pub(super) fn login(facts: &Facts, _: &str) -> Outcome {
+    match &facts.login {
+        Ok(key) => Outcome::of([], format!("as {}, host key {key}", facts.args.login.user)),
+        Err(error) => of_remote(error),
+    }
 }
 
-fn of_state(args: &CheckHost, state: &HostState) -> Vec<Row> {
+/// The rows below show that wicd answers.
+pub(super) fn program(facts: &Facts, _: &str) -> Outcome {
+    match &facts.state {
+        Some(Err(error)) => of_remote(error),
+        _ => Outcome::default(),
+    }
+}
+
+/// Faults with which a host cannot become a node.
+pub(super) fn fault(facts: &Facts, check: &str) -> Outcome {
+    let Some(state) = facts.state() else { return Outcome::default() };
+    let (args, machine) = (&facts.args, &state.machine);
     let asked = Preflight {
         cluster_id: "",
         user: &args.login.user,
         api_server: args.api_server.as_deref(),
         needed: args.needed_mib.saturating_mul(1 << 20),
         credential_plugin: None,
-        now: Timestamp::now(),
+        now: facts.now,
     };
-    let machine = &state.machine;
-    let note = |check: &str| match check {
+    let results = preflight::results(&asked, state);
+    let Some((_, fault)) = results.into_iter().find(|(id, _)| *id == check) else { return Outcome::default() };
+    let note = match check {
         "windows" => windows(&machine.os_name, &machine.os_build),
         "rights" => "an administrator".to_owned(),
         "services" => "none of another installer".to_owned(),
         "port" => format!("{} is free", preflight::KUBELET_PORT),
-        "clock" => format!("{} s off", facts::clock_skew_ms(machine, asked.now) / 1000),
+        "clock" => format!("{} s off", facts::clock_skew_ms(machine, facts.now) / 1000),
         "disk" => format!("{} MiB free on C:", machine.disk_free >> 20),
         "api-server" => args.api_server.clone().unwrap_or_default(),
         _ => String::new(),
     };
-    let fault = |(check, fault): (&'static str, Option<preflight::Fault>)| {
-        finding(check, fault.map(|f| (false, f.reason(), f.to_string())), note(check))
-    };
-    let warning = |(check, warning): (&'static str, Option<Warning>)| {
-        let note = match check {
-            "restart" => "Windows waits for none that needs you",
-            "antivirus" => "nothing that needs you",
-            "support" => "Microsoft supports this Windows",
-            "updates" => "it has the update that nodes need",
-            _ => "none of another installer",
-        };
-        finding(check, warning.map(|w| (true, Reason::HostWarning, w.to_string())), note.to_owned())
-    };
-    let faults = preflight::results(&asked, state).into_iter().map(fault);
-    let warnings =
-        preflight_warnings::results(&Asked { now: asked.now, ..Asked::default() }, state).into_iter().map(warning);
-    faults.chain(warnings).chain(accounts(args, state)).collect()
+    Outcome::of(fault.map(|fault| Finding::failed(fault.reason(), fault)), note)
 }
 
-/// Whether the host can use the accounts that were named. It can become a node in any case.
-fn accounts(args: &CheckHost, state: &HostState) -> Option<Row> {
-    let found =
-        service_accounts::check(&args.gmsa, None, state).err().map(|fault| (true, fault.reason(), fault.to_string()));
-    (!args.gmsa.is_empty()).then(|| finding("gmsa", found, args.gmsa.join(", ")))
+/// Faults with which a host can become a node.
+pub(super) fn warning(facts: &Facts, check: &str) -> Outcome {
+    let Some(state) = facts.state() else { return Outcome::default() };
+    let results = preflight_warnings::results(&Asked { now: facts.now, ..Asked::default() }, state);
+    let Some((_, warning)) = results.into_iter().find(|(id, _)| *id == check) else { return Outcome::default() };
+    let note = match check {
+        "restart" => "Windows waits for none that needs you",
+        "antivirus" => "nothing that needs you",
+        "support" => "Microsoft supports this Windows",
+        "updates" => "it has the update that nodes need",
+        _ => "none of another installer",
+    };
+    Outcome::of(warning.map(|warning| Finding::warning(Reason::HostWarning, warning)), note)
+}
+
+pub(super) fn accounts(facts: &Facts, _: &str) -> Outcome {
+    let Some(state) = facts.state().filter(|_| !facts.args.gmsa.is_empty()) else { return Outcome::default() };
+    let fault = service_accounts::check(&facts.args.gmsa, None, state).err();
+    Outcome::of(fault.map(|fault| Finding::warning(fault.reason(), fault)), facts.args.gmsa.join(", "))
 }
 
 fn windows(os_name: &str, os_build: &str) -> String {
@@ -163,7 +170,7 @@ fn windows(os_name: &str, os_build: &str) -> String {
 mod tests {
     use api::host::Machine;
 
-    use super::*;
+    use super::{super::catalog, *};
 
     /// A host of which only that is wrong, the check that says so, and its result.
     type Case = (&'static str, fn(&mut HostState), Option<(&'static str, &'static str, &'static str)>);
@@ -222,7 +229,10 @@ mod tests {
             };
             let mut state = HostState { machine, ..HostState::default() };
             break_it(&mut state);
-            let rows: Vec<_> = of_state(&args, &state).iter().map(|row| row::object(row, Scope::Host)).collect();
+            let (login, state) = (Ok("SHA256:x".into()), Some(Ok(state)));
+            let facts = Facts { args: args.clone(), login, state, now: Timestamp::now() };
+            let rows = catalog::objects(&catalog::outcomes(catalog::Facts::Host(&facts)));
+            assert_eq!(rows.len(), 13, "{about}");
             let wrong: Vec<_> = rows.iter().filter(|row| row["result"] != "passed").collect();
             let found: Vec<_> = wrong
                 .iter()

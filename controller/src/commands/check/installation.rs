@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use api::{SecretKeyRef, WindowsNodePool, conditions::kind, names::LEASE};
+use api::{Reason, SecretKeyRef, WindowsNodePool, conditions::kind, names::LEASE};
 use jiff::Timestamp;
 use k8s_openapi::{
     api::{
@@ -10,10 +10,11 @@ use k8s_openapi::{
         coordination::v1::Lease,
     },
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+    apimachinery::pkg::version::Info,
 };
 use kube::{Api, Client, Config, ResourceExt, api::ListParams, client::Body};
 
-use super::{fault::Fault, row::Row};
+use super::row::{Finding, Outcome, Read, read};
 use crate::{
     args::Run,
     caches::wicd_policy::{self, Guard, Observed, Seen, Shipped},
@@ -23,11 +24,9 @@ use crate::{
         release::{Release, ReleaseError},
         secrets::Secrets,
     },
-    context::Cluster,
     csr,
-    rights::release_policies,
     runtime::operator_namespace::OperatorNamespace,
-    wmco::lock,
+    wmco::lock::{self, Holder},
 };
 
 /// Clocks that differ by less are those of a request that took its time.
@@ -35,34 +34,253 @@ const SKEW: i64 = 10;
 /// How many names a message has.
 const SHOWN: usize = 5;
 
-/// All results.
-pub(super) async fn rows(cluster: Cluster, run: &Run, home: OperatorNamespace) -> Vec<Row> {
-    let release = Box::pin(cluster.release(run)).await;
-    let mut rows = Check { client: cluster.client, run: run.clone(), home }.rows().await;
-    rows.extend(of_release(release.as_ref(), run).await);
-    rows
+/// A shipped CRD, and that of its name in the cluster.
+pub(super) type Crd = (CustomResourceDefinition, Result<Option<CustomResourceDefinition>, Finding>);
+
+/// Facts of an installation.
+pub(super) struct Facts {
+    home: OperatorNamespace,
+    pub(super) version: Read<Info>,
+    here: Timestamp,
+    server: Option<Timestamp>,
+    crds: Vec<Crd>,
+    lease: Read<Option<Lease>>,
+    wmco: Read<Option<Holder>>,
+    /// Policies that hold hosts, and all others.
+    policies: [Vec<(Shipped, Seen)>; 2],
+    pools: Read<Vec<WindowsNodePool>>,
+    keys: Vec<(SecretKeyRef, Option<Finding>)>,
+    /// URL that hosts get, with the fault of its certificate.
+    release: Option<Read<(String, Option<Finding>)>>,
 }
 
-/// What hosts get, and from where.
-async fn of_release(release: Result<&Release, &ReleaseError>, run: &Run) -> Vec<Row> {
-    match release {
-        Ok(release) => {
-            let url = &release.cluster.api_server;
-            let found = Box::pin(certificate(url, &release.cluster.api_ca)).await;
-            let note = format!("the certificate of {url} is one that hosts trust");
-            vec![
-                Row::passed("payload", "hosts can be given the payload, with the facts of this cluster"),
-                Row::of("certificate", found.as_slice(), &note),
-            ]
-        }
-        Err(error) => vec![Row::of("payload", &[Fault::of_release(error, &run.payload)], "")],
+/// Reads all but what hosts get.
+pub(super) async fn observe(client: &Client, home: OperatorNamespace) -> Facts {
+    let namespace = home.name.as_str();
+    let user = operator(client, namespace).await;
+    let pools: Api<WindowsNodePool> = Api::all(client.clone());
+    let pools = read("the pools", pools.list(&ListParams::default())).await.map(|list| list.items);
+    Facts {
+        version: read_version(client).await,
+        here: Timestamp::now(),
+        server: server_time(client).await,
+        crds: read_crds(client).await,
+        lease: read("the Lease", Api::namespaced(client.clone(), namespace).get_opt(LEASE)).await,
+        wmco: read_wmco(client, namespace).await,
+        policies: [
+            read_policies(client, wicd_policy::shipped(namespace)).await,
+            read_policies(client, wicd_policy::others(namespace, &user)).await,
+        ],
+        keys: read_keys(client, namespace, pools.as_deref().unwrap_or_default()).await,
+        pools,
+        release: None,
+        home,
     }
 }
 
-/// Whether the URL that hosts use has a certificate that they trust. That it refuses a stranger is an answer, too.
-async fn certificate(url: &str, ca: &str) -> Option<Fault> {
+impl Facts {
+    /// Notes what hosts get, and asks where they get it from.
+    pub(super) async fn observe_release(&mut self, release: Result<&Release, &ReleaseError>, run: &Run) {
+        self.release = Some(match release {
+            Ok(release) => {
+                let url = release.cluster.api_server.clone();
+                let fault = Box::pin(certificate_fault(&url, &release.cluster.api_ca)).await;
+                Ok((url, fault))
+            }
+            Err(error) => Err(Finding::of_release(error, &run.payload)),
+        });
+    }
+}
+
+pub(super) async fn read_version(client: &Client) -> Read<Info> {
+    read("the version of the API server", client.apiserver_version()).await
+}
+
+pub(super) async fn read_crds(client: &Client) -> Vec<Crd> {
+    let all: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let mut crds = Vec::new();
+    for shipped in api::crds() {
+        let name = shipped.name_any();
+        crds.push((shipped, read(&format!("the CustomResourceDefinition {name}"), all.get_opt(&name)).await));
+    }
+    crds
+}
+
+pub(super) async fn read_wmco(client: &Client, namespace: &str) -> Read<Option<Holder>> {
+    read("the lock of WMCO", lock::holder(client, namespace)).await
+}
+
+async fn read_policies(client: &Client, shipped: Vec<Shipped>) -> Vec<(Shipped, Seen)> {
+    let mut all = Vec::new();
+    for guard in shipped {
+        let policy = one::<ValidatingAdmissionPolicy>(client, &guard.name).await;
+        let binding = one::<ValidatingAdmissionPolicyBinding>(client, &guard.name).await;
+        let seen = Guard { name: guard.name.clone(), policy, binding };
+        all.push((guard, seen));
+    }
+    all
+}
+
+async fn one<K>(client: &Client, name: &str) -> Observed<K>
+where
+    K: kube::Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    // The operator may list and watch policies of these names, and not get them.
+    let by_name = ListParams::default().fields(&format!("metadata.name={name}"));
+    match Api::<K>::all(client.clone()).list(&by_name).await.map(|list| list.items.into_iter().next()) {
+        Ok(Some(found)) => Observed::There(Box::new(found)),
+        Ok(None) => Observed::Missing,
+        Err(error) => Observed::Unreadable(crate::runtime::errors::said(&error)),
+    }
+}
+
+/// The user of the operator, which policies name: a command that runs with an account of its namespace has its account.
+async fn operator(client: &Client, namespace: &str) -> String {
+    let me = csr::operator_user(client).await.ok();
+    let is_account = |user: &String| user.starts_with(&format!("system:serviceaccount:{namespace}:"));
+    me.filter(is_account).unwrap_or_else(|| wicd_policy::default_user(namespace))
+}
+
+/// The private keys of all pools. Without a pool the default one, which the next pool needs.
+async fn read_keys(
+    client: &Client,
+    namespace: &str,
+    pools: &[WindowsNodePool],
+) -> Vec<(SecretKeyRef, Option<Finding>)> {
+    let mut references: Vec<SecretKeyRef> = Vec::new();
+    let of_pools = pools.iter().flat_map(|pool| pool.spec.ssh.clone().unwrap_or_default().private_keys());
+    let default = pools.is_empty().then(|| api::Ssh::default().private_keys());
+    for reference in of_pools.chain(default.into_iter().flatten()) {
+        if !references.contains(&reference) {
+            references.push(reference);
+        }
+    }
+    let secrets = Secrets::new(client.clone(), namespace);
+    let mut keys = Vec::new();
+    for reference in references {
+        let fault = secrets.key(&reference).await.err().map(|error| Finding::failed(error.reason(), error));
+        keys.push((reference, fault));
+    }
+    keys
+}
+
+pub(super) fn version(found: &Read<Info>) -> Outcome {
+    Outcome::judged(found, |Info { major, minor, .. }| {
+        let finding = match cluster::lacks_policies(major, minor) {
+            Some(message) => Some(Finding::failed(cluster::TOO_OLD, message)),
+            None => cluster::version_warning(major, minor).map(|(reason, message)| Finding::warning(reason, message)),
+        };
+        Outcome::of(finding, "the API server is of a version that is supported")
+    })
+}
+
+pub(super) fn clock(facts: &Facts) -> Outcome {
+    let finding = match facts.server.map(|server| facts.here.duration_since(server).as_secs().abs()) {
+        None => Some(Finding::unreadable("the time of the API server", "its answer has no date")),
+        Some(skew) => (skew > SKEW).then(|| {
+            let message = format!("the clock here and that of the API server differ by {skew} s");
+            Finding::failed(Reason::ClockSkew, message).remedy("set the clock; certificates and the Lease depend on it")
+        }),
+    };
+    Outcome::of(finding, "it agrees with that of the API server")
+}
+
+pub(super) fn crds(facts: &Facts) -> Outcome {
+    let fault = |shipped: &CustomResourceDefinition, crd: Option<&CustomResourceDefinition>| match crd {
+        None => Some(CrdFault::Missing(shipped.name_any())),
+        Some(crd) => conflict(shipped, crd).or_else(|| outdated(shipped, crd)),
+    };
+    Outcome::of(of_crds(&facts.crds, fault), "they are served as this release has them")
+}
+
+/// Findings of CRDs, each by what is wrong with the one in the cluster.
+pub(super) fn of_crds(
+    crds: &[Crd],
+    fault: impl Fn(&CustomResourceDefinition, Option<&CustomResourceDefinition>) -> Option<CrdFault>,
+) -> Vec<Finding> {
+    let finding = |(shipped, found): &Crd| match found {
+        Err(finding) => Some(finding.clone()),
+        Ok(crd) => {
+            fault(shipped, crd.as_ref()).map(|fault| Finding::failed(fault.reason(), &fault).remedy(fault.remedy()))
+        }
+    };
+    crds.iter().filter_map(finding).collect()
+}
+
+pub(super) fn leads(facts: &Facts) -> Outcome {
+    // The operator has written the time of its own clock, which is compared with the server's, not with that of a laptop.
+    let now = facts.server.unwrap_or(facts.here);
+    Outcome::judged(&facts.lease, |lease| match leader(lease.as_ref(), now) {
+        Ok(holder) => Outcome::of([], format!("{holder} holds the Lease")),
+        Err(problem) => {
+            let message = format!("no operator leads: the Lease {}/{LEASE} {problem}", facts.home.name);
+            Outcome::of([Finding::failed(Reason::NoLeader, message).remedy(facts.home.remedy())], "")
+        }
+    })
+}
+
+pub(super) fn other_operator(facts: &Facts) -> Outcome {
+    let works = |holder: &Holder| Finding::failed(lock::REASON, holder.message());
+    Outcome::judged(&facts.wmco, |holder| Outcome::of(holder.as_ref().map(works), "none works on these nodes"))
+}
+
+pub(super) fn policies(facts: &Facts) -> Outcome {
+    let [of_wicd, others] = facts.policies.each_ref().map(|policies| {
+        policies.iter().filter_map(|(shipped, seen)| wicd_policy::fault_of(shipped, std::slice::from_ref(seen)))
+    });
+    let missing = of_wicd.map(|fault| Finding::failed(Reason::PolicyMissing, fault));
+    let findings = missing.chain(others.map(|fault| Finding::warning(Reason::PoliciesMissing, fault)));
+    let count: usize = facts.policies.iter().map(Vec::len).sum();
+    let findings = findings.map(|finding| finding.remedy(wicd_policy::REMEDY));
+    Outcome::of(findings, format!("{count} are in force as they ship"))
+}
+
+pub(super) fn keys(facts: &Facts) -> Outcome {
+    let names: BTreeSet<&str> = facts.keys.iter().map(|(reference, _)| reference.name.as_str()).collect();
+    let names = names.into_iter().collect::<Vec<_>>().join(", ");
+    let faults = facts.keys.iter().filter_map(|(_, fault)| fault.clone());
+    Outcome::judged(&facts.pools, |_| Outcome::of(faults, format!("private keys can be read from {names}")))
+}
+
+pub(super) fn pools(facts: &Facts) -> Outcome {
+    Outcome::judged(&facts.pools, |pools| {
+        let is_ready = |pool: &&WindowsNodePool| {
+            let conditions = pool.status.as_ref().map(|s| s.conditions.as_slice()).unwrap_or_default();
+            conditions.iter().any(|c| c.type_ == kind::READY && c.status == "True")
+        };
+        let names: Vec<String> = pools.iter().filter(|pool| !is_ready(pool)).map(ResourceExt::name_any).collect();
+        let more = if names.len() > SHOWN { ", …" } else { "" };
+        let shown = names.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
+        let message = format!("{} of {} are not Ready: {shown}{more}", names.len(), pools.len());
+        let finding = Finding::warning(Reason::PoolsNotReady, message)
+            .remedy("kubectl windows-node-pools status shows the hosts, the worst first");
+        let note = match pools.len() {
+            0 => "there is none".to_owned(),
+            count => format!("all {count} are Ready"),
+        };
+        Outcome::of((!names.is_empty()).then_some(finding), note)
+    })
+}
+
+pub(super) fn payload(facts: &Facts) -> Outcome {
+    let Some(release) = &facts.release else { return Outcome::default() };
+    let finding = release.as_ref().err().cloned();
+    Outcome::of(finding, "hosts can be given the payload, with the facts of this cluster")
+}
+
+pub(super) fn certificate(facts: &Facts) -> Outcome {
+    let Some(Ok((url, fault))) = &facts.release else { return Outcome::default() };
+    Outcome::of(fault.clone(), format!("the certificate of {url} is one that hosts trust"))
+}
+
+/// Fault of the certificate at the URL that hosts use. That it refuses a stranger is an answer, too.
+async fn certificate_fault(url: &str, ca: &str) -> Option<Finding> {
     use rustls::pki_types::{CertificateDer, pem::PemObject as _};
-    let problem = |problem: String| Fault::Certificate { url: url.to_owned(), problem };
+    let problem = |problem: String| {
+        Finding::failed(Reason::CertificateInvalid, format!("hosts cannot check the certificate of {url}: {problem}")).remedy(
+            "name with --api-server a URL whose host is in the certificate, or correct the ConfigMap kube-root-ca.crt",
+        )
+    };
     let uri = match url.parse() {
         Ok(uri) => uri,
         Err(error) => return Some(problem(format!("it is no URL: {error}"))),
@@ -78,10 +296,14 @@ async fn certificate(url: &str, ca: &str) -> Option<Fault> {
     };
     match client.apiserver_version().await {
         Ok(_) | Err(kube::Error::Api(_)) => None,
-        Err(error) => Some(match of_tls(&error) {
-            Some(error) => problem(error.to_string()),
-            None => Fault::NoAnswer { url: url.to_owned(), problem: root_cause(&error) },
-        }),
+        Err(error) => Some(of_tls(&error).map_or_else(
+            || {
+                let message = format!("{url} does not answer here: {}", root_cause(&error));
+                Finding::warning(Reason::ApiServerUnreachable, message)
+                    .remedy("run the command in the operator's pod; hosts must reach this URL")
+            },
+            |error| problem(error.to_string()),
+        )),
     }
 }
 
@@ -97,208 +319,10 @@ fn of_tls<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a rustls
     of_tls(error.source()?)
 }
 
-/// By which right policies are read. The operator may list and watch those that were installed with it, and get those that it creates.
-#[derive(Clone, Copy)]
-enum Read {
-    Get,
-    List,
-}
-
 /// The last cause of an error: that of a client begins with its own layers.
 fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.last().map(ToString::to_string).unwrap_or_default()
-}
-
-/// One run of the command, without what is read of hosts' files.
-pub(super) struct Check {
-    pub(super) client: Client,
-    pub(super) run: Run,
-    pub(super) home: OperatorNamespace,
-}
-
-impl Check {
-    pub(super) async fn rows(&self) -> Vec<Row> {
-        let here = Timestamp::now();
-        let server = server_time(&self.client).await;
-        // What the operator has written has the time of its own clock, which is compared with the server's, not with that of a laptop.
-        let now = server.unwrap_or(here);
-        vec![
-            version(&self.client).await,
-            clock(server, here),
-            self.crds().await,
-            self.leader(now).await,
-            other_operator(&self.client, &self.run.namespace).await,
-            self.policies().await,
-            self.keys().await,
-            self.pools().await,
-        ]
-    }
-
-    async fn crds(&self) -> Row {
-        let mut found = Vec::new();
-        for shipped in api::crds() {
-            let name = shipped.name_any();
-            match Api::<CustomResourceDefinition>::all(self.client.clone()).get_opt(&name).await {
-                Ok(None) => found.push(CrdFault::Missing(name).into()),
-                Ok(Some(crd)) => {
-                    found.extend(conflict(&shipped, &crd).or_else(|| outdated(&shipped, &crd)).map(Fault::Crd));
-                }
-                Err(error) => found.push(Fault::not_readable(&format!("the CustomResourceDefinition {name}"), &error)),
-            }
-        }
-        Row::of("crds", &found, "they are served as this release has them")
-    }
-
-    async fn leader(&self, now: Timestamp) -> Row {
-        let namespace = &self.run.namespace;
-        let leases: Api<Lease> = Api::namespaced(self.client.clone(), namespace);
-        let found = match leases.get_opt(LEASE).await {
-            Ok(lease) => leader(lease.as_ref(), now),
-            Err(error) => return Row::of("leader", &[Fault::not_readable("the Lease", &error)], ""),
-        };
-        match found {
-            Ok(holder) => Row::passed("leader", format!("{holder} holds the Lease")),
-            Err(problem) => {
-                let fault = Fault::NoLeader { namespace: namespace.clone(), problem, remedy: self.home.remedy() };
-                Row::of("leader", &[fault], "")
-            }
-        }
-    }
-
-    async fn policies(&self) -> Row {
-        let namespace = &self.run.namespace;
-        let user = self.operator().await;
-        let (mut shipped, mut others) = (wicd_policy::shipped(namespace), wicd_policy::others(namespace, &user));
-        let (mut faults, mut reads) = (Vec::new(), Read::List);
-        match release_policies::in_force(&self.client, namespace).await {
-            Ok(None) => {}
-            // The operator creates them itself, for each release under names of their own.
-            Ok(Some(in_force)) => {
-                reads = Read::Get;
-                let release = release_policies::release();
-                shipped = release_policies::of_release(shipped, &release, namespace);
-                others = release_policies::of_release(others, &release, namespace);
-                shipped.extend(release_policies::lasting(namespace, &user));
-                if in_force != release {
-                    faults.push(Fault::PolicyMissing(format!(
-                        "those of the release {in_force} are in force, and not those of {release}"
-                    )));
-                }
-            }
-            Err(error) => {
-                faults.push(Fault::not_readable(&format!("the ConfigMap {}", release_policies::MARKER), &error));
-            }
-        }
-        let count = shipped.len() + others.len();
-        for (guards, fault) in [
-            (shipped, Fault::PolicyMissing as fn(String) -> Fault),
-            (others, Fault::PoliciesMissing as fn(String) -> Fault),
-        ] {
-            for guard in guards {
-                let seen = self.seen(&guard, reads).await;
-                faults.extend(wicd_policy::fault_of(&guard, &[seen]).map(|f| fault(f.to_string())));
-            }
-        }
-        Row::of("policies", &faults, &format!("{count} are in force as they ship"))
-    }
-
-    /// The user of the operator, which policies name: a command that runs with an account of its namespace has its account.
-    async fn operator(&self) -> String {
-        let namespace = &self.run.namespace;
-        let me = csr::operator_user(&self.client).await.ok();
-        let is_account = |user: &String| user.starts_with(&format!("system:serviceaccount:{namespace}:"));
-        me.filter(is_account).unwrap_or_else(|| wicd_policy::default_user(namespace))
-    }
-
-    async fn seen(&self, guard: &Shipped, reads: Read) -> Seen {
-        let policy = self.one::<ValidatingAdmissionPolicy>(&guard.policy.name_any(), reads).await;
-        let binding = self.one::<ValidatingAdmissionPolicyBinding>(&guard.binding.name_any(), reads).await;
-        Guard { name: guard.name.clone(), policy, binding }
-    }
-
-    async fn one<K>(&self, name: &str, reads: Read) -> Observed<K>
-    where
-        K: kube::Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
-    {
-        let api = Api::<K>::all(self.client.clone());
-        let found = match reads {
-            Read::Get => api.get_opt(name).await,
-            Read::List => {
-                let by_name = ListParams::default().fields(&format!("metadata.name={name}"));
-                api.list(&by_name).await.map(|list| list.items.into_iter().next())
-            }
-        };
-        match found {
-            Ok(Some(found)) => Observed::There(Box::new(found)),
-            Ok(None) => Observed::Missing,
-            Err(error) => Observed::Unreadable(crate::runtime::errors::said(&error)),
-        }
-    }
-
-    /// The private keys of all pools. Without a pool the default one, which the next pool needs.
-    async fn keys(&self) -> Row {
-        let pools = match self.all_pools().await {
-            Ok(pools) => pools,
-            Err(error) => return Row::of("keys", &[Fault::not_readable("the pools", &error)], ""),
-        };
-        let mut references: Vec<SecretKeyRef> = Vec::new();
-        let of_pools = pools.iter().flat_map(|pool| pool.spec.ssh.clone().unwrap_or_default().private_keys());
-        let default = pools.is_empty().then(|| api::Ssh::default().private_keys());
-        for reference in of_pools.chain(default.into_iter().flatten()) {
-            if !references.contains(&reference) {
-                references.push(reference);
-            }
-        }
-        let secrets = Secrets::new(self.client.clone(), &self.run.namespace);
-        let mut found = Vec::new();
-        for reference in &references {
-            found.extend(secrets.key(reference).await.err().map(|error| Fault::of_secret(&error)));
-        }
-        let names: BTreeSet<&str> = references.iter().map(|r| r.name.as_str()).collect();
-        let names: Vec<&str> = names.into_iter().collect();
-        Row::of("keys", &found, &format!("private keys can be read from {}", names.join(", ")))
-    }
-
-    async fn pools(&self) -> Row {
-        match self.all_pools().await {
-            Ok(pools) => {
-                let note = match pools.len() {
-                    0 => "there is none".to_owned(),
-                    count => format!("all {count} are Ready"),
-                };
-                Row::of("pools", of_pools(&pools).as_slice(), &note)
-            }
-            Err(error) => Row::of("pools", &[Fault::not_readable("the pools", &error)], ""),
-        }
-    }
-
-    async fn all_pools(&self) -> kube::Result<Vec<WindowsNodePool>> {
-        Ok(Api::<WindowsNodePool>::all(self.client.clone()).list(&ListParams::default()).await?.items)
-    }
-}
-
-/// Reports whether the API server is of a version that is supported.
-pub(super) async fn version(client: &Client) -> Row {
-    let found = match client.apiserver_version().await {
-        Ok(v) => match cluster::lacks_policies(&v.major, &v.minor) {
-            Some(message) => Some(Fault::VersionRefused(message)),
-            None => {
-                cluster::version_warning(&v.major, &v.minor).map(|(reason, message)| Fault::Version { reason, message })
-            }
-        },
-        Err(error) => Some(Fault::not_readable("the version of the API server", &error)),
-    };
-    Row::of("version", found.as_slice(), "the API server is of a version that is supported")
-}
-
-/// Whether WMCO works here.
-pub(super) async fn other_operator(client: &Client, namespace: &str) -> Row {
-    let found = match lock::holder(client, namespace).await {
-        Ok(holder) => holder.map(|holder| Fault::AnotherOperator(holder.message())),
-        Err(error) => Some(Fault::not_readable("the lock of WMCO", &error)),
-    };
-    Row::of("other-operator", found.as_slice(), "none works on these nodes")
 }
 
 /// Who leads, or why no process does.
@@ -315,34 +339,12 @@ pub(crate) fn leader(lease: Option<&Lease>, now: Timestamp) -> Result<String, St
     Ok(holder)
 }
 
-fn of_pools(pools: &[WindowsNodePool]) -> Option<Fault> {
-    let is_ready = |pool: &&WindowsNodePool| {
-        let conditions = pool.status.as_ref().map(|s| s.conditions.as_slice()).unwrap_or_default();
-        conditions.iter().any(|c| c.type_ == kind::READY && c.status == "True")
-    };
-    let names: Vec<String> = pools.iter().filter(|pool| !is_ready(pool)).map(ResourceExt::name_any).collect();
-    let shown: Vec<&str> = names.iter().take(SHOWN).map(String::as_str).collect();
-    let more = if names.len() > SHOWN { ", …" } else { "" };
-    (!names.is_empty())
-        .then(|| Fault::Pools(format!("{} of {} are not Ready: {}{more}", names.len(), pools.len(), shown.join(", "))))
-}
-
 /// The time of the API server, from the head of an answer.
 pub(crate) async fn server_time(client: &Client) -> Option<Timestamp> {
     let request = http::Request::get("/version").body(Body::empty()).ok()?;
     let answer = client.send(request).await.ok()?;
     let text = answer.headers().get(http::header::DATE)?.to_str().ok()?;
     jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(text).ok()
-}
-
-fn clock(server: Option<Timestamp>, here: Timestamp) -> Row {
-    let Some(server) = server else {
-        let what = "the time of the API server".to_owned();
-        return Row::of("clock", &[Fault::NotReadable { what, error: "its answer has no date".into() }], "");
-    };
-    let skew = here.duration_since(server).as_secs().abs();
-    let found = (skew > SKEW).then_some(Fault::Clock(skew));
-    Row::of("clock", found.as_slice(), "it agrees with that of the API server")
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
-    commands::check::{before, catalog::Scope, row},
+    commands::check::{before, catalog},
     fake_api::FakeApi,
     runtime::operator_namespace,
 };
@@ -18,7 +18,6 @@ const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/ns/leases/windows-n
 const LOCK: &str = "/api/v1/namespaces/ns/configmaps/windows-machine-config-operator-lock";
 const WMCO_LOCK: &str =
     "/api/v1/namespaces/openshift-windows-machine-config-operator/configmaps/windows-machine-config-operator-lock";
-const MARKER: &str = "/api/v1/namespaces/ns/configmaps/windows-node-pools-release";
 const KEY: &str = "/api/v1/namespaces/ns/secrets/cloud-private-key";
 const POOLS: &str = "/apis/windowsmachineconfig.openshift.io/v1alpha1/windowsnodepools";
 const POLICIES: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies";
@@ -56,10 +55,12 @@ fn private_key() -> Value {
 }
 
 /// As `-o json` has it. Each row has a section of its own in the reference.
-fn of_check(row: &Row) -> Value {
-    let row = row::object(row, Scope::Installation);
-    assert_eq!(row["link"], format!("docs/reference/checks.md#check-{}", row["check"].as_str().unwrap()).as_str());
-    row
+fn rows(facts: catalog::Facts<'_>) -> Vec<Value> {
+    let rows = catalog::objects(&catalog::outcomes(facts));
+    for row in &rows {
+        assert_eq!(row["link"], format!("docs/reference/checks.md#check-{}", row["check"].as_str().unwrap()).as_str());
+    }
+    rows
 }
 
 struct Bed(FakeApi);
@@ -87,7 +88,7 @@ impl Bed {
         api.on("POST", REVIEWS, 201, json!({"spec": {}, "status": {"allowed": true}}));
         let me = json!({"userInfo": {"username": "system:serviceaccount:ns:windows-node-pools"}});
         api.on("POST", WHO, 201, json!({"metadata": {}, "status": me}));
-        for path in [LOCK, WMCO_LOCK, MARKER, NETWORK, NETWORK_OPERATOR, INFRASTRUCTURE] {
+        for path in [LOCK, WMCO_LOCK, NETWORK, NETWORK_OPERATOR, INFRASTRUCTURE] {
             bed.gone(path);
         }
         bed
@@ -126,11 +127,11 @@ impl Bed {
 
     async fn rows(&self) -> Vec<Value> {
         let home = operator_namespace::find(&self.0.client(), "ns").await;
-        Check { client: self.0.client(), run: Self::run(), home }.rows().await.iter().map(of_check).collect()
+        rows(catalog::Facts::Installation(&observe(&self.0.client(), home).await))
     }
 
     async fn before(&self) -> Vec<Value> {
-        before::rows(&self.0.client(), &Self::run()).await.iter().map(of_check).collect()
+        rows(catalog::Facts::Before(&before::observe(&self.0.client(), &Self::run()).await))
     }
 }
 
@@ -224,24 +225,6 @@ async fn each_fault_of_an_installation_is_found_by_its_check() {
             }),
             Some(("policies", "warning", "PoliciesMissing")),
         ),
-        (
-            "the policies of another release",
-            Box::new(|bed| {
-                bed.instead(
-                    MARKER,
-                    json!({"metadata": {"name": "windows-node-pools-release"}, "data": {"policies": "0.0.1-old"}}),
-                );
-                let user = wicd_policy::default_user("ns");
-                let release = release_policies::release();
-                let all = wicd_policy::shipped("ns").into_iter().chain(wicd_policy::others("ns", &user)).collect();
-                let lasting = release_policies::lasting("ns", &user);
-                for guard in release_policies::of_release(all, &release, "ns").iter().chain(&lasting) {
-                    bed.instead(&format!("{POLICIES}/{}", guard.policy.name_any()), json!(guard.policy));
-                    bed.instead(&format!("{BINDINGS}/{}", guard.policy.name_any()), json!(guard.binding));
-                }
-            }),
-            Some(("policies", "failed", "PolicyMissing")),
-        ),
         ("no key", Box::new(|bed| bed.gone(KEY)), Some(("keys", "failed", "CredentialsUnavailable"))),
         (
             "a pool that is not Ready",
@@ -334,31 +317,35 @@ async fn a_payload_that_cannot_be_given_to_hosts_is_found() {
     let dir = tempfile::tempdir().unwrap();
     let there = dir.path().join("payload");
     std::fs::create_dir(&there).unwrap();
+    let bed = Bed::new();
+    let mut facts = observe(&bed.0.client(), operator_namespace::find(&bed.0.client(), "ns").await).await;
     for (about, path, expected) in [
-        ("there is none, as on a laptop", dir.path().join("none"), ("warning", "PayloadInvalid")),
-        ("it is not whole", there, ("failed", "PayloadInvalid")),
+        ("there is none, as on a laptop", dir.path().join("none"), ("payload", "warning", "PayloadInvalid")),
+        ("it is not whole", there, ("payload", "failed", "PayloadInvalid")),
     ] {
         let error = ReleaseError::from(remote::payload::Payload::open(&path).map(|_| ()).unwrap_err());
         let mut run = Bed::run();
         run.payload = path;
-        let rows = of_release(Err(&error), &run).await;
-        let rows: Vec<Value> = rows.iter().map(of_check).collect();
-        assert_eq!(rows.len(), 1, "{about}");
-        let found = ["check", "result", "reason"].map(|key| rows[0][key].as_str().unwrap());
-        assert_eq!(found, ["payload", expected.0, expected.1], "{about}: {}", rows[0]);
+        facts.observe_release(Err(&error), &run).await;
+        let rows = rows(catalog::Facts::Installation(&facts));
+        assert_only(about, &rows, Some(expected));
+        assert!(rows.iter().all(|row| row["check"] != "certificate"), "{about}: there is no URL to ask");
     }
 }
 
-#[test]
-fn a_clock_that_differs_is_found() {
-    let here: Timestamp = "2027-01-01T00:00:00Z".parse().unwrap();
+#[tokio::test]
+async fn a_clock_that_differs_is_found() {
+    let bed = Bed::new();
+    let mut facts = observe(&bed.0.client(), operator_namespace::find(&bed.0.client(), "ns").await).await;
+    facts.here = "2027-01-01T00:00:00Z".parse().unwrap();
     for (server, reason) in [
         (Some("2027-01-01T00:00:05Z"), None),
         (Some("2027-01-01T00:00:11Z"), Some("ClockSkew")),
         (Some("2026-12-31T23:00:00Z"), Some("ClockSkew")),
         (None, Some("ApiError")),
     ] {
-        let row = of_check(&clock(server.map(|s| s.parse().unwrap()), here));
+        facts.server = server.map(|server| server.parse().unwrap());
+        let row = clock(&facts).object("clock", "");
         assert_eq!(row["reason"].as_str(), reason, "{row}");
     }
 }
@@ -406,7 +393,7 @@ async fn a_certificate_is_checked_as_hosts_check_it() {
         ("one for another name", other, &ca_of_other, Some("CertificateInvalid")),
         ("no server", 9, &ca, Some("ApiServerUnreachable")),
     ] {
-        let found = certificate(&format!("https://127.0.0.1:{port}"), ca).await;
-        assert_eq!(found.as_ref().map(|problem| row::Problem::reason(problem).as_str()), reason, "{about}: {found:?}");
+        let found = certificate_fault(&format!("https://127.0.0.1:{port}"), ca).await;
+        assert_eq!(found.as_ref().map(|finding| finding.reason().as_str()), reason, "{about}: {found:?}");
     }
 }

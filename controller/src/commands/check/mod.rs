@@ -2,22 +2,18 @@
 
 mod before;
 pub mod catalog;
-mod fault;
 mod host;
 mod installation;
-mod obstacle;
 mod row;
 mod takeover;
 
 use std::{process::ExitCode, sync::Arc};
 
-pub use host::host;
 pub(crate) use installation::{leader, server_time};
-pub use takeover::takeover;
 
-use self::catalog::Scope;
+use self::catalog::Facts;
 use crate::{
-    args::{self, CheckInstallation},
+    args::{self, CheckHost, CheckInstallation, CheckTakeover},
     client::api_server,
     context::Cluster,
     runtime::operator_namespace,
@@ -29,14 +25,43 @@ use crate::{
 /// When there is no configuration for the API server, it does not answer, or the results cannot be printed. What is wrong is no error: the
 /// exit status reports it.
 pub async fn installation(mut args: CheckInstallation, cluster: &args::Cluster) -> anyhow::Result<ExitCode> {
+    let cluster = connect(cluster).await?;
+    if args.pre {
+        return catalog::print(Facts::Before(&before::observe(&cluster.client, &args.run).await), args.output);
+    }
+    let home = operator_namespace::find(&cluster.client, &args.run.namespace).await;
+    args.run.namespace.clone_from(&home.name);
+    let mut facts = installation::observe(&cluster.client, home).await;
+    facts.observe_release(Box::pin(cluster.release(&args.run)).await.as_ref(), &args.run).await;
+    catalog::print(Facts::Installation(&facts), args.output)
+}
+
+/// Checks a host, prints the results, and returns the exit status.
+///
+/// # Errors
+/// When the key or `wicd.exe` cannot be read, or the results cannot be printed. A host that cannot become a node is no error: the exit
+/// status reports it.
+pub async fn host(args: CheckHost) -> anyhow::Result<ExitCode> {
+    let output = args.output;
+    catalog::print(Facts::Host(&host::observe(args).await?), output)
+}
+
+/// Checks what is in the way of a takeover, prints the results, and returns the exit status.
+///
+/// # Errors
+/// When there is no configuration for the API server, it does not answer, or the results cannot be printed. What is in the way is no error:
+/// the exit status reports it.
+pub async fn takeover(args: CheckTakeover, cluster: &args::Cluster) -> anyhow::Result<ExitCode> {
+    let cluster = connect(cluster).await?;
+    let release = cluster.release(&args.run).await;
+    let mut facts = takeover::observe(&cluster.client, &args.run.namespace).await;
+    facts.observe_release(release.as_ref(), &args.run.payload);
+    catalog::print(Facts::Takeover(&facts), args.output)
+}
+
+/// A cluster whose API server answers.
+async fn connect(cluster: &args::Cluster) -> anyhow::Result<Cluster> {
     let cluster = Cluster::new(api_server::bounded_config(cluster).await?, &Arc::default())?;
     cluster.client.apiserver_version().await?;
-    let rows = if args.pre {
-        before::rows(&cluster.client, &args.run).await
-    } else {
-        let home = operator_namespace::find(&cluster.client, &args.run.namespace).await;
-        args.run.namespace.clone_from(&home.name);
-        installation::rows(cluster, &args.run, home).await
-    };
-    row::print(&rows, args.output, Scope::Installation)
+    Ok(cluster)
 }

@@ -1,133 +1,111 @@
-//! Results of checks, as a table and as JSON.
+//! Findings of checks: what is wrong, and what to do about it.
+
+use std::path::Path;
 
 use api::Reason;
-use std::process::ExitCode;
-
 use serde_json::{Value, json};
 
-use super::catalog::{self, Scope};
-use crate::args::Output;
+use crate::cluster::release::ReleaseError;
 
-/// Exit status when a check has failed.
-const FAILED: u8 = 1;
+/// An answer of the API server, or why there is none.
+pub(super) type Read<T> = Result<T, Finding>;
 
-/// What can be wrong. Its text is the message.
-pub(super) trait Problem: std::fmt::Display {
-    /// Reason, as in conditions.
-    fn reason(&self) -> Reason;
-    /// Whether it does not matter for the exit status.
-    fn is_warning(&self) -> bool;
-    /// What to do. None if the message ends with it.
-    fn remedy(&self) -> Option<String>;
+/// Waits for an answer about something.
+pub(super) async fn read<T>(what: &str, answer: impl Future<Output = kube::Result<T>>) -> Read<T> {
+    answer.await.map_err(|error| Finding::unreadable(what, &crate::runtime::errors::said(&error)))
 }
 
-/// A check and its result.
-pub(super) struct Row {
-    pub check: &'static str,
-    pub finding: Option<Finding>,
-    pub note: String,
-}
-
-/// What is wrong.
+/// A fault, and its remedy.
+#[derive(Clone, Debug)]
 pub(super) struct Finding {
     /// Whether it does not matter for the exit status.
-    pub is_warning: bool,
-    pub reason: Reason,
-    pub message: String,
+    is_warning: bool,
+    reason: Reason,
+    message: String,
     /// What to do; none if the message ends with it.
-    pub remedy: Option<String>,
+    remedy: Option<String>,
 }
 
 impl Finding {
-    fn result(&self) -> &'static str {
-        if self.is_warning { "warning" } else { "failed" }
-    }
-}
-
-impl Row {
-    pub(super) fn passed(check: &'static str, note: impl Into<String>) -> Self {
-        Self { check, finding: None, note: note.into() }
+    /// A fault because of which the command fails.
+    pub(super) fn failed(reason: Reason, message: impl ToString) -> Self {
+        Self { is_warning: false, reason, message: message.to_string(), remedy: None }
     }
 
-    /// What is wrong, the worst with its reason and all with their messages and remedies; or a note.
-    pub(super) fn of<P: Problem>(check: &'static str, problems: &[P], note: &str) -> Self {
-        let Some(worst) = problems.iter().min_by_key(|p| p.is_warning()) else { return Self::passed(check, note) };
-        let mut remedies: Vec<String> = problems.iter().filter_map(P::remedy).collect();
-        remedies.dedup();
-        let finding = Finding {
-            is_warning: worst.is_warning(),
-            reason: worst.reason(),
-            message: problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "),
-            remedy: (!remedies.is_empty()).then(|| remedies.join("; ")),
-        };
-        Self { check, finding: Some(finding), note: String::new() }
+    /// A fault with which the operator works all the same, or that is none for certain.
+    pub(super) fn warning(reason: Reason, message: impl ToString) -> Self {
+        Self { is_warning: true, ..Self::failed(reason, message) }
     }
 
-    fn is_fit(&self) -> bool {
-        self.finding.as_ref().is_none_or(|f| f.is_warning)
+    pub(super) fn remedy(self, remedy: impl Into<String>) -> Self {
+        Self { remedy: Some(remedy.into()), ..self }
     }
-}
 
-/// Prints them, and returns the exit status.
-///
-/// # Errors
-/// When they cannot be printed.
-pub(super) fn print(rows: &[Row], output: Output, scope: Scope) -> anyhow::Result<ExitCode> {
-    let objects: Vec<Value> = rows.iter().map(|row| object(row, scope)).collect();
-    crate::args::output::print(&crate::args::output::answer(output, &objects, || table(rows, scope))?)?;
-    Ok(if rows.iter().all(Row::is_fit) { ExitCode::SUCCESS } else { FAILED.into() })
-}
+    /// Something that cannot be read.
+    pub(super) fn unreadable(what: &str, error: &str) -> Self {
+        Self::warning(Reason::ApiError, format!("{what} cannot be read: {error}"))
+            .remedy("run the command with rights of cluster-admin")
+    }
 
-fn table(rows: &[Row], scope: Scope) -> String {
-    let row = |Row { check, finding, note }: &Row| match finding {
-        None => [(*check).to_owned(), "passed".to_owned(), note.clone()],
-        Some(f) => {
-            let remedy = f.remedy.as_ref().map(|r| format!("; {r}")).unwrap_or_default();
-            let link = catalog::link(scope, check);
-            [(*check).to_owned(), f.result().to_owned(), format!("{}: {}{remedy}; see {link}", f.reason, f.message)]
+    /// A payload that cannot be given to hosts, or is not where the command runs.
+    pub(super) fn of_release(error: &ReleaseError, payload: &Path) -> Self {
+        if !matches!(error, ReleaseError::Payload(_)) || payload.exists() {
+            return Self::failed(error.reason(), error);
         }
-    };
-    let head = ["CHECK", "RESULT", "MESSAGE"].map(str::to_owned);
-    crate::args::output::aligned(&[head].into_iter().chain(rows.iter().map(row)).collect::<Vec<_>>())
-}
-
-pub(super) fn object(row: &Row, scope: Scope) -> Value {
-    let Row { check, finding, note } = row;
-    let link = catalog::link(scope, check);
-    let Some(f) = finding else {
-        return json!({"check": check, "result": "passed", "message": note, "link": link});
-    };
-    let mut object =
-        json!({"check": check, "result": f.result(), "reason": f.reason, "message": f.message, "link": link});
-    if let Some(remedy) = &f.remedy {
-        object["remedy"] = remedy.clone().into();
+        let message = format!("there is no payload in {}, so that what hosts get is not known", payload.display());
+        Self::warning(Reason::PayloadInvalid, message)
+            .remedy("run the command in the operator's image, or name a payload with --payload")
     }
-    object
+
+    #[cfg(test)]
+    pub(super) fn reason(&self) -> Reason {
+        self.reason
+    }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Result of a check. It has no row if it has neither a finding nor a note: nothing was asked.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    findings: Vec<Finding>,
+    note: Option<String>,
+}
 
-    #[test]
-    fn a_finding_ends_with_where_to_read_on() {
-        let finding = Finding {
-            is_warning: false,
-            reason: Reason::CrdInvalid,
-            message: "it is missing".into(),
-            remedy: Some("install".into()),
+impl Outcome {
+    /// Findings, or a note if there is none.
+    pub(super) fn of(findings: impl IntoIterator<Item = Finding>, note: impl Into<String>) -> Self {
+        Self { findings: findings.into_iter().collect(), note: Some(note.into()) }
+    }
+
+    /// What is judged of an answer, or why there is none.
+    pub(super) fn judged<T>(read: &Read<T>, judge: impl FnOnce(&T) -> Self) -> Self {
+        match read {
+            Ok(answer) => judge(answer),
+            Err(finding) => Self { findings: vec![finding.clone()], note: None },
+        }
+    }
+
+    pub(super) fn is_asked(&self) -> bool {
+        self.note.is_some() || !self.findings.is_empty()
+    }
+
+    /// Reports whether the exit status is that of success.
+    pub(super) fn is_fit(&self) -> bool {
+        self.findings.iter().all(|finding| finding.is_warning)
+    }
+
+    /// The row in JSON: the reason of the worst finding, and the messages and remedies of all.
+    pub(super) fn object(&self, check: &str, link: &str) -> Value {
+        let Some(worst) = self.findings.iter().min_by_key(|finding| finding.is_warning) else {
+            return json!({"check": check, "result": "passed", "message": self.note, "link": link});
         };
-        let rows = [
-            Row { check: "crds", finding: Some(finding), note: String::new() },
-            Row::passed("leader", "a process holds the Lease"),
-        ];
-        assert_eq!(
-            table(&rows, Scope::Installation),
-            "CHECK    RESULT   MESSAGE\n\
-             crds     failed   CrdInvalid: it is missing; install; see docs/reference/checks.md#check-crds\n\
-             leader   passed   a process holds the Lease\n"
-        );
-        let leader = object(&rows[1], Scope::Installation);
-        assert_eq!(leader["link"], "docs/reference/checks.md#check-leader");
+        let result = if worst.is_warning { "warning" } else { "failed" };
+        let messages: Vec<&str> = self.findings.iter().map(|finding| finding.message.as_str()).collect();
+        let mut remedies: Vec<&str> = self.findings.iter().filter_map(|finding| finding.remedy.as_deref()).collect();
+        remedies.dedup();
+        let mut object = json!({"check": check, "result": result, "reason": worst.reason, "message": messages.join("; "), "link": link});
+        if !remedies.is_empty() {
+            object["remedy"] = remedies.join("; ").into();
+        }
+        object
     }
 }

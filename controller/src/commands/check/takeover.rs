@@ -2,12 +2,12 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    process::ExitCode,
+    path::Path,
     sync::Arc,
 };
 
 use api::{
-    HostKeyPolicy, SecretKeyRef, Ssh, TemplateSpec, WindowsInstance, WindowsNodePool,
+    HostKeyPolicy, Reason, SecretKeyRef, Ssh, TemplateSpec, WindowsInstance, WindowsNodePool,
     names::{DEFAULT_KEY_SECRET, EXPORTER_CERTIFICATE, SERVICES_CONFIG_MAP_PREFIX, key},
     services_version::UnverifiedError,
 };
@@ -15,6 +15,7 @@ use k8s_openapi::api::{
     apps::v1::Deployment,
     core::v1::{ConfigMap, Node, Secret},
 };
+use k8s_openapi::apimachinery::pkg::version::Info;
 use kube::{
     Api, Client, ResourceExt,
     api::{ApiResource, DynamicObject, ListParams},
@@ -27,48 +28,25 @@ use wnp_core::{
 };
 
 use super::{
-    catalog::Scope,
-    installation::version,
-    obstacle::Obstacle,
-    row::{self, Row},
+    installation::{read_version, read_wmco},
+    row::{Finding, Outcome, Read, read},
 };
 use crate::{
-    args::{self, CheckTakeover},
-    client::api_server,
     cluster::{
         release::{Release, ReleaseError},
         secrets::{Key, SecretError, Secrets},
     },
-    context::{Cluster, WINDOWS_NODES},
-    wmco::{host_keys::WmcoHostKeys, lock, username::decrypt_username},
+    context::WINDOWS_NODES,
+    wmco::{
+        host_keys::WmcoHostKeys,
+        lock::{self, Holder},
+        username::decrypt_username,
+    },
 };
 
 const WMCO: &str = "windows-machine-config-operator";
 
-/// Checks, prints the results, and returns the exit status.
-///
-/// # Errors
-/// When there is no configuration for the API server, it does not answer, or the results cannot be printed. What is in the way is no error:
-/// the exit status reports it.
-pub async fn takeover(args: CheckTakeover, cluster: &args::Cluster) -> anyhow::Result<ExitCode> {
-    let cluster = Cluster::new(api_server::bounded_config(cluster).await?, &Arc::default())?;
-    cluster.client.apiserver_version().await?;
-    let release = cluster.release(&args.run).await;
-    let check = Check { client: cluster.client, namespace: args.run.namespace };
-    let targets = match release {
-        Err(error) => Err(error),
-        Ok(release) => check.templates().await.iter().map(|template| Target::of(&release, template)).collect(),
-    };
-    let rows = check.rows(targets.map_err(|error| Obstacle::of_release(&error, &args.run.payload))).await;
-    row::print(&rows, args.output, Scope::Takeover)
-}
-
-/// One run of the command.
-pub(super) struct Check {
-    pub(super) client: Client,
-    pub(super) namespace: String,
-}
-
+type Versions = BTreeMap<String, Result<Option<Stored>, String>>;
 type Services = api::services::ServicesConfig;
 
 /// What nodes of a pool would get.
@@ -84,39 +62,89 @@ impl Target {
     }
 }
 
-impl Check {
-    /// All results. `targets` are what nodes would get in each of the pools.
-    pub(super) async fn rows(&self, targets: Result<Vec<Target>, Obstacle>) -> Vec<Row> {
-        let nodes = self.nodes().await;
-        let (nodes, unread) = match nodes {
-            Ok(nodes) => (nodes, None),
-            Err(error) => (Vec::new(), Some(Row::of("nodes", &[Obstacle::not_readable("the Nodes", &error)], ""))),
-        };
-        let services = self.services(&nodes).await;
-        let ours: BTreeSet<&String> = services
-            .iter()
-            .filter(|(_, s)| matches!(s, Ok(Some(Stored::Ours(_)))))
-            .map(|(version, _)| version)
-            .collect();
-        let instances = self.instances().await;
-        let names = wmco_nodes(nodes.iter(), &|n| instances.contains(n), &|version| ours.contains(&version.to_owned()));
-        let theirs: Vec<&Node> = nodes.iter().filter(|n| names.contains(&n.name_any())).collect();
-        let (key, unproven) = (self.key().await, self.unproven(&theirs).await);
-        let mut rows = vec![self.lock().await, self.package().await, self.idle(&nodes).await, of_key(&key)];
-        rows.extend([
-            unread.unwrap_or_else(|| of_nodes(&theirs, &unproven)),
-            of_usernames(&theirs, key.ok().as_deref()),
-            of_services(&theirs, &services),
-            version(&self.client).await,
-            of_settings(&theirs, &services, targets),
-            self.certificate().await,
-        ]);
-        rows
+/// Facts of a cluster with nodes of WMCO.
+pub(super) struct Facts {
+    wmco: Read<Option<Holder>>,
+    /// What would start WMCO again: kind and name.
+    package: Vec<Read<(&'static str, String)>>,
+    /// All that run Windows.
+    nodes: Read<Vec<Node>>,
+    /// Names of those that are of WMCO.
+    theirs: BTreeSet<String>,
+    /// Names of those whose host key is on record nowhere, so that no pool of this cluster adopts them.
+    unproven: BTreeSet<String>,
+    conditions: Read<Vec<DynamicObject>>,
+    key: Result<Arc<Key>, SecretError>,
+    /// The stored services of each version that a node names; in words what cannot be read.
+    services: Versions,
+    pub(super) version: Read<Info>,
+    /// What nodes would get in each of the pools.
+    targets: Read<Vec<Target>>,
+    pools: Vec<WindowsNodePool>,
+    certificate: Read<Option<Secret>>,
+    namespace: String,
+}
+
+/// Reads all but what nodes would get.
+pub(super) async fn observe(client: &Client, namespace: &str) -> Facts {
+    let here = Here { client: client.clone(), namespace: namespace.to_owned() };
+    let nodes = here.nodes().await;
+    let all = nodes.as_deref().unwrap_or_default();
+    let (services, instances, pools) = (here.services(all).await, here.instances().await, here.pools().await);
+    let is_ours = |version: &str| matches!(services.get(version), Some(Ok(Some(Stored::Ours(_)))));
+    let theirs: BTreeSet<String> = wmco_nodes(all.iter(), &|n| instances.contains(n), &is_ours).into_iter().collect();
+    let of_wmco: Vec<&Node> = all.iter().filter(|node| theirs.contains(&node.name_any())).collect();
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
+    let reference = SecretKeyRef { name: DEFAULT_KEY_SECRET.into(), key: None };
+    Facts {
+        wmco: read_wmco(client, namespace).await,
+        package: here.package().await,
+        unproven: here.unproven(&of_wmco, &pools).await,
+        conditions: here.of_olm("OperatorCondition", "operatorconditions", "v2").await,
+        key: Secrets::new(client.clone(), namespace).key(&reference).await,
+        version: read_version(client).await,
+        certificate: read("the certificate of windows_exporter", secrets.get_opt(EXPORTER_CERTIFICATE)).await,
+        targets: Ok(Vec::new()),
+        namespace: namespace.to_owned(),
+        nodes,
+        theirs,
+        services,
+        pools,
+    }
+}
+
+impl Facts {
+    /// Notes what nodes would get in each of the pools that are there; otherwise in one that sets nothing.
+    pub(super) fn observe_release(&mut self, release: Result<&Release, &ReleaseError>, payload: &Path) {
+        let mut templates: Vec<TemplateSpec> = self.pools.iter().map(|pool| pool.spec.template_spec()).collect();
+        if templates.is_empty() {
+            templates.push(TemplateSpec::default());
+        }
+        let unreleased = |error: &ReleaseError| Finding::of_release(error, payload);
+        self.targets = release.map_err(unreleased).and_then(|release| {
+            let targets: Result<_, _> = templates.iter().map(|template| Target::of(release, template)).collect();
+            targets.map_err(|error| unreleased(&error))
+        });
     }
 
-    async fn nodes(&self) -> kube::Result<Vec<Node>> {
+    /// Nodes of WMCO.
+    fn theirs(&self) -> Vec<&Node> {
+        let nodes = self.nodes.as_deref().unwrap_or_default();
+        nodes.iter().filter(|node| self.theirs.contains(&node.name_any())).collect()
+    }
+}
+
+/// The namespace of both operators.
+struct Here {
+    client: Client,
+    namespace: String,
+}
+
+impl Here {
+    async fn nodes(&self) -> Read<Vec<Node>> {
         let windows = ListParams::default().labels(WINDOWS_NODES);
-        Ok(Api::<Node>::all(self.client.clone()).list(&windows).await?.items)
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        read("the Nodes", nodes.list(&windows)).await.map(|list| list.items)
     }
 
     /// Names of those that are there. Before the operator is installed, there is no such kind.
@@ -125,16 +153,7 @@ impl Check {
         all.map(|all| all.items.iter().map(ResourceExt::name_any).collect()).unwrap_or_default()
     }
 
-    async fn lock(&self) -> Row {
-        match lock::holder(&self.client, &self.namespace).await {
-            Ok(None) => Row::passed("wmco", "its lock is not held"),
-            Ok(Some(holder)) => Row::of("wmco", &[Obstacle::Runs(holder.message())], ""),
-            Err(error) => Row::of("wmco", &[Obstacle::not_readable("the lock of WMCO", &error)], ""),
-        }
-    }
-
-    /// What would start WMCO again.
-    async fn package(&self) -> Row {
+    async fn package(&self) -> Vec<Read<(&'static str, String)>> {
         let mut found = Vec::new();
         for (kind, plural) in [("Subscription", "subscriptions"), ("ClusterServiceVersion", "clusterserviceversions")] {
             match self.of_olm(kind, plural, "v1alpha1").await {
@@ -142,27 +161,19 @@ impl Check {
                     let of_wmco = |o: &&DynamicObject| {
                         o.name_any().starts_with(WMCO) || o.data["spec"]["name"].as_str() == Some(WMCO)
                     };
-                    found.extend(
-                        objects
-                            .iter()
-                            .filter(of_wmco)
-                            .map(|o| Obstacle::installed(kind, &o.name_any(), &self.namespace)),
-                    );
+                    found.extend(objects.iter().filter(of_wmco).map(|o| Ok((kind, o.name_any()))));
                 }
-                Err(error) => found.push(Obstacle::not_readable(kind, &error)),
+                Err(finding) => found.push(Err(finding)),
             }
         }
         let deployments: Api<Deployment> = Api::namespaced(self.client.clone(), &self.namespace);
-        match deployments.get_opt(WMCO).await {
-            Ok(None) => {}
-            Ok(Some(_)) => found.push(Obstacle::installed("Deployment", WMCO, &self.namespace)),
-            Err(error) => found.push(Obstacle::not_readable("the Deployment of WMCO", &error)),
-        }
-        Row::of("package", &found, "nothing of it is installed")
+        let deployment = read("the Deployment of WMCO", deployments.get_opt(WMCO)).await;
+        found.extend(deployment.map(|found| found.map(|_| ("Deployment", WMCO.to_owned()))).transpose());
+        found
     }
 
     /// Objects of OLM in the operator's namespace; none where there is no OLM.
-    async fn of_olm(&self, kind: &str, plural: &str, version: &str) -> kube::Result<Vec<DynamicObject>> {
+    async fn of_olm(&self, kind: &str, plural: &str, version: &str) -> Read<Vec<DynamicObject>> {
         let resource = ApiResource {
             group: "operators.coreos.com".into(),
             version: version.into(),
@@ -175,7 +186,7 @@ impl Check {
             Ok(list) => Ok(list.items),
             // Where the whole group is missing the answer is a bare 404, which is no NotFound to the client.
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
-            Err(error) => Err(error),
+            Err(error) => Err(Finding::unreadable(kind, &crate::runtime::errors::said(&error))),
         }
     }
 
@@ -185,20 +196,13 @@ impl Check {
         pools.map(|pools| pools.items).unwrap_or_default()
     }
 
-    /// Templates of the pools that are there; otherwise the one of a pool that sets nothing.
-    async fn templates(&self) -> Vec<TemplateSpec> {
-        let templates: Vec<TemplateSpec> = self.pools().await.iter().map(|pool| pool.spec.template_spec()).collect();
-        if templates.is_empty() { vec![TemplateSpec::default()] } else { templates }
-    }
-
-    /// Names of Nodes whose host key is on record nowhere, so that no pool of this cluster adopts them.
-    async fn unproven(&self, nodes: &[&Node]) -> BTreeSet<String> {
+    async fn unproven(&self, nodes: &[&Node], pools: &[WindowsNodePool]) -> BTreeSet<String> {
         let without = |node: &&&Node| node.annotations().get(key::SSH_HOST_KEY).is_none_or(String::is_empty);
         let without: Vec<&&Node> = nodes.iter().filter(without).collect();
         if without.is_empty() {
             return BTreeSet::new();
         }
-        let pools: Vec<Ssh> = self.pools().await.iter().map(|pool| pool.spec.ssh()).collect();
+        let pools: Vec<Ssh> = pools.iter().map(|pool| pool.spec.ssh()).collect();
         if pools.iter().any(|ssh| ssh.host_key_policy == Some(HostKeyPolicy::TrustOnAdoption)) {
             return BTreeSet::new();
         }
@@ -230,24 +234,7 @@ impl Check {
         unproven
     }
 
-    async fn idle(&self, nodes: &[Node]) -> Row {
-        let is_upgraded = |node: &&Node| node.labels().get(key::UPGRADING).is_some_and(|v| v == "true");
-        let mut found: Vec<Obstacle> =
-            nodes.iter().filter(is_upgraded).map(|node| Obstacle::Upgrading(node.name_any())).collect();
-        match self.of_olm("OperatorCondition", "operatorconditions", "v2").await {
-            Ok(conditions) => found.extend(conditions.iter().filter_map(busy)),
-            Err(error) => found.push(Obstacle::not_readable("OperatorCondition", &error)),
-        }
-        Row::of("idle", &found, "no node is being changed")
-    }
-
-    async fn key(&self) -> Result<Arc<Key>, SecretError> {
-        let reference = SecretKeyRef { name: DEFAULT_KEY_SECRET.into(), key: None };
-        Secrets::new(self.client.clone(), &self.namespace).key(&reference).await
-    }
-
-    /// The stored services of each version that a node names; in words what cannot be read.
-    async fn services(&self, nodes: &[Node]) -> BTreeMap<String, Result<Option<Stored>, String>> {
+    async fn services(&self, nodes: &[Node]) -> Versions {
         let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), &self.namespace);
         let mut all = BTreeMap::new();
         for version in nodes.iter().filter_map(|n| n.annotations().get(key::VERSION)).collect::<BTreeSet<_>>() {
@@ -264,32 +251,6 @@ impl Check {
         }
         all
     }
-
-    async fn certificate(&self) -> Row {
-        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
-        let found = match secrets.get_opt(EXPORTER_CERTIFICATE).await {
-            Ok(Some(secret)) => {
-                let data = secret.data.unwrap_or_default();
-                let has = ["tls.crt", "tls.key"].iter().all(|k| data.contains_key(*k));
-                (!has).then(|| Obstacle::NoCertificate(self.namespace.clone()))
-            }
-            Ok(None) => Some(Obstacle::NoCertificate(self.namespace.clone())),
-            Err(error) => Some(Obstacle::not_readable("the certificate of windows_exporter", &error)),
-        };
-        Row::of("exporter-certificate", found.as_slice(), "it is there")
-    }
-}
-
-/// What WMCO says in its OperatorCondition while it changes a node.
-fn busy(condition: &DynamicObject) -> Option<Obstacle> {
-    let all = condition.data["spec"]["conditions"].as_array().filter(|_| condition.name_any().starts_with(WMCO))?;
-    let upgradeable = all.iter().find(|c| c["type"] == "Upgradeable" && c["status"] == "False")?;
-    Some(Obstacle::NotUpgradeable(upgradeable["message"].as_str().unwrap_or_default().into()))
-}
-
-fn of_key(key: &Result<Arc<Key>, SecretError>) -> Row {
-    let found = key.as_ref().err().map(|error| Obstacle::Key { reason: error.reason(), message: error.to_string() });
-    Row::of("key", found.as_slice(), &format!("the Secret {DEFAULT_KEY_SECRET} has a private key"))
 }
 
 /// Addresses and names of a Node, under which its host key may be noted.
@@ -298,60 +259,120 @@ fn names_of(node: &Node) -> Vec<String> {
     addresses.into_iter().map(|a| a.address).chain([node.name_any()]).collect()
 }
 
-fn of_nodes(nodes: &[&Node], unproven: &BTreeSet<String>) -> Row {
-    if nodes.is_empty() {
-        return Row::of("nodes", &[Obstacle::NoNodes], "");
-    }
-    let mut found = Vec::new();
-    for node in nodes {
-        let (name, annotations) = (node.name_any(), node.annotations());
-        if annotations.get(key::VERSION).is_none_or(String::is_empty) {
-            found.push(Obstacle::NoVersion(name.clone()));
-        }
-        match annotations.get(key::SSH_HOST_KEY).filter(|k| !k.is_empty()) {
-            None if unproven.contains(&name) => found.push(Obstacle::Unproven(name)),
-            None => {}
-            Some(text) => found.extend(HostKey::parse(text).err().map(|e| Obstacle::HostKey(name, e.to_string()))),
-        }
-    }
-    Row::of("nodes", &found, &format!("{} of WMCO, each with its version and a host key on record", nodes.len()))
+pub(super) fn wmco(facts: &Facts) -> Outcome {
+    let runs = |holder: &Holder| Finding::warning(lock::REASON, holder.message());
+    Outcome::judged(&facts.wmco, |holder| Outcome::of(holder.as_ref().map(runs), "its lock is not held"))
 }
 
-fn of_usernames(nodes: &[&Node], key: Option<&Key>) -> Row {
-    let Some(private) = key else { return Row::passed("users", "not checked without the private key") };
-    let unreadable = |node: &&&Node| {
+pub(super) fn package(facts: &Facts) -> Outcome {
+    let namespace = &facts.namespace;
+    let finding = |found: &Read<(&str, String)>| match found {
+        Ok((kind, name)) => {
+            let message = format!("the {kind} {namespace}/{name} of WMCO is there");
+            let command = format!("kubectl delete -n {namespace} {} {name}", kind.to_lowercase());
+            Finding::warning(Reason::AnotherOperator, message).remedy(format!("before you begin: {command}"))
+        }
+        Err(finding) => finding.clone(),
+    };
+    Outcome::of(facts.package.iter().map(finding), "nothing of it is installed")
+}
+
+pub(super) fn idle(facts: &Facts) -> Outcome {
+    let wait = |message: String| {
+        Finding::failed(Reason::AnotherOperator, message).remedy(
+            "wait until WMCO has ended its change; if it runs no more, remove the label from the Node and uncordon it",
+        )
+    };
+    let is_upgraded = |node: &&Node| node.labels().get(key::UPGRADING).is_some_and(|v| v == "true");
+    let upgraded = facts.nodes.iter().flatten().filter(is_upgraded);
+    let upgraded = upgraded.map(|node| wait(format!("the Node {} has the label upgrading=true", node.name_any())));
+    let busy = facts.conditions.iter().flatten().filter_map(busy);
+    let busy = busy.map(|message| wait(format!("WMCO is not upgradeable: {message}")));
+    let unread = facts.conditions.as_ref().err().cloned();
+    Outcome::of(upgraded.chain(busy).chain(unread), "no node is being changed")
+}
+
+/// What WMCO says in its OperatorCondition while it changes a node.
+fn busy(condition: &DynamicObject) -> Option<&str> {
+    let all = condition.data["spec"]["conditions"].as_array().filter(|_| condition.name_any().starts_with(WMCO))?;
+    let upgradeable = all.iter().find(|c| c["type"] == "Upgradeable" && c["status"] == "False")?;
+    Some(upgradeable["message"].as_str().unwrap_or_default())
+}
+
+pub(super) fn key(facts: &Facts) -> Outcome {
+    let finding = facts.key.as_ref().err().map(|error| Finding::failed(error.reason(), error));
+    Outcome::of(finding, format!("the Secret {DEFAULT_KEY_SECRET} has a private key"))
+}
+
+pub(super) fn nodes(facts: &Facts) -> Outcome {
+    let nodes = facts.theirs();
+    let none = Finding::warning(Reason::SourceNotFound, "no Node of WMCO is in this cluster")
+        .remedy("install the operator as on a new cluster");
+    let mut findings: Vec<Finding> = nodes.is_empty().then_some(none).into_iter().collect();
+    for node in &nodes {
+        let (name, annotations) = (node.name_any(), node.annotations());
+        if annotations.get(key::VERSION).is_none_or(String::is_empty) {
+            let message = format!("the Node {name} has no annotation {}", key::VERSION);
+            let remedy = "nothing, or let WMCO finish it: the node is drained and changed in its turn";
+            findings.push(Finding::warning(Reason::Outdated, message).remedy(remedy));
+        }
+        match annotations.get(key::SSH_HOST_KEY).filter(|k| !k.is_empty()).map(|text| HostKey::parse(text)) {
+            None if facts.unproven.contains(&name) => {
+                let message =
+                    format!("the host key of the Node {name} is on record nowhere, so that it would not be adopted");
+                let remedy = "give the pool the host keys: docs/guide/from-wmco.md#host-keys";
+                findings.push(Finding::failed(Reason::HostUnproven, message).remedy(remedy));
+            }
+            Some(Err(error)) => {
+                let message = format!("the host key of the Node {name} cannot be read: {error}");
+                let remedy = "correct the annotation ssh-host-key of the Node, or remove it";
+                findings.push(Finding::failed(Reason::HostKeyInvalid, message).remedy(remedy));
+            }
+            None | Some(Ok(_)) => {}
+        }
+    }
+    let note = format!("{} of WMCO, each with its version and a host key on record", nodes.len());
+    Outcome::judged(&facts.nodes, |_| Outcome::of(findings, note))
+}
+
+/// Nothing is asked without the private key.
+pub(super) fn users(facts: &Facts) -> Outcome {
+    let Ok(private) = &facts.key else { return Outcome::default() };
+    let unreadable = |node: &&Node| {
         let annotation = node.annotations().get(key::USERNAME);
         annotation.is_some_and(|text| decrypt_username(text, &private.pem).is_err())
     };
-    let found: Vec<_> = nodes.iter().filter(unreadable).map(|node| Obstacle::Username(node.name_any())).collect();
-    Row::of("users", &found, "the private key reads the users in the annotations of nodes")
+    let finding = |node: &Node| {
+        let message =
+            format!("the private key does not read the user in the annotation of the Node {}", node.name_any());
+        Finding::warning(Reason::CredentialsUnavailable, message)
+            .remedy("check that the Secret cloud-private-key has the key that the hosts accept")
+    };
+    let findings = facts.theirs().into_iter().filter(unreadable).map(finding);
+    Outcome::of(findings, "the private key reads the users in the annotations of nodes")
 }
 
-fn of_services(nodes: &[&Node], services: &BTreeMap<String, Result<Option<Stored>, String>>) -> Row {
+pub(super) fn services(facts: &Facts) -> Outcome {
+    let nodes = facts.theirs();
     let followed: BTreeSet<&String> = nodes.iter().filter_map(|n| n.annotations().get(key::VERSION)).collect();
-    let found = followed.iter().filter_map(|version| {
-        let error = match services.get(*version)? {
+    let finding = |version: &String| {
+        let error = match facts.services.get(version)? {
             Ok(Some(_)) => return None,
-            Ok(None) => "it does not exist".to_owned(),
-            Err(error) => error.clone(),
+            Ok(None) => "it does not exist",
+            Err(error) => error,
         };
-        Some(Obstacle::Services { name: format!("{SERVICES_CONFIG_MAP_PREFIX}{version}"), error })
-    });
-    Row::of("services", &found.collect::<Vec<_>>(), "the services of each version of a node can be read")
+        let message = format!("the ConfigMap {SERVICES_CONFIG_MAP_PREFIX}{version}: {error}");
+        let remedy = "restore the ConfigMap; without it the nodes stay as they are until the loss is accepted";
+        Some(Finding::warning(Reason::VersionUnreadable, message).remedy(remedy))
+    };
+    let findings = followed.into_iter().filter_map(finding);
+    Outcome::of(findings, "the services of each version of a node can be read")
 }
 
 /// What the first change of each node would lose. Which pool has a node is not known before it is adopted: what one of them keeps is not lost.
-fn of_settings(
-    nodes: &[&Node],
-    services: &BTreeMap<String, Result<Option<Stored>, String>>,
-    targets: Result<Vec<Target>, Obstacle>,
-) -> Row {
-    let targets = match targets {
-        Ok(targets) => targets,
-        Err(obstacle) => return Row::of("settings", &[obstacle], ""),
-    };
-    let found = nodes.iter().filter_map(|node| {
-        let Some(Ok(Some(Stored::Legacy(from)))) = services.get(node.annotations().get(key::VERSION)?) else {
+pub(super) fn settings(facts: &Facts) -> Outcome {
+    let lost = |node: &Node, targets: &[Target]| {
+        let Some(Ok(Some(Stored::Legacy(from)))) = facts.services.get(node.annotations().get(key::VERSION)?) else {
             return None;
         };
         let of = |Target { services, image_sources }: &Target| -> BTreeSet<Loss> {
@@ -359,9 +380,23 @@ fn of_settings(
         };
         let lost = targets.iter().map(of).reduce(|lost, other| &lost & &other).unwrap_or_default();
         let message = lost_settings::message(&lost.into_iter().collect::<Vec<_>>())?;
-        Some(Obstacle::Losses { node: node.name_any(), message })
-    });
-    Row::of("settings", &found.collect::<Vec<_>>(), "no node would lose a setting")
+        Some(Finding::warning(Reason::SettingsWouldBeLost, format!("{}: {message}", node.name_any())))
+    };
+    Outcome::judged(&facts.targets, |targets| {
+        let findings = facts.theirs().into_iter().filter_map(|node| lost(node, targets));
+        Outcome::of(findings, "no node would lose a setting")
+    })
+}
+
+pub(super) fn certificate(facts: &Facts) -> Outcome {
+    let has = |secret: &Secret| ["tls.crt", "tls.key"].iter().all(|k| secret.data.iter().any(|d| d.contains_key(*k)));
+    let secret = format!("the Secret {}/{EXPORTER_CERTIFICATE} is missing or empty", facts.namespace);
+    let missing = format!("{secret}: hosts would serve their metrics as plain HTTP");
+    let missing = Finding::warning(Reason::CertificateInvalid, missing)
+        .remedy("apply deploy/components/windows-exporter; on other clusters than OpenShift there is none");
+    Outcome::judged(&facts.certificate, |secret| {
+        Outcome::of((!secret.as_ref().is_some_and(has)).then_some(missing), "it is there")
+    })
 }
 
 #[cfg(test)]

@@ -1,9 +1,8 @@
-use api::Reason;
 use base64::Engine as _;
 use russh::keys::{Algorithm, PrivateKey, PublicKeyBase64 as _, key::safe_rng, ssh_key::LineEnding};
 use serde_json::{Value, json};
 
-use super::*;
+use super::{super::catalog, *};
 use crate::{fake_api::FakeApi, wmco::username::encrypt_username};
 use api::services::{FileInfo, Service};
 
@@ -118,9 +117,10 @@ impl Bed {
         self.api.forget("GET", path).fail("GET", path, 404, "NotFound", "there is none", Value::Null);
     }
 
-    async fn rows(&self, targets: Result<Vec<Target>, Obstacle>) -> Vec<Value> {
-        let check = Check { client: self.api.client(), namespace: "ns".into() };
-        check.rows(targets).await.iter().map(|row| row::object(row, Scope::Takeover)).collect()
+    async fn rows(&self, targets: Read<Vec<Target>>) -> Vec<Value> {
+        let mut facts = observe(&self.api.client(), "ns").await;
+        facts.targets = targets;
+        catalog::objects(&catalog::outcomes(catalog::Facts::Takeover(&facts)))
     }
 }
 
@@ -361,11 +361,12 @@ async fn each_check_finds_what_it_is_for_and_nothing_is_written() {
 #[tokio::test]
 async fn what_cannot_be_rendered_is_said_and_a_missing_payload_is_no_failure() {
     let bed = Bed::new();
-    let broken = Obstacle::Release { reason: Reason::PayloadInvalid, message: "a file is missing".into() };
-    for (obstacle, result, reason) in
-        [(broken, "failed", "PayloadInvalid"), (Obstacle::NoPayload("/payload".into()), "warning", "PayloadInvalid")]
+    let there = tempfile::tempdir().unwrap();
+    for (path, result, reason) in
+        [(there.path(), "failed", "PayloadInvalid"), (Path::new("/nowhere"), "warning", "PayloadInvalid")]
     {
-        let rows = bed.rows(Err(obstacle)).await;
+        let error = ReleaseError::from(remote::payload::Payload::open(path).map(|_| ()).unwrap_err());
+        let rows = bed.rows(Err(Finding::of_release(&error, path))).await;
         let row = rows.iter().find(|r| r["check"] == "settings").unwrap();
         assert_eq!((row["result"].as_str(), row["reason"].as_str()), (Some(result), Some(reason)));
     }

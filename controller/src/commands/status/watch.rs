@@ -68,12 +68,9 @@ fn frame(text: &str, lines: Option<usize>) -> String {
     let Some(lines) = lines else { return format!("{text}\n") };
     let all = text.lines().count();
     let shown = if all < lines { all } else { lines.saturating_sub(2) };
-    let mut frame = String::from("\x1b[H");
-    text.lines().take(shown).for_each(|line| frame += &format!("{line}\x1b[K\n"));
-    if shown < all {
-        frame += &format!("… {} more lines\x1b[K\n", all - shown);
-    }
-    frame + "\x1b[J"
+    let more = (shown < all).then(|| format!("… {} more lines", all - shown));
+    let shown = text.lines().take(shown).chain(more.as_deref());
+    format!("\x1b[H{}\x1b[J", shown.flat_map(|line| [line, "\x1b[K\n"]).collect::<String>())
 }
 
 #[cfg(test)]

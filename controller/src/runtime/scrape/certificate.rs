@@ -1,14 +1,13 @@
-//! Certificates for `/metrics`: those that the operator makes, and those in files.
+//! Certificate of `/metrics`: that of mounted files, otherwise one that this process signs itself.
 
-use std::{io, path::Path, sync::Arc, time::Duration};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use api::{Reason, names::METRICS_SERVICE};
-use jiff::Timestamp;
-use parking_lot::RwLock;
-use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
-    KeyPair, KeyUsagePurpose,
-};
+use parking_lot::Mutex;
 use rustls::{
     crypto::ring,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
@@ -16,12 +15,9 @@ use rustls::{
     sign::CertifiedKey,
 };
 
-/// Clocks of others may be so much behind.
-const SKEW: Duration = Duration::from_mins(5);
-
-/// A certificate cannot be served.
+/// Reasons why mounted files cannot be served.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum CertificateError {
+enum CertificateError {
     /// A file is there and cannot be read.
     #[error("{file}: {source}; check the volume at --metrics-tls-directory")]
     File {
@@ -39,108 +35,106 @@ pub(super) enum CertificateError {
         /// What is wrong.
         problem: String,
     },
-    /// None can be made.
-    #[error("no certificate for metrics can be made: {0}")]
-    Make(String),
 }
 
 impl CertificateError {
     /// Reason for the log.
-    pub(super) fn reason(&self) -> Reason {
-        match self {
-            Self::File { .. } | Self::Invalid { .. } => Reason::CertificateInvalid,
-            Self::Make(_) => Reason::InternalError,
-        }
+    #[expect(clippy::unused_self, reason = "as all errors, of which most have several reasons")]
+    fn reason(&self) -> Reason {
+        Reason::CertificateInvalid
     }
 }
 
-/// The certificate that new connections get.
+/// Certificate that a new connection gets. The directory is read for each: a Secret that changes needs neither a watch nor a restart.
+#[derive(Debug)]
+pub(super) struct Served {
+    directory: PathBuf,
+    own: Arc<CertifiedKey>,
+    mounted: Mutex<Mounted>,
+}
+
+/// Files that are served, and the last fault of those that are not.
 #[derive(Debug, Default)]
-pub(super) struct Served(RwLock<Option<Arc<CertifiedKey>>>);
+struct Mounted {
+    served: Option<(Files, Arc<CertifiedKey>)>,
+    /// A fault that stays is reported once.
+    reported: String,
+}
 
 impl Served {
-    pub(super) fn swap(&self, key: Arc<CertifiedKey>) {
-        *self.0.write() = Some(key);
+    /// Certificate of a directory, and of this process for a namespace's Service as long as the directory has none.
+    ///
+    /// # Errors
+    /// When no key can be made.
+    pub(super) fn new(directory: &Path, namespace: &str) -> anyhow::Result<Self> {
+        Ok(Self { directory: directory.to_owned(), own: Arc::new(self_signed(namespace)?), mounted: Mutex::default() })
+    }
+
+    /// Certificate for a connection now. Files that cannot be served leave in place what was served before.
+    fn now(&self) -> Arc<CertifiedKey> {
+        let mut mounted = self.mounted.lock();
+        let problem = match Files::read(&self.directory) {
+            Ok(None) => {
+                if mounted.served.take().is_some() {
+                    tracing::info!(directory = %self.directory.display(), "metrics have the process's own certificate: the files are gone");
+                }
+                String::new()
+            }
+            Ok(Some(files)) if mounted.served.as_ref().is_some_and(|(served, _)| *served == files) => String::new(),
+            Ok(Some(files)) => match files.parse() {
+                Ok(key) => {
+                    tracing::info!(directory = %self.directory.display(), "metrics have the certificate of the directory");
+                    mounted.served = Some((files, Arc::new(key)));
+                    String::new()
+                }
+                Err(error) => mounted.report(&error),
+            },
+            Err(error) => mounted.report(&error),
+        };
+        mounted.reported = problem;
+        mounted.served.as_ref().map_or_else(|| self.own.clone(), |(_, key)| key.clone())
+    }
+}
+
+impl Mounted {
+    fn report(&self, error: &CertificateError) -> String {
+        let problem = error.to_string();
+        if self.reported != problem {
+            tracing::warn!(reason = error.reason().as_str(), "the certificate for metrics: {problem}");
+        }
+        problem
     }
 }
 
 impl ResolvesServerCert for Served {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        self.0.read().clone()
+        Some(self.now())
     }
 }
 
-/// A certificate with an authority of its own, whose key is forgotten as soon as it has signed.
-#[derive(Clone)]
-pub(super) struct Pair {
-    /// When it was made.
-    pub made: Timestamp,
-    /// The authority, in PEM.
-    pub authority: String,
-    /// Certificate and key.
-    pub key: Arc<CertifiedKey>,
-}
-
-impl Pair {
-    /// Makes one for the Service of the metrics in this namespace.
-    pub(super) fn make(
-        namespace: &str,
-        domain: &str,
-        made: Timestamp,
-        lifetime: Duration,
-    ) -> Result<Self, CertificateError> {
-        Self::try_make(namespace, domain, made, lifetime).map_err(|error| CertificateError::Make(error.to_string()))
-    }
-
-    fn try_make(namespace: &str, domain: &str, made: Timestamp, lifetime: Duration) -> anyhow::Result<Self> {
-        let service = format!("{METRICS_SERVICE}.{namespace}");
-        let mut params = CertificateParams::new(Vec::new())?;
-        // Each has a name of its own: by the name a verifier finds the authority among several.
-        params.distinguished_name = named(&format!("{service} {:08x}", rand::random::<u32>()));
-        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
-        limit(&mut params, made, lifetime);
-        let authority = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
-
-        let names =
-            [METRICS_SERVICE.to_owned(), service.clone(), format!("{service}.svc"), format!("{service}.svc.{domain}")];
-        let mut params = CertificateParams::new(names)?;
-        params.distinguished_name = named(METRICS_SERVICE);
-        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-        params.use_authority_key_identifier_extension = true;
-        limit(&mut params, made, lifetime);
-        let key = KeyPair::generate()?;
-        let certificate = params.signed_by(&key, &authority)?;
-        let key = PrivateKeyDer::try_from(key.serialize_der()).map_err(anyhow::Error::msg)?;
-        let key = CertifiedKey::from_der(vec![certificate.der().clone()], key, &ring::default_provider())?;
-        Ok(Self { made, authority: authority.pem(), key: Arc::new(key) })
-    }
-}
-
-fn named(name: &str) -> DistinguishedName {
-    let mut of = DistinguishedName::new();
-    of.push(DnType::CommonName, name);
-    of
-}
-
-/// Sets the time in which a certificate is valid.
-fn limit(params: &mut CertificateParams, made: Timestamp, lifetime: Duration) {
-    let since_epoch = Duration::from_secs(u64::try_from(made.as_second()).unwrap_or_default());
-    let made = rcgen::date_time_ymd(1970, 1, 1) + since_epoch;
-    (params.not_before, params.not_after) = (made - SKEW, made + lifetime);
+/// Certificate that no client can verify, for the life of this process.
+fn self_signed(namespace: &str) -> anyhow::Result<CertifiedKey> {
+    let pair = rcgen::generate_simple_self_signed([format!("{METRICS_SERVICE}.{namespace}.svc")])?;
+    let key = PrivateKeyDer::try_from(pair.signing_key.serialize_der()).map_err(anyhow::Error::msg)?;
+    Ok(CertifiedKey::from_der(vec![pair.cert.der().clone()], key, &ring::default_provider())?)
 }
 
 /// Certificate and key in a directory, as text.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Files {
+struct Files {
     certificate: Vec<u8>,
     key: zeroize::Zeroizing<Vec<u8>>,
 }
 
+impl std::fmt::Debug for Files {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Files").finish_non_exhaustive()
+    }
+}
+
 impl Files {
-    /// Reads them. `None` if they are not there.
-    pub(super) fn read(directory: &Path) -> Result<Option<Self>, CertificateError> {
+    /// Files of a directory. `None` unless both are there.
+    fn read(directory: &Path) -> Result<Option<Self>, CertificateError> {
         let read = |file: &'static str| match std::fs::read(directory.join(file)) {
             Ok(text) => Ok(Some(text)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -150,8 +144,8 @@ impl Files {
         Ok(Some(Self { certificate, key: key.into() }))
     }
 
-    /// What is served of them.
-    pub(super) fn parse(&self) -> Result<CertifiedKey, CertificateError> {
+    /// Certificate and key, which fit each other.
+    fn parse(&self) -> Result<CertifiedKey, CertificateError> {
         let invalid = |file, problem: &dyn ToString| CertificateError::Invalid { file, problem: problem.to_string() };
         let chain: Vec<_> = CertificateDer::pem_slice_iter(&self.certificate)
             .collect::<Result<_, _>>()
@@ -170,37 +164,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_served_when_they_fit_each_other() {
+    fn each_connection_gets_what_the_directory_has_then() {
         let authority = testbed::pki::Authority::new("test").unwrap();
         let [one, other] = ["one", "other"].map(|name| authority.server(name, &[], &[name]).unwrap());
-        for (about, certificate, key, problem) in [
-            ("they fit", Some(&one.certificate), Some(&one.key), None),
-            ("the key of another", Some(&one.certificate), Some(&other.key), Some("tls.key")),
-            ("no certificate", Some(&one.key), Some(&one.key), Some("tls.crt")),
-            ("no key", Some(&one.certificate), Some(&one.certificate), Some("tls.key")),
+        let directory = tempfile::tempdir().unwrap();
+        let served = Served::new(directory.path(), "ns").unwrap();
+        let own = served.own.cert[0].clone();
+        let [of_one, of_other] =
+            [&one, &other].map(|of| CertificateDer::from_pem_slice(of.certificate.as_bytes()).unwrap());
+        let secret = one.key.lines().nth(1).unwrap();
+        for (about, certificate, key, expected, fault) in [
+            ("no files", None, None, &own, None),
+            ("half of them is none", Some(&one.certificate), None, &own, None),
+            ("no key", Some(&one.certificate), Some(&one.certificate), &own, Some("tls.key: ")),
+            ("both", Some(&one.certificate), Some(&one.key), &of_one, None),
+            ("again", Some(&one.certificate), Some(&one.key), &of_one, None),
+            ("the key of another", Some(&other.certificate), Some(&one.key), &of_one, Some("tls.key: ")),
+            ("no certificate", Some(&one.key), Some(&one.key), &of_one, Some("tls.crt: ")),
+            ("others", Some(&other.certificate), Some(&other.key), &of_other, None),
+            ("gone", None, None, &own, None),
         ] {
-            let directory = tempfile::tempdir().unwrap();
             for (file, text) in [("tls.crt", certificate), ("tls.key", key)] {
-                std::fs::write(directory.path().join(file), text.unwrap()).unwrap();
+                let path = directory.path().join(file);
+                match text {
+                    Some(text) => std::fs::write(path, text).unwrap(),
+                    None => drop(std::fs::remove_file(path)),
+                }
             }
-            let parsed = Files::read(directory.path()).unwrap().unwrap().parse();
-            match (parsed, problem) {
-                (Ok(_), None) => {}
-                (Err(CertificateError::Invalid { file, .. }), Some(expected)) => assert_eq!(file, expected, "{about}"),
-                (other, _) => panic!("{about}: {:?}", other.map(|_| ()).map_err(|error| error.to_string())),
-            }
+            assert_eq!(&served.now().cert[0], expected, "{about}");
+            let reported = served.mounted.lock().reported.clone();
+            assert_eq!(reported.starts_with(fault.unwrap_or("a fault")), fault.is_some(), "{about}: {reported}");
+            assert!(!reported.contains(secret) && !format!("{served:?}").contains(secret), "{about}: a key is shown");
         }
-        let empty = tempfile::tempdir().unwrap();
-        assert!(Files::read(empty.path()).unwrap().is_none());
-        std::fs::write(empty.path().join("tls.crt"), &one.certificate).unwrap();
-        assert!(Files::read(empty.path()).unwrap().is_none(), "half of them is none");
-    }
-
-    #[test]
-    fn no_error_shows_a_key() {
-        let key = testbed::pki::Authority::new("test").unwrap().server("a", &[], &[]).unwrap().key;
-        let files = Files { certificate: key.clone().into_bytes(), key: key.clone().into_bytes().into() };
-        let error = files.parse().unwrap_err().to_string();
-        assert!(!error.contains(key.lines().nth(1).unwrap()), "{error}");
     }
 }

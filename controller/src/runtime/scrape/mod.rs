@@ -1,8 +1,6 @@
 //! `/metrics` over TLS, for who may get it.
 
-mod authority;
 mod certificate;
-mod keeper;
 mod review;
 
 use std::sync::Arc;
@@ -29,13 +27,12 @@ use crate::{
     },
 };
 use certificate::Served;
-use keeper::Keeper;
 use review::{Reviewer, Verdict};
 
 /// Serves until `stop`. The port is bound and has a certificate when this returns.
 ///
 /// # Errors
-/// When the address cannot be bound.
+/// When the address cannot be bound, or no certificate can be made.
 pub(crate) async fn serve(
     args: &Run,
     client: Client,
@@ -44,10 +41,7 @@ pub(crate) async fn serve(
 ) -> anyhow::Result<()> {
     let listener = TcpListener::bind(args.metrics_listen).await?;
     tracing::info!(address = %listener.local_addr()?, "listening for metrics over TLS");
-    let served = Arc::new(Served::default());
-    let mut keeper = Keeper::new(args, client.clone(), served.clone());
-    keeper.serve(jiff::Timestamp::now());
-    tokio::spawn(keeper.keep(stop.clone()));
+    let served = Arc::new(Served::new(&args.metrics_tls_directory, &args.namespace)?);
     let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()

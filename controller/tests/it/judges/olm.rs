@@ -180,7 +180,8 @@ async fn installed(control_plane: ControlPlane, judged: &Judged, version: &str) 
     let name = name_of(version);
     judged.approve(&name).await?;
     judged.until_succeeded(&name).await?;
-    let args = ["--create-policies", "--operator-condition", &name];
+    control_plane.apply_file(&root().join("deploy/base/policies.yaml")).await?;
+    let args = ["--operator-condition", &name];
     let payload = entries(b"kubelet");
     let world = Box::pin(World::installed(control_plane, SimOptions::default(), &payload, None, &args)).await?;
     world.operator.leads().await?;

@@ -274,7 +274,6 @@ const FIXED: &[(&str, &str)] = &[
     ("metrics_tls_directory", "the volume of the certificate"),
     ("webhook_listen", "the port of the Service for webhooks"),
     ("cache", "the volume of the cache"),
-    ("create_policies", "the chart holds the policies"),
     ("operator_condition", "OLM sets it"),
 ];
 

@@ -19,7 +19,7 @@ use serde::Serialize;
 
 pub(crate) use alerts::{Alert, alerts};
 pub(crate) use object::Object;
-pub(crate) use olm::{Release, bundle, catalog, catalog_source, openshift, under_olm};
+pub(crate) use olm::{Release, bundle, catalog, catalog_source, openshift};
 pub(crate) use platform::{Platform, manifest};
 pub(crate) use values::table as chart_values;
 
@@ -34,10 +34,9 @@ pub(crate) fn objects() -> Result<Vec<Object>> {
     kustomize::objects()
 }
 
-/// All roles, with those of components and of OLM.
+/// All roles, with those of components.
 pub(crate) fn roles() -> Result<Vec<Object>> {
-    let all = [objects()?, under_olm()?].concat();
-    Ok(all.into_iter().filter(|object| object.kind().ends_with("Role")).collect())
+    Ok(objects()?.into_iter().filter(|object| object.kind().ends_with("Role")).collect())
 }
 
 /// The CRDs, as a tool keeps them.

@@ -21,17 +21,14 @@ pub(super) fn rights() -> Result<String> {
 
 fn title(role: &Object) -> String {
     let name = text_of(&role.value["metadata"]["name"]);
-    let olm = if role.file.starts_with("olm/") { ", in addition with OLM" } else { "" };
     match role.value["metadata"]["namespace"].as_str() {
-        Some(namespace) => format!("Role {name} in {namespace}{olm}"),
-        None => format!("ClusterRole {name}{olm}"),
+        Some(namespace) => format!("Role {name} in {namespace}"),
+        None => format!("ClusterRole {name}"),
     }
 }
 
 fn about_role(role: &Object) -> String {
-    let place =
-        if role.file.starts_with("olm/") { "the bundle of OLM".to_owned() } else { format!("`deploy/{}`", role.file) };
-    format!("In {place}. {}", role.about).trim().to_owned()
+    format!("In `deploy/{}`. {}", role.file, role.about).trim().to_owned()
 }
 
 fn rows(role: &Object) -> Vec<Vec<String>> {

@@ -7,7 +7,7 @@ use api::{Reason, conditions::kind, events::EventReason};
 use clap::{Arg, Command, CommandFactory as _};
 use controller::{
     args,
-    commands::check::catalog::{CHECKS, Scope},
+    commands::check::catalog::{CHECKS, COMMANDS},
     runtime::metrics::Metrics,
 };
 
@@ -144,9 +144,9 @@ fn checks() -> String {
                  [`check takeover`](../guide/from-wmco.md#1-before-you-begin) check. Each row that they print has the link to its section here, and each reason \
                  is in [conditions and reasons](conditions.md#reasons).";
     let mut page = page("Checks", about);
-    for scope in Scope::ALL {
-        let _ = write!(page, "\n## The rows of {}\n", scope.command());
-        for check in CHECKS.iter().filter(|check| check.scope == scope) {
+    for command in COMMANDS {
+        let _ = write!(page, "\n## The rows of {command}\n");
+        for check in CHECKS.iter().filter(|check| check.command() == command && !check.about.is_empty()) {
             let _ = write!(page, "\n### {}\n\n{} [Read on]({}).\n", check.title(), check.about, check.more);
         }
     }

@@ -169,11 +169,6 @@ fn others(text: &mut String) {
              values that it does not know, `controller/tests/it/newer.rs` shows with values that this one does not know",
         ]),
         row([
-            "a downgrade under OLM",
-            "the policies are tested",
-            "`controller/tests/it/olm.rs`: the policies of the release before come into force again",
-        ]),
-        row([
             "a CRD of another release",
             "tested",
             "`controller/tests/it/newer.rs`: what cannot be read is reported and changes no host",

@@ -1,7 +1,7 @@
 //! The ClusterServiceVersion.
 
 use anyhow::{Context as _, Result};
-use api::names::{DEFAULT_KEY_SECRET, DEFAULT_KEY_SECRET_KEY, DEFAULT_NAMESPACE, key};
+use api::names::{DEFAULT_KEY_SECRET, DEFAULT_KEY_SECRET_KEY, DEFAULT_NAMESPACE};
 use serde_json::{Map, Value, json};
 
 use super::{NAME, Release, Sorted, VERSION, csv_name, openshift_version};
@@ -25,7 +25,12 @@ disruption budget, approves the certificates of proven hosts alone, and deconfig
 - The cluster must have the kinds `ServiceMonitor` and `PrometheusRule` of the Prometheus operator, as OpenShift has: the bundle has objects of
   both, and without the kinds its InstallPlan fails.
 
-The operator creates its admission policies when it starts, because a bundle cannot hold them, and never changes or deletes one.
+## After you have installed
+
+A bundle cannot hold admission policies. Apply those of this release, after each upgrade, too: until then the operator gives the daemons of hosts no
+rights, and begins nothing on a host.
+
+    kubectl apply --server-side --force-conflicts -f deploy/base/policies.yaml
 
 Not proven on real Windows: the tests run under Wine and on simulated hosts.";
 
@@ -203,13 +208,7 @@ fn words(name: &str) -> String {
 }
 
 fn deployment(deployment: &Value) -> Value {
-    let mut deployment = deployment.clone();
-    let mut spec = deployment["spec"].take();
-    if let Some(env) = spec["template"]["spec"]["containers"][0]["env"].as_array_mut() {
-        env.push(json!({"name": "WINDOWS_NODE_POOLS_CREATE_POLICIES", "value": "true"}));
-    }
-    spec["template"]["metadata"]["annotations"][key::POLICIES] = controller::rights::release_policies::release().into();
-    json!({"name": deployment["metadata"]["name"], "label": deployment["metadata"]["labels"], "spec": spec})
+    json!({"name": deployment["metadata"]["name"], "label": deployment["metadata"]["labels"], "spec": deployment["spec"]})
 }
 
 fn without_null(value: Value) -> Value {

@@ -23,8 +23,6 @@ use super::{
 
 /// Keeper of the objects, by their labels.
 const MANAGED_BY: &str = "olm";
-/// What the operator may do in addition where OLM installs it: create its policies, and not change them. Its `OperatorCondition` is OLM's to grant.
-const RIGHTS: &str = include_str!("rights.yaml");
 
 /// Name of the package in catalogs.
 const PACKAGE: &str = NAME;
@@ -70,7 +68,7 @@ fn place(object: &Object) -> Place {
     let is_here = metadata["namespace"] == DEFAULT_NAMESPACE;
     match object.kind() {
         "Deployment" => Place::Deployment,
-        // A registry+v1 bundle cannot hold the policies: the operator creates them.
+        // A registry+v1 bundle cannot hold the policies: people apply them.
         "ValidatingAdmissionPolicy" | "ValidatingAdmissionPolicyBinding" => Place::Left,
         "ServiceAccount" | "ClusterRoleBinding" if is_operators => Place::Left,
         "ClusterRole" if is_operators => Place::ClusterPermissions,
@@ -88,12 +86,6 @@ struct Sorted {
     cluster_rules: Vec<Value>,
 }
 
-/// The additional rights.
-pub(crate) fn under_olm() -> Result<Vec<Object>> {
-    let text = RIGHTS.replace("$VERSION", VERSION);
-    text.split("---\n").map(|text| Object::read("olm/rights.yaml", text)).collect()
-}
-
 fn sorted(release: &Release<'_>) -> Result<Sorted> {
     let mut values = chart::values(Platform::OpenShift.name());
     values["image"] = chart::image(release.image);
@@ -101,23 +93,15 @@ fn sorted(release: &Release<'_>) -> Result<Sorted> {
         // Not as a volume: OLM installs on clusters whose nodes cannot mount an image.
         values["payload"] = json!({"image": image, "by": "initContainers"});
     }
-    let mut objects = chart::render(MANAGED_BY, values)?;
-    objects.extend(under_olm()?);
+    let objects = chart::render(MANAGED_BY, values)?;
     let of = |place_of: Place| objects.iter().filter(move |object| place(object) == place_of);
     let deployment = of(Place::Deployment).next().context("no Deployment")?.value.clone();
     let rules = of(Place::ClusterPermissions).filter_map(|object| object.value["rules"].as_array()).flatten();
-    let rules = rules.filter(|rule| !is_watch_of_policies(rule));
     Ok(Sorted {
         manifests: of(Place::Manifest).cloned().collect(),
         deployment,
         cluster_rules: rules.cloned().collect(),
     })
-}
-
-/// Of policies with the names that they have elsewhere: here each has a hash in its name.
-fn is_watch_of_policies(rule: &Value) -> bool {
-    let has = |key: &str, word: &str| rule[key].as_array().is_some_and(|words| words.iter().any(|one| one == word));
-    has("apiGroups", "admissionregistration.k8s.io") && has("verbs", "watch")
 }
 
 /// Path below the bundle's folder, and text. Without the CRDs, which stand in `crds/`.

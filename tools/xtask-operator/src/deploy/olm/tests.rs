@@ -85,7 +85,7 @@ fn olm_takes_every_kind_of_the_bundle_and_puts_it_where_it_belongs() {
 
 /// How the bundle's objects differ from those of `deploy/openshift`.
 const DIFFERENCES: &[Difference] = &[
-    ("the operator creates the policies, because a bundle cannot hold them", |objects| {
+    ("people apply the policies, because a bundle cannot hold them", |objects| {
         objects.retain(|(kind, ..), _| !kind.starts_with("ValidatingAdmissionPolicy"));
     }),
     ("OLM keeps the objects", |objects| label(objects, "app.kubernetes.io/managed-by", "olm")),
@@ -113,20 +113,6 @@ const DIFFERENCES: &[Difference] = &[
         objects.retain(|key, _| !is_elsewhere(key));
         cluster_rules(objects).extend(rules);
     }),
-    ("the operator creates policies, and does not watch those of other installers", |objects| {
-        cluster_rules(objects).retain(|rule| !is_watch_of_policies(rule));
-        for object in under_olm().unwrap() {
-            match object.kind() {
-                "ClusterRole" => cluster_rules(objects).extend(object.value["rules"].as_array().unwrap().clone()),
-                _ => objects.extend(by_name([object.value].into_iter())),
-            }
-        }
-        let variable = json!({"name": "WINDOWS_NODE_POOLS_CREATE_POLICIES", "value": "true"});
-        of_deployment(objects)["containers"][0]["env"].as_array_mut().unwrap().push(variable);
-        let deployment = objects.iter_mut().find(|((kind, ..), _)| kind == "Deployment").unwrap().1;
-        let annotations = &mut deployment["spec"]["template"]["metadata"]["annotations"];
-        annotations[api::names::key::POLICIES] = json!(controller::rights::release_policies::release());
-    }),
     ("OLM adds to the Deployment", |objects| {
         let csv = the_csv();
         let deployment = objects.iter_mut().find(|((kind, ..), _)| kind == "Deployment").unwrap().1;
@@ -145,17 +131,6 @@ const DIFFERENCES: &[Difference] = &[
 fn cluster_rules(objects: &mut Objects) -> &mut Vec<Value> {
     let role = objects.iter_mut().find(|((kind, _, name), _)| kind == "ClusterRole" && name == "windows-node-pools");
     role.unwrap().1["rules"].as_array_mut().unwrap()
-}
-
-/// The operator may create policies, and neither change nor delete one.
-#[test]
-fn the_rights_on_policies_are_to_create_and_to_read() {
-    let csv = the_csv();
-    let rules = csv["spec"]["install"]["spec"]["clusterPermissions"][0]["rules"].as_array().unwrap();
-    let of_policies: Vec<_> =
-        rules.iter().filter(|rule| rule["apiGroups"] == json!(["admissionregistration.k8s.io"])).collect();
-    assert_eq!(of_policies.len(), 1);
-    assert_eq!(of_policies[0]["verbs"], json!(["create", "get"]));
 }
 
 #[test]
