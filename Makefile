@@ -3,28 +3,29 @@
 .PHONY: test quick nightly demo setup image
 
 # All that CI runs for each change: format, spelling, links, generated files, dependencies, clippy for both targets, tests, fuzz targets.
-test:
+test: setup
 	cargo xtask check
 
 # The part of it that takes minutes, while you work: without an API server, Wine hosts and fuzz targets.
-quick:
+quick: setup
 	cargo xtask check --quick
 
 # What takes hours, besides: property tests with many cases, long walks, long fuzzing, the images of a release built twice.
-nightly:
+nightly: setup
 	cargo xtask check --nightly
 
 # From a fresh clone to Windows nodes: control plane, hosts, operator, a pool. ONCE=1 ends when every node is Ready.
 demo:
+	cargo xtask setup --demo
 	cargo xtask demo $(if $(ONCE),--once)
 
 # The operator's images in target/image, with what can be built for hosts and what is in the folder PROGRAMS: a payload for each minor version of
 # Kubernetes that is supported, or for those in KUBERNETES alone, as 1.35 or 1.35,1.36. SIGN is a program that signs each .exe.
-image:
+image: setup
 	rm -rf target/payload
 	cargo xtask payload --out target/payload --kubernetes $(or $(KUBERNETES),all) $(if $(PROGRAMS),--from $(PROGRAMS)) $(if $(SIGN),--sign $(SIGN))
 	cargo xtask image $(if $(SIGN),--sign $(SIGN) )--payload target/payload
 
-# Installs what the test bed needs on Debian, as root.
+# Installs what a Debian machine lacks, as root; each of the others does it by itself.
 setup:
 	cargo xtask setup

@@ -68,10 +68,10 @@ enum Command {
 /// All minor versions whose programs can be built.
 const ALL: &str = "all";
 
-/// Minor versions of Kubernetes that a payload can have, as 1.36; the first is the one that it has unless another is asked for.
+/// Minor versions of Kubernetes that a payload can have, as 1.36; the first is the default.
 pub(crate) const KUBERNETES: [&str; MINORS.len()] = MINORS;
 
-/// The number in one of them, as 36.
+/// Number of a minor version of Kubernetes, as 36 for 1.36.
 pub(crate) fn minor(version: &str) -> Result<u32> {
     let minor = version.strip_prefix("1.").with_context(|| format!("{version} is no minor version of Kubernetes"))?;
     minor.parse().with_context(|| format!("{version} is no minor version of Kubernetes"))
@@ -90,8 +90,8 @@ fn minors(asked: &[String]) -> Vec<&'static str> {
     MINORS.into_iter().filter(|minor| asked.iter().any(|one| one == minor || one == ALL)).collect()
 }
 
-/// One payload, or one for each minor version. What another run has left there must not become part of it: one payload hides those of minor
-/// versions.
+/// Makes one payload, or one for each minor version. What another run has left there must not become part of it: one payload hides those of
+/// minor versions.
 fn make_all(args: &Args, out: &Path) -> Result<()> {
     let remedy = "remove it, or name another directory with --out";
     if let [minor] = minors(&args.kubernetes)[..] {
@@ -174,7 +174,7 @@ fn plugins(args: &Args, take: &dyn Fn(PathBuf, &str) -> Result<Content>) -> Resu
     Ok(entries)
 }
 
-/// Whether `template.spec.gmsa.plugin.file` takes this name.
+/// Reports whether `template.spec.gmsa.plugin.file` takes this name.
 fn is_library(name: &str) -> bool {
     (5..=64).contains(&name.len())
         && name.strip_suffix(".dll").is_some()
@@ -273,7 +273,7 @@ mod tests {
         assert!(chosen(&["kublet".into()]).err().unwrap().to_string().contains("kubelet"));
     }
 
-    /// The minor versions of a line of arguments, and where each payload is written.
+    /// Minor versions that a line of arguments asks for.
     fn of_line(line: &str) -> Vec<&'static str> {
         minors(&Cli::try_parse_from(line.split_whitespace()).unwrap().args.kubernetes)
     }
@@ -290,7 +290,7 @@ mod tests {
         }
     }
 
-    /// What `make image` runs, without running it: an image for every cluster that the guide names, unless one minor version is asked for.
+    /// Checks what `make image` runs, without running it: an image for every cluster that the guide names, unless one minor version is asked for.
     #[test]
     fn make_image_has_a_payload_for_each_supported_cluster() {
         for (variables, expected) in [
@@ -304,8 +304,8 @@ mod tests {
             let make = make.env_remove("MAKEFLAGS").env_remove("KUBERNETES").env_remove("PROGRAMS");
             let output = make.output().unwrap();
             let text = String::from_utf8(output.stdout).unwrap();
-            let line = text.lines().find_map(|line| line.strip_prefix("cargo xtask ")).unwrap();
-            assert_eq!(of_line(line), expected, "{text}");
+            let line = text.lines().find(|line| line.starts_with("cargo xtask payload")).unwrap();
+            assert_eq!(of_line(line.strip_prefix("cargo xtask ").unwrap()), expected, "{text}");
             assert_eq!(line.contains("--from mine"), variables.len() == 2, "{text}");
             assert!(text.lines().any(|line| line == "cargo xtask image --payload target/payload"), "{text}");
         }
@@ -399,7 +399,7 @@ mod tests {
         rendered.services.services[0].path.split(' ').map(Into::into).collect()
     }
 
-    /// Go's programs end at once for a flag that they do not know, and then nothing is started.
+    /// Checks the flags of the log runner: Go's programs end at once for a flag that they do not know, and then nothing is started.
     #[test]
     fn the_log_runner_of_each_payload_takes_the_flags_that_it_gets_and_starts_its_program() {
         let words = command_of_kubelet();

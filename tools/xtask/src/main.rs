@@ -55,7 +55,7 @@ enum Task {
     #[command(disable_help_flag = true)]
     Rights(Forwarded),
     /// Installs what the test bed needs on a Debian machine, as root; does nothing if all is there.
-    Setup,
+    Setup(setup::Args),
 }
 
 /// Arguments of a task in `xtask-operator`.
@@ -85,7 +85,7 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Modules(args) => modules::run(&args),
         Task::Payload(task) => become_operator_task("payload", &task),
         Task::Rights(task) => become_operator_task("rights", &task),
-        Task::Setup => setup::setup(),
+        Task::Setup(args) => setup::setup(&args),
     }
 }
 

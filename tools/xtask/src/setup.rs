@@ -1,6 +1,8 @@
-//! What a new Debian machine needs for the test bed and for `wicd.exe`.
+//! Setup of a new Debian machine for the test bed and for `wicd.exe`.
 
 use std::{
+    fs,
+    os::unix::fs::MetadataExt as _,
     path::Path,
     process::{Command, Stdio},
 };
@@ -8,17 +10,21 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use devenv::{STATIC_TARGET, WINDOWS_TARGET, find, has_target, skip, workspace_root};
 
-/// Programs and the Debian packages that they come from.
-const PACKAGES: &[(&str, &str)] = &[
+/// Programs of the demonstration, and the Debian packages that they come from.
+const OF_DEMO: &[(&str, &str)] = &[
     ("x86_64-w64-mingw32-gcc", "gcc-mingw-w64-x86-64"),
-    // libFuzzer is C++.
-    ("g++", "g++"),
     ("wine", "wine"),
     ("/usr/lib/wine/wine64", "wine64"),
     ("sshd", "openssh-server"),
     ("ssh", "openssh-client"),
     ("ip", "iproute2"),
     ("git", "git"),
+];
+
+/// Programs of the tests and of the image besides.
+const OF_TESTS: &[(&str, &str)] = &[
+    // libFuzzer is C++.
+    ("g++", "g++"),
     // Test of images that are pulled ahead.
     ("containerd", "containerd"),
     ("make", "make"),
@@ -37,6 +43,12 @@ const PACKAGES: &[(&str, &str)] = &[
     ("/bin/busybox", "busybox-static"),
 ];
 
+/// Disk, memory and time of `make demo`.
+const NEEDS_OF_DEMO: &str =
+    "the demonstration takes up to 20 GB of disk and 6 GB of memory, and on 2 cores about 17 minutes the first time";
+/// Disk, memory and time of `make test`.
+const NEEDS_OF_TESTS: &str = "the tests take up to 50 GB of disk in the caches of cargo, Go and this repository, 8 GB of memory, and on 2 cores an hour, or more the first time";
+
 /// Debian's Rust with the source of its standard library: what cross-builds where rustup has no Windows target.
 const DEBIAN_RUST: &[(&str, &str)] = &[
     ("/usr/bin/rustc", "rustc-web"),
@@ -44,25 +56,47 @@ const DEBIAN_RUST: &[(&str, &str)] = &[
     ("/usr/lib/rustlib/src/rust/library", "rust-web-src"),
 ];
 
-/// Installs what is missing, saying so first; does nothing when all is there. Needs root (and Debian) only to install.
-/// Go is not installed: Debian's is too old for Kubernetes, so its absence is an error that says what to do.
-pub(crate) fn setup() -> Result<()> {
-    let present = |place: &str| {
-        if place.starts_with('/') { Path::new(place).exists() } else { find(place).is_some() }
-    };
-    let mut packages = missing(PACKAGES, present);
-    if !ensure_target(WINDOWS_TARGET) {
-        packages.extend(missing(DEBIAN_RUST, present));
-    }
-    if !ensure_target(STATIC_TARGET) {
-        skip(&format!("no image can be built, nor tested: there is no rustup that adds {STATIC_TARGET}"))?;
-    }
-    install(&packages)?;
+/// Installs what a new machine lacks.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Install what the demonstration needs, and no more.
+    #[arg(long)]
+    demo: bool,
+}
+
+/// Installs what is missing, and says so first; does nothing when all is there. Installs packages as root on Debian, and otherwise names what is left
+/// out. Go is not installed: Debian's is too old for Kubernetes, so its absence is an error that says what to do.
+pub(crate) fn setup(args: &Args) -> Result<()> {
     if find("go").is_none() {
         bail!("there is no Go: install the version in tools/testbed/go/go.mod or a later one from https://go.dev/dl/");
     }
-    println!("setup: all is there");
-    Ok(())
+    println!("setup: {}", if args.demo { NEEDS_OF_DEMO } else { NEEDS_OF_TESTS });
+    let present = |place: &str| {
+        if place.starts_with('/') { Path::new(place).exists() } else { find(place).is_some() }
+    };
+    let mut packages = missing(OF_DEMO, present);
+    if !ensure_target(WINDOWS_TARGET) {
+        packages.extend(missing(DEBIAN_RUST, present));
+    }
+    if !args.demo {
+        packages.extend(missing(OF_TESTS, present));
+        if !ensure_target(STATIC_TARGET) {
+            skip(&format!("no image can be built, nor tested: there is no rustup that adds {STATIC_TARGET}"))?;
+        }
+    }
+    if packages.is_empty() {
+        println!("setup: all is there");
+        return Ok(());
+    }
+    if !is_root() {
+        return skip(&format!("{}: only root installs packages. What needs them is left out", packages.join(" ")));
+    }
+    install(&packages)
+}
+
+/// Reports whether this process may install packages.
+fn is_root() -> bool {
+    fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0)
 }
 
 /// The packages of what is not `present`.
@@ -70,7 +104,7 @@ fn missing<'a>(wanted: &[(&str, &'a str)], present: impl Fn(&str) -> bool) -> Ve
     wanted.iter().filter(|(place, _)| !present(place)).map(|(_, package)| *package).collect()
 }
 
-/// Whether the pinned toolchain has a target, after an attempt to add it.
+/// Reports whether the pinned toolchain has a target, after an attempt to add it.
 fn ensure_target(target: &str) -> bool {
     if has_target(target) {
         return true;
@@ -81,9 +115,6 @@ fn ensure_target(target: &str) -> bool {
 }
 
 fn install(packages: &[&str]) -> Result<()> {
-    if packages.is_empty() {
-        return Ok(());
-    }
     eprintln!("setup: apt-get install {}", packages.join(" "));
     apt_get(&["update", "-q"])?;
     let options = ["install", "-q", "-y", "--no-install-recommends"];
@@ -95,7 +126,7 @@ fn apt_get(args: &[&str]) -> Result<()> {
     let status = command.args(args).env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null()).status();
     let status = status.context("start apt-get: on another system than Debian, install the packages by hand")?;
     if !status.success() {
-        bail!("apt-get {}: {status}; it needs root", args.join(" "));
+        bail!("apt-get {}: {status}", args.join(" "));
     }
     Ok(())
 }
@@ -106,7 +137,7 @@ mod tests {
 
     #[test]
     fn only_what_is_missing_is_installed() {
-        assert_eq!(missing(PACKAGES, |_| true), Vec::<&str>::new());
-        assert_eq!(missing(PACKAGES, |place| place != "sshd"), ["openssh-server"]);
+        assert_eq!(missing(OF_DEMO, |_| true), Vec::<&str>::new());
+        assert_eq!(missing(OF_DEMO, |place| place != "sshd"), ["openssh-server"]);
     }
 }
