@@ -1,4 +1,4 @@
-//! The command line of people: its help in groups, and its completion by kubectl, which starts the program under the name
+//! Command line of users: its help in groups, and its completion by kubectl, which starts the program under the name
 //! `kubectl_complete-windows_node_pools`.
 
 pub mod api_server;
@@ -22,9 +22,9 @@ use serde::de::DeserializeOwned;
 
 use crate::args::{self, output};
 
-/// The name under which kubectl finds it: kubectl writes the dashes of a command as underscores.
+/// Name under which kubectl finds the program: kubectl writes the dashes of a command as underscores.
 pub const PROGRAM: &str = "kubectl-windows_node_pools";
-/// The name under which kubectl asks it for completions.
+/// Name under which kubectl asks the program for completions.
 pub const COMPLETION: &str = "kubectl_complete-windows_node_pools";
 
 /// Groups of the help.
@@ -34,10 +34,10 @@ const GROUPS: [(&str, &[&str]); 4] = [
     ("Check", &["check", "lint", "gather"]),
     ("Other", &["machineset", "version"]),
 ];
-/// Time that a person who has pressed the tabulator may wait for names.
+/// Time that a user who has pressed the tabulator may wait for names.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The commands, as kubectl shows them.
+/// Returns the commands, as kubectl shows them.
 pub fn command() -> Command {
     let command = args::client().mut_subcommands(|command| command.mut_args(with_names));
     let template = format!("{{about}}\n\n{{usage-heading}} {{usage}}\n\n{}Options:\n{{options}}", groups(&command));
@@ -67,7 +67,7 @@ fn with_names(arg: Arg) -> Arg {
     }
 }
 
-/// Names of objects in the cluster that the command line names so far. An API server that does not answer has none.
+/// Lists the names of objects in the cluster that the command line names so far. An API server that does not answer has none.
 fn names<K>() -> Vec<CompletionCandidate>
 where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned,
@@ -88,12 +88,12 @@ where
     found.into_iter().flatten().map(CompletionCandidate::new).collect()
 }
 
-/// Reports whether kubectl asks for completions, by the name under which the program was started.
+/// Reports whether the program was started under the name by which kubectl asks for completions.
 pub fn is_completion(program: Option<&OsStr>) -> bool {
     program.and_then(|program| Path::new(program).file_stem()).is_some_and(|name| name == COMPLETION)
 }
 
-/// Prints what may take the place of the last word, as kubectl expects it.
+/// Prints the completions of the last word, as kubectl expects them.
 ///
 /// # Errors
 /// When it cannot be printed.
@@ -158,14 +158,14 @@ mod tests {
         assert!(help(&["--version"]).starts_with(PLUGIN));
     }
 
-    /// Without a cluster, there are no names.
+    /// Names are missing without a cluster.
     #[test]
     fn what_follows_is_completed() {
         for (line, expected) in [
             ("re", "resume retry :4"),
             ("pa", "pause :4"),
             ("check h", "help host :4"),
-            ("status -o ", "json table :4"),
+            ("status -o ", "json name table wide yaml :4"),
             ("status --output j", "json :4"),
             ("approve a --r", "--removals --request-timeout :4"),
             ("status --con", "--context :4"),

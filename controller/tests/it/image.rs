@@ -1,4 +1,4 @@
-//! The image, built and run as a cluster runs it: by another user, without capabilities, on a root that is read-only, with the token of its ServiceAccount.
+//! Image that is built and run as a cluster runs it: by another user, without capabilities, on a read-only root, with a ServiceAccount token.
 
 use std::{
     fs::{self, File},
@@ -23,10 +23,10 @@ use testbed::{
 
 use crate::fleet::{LIMIT, entries, is_ready, spec};
 
-/// As OpenShift gives it to a namespace.
+/// User id in the range that OpenShift gives to a namespace.
 const USER: u32 = 1_000_730_000;
 
-/// Whether a test runs. An error if it must.
+/// Reports whether a test can run. Fails if it must run and cannot.
 fn can(programs: &[&'static str]) -> Result<bool> {
     let missing = image::missing(Arch::Amd64, programs);
     if !missing.is_empty() {
@@ -39,6 +39,7 @@ fn files(folder: &Path, operator: PathBuf) -> Result<Files> {
     let files = Files {
         client: operator.clone(),
         operator,
+        client_for_windows: None,
         wicd: folder.join("wicd.exe"),
         payload: folder.join("payload"),
         revision: Some("0123456789abcdef".into()),
@@ -49,18 +50,18 @@ fn files(folder: &Path, operator: PathBuf) -> Result<Files> {
     Ok(files)
 }
 
-/// A blob of an image that is JSON.
+/// Reads a blob of an image that is JSON.
 fn blob(built: &image::Built, digest: &str) -> Result<Value> {
     Ok(serde_json::from_slice(&fs::read(built.layout.join("blobs").join(digest.replace(':', "/")))?)?)
 }
 
-/// The configuration of an image.
+/// Returns the configuration of an image.
 fn config(built: &image::Built) -> Result<Value> {
     let manifest = blob(built, &built.digest)?;
     blob(built, manifest["config"]["digest"].as_str().context("an image has a configuration")?)
 }
 
-/// Blobs of the layers of an image, the lowest first.
+/// Returns the digests of the layers of an image, the lowest first.
 fn layers(built: &image::Built) -> Result<Vec<String>> {
     let manifest = blob(built, &built.digest)?;
     let layers = manifest["layers"].as_array().context("an image has layers")?;
@@ -118,7 +119,7 @@ fn the_same_files_are_the_same_images_and_the_payload_is_the_lower_layer() -> Re
     Ok(())
 }
 
-/// The operator in a container, ended on drop.
+/// Operator in a container, ended on drop.
 struct Container {
     podman: Child,
     store: Store,
@@ -131,14 +132,14 @@ impl Container {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// A field of what podman knows of it.
+    /// Returns a field that podman reports about the container.
     fn inspect(&self, format: &str) -> Result<String> {
         let output = self.store.command("podman").args(["inspect", "--format", format, &self.name]).output()?;
         ensure!(output.status.success(), "{}\n{}", String::from_utf8_lossy(&output.stderr), self.log());
         Ok(String::from_utf8(output.stdout)?.trim().to_owned())
     }
 
-    /// What the kernel says of its process, by the key of a line of `/proc/<pid>/status`.
+    /// Returns a value that the kernel reports about the container's process, by the key of a line of `/proc/<pid>/status`.
     fn status(&self, key: &str) -> Result<String> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.inspect("{{.State.Pid}}")?))?;
         let line = status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
@@ -153,7 +154,7 @@ impl Drop for Container {
     }
 }
 
-/// A podman that runs a container of a pod as a kubelet of OpenShift does, but on the network of this machine.
+/// Returns a podman command that runs a container of a pod as a kubelet of OpenShift does, but on the network of this machine.
 fn podman_run(store: &Store, pod: &Value, container: &Value, name: &str) -> Result<Command> {
     let mut podman = store.command("podman");
     podman.args(["--runtime", "runc", "--cgroup-manager", "cgroupfs", "run", "--rm", "--name", name]);
@@ -218,7 +219,7 @@ fn run(deployment: &Deployment, control_plane: &ControlPlane, store: &Store, acc
     Ok(Container { podman, store: store.clone(), name, log })
 }
 
-/// A folder for an overlay, from which `../../deploy` is that of the repository.
+/// Creates a folder for an overlay, from which `../../deploy` is that of the repository.
 fn overlay() -> Result<tempfile::TempDir> {
     let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
     fs::create_dir_all(&target)?;
@@ -338,7 +339,7 @@ async fn deploy(control_plane: &ControlPlane, image: &str) -> Result<()> {
     Ok(())
 }
 
-/// Makes a ServiceAccount with all rights, as `oc adm must-gather` does.
+/// Creates a ServiceAccount with all rights, as `oc adm must-gather` does.
 async fn administrator(control_plane: &ControlPlane, name: &str) -> Result<()> {
     let user = format!("{NAMESPACE}:{name}");
     let commands: [&[&str]; 2] = [
@@ -352,7 +353,7 @@ async fn administrator(control_plane: &ControlPlane, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// The files that a pod has of its ServiceAccount.
+/// Writes the files that a pod has of its ServiceAccount.
 async fn account(control_plane: &ControlPlane, folder: &Path, name: &str) -> Result<()> {
     let output = control_plane.kubectl(&["-n", NAMESPACE, "create", "token", name]).await?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -363,7 +364,7 @@ async fn account(control_plane: &ControlPlane, folder: &Path, name: &str) -> Res
     Ok(())
 }
 
-/// Programs that control applications know a program by its version, and Windows by its manifest for which Windows it is.
+/// Programs that control applications identify a program by its version, and Windows by its manifest the versions of Windows that it supports.
 #[test]
 fn wicd_has_a_version_and_a_manifest() -> Result<()> {
     let exe = fs::read(testbed::binaries::wicd_exe()?)?;

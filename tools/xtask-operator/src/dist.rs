@@ -112,7 +112,7 @@ fn write(out: &Path, name: &str, text: impl AsRef<[u8]>) -> Result<()> {
     fs::write(&path, text).with_context(|| format!("write {}", path.display()))
 }
 
-/// What the release gives to hosts.
+/// Release file: what the release gives to hosts.
 fn release_file(payload: &Payload, wicd: &Path) -> Result<String> {
     let manifests = payload.by_minor().clone();
     let wicd = Wicd::open(wicd).context("open wicd.exe")?;
@@ -149,7 +149,7 @@ fn kubernetes(said: &[String], payload: Option<&Payload>) -> Result<BTreeSet<u32
     }
 }
 
-/// Whether an image is named by its digest.
+/// Reports whether an image is named by its digest.
 fn is_digest(image: &str) -> bool {
     let is_hex = |digest: &str| digest.len() == 64 && digest.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     image.split_once("@sha256:").is_some_and(|(name, digest)| !name.is_empty() && is_hex(digest))
@@ -178,7 +178,7 @@ fn sandbox() -> Result<String> {
     Ok(configuration.plugins.images.pinned_images.sandbox)
 }
 
-/// What hosts pull, by version of Windows. By tag, as they do.
+/// Images that hosts pull, by version of Windows. They have tags, as hosts name them.
 fn of_hosts(sandbox: &str) -> String {
     let about = "# What Windows hosts pull, besides the images of your pods. Base images: only if the images of your pods leave their layers there.";
     let of_version = |version: WindowsVersion| {
@@ -335,6 +335,7 @@ mod tests {
         let files = Files {
             operator: path("o"),
             client: path("c"),
+            client_for_windows: None,
             wicd: path("w"),
             payload: path("p"),
             revision: None,

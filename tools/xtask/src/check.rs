@@ -65,7 +65,7 @@ const OF_MINUTES: &[Step] = &[
 /// Tests without an API server.
 const QUICK: &[Step] = &[("tests beside the code", || tests(&[BESIDE_THE_CODE], &[]))];
 
-/// What each change must pass.
+/// Further steps that each change must pass.
 const THOROUGH: &[Step] = &[
     ("tests", all_tests),
     ("the operator's rights", || execute(operator_task("rights").arg("--logs").arg(audit_logs()))),
@@ -124,8 +124,13 @@ fn clippy_for_windows() -> Result<()> {
             "clippy for Windows: the Rust toolchain has no {WINDOWS_TARGET}, and rustup could not add it. The tests still build wicd.exe"
         ));
     }
-    cargo(&["clippy", "--locked", "-p", "wicd", "-p", "api", "--target", WINDOWS_TARGET, "--", "-D", "warnings"])
+    cargo(&["clippy", "--locked", "-p", "wicd", "-p", "api", "--target", WINDOWS_TARGET, "--", "-D", "warnings"])?;
+    // The program of people, whose dependencies take minutes the first time.
+    cargo(&["check", "--locked", "-p", "controller", "--bin", CLIENT, "--target", WINDOWS_TARGET])
 }
+
+/// Program of people, which is built for Windows too.
+const CLIENT: &str = "kubectl-windows_node_pools";
 
 fn fuzz_targets(seconds: u64) -> Result<()> {
     fuzz::run(&fuzz::Args { seconds, input: None, targets: Vec::new() })
@@ -140,10 +145,10 @@ const BUSY: &[&str] = &["fleet_faults::", "pairs::", "waits::", "walk::", "wine"
 /// Integration tests with programs of other projects, which take half an hour to build: they run by night.
 const JUDGES: &str = "judges::";
 
-/// How many of the others run at once.
+/// Number of the other integration tests that run at once.
 const AT_ONCE: &str = "4";
 
-/// All tests, with the audit logs of their API servers.
+/// Runs all tests, with the audit logs of their API servers.
 fn all_tests() -> Result<()> {
     let logs = empty_audit_logs()?;
     let logs = logs.to_str().context("the folder's name is not UTF-8")?;
@@ -155,7 +160,7 @@ fn all_tests() -> Result<()> {
     tests(&[BESIDE_THE_CODE, &["--doc"], &others, &busy], &variables)
 }
 
-/// Tests, each choice by arguments of cargo. What failed stands at the end, below what the many test binaries say together.
+/// Runs tests, each choice by arguments of cargo. What failed stands at the end, below what the many test binaries say together.
 fn tests(choices: &[&[&str]], variables: &[(&str, &str)]) -> Result<()> {
     let mut sum = [0; 3];
     let mut failed = Vec::new();

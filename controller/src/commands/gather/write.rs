@@ -1,9 +1,8 @@
-//! The folder that is gathered, within its limits. What it writes, notes and prints is redacted here.
+//! Folder of gathered files, within its limits. All that is written, noted and printed is redacted here.
 
 use std::{
     fs::{self, File},
     io::{self, Write as _},
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
 
@@ -14,14 +13,14 @@ use serde_json::Value;
 
 use super::redact;
 
-/// Largest file: an hour of a log at level `debug`. What is too much is left out at the beginning, because a fault is at the end.
+/// Maximum bytes of a file: an hour of a log at level `debug`. A longer text is cut at the beginning, because a fault is at the end.
 pub(super) const MOST_OF_A_FILE: usize = 10 << 20;
-/// All files together. An archive of text is a tenth of it: what can still be attached to a support case.
+/// Maximum bytes of all files together. An archive of text is a tenth of it: what can still be attached to a support case.
 const MOST_OF_ALL: u64 = 1 << 30;
-/// Files: a host may send as many as its archive may have, and a fleet has hosts.
+/// Maximum number of files: a host may send as many as its archive may have, and a fleet has hosts.
 const MOST_FILES: usize = 50_000;
 
-/// The folder, and what became of each part.
+/// Folder of gathered files, with the result of each part.
 pub(crate) struct Folder {
     root: PathBuf,
     bytes: u64,
@@ -31,17 +30,17 @@ pub(crate) struct Folder {
 }
 
 impl Folder {
-    /// Makes the folder, for its owner alone: a folder that is there must be empty.
+    /// Makes the folder, for its owner alone: an existing folder must be empty.
     pub(crate) fn create(root: &Path) -> anyhow::Result<Self> {
         let failed = || format!("cannot write {}", root.display());
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(root).with_context(failed)?;
+        private_folder().create(root).with_context(failed)?;
         if fs::read_dir(root).with_context(failed)?.next().is_some() {
             bail!("{} is not empty; name another folder with --dest", root.display());
         }
         Ok(Self { root: root.to_owned(), bytes: 0, files: 0, log: Vec::new(), failures: Vec::new() })
     }
 
-    /// The path of the folder.
+    /// Path of the folder.
     pub(crate) fn root(&self) -> &Path {
         &self.root
     }
@@ -51,20 +50,20 @@ impl Folder {
         self.files
     }
 
-    /// What failed so far, redacted.
+    /// Failures so far, redacted.
     pub(crate) fn failures(&self) -> &[String] {
         &self.failures
     }
 
-    /// Writes a text that has no secrets any more. `path` has `/` between its parts; what must not be in a name of a file is replaced.
+    /// Writes a text that has no secrets any more. `path` has `/` between its parts; characters that a file name must not have are replaced.
     fn write(&mut self, path: &str, text: &str) -> anyhow::Result<()> {
         if self.files >= MOST_FILES || self.bytes + text.len() as u64 > MOST_OF_ALL {
             bail!("it is left out: the folder has {} MiB or {MOST_FILES} files already", MOST_OF_ALL >> 20);
         }
         let path = self.place(path);
         let write = || -> io::Result<()> {
-            fs::DirBuilder::new().recursive(true).mode(0o700).create(path.parent().unwrap_or(&self.root))?;
-            let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&path)?;
+            private_folder().create(path.parent().unwrap_or(&self.root))?;
+            let mut file = private_file().open(&path)?;
             file.write_all(text.as_bytes())
         };
         write().with_context(|| format!("cannot write {}", path.display()))?;
@@ -73,31 +72,31 @@ impl Folder {
         Ok(())
     }
 
-    /// The place of a file: no part leads out of the folder, and none has a name that another system refuses.
+    /// Returns the path of a file in the folder: no part leads out of the folder, and none has a name that another system refuses.
     fn place(&self, path: &str) -> PathBuf {
         let parts = path.split('/').filter(|part| !part.is_empty());
         parts.fold(self.root.clone(), |place, part| place.join(file_name(&redact::text(part))))
     }
 
-    /// Records what was gathered.
+    /// Records a result of gathering.
     pub(crate) fn note(&mut self, what: &str, result: &str) {
         let time = Timestamp::now().strftime("%FT%TZ");
         self.log.push(redact::text(&format!("{time} {what}: {result}")));
     }
 
-    /// Records what could not be gathered, and why.
+    /// Records what could not be gathered, and the cause.
     pub(crate) fn failed(&mut self, what: &str, why: &str) {
         self.note(what, &format!("failed: {why}"));
         self.failures.push(redact::text(&format!("{what}: {why}")));
     }
 
-    /// Writes the newest end of a text.
+    /// Writes a text, or the newest end of one that is too long.
     pub(crate) fn text(&mut self, path: &str, text: &str) {
         let written = self.write(path, &redact::text(newest(text)));
         self.keep(path, written);
     }
 
-    /// Writes an object as YAML, without what only the API server needs. It is redacted by the names of its fields.
+    /// Writes an object as YAML, without what only the API server needs. The object is redacted by the names of its fields.
     pub(crate) fn object(&mut self, path: &str, mut object: Value) {
         let items = object.get_mut("items").and_then(Value::as_array_mut).map(std::mem::take);
         let mut items = items.unwrap_or_default();
@@ -115,7 +114,7 @@ impl Folder {
         self.keep(path, written);
     }
 
-    /// Records a result: what could not be written has failed.
+    /// Records a result: a file that could not be written has failed.
     fn keep(&mut self, path: &str, written: anyhow::Result<()>) {
         if let Err(error) = written {
             self.failed(path, &format!("{error:#}"));
@@ -128,13 +127,13 @@ impl Folder {
         self.write("gather.log", &redact::text(newest(&log)))
     }
 
-    /// Packs the folder into `<folder>.tar.gz` beside it, and returns where that is.
+    /// Packs the folder into `<folder>.tar.gz` beside it, and returns the path of the archive.
     pub(crate) fn pack(&self) -> anyhow::Result<PathBuf> {
         let mut name = self.root.clone().into_os_string();
         name.push(".tar.gz");
         let path = PathBuf::from(name);
         let pack = || -> io::Result<()> {
-            let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&path)?;
+            let file = private_file().open(&path)?;
             let mut tar = tar::Builder::new(GzEncoder::new(file, Compression::default()));
             tar.append_dir_all(self.root.file_name().unwrap_or("gather".as_ref()), &self.root)?;
             tar.into_inner()?.finish()?.sync_all()
@@ -144,18 +143,36 @@ impl Folder {
     }
 }
 
-/// A part of a path that every system takes.
+/// Returns a part of a path that every system takes.
 fn file_name(part: &str) -> String {
     let fine = |c: char| c.is_ascii_alphanumeric() || "._-@()+=".contains(c);
     let name: String = part.chars().map(|c| if fine(c) { c } else { '_' }).take(200).collect();
     if name.chars().all(|c| c == '.') { "_".into() } else { name }
 }
 
-/// The last whole lines of a text that is too long.
+/// Returns the last whole lines of a text that is too long.
 fn newest(text: &str) -> &str {
     let Some(from) = text.len().checked_sub(MOST_OF_A_FILE) else { return text };
     let text = &text[text.ceil_char_boundary(from)..];
     text.find('\n').map_or(text, |line| &text[line + 1..])
+}
+
+/// Options of a folder that no other user may read. On Windows it has the access rights of the folder in which it is made.
+fn private_folder() -> fs::DirBuilder {
+    let mut folder = fs::DirBuilder::new();
+    folder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut folder, 0o700);
+    folder
+}
+
+/// Options of a new file that no other user may read. On Windows it has the access rights of its folder.
+fn private_file() -> fs::OpenOptions {
+    let mut file = File::options();
+    file.write(true).create(true).truncate(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut file, 0o600);
+    file
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ pub enum Arch {
 impl Arch {
     const ALL: [Self; 2] = [Self::Amd64, Self::Arm64];
 
-    /// Its name in images.
+    /// Name of the processor in images.
     pub fn name(self) -> &'static str {
         match self {
             Self::Amd64 => "amd64",
@@ -33,7 +33,7 @@ impl Arch {
         }
     }
 
-    /// The compiler of C. That of Debian for ARM is for another C library, of which nothing gets into the program: Rust brings its own musl.
+    /// The C compiler. Debian's compiler for ARM is for another C library, of which nothing gets into the program: Rust brings its own musl.
     pub fn compiler(self) -> &'static str {
         match self {
             Self::Amd64 => "musl-gcc",
@@ -57,7 +57,7 @@ impl Arch {
         }
     }
 
-    /// What installs what is missing.
+    /// Advice on how to install what is missing.
     pub fn remedy(self) -> &'static str {
         match self {
             Self::Amd64 => "`cargo xtask setup` installs what is missing",
@@ -69,7 +69,7 @@ impl Arch {
         }
     }
 
-    /// Whether a program is one for it, by the head of its ELF file.
+    /// Reports whether a program is one for this processor, by the head of its ELF file.
     pub fn runs(self, program: &[u8]) -> bool {
         let machine: u16 = match self {
             Self::Amd64 => 62,

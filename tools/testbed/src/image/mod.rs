@@ -45,48 +45,51 @@ const ABOUT_SLIM: &str = "Operator that turns Windows hosts into nodes, without 
 const ABOUT_PAYLOAD: &str = "Files that Windows hosts get to become nodes";
 const ABOUT_MUST_GATHER: &str = "Support data of Windows node pools, for oc adm must-gather";
 
-/// Any other works, too: all users can read all files, and none is written.
+/// User of the operator's process. Any other works, too: all users can read all files, and none is written.
 const USER: &str = "65532:65532";
-/// Where programs are in the operator's image.
+/// Path of the operator in its image.
 const PROGRAM: &str = "usr/local/bin/windows-node-pools";
 const CLIENT_PROGRAM: &str = "usr/local/bin/kubectl-windows_node_pools";
+const CLIENT_FOR_WINDOWS: &str = "usr/local/share/windows-node-pools/kubectl-windows_node_pools.exe";
 const WICD: &str = "usr/local/share/windows-node-pools/wicd.exe";
-/// Debian's copy of Mozilla's list. Not the bundle in `/etc`, to which a machine may have added authorities of its own.
+/// Folder with Debian's copy of Mozilla's list of authorities. Not the bundle in `/etc`, to which a machine may have added authorities of its own.
 const AUTHORITIES: &str = "/usr/share/ca-certificates/mozilla";
-/// Where Rust's TLS looks for authorities.
+/// Path at which Rust's TLS looks for authorities.
 pub const BUNDLE: &str = "etc/ssl/certs/ca-certificates.crt";
 
-/// What images are made of.
+/// Files that images are made of.
 #[derive(Clone, Debug)]
 pub struct Files {
     /// The operator, a static program.
     pub operator: PathBuf,
-    /// What people run, a static program.
+    /// The client, which people run, a static program.
     pub client: PathBuf,
+    /// Client for Windows. An image of a test has none.
+    pub client_for_windows: Option<PathBuf>,
     /// `wicd.exe`.
     pub wicd: PathBuf,
     /// A payload directory.
     pub payload: PathBuf,
-    /// The commit, for a label.
+    /// The commit, for a label of the images.
     pub revision: Option<String>,
     /// The processor of the nodes on which the operator runs.
     pub arch: Arch,
 }
 
-/// The images.
+/// The images of a build.
 #[derive(Clone, Debug)]
 pub struct Images {
     /// The operator with a payload.
     pub operator: Built,
-    /// The operator without one.
+    /// The operator without a payload.
     pub slim: Built,
     /// The payload.
     pub payload: Built,
-    /// That for `oc adm must-gather`, if [it can be built](must_gather::is_built).
+    /// The image for `oc adm must-gather`, if [it can be built](must_gather::is_built).
     pub must_gather: Option<Built>,
 }
 
-/// What is missing for an image to be built, or for one to be run: programs, and the target of the Rust toolchain.
+/// Lists what is missing to build or run an image: programs, the target of the Rust toolchain, and Debian's list of authorities.
 pub fn missing(arch: Arch, programs: &[&'static str]) -> Vec<&'static str> {
     let mut missing: Vec<_> = programs.iter().copied().filter(|name| find(name).is_none()).collect();
     missing.extend((!has_target(arch.target())).then_some(arch.target()));
@@ -105,6 +108,9 @@ pub fn build(store: &Store, files: &Files, out: &Path) -> Result<Images> {
     let program = |from: &Path, to: &str, mode: u32| place(&of_operator.join(to), &fs::read(from)?, mode);
     program(&files.operator, PROGRAM, 0o755)?;
     program(&files.client, CLIENT_PROGRAM, 0o755)?;
+    if let Some(client) = &files.client_for_windows {
+        program(client, CLIENT_FOR_WINDOWS, 0o644)?;
+    }
     program(&files.wicd, WICD, 0o644)?;
     program(&workspace_root().join("LICENSE"), "licenses/LICENSE", 0o644)?;
     place(&of_operator.join(BUNDLE), &authorities()?, 0o644)?;

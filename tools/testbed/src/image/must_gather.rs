@@ -16,15 +16,15 @@ use crate::image::Files;
 pub const BASH: &str = "/bin/bash-static";
 /// Debian's package `busybox-static`.
 pub const BUSYBOX: &str = "/bin/busybox";
-/// What `oc` uses, and a person who looks around.
+/// Applets that `oc` uses, and a user who looks around.
 const APPLETS: [&str; 17] = [
     "awk", "cat", "df", "du", "find", "grep", "gzip", "kill", "ls", "mkdir", "pkill", "ps", "sed", "sleep", "sync",
     "tail", "tar",
 ];
-/// What `oc` starts, with arguments of who names some.
+/// Script that `oc` starts, with the arguments of a user who names some.
 const GATHER: &str = "#!/bin/bash\nexec /usr/local/bin/kubectl-windows_node_pools gather --dest /must-gather \"$@\"\n";
 
-/// Whether it is built: the shell comes from the machine that builds, which must have what the image is made of.
+/// Reports whether the image is built: the shell comes from the machine that builds, which must have what the image is made of.
 pub fn is_built(arch: Arch) -> bool {
     arch == Arch::Amd64 && [BASH, BUSYBOX].iter().all(|program| Path::new(program).is_file())
 }

@@ -13,16 +13,16 @@ use devenv::{WINDOWS_TARGET, cargo_home, forget_caller, workspace_root};
 use super::Arch;
 use crate::binaries::{Run as _, say, with_progress};
 
-/// The linker for Windows. rustc takes its kind from its name.
+/// The linker for Windows. rustc takes the kind of a linker from its name.
 const LINKER: &str = "x86_64-w64-mingw32-gcc.sh";
 const LINK: &str = include_str!("x86_64-w64-mingw32-gcc.sh");
 
-/// How the operator is compiled.
+/// Profile in which the operator is compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {
-    /// For a release.
+    /// Profile of a release.
     Release,
-    /// For tests: in minutes.
+    /// Profile for tests, which compiles in minutes.
     Test,
 }
 
@@ -35,7 +35,7 @@ impl Profile {
     }
 }
 
-/// Where programs are compiled, and from what.
+/// Compiler of programs: its sources, target folder and folder of cargo.
 #[derive(Clone, Debug)]
 pub struct Compiler {
     source: PathBuf,
@@ -44,7 +44,8 @@ pub struct Compiler {
 }
 
 impl Compiler {
-    /// From this workspace, in a folder beside cargo's usual one: a test runs while the cargo that started it may hold the lock of that.
+    /// Returns a compiler of this workspace, in a folder beside cargo's usual one: a test runs while the cargo that started it may hold the lock of
+    /// the usual one.
     ///
     /// # Errors
     /// When neither `CARGO_HOME` nor `HOME` is set.
@@ -54,7 +55,7 @@ impl Compiler {
         Ok(Self { source, target: target.join("musl"), cargo_home: cargo_home()? })
     }
 
-    /// From a copy of this workspace in `folder`, with a folder of cargo under another name: as on another machine.
+    /// Returns a compiler of a copy of this workspace in `folder`, with a folder of cargo under another name: as on another machine.
     ///
     /// # Errors
     /// When files cannot be copied.
@@ -108,7 +109,20 @@ impl Compiler {
     /// # Errors
     /// When cargo fails.
     pub fn wicd(&self) -> Result<PathBuf> {
-        let mut cargo = self.cargo(WINDOWS_TARGET, "wicd", &[]);
+        self.for_windows("wicd", &["-p", "wicd"], "wicd.exe")
+    }
+
+    /// Compiles the client for Windows, and returns its path.
+    ///
+    /// # Errors
+    /// When cargo fails.
+    pub fn client_for_windows(&self, profile: Profile) -> Result<PathBuf> {
+        let name = format!("{}.exe", super::CLIENT);
+        self.for_windows(profile.name(), &["-p", "controller", "--bin", super::CLIENT], &name)
+    }
+
+    fn for_windows(&self, profile: &str, args: &[&str], name: &str) -> Result<PathBuf> {
+        let mut cargo = self.cargo(WINDOWS_TARGET, profile, &[]);
         let linker = self.target.join(LINKER);
         fs::create_dir_all(&self.target)?;
         fs::write(&linker, LINK)?;
@@ -116,8 +130,8 @@ impl Compiler {
         let rust = Command::new("rustc").current_dir(&self.source).args(["--print", "sysroot"]).read()?;
         cargo.env(format!("CARGO_TARGET_{}_LINKER", WINDOWS_TARGET.replace('-', "_").to_uppercase()), linker);
         cargo.env("LINK_TARGET", &self.target).env("LINK_CARGO", &self.cargo_home).env("LINK_RUST", rust.trim());
-        run(cargo.args(["-p", "wicd"]), "wicd.exe for the image")?;
-        self.built(WINDOWS_TARGET, "wicd", "wicd.exe")
+        run(cargo.args(args), &format!("{name} for the image"))?;
+        self.built(WINDOWS_TARGET, profile, name)
     }
 
     fn cargo(&self, target: &str, profile: &str, flags_of_c: &[&str]) -> Command {
@@ -154,7 +168,7 @@ fn run(cargo: &mut Command, what: &str) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// What the linker is given is the same wherever the folders are.
+    /// Checks that the linker is given the same wherever the folders are.
     #[test]
     fn names_of_files_are_relative() {
         let seen = ["a", "usr/z"].map(|name| {

@@ -1,4 +1,4 @@
-//! Where buildah and podman keep images.
+//! Image store of buildah and podman.
 
 use std::{
     fs,
@@ -21,11 +21,11 @@ pub struct Store {
 /// An image in a folder, in the layout of the Open Container Initiative.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Built {
-    /// Its name in a [`Store`], with a tag.
+    /// Name of the image in a [`Store`], with a tag.
     pub name: String,
-    /// The folder.
+    /// Folder of the image.
     pub layout: PathBuf,
-    /// Digest of its manifest, as `sha256:…`. Registries have it under the same one.
+    /// Digest of the manifest, as `sha256:…`. Registries have the image under the same digest.
     pub digest: String,
 }
 

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::sbom::Part;
 
-/// Where scanners look for them.
+/// Section in which scanners look for the crates.
 const SECTION: &str = ".dep-v0";
 
 /// Writes a copy of the program, with the crates, to a folder of its own in `out`, and returns its path.

@@ -62,10 +62,16 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let folder = tempfile::tempdir_in(&out)?;
         let elsewhere = Compiler::elsewhere(folder.path())?;
         let (again, second) = build(args, &elsewhere, revision.as_deref(), &folder.path().join("out"))?;
-        for (one, other) in
-            [(&files.operator, &again.operator), (&files.client, &again.client), (&files.wicd, &again.wicd)]
-        {
-            ensure!(fs::read(one)? == fs::read(other)?, "{} differs when it is built in another folder", one.display());
+        let programs = |files: &Files| {
+            let Files { operator, client, client_for_windows, wicd, .. } = files.clone();
+            [operator, client, wicd].into_iter().chain(client_for_windows)
+        };
+        for (one, other) in programs(&files).zip(programs(&again)) {
+            ensure!(
+                fs::read(&one)? == fs::read(other)?,
+                "{} differs when it is built in another folder",
+                one.display()
+            );
         }
         ensure!(digests(&images) == digests(&second), "digests differ: {images:?} and {second:?}");
         println!("A second build, in another folder, has the same digests.");
@@ -77,8 +83,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Whether the operator takes a payload, all its files are there, and services of hosts can be rendered for each version of Kubernetes in it. Found
-/// here and not in the cluster.
+/// Checks that the operator takes a payload, that all its files are there, and that services of hosts can be rendered for each version of
+/// Kubernetes in it. A fault is found here and not in the cluster.
 fn is_usable(payload: &Path) -> Result<()> {
     let opened = Payload::open(payload).with_context(|| format!("open {}", payload.display()))?;
     opened.verify_all().with_context(|| format!("verify {}", payload.display()))?;
@@ -94,9 +100,17 @@ fn build(args: &Args, compiler: &Compiler, revision: Option<&str>, out: &Path) -
         ensure!(args.arch.runs(&fs::read(&program)?), "{} is no program for {}", program.display(), args.arch.name());
         audit::with_crates(args.arch.objcopy(), &program, "controller", &crates, out)
     };
+    let client_for_windows = || {
+        let name = format!("{}.exe", image::CLIENT);
+        let (unsigned, signed) = (out.join("program").join(&name), out.join("signed").join(&name));
+        fs::copy(compiler.client_for_windows(profile)?, &unsigned)
+            .with_context(|| format!("write {}", unsigned.display()))?;
+        args.signer.signed(unsigned, signed)
+    };
     let files = Files {
         operator: program(image::OPERATOR)?,
         client: program(image::CLIENT)?,
+        client_for_windows: (!args.quick).then(client_for_windows).transpose()?,
         wicd: args.signer.signed(compiler.wicd()?, out.join("signed/wicd.exe"))?,
         payload: args.payload.clone(),
         revision: revision.map(Into::into),
@@ -114,7 +128,7 @@ fn digests(images: &Images) -> Vec<&str> {
     all(images).map(|built| built.digest.as_str()).collect()
 }
 
-/// The commit, if all is in it.
+/// Present commit, if all is in it.
 fn revision() -> Option<String> {
     let git = |args: &[&str]| {
         let output = Command::new("git").current_dir(workspace_root()).args(args).output().ok()?;

@@ -1,5 +1,5 @@
-//! What is in the images, as one document of CycloneDX: the operator and `wicd.exe` with their crates, the payload's programs with their Go modules,
-//! and what comes from packages of Debian.
+//! Contents of the images, as one document of CycloneDX: the operator and `wicd.exe` with their crates, the payload's programs with their Go
+//! modules, and what comes from packages of Debian.
 //!
 //! The crates are those that cargo resolves for the program's target. Go writes the modules of a program into it. Of a payload's program that
 //! Go did not build, and of its other files, the document has the hash alone.
@@ -34,7 +34,7 @@ pub(super) struct Part {
     pub name: String,
     pub version: String,
     licence: Option<String>,
-    /// Whether it is a member of this workspace.
+    /// True if the part is a member of this workspace.
     pub is_ours: bool,
 }
 
@@ -45,7 +45,7 @@ impl Part {
     }
 }
 
-/// The document.
+/// Document about the files of the images.
 pub(super) fn of(files: &Files) -> Result<String> {
     let of_controller = |name: &str, file: &Path| -> Result<Program> {
         Ok(Program {
@@ -281,7 +281,7 @@ mod tests {
         assert_eq!(document["components"][2]["type"], "file");
     }
 
-    /// Of this very workspace.
+    /// Checks the crates of this very workspace.
     #[test]
     fn the_operator_has_its_crates_and_none_of_the_build() {
         let crates = crates("controller", devenv::STATIC_TARGET).unwrap();
