@@ -1,4 +1,4 @@
-//! Pools that live: hosts do what they are granted, or fail, die and come back, and people change their minds.
+//! Pools that live: hosts do what they are granted, or fail, die and come back, and users change their minds.
 
 use api::{FailureAction, RolloutStatus, RolloutStep};
 use proptest::prelude::*;
@@ -9,7 +9,7 @@ use crate::{
     rollout::progress::{Seen, Settings, course},
 };
 
-/// What is seen of one host, and what is not.
+/// Simulated host: what is seen of it, and what is not.
 #[derive(Clone, Debug)]
 struct Host {
     candidate: Candidate,
@@ -17,9 +17,9 @@ struct Host {
     has: Option<String>,
     gave_up: Option<String>,
     disruption: Disruption,
-    /// Whether nothing that is done on it succeeds.
+    /// True if nothing that is done on the host succeeds.
     broken: bool,
-    /// Whether it requests the next maintenance as soon as one is over.
+    /// True if the host requests the next maintenance as soon as one is over.
     asks_again: bool,
 }
 
@@ -31,7 +31,7 @@ struct World {
     limits: Limits,
 }
 
-/// What a host does next.
+/// Next event on a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
     GoesOn,
@@ -69,7 +69,7 @@ impl Host {
         self.candidate = Candidate { name: self.candidate.name.clone(), ..Candidate::default() };
     }
 
-    /// A person takes it out of the list, or puts it back.
+    /// Takes the host out of the list, or puts it back, as a user does.
     fn is_wanted_or_not(&mut self) {
         self.candidate.leaving ^= !self.candidate.deconfiguring;
     }
@@ -212,7 +212,7 @@ fn write(candidate: &mut Candidate, change: Option<&Granting>) {
     candidate.grant_disruption = change.and_then(|g| g.disruption);
 }
 
-/// Whether a node takes one of those that may be unavailable, computed again.
+/// Reports whether a node takes one of those that may be unavailable, computed again.
 fn takes_one(candidate: &Candidate) -> bool {
     let granted = match candidate.grant {
         Some(GrantType::Update) => candidate.grant_disruption != Some(Disruption::None),
@@ -224,7 +224,7 @@ fn takes_one(candidate: &Candidate) -> bool {
     !candidate.available || candidate.begun || granted
 }
 
-/// Whether what was granted is held up by a person or a window, or is not what its node needs any more.
+/// Reports whether what was granted is held up by a user or a window, or is not what its node needs any more.
 fn is_unwanted(candidate: &Candidate, limits: &Limits, too_many_down: bool) -> bool {
     let stopped = candidate.held || candidate.withheld || limits.paused;
     let wanted = match candidate.grant {
@@ -243,7 +243,7 @@ fn is_unwanted(candidate: &Candidate, limits: &Limits, too_many_down: bool) -> b
     stopped || !limits.open || !wanted
 }
 
-/// Whether the operator disturbs the pods of a node, or may.
+/// Reports whether the operator disturbs the pods of a node, or may.
 fn loses_pods(candidate: &Candidate) -> bool {
     let quiet = candidate.grant == Some(GrantType::Update) && candidate.grant_disruption == Some(Disruption::None);
     let changes = candidate.begun
@@ -257,7 +257,7 @@ fn loses_pods(candidate: &Candidate) -> bool {
     candidate.joined && candidate.ready && !candidate.cordoned && !candidate.vanishing && changes && !quiet
 }
 
-/// Whether nothing on its host was changed, so that the cordon can be lifted.
+/// Reports whether nothing on the host was changed, so that the cordon can be lifted.
 fn can_be_taken_back(candidate: &Candidate) -> bool {
     match candidate.grant {
         Some(GrantType::Remove) => candidate.leaving && !candidate.deconfiguring,
@@ -268,7 +268,7 @@ fn can_be_taken_back(candidate: &Candidate) -> bool {
     }
 }
 
-/// Invariants of every decision.
+/// Checks the invariants of every decision.
 #[expect(clippy::too_many_lines, reason = "one act after the other")]
 fn check(candidates: &[Candidate], limits: &Limits, now: Timestamp) -> Result<Decision, TestCaseError> {
     let decision = decide(candidates, limits, now);
@@ -401,10 +401,11 @@ fn check(candidates: &[Candidate], limits: &Limits, now: Timestamp) -> Result<De
     other.rotate_left(middle);
     prop_assert_eq!(&decide(&other, limits, now), &decision);
 
-    // What is written leads to a state in which there is nothing more to write.
+    // What is written leads to a state in which there is nothing more to write, after one round for each host at most: what one gets may make room for
+    // another.
     let limits = &Limits { others: limits.others.as_ref().map(|_| Share::default()), ..limits.clone() };
     let mut next = decide(&after, limits, now);
-    for _ in 0..3 {
+    for _ in 0..after.len() {
         for candidate in &mut after {
             if let Some(change) = next.changes.get(&candidate.name) {
                 write(candidate, change.as_ref());
@@ -558,8 +559,8 @@ proptest! {
         check(&world.candidates(), &world.limits.clone(), time(0))?;
     }
 
-    /// Hosts get on, fail, die and come back, and people pause, close, hold, take hosts out, put them
-    /// back and change the target.
+    /// Checks the limits while hosts get on, fail, die and come back, and users pause, close, hold, take hosts out, put them back and change the
+    /// target.
     #[test]
     fn a_walk_keeps_to_the_limits(
         world in any_world(),
@@ -594,8 +595,8 @@ proptest! {
         }
     }
 
-    /// Whatever went on: when a person pauses the pool, holds its nodes or closes its window, or takes the change back, all that has
-    /// changed nothing on a host is given up, the rest is brought to its end, and no node stays cordoned.
+    /// Checks that no node stays cordoned, whatever went on: when a user pauses the pool, holds its nodes or closes its window, or takes the change
+    /// back, all that has changed nothing on a host is given up, and the rest is brought to its end.
     #[test]
     fn all_is_uncordoned_in_the_end(
         world in any_world(),
@@ -653,8 +654,8 @@ proptest! {
         }
     }
 
-    /// As long as no node dies by itself, and the pool stays as it is, there are never more nodes unavailable than allowed,
-    /// however operations begin, end and fail.
+    /// Checks that there are never more nodes unavailable than allowed, however operations begin, end and fail, as long as no node dies by itself,
+    /// and the pool stays as it is.
     #[test]
     fn never_more_are_unavailable_than_allowed(
         world in any_world(),
@@ -691,8 +692,8 @@ proptest! {
         }
     }
 
-    /// Whatever the state: when nothing is held up and operations succeed, all nodes get there, step by step, and those that
-    /// cannot be reached are not waited for.
+    /// Checks that a rollout ends, whatever the state: when nothing is held up and operations succeed, all nodes get there, step by step, and those
+    /// that cannot be reached are not waited for.
     #[test]
     fn a_rollout_ends(
         world in any_world(),
