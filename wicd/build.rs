@@ -1,8 +1,9 @@
-//! Gives `wicd.exe` a version and a manifest, by which Windows, its administrators and programs that control applications know it.
+//! Build script, which gives `wicd.exe` a version and a manifest, by which Windows, its administrators and programs that control applications know
+//! it.
 
 use std::{env, error::Error, path::PathBuf, process::Command};
 
-/// Compiler of resources. It comes with the linker.
+/// Resource compiler, which comes with the linker.
 const WINDRES: &str = "x86_64-w64-mingw32-windres";
 
 fn main() -> Result<(), Box<dyn Error>> {

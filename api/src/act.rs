@@ -1,4 +1,4 @@
-//! What people do when the operator waits for them, as messages propose it: the command of the plugin, and beside it the annotation or field that
+//! Acts of people for which the operator waits, as messages propose it: the command of the plugin, and beside it the annotation or field that
 //! does the same where the plugin is not installed.
 
 use std::fmt;
@@ -48,7 +48,7 @@ impl Act<'_> {
         format!("{PLUGIN} {}", self.arguments())
     }
 
-    /// The same without the plugin, as an imperative.
+    /// Imperative for a user without the plugin.
     fn change(self) -> String {
         match self {
             Self::Retry(_) => format!("annotate the WindowsInstance with a new value of {}", key::RETRY),

@@ -72,7 +72,7 @@ pub fn find<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Conditio
     conditions.iter().find(|c| c.type_ == type_)
 }
 
-/// Whether the condition is present with status `True`.
+/// Reports whether the condition is present with status `True`.
 pub fn is_true(conditions: &[Condition], type_: &str) -> bool {
     find(conditions, type_).is_some_and(|c| c.status == "True")
 }
@@ -89,7 +89,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// As the API writes it.
+    /// Name in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::True => "True",

@@ -16,7 +16,7 @@ use crate::{WindowsInstance, WindowsNodePool};
 /// No field has both a `pattern` and a rule. Host lists in files are checked with the patterns, in words of their own;
 /// the API server answers with the words of the rule.
 ///
-/// Each list has a type for server-side apply. One whose field names none is atomic: it has an order, or one writer.
+/// List types for server-side apply: each list has one. One whose field names none is atomic: it has an order, or one writer.
 pub fn crds() -> Vec<CustomResourceDefinition> {
     [WindowsNodePool::crd(), WindowsInstance::crd()].map(with_status_default).into()
 }

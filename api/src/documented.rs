@@ -5,7 +5,7 @@ macro_rules! documented {
     ($($(#[doc = $meaning:literal])+ $name:ident = $value:literal;)+) => {
         $($(#[doc = $meaning])+ pub const $name: &str = $value;)+
 
-        /// All values, with their meanings in Markdown.
+        /// Values, all with their meanings in Markdown.
         pub const TABLE: &[(&str, &str)] = &[$(($value, concat!($($meaning),+))),+];
     };
 }

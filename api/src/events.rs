@@ -14,7 +14,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// As the API writes it.
+    /// Name in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Normal => "Normal",
@@ -139,7 +139,7 @@ event_reasons! {
     Repaired: Normal on WindowsInstance Node;
     /// The version does not work on this host, which returns to the version before. Correct what the note names, and change the pool again.
     RollingBack: Warning on WindowsInstance Node;
-    /// On an instance, the node follows the version before again. On a pool, too many nodes failed to follow a version, and all return to the
+    /// The node follows the version before again; on a pool, too many nodes failed to follow a version, and all return to the
     /// one before. See [rollouts](../guide/rollouts.md#operations-in-progress).
     RolledBack: Warning on WindowsInstance WindowsNodePool Node;
     /// The nodes of the pool begin to change to another version. No action is needed.

@@ -13,7 +13,7 @@ use crate::{
 pub struct Example {
     /// File name without `.yaml`.
     pub name: &'static str,
-    /// What it shows; becomes the comment at the top of the file.
+    /// Subject of the example; becomes the comment at the top of the file.
     pub about: &'static str,
     /// The pool.
     pub pool: WindowsNodePool,

@@ -43,9 +43,9 @@ pub mod path {
     pub const LOCK: &str = r"C:\k\wicd\lock";
     /// Newest epoch of an operator that the host has received.
     pub const EPOCH: &str = r"C:\k\wicd\epoch";
-    /// What the host follows, as wicd last wrote it: a [`super::Marker`].
+    /// File with what the host follows, as wicd last wrote it: a [`super::Marker`].
     pub const STATE: &str = r"C:\k\wicd\state.json";
-    /// What wicd has put on the host: a list of paths, services, variables and certificates that a cleanup removes.
+    /// File with what wicd has put on the host: a list of paths, services, variables and certificates that a cleanup removes.
     pub const OWNED: &str = r"C:\k\wicd\owned.json";
     /// Last good copy of what the service keeps true: a [`super::Desired`].
     pub const DESIRED: &str = r"C:\k\wicd\desired.json";
@@ -77,7 +77,7 @@ pub mod path {
     pub const KUBELET_CA: &str = r"C:\k\kubelet-ca.crt";
     /// CA of the API server. Legacy.
     pub const API_CA: &str = r"C:\k\bootstrap-ca.crt";
-    /// Where kubelet keeps its own certificates. Legacy.
+    /// Directory in which kubelet keeps its own certificates. Legacy.
     pub const KUBELET_PKI: &str = r"C:\var\lib\kubelet\pki";
     /// kubelet's newest certificate and key: a link that kubelet makes at its start, and moves whenever it renews them.
     pub const KUBELET_CURRENT_CERT: &str = r"C:\var\lib\kubelet\pki\kubelet-client-current.pem";
@@ -122,7 +122,7 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// As on the command line.
+    /// Name on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Facts => "facts",
@@ -172,7 +172,7 @@ pub fn command(exe_sha256: &str, verb: Verb, id: &str) -> String {
     format!("{} {} {id}", launcher_path(exe_sha256), verb.as_str())
 }
 
-/// Whether `id` may name an operation: lower-case letters, digits and `-`, 1 to 63.
+/// Reports whether `id` may name an operation: lower-case letters, digits and `-`, 1 to 63.
 pub fn is_operation_id(id: &str) -> bool {
     (1..=63).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
 }
@@ -288,7 +288,7 @@ pub struct Facts {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Stage {
-    /// All files that the host must have.
+    /// Files that the host must have, all of them.
     pub files: Vec<payload::File>,
     /// Name of the archive in [`path::OPERATIONS`]: a tar whose entries are named by SHA-256 of the content and hold one zstd
     /// frame each. Only entries whose names are in `files` are taken. It is deleted afterwards.
@@ -301,7 +301,7 @@ pub struct Stage {
 pub struct Apply {
     /// Desired state of the host; becomes [`path::DESIRED`].
     pub desired: Desired,
-    /// All payload files; their blobs must exist on the host.
+    /// Payload files, all of them; their blobs must exist on the host.
     pub files: Vec<payload::File>,
     /// Configuration files.
     pub configs: Vec<ConfigFile>,
@@ -311,7 +311,7 @@ pub struct Apply {
     pub wicd_sha256: String,
 }
 
-/// What wicd's service keeps true.
+/// State that wicd's service keeps.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Desired {
@@ -356,13 +356,13 @@ pub struct Desired {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct CredentialPlugin {
-    /// Its class, in braces and upper case.
+    /// Class of the plugin, in braces and upper case.
     pub clsid: String,
     /// Path of its library.
     pub library: String,
 }
 
-/// When logs are rotated.
+/// Conditions under which logs are rotated.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct LogRotation {
@@ -376,11 +376,11 @@ pub struct LogRotation {
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct ConfigFile {
-    /// Where it goes.
+    /// Path on the host.
     pub path: String,
     /// Content.
     pub content: String,
-    /// Whether only SYSTEM and administrators may read it.
+    /// True if only SYSTEM and administrators may read the file.
     #[serde(default)]
     pub secret: bool,
 }
@@ -420,7 +420,7 @@ pub struct Reboot {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Pull {
-    /// All images that the host must have.
+    /// Images that the host must have, all of them.
     pub images: Vec<String>,
     /// The one of them to pull, unless it is there.
     #[serde(default, skip_serializing_if = "Option::is_none")]

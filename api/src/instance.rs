@@ -68,22 +68,22 @@ pub struct WindowsInstanceSpec {
 }
 
 impl WindowsInstance {
-    /// Whether the host must leave: it is marked, or the instance is being deleted.
+    /// Reports whether the host must leave: it is marked, or the instance is being deleted.
     pub fn is_leaving(&self) -> bool {
         self.spec.leaving.is_some() || self.is_deleting()
     }
 
-    /// Whether the instance is being deleted, which cannot be revoked.
+    /// Reports whether the instance is being deleted, which cannot be revoked.
     pub fn is_deleting(&self) -> bool {
         self.metadata.deletion_timestamp.is_some()
     }
 
-    /// Whether the operation of a grant is over.
+    /// Reports whether the operation of a grant is over.
     pub fn has_used(&self, grant: &Grant) -> bool {
         self.status.as_ref().is_some_and(|s| s.last_operation.as_ref() == Some(&grant.id))
     }
 
-    /// Its grant, unless the operation of that is over.
+    /// Grant of the instance, unless the operation of that is over.
     pub fn open_grant(&self) -> Option<&Grant> {
         self.spec.grant.as_ref().filter(|g| !self.has_used(g))
     }
@@ -98,7 +98,7 @@ pub struct Leaving {
     /// The cause, in a sentence.
     #[schemars(length(max = 1024))]
     pub why: String,
-    /// Whether a person has confirmed this removal. No removal guard holds it then.
+    /// Reports whether a user has confirmed this removal. No removal guard holds it then.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub confirmed: bool,
 }
@@ -163,13 +163,13 @@ pub struct Origin {
     /// Line in the file, from 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub line: Option<i32>,
-    /// For Git: the commit that last changed the entry.
+    /// Commit that last changed the entry, for Git.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<Commit>,
-    /// For Machines: the Machine, as `<namespace>/<name>`.
+    /// Machine of the host, as `<namespace>/<name>`, for Machines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<String>,
-    /// For Machines: its `spec.providerID`, which its Node gets if no cloud controller manager gives it one.
+    /// `spec.providerID` of the Machine, for Machines, which the Node gets if no cloud controller manager gives it one.
     #[serde(default, rename = "providerID", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub provider_id: Option<String>,
@@ -190,7 +190,7 @@ pub struct Commit {
     /// First line of the commit message.
     #[schemars(length(max = 512))]
     pub subject: String,
-    /// Whether an older commit, which was not fetched, may be the origin of the entry.
+    /// True if an older commit, which was not fetched, may be the origin of the entry.
     #[serde(default)]
     pub or_older: bool,
 }
@@ -216,24 +216,24 @@ pub struct Grant {
     pub type_: GrantType,
     /// Time of the grant.
     pub granted_time: Time,
-    /// For `Stage` and `Update`: the version to go to.
+    /// Version to go to, for `Stage` and `Update`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 128))]
     pub version: Option<String>,
-    /// For `Update`: how disruptive the change is.
+    /// Disruption that the change causes, for `Update`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disruption: Option<Disruption>,
-    /// For `Update`: services that read the changed files and settings, and are restarted.
+    /// Services that, for `Update`, read the changed files and settings, and are restarted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub services: Vec<String>,
-    /// Whether the node took no pods when this was granted, because it was not Ready or was cordoned, so that the grant has no place
+    /// True if the node took no pods when this was granted, because it was not Ready or was cordoned, so that the grant has no place
     /// in `rollout.maxUnavailable`. The operator does not cordon a node that takes pods again before the pool has found it a place.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub without_place: bool,
 }
 
-/// How disruptive a change is; each includes those before.
+/// Disruption that a change causes; each includes those before.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Disruption {
     /// No running process is affected.
@@ -248,7 +248,7 @@ pub enum Disruption {
 }
 
 impl Disruption {
-    /// As the API writes it.
+    /// Name in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::None => "None",
@@ -286,12 +286,12 @@ pub enum GrantType {
 }
 
 impl GrantType {
-    /// Whether the operation changes a working node, which must work again at the end.
+    /// Reports whether the operation changes a working node, which must work again at the end.
     pub fn is_change(self) -> bool {
         matches!(self, Self::Update | Self::Reboot | Self::Repair | Self::Maintenance)
     }
 
-    /// As the API writes it.
+    /// Name in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Provision => "Provision",

@@ -1,10 +1,10 @@
-//! How tools that know nothing of our kinds read them.
+//! Reading of our kinds by tools that know nothing of them.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 
 use crate::conditions::{find, is_true, kind};
 
-/// What [kstatus](https://github.com/kubernetes-sigs/cli-utils/tree/master/pkg/kstatus) makes of an object. Flux and `kapp` wait by
+/// Result that [kstatus](https://github.com/kubernetes-sigs/cli-utils/tree/master/pkg/kstatus) makes of an object. Flux and `kapp` wait by
 /// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kstatus {

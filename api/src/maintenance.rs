@@ -1,4 +1,4 @@
-//! How far the maintenance of a node is, as an annotation of its Node shows it.
+//! Progress of the maintenance of a node, as an annotation of its Node shows it.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ macro_rules! states {
         }
 
         impl MaintenanceState {
-            /// All states.
+            /// States, all of them.
             pub const ALL: &[Self] = &[$(Self::$state),+];
 
             /// The word.
@@ -29,9 +29,9 @@ macro_rules! states {
 }
 
 states! {
-    /// It waits for its turn.
+    /// The maintenance waits for its turn.
     Waiting,
-    /// It is refused as long as a person holds the node, or refuses requests of its host.
+    /// The maintenance is refused as long as a person holds the node, or refuses requests of its host.
     Held,
     /// New pods are kept away, and the pods are evicted.
     Draining,

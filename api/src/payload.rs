@@ -63,7 +63,7 @@ pub enum ManifestError {
     Entry {
         /// Path of the entry.
         path: String,
-        /// What is wrong with it.
+        /// Fault of the manifest.
         problem: &'static str,
     },
 }
@@ -112,7 +112,7 @@ impl Manifest {
         self.files.iter().filter(wanted).cloned().collect()
     }
 
-    /// Whether the manifest has a file with this destination.
+    /// Reports whether the manifest has a file with this destination.
     pub fn has(&self, destination: &str) -> bool {
         self.files.iter().any(|f| f.destination.eq_ignore_ascii_case(destination))
     }
@@ -124,7 +124,7 @@ pub fn digest(files: &[File]) -> String {
     hex::encode(lines.iter().fold(Sha256::new(), Digest::chain_update).finalize())
 }
 
-/// Whether `text` is a SHA-256 in lower-case hex.
+/// Reports whether `text` is a SHA-256 in lower-case hex.
 pub fn is_sha256(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
@@ -135,7 +135,7 @@ fn is_relative_path(path: &str) -> bool {
         && path.split('/').all(|part| !part.is_empty() && part != "." && part != "..")
 }
 
-/// Whether the operator may write a file to `path` on a host: `C:\` and then ASCII parts that Windows does not
+/// Reports whether the operator may write a file to `path` on a host: `C:\` and then ASCII parts that Windows does not
 /// normalise.
 pub fn is_host_path(path: &str) -> bool {
     let Some(rest) = path.strip_prefix(r"C:\").or_else(|| path.strip_prefix(r"c:\")) else { return false };

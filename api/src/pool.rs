@@ -65,7 +65,7 @@ use crate::{
     validation = ("!has(self.ssh) || !has(self.ssh.hostKeyPolicy) || self.ssh.hostKeyPolicy != 'Strict' || has(self.ssh.knownHostsSecretRef) || !has(self.inventory.hosts) || self.inventory.hosts.all(h, has(h.hostKey))", "hostKeyPolicy Strict needs ssh.knownHostsSecretRef, or a hostKey on every host")
 )]
 pub struct WindowsNodePoolSpec {
-    /// Apply if not set. Plan: only report in the status what the operator would do. It completes operations in
+    /// Defaults to Apply. Plan: only report in the status what the operator would do. It completes operations in
     /// progress and begins no new one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
@@ -94,7 +94,7 @@ pub struct WindowsNodePoolSpec {
     /// as the refusal of such a host reports them, or `unknown` for hosts whose record names no cluster. Only hosts
     /// whose SSH host key is declared are taken over: by `hostKey` in their entry, by `ssh.knownHostsSecretRef` with
     /// hostKeyPolicy Strict, or by the annotation `trust-host-key` of their instance. They join within the limit of
-    /// `provisioning.maxConcurrent`, and their pods of the other cluster end. None if not set.
+    /// `provisioning.maxConcurrent`, and their pods of the other cluster end. Defaults to none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 16), inner(length(min = 1, max = 63)))]
     #[x_kube(
@@ -105,12 +105,12 @@ pub struct WindowsNodePoolSpec {
         )
     )]
     pub take_over_from: Option<Vec<String>>,
-    /// Treatment of hosts when they leave the pool or the pool is deleted. Deconfigure if not set.
+    /// Treatment of hosts when they leave the pool or the pool is deleted. Defaults to Deconfigure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deletion_policy: Option<DeletionPolicy>,
 }
 
-/// Whether the operator applies a pool. Apply if not set. Plan: only report in the status what the operator would do.
+/// Mode in which the operator works on a pool. Defaults to Apply. Plan: only report in the status what the operator would do.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Mode {
     /// Apply the pool.
@@ -128,7 +128,7 @@ pub struct SecretKeyRef {
     #[schemars(length(min = 1, max = 253))]
     #[x_kube(validation = matches(OBJECT_NAME_PATTERN, OBJECT_NAME_RULE))]
     pub name: String,
-    /// Key in it. `private-key.pem` if not set.
+    /// Key in it. Defaults to `private-key.pem`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub key: Option<String>,
@@ -156,27 +156,27 @@ pub struct SecretRef {
 #[serde(rename_all = "camelCase")]
 pub struct Ssh {
     /// Private keys, tried in this order. A host that accepts another key than the first gets the first. The Secret
-    /// `cloud-private-key` if not set. Keys must not have a passphrase.
+    /// Defaults to `cloud-private-key`. Keys must not have a passphrase.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 8))]
     pub private_key_secret_refs: Option<Vec<SecretKeyRef>>,
-    /// Port of the SSH server. 22 if not set.
+    /// Port of the SSH server. Defaults to 22.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 65535))]
     pub port: Option<i32>,
-    /// User to log in as. Administrator if not set.
+    /// User to log in as. Defaults to Administrator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 104))]
     #[x_kube(validation = matches(USERNAME_PATTERN, USERNAME_RULE))]
     pub username: Option<String>,
-    /// Which host keys the operator trusts. TrustOnFirstUse if not set.
+    /// Policy by which the operator trusts host keys. Defaults to TrustOnFirstUse.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_key_policy: Option<HostKeyPolicy>,
     /// Secret whose key `known_hosts` lists host keys in the format of OpenSSH. Used with hostKeyPolicy Strict only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub known_hosts_secret_ref: Option<SecretRef>,
     /// Jump host through which the operator reaches all hosts of the pool, as with OpenSSH's ProxyJump: the SSH session
-    /// with a host runs inside the connection to the jump host, which cannot read or change it. Directly if not set. The
+    /// with a host runs inside the connection to the jump host, which cannot read or change it. Defaults to Directly. The
     /// operator does not jump through several hosts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jump_host: Option<JumpHost>,
@@ -190,7 +190,7 @@ pub struct JumpHost {
     #[schemars(length(min = 1, max = 253))]
     #[x_kube(validation = matches(ADDRESS_PATTERN, ADDRESS_RULE))]
     pub address: String,
-    /// Port of the jump host's SSH server. 22 if not set.
+    /// Port of the jump host's SSH server. Defaults to 22.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 65535))]
     pub port: Option<i32>,
@@ -211,7 +211,7 @@ pub struct JumpHost {
     pub host_key: String,
 }
 
-/// Which host keys the operator trusts. TrustOnFirstUse if not set: the operator records the first key that a host
+/// Policy by which the operator trusts host keys. TrustOnFirstUse if not set: the operator records the first key that a host
 /// shows, and trusts no other afterwards; a host that is a node already must have a recorded key. TrustOnAdoption: also
 /// the first key that the host of a node of the Windows Machine Config Operator shows at an address of the Node, if no
 /// key is recorded. Strict: only keys that are declared, on the host or in the known hosts Secret.

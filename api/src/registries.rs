@@ -1,7 +1,7 @@
 //! Keys of `config.json`, the logins of registries: which images a login is for. As kubelet decides it, so that a mirror and an image that is pulled ahead
 //! get the login that kubelet would use.
 
-/// All names of Docker Hub.
+/// Names of Docker Hub, all of them.
 const DOCKER_HUB: [&str; 3] = ["docker.io", "index.docker.io", "registry-1.docker.io"];
 
 /// Registry and path of a key, which may be a URL: Docker Hub's is `https://index.docker.io/v1/`.
@@ -15,25 +15,25 @@ pub fn split(location: &str) -> (&str, &str) {
     location.split_once('/').unwrap_or((location, ""))
 }
 
-/// All names of a registry.
+/// Names of a registry, all of them.
 pub fn names(registry: &str) -> Vec<&str> {
     if DOCKER_HUB.contains(&registry) { DOCKER_HUB.to_vec() } else { vec![registry] }
 }
 
-/// Whether the login with this key is for the images below a path of a registry, and how special it is: the greatest of several wins. That is the longest
+/// Reports whether the login with this key is for the images below a path of a registry, and how special it is: the greatest of several wins. That is the longest
 /// path, and of two keys with the same one that without a wildcard.
 pub fn specificity<'a>(key: &'a str, registry: &str, path: &str) -> Option<(usize, &'a str)> {
     let (pattern, prefix) = split(location(key));
     (is_registry(pattern, registry) && is_below(path, prefix)).then_some((prefix.len(), key))
 }
 
-/// Whether a path is another one, or goes on after it, perhaps with a tag or a digest.
+/// Reports whether a path is another one, or goes on after it, perhaps with a tag or a digest.
 pub fn is_below(path: &str, above: &str) -> bool {
     let end = |rest: &str| rest.is_empty() || rest.starts_with(['/', ':', '@']);
     above.is_empty() || path.strip_prefix(above).is_some_and(end)
 }
 
-/// Whether a registry is meant by a key: each part of the name is the same or fits a pattern with `*`, and the port is the same.
+/// Reports whether a registry is meant by a key: each part of the name is the same or fits a pattern with `*`, and the port is the same.
 fn is_registry(pattern: &str, registry: &str) -> bool {
     if DOCKER_HUB.contains(&registry) {
         return DOCKER_HUB.contains(&pattern);
@@ -49,7 +49,7 @@ fn host_and_port(registry: &str) -> (&str, &str) {
     registry.rsplit_once(':').unwrap_or((registry, ""))
 }
 
-/// Whether a text fits a pattern in which `*` stands for any text.
+/// Reports whether a text fits a pattern in which `*` stands for any text.
 fn fits(pattern: &str, text: &str) -> bool {
     let mut pieces = pattern.split('*');
     let first = pieces.next().unwrap_or_default();

@@ -26,7 +26,7 @@ pub struct ServicesConfig {
 }
 
 impl ServicesConfig {
-    /// Whether every service has this variable of its own, so that the machine's does not reach it. Windows ignores the case of names.
+    /// Reports whether every service has this variable of its own, so that the machine's does not reach it. Windows ignores the case of names.
     pub fn is_own_variable(&self, name: &str) -> bool {
         let has = |s: &Service| s.environment.keys().any(|own| own.eq_ignore_ascii_case(name));
         !self.services.is_empty() && self.services.iter().all(has)
@@ -60,7 +60,7 @@ pub struct Service {
     /// Services that must run before this one.
     #[serde(default, deserialize_with = "or_null", skip_serializing_if = "Vec::is_empty")]
     pub dependencies: Vec<String>,
-    /// Whether the host needs it to become a node.
+    /// True if the host needs the service to become a node.
     pub bootstrap: bool,
     /// Lower ones start first.
     pub priority: u32,
@@ -91,7 +91,7 @@ pub enum Prepare {
 pub struct ServiceAccountToken {
     /// Name of the ServiceAccount.
     pub service_account: String,
-    /// Where the service reads it.
+    /// Path from which the service reads the file.
     pub path: String,
 }
 
@@ -167,9 +167,9 @@ pub enum ServicesError {
     /// A service is not acceptable.
     #[error("service {service:?}: {problem}")]
     Service {
-        /// Its name.
+        /// Name of the service.
         service: String,
-        /// What is wrong with it.
+        /// Fault of the service.
         problem: &'static str,
     },
 }

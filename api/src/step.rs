@@ -19,7 +19,7 @@ macro_rules! steps {
         }
 
         impl Step {
-            /// All steps but the unknown one.
+            /// Steps, all but the unknown one.
             pub const ALL: &[Self] = &[$(Self::$step),+];
 
             /// The name.

@@ -1,11 +1,11 @@
 //! Text from outside the operator (hosts, servers, commits, resolvers), made safe to display in logs, events,
 //! conditions and terminals.
 //!
-//! All parts of the operator use this one sanitiser, and this one reader of encodings.
+//! Every part of the operator uses this one sanitiser, and this one reader of encodings.
 
 use std::borrow::Cow;
 
-/// At most `most` characters of `text`, on one line. Control characters become spaces, [deceptive](is_deceptive)
+/// Returns at most `most` characters of `text`, on one line. Control characters become spaces, [deceptive](is_deceptive)
 /// characters are removed.
 pub fn line(text: &str, most: usize) -> String {
     let clean = text.chars().filter(|&c| !is_deceptive(c)).map(|c| if c.is_control() { ' ' } else { c });
@@ -13,7 +13,7 @@ pub fn line(text: &str, most: usize) -> String {
     clean.trim_end().to_owned()
 }
 
-/// The same without a limit, and with its lines and tabs.
+/// Returns `text` without a limit, and with its lines and tabs.
 pub fn lines(text: &str) -> String {
     let fine = |c: char| matches!(c, '\n' | '\t') || !(c.is_control() || is_deceptive(c));
     text.chars().filter(|&c| fine(c)).collect::<String>().trim().to_owned()
@@ -93,7 +93,7 @@ pub fn without_mark(text: &str) -> &str {
     text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
-/// Whether a character changes the appearance of the text around it, or is invisible: it reorders (bidirectional
+/// Reports whether a character changes the appearance of the text around it, or is invisible: it reorders (bidirectional
 /// controls), breaks lines, joins or parts, or has no width.
 pub fn is_deceptive(c: char) -> bool {
     matches!(

@@ -1,7 +1,7 @@
-//! The archive that Flux makes of a source: a tar with gzip, and the digest that its object names. Nothing is written to disk.
+//! Flux artifacts: a tar.gz archive of a source, and the digest that the source object names. Nothing is written to disk.
 //!
-//! What is read is bounded while it is read, whatever the headers say; and nothing of an archive is given away before its digest was
-//! checked to the last byte.
+//! Bytes are limited while they are read, whatever the headers say. No content of an archive is returned before the digest of the whole
+//! archive was checked.
 
 mod digest;
 
@@ -17,42 +17,42 @@ use tar::{Archive, EntryType, PaxExtensions};
 use crate::{File, Limits};
 pub use digest::{Checked, Digest, DigestError};
 
-/// Most bytes of a name, or of what a header adds to an entry. Both are held in memory.
+/// Most bytes of a name, or of the extension header of an entry. Both are held in memory.
 const MAX_EXTENSION: u64 = 64 << 10;
 
-/// An archive that is not used.
+/// Reason why an artifact is not used.
 #[derive(Debug, thiserror::Error)]
 pub enum ArtifactError {
-    /// What was sent is not what the object names.
+    /// Bytes other than those that the object names.
     #[error(
         "the artifact has another digest than its object says: it was changed in transit, or replaced in the meantime"
     )]
     Digest,
-    /// It could not be read to its end.
+    /// Artifact that could not be read to its end.
     #[error("the artifact could not be read")]
     Read(#[source] io::Error),
-    /// It is no tar with gzip.
+    /// Artifact that is no tar.gz archive.
     #[error("the artifact is not a tar.gz archive: {0}")]
     Malformed(&'static str),
-    /// More than is read.
+    /// Artifact larger than the limits.
     #[error("the artifact is too large: {0}; configure the source to ignore files that are not part of the inventory")]
     TooLarge(String),
-    /// A name that would lead out of the archive.
+    /// Entry name that leads out of the archive.
     #[error("the artifact has an entry {} outside its root: check the tool that made it", text::quote(.0, 200))]
     Escape(String),
-    /// The same file twice.
+    /// File that is in the archive twice.
     #[error("the artifact has {} twice: check the tool that made it", text::quote(.0, 200))]
     Twice(String),
-    /// The path of the pool.
+    /// Path of the pool that is outside the artifact.
     #[error("path {} is outside the artifact: use a path below its root", text::quote(.0, 200))]
     PathInvalid(String),
-    /// There is nothing at the path.
+    /// Path at which the artifact has no entry.
     #[error("the artifact has no {}: correct the path", text::quote(.0, 200))]
     PathNotFound(String),
 }
 
 impl ArtifactError {
-    /// A stable word for conditions, events and metrics.
+    /// Returns the stable reason for conditions, events and metrics.
     pub fn reason(&self) -> Reason {
         match self {
             Self::Digest
@@ -65,14 +65,14 @@ impl ArtifactError {
         }
     }
 
-    /// Whether it lasts until a person acts, or may be over at the next look.
+    /// Reports whether the error lasts until a user acts. Other errors may be over at the next attempt.
     pub fn stalls(&self) -> bool {
         !matches!(self, Self::Digest | Self::Read(_))
     }
 }
 
-/// The files of an inventory in an archive: the file at `path`, or all `*.yaml`, `*.yml` and `*.json` below it; all of the archive if
-/// it is empty. By path. Links and devices are no files. `bytes` are read to their end, so that a [`Checked`] has its say.
+/// Returns the inventory files of an archive, sorted by path: the file at `path`, or all `*.yaml`, `*.yml` and `*.json` below it; all of the
+/// archive if `path` is empty. Links and devices are not files. `bytes` are read to their end, so that a [`Checked`] compares the digest.
 ///
 /// # Errors
 /// [`ArtifactError::PathInvalid`] when `path` leads out of the archive. [`ArtifactError::Digest`] when `bytes` is a
@@ -102,7 +102,7 @@ pub fn unpack(mut bytes: impl Read, path: &str, limits: &Limits) -> Result<Vec<F
     Ok(files)
 }
 
-/// Files, and whether there is anything at the path.
+/// Returns the files, and whether the archive has an entry at the path.
 fn entries(tar: impl Read, wanted: &str, limits: &Limits) -> Result<(Vec<File>, bool), ArtifactError> {
     let fail = |error| classify(error, limits);
     let (mut files, mut total, mut is_there) = (Vec::<File>::new(), 0_u64, wanted.is_empty());
@@ -169,7 +169,7 @@ fn entries(tar: impl Read, wanted: &str, limits: &Limits) -> Result<(Vec<File>, 
     Ok((files, is_there))
 }
 
-/// What stands in an entry that says something of the next one.
+/// Returns the content of an extension header, which describes the next entry.
 fn extension(entry: impl Read, size: u64, limits: &Limits) -> Result<Vec<u8>, ArtifactError> {
     if size > MAX_EXTENSION {
         return Err(ArtifactError::Malformed("it has a name of more than 64 KiB"));
@@ -179,7 +179,7 @@ fn extension(entry: impl Read, size: u64, limits: &Limits) -> Result<Vec<u8>, Ar
     Ok(bytes)
 }
 
-/// The name in a pax header. A size in one would make the headers lie about where the next entry begins.
+/// Returns the name in a pax header. Fails if the header has a size, which would make headers lie about where the next entry begins.
 fn pax_name(text: &[u8]) -> Result<Option<Vec<u8>>, ArtifactError> {
     let mut name = None;
     for pair in PaxExtensions::new(text) {
@@ -193,7 +193,7 @@ fn pax_name(text: &[u8]) -> Result<Option<Vec<u8>>, ArtifactError> {
     Ok(name)
 }
 
-/// Whether a path is what is wanted itself (true) or below it (false).
+/// Returns true if the path is `wanted` itself, false if the path is below `wanted`, and `None` otherwise.
 fn place(path: &str, wanted: &str) -> Option<bool> {
     if wanted.is_empty() {
         return Some(false);
@@ -207,7 +207,7 @@ fn is_inventory(path: &str) -> bool {
     name.rsplit_once('.').is_some_and(|(_, extension)| ["yaml", "yml", "json"].contains(&extension))
 }
 
-/// Without `.` and needless `/`. `None` if it begins at the root or leads upwards, on any system.
+/// Returns the path without `.` and needless `/`. `None` if the path begins at the root or leads upwards, on any system.
 fn normal(path: &str) -> Option<String> {
     if path.starts_with('/') || path.contains(['\\', '\0']) {
         return None;
@@ -235,12 +235,12 @@ fn classify(error: io::Error, limits: &Limits) -> ArtifactError {
     }
 }
 
-/// Too much was read.
+/// Error of a [`Bounded`] reader that has read too much.
 #[derive(Debug, thiserror::Error)]
 #[error("more bytes than allowed")]
 struct Exceeded;
 
-/// Fails where [`io::Take`] would end as if all were well.
+/// Reader that fails at its limit, where [`io::Take`] would end as if all were well.
 struct Bounded<R> {
     inner: R,
     left: u64,

@@ -1,4 +1,4 @@
-//! The `known_hosts` format of OpenSSH (sshd(8), "SSH_KNOWN_HOSTS FILE FORMAT"). For Git servers, and for the hosts of a pool.
+//! The `known_hosts` format of OpenSSH (sshd(8), "SSH_KNOWN_HOSTS FILE FORMAT"), for Git servers and for the hosts of a pool.
 //!
 //! `ssh_key::known_hosts` does not say which hosts a line is for if its key cannot be read, so that one bad line would stand for all hosts.
 
@@ -8,23 +8,23 @@ use std::net::IpAddr;
 use base64::{Engine, engine::general_purpose::STANDARD};
 use ring::hmac;
 
-/// Why a `known_hosts` text cannot be used for a host. Lines are counted from 1.
+/// Reason why a `known_hosts` text cannot be used for a host. Lines are counted from 1.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum KnownHostsError {
-    /// Every line that names the host is damaged.
+    /// No line for the host has a usable key, and at least one is damaged.
     #[error("line {line} of known_hosts is for {host}, but has no usable key: write \"host ssh-ed25519 AAAA…\"")]
     BadKey {
-        /// The line.
+        /// First damaged line for the host, from 1.
         line: usize,
-        /// The host that was looked for.
+        /// Host that was looked for.
         host: String,
     },
     /// Every key of the host is revoked.
     #[error("every key of {host} in known_hosts is revoked (@revoked, line {line}): add the host's new key")]
     Revoked {
-        /// The last such line.
+        /// Last line that revokes a key of the host, from 1.
         line: usize,
-        /// The host that was looked for.
+        /// Host that was looked for.
         host: String,
     },
     /// The host is known by its certificate authority alone.
@@ -32,15 +32,15 @@ pub enum KnownHostsError {
         "line {line} of known_hosts trusts a certificate authority for {host}, which is not supported: add the host's own key"
     )]
     CertAuthority {
-        /// The line.
+        /// Last line with a certificate authority for the host, from 1.
         line: usize,
-        /// The host that was looked for.
+        /// Host that was looked for.
         host: String,
     },
 }
 
 impl KnownHostsError {
-    /// A stable name for conditions and metrics.
+    /// Returns the stable reason for conditions and metrics.
     pub fn reason(&self) -> Reason {
         match self {
             Self::BadKey { .. } | Self::CertAuthority { .. } => Reason::HostKeyInvalid,
@@ -49,17 +49,17 @@ impl KnownHostsError {
     }
 }
 
-/// The lines for a host.
+/// Keys of a host in a `known_hosts` text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Known<K> {
-    /// Keys that the host may have; none if there is no line for it.
+    /// Keys that the host may have; none if no line names the host.
     pub keys: Vec<K>,
-    /// Lines, from 1, that name the host and cannot be read. As OpenSSH does, the others are used without them.
+    /// Lines, from 1, that name the host and cannot be read. Other lines are used without them, as OpenSSH does.
     pub damaged: Vec<usize>,
 }
 
-/// The keys that `text` lists for a host. Understands lists, hashed names, `[host]:port`, `*` and `?`, negation, and takes revoked keys
-/// out. Lines for other hosts are not judged. `parse` reads `<type> <base64>`.
+/// Returns the keys that `text` lists for a host. Understands lists, hashed names, `[host]:port`, `*` and `?`, and negation, and leaves out
+/// revoked keys. Lines for other hosts are not judged. `parse` reads `<type> <base64>`.
 ///
 /// # Errors
 /// [`KnownHostsError::BadKey`] when all lines for the host have an unknown marker, or no key that `parse` reads.
@@ -103,7 +103,7 @@ pub fn known_hosts<K: PartialEq>(
     }
 }
 
-/// The name that a line must match: `host`, or `[host]:port` unless the port is 22. Lower case, and without the dot at the end of an
+/// Returns the name that a line must match: `host`, or `[host]:port` unless the port is 22. Lower case, and without the dot at the end of an
 /// absolute DNS name.
 pub fn host_name(address: &str, port: u16) -> String {
     let bare = address.trim_start_matches('[').trim_end_matches(']');
@@ -129,8 +129,8 @@ fn matches_host(patterns: &str, host: &str) -> bool {
     matched
 }
 
-/// `|1|salt|hash`: HMAC-SHA1 of the name under the salt, both in base64. SHA-1 is the format's choice, and hides names
-/// rather than proves keys.
+/// Reports whether a hashed name (`|1|salt|hash`) is that of the host: HMAC-SHA1 of the name under the salt, both in base64. SHA-1 is the
+/// format's choice, and hides names rather than proves keys.
 fn matches_hash(pattern: &str, host: &str) -> bool {
     let Some((salt, hash)) = pattern.strip_prefix("|1|").and_then(|rest| rest.split_once('|')) else { return false };
     let (Ok(salt), Ok(hash)) = (STANDARD.decode(salt), STANDARD.decode(hash)) else { return false };
@@ -138,7 +138,7 @@ fn matches_hash(pattern: &str, host: &str) -> bool {
     hmac::verify(&key, host.as_bytes(), &hash).is_ok()
 }
 
-/// Whether `pattern` with `*` and `?` matches all of `text`. Goes back to the last `*` only: never exponential.
+/// Reports whether `pattern` with `*` and `?` matches all of `text`. Goes back to the last `*` only: never exponential.
 fn glob(pattern: &[u8], text: &[u8]) -> bool {
     let (mut p, mut t) = (0, 0);
     let mut star: Option<(usize, usize)> = None;

@@ -6,7 +6,7 @@ use super::*;
 
 const ECDSA_PUBLIC: &str = "ecdsa-sha2-nistp256 AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBC4Z29yVENBbZknAo3vOMGm7w6klaPMd3fP10ygZwkfgra1MjXIimpA4yB+oxFN0ZDY8KmyRtRwa2CY/zURX6fE=";
 
-/// By ssh-keygen -H of OpenSSH: win-1.example.com, [win-2]:2222, 192.0.2.7.
+/// Hashed names that `ssh-keygen -H` of OpenSSH made of win-1.example.com, [win-2]:2222 and 192.0.2.7.
 const HASHED: [&str; 3] = [
     "|1|HulTGkagHr5UWCXnSX8LYKbwpcY=|Xey3AfMLrVFKRQ139Z3hlltNGyk=",
     "|1|Yi3JKBAUMV5OdFUSRZNVUP8dx4k=|K3Tdc/lVQi18xVaLfP3zXy8GYvA=",
@@ -17,7 +17,7 @@ fn read(text: &str, address: &str, port: u16) -> Result<Vec<PublicKey>, KnownHos
     known_hosts(text, address, port, |key| PublicKey::from_openssh(key).ok()).map(|known| known.keys)
 }
 
-/// A key is any word that follows its kind here.
+/// Returns the keys for a host, where a key is any word after `kind`.
 fn keys(text: &str, address: &str, port: u16) -> Result<Vec<String>, KnownHostsError> {
     known_hosts(text, address, port, |key| key.strip_prefix("kind ").map(ToOwned::to_owned)).map(|known| known.keys)
 }

@@ -1,12 +1,12 @@
 //! Host lists as files, and the Git repositories that hold them.
 //!
-//! * [`hosts`]: files to entries, or what is wrong with which line.
-//! * [`repository`]: fetches from a server, reads files of a commit, and says which commit last changed an entry.
-//! * [`verify`]: whether a trusted key signed a commit or tag.
-//! * [`artifact`]: the archive that Flux makes of a source.
-//! * [`known_hosts`]: the keys that SSH servers may have.
+//! * [`hosts`]: parses files into entries, and reports faults by file and line.
+//! * [`repository`]: fetches from a server, reads files of a commit, and finds the commit that last changed an entry.
+//! * [`verify`]: checks that a trusted key signed a commit or tag.
+//! * [`artifact`]: reads the archive that Flux makes of a source.
+//! * [`known_hosts`]: reads the keys that SSH servers may have.
 //!
-//! All that comes in is hostile until it was checked. There is no Kubernetes client here.
+//! All input is hostile until it was checked. This crate has no Kubernetes client.
 
 pub mod artifact;
 pub mod hosts;
@@ -17,27 +17,27 @@ pub mod verify;
 /// A file of an inventory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File {
-    /// From the root of the repository or artifact, with `/`.
+    /// Path from the root of the repository or artifact, with `/`.
     pub path: String,
-    /// What is in it.
+    /// Content of the file.
     pub bytes: Vec<u8>,
 }
 
-/// How much of an inventory is read.
+/// Limits for the reading of an inventory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Most bytes that a server may send for one look.
+    /// Most bytes that a server may send during one fetch.
     pub transfer: u64,
-    /// Most files below the path.
+    /// Most files of the inventory.
     pub files: usize,
     /// Most bytes of one file.
     pub file: u64,
-    /// Most bytes of all files.
+    /// Most bytes of all files together.
     pub total: u64,
 }
 
 impl Default for Limits {
-    /// 256 MiB sent, 10,000 files of at most 8 MiB each and 64 MiB together: far more than 5,000 hosts take.
+    /// Returns limits far above the size of 5,000 hosts: 256 MiB of transfer, 10,000 files, 8 MiB per file and 64 MiB in total.
     fn default() -> Self {
         Self { transfer: 256 << 20, files: 10_000, file: 8 << 20, total: 64 << 20 }
     }

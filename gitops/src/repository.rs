@@ -1,4 +1,4 @@
-//! A Git repository on disk, and what a server adds to it.
+//! Git repository on disk, and the fetches that add to it.
 //!
 //! No program is started: gix speaks Git, reqwest and russh carry it. No setting of this machine applies, no prompt
 //! asks for a password, and credentials go to the URL's own server only.
@@ -7,8 +7,8 @@
 //! * Time, and the bytes that it sends, are bounded ([`Request`]); names of branches and tags, which are kept in memory, by less.
 //!   A [stop](Repository::fetch) ends every wait within a moment.
 //! * An object that unpacks to more than 64 MiB, which takes few bytes to send, is refused before it is kept; files that are read
-//!   have limits of their own, which are checked before they are unpacked.
-//! * Names that it sends never become names of files here.
+//!   have limits of their own, which are checked before unpacking.
+//! * Names from the server never become names of files here.
 //!
 //! Not covered: a pack within the limit of bytes may keep one CPU busy with unpacking until the time is over, and needs as much
 //! space on disk as was sent.
@@ -50,7 +50,7 @@ use gix::{
 };
 use parking_lot::RwLock;
 
-/// They take any bytes apart: an entry for the fuzzer.
+/// Parsers of arbitrary bytes, public for the fuzzer.
 #[cfg(fuzzing)]
 pub use self::signed::{split_commit, split_tag};
 pub use self::{
@@ -71,45 +71,45 @@ use crate::{File, Limits, hosts::Entry, verify::Signed};
 /// Fetches after which a repository is recreated: each leaves a pack behind, and no pack is ever removed.
 const PACKS: usize = 50;
 
-/// A bare repository in a directory. One process may use a directory, through one of these.
+/// Bare repository in a directory. One process may use a directory, through one `Repository`.
 pub struct Repository {
     root: PathBuf,
-    /// Held for writing while one repository takes the place of another.
+    /// Lock that is held for writing while one repository takes the place of another.
     swap: RwLock<()>,
 }
 
-/// What to fetch.
+/// Fetch request.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// `https://…` or `ssh://…`.
+    /// URL of the repository: `https://…` or `ssh://…`.
     pub url: String,
-    /// What of it.
+    /// Branch, tag, range of versions, or commit.
     pub reference: api::GitRef,
-    /// How to log in.
+    /// Credentials, known hosts and proxy.
     pub access: Access,
-    /// How long it may take.
+    /// Time limit.
     pub timeout: Duration,
-    /// How much may be sent.
+    /// Size limits.
     pub limits: Limits,
 }
 
-/// What a reference stands for.
+/// Commit to which a reference resolves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// `main@sha1:<commit>`, `v1.2.3@sha1:<commit>`, or `sha1:<commit>`; `sha256:` where ids are of that kind.
+    /// Revision: `main@sha1:<commit>`, `v1.2.3@sha1:<commit>`, or `sha1:<commit>`; `sha256:` if the ids are SHA-256.
     pub revision: String,
     /// Name of the branch or tag. `None` for a commit.
     pub name: Option<String>,
-    /// Its id.
+    /// Full commit hash.
     pub commit: String,
-    /// Id of the annotated tag.
+    /// Object id of the annotated tag.
     pub tag: Option<String>,
     /// Bytes that the server has sent.
     pub received: u64,
 }
 
 impl Repository {
-    /// The one in a directory, which is made if it is not there.
+    /// Opens the repository in a directory, which is created if it does not exist.
     ///
     /// # Errors
     /// [`GitError::Disk`] when the directory cannot be made, or what a crash has left in it cannot be removed or renamed.
@@ -131,7 +131,7 @@ impl Repository {
         self.root.join(name)
     }
 
-    /// Asks the server what a reference stands for, and fetches that if it is not here. Blocks; `stop` ends it.
+    /// Resolves a reference on the server, and fetches its commit if it is not here. Blocks; `stop` ends the fetch.
     ///
     /// # Errors
     /// [`GitError::UrlInvalid`], [`GitError::ReferenceInvalid`], [`GitError::AccessInvalid`] or [`GitError::KnownHosts`] when
@@ -234,13 +234,13 @@ impl Repository {
         Ok(head(&found, peeled, link.received()))
     }
 
-    /// The repository in use, if there is one with ids of this kind.
+    /// Returns the repository in use, if there is one with ids of this kind.
     fn current(&self, hash: gix::hash::Kind) -> Option<Store> {
         let store = Store::at(&self.part("git"));
         store.open().is_ok_and(|repo| repo.object_hash() == hash).then_some(store)
     }
 
-    /// Puts the new repository in the place of the old one.
+    /// Replaces the repository in use by the new one.
     fn replace(&self) -> Result<(), GitError> {
         let _swap = self.swap.write();
         store::remove(&self.part("old"))?;
@@ -251,7 +251,7 @@ impl Repository {
         store::remove(&self.part("old"))
     }
 
-    /// Reads something. What cannot be read is thrown away, so that the next fetch brings it again.
+    /// Calls `read` with the repository in use. A damaged repository is removed, so that the next fetch brings it again.
     fn reading<T>(&self, read: impl FnOnce(&gix::Repository) -> Result<T, GitError>) -> Result<T, GitError> {
         let result = {
             let _here = self.swap.read();
@@ -264,7 +264,7 @@ impl Repository {
         result
     }
 
-    /// Author, time and subject of a commit.
+    /// Returns author, time and subject of a commit.
     ///
     /// # Errors
     /// [`GitError::WrongObject`] when `id` is not that of a commit. [`GitError::Damaged`] when the commit is not here or
@@ -275,7 +275,7 @@ impl Repository {
         self.reading(|repo| history::commit(repo, id, false))
     }
 
-    /// What of a commit is signed, and the signature.
+    /// Returns the signed part of a commit, and the signature.
     ///
     /// # Errors
     /// [`GitError::WrongObject`], [`GitError::Damaged`] or [`GitError::Disk`], as [`Repository::commit`].
@@ -284,8 +284,8 @@ impl Repository {
         self.reading(|repo| signed::commit(repo, id))
     }
 
-    /// What of an annotated tag is signed, and the signature. The name that was signed must be `name`, that of the reference:
-    /// who may push can put any tag under any name. `None`: it was asked for by its id.
+    /// Returns the signed part of an annotated tag, and the signature. The signed name must be `name`, that of the reference: any user
+    /// who may push can put any tag under any name. `name` is `None` if the tag was requested by its id.
     ///
     /// # Errors
     /// [`GitError::WrongObject`] when `id` is not that of an annotated tag. [`GitError::TagRenamed`] when the tag was signed
@@ -296,7 +296,7 @@ impl Repository {
         self.reading(|repo| signed::tag(repo, id, name))
     }
 
-    /// The file at a path, or all `*.yaml`, `*.yml` and `*.json` below it if it is a directory.
+    /// Returns the file at a path, or all `*.yaml`, `*.yml` and `*.json` below it if the path is a directory.
     ///
     /// # Errors
     /// [`GitError::WrongObject`] when `commit` is not the id of a commit. [`GitError::PathInvalid`] when `path` leads out of
@@ -310,7 +310,7 @@ impl Repository {
         self.reading(|repo| read::read(repo, &read::list(repo, id, path, limits)?, limits))
     }
 
-    /// Whether a commit is another one, or comes after it. `None`: the fetched history does not show it.
+    /// Reports whether a commit is another one, or comes after it. `None` if the fetched history does not show it.
     ///
     /// # Errors
     /// [`GitError::WrongObject`] when `new` or `old` is not an id. [`GitError::Damaged`] or [`GitError::Disk`] when an object
@@ -320,8 +320,8 @@ impl Repository {
         self.reading(|repo| history::follows(repo, new, old))
     }
 
-    /// Which commit made each entry as it is, by file, and name (or address) of the host. `read` makes entries of files, if it
-    /// can. It is called for the files that changed, commit by commit.
+    /// Returns the commit that made each entry as it is, by file, and name (or address) of the host. `read` parses files into entries,
+    /// or returns `None`. It is called for the files that changed, commit by commit.
     ///
     /// # Errors
     /// As in [`Repository::files`], but a file that is too large, or a pointer of Git LFS, is no error: its entries are
@@ -339,7 +339,7 @@ impl Repository {
     }
 }
 
-/// Fetches what was found.
+/// Fetches the found object into a store.
 fn bring<T: Transport>(talk: &mut Talk<'_, T>, store: &Store, found: &Found) -> Result<Peeled, GitError> {
     let before = store.tip(&found.key);
     talk.fetch(store, found.id, exchange::DEPTH)?;

@@ -1,4 +1,4 @@
-//! Whether a trusted key signed a commit or tag. Pure, except for the clock.
+//! Verification that a trusted key signed a commit or tag. Pure, except for the clock.
 //!
 //! The keys come from a Secret and are trusted; the signature itself is untrusted input. No key comes from a key
 //! server, and no key is trusted because of another key.
@@ -19,35 +19,35 @@ const MIN_RSA_BITS: u16 = 2048;
 /// A commit or tag, taken apart into what was signed and the signature.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Signed {
-    /// Text of the signature, as it stands in the object: an armored OpenPGP or SSH signature. `None` if it is not signed.
+    /// Signature text as stored in the object: an armored OpenPGP or SSH signature. `None` if the object is not signed.
     pub signature: Option<Vec<u8>>,
-    /// What was signed: the object without its signature.
+    /// Signed data: the object without its signature.
     pub data: Vec<u8>,
 }
 
-/// The keys that are believed.
+/// Trusted keys.
 #[derive(Clone, Debug, Default)]
 pub struct Keys {
     ssh: Vec<PublicKey>,
     openpgp: Vec<pgp::composed::SignedPublicKey>,
 }
 
-/// Kind of a signature.
+/// Kind of key that made a signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SignerKind {
-    /// With an SSH key.
+    /// SSH key.
     Ssh,
-    /// With an OpenPGP key.
+    /// OpenPGP key.
     OpenPgp,
 }
 
-/// The signer.
+/// Key that made a signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signer {
-    /// How.
+    /// Kind of the key.
     pub kind: SignerKind,
-    /// `SHA256:…` of an SSH key; of an OpenPGP key the fingerprint in hex, or the key id where a signature says no more. Of a subkey
-    /// it is the subkey's.
+    /// Fingerprint of the key: `SHA256:…` of an SSH key; in hex of an OpenPGP key, or the key id if the signature names only that. For a subkey,
+    /// the fingerprint of the subkey.
     pub fingerprint: String,
 }
 
@@ -61,10 +61,10 @@ impl fmt::Display for Signer {
     }
 }
 
-/// Why a signer is not trusted.
+/// Reason why a signer is not trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Doubt {
-    /// No such key.
+    /// The key is not in the Secret.
     #[error("this key is not in the Secret: add it if you trust its owner, otherwise sign with a key of the Secret")]
     Unknown,
     /// The signature is for other content, or was changed.
@@ -73,31 +73,31 @@ pub enum Doubt {
     /// The key was revoked.
     #[error("the key was revoked: sign with another key")]
     Revoked,
-    /// The key's time was over when it signed, or had not begun.
+    /// The key was not valid at the time of the signature.
     #[error(
         "the key was not valid at the time of the signature: sign with another key, or extend its validity and add the new public key to the Secret"
     )]
     Expired,
-    /// The signature says that it does not hold any more.
+    /// The signature has expired.
     #[error("the signature has expired: sign it again")]
     SignatureExpired,
-    /// A hash that can be forged.
+    /// The hash of the signature can be forged.
     #[error("the signature uses a hash that can be forged: sign with SHA-256 or better")]
     WeakHash,
-    /// A key that can be broken, or of an obsolete kind.
+    /// The key can be broken, or is of an obsolete kind.
     #[error("the key is too weak: sign with Ed25519, ECDSA, or RSA of at least 2048 bits")]
     WeakKey,
-    /// The owner has not made the key for this.
+    /// The owner has not made the key for signing.
     #[error(
         "the key is not made for signing, or not by its owner: sign with a key that may sign, bound with SHA-256 or better"
     )]
     NotForSigning,
-    /// It is a signature of something other than a Git object.
+    /// The signature is for something other than a Git object.
     #[error("the signature is not for Git: sign the commit or tag itself")]
     OtherUse,
 }
 
-/// No trusted key has signed.
+/// Reason why an object does not count as signed by a trusted key.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VerifyError {
     /// The Secret has no keys.
@@ -113,24 +113,24 @@ pub enum VerifyError {
         /// The fault and the remedy.
         problem: String,
     },
-    /// There is no signature.
+    /// The object has no signature.
     #[error("it is not signed: sign it with a key that is in the Secret")]
     Unsigned,
-    /// The signer is unknown.
+    /// The signature cannot be read.
     #[error("the signature cannot be read: {0}")]
     Malformed(&'static str),
     /// The signer is not trusted.
     #[error("signed by {signer}, but {doubt}")]
     NotBelieved {
-        /// Who, as the signature says.
+        /// Signer, as the signature claims.
         signer: Signer,
-        /// Why not.
+        /// Reason why the signer is not trusted.
         doubt: Doubt,
     },
 }
 
 impl VerifyError {
-    /// A stable word for conditions, events and metrics.
+    /// Returns the stable reason for conditions, events and metrics.
     pub fn reason(&self) -> Reason {
         Reason::VerificationError
     }
@@ -161,7 +161,7 @@ impl Keys {
     }
 }
 
-/// Who has signed, if it is one of these.
+/// Returns the signer if one of `keys` made the signature.
 ///
 /// # Errors
 /// [`VerifyError::Unsigned`] when there is no signature. [`VerifyError::Malformed`] when it is longer than 64 KiB, cannot be

@@ -1,23 +1,23 @@
 //! Access lists of files and directories: who may do what, as Windows keeps it.
 
-/// Who besides SYSTEM and Administrators may use a file, or a directory with what is below it.
+/// Users besides SYSTEM and Administrators who may use a file, or a directory with what is below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Guard {
     /// No other user.
     Private,
-    /// No other user either. What is below it may still be another's: it is being taken over.
+    /// No other user, for a directory that is being taken over: what is below it may still be another's.
     Unsettled,
-    /// Users may read.
+    /// Users, who may read.
     Readable,
-    /// Users may read, and change what is below: as Windows has it below `C:\`.
+    /// Users, who may read, and change what is below: as Windows has it below `C:\`.
     Volumes,
 }
 
-/// SYSTEM.
+/// SID of SYSTEM.
 pub const SYSTEM: &str = "S-1-5-18";
-/// The group Administrators.
+/// SID of the group Administrators.
 pub const ADMINISTRATORS: &str = "S-1-5-32-544";
-/// Users who are administrators on each host: SYSTEM, the group Administrators, TrustedInstaller.
+/// SIDs of users who are administrators on each host: SYSTEM, the group Administrators, TrustedInstaller.
 pub const TRUSTED: [&str; 3] =
     [SYSTEM, ADMINISTRATORS, "S-1-5-80-956008885-3418522649-1831038044-1853292631-2271478464"];
 /// The SID of all users.
@@ -27,72 +27,71 @@ const AUTHENTICATED_USERS: &str = "S-1-5-11";
 
 /// All rights to a file or directory.
 pub const ALL: u32 = 0x001f_01ff;
-/// To read, to list and to execute, without any right to change something.
+/// Rights to read, to list and to execute, without any right to change something.
 const READ: u32 = 0x0012_00a9;
-/// To change and to delete, but not what other users have made, nor the access list.
+/// Rights to change and to delete, but not what other users have made, nor the access list.
 const MODIFY: u32 = 0x0013_01bf;
-/// To change the directory itself in any way: what is directly in it, its name, owner or access list.
+/// Rights to change the directory itself in any way: what is directly in it, its name, owner or access list.
 pub const CHANGE: u32 = !(READ | READ_ANY);
-/// To put another directory in the place of one: to delete or rename it or what is in it, or to get the right to.
+/// Rights to put another directory in the place of one: to delete or rename it or what is in it, or to get the right to.
 pub const REPLACE: u32 = 0x0001_0000 | 0x40 | 0x0004_0000 | 0x0008_0000 | 0x1000_0000;
-/// To read the access list.
+/// Right to read the access list.
 const READ_LIST: u32 = 0x0002_0000;
-/// To read and to execute, in the form that is for all kinds of objects.
+/// Rights to read and to execute, in the form that is for all kinds of objects.
 const READ_ANY: u32 = 0xa000_0000;
 
-/// Files inherit the entry.
+/// Flag of an entry that files inherit.
 const TO_FILES: u8 = 0x1;
-/// Directories inherit the entry.
+/// Flag of an entry that directories inherit.
 const TO_DIRECTORIES: u8 = 0x2;
-/// What is below inherits the entry.
+/// Flags of an entry that all that is below inherits.
 pub const TO_ALL: u8 = TO_FILES | TO_DIRECTORIES;
-/// The entry is for what is below alone.
+/// Flag of an entry that is for what is below alone.
 const ONLY_BELOW: u8 = 0x8;
-/// The entry came from the directory above.
+/// Flag of an entry that came from the directory above.
 const INHERITED: u8 = 0x10;
 
-/// Whether an owner (a SID) is an administrator in any case: one of [`TRUSTED`], or the built-in Administrator, whatever its
-/// name is.
+/// Reports whether an owner (a SID) is an administrator in any case: one of [`TRUSTED`], or the built-in Administrator, whatever its name is.
 pub fn is_trusted(sid: &str) -> bool {
     let built_in = sid.strip_prefix("S-1-5-21-").and_then(|rest| rest.strip_suffix("-500"));
     TRUSTED.contains(&sid)
         || built_in.is_some_and(|machine| machine.split('-').filter(|n| n.parse::<u32>().is_ok()).count() == 3)
 }
 
-/// Who may use a file or directory.
+/// Access list of a file or directory.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct AccessList {
-    /// Whether nothing comes from the directory above.
+    /// True if nothing comes from the directory above.
     pub is_protected: bool,
-    /// In the order in which Windows goes through them.
+    /// Entries in the order in which Windows goes through them.
     pub entries: Vec<Entry>,
 }
 
-/// What one user or group may do, or may not.
+/// Entry of an access list: rights that one user or group has, or has not.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Entry {
     /// SID of the user or group. Empty for an entry of a kind that is not known here.
     pub sid: String,
     /// Rights, one bit for each.
     pub rights: u32,
-    /// Where the entry came from and where it goes on to, as Windows keeps it.
+    /// Flags for where the entry came from and where it goes on to, as Windows keeps them.
     pub flags: u8,
-    /// Whether the rights are withheld.
+    /// True if the rights are withheld.
     pub denies: bool,
 }
 
 impl Entry {
-    /// An entry that grants rights.
+    /// Makes an entry that grants rights.
     pub fn grant(sid: impl Into<String>, rights: u32, flags: u8) -> Self {
         Self { sid: sid.into(), rights, flags, denies: false }
     }
 
-    /// Reports whether it grants one of these rights to the directory itself.
+    /// Reports whether the entry grants one of these rights to the directory itself.
     fn grants(&self, rights: u32) -> bool {
         !self.denies && self.flags & ONLY_BELOW == 0 && self.rights & rights != 0
     }
 
-    /// Entries that grant this to what is below, but without these rights to the directory itself.
+    /// Splits the entry into entries that grant the same to what is below, but without these rights to the directory itself.
     fn without(self, rights: u32) -> Vec<Self> {
         if !self.grants(rights) {
             return vec![self];
@@ -112,7 +111,7 @@ impl Entry {
 }
 
 impl AccessList {
-    /// The list of a directory that is guarded so.
+    /// Access list of a directory with this guard.
     pub fn of(guard: Guard) -> Self {
         let mut entries = administrators().to_vec();
         match guard {
@@ -128,7 +127,7 @@ impl AccessList {
         Self { is_protected: true, entries }
     }
 
-    /// What a directory on `C:` has on Windows Server by default: users may make files and directories in it.
+    /// Default access list of a directory on `C:` of Windows Server: users may make files and directories in it.
     pub fn usual() -> Self {
         let mut entries = administrators().to_vec();
         entries.extend([
@@ -143,7 +142,7 @@ impl AccessList {
         Self { is_protected: false, entries }
     }
 
-    /// Whether it is exactly the one of a directory that is guarded so.
+    /// Reports whether the list is exactly that of a directory with this guard.
     pub fn is(&self, guard: Guard) -> bool {
         let sorted = |list: &Self| {
             let mut entries = list.entries.clone();
@@ -173,7 +172,7 @@ impl AccessList {
         Some(Self { is_protected: true, entries })
     }
 
-    /// The list as Windows reads it (SDDL), with Administrators as the owner.
+    /// Access list as Windows reads it (SDDL), with Administrators as the owner.
     pub fn text(&self) -> String {
         let protected = if self.is_protected { "P" } else { "" };
         let entries: String = self.entries.iter().map(Entry::text).collect();
@@ -181,7 +180,7 @@ impl AccessList {
     }
 }
 
-/// Everything for SYSTEM and Administrators, also for what is made below later.
+/// Entries that grant everything to SYSTEM and Administrators, also for what is made below later.
 fn administrators() -> [Entry; 2] {
     [SYSTEM, ADMINISTRATORS].map(|sid| Entry::grant(sid, ALL, TO_ALL))
 }

@@ -19,45 +19,45 @@ use crate::host::{Host, HostError};
 
 /// Remaining validity below which a certificate is requested again, in seconds.
 pub const RENEW_BELOW: i64 = 3600;
-/// How many earlier certificates of wicd are kept.
+/// Number of earlier certificates of wicd that are kept.
 const KEEP: usize = 2;
-/// How the names of all files begin in which kubelet keeps its certificates as a client.
+/// Prefix of the names of all files in which kubelet keeps its client certificates.
 const KUBELET_CLIENT: &str = "kubelet-client";
 const CERTIFICATE: &str = "CERTIFICATE";
 
-/// A certificate cannot be used.
+/// Reason why a certificate cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
-    /// Not PEM certificates.
+    /// PEM text that cannot be read or is cut off, with the number of the bad certificate.
     #[error("certificate {0} of the PEM text cannot be read, or the text is cut off; none of its certificates is used")]
     Pem(usize),
-    /// The text holds none.
+    /// PEM text without a certificate.
     #[error("the PEM text has no certificate")]
     Empty,
-    /// For another subject.
+    /// Certificate for another subject.
     #[error("the certificate is for {got:?}, not for {wanted:?}")]
     Name {
-        /// Its common name.
+        /// Common name of the certificate.
         got: String,
-        /// The right one.
+        /// Common name that is expected.
         wanted: String,
     },
-    /// Not made from our request.
+    /// Certificate that was not made from our request.
     #[error("the certificate does not match the pending key on the host; apply again to get a new request")]
     Key,
-    /// There is no key waiting.
+    /// No key that waits for this certificate.
     #[error("the host has no pending key for this certificate; apply again to get a new request")]
     NoKey,
-    /// Over, or not begun.
+    /// Certificate whose validity is over, or has not begun.
     #[error("the certificate is not valid now; compare the clocks of host and cluster")]
     Validity,
-    /// Keys could not be made or read.
+    /// Key or certificate request that could not be made.
     #[error("cannot make a key or a certificate request")]
     Crypto(#[source] rcgen::Error),
-    /// kubelet's kubeconfig cannot be made.
+    /// Kubeconfig of kubelet that cannot be made.
     #[error("{} is missing or is no kubeconfig of one user; apply again", path::NODE_KUBECONFIG)]
     Kubeconfig,
-    /// The host refused.
+    /// Failure on the host.
     #[error(transparent)]
     Host(#[from] HostError),
 }
@@ -87,7 +87,7 @@ pub fn subject(kind: CertificateKind, node: &str) -> (String, &'static str) {
     }
 }
 
-/// Where a key waits for its certificate.
+/// Path of the key that waits for its certificate.
 pub fn key_path(kind: CertificateKind) -> &'static str {
     match kind {
         CertificateKind::Kubelet => r"C:\k\kubelet-first.key",
@@ -95,7 +95,7 @@ pub fn key_path(kind: CertificateKind) -> &'static str {
     }
 }
 
-/// Where certificate and key are, the newest last.
+/// Paths of the files with certificate and key, the newest last.
 pub fn paths(kind: CertificateKind) -> &'static [&'static str] {
     match kind {
         CertificateKind::Kubelet => &[path::KUBELET_FIRST_CERT, path::KUBELET_CURRENT_CERT],
@@ -103,7 +103,7 @@ pub fn paths(kind: CertificateKind) -> &'static [&'static str] {
     }
 }
 
-/// A certificate request (PEM) for the key that waits, which is made if there is none. Asking again gives the same key.
+/// Returns a certificate request (PEM) for the key that waits, which is made if there is none. Asking again gives the same key.
 ///
 /// # Errors
 /// When the key's file cannot be read or written, or no key or request can be made.
@@ -123,13 +123,13 @@ pub fn request(host: &dyn Host, kind: CertificateKind, node: &str) -> Result<Str
     params.serialize_request(&key).and_then(|r| r.pem()).map_err(CertificateError::Crypto)
 }
 
-/// The key that waits. One that cannot be read is as good as none: it was made for nothing yet.
+/// Key that waits for its certificate. One that cannot be read is as good as none: it was made for nothing yet.
 fn waiting_key(host: &dyn Host, kind: CertificateKind) -> Result<Option<KeyPair>, HostError> {
     let content = files::read(host, key_path(kind))?;
     Ok(content.and_then(|pem| String::from_utf8(pem).ok()).and_then(|pem| KeyPair::from_pem(&pem).ok()))
 }
 
-/// What [`install`] takes: a certificate chain (PEM, leaf first) with the key that waits for it. `None` if it is installed already.
+/// Returns what [`install`] takes: a certificate chain (PEM, leaf first) with the key that waits for it. `None` if the chain is installed already.
 ///
 /// # Errors
 /// When `chain` is empty or damaged, or its first certificate is for another subject or is not valid at `now`. When the
@@ -181,8 +181,8 @@ pub fn install(host: &dyn Host, kind: CertificateKind, pem: Option<&str>, now: i
     Ok(())
 }
 
-/// Content of kubelet's kubeconfig, as the present [`path::NODE_KUBECONFIG`] and the installed first certificate say, if the file
-/// differs. Without such a certificate there is nothing to say.
+/// Content of kubelet's kubeconfig, as the present [`path::NODE_KUBECONFIG`] and the installed first certificate say, if the file differs.
+/// `None` without such a certificate.
 ///
 /// # Errors
 /// [`CertificateError::Kubeconfig`] on a host without [`path::NODE_KUBECONFIG`]. Also when a file cannot be read.
@@ -192,7 +192,7 @@ pub fn other_kubelet_kubeconfig(host: &dyn Host) -> Result<Option<Vec<u8>>, Cert
     Ok((files::read(host, path::KUBELET_KUBECONFIG)?.as_ref() != Some(&wanted)).then_some(wanted))
 }
 
-/// kubelet's kubeconfig: that of all who act in the Node's name, with this certificate and key in it.
+/// Content of kubelet's kubeconfig: [`path::NODE_KUBECONFIG`] with this certificate and key in it.
 fn kubelet_kubeconfig(host: &dyn Host, pem: &str) -> Result<Vec<u8>, CertificateError> {
     let template = files::read(host, path::NODE_KUBECONFIG)?.and_then(|json| serde_json::from_slice(&json).ok());
     let kubeconfig = template.zip(split(pem)).and_then(|(template, (chain, key))| inline(template, &chain, &key));
@@ -262,7 +262,7 @@ pub fn forget(host: &dyn Host) -> Result<(), HostError> {
     Ok(())
 }
 
-/// Whether the host has a certificate of this kind, for this node, that is valid for another [`RENEW_BELOW`].
+/// Reports whether the host has a certificate of this kind, for this node, that is valid for another [`RENEW_BELOW`].
 ///
 /// # Errors
 /// When a file of a certificate cannot be inspected or read. A damaged one is no error, and is not good.
@@ -294,7 +294,7 @@ pub fn not_after(host: &dyn Host, kind: CertificateKind) -> Result<Option<i64>, 
     Ok(latest)
 }
 
-/// Whether a PEM text holds a certificate (leaf first) of the right name, valid now and for another `seconds`.
+/// Reports whether a PEM text holds a certificate (leaf first) of the right name, valid now and for another `seconds`.
 fn is_good(pem: &[u8], kind: CertificateKind, node: &str, now: i64, seconds: i64) -> bool {
     let leaf = bundle(pem).ok().and_then(|ders| ders.into_iter().next());
     leaf.is_some_and(|leaf| check(&leaf, kind, node, now).is_ok() && check(&leaf, kind, node, now + seconds).is_ok())

@@ -32,17 +32,17 @@ const USE_BY_SERVICES: [u8; 100] = [
     1, 2, 0, 0, 0, 0, 0, 5, 32, 0, 0, 0, 0x20, 2, 0, 0,
 ];
 
-/// Most classes of the list that are read.
+/// Largest number of classes that are read of the list of CCG.
 const MOST: usize = 64;
 
-/// Whose a registration is.
+/// Owner of a registration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// There is none.
+    /// No registration.
     None,
-    /// Ours, whole or in part.
+    /// Registration of ours, whole or in part.
     Ours,
-    /// Another installer's: its library, or the key that is there.
+    /// Registration of another installer: its library, or the key that is there.
     Other(String),
 }
 
@@ -73,7 +73,7 @@ fn values(plugin: &CredentialPlugin) -> [Values; 4] {
     ]
 }
 
-/// Whether a text is a class in braces and upper case, and so no more than one part of the name of a key.
+/// Reports whether a text is a class in braces and upper case, and so no more than one part of the name of a key.
 pub fn is_class(text: &str) -> bool {
     let Some(id) = text.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')) else { return false };
     let parts: Vec<&str> = id.split('-').collect();
@@ -81,13 +81,14 @@ pub fn is_class(text: &str) -> bool {
         && parts.concat().bytes().all(|b| matches!(b, b'0'..=b'9' | b'A'..=b'F'))
 }
 
-/// Whether a library lies where only we put libraries.
+/// Reports whether a library lies where only we put libraries.
 pub fn is_our_library(library: &str) -> bool {
     let place = library.rsplit_once('\\');
     place.is_some_and(|(directory, name)| directory.eq_ignore_ascii_case(path::CREDENTIAL_PLUGINS) && !name.is_empty())
 }
 
-/// Whose the registration of a class is: that of the library which it names. The record decides only where it names none yet, or no longer.
+/// Returns the owner of the registration of a class, by the library which it names.
+/// The record decides only where the registration names none yet, or no longer.
 ///
 /// # Errors
 /// When the registry cannot be read.
@@ -108,7 +109,7 @@ pub fn owner(host: &dyn Host, clsid: &str, owned: &Ownership) -> Result<Owner, H
     Ok(found)
 }
 
-/// What other installers registered: class, and the library or the key. `asked` is looked for also where CCG does not list it.
+/// Registrations of other installers: class, and the library or the key. `asked` is looked for also where CCG does not list it.
 ///
 /// # Errors
 /// When the registry cannot be read.
@@ -143,7 +144,7 @@ pub fn claim(host: &dyn Host, plugin: Option<&CredentialPlugin>, owned: &mut Own
     Ok(())
 }
 
-/// Makes the registration, where it differs. Its keys are claimed.
+/// Registers a plugin, where the registration differs. The caller has claimed its keys.
 ///
 /// # Errors
 /// When a key cannot be read or written.
@@ -158,7 +159,7 @@ pub fn register(host: &dyn Host, plugin: &CredentialPlugin, owned: &mut Ownershi
     Ok(())
 }
 
-/// Removes the registrations that wicd made, but this one, and forgets them. Returns warnings about what stays: it is another program's now.
+/// Removes the registrations that wicd made, but that of `plugin`, and forgets them. Returns warnings about what stays: it is another program's now.
 ///
 /// # Errors
 /// When a key cannot be read or removed.
@@ -191,7 +192,7 @@ fn class_of(key: &str) -> Option<&str> {
     key.split('\\').find(|part| is_class(part))
 }
 
-/// CCG must not find a class of which a part is missing, and a key that has others is not removed.
+/// Keys of a registration in the order of removal: CCG must not find a class of which a part is missing, and a key that has others is not removed.
 fn removal_order(clsid: &str) -> [String; 4] {
     let [app, class, server, listed] = keys(clsid);
     [listed, app, server, class]

@@ -8,7 +8,7 @@ const AZURE: &str = "{CCC2A336-D7F3-4818-A213-272B7924213E}";
 const OTHER: &str = "{859E1386-BDB4-49E8-85C7-3070B13920E1}";
 const LIBRARY: &str = r"C:\windows\wicd-ccg\plugin.dll";
 
-/// What the pool wants at version `v` with this plugin.
+/// Desired state at version `v` with this plugin.
 fn with_plugin(bed: &Bed, v: &str, clsid: &str) -> Apply {
     let mut apply = wanted(v);
     let content = format!("library {v}").into_bytes();
@@ -92,7 +92,7 @@ fn what_differs_is_corrected() {
     assert_eq!(bed.host.state().registry, before);
 }
 
-/// Whichever part of it is there.
+/// A registration is another installer's whichever part of it is there.
 #[test]
 fn a_registration_of_another_installer_is_left_alone() {
     for key in keys_of(AZURE) {
@@ -120,7 +120,7 @@ fn a_registration_of_another_installer_is_left_alone() {
     }
 }
 
-/// The record has the names of its keys, and they are another program's now.
+/// Keys that the record names are another program's now.
 #[test]
 fn another_installer_takes_a_class_of_ours() {
     let bed = Bed::new();
@@ -210,14 +210,14 @@ fn a_cleanup_removes_it_and_leaves_what_another_program_put_into_it() {
     assert!(!bed.exists(r"C:\windows\wicd-ccg"));
 }
 
-/// As Windows keeps the list of CCG.
+/// Owner and access list with which Windows keeps the list of CCG.
 const TRUSTED_INSTALLER: &[u8] = b"O:TI";
 
 fn keep_from_administrators(bed: &Bed) {
     bed.host.state().registry_access.insert(CLASSES_OF_CCG.to_owned(), TRUSTED_INSTALLER.to_vec());
 }
 
-/// Whenever wicd ends, what it has made is on record, and the next attempt or the cleanup finishes, and closes the list of CCG.
+/// What wicd has made is on record whenever it ends, and the next attempt or the cleanup finishes, and closes the list of CCG.
 #[test]
 fn a_crash_leaves_nothing_that_is_not_on_record() {
     let straight = Bed::new();
@@ -248,7 +248,7 @@ fn a_crash_leaves_nothing_that_is_not_on_record() {
     }
 }
 
-/// Whether the next attempt has a plugin, has none, or is a removal.
+/// The next attempt has a plugin, has none, or is a removal.
 #[test]
 fn a_list_that_was_left_open_is_closed() {
     for next in 0..3 {

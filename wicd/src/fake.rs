@@ -20,12 +20,12 @@ use crate::host::{
 use crate::images::{ImageError, ImageStore};
 use crate::network::HNS_NETWORKS;
 
-/// What happened to a service.
+/// Event of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServiceEvent {
-    /// It was started.
+    /// Start of the service.
     Started,
-    /// It was stopped.
+    /// Stop of the service.
     Stopped,
 }
 
@@ -43,22 +43,22 @@ pub struct FakeHost {
     images: Arc<Mutex<Images>>,
 }
 
-/// Everything but the files. Public, so that tests can arrange and compare it.
+/// State of a simulated host: everything but the files. Public, so that tests can arrange and compare it.
 #[derive(Clone, Default)]
 pub struct State {
-    /// The host itself. Its clock is the real one plus `clock_ms`.
+    /// Facts of the host itself. Its clock is the real one plus `clock_ms`.
     pub machine: Machine,
     /// Services by name.
     pub services: BTreeMap<String, ServiceInfo>,
-    /// Recovery actions by service.
+    /// Specification with which each service was made, by name.
     pub specs: BTreeMap<String, ServiceSpec>,
     /// Machine-wide environment variables.
     pub env: BTreeMap<String, String>,
     /// Trusted certificates, DER.
     pub trusted: BTreeSet<Vec<u8>>,
-    /// How often the host was restarted.
+    /// Number of restarts of the host.
     pub reboots: u32,
-    /// How often networks were removed and left-over processes were ended.
+    /// Number of times that networks were removed, and that left-over processes were ended.
     pub sweeps: (u32, u32),
     /// Programs that run and have lost the process which started them.
     pub orphans: Vec<String>,
@@ -67,7 +67,7 @@ pub struct State {
     /// Owner and access list of keys that Windows keeps from administrators: such a key, and what is directly in it, can be changed only while
     /// it is [`OPENED`].
     pub registry_access: BTreeMap<String, Vec<u8>>,
-    /// What HNS answers to `GET`, by path. Only tests change it.
+    /// Answers of HNS to `GET`, by path. Only tests change them.
     pub hns: BTreeMap<String, Value>,
     /// Other requests to HNS.
     pub hns_posts: Vec<HnsRequest>,
@@ -77,13 +77,13 @@ pub struct State {
     pub routes: Vec<Route>,
     /// Programs that the antivirus leaves alone.
     pub excluded: BTreeSet<String>,
-    /// Why the API server cannot be reached, if it cannot.
+    /// Reason why the API server cannot be reached, if it cannot.
     pub unreachable: Option<String>,
     /// Ports on which a program listens.
     pub ports_in_use: BTreeSet<u16>,
-    /// Why Windows itself waits for a restart, until the next one.
+    /// Causes for which Windows itself waits for a restart, until the next one.
     pub restart_causes: BTreeSet<RestartCause>,
-    /// What checks files for malware. Defender that checks leaves alone what is [excluded](Self::excluded).
+    /// Programs that check files for malware. Defender that checks leaves alone what is [excluded](Self::excluded).
     pub antivirus: Antivirus,
     /// Accounts of the domain. Others are not found.
     pub service_accounts: BTreeMap<String, AccountState>,
@@ -93,19 +93,19 @@ pub struct State {
     pub events: BTreeMap<String, Vec<String>>,
     /// Installed updates.
     pub updates: Vec<String>,
-    /// How often each service was started.
+    /// Number of starts of each service.
     pub starts: BTreeMap<String, u32>,
-    /// What a started service's state is; [`ServiceState::Running`] unless a test says otherwise.
+    /// State of a started service; [`ServiceState::Running`] unless a test says otherwise.
     pub started_state: Option<ServiceState>,
     /// Names of calls that fail, as `delete_service kubelet`.
     pub refused: BTreeSet<String>,
-    /// Calls that do not answer as long as a test holds this, by name as in `refused`.
+    /// Calls that do not answer as long as a test holds the mutex, by name as in `refused`.
     pub hung: BTreeMap<String, Arc<Mutex<()>>>,
-    /// How many calls still succeed before all fail, as if the process were gone.
+    /// Number of calls that still succeed before all fail, as if the process were gone.
     pub calls_left: Option<u32>,
-    /// Calls so far.
+    /// Number of calls so far.
     pub calls: u32,
-    /// How often each call was made.
+    /// Number of calls so far by name.
     pub counts: BTreeMap<&'static str, u32>,
     /// SIDs of owners of files and directories, by real path. Administrators where there is none.
     pub owners: BTreeMap<PathBuf, String>,
@@ -147,12 +147,12 @@ impl FakeHost {
         Self { dir: dir.into(), state: Arc::new(Mutex::new(state)), images: Arc::default() }
     }
 
-    /// Everything but the files, to read or to change.
+    /// State of the host (everything but the files), to read or to change.
     pub fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its containerd's images, to read or to change.
+    /// Images of the host's containerd, to read or to change.
     pub fn images_state(&self) -> MutexGuard<'_, Images> {
         self.images.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -163,17 +163,17 @@ impl FakeHost {
         self
     }
 
-    /// Free bytes on `C:`.
+    /// Sets the free bytes on `C:`.
     pub fn set_disk_free(&self, bytes: u64) {
         self.state().machine.disk_free = bytes;
     }
 
-    /// State of the feature Containers.
+    /// Sets the state of the feature Containers.
     pub fn set_containers_feature(&self, feature: Feature) {
         self.state().machine.containers_feature = feature;
     }
 
-    /// Boot id: an unrequested restart.
+    /// Sets the boot id, as an unrequested restart does.
     pub fn set_boot_id(&self, boot_id: &str) {
         self.state().machine.boot_id = boot_id.into();
     }
@@ -450,7 +450,7 @@ impl Host for FakeHost {
         Ok(self.call("enable_containers", "")?.machine.containers_feature != Feature::Enabled)
     }
 
-    /// The new boot id is the old one plus one; a feature that was being enabled is there.
+    /// Restarts the host: the new boot id is the old one plus one, and a feature that was being enabled is there.
     fn reboot(&self) -> Result<(), HostError> {
         let mut state = self.call("reboot", "")?;
         state.reboots += 1;

@@ -11,9 +11,9 @@ use crate::images::{ImageError, ImageStore, Login};
 /// State of a simulated containerd.
 #[derive(Clone, Debug, Default)]
 pub struct Images {
-    /// Ids by name.
+    /// Image ids by name.
     pub records: BTreeMap<String, String>,
-    /// Ids that are pinned.
+    /// Image ids that are pinned.
     pub pinned: BTreeSet<String>,
     /// Pulled images, with the user name of the login.
     pub pulls: Vec<(String, Option<String>)>,
@@ -21,13 +21,13 @@ pub struct Images {
     pub refused: BTreeMap<String, String>,
     /// The user name that the registry requires.
     pub user: Option<String>,
-    /// How long a pull takes.
+    /// Duration of a pull.
     pub pull_time: Duration,
-    /// Whether it does not answer.
+    /// True if containerd does not answer.
     pub down: bool,
     /// Most pulls at the same time.
     pub most_at_once: usize,
-    /// Pulls now.
+    /// Number of pulls now.
     pub at_once: usize,
 }
 
@@ -39,7 +39,7 @@ pub fn id(image: &str) -> String {
 /// The images of a simulated host.
 pub(crate) struct FakeImages {
     pub(crate) images: Arc<Mutex<Images>>,
-    /// Whether its service does not run.
+    /// True if containerd's service does not run.
     pub(crate) is_stopped: bool,
 }
 

@@ -1,5 +1,5 @@
-//! What kubelet does at its start with the credentials that it is given: as client-go's `certificate_store.go` and
-//! `certificate_manager.go` do it, with all that they refuse.
+//! Simulated start of kubelet with the credentials that it is given: as client-go's `certificate_store.go` and `certificate_manager.go` do it, with
+//! all that they refuse.
 
 use std::fs;
 use std::path::Path;
@@ -16,8 +16,8 @@ use crate::host::Host as _;
 
 const UPDATED: &str = r"C:\var\lib\kubelet\pki\kubelet-client-updated.pem";
 
-/// Starts with the kubeconfig that is there. Returns certificates and key (PEM) with which kubelet goes to the API server, and leaves
-/// in [`path::KUBELET_PKI`] what kubelet leaves there.
+/// Starts kubelet with the kubeconfig that is there. Returns certificates and key (PEM) with which kubelet goes to the API server, and leaves in
+/// [`path::KUBELET_PKI`] what kubelet leaves there.
 ///
 /// # Errors
 /// Why kubelet ends right after its start.
@@ -46,7 +46,7 @@ pub fn start(host: &FakeHost) -> Result<String, String> {
     }
 }
 
-/// Where the user of the kubeconfig has certificate and key.
+/// Certificate and key of the kubeconfig's user, inline or from files.
 enum Given {
     Inline(String),
     Files(String),

@@ -21,10 +21,10 @@ use crate::host::Adapter;
 use crate::network;
 use crate::operation::tests::{Bed, CLUSTER, archive, exe, frame, service, wanted};
 
-/// Programs make what they write to.
+/// Directories that programs write to, and make themselves.
 const OUTPUT: [&str; 3] = [path::LOGS, path::KUBELET_PKI, r"C:\k\cni\config"];
 
-/// What a service cannot read of the files that its command line names, and of those that these name.
+/// Files that a service cannot read, of those that its command line names, and of those that these name.
 fn unreadable(host: &FakeHost, command: &str) -> Vec<String> {
     let is_file = |word: &&str| word.starts_with(r"C:\") && !OUTPUT.iter().any(|output| is_below(word, output));
     let mut left: Vec<String> = command.split([' ', '=', '"']).filter(is_file).map(String::from).collect();
@@ -64,7 +64,7 @@ fn strings(value: &Value, each: &mut impl FnMut(&str)) {
     }
 }
 
-/// What hybrid-overlay-node makes of the network, and HNS of the endpoint.
+/// Makes the network, as hybrid-overlay-node does, and the endpoint, as HNS does.
 fn make_network(host: &FakeHost) {
     let id = "8A6CE3D1-0F3B-4B7E-9C7E-1D2A3B4C5D6E";
     let network = json!([{"ID": id, "Name": network::HNS_NETWORK, "ManagementIP": "10.0.0.1",
@@ -218,7 +218,7 @@ fn data(text: &str) -> ByteString {
     ByteString(text.as_bytes().to_vec())
 }
 
-/// Whatever kubelet does meanwhile, as wicd's service may start it whenever no operation is going on.
+/// The certificate arrives whatever kubelet does meanwhile: wicd's service may start kubelet whenever no operation is going on.
 #[test]
 fn a_node_of_before_gets_its_new_certificate_wherever_start_is_broken_off() {
     let (straight, body) = node_of_before();

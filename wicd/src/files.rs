@@ -13,16 +13,16 @@ use sha2::{Digest, Sha256};
 use crate::access::Guard;
 use crate::host::{Host, HostError};
 
-/// Whether only SYSTEM and administrators may use a file.
+/// Access to a file: that of its directory, or for SYSTEM and administrators only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// As its directory says.
+    /// Access that the directory of the file hands down.
     Inherited,
-    /// Only SYSTEM and administrators, from before the first byte is in it.
+    /// Access for SYSTEM and administrators only, from before the first byte is in the file.
     Protected,
 }
 
-/// What [`read`] takes at most. Nothing of wicd's own is near that.
+/// Size of the largest file that [`read`] takes, in bytes. Nothing of wicd's own is near that.
 pub const READ_LIMIT: u64 = 64 << 20;
 
 /// Content of a file, `None` if there is none.
@@ -54,8 +54,7 @@ pub fn read_json<T: DeserializeOwned>(host: &dyn Host, path: &str) -> Result<Opt
     serde_json::from_slice(&content).map(Some).map_err(HostError::system("understand", path))
 }
 
-/// Makes the content of a file so, by way of a temporary file beside it. Missing directories are made. Returns whether
-/// anything was written.
+/// Gives a file this content, by way of a temporary file beside it. Missing directories are made. Returns whether anything was written.
 ///
 /// # Errors
 /// When the present content cannot be read, the new content cannot be written or protected, or a directory above a file that
@@ -82,7 +81,7 @@ pub fn write(host: &dyn Host, path: &str, content: &[u8], access: Access) -> Res
     Ok(true)
 }
 
-/// [`write()`] of a value as JSON.
+/// Writes a value as JSON, as [`write()`] does.
 ///
 /// # Errors
 /// When `value` has no form in JSON, or [`write()`] fails.
@@ -136,12 +135,12 @@ fn swap(new: &Path, path: &Path, rename: &impl Fn(&Path, &Path) -> io::Result<()
     Err(refused)
 }
 
-/// Opens a file to read it. One that another program holds is waited for, for a while.
+/// Opens a file to read it. A file that another program holds is waited for, for a while.
 pub(crate) fn open(path: &Path) -> io::Result<fs::File> {
     while_shared(|| held_by_others(path).and_then(|()| fs::File::open(path)), &mut patience())
 }
 
-/// As [`while_held`], where access may be denied for good, and a program that runs must not be waited for.
+/// Retries as [`while_held`] does, but not if access is denied: it may be for good, and a program that runs must not be waited for.
 fn while_shared<T>(mut attempt: impl FnMut() -> io::Result<T>, pause: &mut impl FnMut() -> bool) -> io::Result<T> {
     loop {
         match attempt() {
@@ -161,7 +160,7 @@ fn link_or_copy(from: &Path, to: &Path) -> io::Result<()> {
     fs::hard_link(from, to).or_else(|_| fs::copy(from, to).map(drop))
 }
 
-/// Fails as Windows does for a file that another program holds: there the operating system does that.
+/// Succeeds: outside of tests, the operating system itself fails for a file that another program holds.
 #[cfg(not(test))]
 #[expect(clippy::unnecessary_wraps, reason = "as in tests")]
 fn held_by_others(_path: &Path) -> io::Result<()> {
@@ -176,7 +175,7 @@ pub(crate) fn rename_file(from: &Path, to: &Path) -> io::Result<()> {
     while_held(|| rename(from, to), &mut patience())
 }
 
-/// Does something until it works, or fails for another reason than that another program holds the file, or the time is over.
+/// Retries `attempt` until it works, or fails for another reason than that another program holds the file, or the time is over.
 fn while_held<T>(mut attempt: impl FnMut() -> io::Result<T>, pause: &mut impl FnMut() -> bool) -> io::Result<T> {
     loop {
         match attempt() {
@@ -186,13 +185,13 @@ fn while_held<T>(mut attempt: impl FnMut() -> io::Result<T>, pause: &mut impl Fn
     }
 }
 
-/// Whether the error is Windows' for a file that another program has open, or has locked: access denied, sharing violation,
-/// lock violation. Antivirus and backup programs open what is new, for moments.
+/// Reports whether the error is Windows' for a file that another program has open, or has locked: access denied, sharing violation, lock violation.
+/// Antivirus and backup programs open what is new, for moments.
 fn is_held(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(ACCESS_DENIED | 32 | 33)) && (cfg!(windows) || cfg!(test))
 }
 
-/// Waits a little; says whether it has, or the time is over.
+/// Returns a function that waits a little, and returns false if the time is over.
 fn patience() -> impl FnMut() -> bool {
     let mut left = HELD_AT_MOST.as_millis() / AGAIN.as_millis();
     move || {
@@ -205,13 +204,13 @@ fn patience() -> impl FnMut() -> bool {
     }
 }
 
-/// How long a file that another program holds is waited for.
+/// Time limit of the wait for a file that another program holds.
 const HELD_AT_MOST: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 100 });
-/// Windows' error for it, and for a file that is deleted when the program that holds it lets it go.
+/// Windows' error for denied access, and for a file that is deleted when the program that holds it lets it go.
 const ACCESS_DENIED: i32 = 5;
 
-/// How many generations of a file can be in use at once.
+/// Number of generations of a file that can be in use at once.
 const OLD_FILES: u32 = 8;
 
 /// Removes what [`place`] has moved out of the way, as far as no program runs from it any more. What another program holds for a moment is
@@ -263,7 +262,8 @@ pub fn remove_if_unused(host: &dyn Host, path: &str) -> Result<(), HostError> {
     Ok(())
 }
 
-/// Removes a directory with all that is in it; missing is success. What another program holds is waited for, for a while. Links and junctions are removed, never followed.
+/// Removes a directory with all that is in it; missing is success. What another program holds is waited for, for a while.
+/// Links and junctions are removed, never followed.
 ///
 /// # Errors
 /// When `path` is refused, a directory above it is a link, or a file or directory in the tree cannot be removed.
@@ -322,7 +322,7 @@ pub fn size(host: &dyn Host, path: &str) -> Result<Option<u64>, HostError> {
 /// Stamp that detects a change of a file without a read of its content.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
     /// Time of the last change, nanoseconds since 1970.
     pub modified: u64,
@@ -344,7 +344,7 @@ pub fn stamp(host: &dyn Host, path: &str) -> Result<Option<Stamp>, HostError> {
     Ok(Some(Stamp { size: meta.len(), modified: u64::try_from(since.as_nanos()).unwrap_or(u64::MAX) }))
 }
 
-/// Whether there is a file or directory.
+/// Reports whether there is a file or directory at a path.
 ///
 /// # Errors
 /// When `path` is refused or cannot be inspected.
@@ -356,7 +356,7 @@ pub fn exists(host: &dyn Host, path: &str) -> Result<bool, HostError> {
     }
 }
 
-/// Names of what is in a directory, sorted; none if there is no directory. Names that are no text are left out.
+/// Names of the entries of a directory, sorted; none if there is no directory. Names that are no text are left out.
 ///
 /// # Errors
 /// When `path` is refused, or the directory cannot be read.
@@ -405,11 +405,10 @@ pub fn parent(path: &str) -> Option<&str> {
     path.rsplit_once('\\').map(|(parent, _)| parent).filter(|parent| parent.contains('\\'))
 }
 
-/// The directories above a path. While this lives none of them becomes another one, as far as the operating system can
-/// promise that.
+/// Directories above a path, held open. While this value lives none of them becomes another one, as far as the operating system can promise that.
 pub(crate) struct Parents(#[expect(dead_code, reason = "what is open cannot be renamed")] Vec<fs::File>);
 
-/// Fails if one of the directories above `path` is a link: who can put one there leads us to files that are not ours.
+/// Holds the directories above `path` open. Fails if one of them is a link: a user who can put one there leads us to files that are not ours.
 pub(crate) fn parents(host: &dyn Host, path: &str) -> Result<Parents, HostError> {
     let mut held = Vec::new();
     let mut above: Vec<&str> = std::iter::successors(parent(path), |directory| parent(directory)).collect();
@@ -429,7 +428,7 @@ pub(crate) fn parents(host: &dyn Host, path: &str) -> Result<Parents, HostError>
     Ok(Parents(held))
 }
 
-/// Opens a directory such that no other program can rename or delete it. `None` where that cannot be: it is checked all the same.
+/// Opens a directory such that no other program can rename or delete it. `None` where that cannot be: the directory is checked all the same.
 #[cfg(windows)]
 fn hold(directory: &Path) -> Option<fs::File> {
     use std::os::windows::fs::OpenOptionsExt;

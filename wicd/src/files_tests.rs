@@ -10,21 +10,21 @@ fn host() -> (tempfile::TempDir, FakeHost) {
 }
 
 thread_local! {
-    /// What an antivirus holds: how often it refuses a file that it has not seen, and how often it has refused each.
+    /// Simulated antivirus: how often it refuses a file that it has not seen, and how often it has refused each.
     static ANTIVIRUS: std::cell::RefCell<Option<(u32, std::collections::HashMap<PathBuf, u32>)>> = const { std::cell::RefCell::new(None) };
 }
 
-/// From now on, on this thread, an antivirus holds each file below `C:\k` and `C:\windows\wicd` for so many attempts of others to use it.
+/// Simulates an antivirus, from now on, on this thread, that holds each file for so many attempts of others to use it.
 pub(crate) fn antivirus(attempts: u32) {
     ANTIVIRUS.with_borrow_mut(|held| *held = Some((attempts, std::collections::HashMap::new())));
 }
 
-/// How many files it has held.
+/// Number of files that the simulated antivirus has held.
 pub(crate) fn held_files() -> usize {
     ANTIVIRUS.with_borrow(|held| held.as_ref().map_or(0, |(_, files)| files.len()))
 }
 
-/// In the place of the operating system.
+/// Fails in the place of the operating system for a file that the simulated antivirus holds.
 pub(super) fn held_by_others(path: &Path) -> io::Result<()> {
     const SHARING_VIOLATION: i32 = 32;
     ANTIVIRUS.with_borrow_mut(|held| {
@@ -40,12 +40,12 @@ thread_local! {
     static STUCK: std::cell::RefCell<Vec<&'static str>> = const { std::cell::RefCell::new(Vec::new()) };
 }
 
-/// From now on, on this thread, Windows does not remove files of these names with their directory.
+/// Keeps files of these names, from now on, on this thread, from being removed with their directory.
 pub(crate) fn stuck(names: &[&'static str]) {
     STUCK.set(names.to_vec());
 }
 
-/// In the place of the operating system: what can be removed is gone, also if the rest cannot.
+/// Removes a directory in the place of the operating system: what can be removed is gone, also if the rest cannot.
 pub(super) fn remove_dir_all(path: &Path) -> io::Result<()> {
     fn remove_but(path: &Path, stuck: &[&str]) -> io::Result<()> {
         let mut result = Ok(());
@@ -118,7 +118,7 @@ fn a_file_in_use_is_moved_out_of_the_way() {
     assert_eq!(list(&host, r"C:\k\x").unwrap(), ["y.txt"]);
 }
 
-/// As an antivirus that scans new files.
+/// An antivirus that scans new files holds them.
 #[test]
 fn a_file_that_another_program_holds_costs_neither_the_new_nor_the_old_one() {
     for (about, held_for, code, expected) in [

@@ -1,5 +1,5 @@
-//! What wicd needs of Windows, as a trait: thin over the real interfaces on Windows, a directory and a few maps in
-//! tests and on simulated hosts. Everything that decides is on this side of it.
+//! Interface to Windows, as a trait: thin over the real interfaces on Windows, a directory and a few maps in tests and on simulated hosts.
+//! Everything that decides is on this side of the trait.
 //!
 //! All paths in this crate are Windows paths in text, as `C:\k\kubelet.exe`; only [`Host::path`] knows where they lie.
 
@@ -21,10 +21,10 @@ use crate::reach;
 
 /// A Windows host. Every call is idempotent: what is there already is success.
 pub trait Host: Send + Sync {
-    /// The same host, for a thread that may outlive the caller.
+    /// Returns another handle to this host, for a thread that may outlive the caller.
     fn detached(&self) -> Arc<dyn Host>;
-    /// Where a Windows path really lies: itself on Windows, below a directory in tests. Refuses what
-    /// [`api::payload::is_host_path`] refuses, so that no path of a request leads out of `C:`.
+    /// Returns the real location of a Windows path: the path itself on Windows, below a directory in tests.
+    /// Refuses what [`api::payload::is_host_path`] refuses, so that no path of a request leads out of `C:`.
     ///
     /// # Errors
     /// [`HostError::Path`] for a path that is refused.
@@ -34,12 +34,12 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// When a fact cannot be read, for example the host name or the free space of `C:`.
     fn machine(&self) -> Result<Machine, HostError>;
-    /// Which run of the host this is. Another one after each restart.
+    /// Boot id of the host, another one after each restart.
     ///
     /// # Errors
     /// When the registry cannot be read.
     fn boot_id(&self) -> Result<String, HostError>;
-    /// Which installation of Windows this is.
+    /// Id of this installation of Windows.
     ///
     /// # Errors
     /// When the registry cannot be read.
@@ -49,12 +49,12 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// When Windows does not say.
     fn disk_free(&self) -> Result<u64, HostError>;
-    /// Whether this process has an administrator's rights.
+    /// Reports whether this process has an administrator's rights.
     ///
     /// # Errors
     /// When Windows does not say.
     fn is_admin(&self) -> Result<bool, HostError>;
-    /// The clock of the host, in Unix seconds.
+    /// Time of the host's clock, in Unix seconds.
     ///
     /// # Errors
     /// When the clock cannot be read.
@@ -65,7 +65,7 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// When the service manager does not list them.
     fn services(&self) -> Result<Vec<ServiceInfo>, HostError>;
-    /// One service, `None` if it does not exist.
+    /// Service with this name, `None` if it does not exist.
     ///
     /// # Errors
     /// When the service manager, or a service that exists, cannot be opened or queried.
@@ -82,9 +82,9 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// When the service does not exist, or cannot be opened or started.
     fn start_service(&self, name: &str) -> Result<(), HostError>;
-    /// Stops a service and waits until its process has ended, ending it by force after two minutes, with all that it has started but
-    /// containers. Services that depend on it are stopped first; their names are returned in the order in which they were
-    /// stopped, so that who asked can start them again. A service that does not exist or does not run is success.
+    /// Stops a service and waits until its process has ended, ending it by force after two minutes, with all that it has started but containers.
+    /// Services that depend on it are stopped first; their names are returned in the order in which they were stopped, so that the caller can start
+    /// them again. A service that does not exist or does not run is success.
     ///
     /// # Errors
     /// When the service, or one that depends on it, cannot be queried, stopped or ended by force. [`HostError::Timeout`] if the
@@ -123,12 +123,12 @@ pub trait Host: Send + Sync {
     /// When the store cannot be opened or written.
     fn untrust(&self, der: &[u8]) -> Result<(), HostError>;
 
-    /// What is at a path (that [`Host::path`] gave); `None` if nothing is. A link in its last part is not followed.
+    /// Returns what is at a path (that [`Host::path`] gave); `None` if nothing is. A link in the last part of the path is not followed.
     ///
     /// # Errors
     /// When kind, owner or access list of what is there cannot be read.
     fn place(&self, path: &Path) -> Result<Option<Place>, HostError>;
-    /// Makes a directory in one that is there, guarded from its first moment. One that is there already is left as it is.
+    /// Makes a directory in an existing one, guarded from its first moment. A directory that is there already is left as it is.
     ///
     /// # Errors
     /// When the directory cannot be made, for example because the one above it is missing.
@@ -165,17 +165,17 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// When Windows refuses the restart.
     fn reboot(&self) -> Result<(), HostError>;
-    /// Asks the Host Networking Service (HNS). Returns the `Output` of its answer, null if there is none; a refusal is an
-    /// error with HNS' own text. Not idempotent by itself: who asks looks first.
+    /// Asks the Host Networking Service (HNS). Returns the `Output` of its answer, null if there is none; a refusal is an error with HNS' own text.
+    /// Not idempotent by itself: the caller looks first.
     ///
     /// # Errors
     /// When the host has no HNS, or the answer is a refusal or is not JSON.
     fn hns(&self, request: &HnsRequest) -> Result<Value, HostError>;
-    /// Why no connection to the API server at this URL can be made, if none can.
+    /// Returns why no connection to the API server at this URL can be made, if none can.
     fn unreachable(&self, url: &str) -> Option<String> {
         reach::unreachable(url)
     }
-    /// Whether a program listens on a TCP port.
+    /// Reports whether a program listens on a TCP port.
     fn is_in_use(&self, port: u16) -> bool {
         reach::is_in_use(port)
     }
@@ -209,17 +209,17 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// When the antivirus cannot be queried, or the exclusion cannot be written.
     fn exclude_from_antivirus(&self, windows_path: &str) -> Result<(), HostError>;
-    /// Whether that is so already, or there is no antivirus.
+    /// Reports whether a program (Windows path) is out of the antivirus' real-time checks already, or there is no antivirus.
     ///
     /// # Errors
     /// When the antivirus or its exclusions cannot be read.
     fn is_excluded_from_antivirus(&self, windows_path: &str) -> Result<bool, HostError>;
-    /// Takes that back. An exclusion that is not there is success.
+    /// Puts a program (Windows path) back into the antivirus' real-time checks. An exclusion that is not there is success.
     ///
     /// # Errors
     /// When the exclusion cannot be removed.
     fn include_in_antivirus(&self, windows_path: &str) -> Result<(), HostError>;
-    /// The values of a key below `HKLM`; `None` if it does not exist. Values of other kinds are left out.
+    /// Texts and bytes in a key below `HKLM`; `None` if it does not exist. Values of other kinds are left out.
     ///
     /// # Errors
     /// When the registry cannot be read.
@@ -254,19 +254,18 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// When the registry cannot be written, or only after [`Self::open_registry_key`].
     fn remove_registry_key(&self, key: &str) -> Result<bool, HostError>;
-    /// Why Windows itself waits for a restart. What cannot be found out counts as no cause.
+    /// Causes for which Windows itself waits for a restart. What cannot be found out counts as no cause.
     fn restart_causes(&self) -> BTreeSet<RestartCause>;
-    /// What checks files for malware, and whether Defender leaves this program (Windows path) alone. What cannot be found out counts as
-    /// none.
+    /// Programs that check files for malware, and whether Defender leaves this program (Windows path) alone. What cannot be found out counts as none.
     fn antivirus(&self, windows_path: &str) -> Antivirus;
-    /// What the host can do with a group Managed Service Account.
+    /// Reports what the host can do with a group Managed Service Account.
     fn service_account(&self, name: &str) -> AccountState;
-    /// The images of containerd.
+    /// Image store of containerd.
     ///
     /// # Errors
     /// When containerd does not answer.
     fn images(&self) -> Result<Box<dyn ImageStore>, ImageError>;
-    /// The code with which a service last ended, `None` if it does not exist.
+    /// Exit code with which a service last ended, `None` if it does not exist.
     ///
     /// # Errors
     /// When the service cannot be opened or queried.
@@ -305,7 +304,7 @@ pub enum RegistryValue {
     Bytes(Vec<u8>),
 }
 
-/// Values of a key by name; the empty name is that of the default value.
+/// Values of a registry key by name; the default value has the empty name.
 pub type RegistryValues = BTreeMap<String, RegistryValue>;
 
 /// Kind of the entry at a path.
@@ -316,12 +315,12 @@ pub enum Kind {
     Directory,
     /// A symbolic link or junction.
     Link,
-    /// Any other error.
+    /// Any other entry.
     File,
 }
 
 impl Route {
-    /// Whether both are one route to Windows: its metric has a part of the network card when it is read.
+    /// Reports whether both are one route to Windows. Metrics may differ: one that is read has a part of the network card.
     pub fn is(&self, other: &Self) -> bool {
         (self.destination, self.length, self.next_hop, self.interface)
             == (other.destination, other.length, other.next_hop, other.interface)
@@ -338,16 +337,16 @@ impl From<fs::FileType> for Kind {
     }
 }
 
-/// What is at the place of a file or directory.
+/// Entry at a path: its kind, owner and access list.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Place {
-    /// Its kind.
+    /// Kind of the entry.
     pub kind: Kind,
-    /// SID of its owner.
+    /// SID of the owner.
     pub owner: String,
-    /// Whether that is the user as whom we run.
+    /// True if the owner is the user as whom we run.
     pub is_own: bool,
-    /// Who may use it.
+    /// Access list of the entry.
     pub access: AccessList,
 }
 
@@ -362,18 +361,18 @@ impl Place {
 /// A request to the Host Networking Service, as `HNSCall` of vmcompute.dll takes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HnsRequest {
-    /// `GET` or `POST`.
+    /// Method: `GET` or `POST`.
     pub method: &'static str,
-    /// As `/networks`.
+    /// Path, as `/networks`.
     pub path: String,
-    /// JSON, empty for `GET`.
+    /// Body in JSON, empty for `GET`.
     pub body: String,
 }
 
 /// A network adapter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Adapter {
-    /// MAC address; empty if it has none.
+    /// MAC address; empty if the adapter has none.
     pub mac: Vec<u8>,
     /// IPv4 addresses, without loopback and link-local ones.
     pub ipv4: Vec<Ipv4Addr>,
@@ -383,31 +382,31 @@ pub struct Adapter {
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Route {
-    /// Where it leads.
+    /// Address of the destination network.
     pub destination: Ipv4Addr,
-    /// Bits of the destination that count; 0 for the default route.
+    /// Prefix length of the destination; 0 for the default route.
     pub length: u8,
-    /// The gateway.
+    /// Gateway of the route.
     pub next_hop: Ipv4Addr,
     /// Index of the network card.
     pub interface: u32,
-    /// The route with the lowest one wins: that of the route and of its card together.
+    /// Metric; the route with the lowest one wins. A route that is read has its own and that of its card together, one that is added its own alone.
     pub metric: u32,
 }
 
-/// When a service starts.
+/// Start type of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum StartType {
-    /// With the host.
+    /// Start with the host.
     Auto,
-    /// On demand.
+    /// Start on demand.
     #[default]
     Demand,
-    /// Never.
+    /// No start.
     Disabled,
 }
 
-/// Desired state of a service. It runs as LocalSystem in a process of its own.
+/// Desired state of a service, which runs as LocalSystem in a process of its own.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ServiceSpec {
     /// Name, and display name.
@@ -416,17 +415,17 @@ pub struct ServiceSpec {
     pub description: String,
     /// Command line.
     pub command: String,
-    /// Services that must run before it, in order.
+    /// Services that must run before this one, in order.
     pub dependencies: Vec<String>,
-    /// When it starts.
+    /// Start type.
     pub start: StartType,
-    /// Variables that it has in addition to those of the machine.
+    /// Variables of the service in addition to those of the machine.
     pub environment: BTreeMap<String, String>,
-    /// What the service manager does when it ends unasked. `None` leaves that as it is.
+    /// Actions of the service manager when the service ends unasked. `None` leaves them as they are.
     pub recovery: Option<Recovery>,
 }
 
-/// Restarts after a failure: of the process, and also when it stops with an error.
+/// Restarts of a service after a failure: of its process, and also when the service stops with an error.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Recovery {
     /// Delay before the first, second, … restart. The last one holds for all later ones.
@@ -435,81 +434,81 @@ pub struct Recovery {
     pub reset: Duration,
 }
 
-/// A service as it is.
+/// Present state of a service.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ServiceInfo {
     /// Name.
     pub name: String,
-    /// Description, empty if it has none.
+    /// Description, empty if the service has none.
     pub description: String,
     /// Command line.
     pub command: String,
-    /// Services that must run before it, in order.
+    /// Services that must run before this one, in order.
     pub dependencies: Vec<String>,
-    /// Variables that it has in addition to those of the machine.
+    /// Variables of the service in addition to those of the machine.
     pub environment: BTreeMap<String, String>,
-    /// When it starts.
+    /// Start type.
     pub start: StartType,
     /// State.
     pub state: ServiceState,
 }
 
-/// Windows refused something.
+/// Failure of an operation on the host.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
-    /// A path is not one that files of ours may have.
+    /// Path that no file of ours may have.
     #[error("{path:?} is not a path that may be used on a host: it must be absolute, on C:, in ASCII and without `..`")]
     Path {
         /// The path.
         path: String,
     },
-    /// A directory above a path is a link.
+    /// Link in the place of a directory above a path.
     #[error("{path} is left unchanged: {link} is a link to a place that the operator does not own; remove the link")]
     Link {
-        /// What was meant.
+        /// Path below the link.
         path: String,
         /// The link.
         link: String,
     },
-    /// Something is in the place of a directory of ours, and cannot be used as it.
+    /// Entry that cannot be used, for example in the place of a directory of ours.
     #[error("{path} cannot be used: {problem}")]
     Refused {
-        /// The directory.
+        /// Path of the entry.
         path: String,
-        /// Why not, and what to do.
+        /// Problem with the entry, and what to do.
         problem: String,
     },
-    /// The record of what is ours is gone though the rest is there.
+    /// Record of what is ours that is gone though the rest is there.
     #[error(
         "{path}, the record of what was put on the host, is missing or cannot be read, and so is its copy; clean the host by hand: remove the operator's services, then C:\\k"
     )]
     RecordLost {
-        /// The record.
+        /// Path of the record.
         path: String,
     },
-    /// A call of the operating system failed.
+    /// Failed call of the operating system.
     #[error("cannot {action} {object}")]
     System {
-        /// What was tried, as `start service`.
+        /// Action that was tried, as `start service`.
         action: &'static str,
-        /// With what, as `kubelet`.
+        /// Object of the action, as `kubelet`.
         object: String,
-        /// Why not.
+        /// Cause of the failure.
         #[source]
         source: std::io::Error,
     },
-    /// Something did not happen in time.
+    /// Event that did not happen in time.
     #[error("timed out waiting for {what} after {seconds} s")]
     Timeout {
-        /// What was waited for, as `service kubelet to stop`.
+        /// Event that was waited for, as `service kubelet to stop`.
         what: String,
-        /// How long.
+        /// Time waited, in seconds.
         seconds: u64,
     },
 }
 
 impl HostError {
-    /// For `map_err`: a call of the operating system that failed.
+    /// Makes a [`HostError::System`] of a failed call of the operating system, for `map_err`.
     pub fn system<E: Into<std::io::Error>>(action: &'static str, object: impl Into<String>) -> impl FnOnce(E) -> Self {
         let object = object.into();
         move |source| Self::System { action, object, source: source.into() }
@@ -530,7 +529,7 @@ impl HostError {
     }
 }
 
-/// For implementations of [`Host::path`]: the parts of a Windows path behind `C:\`.
+/// Parts of a Windows path behind `C:\`, for implementations of [`Host::path`].
 ///
 /// # Errors
 /// [`HostError::Path`] for what [`api::payload::is_host_path`] refuses.

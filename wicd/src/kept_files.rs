@@ -15,7 +15,7 @@ use crate::ownership::Ownership;
 /// Largest file that is kept, in bytes. What a program reads as its settings is smaller.
 const MOST: u64 = 1 << 20;
 
-/// Where the copy of a file is.
+/// Path of the copy of a file.
 fn copy_of(path: &str) -> String {
     format!("{path}.before-wicd")
 }
@@ -58,7 +58,7 @@ pub fn put_back(host: &dyn Host, owned: &mut Ownership) -> Result<(), HostError>
     put_back_except(host, owned, &BTreeSet::new())
 }
 
-/// As [`put_back`], without those in whose place one of ours stays.
+/// Puts files of the owner back as [`put_back`] does, without those in whose place one of ours stays.
 ///
 /// # Errors
 /// As [`put_back`].
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(bed.read(LOGINS).map(|content| content.len()), Some(large.len()));
     }
 
-    /// Whenever wicd ends, no content is lost, and ours does not stay.
+    /// No content is lost, and ours does not stay, whenever wicd ends.
     #[test]
     fn a_crash_loses_nothing() {
         let straight = bed();

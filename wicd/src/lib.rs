@@ -1,18 +1,18 @@
-//! The operator's hands on a Windows host.
+//! Agent of the operator on a Windows host.
 //!
 //! * [`access`]: access lists of files and directories.
-//! * [`host`]: what is needed of Windows, as a trait.
-//! * [`operation`]: what the operator asks for over SSH: facts, stage, apply, start, reboot, cleanup.
-//! * [`owned`]: what wicd has put on the host, so that a cleanup removes exactly that.
+//! * [`host`]: interface to Windows, as a trait.
+//! * [`operation`]: operations that the operator requests over SSH: facts, stage, apply, start, reboot, pull, cleanup, support.
+//! * [`ownership`]: record of what wicd has put on the host, so that a cleanup removes exactly that.
 //! * [`secure`]: verifies that the operator's directories are real directories, and that only administrators can change
 //!   their content.
-//! * [`credential_plugin`]: the registration of a plugin of Container Credential Guard.
+//! * [`credential_plugin`]: registration of a plugin of Container Credential Guard.
 //! * [`certificates`]: keys, requests and certificates of kubelet and of wicd.
-//! * [`lock`]: one at a time.
-//! * [`maintenance`]: what an administrator of the host requests: to have the node drained, and to hand it back.
-//! * [`network`]: what kube-proxy needs of the host's network, made before it starts.
-//! * [`processes`]: which processes belong together.
-//! * [`daemon`]: the Windows service that keeps the host so.
+//! * [`lock`]: lock file, held by what changes the host: one at a time.
+//! * [`maintenance`]: requests of an administrator of the host: to have the node drained, and to hand it back.
+//! * [`network`]: host network that kube-proxy needs, made before kube-proxy starts.
+//! * [`processes`]: families of processes.
+//! * [`daemon`]: Windows service that keeps the host in its desired state.
 //! * [`kept_files`]: files of the owner in the place of ours, which come back afterwards.
 //! * [`files`]: reading, writing and placing files such that a crash leaves the old file or the new one.
 

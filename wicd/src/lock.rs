@@ -1,4 +1,4 @@
-//! One at a time: what changes a host, be it an operation of the operator or the service, holds a lock file.
+//! Lock file of the host, held by what changes the host, be it an operation of the operator or the service: one at a time.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::time::{Duration, Instant};
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use crate::files;
 use crate::host::{Host, HostError};
 
-/// The lock file. It stays when the lock is released, which the operating system does when a process ends.
+/// Path of the lock file. The file stays when the lock is released, which the operating system does when a process ends.
 pub const LOCK: &str = api::host::path::LOCK;
 
-/// Held until dropped.
+/// Lock of the host, held until dropped.
 #[derive(Debug)]
 pub struct Lock(#[expect(dead_code, reason = "the open file is the lock")] File);
 

@@ -118,7 +118,7 @@ fn request_maintenance(action: &maintenance::Action) -> anyhow::Result<ExitCode>
     Ok(ExitCode::from(outcome.code()))
 }
 
-/// Ends when a person interrupts the command, or closes its window. Windows then leaves it a few seconds.
+/// Completes when a user interrupts the command, or closes its window. Windows then leaves the command a few seconds.
 #[cfg(windows)]
 async fn interrupted() {
     use tokio::signal::windows::{ctrl_break, ctrl_c, ctrl_close};
@@ -137,7 +137,7 @@ async fn interrupted() {
 #[cfg(not(windows))]
 #[expect(clippy::unnecessary_wraps, reason = "the same signature as on Windows")]
 fn on_windows(command: &Command) -> anyhow::Result<ExitCode> {
-    /// As for wrong arguments: nothing was begun.
+    /// Exit code when nothing was begun, as for wrong arguments.
     const NOT_BEGUN: u8 = 2;
     let what = command.verb().map_or("the service", |(verb, _)| verb.as_str());
     eprintln!("wicd: {what} does its work only on Windows");

@@ -54,23 +54,23 @@ pub enum Action {
     Status,
 }
 
-/// How it ended. The numbers are a part of the interface.
+/// Outcome of the command. The exit codes are a part of the interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// As requested; with what to print.
+    /// Success, with the text to print.
     Done(String),
-    /// The time is up.
+    /// Timeout of the wait.
     TimedOut(String),
-    /// It does not happen, however long one waits.
+    /// Refusal, however long one waits.
     Refused(String),
-    /// The API server cannot be reached with the credentials of this host.
+    /// API server that cannot be reached with the credentials of this host.
     Unreachable(String),
-    /// It is no longer waited for.
+    /// Interruption of the wait.
     Interrupted(String),
 }
 
 impl Outcome {
-    /// Exit code.
+    /// Exit code of the command.
     pub fn code(&self) -> u8 {
         match self {
             Self::Done(_) => 0,
@@ -81,7 +81,7 @@ impl Outcome {
         }
     }
 
-    /// What to print.
+    /// Text to print.
     pub fn message(&self) -> &str {
         match self {
             Self::Done(m) | Self::TimedOut(m) | Self::Refused(m) | Self::Unreachable(m) | Self::Interrupted(m) => m,
@@ -89,7 +89,7 @@ impl Outcome {
     }
 }
 
-/// Checks a reason. It reaches people's terminals.
+/// Checks a reason, which reaches users' terminals.
 fn reason(text: &str) -> Result<String, String> {
     let clean = text::line(text, MOST_REASON);
     match clean.as_str() {
@@ -101,7 +101,7 @@ fn reason(text: &str) -> Result<String, String> {
     }
 }
 
-/// What a Node shows.
+/// Maintenance state that a Node shows.
 struct Shown<'a> {
     node: &'a Value,
 }
@@ -125,18 +125,19 @@ impl Shown<'_> {
     }
 }
 
-/// What follows from the Node.
+/// Next step of the command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Next {
-    /// Write the request.
+    /// Write the request; `None` withdraws it.
     Write(Option<String>),
-    /// Wait; with what for.
+    /// Wait for this.
     Wait(&'static str),
-    /// It has ended.
+    /// End with this outcome.
     End(Outcome),
 }
 
-/// The node is drained only if it shows so beside our request: what it shows without one is of another request, which may end at any moment.
+/// Decides the next step of `maintenance begin`. The node is drained only if it shows so beside our request: what it shows without one is of another
+/// request, which may end at any moment.
 fn begin(shown: &Shown<'_>, reason: &str) -> Next {
     let held = |what: &str| Next::End(Outcome::Refused(format!("{what}: ask a person who administers the cluster")));
     let (is_requested, state) = (shown.request().is_some(), shown.state());
@@ -193,15 +194,15 @@ fn status(shown: &Shown<'_>) -> Next {
     Next::End(Outcome::Done(format!("state: {state}\nrequest: {request}")))
 }
 
-/// What a request needs.
+/// Dependencies of a request.
 pub struct Means<'a> {
-    /// The host on which it is made.
+    /// Host on which the request is made.
     pub host: &'a dyn Host,
-    /// The way to the API server.
+    /// Way to the API server.
     pub connect: &'a dyn Connect,
-    /// Prints what is waited for.
+    /// Function that prints what is waited for.
     pub say: &'a dyn Fn(&str),
-    /// Length of a second.
+    /// Length of a second, shorter in tests.
     pub second: Duration,
 }
 
@@ -245,12 +246,12 @@ struct Task<'a> {
     written: Option<String>,
     /// The request that the Node had last.
     request: Option<String>,
-    /// What was waited for last, or why the API server did not answer.
+    /// Event that was waited for last, or reason why the API server did not answer.
     last: Result<&'static str, String>,
 }
 
 impl Task<'_> {
-    /// Waits until it ends. The API server may come and go meanwhile.
+    /// Waits until the command ends. The API server may come and go meanwhile.
     async fn wait(&mut self) -> Outcome {
         loop {
             match self.follow().await {
@@ -299,13 +300,13 @@ impl Task<'_> {
         cluster.annotate(&self.name, annotations).await.map_err(|e| chain(&e))
     }
 
-    /// Whether the Node may have the request of this run. One that was there before, or that replaced it, is another program's, which
-    /// may be at its patches; so may be one that this program has made before the host restarted.
+    /// Reports whether the Node may have the request of this run. One that was there before, or that replaced it, is another program's, which may be
+    /// at its patches; so may be one that this program has made before the host restarted.
     fn has_ours(&self) -> bool {
         self.written.is_some() && (self.request.is_none() || self.request == self.written)
     }
 
-    /// A request that is no longer waited for would drain the node when no program patches it.
+    /// Withdraws a request that is no longer waited for: it would drain the node when no program patches it.
     async fn withdraw(&self, outcome: Outcome) -> Outcome {
         let Action::Begin { keep, .. } = self.action else { return outcome };
         if *keep || !self.has_ours() || matches!(outcome, Outcome::Done(_)) {

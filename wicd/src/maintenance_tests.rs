@@ -72,7 +72,7 @@ proptest! {
     }
 }
 
-/// Short, so that what times out does so soon.
+/// Length of a second: short, so that what times out does so soon.
 const SECOND: Duration = Duration::from_millis(10);
 
 struct Bed {
@@ -106,7 +106,7 @@ impl Bed {
         self.cluster.annotation(key::MAINTENANCE_REQUEST)
     }
 
-    /// As the operator does when it sees the request.
+    /// Answers as the operator does when it sees the request.
     async fn answer(&self, states: &[&str]) {
         let mut nodes = self.cluster.node.subscribe();
         let is_requested = |n: &Option<Value>| n.as_ref().is_some_and(|n| Shown { node: n }.request().is_some());
@@ -153,7 +153,7 @@ async fn what_is_not_waited_for_is_withdrawn() {
     assert_eq!((outcome.code(), bed.request()), (4, None), "{outcome:?}");
 }
 
-/// By Ctrl-C, or because the window of the shell is closed.
+/// Interruptions come by Ctrl-C, or because the window of the shell is closed.
 #[tokio::test]
 async fn what_is_interrupted_is_withdrawn() {
     for (keep, left) in [(false, None), (true, Some("patches"))] {
@@ -168,7 +168,7 @@ async fn what_is_interrupted_is_withdrawn() {
     assert_eq!((outcome.code(), bed.request().as_deref()), (6, Some("patches")), "{outcome:?}");
 }
 
-/// It is another program's, which may be at its patches, or this one's of before a restart of the host.
+/// A request that was there is another program's, which may be at its patches, or this one's of before a restart of the host.
 #[tokio::test]
 async fn a_request_that_was_there_before_stays() {
     for (reason, annotation) in [

@@ -1,4 +1,4 @@
-//! What kube-proxy and CNI need of a host in the hybrid overlay of OVN-Kubernetes, made natively.
+//! Host network that kube-proxy and CNI need in the hybrid overlay of OVN-Kubernetes, made natively.
 //!
 //! `hybrid-overlay-node` makes the network [`HNS_NETWORK`] in the Host Networking Service (HNS). From it follow the
 //! configuration of CNI and an address of its own for kube-proxy, which it masks the sources of connections with: that of an HNS
@@ -21,9 +21,9 @@ use crate::ownership::Ownership;
 pub const HNS_NETWORK: &str = "OVNKubernetesHybridOverlayNetwork";
 /// All networks of the overlay; the endpoints on them go with them. Legacy.
 pub const HNS_NETWORKS: [&str; 2] = ["BaseOVNKubernetesHybridOverlayNetwork", HNS_NETWORK];
-/// The service that makes them. Legacy.
+/// Service that makes the networks of the overlay. Legacy.
 pub const OVERLAY_SERVICE: &str = "hybrid-overlay-node";
-/// Its flag with the VXLAN port of networks that it makes.
+/// Flag of [`OVERLAY_SERVICE`] with the VXLAN port of networks that it makes.
 const PORT_FLAG: &str = "hybrid-overlay-vxlan-port";
 /// VXLAN port of networks without the flag.
 const USUAL_PORT: u16 = 4789;
@@ -36,15 +36,15 @@ pub const KUBE_PROXY_CONF: &str = r"C:\k\kube-proxy.conf";
 /// Annotation of the Node with its own part of the pod network, as `10.132.1.0/24`. OVN-Kubernetes writes it.
 pub const NODE_SUBNET: &str = "k8s.ovn.org/hybrid-overlay-node-subnet";
 
-/// Where CNI looks for configuration, and where hybrid-overlay-node keeps its certificates and keys.
+/// Directory where CNI looks for configuration, and where hybrid-overlay-node keeps its certificates and keys.
 const CNI_DIRECTORY: &str = r"C:\k\cni\config";
 /// The compartment of the host, as opposed to those of containers.
 const HOST_COMPARTMENT: u16 = 1;
 
-/// The desired files and endpoint.
+/// Parameters of the desired files and endpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct Wish<'a> {
-    /// From the services ConfigMap.
+    /// Settings from the services ConfigMap.
     pub config: &'a OvnHybridNetwork,
     /// Name of the Node.
     pub node_name: &'a str,
@@ -53,7 +53,7 @@ pub struct Wish<'a> {
     pub node_subnet: Option<&'a str>,
 }
 
-/// How the host is.
+/// Observed networks, endpoints and adapters of the host.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
     /// HNS' list of networks.
@@ -64,42 +64,42 @@ pub struct Seen {
     pub adapters: Vec<Adapter>,
 }
 
-/// What to do.
+/// Next steps for CNI and kube-proxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Steps {
     /// Content of [`CNI_CONF`], as soon as it is known: pods need it, not kube-proxy.
     pub cni_conf: Option<String>,
-    /// For kube-proxy.
+    /// Next step for kube-proxy.
     pub next: Next,
 }
 
 /// The next step for kube-proxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// None: this is missing.
+    /// No step: this is missing.
     Wait(String),
-    /// Make the endpoint.
+    /// Request that makes the endpoint.
     MakeEndpoint(HnsRequest),
-    /// Give the endpoint to the host.
+    /// Request that attaches the endpoint to the host.
     AttachEndpoint(HnsRequest),
-    /// Write [`KUBE_PROXY_CONF`] with this content, which is all.
+    /// Last step: write [`KUBE_PROXY_CONF`] with this content.
     Write(String),
 }
 
-/// How far a call of [`prepare`] has come.
+/// Progress of a call of [`prepare`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// All files and the endpoint match the desired state.
     Ready,
-    /// The configuration that kube-proxy runs with must change; stop it, then call again.
+    /// Configuration that kube-proxy runs with and that must change: stop kube-proxy, then call again.
     Stale,
-    /// Something was done, the result is to be seen soon.
+    /// Step that was taken, and whose result is to be seen soon.
     Moving,
-    /// This is missing.
+    /// No step was taken: this is missing.
     Waiting(String),
 }
 
-/// Looks, and takes the next step. While kube-proxy is `running`, its configuration is not touched.
+/// Looks at the host's network, and takes the next step. While kube-proxy is `running`, its configuration is not touched.
 ///
 /// The caller holds the [`crate::lock`].
 ///
@@ -128,7 +128,7 @@ pub fn prepare(host: &dyn Host, wish: Wish<'_>, running: bool) -> Result<Progres
     }
 }
 
-/// The VXLAN port of networks that [`OVERLAY_SERVICE`] makes with this command line. `None`: it cannot be read.
+/// The VXLAN port of networks that [`OVERLAY_SERVICE`] makes with this command line. `None` if it cannot be read.
 pub fn vxlan_port(command: &str) -> Option<u16> {
     let mut words = command.split([' ', '=']).filter(|word| !word.is_empty());
     if words.any(|word| word.trim_start_matches('-') == PORT_FLAG) {
@@ -137,8 +137,9 @@ pub fn vxlan_port(command: &str) -> Option<u16> {
     Some(USUAL_PORT)
 }
 
-/// Called before [`OVERLAY_SERVICE`] starts with this command line. It keeps a network that is there, with the port that it was made with: one
-/// that was made with another port is removed, and before it the containers, whose endpoints go with it. kubelet makes them again.
+/// Removes networks that were made with another VXLAN port, before [`OVERLAY_SERVICE`] starts with this command line: the service keeps a network
+/// that is there, with the port that the network was made with.
+/// Before that, ends the containers, whose endpoints go with the networks. kubelet makes them again.
 ///
 /// The caller holds the [`crate::lock`].
 ///
@@ -158,7 +159,7 @@ pub fn renew(host: &dyn Host, command: &str) -> Result<(), HostError> {
     note_port(host, command)
 }
 
-/// Records the port that networks are made with, or were.
+/// Records the VXLAN port that networks are made with, or were.
 ///
 /// # Errors
 /// When the record of ownership cannot be read or written.
@@ -166,12 +167,12 @@ pub fn note_port(host: &dyn Host, command: &str) -> Result<(), HostError> {
     Ownership::update(host, |owned| owned.vxlan_port = vxlan_port(command))
 }
 
-/// What the Node says about its own part of the pod network, if it does.
+/// Value of the annotation [`NODE_SUBNET`] of the Node, if there is one.
 pub fn node_subnet(node: Option<&Value>) -> Option<&str> {
     node?.get("metadata")?.get("annotations")?.get(NODE_SUBNET)?.as_str()
 }
 
-/// Directories whose whole content is ours if they are not there before us.
+/// Directory for CNI, if a service needs it, whose whole content is ours if it is not there before us.
 pub fn trees(services: &ServicesConfig) -> Option<String> {
     let prepared = |p: &Prepare| matches!(p, Prepare::OvnHybridNetwork(_));
     services.services.iter().filter_map(|s| s.prepare.as_ref()).any(prepared).then(|| CNI_DIRECTORY.to_owned())
@@ -194,7 +195,7 @@ fn put(host: &dyn Host, path: &str, content: &str) -> Result<(), HostError> {
     files::write(host, path, content.as_bytes(), Access::Inherited).map(drop)
 }
 
-/// Decides what to do. All output of HNS is checked before it goes into a file or a request.
+/// Decides the next steps. All output of HNS is checked before it goes into a file or a request.
 pub fn steps(seen: &Seen, wish: Wish<'_>) -> Steps {
     match Network::find(&seen.networks).and_then(|network| Ok((cni_conf(&network, wish)?, network))) {
         Err(missing) => Steps { cni_conf: None, next: Next::Wait(missing) },
@@ -233,7 +234,7 @@ fn next(network: &Network, seen: &Seen, wish: Wish<'_>) -> Result<Next, String> 
     kube_proxy_conf(network, *source_vip, wish).map(Next::Write)
 }
 
-/// What is known of [`HNS_NETWORK`].
+/// Facts about [`HNS_NETWORK`].
 struct Network {
     id: String,
     subnet: Ipv4Network,
@@ -257,8 +258,8 @@ impl Network {
         })
     }
 
-    /// Whether an endpoint is in it. If HNS does not report it, the endpoint is treated as the operator's, so that it
-    /// is not created repeatedly.
+    /// Reports whether an endpoint is in this network. If HNS does not report that, the endpoint is treated as the operator's, so that it is not
+    /// created repeatedly.
     fn has(&self, endpoint: &Value) -> bool {
         let digits = |id: &str| id.replace(['{', '}', '-'], "").to_ascii_lowercase();
         endpoint["VirtualNetwork"].as_str().is_none_or(|id| digits(id) == digits(&self.id))
@@ -269,18 +270,18 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().map(Vec::as_slice).unwrap_or_default().iter()
 }
 
-/// A GUID, or at least what is as harmless in a path.
+/// Reports whether a text is a GUID, or at least as harmless in a path.
 fn is_id(id: &str) -> bool {
     (1..=64).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-')
 }
 
-/// From `00-15-5D-0A-0B-0C`.
+/// Parses a MAC address, as `00-15-5D-0A-0B-0C`.
 fn mac(text: &str) -> Option<Vec<u8>> {
     let bytes = hex::decode(text.replace(['-', ':'], "")).ok()?;
     (bytes.len() == 6).then_some(bytes)
 }
 
-/// As `10.132.0.0/24`.
+/// IPv4 network, as `10.132.0.0/24`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ipv4Network {
     address: Ipv4Addr,
@@ -295,7 +296,7 @@ impl Ipv4Network {
         Some(Self { address: address.parse().ok()?, length })
     }
 
-    /// `what` says where the text is from.
+    /// Parses a network, or returns an error, in which `what` tells where the text is from.
     fn expect(text: &str, what: &str) -> Result<Self, String> {
         let start: String = text.chars().take(50).collect();
         Self::parse(text)
@@ -314,7 +315,7 @@ impl std::fmt::Display for Ipv4Network {
     }
 }
 
-/// For the CNI plugin win-overlay, in the form of HNS' second interface.
+/// Configuration for the CNI plugin win-overlay, in the form of HNS' second interface.
 fn cni_conf(network: &Network, wish: Wish<'_>) -> Result<String, String> {
     let services = Ipv4Network::expect(&wish.config.service_cidr, "service network in the services ConfigMap")?;
     let policy =
@@ -344,8 +345,9 @@ fn cni_conf(network: &Network, wish: Wish<'_>) -> Result<String, String> {
     Ok(format!("{conf:#}\n"))
 }
 
-/// Kind `KubeProxyConfiguration`, `kubeproxy.config.k8s.io/v1alpha1`, in JSON, which is YAML. What is not in it has its default. The
-/// feature gates WinDSR and WinOverlay are on since Kubernetes 1.33 and may go once they are stable for long enough.
+/// Configuration of kube-proxy: kind `KubeProxyConfiguration`, `kubeproxy.config.k8s.io/v1alpha1`, in JSON, which is YAML.
+/// What is left out has its default. The feature gates WinDSR and WinOverlay are on since Kubernetes 1.33 and may go once they are stable for long
+/// enough.
 fn kube_proxy_conf(network: &Network, source_vip: Ipv4Addr, wish: Wish<'_>) -> Result<String, String> {
     let subnet = match wish.node_subnet {
         Some(text) => Ipv4Network::expect(text, &format!("annotation {NODE_SUBNET} of the Node"))?,

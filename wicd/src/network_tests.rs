@@ -13,7 +13,7 @@ fn wish(config: &OvnHybridNetwork) -> Wish<'_> {
     Wish { config, node_name: "win-1", node_subnet: Some("10.132.1.0/24") }
 }
 
-/// As HNS answers on a host where all is made.
+/// Answers of HNS, and adapters, on a host where all is made.
 fn complete() -> Seen {
     Seen {
         networks: json!([
@@ -304,7 +304,7 @@ const PLACES: [&str; 12] = [
 ];
 
 proptest! {
-    /// Whatever HNS answers: no panic, requests lead to endpoints only, and files hold only valid content.
+    /// Any answers of HNS cause no panic, requests lead to endpoints only, and files hold only valid content.
     #[test]
     fn odd_answers_do_no_harm(
         changes in prop::collection::vec((any::<bool>(), prop::sample::select(PLACES.to_vec()), any_json()), 0..4),

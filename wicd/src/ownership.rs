@@ -1,4 +1,4 @@
-//! What wicd has put on the host, so that a cleanup removes exactly that.
+//! Record of what wicd has put on the host, so that a cleanup removes exactly that.
 //!
 //! An entry is written before the object itself, so that every object of the operator has one; an entry without an
 //! object is harmless. What was there before (a variable's value, a trusted certificate, a directory) is never
@@ -23,7 +23,7 @@ const SERVICE_NAMES: [&str; 8] = [
     "kube-proxy",
     "cloud-node-manager",
 ];
-/// Those that the owner of a host may run beside a node whose payload has no program for them: what they do is no part of the node.
+/// Names of services that the owner of a host may run beside a node whose payload has no program for them: what they do is no part of the node.
 const BESIDE: [&str; 2] = ["windows_exporter", "csi-proxy"];
 
 /// Names that no service of others may have on a node with `wanted` services.
@@ -59,20 +59,20 @@ const LEGACY_TREES: [&str; 11] = [
     path::KUBELET_PKI,
 ];
 
-/// Copy of the record. Without one, a host of ours looks like one of WMCO's.
+/// Copy of the record of ownership. Without one, a host of ours looks like one of WMCO's.
 const COPY: &str = r"C:\k\wicd\owned.copy.json";
 
-/// Content of [`api::host::path::OWNED`].
+/// Record of ownership: content of [`api::host::path::OWNED`].
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Ownership {
-    /// Services.
+    /// Services of ours.
     pub services: BTreeSet<String>,
     /// Payload and configuration files of the last `apply`.
     pub placed: BTreeSet<String>,
     /// Other files.
     pub files: BTreeSet<String>,
-    /// Directories that were not there before. They go only when they are empty.
+    /// Directories that were not there before, and go only when they are empty.
     pub directories: BTreeSet<String>,
     /// Directories that were not there before, and whose whole content is ours or our services': logs, state.
     pub trees: BTreeSet<String>,
@@ -89,7 +89,7 @@ pub struct Ownership {
     /// Keys of the registry, below `HKLM`, that are open for writing: owner and access list of before, a security descriptor in hex.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub opened_keys: BTreeMap<String, String>,
-    /// Programs that the antivirus left alone by no policy before.
+    /// Programs that no policy excluded from the antivirus before.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub excluded: BTreeSet<String>,
     /// VXLAN port that the networks of the hybrid overlay were made with.
@@ -98,7 +98,7 @@ pub struct Ownership {
     /// Routes that were not there before.
     #[serde(skip_serializing_if = "Routes::is_empty")]
     pub routes: Routes,
-    /// Files of the owner in the place of ours, and where they are kept.
+    /// Files of the owner in the place of ours, and the paths where they are kept.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub kept: BTreeMap<String, String>,
     /// Images that were not pinned before, as they are listed, and their ids.
@@ -109,9 +109,9 @@ pub struct Ownership {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Routes {
-    /// The run of the host in which they were made.
+    /// Boot of the host in which the routes were made.
     pub boot_id: String,
-    /// The routes.
+    /// Routes that wicd has made.
     pub made: Vec<Route>,
 }
 
@@ -122,7 +122,7 @@ impl Routes {
 }
 
 impl Ownership {
-    /// As recorded, or as the copy says if the record is gone or damaged. `None` if nothing is.
+    /// Loads the record, or the copy if the record is gone or damaged. `None` if there is neither.
     ///
     /// # Errors
     /// When the record or the copy is damaged or cannot be read, and the other one is missing or no better.
@@ -134,7 +134,7 @@ impl Ownership {
         }
     }
 
-    /// Records it. The copy first: at no time is there only one that is not whole.
+    /// Writes the record. The copy first: at no time is the only one not whole.
     ///
     /// # Errors
     /// When the copy or the record cannot be written.
@@ -145,7 +145,7 @@ impl Ownership {
         Ok(())
     }
 
-    /// Forgets it, when nothing of ours is there any more.
+    /// Removes the record, when nothing of ours is there any more.
     ///
     /// # Errors
     /// When the copy or the record cannot be removed.
@@ -153,8 +153,8 @@ impl Ownership {
         [COPY, path::OWNED].into_iter().try_for_each(|file| files::remove(host, file))
     }
 
-    /// As recorded; on a host of WMCO's, which has no record, the known content of WMCO; otherwise empty. What a cleanup could not
-    /// remove is not a record of what is ours now: WMCO may have had the host since.
+    /// Loads the record; on a host of WMCO's, which has no record, the known content of WMCO; otherwise an empty one.
+    /// What a cleanup could not remove is not a record of what is ours now: WMCO may have had the host since.
     ///
     /// # Errors
     /// [`HostError::RecordLost`] on a host that we have configured, and whose record is gone: it must not be taken for one of
@@ -171,7 +171,7 @@ impl Ownership {
         }
     }
 
-    /// What is on record when all has been removed but these directories.
+    /// Record of a host from which all has been removed but these directories.
     pub fn only_left(trees: BTreeSet<String>) -> Self {
         Self { trees, ..Self::default() }
     }
@@ -180,7 +180,7 @@ impl Ownership {
         *self == Self::only_left(self.trees.clone())
     }
 
-    /// Changes the record. For the service: the caller holds the [`crate::lock`].
+    /// Changes the record. The caller holds the [`crate::lock`].
     ///
     /// # Errors
     /// When [`Ownership::load_or_adopt`] fails, or the record cannot be written.
@@ -226,8 +226,8 @@ impl Ownership {
         Ok(owned)
     }
 
-    /// Claims what is not there yet of the directories that lead to `path`, a file. `C:\k` and `C:\k\wicd` are never in it:
-    /// the operator makes and removes them.
+    /// Claims those directories above `path`, a file, that are not there yet.
+    /// `C:\k` and `C:\k\wicd` are never claimed: the operator makes and removes them.
     ///
     /// # Errors
     /// When a directory cannot be inspected.
@@ -274,14 +274,14 @@ impl Ownership {
         }
     }
 
-    /// Whether a service of a name of ours is ours. One that is on record but has no description yet was left behind by a
-    /// crash right after it was made.
+    /// Reports whether a service of a name of ours is ours. One that is on record but has no description yet was left behind by a crash right after
+    /// it was made.
     pub fn is_ours(&self, service: &ServiceInfo) -> bool {
         is_tagged(service) || (self.services.contains(&service.name) && service.description.is_empty())
     }
 }
 
-/// Whether the description says that the service is ours (or WMCO's).
+/// Reports whether the description says that the service is ours (or WMCO's).
 pub fn is_tagged(service: &ServiceInfo) -> bool {
     service.description.starts_with(SERVICE_DESCRIPTION_PREFIX)
 }
@@ -310,7 +310,7 @@ mod tests {
         }
     }
 
-    /// However the record is lost: it has services of ours, which look like WMCO's.
+    /// A host of ours has services that look like WMCO's, however its record is lost.
     #[test]
     fn a_host_of_ours_is_never_taken_for_one_of_wmcos() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,24 +1,24 @@
-//! Which processes belong together. Windows keeps the id of the process that has started another one, but not whether that one is still the
-//! same: ids are given again.
+//! Families of processes. Windows keeps the id of the process that has started another one, but not whether that one is still the same: ids are given
+//! again.
 
 /// A process, as a list of all processes has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// Its id.
+    /// Id of the process.
     pub id: u32,
-    /// Id of the process that has started it.
+    /// Id of the process that has started this one.
     pub parent: u32,
-    /// When it was started, in a unit of Windows'.
+    /// Start time, in a unit of Windows'.
     pub started: u64,
-    /// File name of its program.
+    /// File name of the program.
     pub program: String,
 }
 
-/// Programs that outlive who has started them, with what they start: containers go on when containerd ends.
+/// Programs that outlive the process that has started them, with what they start: containers go on when containerd ends.
 const INDEPENDENT: [&str; 1] = ["containerd-shim-runhcs-v1.exe"];
 
-/// What a family has started, directly or not, and is not in it yet. A process that was started before its parent has the id of another
-/// parent, which has ended.
+/// Processes that a family has started, directly or not, and that are not in it yet.
+/// A process that was started before its parent has the id of another parent, which has ended.
 pub fn descendants<'a>(all: &'a [Process], family: &[Process]) -> Vec<&'a Process> {
     let is_independent = |p: &Process| INDEPENDENT.iter().any(|name| p.program.eq_ignore_ascii_case(name));
     let is_child = |p: &Process, of: &Process| p.parent == of.id && p.started >= of.started && p.id != of.id;

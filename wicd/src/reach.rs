@@ -1,18 +1,18 @@
-//! What the network of the host allows.
+//! Checks of what the network of the host allows.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-/// How long Windows may take to find the addresses of a name.
+/// Time limit for Windows to find the addresses of a name.
 const RESOLVE: Duration = Duration::from_secs(10);
-/// How long a connection may take.
+/// Time limit for a connection.
 const CONNECT: Duration = Duration::from_secs(3);
-/// Addresses of a name that are tried.
+/// Largest number of addresses of a name that are tried.
 const ADDRESSES: usize = 4;
 
-/// Why no connection to `https://host:port` can be made, if none can. Nothing is sent.
+/// Returns why no connection to `https://host:port` can be made, if none can. Nothing is sent.
 pub fn unreachable(url: &str) -> Option<String> {
     let Some((host, port)) = host_and_port(url) else { return Some(format!("{url} has no host and port")) };
     let (send, found) = mpsc::channel();
@@ -35,7 +35,7 @@ pub fn unreachable(url: &str) -> Option<String> {
     last
 }
 
-/// Whether another program listens on a port.
+/// Reports whether another program listens on a port.
 pub fn is_in_use(port: u16) -> bool {
     TcpListener::bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))).is_err()
 }

@@ -1,5 +1,4 @@
-//! The directories of ours: that they are what they seem to be, and that no user of the host but its administrators can change
-//! what lies in them.
+//! Checks of our directories: that they are what they seem to be, and that no user of the host but its administrators can change what lies in them.
 //!
 //! By default every user may make directories on `C:`, and change what is made below them later. So a directory may be a link to
 //! another place, or belong to a user, who may then change its access list at any time, before we come to it. Such a
@@ -15,13 +14,13 @@ use crate::access::{self, CHANGE, Guard, REPLACE, is_trusted};
 use crate::files;
 use crate::host::{Host, HostError, Kind, Place};
 
-/// kubelet's state.
+/// Directory of kubelet's state.
 const KUBELET: &str = r"C:\var\lib\kubelet";
-/// Volumes of pods. The users of containers are no administrators of the host, and read and write here.
+/// Directory of the volumes of pods. The users of containers are no administrators of the host, and read and write here.
 pub const VOLUMES: &str = r"C:\var\lib\kubelet\pods";
 /// Directories above ours, which are not ours alone. Each comes after the one above it.
 const SHARED: [&str; 3] = [r"C:\var", r"C:\var\lib", path::LOGS];
-/// State of services, whose programs take a directory that is there for their own. They keep its access list themselves.
+/// State directories of services, whose programs take a directory that is there for their own, and keep its access list themselves.
 const STATE: [&str; 4] =
     [r"C:\var\lib\cni", r"C:\var\log\pods", r"C:\var\log\containers", r"C:\ProgramData\containerd"];
 
@@ -33,7 +32,7 @@ pub fn programs(desired: &Desired) -> impl Iterator<Item = &str> {
     [path::ROOT, path::WICD, path::VOLUME_PLUGINS].into_iter().chain(cni)
 }
 
-/// Directories above one from which programs are started, the topmost first. Those in `C:\k` are guarded by it.
+/// Directories above one from which programs are started, the topmost first. None above a directory in `C:\k`, which guards what is below.
 fn above(directory: &str) -> Vec<&str> {
     let is_below_root = directory.to_ascii_lowercase().starts_with(&format!(r"{}\", path::ROOT).to_ascii_lowercase());
     let mut above: Vec<&str> = std::iter::successors(files::parent(directory), |d| files::parent(d)).collect();
@@ -41,7 +40,7 @@ fn above(directory: &str) -> Vec<&str> {
     if is_below_root { Vec::new() } else { above }
 }
 
-/// Makes sure of `C:\k` and `C:\k\wicd`: what lies there runs as SYSTEM.
+/// Makes or takes over `C:\k` and `C:\k\wicd`: what lies there runs as SYSTEM.
 ///
 /// # Errors
 /// When [`check_root`] refuses one of them, or it cannot be made or taken over.
@@ -73,7 +72,7 @@ pub fn launch(host: &dyn Host) -> Result<(), HostError> {
     Ok(())
 }
 
-/// Makes sure of the directories for programs, state and logs, before anything is in them.
+/// Makes or takes over the directories for programs, state and logs, before anything is in them.
 ///
 /// # Errors
 /// When [`check_state`] refuses one of them, or it cannot be made, taken over or protected.
@@ -107,7 +106,7 @@ pub fn state<'a>(
     Ok(())
 }
 
-/// What [`state`] would refuse. Changes nothing.
+/// Refuses what [`state`] would refuse. Changes nothing.
 ///
 /// # Errors
 /// [`HostError::Refused`] for the first directory that is a link, is a file, or belongs to a user who may not be an
@@ -151,7 +150,7 @@ fn share(host: &dyn Host, directory: &str, rights: u32) -> Result<(), HostError>
     }
 }
 
-/// What is at the place of a directory, which is made if it is missing.
+/// Returns a directory of this path, which is made if it is missing.
 fn there(host: &dyn Host, directory: &str, guard: Guard) -> Result<Place, HostError> {
     if let Some(place) = check(host, directory, guard)? {
         return Ok(place);
@@ -164,12 +163,12 @@ fn there(host: &dyn Host, directory: &str, guard: Guard) -> Result<Place, HostEr
     })
 }
 
-/// Whether a directory has all that it gets from us: where others could write, more is to be done than to change its list.
+/// Reports whether a directory has all that it gets from us: where others could write, more is to be done than to change its access list.
 fn is_ours(place: &Place, guard: Guard) -> bool {
     place.owner == access::ADMINISTRATORS && place.access.is(guard)
 }
 
-/// Directory at its place, if it can be used. One that users may read is not ours alone.
+/// Returns the directory of this path, `None` if there is none. Refuses one that cannot be used. A directory that users may read is not ours alone.
 fn check(host: &dyn Host, directory: &str, guard: Guard) -> Result<Option<Place>, HostError> {
     let _held = files::parents(host, directory)?;
     let Some(place) = host.place(&host.path(directory)?)? else { return Ok(None) };
@@ -179,7 +178,7 @@ fn check(host: &dyn Host, directory: &str, guard: Guard) -> Result<Option<Place>
     }
 }
 
-/// Why a directory cannot be used, and what to do.
+/// Returns why a directory cannot be used, and what to do.
 fn objection(place: &Place, directory: &str, guard: Guard) -> Option<String> {
     match place.kind {
         Kind::Directory => {}

@@ -11,7 +11,7 @@ fn host() -> (tempfile::TempDir, FakeHost) {
     (dir, host)
 }
 
-/// As what a directory is guarded.
+/// Guard of a directory.
 fn guard(host: &FakeHost, directory: &str) -> Option<Guard> {
     let real = host.path(directory).unwrap();
     let list = host.state().access.get(&real).cloned()?;
@@ -92,7 +92,7 @@ fn what_was_open_to_others_is_taken_from_them_once() {
     assert_eq!(host.state().resets.len(), 1, "what is ours already is not gone through again");
 }
 
-/// That it inherits nothing says nothing about who may write in it.
+/// A directory that inherits nothing may still let others write in it.
 #[test]
 fn a_directory_is_ours_only_with_our_own_access_list() {
     let ours = AccessList::of(Guard::Private);
@@ -153,7 +153,7 @@ fn a_takeover_that_was_interrupted_is_done_again() {
     );
 }
 
-/// Who owns a directory may change its access list at any time.
+/// The owner of a directory may change its access list at any time.
 #[test]
 fn a_directory_of_a_user_is_refused_and_left_alone() {
     for directory in [path::ROOT, path::WICD] {
@@ -218,7 +218,7 @@ fn keys_and_logs_are_guarded_before_anything_is_in_them() {
     }
 }
 
-/// Who owns `C:\var` can move `C:\var\lib` aside, and put another one in its place.
+/// The owner of `C:\var` can move `C:\var\lib` aside, and put another one in its place.
 #[test]
 fn a_directory_above_ours_that_belongs_to_a_user_is_refused_and_left_alone() {
     for directory in SHARED.into_iter().chain(STATE) {
@@ -236,7 +236,7 @@ fn a_directory_above_ours_that_belongs_to_a_user_is_refused_and_left_alone() {
     }
 }
 
-/// As on a host of WMCO's, on whichever image of Windows: an administrator has made them, with what they inherit from `C:\`.
+/// Directories as on a host of WMCO's, on whichever image of Windows: an administrator has made them, with what they inherit from `C:\`.
 #[test]
 fn users_cannot_change_the_directories_above_ours_and_keep_what_is_below() {
     let authenticated = Entry::grant("S-1-5-11", 0x0013_01bf, access::TO_ALL);
@@ -263,7 +263,7 @@ fn users_cannot_change_the_directories_above_ours_and_keep_what_is_below() {
     }
 }
 
-/// Plugins of volumes talk to kubelet by what lies there.
+/// Plugins of volumes talk to kubelet by what lies in its state.
 #[test]
 fn what_users_have_made_in_the_state_of_kubelet_is_taken_and_volumes_are_not() {
     let (_dir, host) = host();
@@ -275,13 +275,13 @@ fn what_users_have_made_in_the_state_of_kubelet_is_taken_and_volumes_are_not() {
     assert_eq!((guard(&host, KUBELET), guard(&host, VOLUMES)), (Some(Guard::Private), Some(Guard::Volumes)));
 }
 
-/// One with directories of CNI.
+/// Desired state with directories of CNI.
 fn with_cni() -> Desired {
     let cni_directories = [r"C:\opt\cni\bin", r"C:\etc\cni\net.d"].map(String::from).into();
     Desired { cni_directories, ..Desired::default() }
 }
 
-/// Who can put a file there has it started by SYSTEM.
+/// A user who can put a file where programs are started from has it started by SYSTEM.
 #[test]
 fn no_user_can_write_where_programs_are_started_from() {
     let desired = with_cni();
@@ -319,7 +319,7 @@ fn no_user_can_write_where_programs_are_started_from() {
     }
 }
 
-/// As on images of Windows whose users may change all that is on `C:`.
+/// Users may change all that is on `C:` on some images of Windows.
 #[test]
 fn no_user_can_put_another_directory_in_the_place_of_one_with_programs() {
     let desired = with_cni();

@@ -1,4 +1,4 @@
-//! What a host answers. Untrusted until checked.
+//! Answers of a host. Untrusted until checked.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -102,7 +102,7 @@ pub struct HostState {
     /// Why Windows itself waits for a restart. This and what follows are only in answers to requests for facts.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub restart_causes: BTreeSet<RestartCause>,
-    /// What checks files for malware.
+    /// Program that checks files for malware.
     #[serde(default)]
     pub antivirus: Antivirus,
     /// State of the accounts of the request, on a host that is a member of a domain.
@@ -118,15 +118,15 @@ pub struct HostState {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Machine {
-    /// Its own host name.
+    /// Host name of the host itself.
     pub hostname: String,
     /// Machine id: registry `HKLM\SOFTWARE\Microsoft\Cryptography` `MachineGuid`.
     pub machine_id: String,
     /// Boot id: registry `…\Memory Management\PrefetchParameters` `BootId`, as kubelet reports it.
     pub boot_id: String,
-    /// For example `10.0.20348.2527`.
+    /// Version of Windows, for example `10.0.20348.2527`.
     pub os_build: String,
-    /// For example `Windows Server 2022 Datacenter`.
+    /// Name of Windows, for example `Windows Server 2022 Datacenter`.
     pub os_name: String,
     /// Clock, Unix milliseconds.
     pub clock_ms: i64,
@@ -140,7 +140,7 @@ pub struct Machine {
     pub default_address: Option<String>,
     /// Free bytes on C:.
     pub disk_free: u64,
-    /// Whether wicd runs with administrator's rights.
+    /// True if wicd runs with administrator's rights.
     pub is_admin: bool,
     /// State of the Windows feature Containers.
     pub containers_feature: Feature,
@@ -180,7 +180,7 @@ pub enum ServiceState {
     Running,
 }
 
-/// What a host follows, as wicd last wrote it.
+/// Version and operation that a host follows, as wicd last wrote them.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Marker {

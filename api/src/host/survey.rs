@@ -1,4 +1,4 @@
-//! What a host reports beside its own state: what waits, checks or runs on it that is not the operator's. Untrusted until checked.
+//! Report of a host beside its own state: what waits, checks or runs on it that is not the operator's. Untrusted until checked.
 
 use serde::{Deserialize, Serialize};
 
@@ -26,20 +26,20 @@ pub struct Antivirus {
     pub filters: Vec<String>,
 }
 
-/// What Windows Defender does to containerd.
+/// Effect of Windows Defender on containerd.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub enum Defender {
-    /// It does not run, or its real-time protection is off.
+    /// Windows Defender does not run, or its real-time protection is off.
     #[default]
     Off,
-    /// Its real-time protection leaves containerd alone.
+    /// Real-time protection leaves containerd alone.
     Excludes,
-    /// Its real-time protection checks the files of containerd.
+    /// Real-time protection checks the files of containerd.
     Checks,
 }
 
-/// What a host can do with a group Managed Service Account (gMSA).
+/// Use that a host can make of a group Managed Service Account (gMSA).
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub enum AccountState {

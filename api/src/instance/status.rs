@@ -45,14 +45,14 @@ pub struct WindowsInstanceStatus {
     /// The Node of the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_ref: Option<NodeRef>,
-    /// What the operator put on the Node from the pool's template and the host's entry.
+    /// Metadata that the operator put on the Node from the pool's template and the host's entry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template_applied: Option<TemplateApplied>,
     /// The user name in the Node's legacy annotation `username`, as last observed or written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 104))]
     pub annotated_username: Option<String>,
-    /// Whether the host holds the name of its Node although `nodeRef` is not set: the API server had no Node of that
+    /// True if the host holds the name of its Node although `nodeRef` is not set: the API server had no Node of that
     /// name when the host was about to get its identity.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub holds_node_name: bool,
@@ -177,7 +177,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// All phases.
+    /// Phases, all of them.
     pub const ALL: [Self; 9] = [
         Self::Pending,
         Self::Joining,
@@ -201,7 +201,7 @@ pub struct NodeRef {
     pub uid: String,
 }
 
-/// What the operator put on a Node from a pool's template and a host's entry. The operator removes only this from the
+/// Metadata that the operator put on a Node from a pool's template and a host's entry. The operator removes only this from the
 /// Node. It is stored before the Node is changed, so it is always complete.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
@@ -300,10 +300,10 @@ pub struct Operation {
     /// Epoch of the operator that performs it; hosts refuse an older one.
     #[serde(default)]
     pub epoch: i64,
-    /// For an update: the version before, to which a rollback returns.
+    /// Version before an update, to which a rollback returns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_version: Option<String>,
-    /// For an update: the version to go to. For a host that joins: the version whose files are in place.
+    /// Version to which an update goes. For a host that joins, the version whose files are in place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to_version: Option<String>,
     /// Disruption that the operation causes.
@@ -313,25 +313,25 @@ pub struct Operation {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub services: Vec<String>,
-    /// Whether the host has all files and settings of the new version, so that services which start now are the new
+    /// True if the host has all files and settings of the new version, so that services which start now are the new
     /// ones.
     #[serde(default)]
     pub applied: bool,
-    /// Whether the host may have been changed. Stored before the first request that changes it; from then on the
+    /// True if the host may have been changed. Stored before the first request that changes it; from then on the
     /// operation is completed even if its grant is revoked.
     #[serde(default)]
     pub changed: bool,
-    /// For a removal: whether the host may be deconfigured in part. From then on the removal is completed, also if it has to drain the
+    /// True if a removal may have deconfigured the host in part. From then on the removal is completed, also if it has to drain the
     /// node again.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub deconfiguring: bool,
     /// Attempts that failed because of the version, since the host was changed.
     #[serde(default)]
     pub attempts: i32,
-    /// Whether the operation failed and the host returns to `fromVersion`.
+    /// True if the operation failed and the host returns to `fromVersion`.
     #[serde(default)]
     pub rolling_back: bool,
-    /// Whether another client had cordoned the node when the operation began.
+    /// True if another client had cordoned the node when the operation began.
     #[serde(default)]
     pub pre_cordoned: bool,
     /// Boot id that the host must no longer have at the end.
@@ -346,13 +346,13 @@ pub struct Operation {
 }
 
 impl Operation {
-    /// Whether it is a change of a node that must be completed. Before that it can be aborted: the host is unchanged,
+    /// Reports whether the operation is a change of a node that must be completed. Before that it can be aborted: the host is unchanged,
     /// and only the cordon must be lifted.
     pub fn is_past_return(&self) -> bool {
         self.type_.is_change() && self.has_changed_the_host()
     }
 
-    /// Whether anything on the host is no longer as it was.
+    /// Reports whether anything on the host is no longer as it was.
     pub fn has_changed_the_host(&self) -> bool {
         self.changed || self.rolling_back
     }
@@ -369,7 +369,7 @@ impl Operation {
             without_place: false,
         }
     }
-    /// Whether the restart of the host is the purpose of the operation, and not only a part of a step.
+    /// Reports whether the restart of the host is the purpose of the operation, and not only a part of a step.
     pub fn must_restart(&self) -> bool {
         self.type_ == GrantType::Reboot
             || (self.type_.is_change() && self.disruption == Some(Disruption::Reboot) && !self.rolling_back)

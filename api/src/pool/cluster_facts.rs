@@ -45,14 +45,14 @@ pub struct ImageMirror {
     /// The registry, perhaps with the path of an organisation or a repository.
     #[schemars(length(min = 1, max = 255))]
     pub source: String,
-    /// Its mirrors, the first one first.
+    /// Mirrors of the registry, the first one first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16), inner(length(min = 1, max = 255)))]
     pub mirrors: Option<Vec<String>>,
-    /// Whether hosts ask the source if no mirror has an image. `AllowContactingSource` if not set.
+    /// Policy for an image that no mirror has. `AllowContactingSource` asks the source. Defaults to `AllowContactingSource`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mirror_source_policy: Option<MirrorSourcePolicy>,
-    /// Pulls that the mirrors serve. All if not set.
+    /// Pulls that the mirrors serve. Defaults to all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pull: Option<MirrorPull>,
 }
@@ -67,10 +67,10 @@ pub enum MirrorPull {
     Digest,
 }
 
-/// Whether hosts ask the source of an image.
+/// Policy for the source of an image.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MirrorSourcePolicy {
-    /// If no mirror has it.
+    /// Hosts ask the source if no mirror has the image.
     AllowContactingSource,
     /// Never.
     NeverContactSource,

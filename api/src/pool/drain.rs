@@ -10,21 +10,21 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = ("!has(self.onTimeout) || self.onTimeout != 'Force' || (has(self.timeoutSeconds) && self.timeoutSeconds >= 60)", "onTimeout Force deletes pods against their disruption budgets: set timeoutSeconds to at least 60"))]
 pub struct Drain {
-    /// Seconds that a drain may take before `onTimeout` applies; 0 means no limit. 3600 if not set.
+    /// Seconds that a drain may take before `onTimeout` applies; 0 means no limit. Defaults to 3600.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 604_800))]
     pub timeout_seconds: Option<i32>,
-    /// Reaction to a drain that exceeds `timeoutSeconds`. Wait if not set.
+    /// Reaction to a drain that exceeds `timeoutSeconds`. Defaults to Wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_timeout: Option<OnTimeout>,
     /// Grace period in seconds for every evicted pod. Each pod's own if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 86_400))]
     pub grace_period_seconds: Option<i32>,
-    /// Whether pods with emptyDir volumes may be evicted, which loses those volumes. true if not set.
+    /// Allow eviction of pods with emptyDir volumes, which loses those volumes. Defaults to true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delete_empty_dir_data: Option<bool>,
-    /// Whether pods without a controller, which are not recreated, may be evicted. true if not set.
+    /// Allow eviction of pods without a controller, which are not recreated. Defaults to true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evict_unmanaged: Option<bool>,
     /// Exceptions for some pods. The first rule that matches a pod applies.
@@ -51,15 +51,15 @@ pub enum OnTimeout {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct PodRule {
-    /// Pods to which the rule applies. All if not set.
+    /// Pods to which the rule applies. Defaults to all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<LabelSelector>,
-    /// Namespaces to which the rule applies. All if not set.
+    /// Namespaces to which the rule applies. Defaults to all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace_selector: Option<LabelSelector>,
     /// Treatment of the pods.
     pub behavior: PodBehavior,
-    /// Pods with a lower number leave first; pods with a higher number wait until they have left. 0 if not set.
+    /// Pods with a lower number leave first; pods with a higher number wait until they have left. Defaults to 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = -1000, max = 1000))]
     pub order: Option<i32>,

@@ -40,7 +40,7 @@ impl WindowsNodePoolSpec {
     pub fn template_spec(&self) -> TemplateSpec {
         self.template.as_ref().and_then(|t| t.spec.clone()).unwrap_or_default()
     }
-    /// Whether the operator only reports what it would do.
+    /// Reports whether the operator only reports what it would do.
     pub fn is_plan(&self) -> bool {
         self.mode == Some(Mode::Plan)
     }
@@ -48,7 +48,7 @@ impl WindowsNodePoolSpec {
     pub fn deletion_policy(&self) -> DeletionPolicy {
         self.deletion_policy.unwrap_or_default()
     }
-    /// How many hosts join at once.
+    /// Number of hosts that join at once.
     pub fn max_concurrent(&self) -> u32 {
         self.provisioning.as_ref().and_then(|p| p.max_concurrent).and_then(|n| u32::try_from(n).ok()).unwrap_or(10)
     }
@@ -69,7 +69,7 @@ impl WindowsNodePoolSpec {
     pub fn pre_pull_images(&self) -> &[String] {
         self.provisioning.as_ref().and_then(|p| p.pre_pull_images.as_deref()).unwrap_or_default()
     }
-    /// All effective values, for the status.
+    /// Effective values, all of them, for the status.
     pub fn effective(&self) -> Effective {
         let (ssh, rollout, drain) = (self.ssh(), self.rollout(), self.drain());
         let remediation = self.remediation();
@@ -120,7 +120,7 @@ impl Inventory {
 }
 
 impl Inventory {
-    /// Whether a revision is used only with a signature by a trusted key.
+    /// Reports whether a revision is used only with a signature by a trusted key.
     pub fn is_verified(&self) -> bool {
         self.git.as_ref().is_some_and(|g| g.verify.is_some())
             || self.source_ref.as_ref().is_some_and(|s| s.require_verified == Some(true))

@@ -54,10 +54,10 @@ pub struct ConfigMapRef {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct MachineSetRef {
-    /// API group of the Machines. `machine.openshift.io` if not set.
+    /// API group of the Machines. Defaults to `machine.openshift.io`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<MachineGroup>,
-    /// Namespace of the Machines. `openshift-machine-api` if not set.
+    /// Namespace of the Machines. Defaults to `openshift-machine-api`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
     #[x_kube(validation = matches(OBJECT_NAME_PATTERN, OBJECT_NAME_RULE))]
@@ -69,7 +69,7 @@ pub struct MachineSetRef {
     pub name: Option<String>,
 }
 
-/// API group of Machines. `machine.openshift.io` if not set.
+/// API group of Machines. Defaults to `machine.openshift.io`.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum MachineGroup {
     /// Machine API of OpenShift.
@@ -117,8 +117,8 @@ pub struct GitSource {
     /// force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verify: Option<GitVerify>,
-    /// Whether to use a revision although it does not descend from the one in use (for example after a force push), or has
-    /// a lower version. `false` if not set.
+    /// Use a revision although it does not descend from the one in use (for example after a force push), or has
+    /// a lower version. Defaults to `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allow_non_fast_forward: Option<bool>,
 }
@@ -150,7 +150,7 @@ pub struct GitRef {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct GitVerify {
-    /// Objects that must be signed: the commit, the tag, or both. HEAD if not set.
+    /// Objects that must be signed: the commit, the tag, or both. Defaults to HEAD.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<VerifyMode>,
     /// Secret with the trusted keys: OpenPGP public keys in keys that end in `.asc`, SSH public keys as in an
@@ -158,7 +158,7 @@ pub struct GitVerify {
     pub secret_ref: SecretRef,
 }
 
-/// What must be signed. HEAD if not set: the commit. Tag: the tag. `TagAndHEAD`: both.
+/// Object that must be signed. Defaults to HEAD: the commit. Tag: the tag. `TagAndHEAD`: both.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum VerifyMode {
     /// The commit.
@@ -195,7 +195,7 @@ pub struct SourceRef {
     #[schemars(length(min = 1, max = 1024))]
     #[x_kube(validation = ("!self.split('/').exists(word, word == '..')", "must not contain `..`: name a path below the root"))]
     pub path: Option<String>,
-    /// Whether to use only an artifact whose signature Flux has verified. `false` if not set.
+    /// Use only an artifact whose signature Flux has verified. Defaults to `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub require_verified: Option<bool>,
 }

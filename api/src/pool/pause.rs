@@ -1,4 +1,4 @@
-//! Whether a pool is paused.
+//! Pause of a pool.
 
 use std::fmt;
 
@@ -31,7 +31,7 @@ impl Rollout {
 }
 
 impl Pause {
-    /// When it ends by itself.
+    /// Time when the pause ends by itself.
     pub fn end(self) -> Option<Timestamp> {
         match self {
             Self::Indefinite => None,

@@ -14,14 +14,14 @@ use crate::{
 #[serde(rename_all = "camelCase")]
 pub struct Provisioning {
     /// Number of hosts that join at the same time. As many nodes at a time get a change without disruption, the next
-    /// payload, or another key. 10 if not set.
+    /// payload, or another key. Defaults to 10.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100))]
     pub max_concurrent: Option<i32>,
     /// Images that hosts pull before pods need them: after a join, and before a change of the node that restarts services or moves pods.
     /// Each has its registry and a tag or digest. A tag is pulled once: to have hosts pull another image, list another tag or a digest.
     /// Hosts keep the images: kubelet does not delete them when the disk is full. An image that is taken out of the list is released for
-    /// deletion. None if not set.
+    /// deletion. Defaults to none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 32), inner(length(min = 1, max = 512)))]
     #[x_kube(merge_strategy = ListMerge::Set)]
@@ -37,23 +37,23 @@ const IMAGE: &str = "^(localhost|[a-zA-Z0-9-]+([.][a-zA-Z0-9-]+)+|[a-zA-Z0-9.-]+
 #[serde(rename_all = "camelCase")]
 pub struct Rollout {
     /// Nodes that may be unavailable at once because of the operator: a number, or a percentage of the pool, rounded
-    /// down but at least one. 1 if not set. Nodes that are unavailable for other reasons count.
+    /// down but at least one. Defaults to 1. Nodes that are unavailable for other reasons count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_unavailable: Option<IntOrPercent>,
-    /// Order in which nodes are changed. Zone if not set.
+    /// Order in which nodes are changed. Defaults to Zone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<Order>,
-    /// Seconds that a node must have been Ready to count as available. 0 if not set.
+    /// Seconds that a node must have been Ready to count as available. Defaults to 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 3600))]
     pub min_ready_seconds: Option<i32>,
     /// Seconds after which an unfinished operation on a host makes the pool Stalled. The operator continues to retry
-    /// it. 3600 if not set.
+    /// it. Defaults to 3600.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 60, max = 604_800))]
     pub progress_deadline_seconds: Option<i32>,
     /// Seconds after which the rollout no longer waits for a node that is not Ready and whose host does not answer: the
-    /// node counts neither as a member of the pool nor as unavailable. 0 means never. 3600 if not set.
+    /// node counts neither as a member of the pool nor as unavailable. 0 means never. Defaults to 3600.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 604_800))]
     pub ignore_lost_after_seconds: Option<i32>,
@@ -67,7 +67,7 @@ pub struct Rollout {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 128))]
     pub approved_version: Option<String>,
-    /// Times when changes may begin. Always if not set. When a window closes, a drain that has not ended is aborted and its node uncordoned; a change that
+    /// Times when changes may begin. Defaults to Always. When a window closes, a drain that has not ended is aborted and its node uncordoned; a change that
     /// has begun on a host is completed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
@@ -75,7 +75,7 @@ pub struct Rollout {
     /// Reaction to nodes whose change failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure_policy: Option<FailurePolicy>,
-    /// Whether to begin no new operation on any host. Operations in progress are completed. `false` if not set.
+    /// Begin no new operation on any host. Operations in progress are completed. Defaults to `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<bool>,
     /// Time until which the operator begins no new operation on any host, as with `paused`. The pool goes on by itself
@@ -92,7 +92,7 @@ pub enum Order {
     /// Zone after zone.
     #[default]
     Zone,
-    /// By name.
+    /// Hosts in the order of their names.
     Name,
 }
 
@@ -107,7 +107,7 @@ pub struct RolloutStep {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 2_592_000))]
     pub pause_seconds: Option<i32>,
-    /// Whether to wait after the step until `rollout.approvedVersion` names the version.
+    /// Wait after the step until `rollout.approvedVersion` names the version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval: Option<bool>,
 }
@@ -129,7 +129,7 @@ pub struct MaintenanceWindow {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(required, range(min = 900, max = 604_800))]
     pub duration_seconds: Option<i32>,
-    /// Time zone of the schedule, for example `Europe/Paris`. UTC if not set.
+    /// Time zone of the schedule, for example `Europe/Paris`. Defaults to UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64))]
     #[x_kube(validation = matches("^[A-Za-z0-9_+/-]+$", "must be the name of a time zone, for example Europe/Paris"))]
@@ -141,10 +141,10 @@ pub struct MaintenanceWindow {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct FailurePolicy {
-    /// Number of failed nodes at which `action` applies. With 1, the first failure is enough. 1 if not set.
+    /// Number of failed nodes at which `action` applies. With 1, the first failure is enough. Defaults to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_failures: Option<IntOrPercent>,
-    /// Reaction when `maxFailures` is reached. Pause if not set.
+    /// Reaction when `maxFailures` is reached. Defaults to Pause.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub action: Option<FailureAction>,
 }
@@ -166,17 +166,17 @@ pub enum FailureAction {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Remediation {
-    /// Reaction to a node that has not been Ready for `notReadySeconds`. Reconfigure if not set.
+    /// Reaction to a node that has not been Ready for `notReadySeconds`. Defaults to Reconfigure.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub type_: Option<RemediationType>,
-    /// Seconds that a node is not Ready, for whatever reason, before the operator reacts. 600 if not set.
+    /// Seconds that a node is not Ready, for whatever reason, before the operator reacts. Defaults to 600.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 30, max = 604_800))]
     pub not_ready_seconds: Option<i32>,
-    /// When more nodes than this are not Ready, the operator assumes a common cause and repairs none. 20% if not set.
+    /// Number or percentage of nodes that are not Ready above which the operator assumes a common cause and repairs none. Defaults to 20%.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_unhealthy: Option<IntOrPercent>,
-    /// Reaction to files, services and variables on a host that another process or person changed. Heal if not set.
+    /// Reaction to files, services and variables on a host that another process or person changed. Defaults to Heal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<Drift>,
 }
@@ -190,7 +190,7 @@ pub enum RemediationType {
     /// Restore the configuration of the host and restart its services.
     #[default]
     Reconfigure,
-    /// The same, and restart the host.
+    /// Repair the services, and restart the host.
     Reboot,
 }
 

@@ -81,7 +81,7 @@ pub struct WindowsNodePoolStatus {
     /// The rollout in progress, or the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollout: Option<RolloutStatus>,
-    /// In mode Plan: operations that the operator would perform.
+    /// Operations that the operator would perform, in mode Plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<PlanStatus>,
     /// The host list in force, and its source.
@@ -218,10 +218,10 @@ pub struct RolloutStatus {
     /// Time when all nodes of the step followed the version: the pause begins then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_reached_time: Option<Time>,
-    /// Whether all nodes have followed the version once.
+    /// True if all nodes have followed the version once.
     #[serde(default)]
     pub completed: bool,
-    /// Whether too many nodes failed, so that all return to `fromVersion`. The version is not retried.
+    /// True if too many nodes failed, so that all return to `fromVersion`. The version is not retried.
     #[serde(default)]
     pub rolled_back: bool,
 }
@@ -234,7 +234,7 @@ pub struct RefusedEntry {
     pub host: String,
     /// Reason in PascalCase.
     pub reason: String,
-    /// What is wrong, and what to do.
+    /// Fault, and what to do about it.
     pub message: String,
 }
 

@@ -171,10 +171,10 @@ pub struct CredentialPlugin {
     validation = ("!(has(self.mode) && self.mode == 'Ignore' && has(self.registries))", "registries has no meaning with mode Ignore")
 )]
 pub struct ClusterPullSecret {
-    /// Use: hosts get logins. Ignore: hosts get none, for pulls or for mirrors. Use if not set.
+    /// Use: hosts get logins. Ignore: hosts get none, for pulls or for mirrors. Defaults to Use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<PullSecretMode>,
-    /// Registries whose logins hosts get, each with a port or a path if it has one. All if not set.
+    /// Registries whose logins hosts get, each with a port or a path if it has one. Defaults to all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64), inner(length(min = 1, max = 255)))]
     #[x_kube(merge_strategy = ListMerge::Set)]
@@ -185,7 +185,7 @@ pub struct ClusterPullSecret {
     pub registries: Option<Vec<String>>,
 }
 
-/// Whether hosts get logins of registries. Use: they do. Ignore: they do not.
+/// Use of the logins of registries. Use: hosts get them. Ignore: hosts do not.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PullSecretMode {
     /// Hosts get logins.
@@ -210,7 +210,7 @@ pub enum PullSecretMode {
     "shutdownGracePeriodCriticalPods must not be more than shutdownGracePeriod (0s if not set)"
 ))]
 pub struct KubeletSettings {
-    /// Maximum number of pods on a node. 250 if not set.
+    /// Maximum number of pods on a node. Defaults to 250.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
     pub max_pods: Option<i32>,
@@ -220,7 +220,7 @@ pub struct KubeletSettings {
     #[schemars(extend("maxProperties" = 3, "x-kubernetes-map-type" = "granular"))]
     #[x_kube(validation = RESERVED, validation = CPU, validation = SIZES)]
     pub system_reserved: Option<Reserved>,
-    /// Resources reserved for kubelet and containerd, with the keys of `systemReserved`. None if not set.
+    /// Resources reserved for kubelet and containerd, with the keys of `systemReserved`. Defaults to none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("maxProperties" = 3, "x-kubernetes-map-type" = "granular"))]
     #[x_kube(validation = RESERVED, validation = CPU, validation = SIZES)]
@@ -231,23 +231,23 @@ pub struct KubeletSettings {
     #[schemars(extend("maxProperties" = 3, "x-kubernetes-map-type" = "granular"))]
     #[x_kube(validation = SIGNALS, validation = THRESHOLDS)]
     pub eviction_hard: Option<EvictionThresholds>,
-    /// Disk usage in percent above which kubelet deletes unused images. 85 if not set.
+    /// Disk usage in percent above which kubelet deletes unused images. Defaults to 85.
     #[serde(default, rename = "imageGCHighThresholdPercent", skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100))]
     pub image_gc_high_threshold_percent: Option<i32>,
-    /// Disk usage in percent at which kubelet stops deleting unused images. 80 if not set.
+    /// Disk usage in percent at which kubelet stops deleting unused images. Defaults to 80.
     #[serde(default, rename = "imageGCLowThresholdPercent", skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 99))]
     pub image_gc_low_threshold_percent: Option<i32>,
-    /// Size in bytes at which the log of a container is rotated. 50Mi if not set.
+    /// Size in bytes at which the log of a container is rotated. Defaults to 50Mi.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = LOG_SIZE)]
     pub container_log_max_size: Option<Quantity>,
-    /// Number of log files kept for each container. 5 if not set.
+    /// Number of log files kept for each container. Defaults to 5.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 2, max = 100))]
     pub container_log_max_files: Option<i32>,
-    /// Whether a cloud controller manager initialises the nodes of this pool, if that differs from the cluster: `None` for hosts
+    /// Program that initialises the nodes of this pool, if that differs from the cluster: `None` for hosts
     /// that the cloud does not know, for example in a factory. Their nodes would stay uninitialised otherwise, and a cloud
     /// controller deletes a Node that is NotReady and whose machine it does not find. As in the cluster if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -260,7 +260,7 @@ pub struct KubeletSettings {
     pub shutdown_grace_period_critical_pods: Option<KubeletDuration>,
 }
 
-/// Who initialises nodes. External: a cloud controller manager. None: kubelet itself.
+/// Program that initialises nodes. External: a cloud controller manager. None: kubelet itself.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CloudProvider {
     /// A cloud controller manager.
@@ -287,7 +287,7 @@ pub struct ContainerdSettings {
         "must be the name of an image, for example mcr.microsoft.com/oss/kubernetes/pause:3.10"
     ))]
     pub sandbox_image: Option<String>,
-    /// Number of layers of an image that are fetched at once. 3 if not set.
+    /// Number of layers of an image that are fetched at once. Defaults to 3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 64))]
     pub max_concurrent_downloads: Option<i32>,
@@ -297,7 +297,7 @@ pub struct ContainerdSettings {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct LogRotation {
-    /// Size in bytes at which a log is rotated. 100Mi if not set.
+    /// Size in bytes at which a log is rotated. Defaults to 100Mi.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = POSITIVE_SIZE)]
     pub max_size: Option<Quantity>,
@@ -319,7 +319,7 @@ pub struct Taint {
         "must be letters, digits, `-`, `_` and `.`, with or without a lower-case domain and `/` before it, for example example.com/line"
     ))]
     pub key: String,
-    /// Value of the taint. Empty if not set.
+    /// Value of the taint. Defaults to empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     #[x_kube(validation = matches(
@@ -343,7 +343,7 @@ pub enum TaintEffect {
 }
 
 impl TaintEffect {
-    /// As the API writes it.
+    /// Name in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::NoSchedule => "NoSchedule",

@@ -15,7 +15,7 @@ use kube::ResourceExt;
 /// Annotations of a pool that are acts.
 pub const OF_POOL: &[&str] = &[key::APPROVE, key::APPROVE_REMOVAL, key::ACCEPT_LOST_SETTINGS, key::VOID_EPOCH];
 
-/// Longest value that is recorded. What is longer is no act that the operator knows, and in force as long as the annotation is there.
+/// Longest value that is recorded, in bytes. A longer value is no act that the operator knows, and is in force as long as the annotation is there.
 const MOST_VALUE: usize = 1024;
 /// Longest name of a field manager.
 const MOST_NAME: usize = 128;
@@ -41,14 +41,14 @@ pub fn in_force<'a>(pool: &'a WindowsNodePool, key: &str) -> Option<&'a str> {
     value.map(String::as_str).filter(|value| !value.is_empty())
 }
 
-/// Reports whether the annotation of an act is still there that has had its effect. It is to be removed, so that the next act of the same value is seen
-/// as one.
+/// Reports whether the annotation of an act that has had its effect is still there. Such an annotation is to be removed, so that the next act of the
+/// same value is recognised.
 pub fn is_used_up(pool: &WindowsNodePool, key: &str) -> bool {
     recorded(pool, key).is_some_and(|act| act.used && pool.annotations().get(key) == Some(&act.value))
 }
 
-/// Note on an approval that approves nothing: it was made during this rollout, and names another version. An older one had its effect, or is for a version
-/// that is still to come.
+/// Note on an approval without effect: it was made during this rollout, and names another version. An older approval had its effect, or is for a
+/// version that is still to come.
 pub fn approval_in_vain(pool: &WindowsNodePool, rollout: &RolloutStatus) -> Option<String> {
     let act = recorded(pool, key::APPROVE).filter(|act| !act.value.is_empty() && !act.used)?;
     let is_older = act.time.known() < rollout.start_time.known();
@@ -63,7 +63,7 @@ pub fn approval_in_vain(pool: &WindowsNodePool, rollout: &RolloutStatus) -> Opti
     ))
 }
 
-/// Requests of a person for another attempt on a host, in one text; `None` without one. A host key that is trusted from now on is one.
+/// Requests of a user for another attempt on a host, in one text; `None` without one. A newly trusted host key counts as a request.
 pub fn retry_requested(instance: &WindowsInstance) -> Option<String> {
     let annotations = instance.annotations();
     let requested: Vec<&str> =
@@ -71,12 +71,12 @@ pub fn retry_requested(instance: &WindowsInstance) -> Option<String> {
     (!requested.is_empty()).then(|| requested.join(" "))
 }
 
-/// Reports whether a person requests another attempt that was not made yet.
+/// Reports whether a user requests another attempt that was not made yet.
 pub fn is_retry_open(instance: &WindowsInstance, last_handled: Option<&String>) -> bool {
     retry_requested(instance).is_some_and(|requested| Some(&requested) != last_handled)
 }
 
-/// Acts to record, in place of those of the status; `None` if these are complete. The time and the manager come from the managed fields, which
+/// Acts to record in place of the acts of the status; `None` if these are complete. The time and the manager come from the managed fields, which
 /// caches do not keep: without them, the time is `now` and no manager is known.
 pub fn to_record(pool: &WindowsNodePool, now: Time) -> Option<Vec<RecordedAct>> {
     let before = pool.status.as_ref().map(|status| &status.acts[..]).unwrap_or_default();
@@ -109,7 +109,7 @@ fn owns(entry: &ManagedFieldsEntry, key: &str) -> bool {
     annotations.is_some_and(|annotations| annotations.get(format!("f:{key}")).is_some())
 }
 
-/// Marks an act as one that has had its effect.
+/// Marks an act as used: it has had its effect.
 pub fn use_up(acts: &mut [RecordedAct], key: &str) {
     acts.iter_mut().filter(|act| act.annotation == short(key)).for_each(|act| act.used = true);
 }

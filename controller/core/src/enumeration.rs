@@ -1,6 +1,6 @@
 //! Names and numbers in a message, which must not grow with their number.
 
-/// The first names of a list, and how many more there are.
+/// First three names of a list, and the number of the others.
 pub(crate) fn first_names(names: &[String]) -> String {
     let shown = names.iter().take(3).cloned().collect::<Vec<_>>().join(", ");
     match names.len() {

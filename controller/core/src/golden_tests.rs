@@ -1,4 +1,4 @@
-//! What hosts get on each platform, and what depends on their version of Windows, as files in `controller/core/goldens` that a reviewer reads. Set
+//! Golden files in `controller/core/goldens` for reviewers: what hosts get on each platform, and what depends on their version of Windows. Set
 //! `UPDATE_GOLDENS=1` to rewrite them.
 
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ use crate::{
     },
 };
 
-/// Compares what there is with a golden file, or writes the file.
+/// Compares a value with a golden file, or writes the file.
 fn assert_golden(name: &str, about: &str, value: &Value) {
     let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("goldens").join(format!("{name}.yaml"));
     let text = format!("# {about}\n{}", serde_yaml::to_string(value).unwrap());
@@ -76,8 +76,8 @@ fn what_hosts_get_on_each_platform() {
     }
 }
 
-/// Nothing that is rendered depends on the version of Windows: which host it is for is not known then. What is known of a version decides
-/// whether a host may be a node, and what people read of it.
+/// Checks what depends on the version of Windows. Nothing that is rendered does: the host is not known then. The version decides whether a host may
+/// be a node, and what users read of it.
 #[test]
 fn what_depends_on_the_version_of_windows() {
     for WindowsVersion { name, build, support_ends, image, .. } in VERSIONS {

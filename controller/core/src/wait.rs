@@ -17,13 +17,13 @@ pub enum Cause {
     Hold,
     /// The pool is paused.
     Pause,
-    /// As many hosts are being set up as may be.
+    /// The maximum number of hosts is being set up.
     TurnToJoin,
-    /// As many hosts are being deconfigured as may be.
+    /// The maximum number of hosts is being deconfigured.
     TurnToLeave,
     /// The Machine of a host that leaves exists.
     Machine,
-    /// As many nodes of the pool are disrupted as may be.
+    /// The maximum number of the pool's nodes is disrupted.
     Disruption,
     /// The change would lose settings of the legacy operator.
     LostSettings,
@@ -39,22 +39,22 @@ pub enum Cause {
     NotWorking,
     /// Another pool uses up a limit over all pools.
     OtherPool,
-    /// Hosts that are no longer listed stay.
+    /// Hosts that are no longer listed are not removed.
     Removal(Hold),
 }
 
-/// Cause for which hosts that are no longer listed stay.
+/// Cause for which hosts that are no longer listed are not removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
-    /// There is no list.
+    /// The list of hosts is missing.
     Missing,
     /// The list names no host.
     Empty,
-    /// An entry has no known name.
+    /// An entry of the list has no known name.
     Nameless,
-    /// One change may not take out so many.
+    /// The list removes more hosts than one change may.
     TooMany,
-    /// Their Machines exist.
+    /// Machines of the hosts exist.
     Machines,
     /// The lists of other pools are about to be read.
     Pending,
@@ -84,7 +84,7 @@ pub enum End {
 }
 
 impl Cause {
-    /// All causes.
+    /// All causes of waits.
     pub const ALL: [Self; 23] = [
         Self::Plan,
         Self::OtherOperator,
@@ -111,7 +111,7 @@ impl Cause {
         Self::Removal(Hold::Unreadable),
     ];
 
-    /// Reason of the conditions that report it.
+    /// Reason of the conditions that report the cause.
     pub fn reason(self) -> Reason {
         match self {
             Self::Hold => Reason::OnHold,
@@ -137,7 +137,7 @@ impl Cause {
         }
     }
 
-    /// Event that ends it.
+    /// Event that ends the wait.
     pub fn ended_by(self) -> End {
         match self {
             Self::Plan | Self::Pause | Self::LostSettings | Self::Approval => End::Pool,
@@ -153,8 +153,8 @@ impl Cause {
         }
     }
 
-    /// Reports whether it ends by itself or by a decision that is still to be made, so that a pool counts as on its way. Otherwise users have said that the
-    /// nodes stay as they are.
+    /// Reports whether the wait ends by itself or by a decision that is still to be made, so that a pool counts as on its way. Otherwise users have
+    /// decided that the nodes stay as they are.
     pub fn is_on_its_way(self) -> bool {
         !matches!(self, Self::Hold | Self::Pause | Self::Soak)
     }
@@ -163,7 +163,7 @@ impl Cause {
 /// A wait, as it is reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wait {
-    /// Cause.
+    /// Cause of the wait.
     pub cause: Cause,
     /// Object that waits, what it waits for and until when, and what ends the wait.
     pub message: String,
@@ -180,26 +180,26 @@ impl Wait {
 #[expect(clippy::struct_excessive_bools, reason = "each field is an independent observation")]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Idle {
-    /// Set if the host leaves; otherwise it is to join.
+    /// True if the host leaves, false if it is to join.
     pub leaves: bool,
-    /// Set if it is a node.
+    /// True if the host is a node.
     pub is_node: bool,
-    /// Set if it leaves with a Machine.
+    /// True if the host leaves with a Machine.
     pub has_machine: bool,
-    /// Set if its pool is in mode Plan.
+    /// True if the pool is in mode Plan.
     pub is_plan: bool,
-    /// Set if another operator works in the cluster, or it is not known that none does.
+    /// True if another operator works in the cluster, or it is not known that none does.
     pub has_other_operator: bool,
-    /// Pause of its pool.
+    /// Pause of the pool.
     pub pause: Option<Pause>,
-    /// Set if a user holds it.
+    /// True if a user holds the host.
     pub held: bool,
-    /// Set if the admission policies that hold the rights of wicd are missing.
+    /// True if the admission policies that hold the rights of wicd are missing.
     pub lacks_policies: bool,
 }
 
 impl Idle {
-    /// The first of all causes. `host` is the host's name.
+    /// Returns the wait for the first cause that applies. `host` is the host's name.
     pub fn wait(self, host: &str) -> Wait {
         let (cause, message) = match self {
             Self { is_plan: true, .. } => {

@@ -10,19 +10,19 @@ use api::text;
 use granit_parser::{Event, Parser, ScalarStyle, Span, Tag};
 use serde_json::{Map, Value};
 
-/// Most values in a text, with those that aliases repeat. 5,000 hosts with every field have about 150,000.
+/// Maximum number of values in a text, with those that aliases repeat. 5,000 hosts with every field have about 150,000.
 const MAX_NODES: usize = 500_000;
 /// Bytes of a text that count as one value, because aliases repeat long texts, too.
 const BYTES_OF_A_NODE: usize = 64;
-/// Deepest nesting. A host list needs 6, the schema of a CRD about 40.
+/// Maximum nesting depth. A host list needs 6, the schema of a CRD about 40.
 const MAX_DEPTH: usize = 64;
 
 /// A value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Line on which it begins, from 1.
+    /// Line on which the value begins, from 1.
     pub line: usize,
-    /// The value itself.
+    /// Content of the value.
     pub kind: Kind,
 }
 
@@ -33,7 +33,7 @@ pub enum Kind {
     Scalar {
         /// Text without its quotes.
         text: String,
-        /// Written without quotes, so that it may have another type than text.
+        /// True if the text is written without quotes, so that it may have another type than text.
         is_plain: bool,
     },
     /// A list.
@@ -56,9 +56,9 @@ pub struct Member {
 /// Type of a text without quotes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meaning {
-    /// Nothing.
+    /// Null, or an empty text.
     Null,
-    /// True or false.
+    /// Boolean.
     Bool,
     /// A number.
     Int,
@@ -78,18 +78,18 @@ impl Node {
         }
     }
 
-    /// Reports whether this is null, or nothing at all.
+    /// Reports whether the value is null or empty.
     pub fn is_null(&self) -> bool {
         self.meaning() == Some(Meaning::Null)
     }
 
-    /// The value of a key, if this has keys. Null is as good as nothing.
+    /// Value of a key, if the node is an object. A null value counts as none.
     pub fn get(&self, key: &str) -> Option<&Node> {
         let Kind::Map(members) = &self.kind else { return None };
         members.iter().find(|m| m.key == key).map(|m| &m.value).filter(|n| !n.is_null())
     }
 
-    /// The text, if this is a scalar.
+    /// Text of the node, if it is a scalar.
     pub fn text(&self) -> Option<&str> {
         match &self.kind {
             Kind::Scalar { text, .. } => Some(text),
@@ -97,7 +97,7 @@ impl Node {
         }
     }
 
-    /// Name of the type, for people.
+    /// Name of the type, for users.
     pub fn what(&self) -> &'static str {
         match (&self.kind, self.meaning()) {
             (Kind::List(_), _) => "a list",
@@ -110,7 +110,7 @@ impl Node {
         }
     }
 
-    /// The value as JSON. A number that JSON cannot have is text.
+    /// Returns the value as JSON. A number that JSON cannot have becomes text.
     pub fn to_json(&self) -> Value {
         match (&self.kind, self.meaning()) {
             (Kind::List(items), _) => items.iter().map(Node::to_json).collect(),
@@ -141,7 +141,8 @@ fn size(text: &str) -> usize {
     1 + text.len() / BYTES_OF_A_NODE
 }
 
-/// As the core schema of YAML 1.2 has it, with the words that were booleans before: what Kubernetes reads still takes them so.
+/// Returns the type of an unquoted text by the core schema of YAML 1.2. Words that were booleans before still are: what Kubernetes reads takes them
+/// so.
 fn meaning(text: &str) -> Meaning {
     let digits = |t: &str, radix| !t.is_empty() && t.chars().all(|c| c.is_digit(radix));
     let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
@@ -198,7 +199,7 @@ pub fn check(text: &str) -> Result<(), Fault> {
     builder.faults.pop().filter(|_| is_too_large).map_or(Ok(()), Err)
 }
 
-/// Also reports whether the text is too large; then that is the last fault.
+/// Reads the documents of a text, and reports whether the text is too large; then that is the last fault.
 fn build(text: &str) -> (Builder, bool) {
     let mut options = granit_parser::options! { flow_nesting_limit: MAX_DEPTH, block_nesting_limit: MAX_DEPTH };
     options.set_emit_comments(false);
@@ -306,7 +307,7 @@ impl Builder {
         }
     }
 
-    /// A value is complete: it is an item, a key, the value of a key, or a document.
+    /// Adds a complete value: an item, a key, the value of a key, or a document.
     fn done(&mut self, node: Node, anchor: usize) {
         self.nodes += match &node.kind {
             Kind::Scalar { text, .. } => size(text),
@@ -336,7 +337,8 @@ impl Builder {
         }
     }
 
-    /// What stands in the object itself wins over what is merged into it, and what is merged first over what is merged later.
+    /// Adds merged members to the members of an object. The object's own members win over merged ones, and those merged first over those merged
+    /// later.
     fn merge(&mut self, mut members: Vec<Member>, mut seen: BTreeSet<String>, merged: Vec<Node>) -> Vec<Member> {
         let mut sources = Vec::new();
         for node in merged {

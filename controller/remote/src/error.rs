@@ -1,13 +1,13 @@
-//! Why a host could not be asked, or failed.
+//! Errors of requests to a host.
 
 use api::{Reason, text};
 
 use crate::{payload::PayloadError, ssh::SshError};
 
-/// Characters of a sentence of a host that are shown.
+/// Maximum characters of a host's message that are shown.
 pub(crate) const MAX_MESSAGE: usize = 600;
 
-/// Why a host could not be asked, or failed. Each has a message with the remedy and a stable reason.
+/// Failure to reach or to use a host. Each has a message with the remedy and a stable reason.
 #[derive(Debug, thiserror::Error)]
 pub enum RemoteError {
     /// The host could not be reached or the connection broke.
@@ -19,16 +19,16 @@ pub enum RemoteError {
     /// A file of the operator's own image cannot be read.
     #[error("the operator's own wicd.exe cannot be read; replace the operator's image, which is broken")]
     OwnFile {
-        /// Why.
+        /// Cause.
         #[source]
         source: std::io::Error,
     },
-    /// What was sent to the host is not what lies there.
+    /// The host returns other bytes of the program than it was sent.
     #[error(
         "the host returns other bytes of {path} than the operator sent; the operator did not start it: check whether an antivirus changes files, and check the disk"
     )]
     ProgramDamaged {
-        /// Where it lies.
+        /// Path of the program on the host.
         path: String,
     },
     /// The machine at the address is no Windows host.
@@ -42,7 +42,7 @@ pub enum RemoteError {
     /// The user is no administrator.
     #[error("user {user} is not an administrator of the host; log in as an administrator")]
     NotAdministrator {
-        /// The user.
+        /// User that logged in.
         user: String,
     },
     /// The host reported no address that a node can use.
@@ -56,23 +56,23 @@ pub enum RemoteError {
         "the log-in shell of user {user} on the host starts no Windows program by its path (exit status 127); set the default shell of its SSH server to cmd.exe or PowerShell"
     )]
     ShellNotSupported {
-        /// The user.
+        /// User that logged in.
         user: String,
     },
     /// wicd did not answer.
     #[error("wicd {verb} ended with {status} and no answer{log}")]
     NoAnswer {
-        /// What it was asked.
+        /// Verb that wicd was asked.
         verb: &'static str,
         /// Exit status.
         status: String,
-        /// What it printed.
+        /// Output of wicd.
         log: String,
     },
-    /// wicd answered something that cannot be an answer.
+    /// wicd returned an answer that cannot be read.
     #[error("wicd {verb} returned an answer that cannot be read; the host may run another version of it")]
     BadAnswer {
-        /// What it was asked.
+        /// Verb that wicd was asked.
         verb: &'static str,
     },
     /// wicd answered that it failed.
@@ -86,12 +86,12 @@ pub enum RemoteError {
 }
 
 impl RemoteError {
-    /// The failure that a host reports. It is untrusted: truncated and sanitised for a terminal.
+    /// Returns the failure that a host reports. The report is untrusted: truncated and sanitised for a terminal.
     pub fn host(reason: &str, message: &str) -> Self {
         Self::Host { reason: reason.parse().unwrap_or(Reason::HostFailed), message: text::line(message, MAX_MESSAGE) }
     }
 
-    /// wicd did not answer. What it printed is the host's word, too.
+    /// Returns the error for a wicd that did not answer. Its output is untrusted, too.
     pub(crate) fn no_answer(verb: api::host::Verb, status: Option<u32>, log: &str) -> Self {
         let status = status.map_or_else(|| "no exit status".into(), |s| format!("exit status {s}"));
         let tail: String =
@@ -117,7 +117,7 @@ impl RemoteError {
         }
     }
 
-    /// Whether the operator is at fault, not the host: it asked in a wrong way, or could not read what it sends.
+    /// Reports whether the operator is at fault, not the host: the request was wrong, or what it sends could not be read.
     pub fn is_own_fault(&self) -> bool {
         matches!(
             self,

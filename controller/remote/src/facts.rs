@@ -16,7 +16,7 @@ use wnp_core::operation::{node_ip::node_ip, service_accounts};
 const MAX_ADDRESSES: usize = 64;
 const MINUTE_MS: i64 = 60_000;
 
-/// Reads what wicd answered to `verb` of `operation`. An answer that it failed is an error.
+/// Reads the answer of wicd to `verb` of `operation`. An answer that it failed is an error.
 ///
 /// # Errors
 /// [`RemoteError::BadAnswer`] when `bytes` is not an answer to `operation` in this version of the protocol.
@@ -33,7 +33,7 @@ pub fn parse_answer(bytes: &[u8], operation: &str, verb: Verb) -> Result<Answer,
     }
 }
 
-/// The facts of a host for its status. `named` is the address that a person gave it, `peer` the one that was reached.
+/// Returns the facts of a host for its status. `named` is the address that a user gave it, `peer` the one that was reached.
 ///
 /// # Errors
 /// [`RemoteError::NoAddress`] when the host has neither `named` nor `peer`, and no other address that its node can use.
@@ -56,29 +56,28 @@ pub fn parse_facts(machine: &Machine, named: &str, peer: IpAddr, now: Timestamp)
     })
 }
 
-/// The language that a host reports, if it looks like the tag of one, for example `de-DE`.
+/// Returns the language that a host reports, if it looks like a language tag, for example `de-DE`.
 fn language(reported: &str) -> Option<String> {
     let is_tag = (2..=35).contains(&reported.len()) && reported.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
     is_tag.then(|| reported.to_owned())
 }
 
-/// How far the host's clock is ahead, in milliseconds.
+/// Returns how far the host's clock is ahead, in milliseconds.
 pub fn clock_skew_ms(machine: &Machine, now: Timestamp) -> i64 {
     machine.clock_ms.saturating_sub(now.as_millisecond())
 }
 
-/// What a host reports in a sentence, made fit to be shown.
+/// Returns a message of a host, made fit to be shown.
 pub fn message(text: &str) -> String {
     short(text, MAX_MESSAGE)
 }
 
-/// At most `n` characters of a host's words, made fit to be shown.
+/// Returns at most `n` characters of a host's text, made fit to be shown.
 pub fn short(text: &str, n: usize) -> String {
     text::line(text, n)
 }
 
-/// When the host was started, by its own clocks; to the minute, so that it is the same at each observation. Clocks may
-/// report any time.
+/// Returns the start time of the host by its own clocks; to the minute, so that it is the same at each observation. Clocks may report any time.
 fn boot_time(machine: &Machine) -> Option<Time> {
     let started = machine.clock_ms.checked_sub(machine.uptime_ms).filter(|_| machine.uptime_ms > 0)?;
     let minute = Timestamp::from_millisecond(started.div_euclid(MINUTE_MS).checked_mul(MINUTE_MS)?).ok()?;
@@ -94,7 +93,7 @@ mod tests {
         Machine { clock_ms, uptime_ms, addresses: vec!["10.0.0.1".into()], ..Machine::default() }
     }
 
-    /// They reach conditions, events and terminals.
+    /// Texts of a host reach conditions, events and terminals.
     #[test]
     fn words_of_a_host_are_short_and_hide_nothing() {
         for word in ["a\u{202e}b", "a\u{200b}b", "a\u{1b}[2Jb", "a\nb", "a\u{feff}b"] {

@@ -1,4 +1,4 @@
-//! The program that the operator starts on a host: sends it, and proves by its hash that what lies there is it.
+//! Program that the operator starts on a host: it is sent, and its hash proves that the host has exactly this program.
 //!
 //! It lies where Windows lets only administrators write ([`api::host::path::LAUNCH`]), so that between the proof and the
 //! start no other user can exchange it, nor put a library beside it. The proof is needed all the same: a power cut leaves

@@ -7,7 +7,7 @@ fn bytes(n: usize) -> Vec<u8> {
     (0..n).map(|i| u8::try_from(i * 31 % 251).unwrap()).collect()
 }
 
-/// A program of some size, a host, and where the program goes on it.
+/// Program of some size, a host, and the program's path on it.
 struct Bed {
     _dir: tempfile::TempDir,
     host: Running,
@@ -53,7 +53,7 @@ async fn a_program_that_is_right_is_sent_once() {
     assert_eq!(bed.ensure().await.unwrap(), 0);
 }
 
-/// As another user would put it there, or a power cut leaves it.
+/// Such a program is put there by another user, or left by a power cut.
 #[tokio::test]
 async fn a_program_of_the_right_size_and_other_bytes_is_not_believed() {
     let bed = Bed::new().await;

@@ -18,25 +18,25 @@ use crate::{
     support,
 };
 
-/// A directory that only Windows has.
+/// Directory that only Windows has.
 const WINDOWS: &str = r"C:\windows\system32";
 
-/// Further looks for an answer that must be there.
+/// Further reads of an answer that must be there.
 const ANSWER_LOOKS: usize = 4;
 const ANSWER_POLL: std::time::Duration = std::time::Duration::from_millis(250);
 
-/// The operator, as hosts know it: what all sessions share.
+/// Identity of the operator that all sessions share.
 #[derive(Clone, Debug)]
 pub struct Operator {
-    /// Id of its cluster.
+    /// Id of the operator's cluster.
     pub cluster_id: String,
-    /// Its epoch. A host refuses an operator that was replaced.
+    /// Epoch of the operator. A host refuses an operator that was replaced.
     pub epoch: i64,
-    /// The program that it sends first.
+    /// Program that is sent to a host first.
     pub wicd: Wicd,
-    /// The files that hosts get.
+    /// Files that hosts get.
     pub payload: Payload,
-    /// What is counted.
+    /// Counters of the traffic with hosts.
     pub traffic: Traffic,
 }
 
@@ -53,10 +53,10 @@ pub struct Traffic {
     pub sent: Counter,
 }
 
-/// Place among the connections of the operator, which is free again when it is dropped.
+/// Place among the connections of the operator, which is free again when the slot is dropped.
 pub type Slot = Box<dyn Send + Sync>;
 
-/// One connection to one host. Keeps the slot that it was given for as long as it lives.
+/// One connection to one host. The session keeps its slot for as long as it lives.
 pub struct Session {
     connection: Connection,
     operator: Arc<Operator>,
@@ -65,24 +65,24 @@ pub struct Session {
     user: String,
     speaks: Option<Speaks>,
     limit: std::time::Duration,
-    /// Set once the program on the host is verified.
+    /// Cell that is set once the program on the host is verified.
     program: OnceCell<()>,
     _slot: Option<Slot>,
     _open: Open,
 }
 
-/// The host that a session speaks to, as far as it was proven.
+/// Host that a session speaks to, as far as it was proven.
 #[derive(Clone, Debug, Default)]
 pub struct Speaks {
     /// Recipient of requests.
     pub recipient: Recipient,
-    /// The owner in whose place the recipient comes.
+    /// Owner that the recipient supersedes.
     pub supersedes: Option<Owner>,
-    /// The epoch that a person has declared void.
+    /// Epoch that a user has declared void.
     pub void_epoch: Option<i64>,
 }
 
-/// A connection that is open, counted.
+/// Open connection, counted.
 struct Open(Gauge);
 
 impl Drop for Open {
@@ -125,12 +125,12 @@ impl Session {
         })
     }
 
-    /// The connection.
+    /// Connection of the session.
     pub fn connection(&self) -> &Connection {
         &self.connection
     }
 
-    /// Makes sure that the host is a Windows one and has our `wicd.exe`.
+    /// Makes sure that the host is a Windows one and has the operator's `wicd.exe`.
     ///
     /// # Errors
     /// [`RemoteError::NotWindows`] when the host has no `C:\windows\system32` or offers no SFTP.
@@ -169,12 +169,12 @@ impl Session {
         Ok(())
     }
 
-    /// From now on speaks to this host alone: it was proven. Before, nothing can be asked but facts and support data.
+    /// Binds the session to this host, which was proven. Before, only facts and support data can be requested.
     pub fn speak_to(&mut self, whom: Speaks) {
         self.speaks = Some(whom);
     }
 
-    /// Has wicd do something. Answers that it failed are errors.
+    /// Has wicd do something. An answer that wicd failed is an error.
     ///
     /// # Errors
     /// [`RemoteError::NotProven`] for all requests but those for facts and support data, until [`Session::speak_to`] was called.
@@ -227,8 +227,8 @@ impl Session {
         facts::parse_answer(&bytes, &self.operation, verb)
     }
 
-    /// The answer, which is there. A program that an operator before us has started may be writing the same one: on Windows there is
-    /// a moment then in which there is none.
+    /// Reads the answer, which must be there. A program that an earlier operator has started may be writing the same one: on Windows there is a
+    /// moment then in which the file is missing.
     async fn answer(&self, path: &str) -> Result<Option<Vec<u8>>, RemoteError> {
         for _ in 0..ANSWER_LOOKS {
             if let Some(bytes) = self.connection.read(path, MAX_ANSWER).await? {
@@ -247,7 +247,7 @@ impl Session {
         self.facts(host::Facts { files: files.to_vec(), ..host::Facts::default() }).await
     }
 
-    /// As [`Session::look`], and what only a host that is to be changed is asked.
+    /// Has the host report its facts as [`Session::look`], and what only a host that is to be changed is asked.
     ///
     /// # Errors
     /// As [`Session::look`].
@@ -255,7 +255,7 @@ impl Session {
         self.ask(Body::Facts(body)).await?.state.ok_or(RemoteError::BadAnswer { verb: "facts" })
     }
 
-    /// Has the host collect support data, and returns what it answered and the archive, which is removed from the host.
+    /// Has the host collect support data, and returns its answer and the archive, which is removed from the host.
     ///
     /// # Errors
     /// When [`Session::ask`] fails, or the archive is missing, larger than [`support::MOST_BYTES`], or cannot be read.
@@ -271,8 +271,8 @@ impl Session {
         collected
     }
 
-    /// Sends the payload files that are missing, as one stream, and has them unpacked and verified. What was sent before
-    /// the connection broke is not sent again.
+    /// Sends the payload files that are missing, as one stream, and has them unpacked and verified. Bytes that were sent before the connection broke
+    /// are not sent again.
     ///
     /// # Errors
     /// [`RemoteError::Payload`] when a hash in `missing` is not in the payload, or the host could not unpack what it got and a file
@@ -313,8 +313,8 @@ impl Session {
         Ok(())
     }
 
-    /// Takes wicd itself away, which cannot do that: its exe, what it has kept for as long as it ran, what operations have
-    /// left, and its directories as far as they are empty.
+    /// Removes wicd itself, which cannot do that: its exe, what it has kept for as long as it ran, what operations have left, and its directories as
+    /// far as they are empty.
     ///
     /// # Errors
     /// [`RemoteError::Ssh`] when a directory cannot be listed, or a file cannot be removed. What comes after it stays, too. A
@@ -345,7 +345,7 @@ impl Session {
         Ok(())
     }
 
-    /// Removes the files of all operations, and returns the directories in which they were.
+    /// Removes the files of all operations, and returns the directories in which the files were.
     async fn empty_operations(&self) -> Result<Vec<String>, RemoteError> {
         let mut directories = Vec::new();
         for entry in self.connection.list(host::path::OPERATIONS).await? {

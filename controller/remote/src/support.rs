@@ -1,30 +1,30 @@
-//! Unpacks the support data of a host: a tar under one zstd frame, made by a host that may be hostile. Pure.
+//! Unpacking of a host's support data: a tar under one zstd frame, made by a host that may be hostile. Pure.
 
 use std::io::Read;
 
 use tar::EntryType;
 
-/// Largest archive that is fetched, in bytes.
+/// Maximum bytes of an archive that is fetched.
 pub const MOST_BYTES: usize = 32 << 20;
-/// Bytes of all entries together: a small frame can hold any amount of zeros.
+/// Maximum bytes of all entries together: a small frame can hold any amount of zeros.
 const MOST_UNPACKED: u64 = 64 << 20;
-/// Bytes of one entry.
+/// Maximum bytes of one entry.
 const MOST_OF_ONE: u64 = 16 << 20;
-/// Entries.
+/// Maximum entries of an archive.
 const MOST_ENTRIES: usize = 1000;
-/// Memory of the decoder, as a power of two: what level 3 needs.
+/// Memory of the decoder, as a power of two, which level 3 needs.
 const WINDOW: u32 = 23;
 
-/// What was in an archive.
+/// Content of an archive.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Unpacked {
-    /// Names, with `/` between their parts, and contents.
+    /// Names, with `/` between their parts, and contents of the files.
     pub files: Vec<(String, Vec<u8>)>,
-    /// What was left out, and why. Fit for people.
+    /// Entries that were left out, and the reasons. Fit for people.
     pub refused: Vec<String>,
 }
 
-/// Unpacks an archive as far as it is one. Never fails: what cannot be read is among what is refused.
+/// Unpacks an archive as far as it is one. Never fails: entries that cannot be read are among the refused ones.
 pub fn unpack(archive: &[u8]) -> Unpacked {
     let mut unpacked = Unpacked::default();
     if let Err(error) = entries(archive, &mut unpacked) {
@@ -60,7 +60,7 @@ fn entries(archive: &[u8], unpacked: &mut Unpacked) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Whether a name is relative, leads downwards, and is one that every file system takes.
+/// Reports whether a name is relative, leads downwards, and is one that every file system takes.
 fn is_name(name: &str) -> bool {
     let is_part = |part: &str| {
         !part.is_empty()

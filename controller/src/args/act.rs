@@ -8,7 +8,7 @@ use super::Output;
 /// Exit status of all of them.
 const EXIT: &str = "Exit status:\n  0  done, or nothing is to be done\n  1  an error, or it is refused";
 
-/// What is changed.
+/// Object that is changed.
 #[derive(Subcommand, Clone, Debug)]
 pub enum Act {
     /// Try hosts again at once whose last attempt failed.
@@ -17,7 +17,7 @@ pub enum Act {
         /// Names of hosts.
         #[arg(required = true, value_name = "HOST", value_parser = object_name)]
         hosts: Vec<String>,
-        /// How the answer is printed.
+        /// Output format.
         #[command(flatten)]
         answer: Answer,
     },
@@ -36,7 +36,7 @@ pub enum Act {
         /// Ask no question.
         #[arg(long)]
         yes: bool,
-        /// How the answer is printed.
+        /// Output format.
         #[command(flatten)]
         answer: Answer,
     },
@@ -49,7 +49,7 @@ pub enum Act {
         /// Time when the pause of a pool ends by itself, for example `2027-01-15T06:00:00Z`. Until `resume` if not set.
         #[arg(long, value_name = "TIME", conflicts_with = "host")]
         until: Option<Time>,
-        /// How the answer is printed.
+        /// Output format.
         #[command(flatten)]
         answer: Answer,
     },
@@ -59,7 +59,7 @@ pub enum Act {
         /// Pool or host.
         #[command(flatten)]
         what: PoolOrHost,
-        /// How the answer is printed.
+        /// Output format.
         #[command(flatten)]
         answer: Answer,
     },
@@ -72,7 +72,7 @@ pub enum Act {
         /// Ask no question.
         #[arg(long)]
         yes: bool,
-        /// How the answer is printed.
+        /// Output format.
         #[command(flatten)]
         answer: Answer,
     },
@@ -88,14 +88,14 @@ pub enum Act {
         /// Ask no question.
         #[arg(long)]
         yes: bool,
-        /// How the answer is printed.
+        /// Output format.
         #[command(flatten)]
         answer: Answer,
     },
 }
 
 impl Act {
-    /// Whether no question is asked.
+    /// True if no question is asked.
     pub fn is_confirmed(&self) -> bool {
         match self {
             Self::Approve { yes, .. } | Self::Abandon { yes, .. } | Self::TrustHostKey { yes, .. } => *yes,
@@ -116,7 +116,7 @@ impl Act {
     }
 }
 
-/// How the answer is printed.
+/// Output format.
 #[derive(clap::Args, Clone, Copy, Debug)]
 pub struct Answer {
     /// Output format.

@@ -1,4 +1,4 @@
-//! Which host key is believed at a log-in. Pure.
+//! Decision which host key is trusted at a log-in. Pure.
 //!
 //! A source that exists and cannot be read is an error, and never falls back to a weaker one: a client that can damage
 //! an annotation could otherwise have any host trusted.
@@ -25,10 +25,10 @@ pub(crate) struct KnownKeys<'a> {
     pub node: Option<(&'a str, &'a str)>,
 }
 
-/// Where the belief in a host key comes from.
+/// Source of the trust in a host key.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum HostKeySource {
-    /// What is known already.
+    /// Host keys that are known already.
     Check(HostKeyCheck),
     /// The known hosts Secret of this name.
     KnownHosts(String),
@@ -88,7 +88,7 @@ pub(crate) fn may_adopt(instance: &WindowsInstance, ssh: &Ssh, is_ours: bool) ->
     ssh.host_key_policy == Some(HostKeyPolicy::TrustOnAdoption) && is_new && !is_ours && !instance.is_leaving()
 }
 
-/// What introduces the key that a host has shown, in the message about it.
+/// Words that introduce the key that a host has shown, in the message about it.
 const SHOWN: &str = ", got ";
 
 /// The fingerprint of the key that a host has shown, in the message of a failed log-in. `None`: it names no whole one.
@@ -98,7 +98,7 @@ pub(crate) fn shown_key(message: &str) -> Option<&str> {
     is_fingerprint(fingerprint).then_some(fingerprint)
 }
 
-/// Whether a text is a whole fingerprint, `SHA256:` and 43 characters of base64, as `ssh-keygen -l` prints it.
+/// Reports whether a text is a whole fingerprint, `SHA256:` and 43 characters of base64, as `ssh-keygen -l` prints it.
 pub(crate) fn is_fingerprint(text: &str) -> bool {
     fingerprint_of(text).is_some_and(|whole| whole == text)
 }
@@ -112,7 +112,7 @@ pub(crate) fn fingerprint_of(trusted: &str) -> Option<String> {
     }
 }
 
-/// Whether the annotation `trust-host-key` has the operator believe the key that a failed log-in names. One for another key changes
+/// Reports whether the annotation `trust-host-key` has the operator believe the key that a failed log-in names. One for another key changes
 /// nothing, nor does any while the list declares the key.
 pub(crate) fn trusts_shown_key(allowed: Option<&str>, declared: Option<&str>, message: &str) -> bool {
     let allowed = allowed.filter(|_| declared.is_none()).and_then(fingerprint_of);
@@ -132,7 +132,7 @@ mod tests {
     const NODE: &str = "AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl";
     const PINNED: &str = "AAAAC3NzaC1lZDI1NTE5AAAAIAEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEB";
 
-    /// What a case believes, in one word.
+    /// Trust of a case, in one word.
     fn word(result: Result<HostKeySource, HostKeyProblem>) -> &'static str {
         match result {
             Ok(HostKeySource::KnownHosts(name)) if name == "known" => "known hosts",

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{Operator, Run};
 
-/// What is wrong with how a manifest sets the operator.
+/// Faults of the settings that a manifest gives the operator.
 fn faults(manifest: &Value) -> Vec<String> {
     match manifest["kind"].as_str() {
         Some("Deployment") => containers(manifest).flat_map(of_container).collect(),

@@ -24,7 +24,7 @@ pub use platform::PlatformArg;
 #[derive(Parser, Debug)]
 #[command(name = "kubectl-windows_node_pools", bin_name = PLUGIN, display_name = PLUGIN, version = VERSION_TEXT.as_str())]
 pub struct Cli {
-    /// Which cluster.
+    /// Cluster.
     #[command(flatten)]
     pub cluster: Cluster,
     /// Command.
@@ -36,7 +36,7 @@ pub struct Cli {
 #[derive(Parser, Debug)]
 #[command(name = "windows-node-pools", version = VERSION_TEXT.as_str())]
 pub struct Operator {
-    /// Which cluster.
+    /// Cluster.
     #[command(flatten)]
     pub cluster: Cluster,
     /// Command.
@@ -54,13 +54,13 @@ pub enum OperatorCommand {
     Run(Box<Run>),
     /// Copy the payload and this program between volumes, for the init containers of a pod that cannot mount the image of the payload.
     Payload {
-        /// What is copied.
+        /// Files that are copied.
         #[command(subcommand)]
         copy: Copy,
     },
 }
 
-/// Which cluster a command is for. Commands that need none take no notice.
+/// Cluster of a command. Commands that need none ignore it.
 #[derive(clap::Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cluster {
     /// Kubeconfig. `KUBECONFIG`, `~/.kube/config` or the service account of the pod if not set.
@@ -81,7 +81,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Whether a person has named one.
+    /// Reports whether the user has named a cluster.
     pub fn is_named(&self) -> bool {
         self.kubeconfig.is_some() || self.context.is_some()
     }
@@ -108,7 +108,7 @@ pub enum Command {
         after_help = "Exit status:\n  0  nothing has failed; warnings do not count\n  1  an error, or a check that has failed"
     )]
     Check {
-        /// What is checked instead.
+        /// Other subject of the check.
         #[command(subcommand)]
         what: Option<Check>,
         /// Settings.
@@ -210,7 +210,7 @@ pub struct Run {
     /// Address of `/metrics`. That of `--listen` only with `--metrics-tls false`.
     #[arg(long, env = "WINDOWS_NODE_POOLS_METRICS_LISTEN", default_value = "0.0.0.0:9185")]
     pub metrics_listen: SocketAddr,
-    /// Whether `/metrics` is served over TLS, to clients whose token may get it. With `false` all who reach the port read it.
+    /// Serve `/metrics` over TLS, to clients whose token may get it. With `false`, every client that reaches the port may read it.
     #[arg(
         long,
         env = "WINDOWS_NODE_POOLS_METRICS_TLS",
@@ -246,14 +246,14 @@ pub struct Run {
     /// Domain of the cluster's DNS.
     #[arg(long, env = "WINDOWS_NODE_POOLS_CLUSTER_DOMAIN", default_value = "cluster.local")]
     pub cluster_domain: String,
-    /// Whose network the nodes use.
+    /// Network of the nodes.
     #[arg(long, env = "WINDOWS_NODE_POOLS_NETWORK", value_enum)]
     pub network: Option<NetworkArg>,
     /// UDP port of the hybrid overlay's VXLAN on hosts. Detected on OpenShift; elsewhere `hybrid-overlay-node` has its usual one. Only with
     /// `--network ovn-hybrid`.
     #[arg(long, env = "WINDOWS_NODE_POOLS_VXLAN_PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub vxlan_port: Option<u16>,
-    /// Where the cluster runs, which decides what hosts get for a cloud. If not set: detected on OpenShift, otherwise `none`.
+    /// Platform of the cluster, which decides what hosts get for a cloud. If not set: detected on OpenShift, otherwise `none`.
     #[arg(long, env = "WINDOWS_NODE_POOLS_PLATFORM", value_enum)]
     pub platform: Option<PlatformArg>,
     /// Directory on hosts with the programs of CNI, for example `C:\opt\cni\bin`, where Calico and Flannel put theirs. `C:\k\cni` if not set. Only with
@@ -263,7 +263,7 @@ pub struct Run {
     /// Directory on hosts with the configuration of CNI, for example `C:\etc\cni\net.d`. `C:\k\cni\config` if not set. Only with `--network external`.
     #[arg(long, env = "WINDOWS_NODE_POOLS_CNI_CONF_DIR")]
     pub cni_conf_dir: Option<String>,
-    /// Whether a cloud controller manager initialises the cluster's nodes: kubelet then runs with `--cloud-provider=external`.
+    /// A cloud controller manager initialises the cluster's nodes: kubelet runs with `--cloud-provider=external`.
     /// Without a value `true`. If not set: detected on OpenShift, otherwise `false`.
     #[arg(
         long,
@@ -274,7 +274,7 @@ pub struct Run {
         default_missing_value = "true"
     )]
     pub external_cloud_provider: Option<bool>,
-    /// How often the facts of the cluster are read, for example its proxy and its CAs. A change reaches the nodes as a new version. For tests.
+    /// Interval at which the facts of the cluster are read, for example its proxy and its CAs. A change reaches the nodes as a new version. For tests.
     #[arg(long, hide = true, value_parser = duration, default_value = "1m")]
     pub cluster_facts_interval: Duration,
     /// JSON file that is merged into kubelet's configuration.
@@ -310,7 +310,7 @@ pub struct Run {
     /// Validity of wicd's certificates, from 10m to 168h. wicd renews each after 20 to 40 % of it. For tests.
     #[arg(long, hide = true, value_parser = wicd_certificate_life, default_value = "168h")]
     pub wicd_certificate_lifetime: Duration,
-    /// How often to look for Machine APIs and reconcile the user-data Secret. For tests.
+    /// Interval at which Machine APIs are looked for and the user-data Secret is reconciled. For tests.
     #[arg(long, hide = true, value_parser = duration, default_value = "1m")]
     pub machine_discovery_interval: Duration,
     /// Time for which the host of a Machine may refuse every key before the Machine is replaced. For tests.
@@ -388,7 +388,7 @@ pub struct Explain {
     pub output: Output,
 }
 
-/// What is checked.
+/// Subject of the check.
 #[derive(Subcommand, Debug)]
 pub enum Check {
     /// Check whether a host can become a node. Needs no cluster, and leaves the host as it is.
@@ -428,7 +428,7 @@ pub struct CheckTakeover {
     pub run: Run,
 }
 
-/// How a command logs in to a host.
+/// Log-in of a command to a host.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Login {
     /// File with the private key, in OpenSSH or PEM form and without a passphrase.
@@ -450,7 +450,7 @@ pub struct Login {
 pub struct CheckHost {
     /// IP address or DNS name.
     pub address: String,
-    /// How to log in.
+    /// Log-in.
     #[command(flatten)]
     pub login: Login,
     /// URL of the API server, to which the host opens a connection. Not checked if not set.
@@ -520,26 +520,26 @@ pub struct Gather {
 /// Output format.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// For people.
+    /// Table or text for people.
     Table,
-    /// For machines.
+    /// JSON.
     Json,
-    /// For machines, as manifests are written.
+    /// YAML.
     Yaml,
 }
 
 /// Output format of `status`.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StatusOutput {
-    /// For people.
+    /// Table or text for people.
     Table,
-    /// The same with each host, its address and its version.
+    /// Table with each host, its address and its version.
     Wide,
     /// Names of the pools, for other commands of kubectl.
     Name,
-    /// For machines.
+    /// JSON.
     Json,
-    /// For machines, as manifests are written.
+    /// YAML.
     Yaml,
 }
 
@@ -590,7 +590,7 @@ pub struct Lint {
 pub enum LintOutput {
     /// One a line, as `file:line: message`.
     Text,
-    /// For machines: a list of objects with `file`, `line`, `severity` and `message`.
+    /// JSON list of objects with `file`, `line`, `severity` and `message`.
     Json,
 }
 
@@ -599,11 +599,11 @@ pub enum LintOutput {
 pub enum LogFormat {
     /// One JSON object a line.
     Json,
-    /// For people.
+    /// Table or text for people.
     Text,
 }
 
-/// Whose network the nodes use.
+/// Network of the nodes.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetworkArg {
     /// Another component installs it, for example a HostProcess DaemonSet.

@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result};
 use clap::Subcommand;
 use remote::payload::Payload;
 
-/// What is copied.
+/// Files that are copied.
 #[derive(Subcommand, Debug)]
 pub enum Copy {
     /// Copy this program to a directory.

@@ -1,12 +1,12 @@
-//! Where a cluster runs that does not say it itself.
+//! Platform of a cluster that does not report it.
 
 use clap::ValueEnum;
 use wnp_core::render::Platform;
 
-/// Where the cluster runs.
+/// Platform of the cluster.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlatformArg {
-    /// On no platform that makes a difference for hosts.
+    /// No platform that makes a difference for hosts.
     None,
     /// Amazon.
     Aws,

@@ -1,4 +1,4 @@
-//! `kubectl windows-node-pools`, the program of people: see `--help`.
+//! `kubectl windows-node-pools`, the program of users: see `--help`.
 
 use std::{env, process::ExitCode};
 

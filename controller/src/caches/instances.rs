@@ -1,4 +1,4 @@
-//! The cache of instances, and the index over it.
+//! Cache of instances, and the index over it.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -17,18 +17,18 @@ use wnp_core::{
     rollout::shared_limit::Sharer,
 };
 
-/// The instances of all pools. A pool finds its own, and those that its entries are compared with, and reads no others.
+/// Instances of all pools. A pool finds its own, and those that its entries are compared with, and reads no others.
 #[derive(Clone)]
 pub(crate) struct Instances {
     store: Store<WindowsInstance>,
     fleet: Arc<RwLock<Fleet>>,
-    /// How many instances were handed out.
+    /// Number of instances that were handed out.
     #[cfg(test)]
     pub handed_out: Arc<std::sync::atomic::AtomicUsize>,
 }
 
 impl Instances {
-    /// Those of a cache, which changes only with [`observe`](Self::observe).
+    /// Returns the instances of a cache, which changes only with [`observe`](Self::observe).
     pub(crate) fn new(store: Store<WindowsInstance>) -> Self {
         let instances = Self {
             store,
@@ -40,7 +40,7 @@ impl Instances {
         instances
     }
 
-    /// Takes in an event that the cache has taken in.
+    /// Takes an event into the index after the cache has it.
     pub(crate) fn observe(&self, event: &Event<WindowsInstance>) {
         match event {
             Event::Apply(instance) | Event::Delete(instance) => {
@@ -62,7 +62,7 @@ impl Instances {
         *fleet = self.store.state().into_iter().collect();
     }
 
-    /// Waits until the cache has what there is, and the index, too.
+    /// Waits until the cache has all that there is, and the index, too.
     ///
     /// # Errors
     /// When the watch ends before.
@@ -73,31 +73,31 @@ impl Instances {
         Ok(())
     }
 
-    /// The cache itself.
+    /// Cache of the instances.
     pub(crate) fn store(&self) -> Store<WindowsInstance> {
         self.store.clone()
     }
 
-    /// An instance.
+    /// Returns an instance.
     pub(crate) fn get(&self, instance: &ObjectRef<WindowsInstance>) -> Option<Arc<WindowsInstance>> {
         self.count(1);
         self.store.get(instance)
     }
 
-    /// All instances. Their number is that of the fleet: for nothing that is done for each pool.
+    /// Returns all instances. Their number is that of the fleet: do not use it for each pool.
     pub(crate) fn state(&self) -> Vec<Arc<WindowsInstance>> {
         self.count(self.store.len());
         self.store.state()
     }
 
-    /// The instances of a pool, by name.
+    /// Returns the instances of a pool, by name.
     pub(crate) fn of_pool(&self, pool: &str) -> Vec<Arc<WindowsInstance>> {
         let instances = self.fleet.read().of_pool(pool);
         self.count(instances.len());
         instances
     }
 
-    /// The same, and of the same moment the pools with which it may share a limit.
+    /// Returns the instances of a pool, and of the same moment the pools with which it may share a limit.
     pub(crate) fn of_pool_and_sharers(
         &self,
         pool: &str,
@@ -145,14 +145,14 @@ mod tests {
         WindowsInstance::new(name, WindowsInstanceSpec { host, pool_ref, ..WindowsInstanceSpec::default() })
     }
 
-    /// What the index says of the pools `p` and `q`, and of the address 10.0.0.1.
+    /// Returns what the index has for the pools `p` and `q`, and for the address 10.0.0.1.
     fn seen(instances: &Instances) -> [Vec<String>; 3] {
         let names = |pool: &str| instances.of_pool(pool).iter().map(|i| i.name_any()).collect();
         let at = instances.at(&("10.0.0.1".into(), 22)).into_iter().map(|k| k.name).collect();
         [names("p"), names("q"), at]
     }
 
-    /// What happens, the event, and what [`seen`] then returns.
+    /// Name of the case, the event, and what [`seen`] then returns.
     type Case = (&'static str, Event<WindowsInstance>, [&'static [&'static str]; 3]);
 
     #[test]
@@ -186,7 +186,7 @@ mod tests {
         }
     }
 
-    /// The cache is ready before the event comes by that has filled it: what the index did not know then would look like nothing.
+    /// Caches are ready before the event comes by that has filled them: what the index did not know then would look like nothing.
     #[tokio::test]
     async fn the_index_is_ready_when_it_says_so() {
         let mut writer = Writer::default();

@@ -1,4 +1,4 @@
-//! The Machines of a cluster, of OpenShift's Machine API and of Cluster API, as they are watched.
+//! Machines of a cluster, of OpenShift's Machine API and of Cluster API, as they are watched.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ use wnp_core::machines::{
     read::{self, Machine, MachineSet},
 };
 
-/// Both APIs, and which versions of them are known, the newest first.
+/// Both APIs, each with its known versions, the newest first.
 pub(crate) const APIS: [(MachineGroup, &str, &[&str]); 2] = [
     (MachineGroup::OpenShift, "machine.openshift.io", &["v1beta1"]),
     (MachineGroup::ClusterApi, "cluster.x-k8s.io", &["v1beta2", "v1beta1"]),
@@ -27,21 +27,21 @@ pub(crate) const APIS: [(MachineGroup, &str, &[&str]); 2] = [
 /// Plural of the kind that replaces Machines whose Nodes are not Ready.
 pub(crate) const HEALTH_CHECKS: &str = "machinehealthchecks";
 
-/// What is seen of Machines all the time.
+/// Caches of Machines that are watched all the time.
 #[derive(Default)]
 pub(crate) struct Machines {
     watched: Mutex<BTreeMap<MachineGroup, Watched>>,
     pub(crate) stirred: Notify,
 }
 
-/// The caches of one API, once they are filled.
+/// Caches of one API, once they are filled.
 #[derive(Clone)]
 pub(crate) struct Watched {
-    /// The kind of Machines.
+    /// Kind of Machines.
     pub kind: ApiResource,
     pub machines: Store<DynamicObject>,
     pub sets: Store<DynamicObject>,
-    /// MachineHealthChecks, where the API has that kind.
+    /// MachineHealthChecks, if the API has that kind.
     pub health_checks: Option<Store<DynamicObject>>,
 }
 
@@ -52,7 +52,7 @@ impl Watched {
 }
 
 impl Machines {
-    /// Something has changed that pools for Machines may depend on.
+    /// Reports a change that pools for Machines may depend on.
     pub(crate) fn stir(&self) {
         self.stirred.notify_one();
     }
@@ -73,13 +73,13 @@ impl Machines {
         self.watched.lock().keys().copied().collect()
     }
 
-    /// When a Machine, by `<namespace>/<name>`, was made, as far as that is known.
+    /// Returns the creation time of a Machine, by `<namespace>/<name>`, as far as it is known.
     pub(crate) fn created(&self, machine: &str) -> Option<Timestamp> {
         let groups = self.groups();
         groups.into_iter().flat_map(|g| self.machines(g)).find(|m| m.key() == machine).and_then(|m| m.created)
     }
 
-    /// The Machine that has a name, or whose Node has it, by `<namespace>/<name>`.
+    /// Returns the Machine that has a name, or whose Node has it, as `<namespace>/<name>`.
     pub(crate) fn named(&self, name: &str) -> Option<String> {
         let has = |m: &Machine| {
             let dns = |a: &&read::Address| a.kind.ends_with("DNS") || a.kind == "Hostname";
@@ -94,8 +94,7 @@ impl Machines {
         watched.map(|w| w.machines.state().iter().map(|o| Machine::read(o, group)).collect()).unwrap_or_default()
     }
 
-    /// What the status of the Machine `<namespace>/<name>` lists as its addresses, each with its type. The cloud
-    /// reports them, not the host.
+    /// Returns the addresses in the status of the Machine `<namespace>/<name>`, each with its type. The cloud reports them, not the host.
     pub(crate) fn addresses(&self, machine: &str) -> Vec<(String, String)> {
         let Some((namespace, name)) = machine.split_once('/') else { return Vec::new() };
         let found = self.groups().into_iter().filter_map(|group| {
@@ -106,7 +105,7 @@ impl Machines {
         found.flat_map(|m| m.addresses).map(|a| (a.kind, a.address)).collect()
     }
 
-    /// The MachineHealthCheck that replaces the Machine `<namespace>/<name>`, whose Node is as it is.
+    /// Returns the MachineHealthCheck that replaces the Machine `<namespace>/<name>` in the present state of its Node.
     pub(crate) fn health_check(&self, machine: &str, node: Option<&Node>) -> Option<String> {
         let (namespace, name) = machine.split_once('/')?;
         self.groups().into_iter().find_map(|group| {
@@ -131,7 +130,7 @@ impl Machines {
     }
 }
 
-/// Whether a Machine of an API, by `<namespace>/<name>`, is gone, and with it its host. Not knowing is not being gone: that API itself must
+/// Reports whether a Machine of an API, by `<namespace>/<name>`, is gone, and with it its host. An unknown state is not gone: that API itself must
 /// say so, not only another one that never had the Machine.
 pub(crate) async fn is_gone(client: &Client, own: MachineGroup, machine: &str) -> bool {
     let Some((namespace, name)) = machine.split_once('/') else { return false };
@@ -150,7 +149,7 @@ pub(crate) async fn is_gone(client: &Client, own: MachineGroup, machine: &str) -
     true
 }
 
-/// The kinds of an API, in a version that is served.
+/// Kinds of an API, in a version that is served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Served {
     pub machines: ApiResource,
@@ -158,7 +157,7 @@ pub(crate) struct Served {
     pub health_checks: Option<ApiResource>,
 }
 
-/// Asks whether an API is there.
+/// Queries whether an API is served.
 pub(crate) async fn served(client: &Client, group: MachineGroup) -> kube::Result<Option<Served>> {
     for (_, name, versions) in APIS.iter().filter(|a| a.0 == group) {
         for version in *versions {
@@ -206,7 +205,7 @@ mod tests {
         api.fail("GET", path, 404, "NotFound", "there is none", Value::Null);
     }
 
-    /// As while Cluster API is removed from a cluster that has OpenShift's Machine API, too.
+    /// Cluster API may be removed from a cluster that has OpenShift's Machine API, too.
     #[tokio::test]
     async fn no_machine_is_gone_because_an_api_that_never_had_it_says_so() {
         let api = FakeApi::new();

@@ -1,4 +1,4 @@
-//! Objects of the cluster that are watched, and what is derived from them.
+//! Watched objects of the cluster, and what is derived from them.
 
 pub(crate) mod instances;
 pub(crate) mod machines;

@@ -1,10 +1,10 @@
-//! Asks whose a Node is, by [`owner`](wnp_core::node::owner).
+//! Query of a Node's owner, by [`owner`](wnp_core::node::owner).
 
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client};
 use wnp_core::node::owner::{Evidence, Whose, whose};
 
-/// Asks the API server for the Node of that name, and decides whose it is.
+/// Reads the Node of that name from the API server, and decides whose it is.
 pub(crate) async fn ask(client: &Client, evidence: &Evidence) -> kube::Result<(Option<Node>, Whose)> {
     let node = Api::<Node>::all(client.clone()).get_opt(&evidence.name).await?;
     let whose = whose(node.as_ref(), evidence);

@@ -11,10 +11,10 @@ use tokio::sync::Notify;
 
 use api::names::key;
 
-/// Longest part of an error that is shown.
+/// Maximum characters of an error that are shown.
 const MAX_ERROR: usize = 200;
 
-/// All objects that cannot be read now.
+/// Objects that cannot be read now.
 #[derive(Clone, Default)]
 pub(crate) struct Unreadable(Arc<Shared>);
 
@@ -26,7 +26,7 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// How often each kind was listed.
+    /// Number of lists of each kind.
     lists: BTreeMap<String, u64>,
     objects: BTreeMap<(String, String), Object>,
 }
@@ -35,17 +35,17 @@ struct State {
 struct Object {
     pool: Option<String>,
     error: String,
-    /// The list of its kind in which, or after which, it was seen.
+    /// Number of the list of the kind in which, or after which, the object was seen.
     list: u64,
 }
 
 impl Unreadable {
-    /// A list of a kind begins.
+    /// Notes that a list of a kind begins.
     pub(crate) fn list_begins(&self, kind: &str) {
         *self.lock().lists.entry(kind.to_owned()).or_default() += 1;
     }
 
-    /// A list of a kind is complete: what was not in it is gone.
+    /// Notes that a list of a kind is complete: objects that were not in it are gone.
     pub(crate) fn list_ends(&self, kind: &str) {
         let mut state = self.lock();
         let current = state.lists.get(kind).copied().unwrap_or_default();
@@ -54,7 +54,7 @@ impl Unreadable {
         self.0.changed.notify_one();
     }
 
-    /// An object cannot be read.
+    /// Notes an object that cannot be read.
     pub(crate) fn note(&self, kind: &str, meta: &ObjectMeta, error: &str) {
         let name = meta.name.clone().unwrap_or_default();
         let pool = meta.labels.as_ref().and_then(|l| l.get(key::POOL)).cloned();
@@ -66,7 +66,7 @@ impl Unreadable {
         self.0.changed.notify_one();
     }
 
-    /// An object can be read, or is gone.
+    /// Forgets an object that can be read, or is gone.
     pub(crate) fn forget(&self, kind: &str, name: &str) {
         let mut state = self.lock();
         if !state.objects.is_empty() && state.objects.remove(&(kind.to_owned(), name.to_owned())).is_some() {
@@ -75,7 +75,7 @@ impl Unreadable {
         }
     }
 
-    /// What is wrong with an instance of a pool, if one cannot be read, and what to do.
+    /// Returns the fault of an instance of a pool that cannot be read, and the remedy.
     pub(crate) fn of_pool(&self, pool: &str) -> Option<String> {
         let state = self.lock();
         let ((_, name), object) = state.objects.iter().find(|(_, o)| o.pool.as_deref() == Some(pool))?;
@@ -85,24 +85,24 @@ impl Unreadable {
         ))
     }
 
-    /// Objects of a kind that cannot be read.
+    /// Names of the objects of a kind that cannot be read.
     pub(crate) fn names(&self, kind: &str) -> Vec<String> {
         self.lock().objects.keys().filter(|(k, _)| k == kind).map(|(_, name)| name.clone()).collect()
     }
 
-    /// The same with why.
+    /// Names of the objects of a kind that cannot be read, with the errors.
     pub(crate) fn of_kind(&self, kind: &str) -> Vec<(String, String)> {
         let state = self.lock();
         let of_kind = state.objects.iter().filter(|((k, _), _)| k == kind);
         of_kind.map(|((_, name), object)| (name.clone(), object.error.clone())).collect()
     }
 
-    /// Pools that have such an object.
+    /// Pools that have an object that cannot be read.
     pub(crate) fn pools(&self) -> Vec<String> {
         self.lock().objects.values().filter_map(|o| o.pool.clone()).collect()
     }
 
-    /// Waits until something of this changes.
+    /// Waits until the set of unreadable objects changes.
     pub(crate) async fn changed(&self) {
         self.0.changed.notified().await;
     }

@@ -1,4 +1,4 @@
-//! The operator's watches: caches of kinds, and single objects.
+//! Watches of the operator: caches of kinds, and single objects.
 //!
 //! kube's own shared streams do not report deletions, on which the pool controller depends: a deleted host frees a
 //! slot. Here every change goes to every listener, after the cache has it.
@@ -33,11 +33,11 @@ use crate::{
     runtime::errors::said,
 };
 
-/// What a controller listens to: every object that came, changed or went.
+/// Stream for a controller of every object that came, changed or went.
 pub(crate) type Changes<K> = stream::BoxStream<'static, Arc<K>>;
 
-/// Begins to watch a kind. Returns the cache, as many streams of changes as there are listeners, and the future that drives
-/// it all. For unreadable objects see [`readable`].
+/// Begins to watch a kind. Returns the cache, as many streams of changes as there are listeners, and the future that drives the watch. For unreadable
+/// objects see [`readable`].
 pub(crate) fn watch<K, const LISTENERS: usize>(
     client: Client,
     unreadable: &Unreadable,
@@ -49,7 +49,7 @@ where
     listen(store.clone(), changes(store, events))
 }
 
-/// Begins to watch instances, as [`watch`]. The index has each change before its listeners do.
+/// Begins to watch instances, as [`watch`] does. The index has each change before its listeners do.
 pub(crate) fn watch_instances<const LISTENERS: usize>(
     client: Client,
     unreadable: &Unreadable,
@@ -64,8 +64,8 @@ pub(crate) fn watch_instances<const LISTENERS: usize>(
     (instances, listeners, drive)
 }
 
-/// Begins to watch Nodes with these labels, as [`watch`]. Listeners get no change that no decision reads: a heartbeat triggers nothing. The
-/// cache has the newest resource version of each.
+/// Begins to watch Nodes with these labels, as [`watch`] does. Listeners get no change that no decision reads: a heartbeat triggers nothing. The
+/// cache has the newest resource version of each Node.
 pub(crate) fn watch_nodes<const LISTENERS: usize>(
     client: Client,
     labels: &str,
@@ -76,7 +76,7 @@ pub(crate) fn watch_nodes<const LISTENERS: usize>(
     listen(store.clone(), news(store.clone(), changes(store, events), differs))
 }
 
-/// Changes that differ from what listeners have seen, and objects that are gone. `differs` gets what was seen, and what is.
+/// Returns the changes that differ from what listeners have seen, and objects that are gone. `differs` gets the seen object and the present one.
 pub(crate) fn news<K>(
     store: Store<K>,
     changes: impl Stream<Item = Arc<K>> + Send + 'static,
@@ -89,7 +89,7 @@ where
     changes.filter(move |object| future::ready(is_news(&mut seen, &store, object, differs))).boxed()
 }
 
-/// Whether listeners have not seen an object of the cluster as it is.
+/// Reports whether listeners have not seen an object of the cluster in its present state.
 fn is_news<K>(
     seen: &mut HashMap<String, Arc<K>>,
     store: &Store<K>,
@@ -109,7 +109,7 @@ where
     before.is_none_or(|before| differs(&before, &kept))
 }
 
-/// As many streams of changes as there are listeners, and the future that drives them.
+/// Returns a stream of changes for each listener, and the future that drives them.
 fn listen<K, const LISTENERS: usize>(
     store: Store<K>,
     changes: impl Stream<Item = Arc<K>> + Send + 'static,
@@ -133,9 +133,9 @@ where
     (store, listeners, drive)
 }
 
-/// Caches the objects of a kind that `is_wanted`, each as `adjust` leaves it. Returns the cache, and the events by which it changes, each
-/// after the cache has it. An object that is not wanted any more is gone for both. `config` says which objects are watched, and how. Managed fields are
-/// not kept, because they are never read.
+/// Caches the objects of a kind that `is_wanted`, each as `adjust` leaves it. Returns the cache, and the events by which it changes, each after the
+/// cache has it. An object that is not wanted any more is gone for both. `config` says which objects are watched, and how. Managed fields are not
+/// kept, because they are never read.
 ///
 /// An object that cannot be read is logged, noted in `unreadable` and left out: it must not end the watch for all others.
 pub(crate) fn readable<K>(
@@ -153,8 +153,8 @@ where
     fill(api, config, (), move |event| only(read(event, &unreadable)?.modify(&adjust), &is_wanted))
 }
 
-/// Caches what `api` shows, each object as `adjust` leaves it, and otherwise like [`readable`]. For kinds of which nothing is read that
-/// could be unreadable.
+/// Caches the objects that `api` shows, each as `adjust` leaves it, and otherwise like [`readable`]. For kinds of which nothing is read that could be
+/// unreadable.
 pub(crate) fn cache<K>(
     api: Api<K>,
     kind: K::DynamicType,
@@ -197,7 +197,7 @@ where
     (store, reflector::reflector(writer, events).filter_map(logged))
 }
 
-/// The objects that came, changed or went, also those that went while the watch was away.
+/// Streams the objects that came, changed or went, also those that went while the watch was away.
 pub(crate) fn changes<K>(store: Store<K>, events: impl Stream<Item = Event<K>>) -> impl Stream<Item = Arc<K>>
 where
     K: Resource + Clone + 'static,
@@ -227,7 +227,7 @@ where
     })
 }
 
-/// One object, now and whenever it changes; `None` while there is none. After a failure the watch restarts.
+/// Watches one object: its present state and each change; `None` while there is none. After a failure the watch restarts.
 pub(crate) fn object<K>(
     api: Api<K>,
     name: &str,
@@ -238,18 +238,18 @@ where
     watcher::watch_object(api, name).default_backoff().map_err(WatchError)
 }
 
-/// Why a watch of one object shows nothing.
+/// Error of a watch of one object.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub(crate) struct WatchError(watcher::Error);
 
 impl WatchError {
-    /// Whether the cluster has no such kind.
+    /// Reports whether the cluster has no such kind.
     pub(crate) fn is_unknown_kind(&self) -> bool {
         matches!(&self.0, watcher::Error::InitialListFailed(kube::Error::Api(status)) if status.code == 404)
     }
 
-    /// What the API server says, if it will say the same again. A connection that broke says nothing of the object.
+    /// Returns the API server's refusal, if it will be repeated. A connection that broke says nothing of the object.
     pub(crate) fn refusal(&self) -> Option<String> {
         use watcher::Error::{InitialListFailed, NoResourceVersion, WatchError, WatchFailed, WatchStartFailed};
         match &self.0 {
@@ -265,7 +265,7 @@ impl WatchError {
     }
 }
 
-/// Fills a cache once with what is there now.
+/// Fills a cache once with the present objects.
 pub(crate) async fn list<K>(client: Client, params: &ListParams, unreadable: &Unreadable) -> kube::Result<Store<K>>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + Send + Sync + DeserializeOwned + 'static,
@@ -320,7 +320,7 @@ where
     })
 }
 
-/// What an event is to a cache that has wanted objects only.
+/// Converts an event for a cache that has wanted objects only.
 fn only<K>(event: Event<K>, is_wanted: impl Fn(&K) -> bool) -> Option<Event<K>> {
     match event {
         Event::Apply(object) if !is_wanted(&object) => Some(Event::Delete(object)),

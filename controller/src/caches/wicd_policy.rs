@@ -1,7 +1,8 @@
-//! Whether the admission policies are in force as they ship with this binary.
+//! Check that the admission policies are in force as they ship with this binary.
 //!
-//! Those that hold wicd decide over its rights. One role for all hosts lets every wicd patch every Node. What keeps each to its own Node are the `ValidatingAdmissionPolicies` of
-//! `deploy/base/policies.yaml`, so that role is bound only while the API server has exactly these, with bindings that deny.
+//! Those that hold wicd decide over its rights. One role for all hosts lets every wicd patch every Node. What keeps each to its own Node are the
+//! `ValidatingAdmissionPolicies` of `deploy/base/policies.yaml`, so that role is bound only while the API server has exactly these, with bindings
+//! that deny.
 
 use api::names::{COMPONENT, DEFAULT_NAMESPACE};
 use k8s_openapi::{
@@ -21,9 +22,9 @@ macro_rules! policy {
     };
 }
 
-/// Those that hold wicd.
+/// Policies that hold wicd.
 const OF_WICD: &str = policy!("policies/wicd");
-/// Those that limit the operator and other clients.
+/// Policies that limit the operator and other clients.
 const OTHERS: [&str; 6] = [
     policy!("policies/instances"),
     policy!("policies/services"),
@@ -32,26 +33,26 @@ const OTHERS: [&str; 6] = [
     policy!("policies/operator-nodes"),
     policy!("policies/operator-approvals"),
 ];
-/// Way to bring the policies of this release back, for messages.
+/// Remedy that brings the policies of this release back, for messages.
 pub(crate) const REMEDY: &str = "install this release again with the tool that installed it, or under OLM apply its policies: \
                                  kubectl apply --server-side --force-conflicts -f deploy/base/policies.yaml";
 
-/// What the API server shows of an object.
+/// State of an object at the API server.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Observed<K> {
     /// The API server has not answered yet.
     #[default]
     NotRead,
-    /// There is none.
+    /// The object does not exist.
     Missing,
-    /// It is there.
+    /// The object exists.
     There(Box<K>),
-    /// The API server refuses to show it, and why.
+    /// The API server refuses to show the object, for this reason.
     Unreadable(String),
 }
 
 impl<K> Observed<K> {
-    /// The object, if it is there.
+    /// Object, if it is there.
     pub fn object(&self) -> Option<&K> {
         match self {
             Self::There(object) => Some(object),
@@ -60,80 +61,80 @@ impl<K> Observed<K> {
     }
 }
 
-/// A policy and its binding, which have one name.
+/// Policy and its binding, which have one name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Guard<P, B> {
-    /// Name of both.
+    /// Name of the policy and the binding.
     pub name: String,
-    /// The policy.
+    /// Policy.
     pub policy: P,
-    /// The binding.
+    /// Binding.
     pub binding: B,
 }
 
-/// A guard as it ships.
+/// Guard as it ships.
 pub type Shipped = Guard<ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding>;
-/// A guard as the API server shows it.
+/// Guard as the API server shows it.
 pub type Seen = Guard<Observed<ValidatingAdmissionPolicy>, Observed<ValidatingAdmissionPolicyBinding>>;
 
-/// Why a policy is not in force as it ships.
+/// Fault of a policy that is not in force as it ships.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyFault {
-    /// It is not there.
+    /// The object is missing.
     #[error("the {kind} {name} is missing")]
     Missing {
-        /// Kind.
+        /// Kind of the object.
         kind: &'static str,
-        /// Name.
+        /// Name of the object.
         name: String,
     },
-    /// It is being deleted.
+    /// The object is being deleted.
     #[error("the {kind} {name} is being deleted")]
     Leaving {
-        /// Kind.
+        /// Kind of the object.
         kind: &'static str,
-        /// Name.
+        /// Name of the object.
         name: String,
     },
-    /// It was changed, or belongs to another release.
+    /// The object was changed, or belongs to another release.
     #[error("the {kind} {name} does not match this release: {what} differs")]
     Differs {
-        /// Kind.
+        /// Kind of the object.
         kind: &'static str,
-        /// Name.
+        /// Name of the object.
         name: String,
-        /// The field.
+        /// Field that differs.
         what: &'static str,
     },
-    /// The API server does not show it.
+    /// The API server does not show the object.
     #[error("the {kind} {name} cannot be read: {why}")]
     Unreadable {
-        /// Kind.
+        /// Kind of the object.
         kind: &'static str,
-        /// Name.
+        /// Name of the object.
         name: String,
-        /// The error of the API server.
+        /// Error of the API server.
         why: String,
     },
 }
 
-/// The texts of all policies.
+/// Texts of all policies.
 pub(crate) fn texts() -> impl Iterator<Item = &'static str> {
     [OF_WICD].into_iter().chain(OTHERS)
 }
 
-/// The user of an operator in a namespace, unless its ServiceAccount has another name.
+/// Returns the user of an operator in a namespace, unless its ServiceAccount has another name.
 pub fn default_user(namespace: &str) -> String {
     format!("system:serviceaccount:{namespace}:{COMPONENT}")
 }
 
-/// The policies that hold wicd, as they ship with this binary for an operator in this namespace, sorted by name.
+/// Returns the policies that hold wicd, as they ship with this binary for an operator in this namespace, sorted by name.
 pub fn shipped(namespace: &str) -> Vec<Shipped> {
     // They do not know the operator.
     parse(OF_WICD, namespace, "")
 }
 
-/// The policies that limit the operator, which is this user, and other clients, sorted by name.
+/// Returns the policies that limit the operator, which is this user, and other clients, sorted by name.
 pub fn others(namespace: &str, user: &str) -> Vec<Shipped> {
     let mut guards: Vec<Shipped> = OTHERS.iter().flat_map(|text| parse(text, namespace, user)).collect();
     guards.sort_by(|a, b| a.name.cmp(&b.name));
@@ -165,8 +166,7 @@ fn of_kind<K: Resource + DeserializeOwned>(documents: &[Value]) -> Vec<K> {
     of_kind.filter_map(|d| serde_json::from_value(d.clone()).ok()).collect()
 }
 
-/// The first difference from the release; `None` if all policies of the release are in force. Without anything shipped
-/// nothing is in force.
+/// Returns the first difference from the release; `None` if all policies of the release are in force. If nothing is shipped, nothing is in force.
 pub fn fault(shipped: &[Shipped], seen: &[Seen]) -> Option<PolicyFault> {
     if shipped.is_empty() {
         return Some(missing::<ValidatingAdmissionPolicy>("windows-node-pools-wicd-nodes"));
@@ -174,7 +174,7 @@ pub fn fault(shipped: &[Shipped], seen: &[Seen]) -> Option<PolicyFault> {
     shipped.iter().find_map(|guard| fault_of(guard, seen))
 }
 
-/// The first difference of one policy, or of its binding, from the release.
+/// Returns the first difference of one policy, or of its binding, from the release.
 pub fn fault_of(guard: &Shipped, seen: &[Seen]) -> Option<PolicyFault> {
     let name = guard.policy.name_any();
     let Some(seen) = seen.iter().find(|s| s.name == guard.name) else {
@@ -228,8 +228,8 @@ fn same_policy(shipped: &ValidatingAdmissionPolicy, seen: &ValidatingAdmissionPo
     Ok(())
 }
 
-/// In a form in which equal policies are equal: with what the API server writes in where nothing is said, and without line breaks, which
-/// tools that read and write YAML (kustomize, Helm) put elsewhere. No expression that ships depends on them.
+/// Converts a policy to a form in which equal policies are equal: with the API server's defaults, and without line breaks, which tools that read and
+/// write YAML (kustomize, Helm) put elsewhere. No expression that ships depends on them.
 fn canonical(mut spec: ValidatingAdmissionPolicySpec) -> ValidatingAdmissionPolicySpec {
     spec.failure_policy.get_or_insert_with(|| "Fail".into());
     if let Some(constraints) = &mut spec.match_constraints {
@@ -250,7 +250,7 @@ fn canonical(mut spec: ValidatingAdmissionPolicySpec) -> ValidatingAdmissionPoli
     spec
 }
 
-/// A binding that denies, everywhere. That it does more than deny (`Audit`) weakens nothing.
+/// Checks that a binding denies, everywhere. A binding that does more than deny (`Audit`) weakens nothing.
 fn same_binding(
     shipped: &ValidatingAdmissionPolicyBinding,
     seen: &ValidatingAdmissionPolicyBinding,

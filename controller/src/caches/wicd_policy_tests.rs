@@ -2,7 +2,7 @@ use serde_json::json;
 
 use super::*;
 
-/// Places of the two policies that are tried, among all.
+/// Index of the tried policy for Nodes. `REQUESTS` is the index of the other tried policy.
 const NODES: usize = 1;
 const REQUESTS: usize = 2;
 
@@ -14,7 +14,7 @@ fn seen() -> Vec<Seen> {
     seen_in(DEFAULT_NAMESPACE)
 }
 
-/// As they are installed for an operator in a namespace.
+/// Returns the policies as they are installed for an operator in a namespace.
 fn seen_in(namespace: &str) -> Vec<Seen> {
     let there = |guard: Shipped| Guard {
         name: guard.name,

@@ -1,4 +1,4 @@
-//! Whether the daemons of hosts (wicd) may have rights and certificates now. [`wicd_binding`](crate::rights::wicd_binding) finds it out.
+//! Rights and certificates of the hosts' daemons (wicd): whether they may have them now. [`wicd_binding`](crate::rights::wicd_binding) finds it out.
 
 use api::Reason;
 use parking_lot::Mutex;
@@ -7,7 +7,7 @@ use wnp_core::status::policies::Policies;
 
 use crate::{caches::wicd_policy, cluster::wicd_rbac, runtime::errors::said};
 
-/// Why the hosts' daemons have no rights.
+/// Reason for which the hosts' daemons have no rights.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub(crate) struct RightsProblem {
@@ -36,7 +36,7 @@ impl RightsProblem {
     }
 }
 
-/// How it stands with the rights of the hosts' daemons.
+/// State of the rights of the hosts' daemons.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     NotRead,
@@ -44,16 +44,16 @@ pub(crate) enum Standing {
     Withheld(RightsProblem),
 }
 
-/// Whether the hosts' daemons may have rights.
+/// Rights of the hosts' daemons.
 #[derive(Debug)]
 pub(crate) struct WicdRights {
     standing: watch::Sender<Standing>,
-    /// What is wrong with policies that do not hold wicd.
+    /// Fault of policies that do not hold wicd.
     others: Mutex<Option<String>>,
 }
 
 impl Default for WicdRights {
-    /// For commands that issue nothing: nothing is known to be wrong.
+    /// Returns rights in which no fault is known, for commands that issue nothing.
     fn default() -> Self {
         Self::new(Standing::Given)
     }
@@ -64,12 +64,12 @@ impl WicdRights {
         Self { standing: watch::channel(standing).0, others: Mutex::default() }
     }
 
-    /// Nothing is known yet, and so nothing is issued.
+    /// Returns rights of which nothing is known yet, so that nothing is issued.
     pub(crate) fn unknown() -> Self {
         Self::new(Standing::NotRead)
     }
 
-    /// How it stands with all policies, for the pools.
+    /// State of all policies, for the pools.
     pub(crate) fn policies(&self) -> Policies {
         match (self.problem(), self.others.lock().clone()) {
             (Some(problem), _) => Policies::Withheld(problem.reason, problem.message),
@@ -78,12 +78,12 @@ impl WicdRights {
         }
     }
 
-    /// Notes what is wrong with policies that do not hold wicd. Returns whether that is new.
+    /// Notes the fault of policies that do not hold wicd. Returns whether it is new.
     pub(crate) fn set_others(&self, others: Option<String>) -> bool {
         std::mem::replace(&mut *self.others.lock(), others.clone()) != others
     }
 
-    /// Why no certificate of a wicd is to be issued now; `None` if it may be.
+    /// Problem for which no certificate of a wicd is to be issued now; `None` if it may be.
     pub(crate) fn problem(&self) -> Option<RightsProblem> {
         match &*self.standing.borrow() {
             Standing::Given => None,

@@ -1,4 +1,4 @@
-//! Whether what the cache has of an object is new enough to be acted upon. Pure, but for its memory.
+//! Check that a cached object is new enough to be acted upon. Pure, but for its memory.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -10,13 +10,13 @@ use k8s_openapi::api::core::v1::Node;
 use kube::{Resource, ResourceExt};
 use parking_lot::Mutex;
 
-/// The newest version of each instance that this process has written. What the cache has of it may be older for a moment, and
-/// acting on that would repeat the last step. By name: a recreated instance has a newer version than the old one.
+/// Newest version of each instance that this process has written. The cached instance may be older for a moment, and acting on that would repeat the
+/// last step. By name: a recreated instance has a newer version than the old one.
 #[derive(Debug, Default)]
 pub(crate) struct WriteTracker(Mutex<HashMap<String, u64>>);
 
 impl WriteTracker {
-    /// Notes what the API server answered to a write.
+    /// Notes the API server's answer to a write of an instance.
     pub(crate) fn note(&self, instance: &WindowsInstance) {
         let mut newest = self.0.lock();
         let version = newest.entry(instance.name_any()).or_default();
@@ -28,25 +28,25 @@ impl WriteTracker {
         self.0.lock().retain(|name, _| names.contains(name));
     }
 
-    /// Whether the instance is at least as new as what was written last. If not, the watch is about to bring a newer one.
+    /// Reports whether the instance is at least as new as the last write. If not, the watch is about to bring a newer one.
     pub(crate) fn is_caught_up(&self, instance: &WindowsInstance) -> bool {
         let newest = self.0.lock();
         newest.get(&instance.name_any()).is_none_or(|written| version_of(instance) >= *written)
     }
 }
 
-/// The Nodes that this process has written and that the cache has only in an older version. kubelet and others write a new Node many times in its first
+/// Nodes that this process has written and that the cache has only in an older version. kubelet and others write a new Node many times in its first
 /// moments: each of these writes brings a reconcile, which would write again what the cache does not have yet.
 #[derive(Debug, Default)]
 pub(crate) struct WrittenNodes(Mutex<HashMap<String, Arc<Node>>>);
 
 impl WrittenNodes {
-    /// Notes what the API server answered to a write.
+    /// Notes the API server's answer to a write of a Node.
     pub(crate) fn note(&self, written: Node) {
         self.0.lock().insert(written.name_any(), Arc::new(written));
     }
 
-    /// The Node as it was written, if `cached` is older. Forgets it otherwise.
+    /// Returns the written Node, if `cached` is older. Forgets it otherwise.
     pub(crate) fn newer_than(&self, cached: &Node) -> Option<Arc<Node>> {
         let mut nodes = self.0.lock();
         let written = nodes.get(&cached.name_any())?;
@@ -63,8 +63,8 @@ impl WrittenNodes {
     }
 }
 
-/// Resource versions of one kind can be compared as numbers since Kubernetes 1.35, and could before in every API server that
-/// keeps its objects in etcd.
+/// Returns the resource version as a number. Resource versions of one kind can be compared as numbers since Kubernetes 1.35, and could before in
+/// every API server that keeps its objects in etcd.
 fn version_of(object: &impl Resource) -> u64 {
     object.meta().resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(u64::MAX)
 }

@@ -1,5 +1,5 @@
-//! Way to the API server: as a kubeconfig says, or as a pod does. Without a proxy of the environment, which is for Git servers and
-//! registries: kube has no use for it, and does not read `NO_PROXY`.
+//! Connection to the API server: as a kubeconfig says, or as a pod does. Without a proxy of the environment, which is for Git servers and registries:
+//! kube has no use for it, and does not read `NO_PROXY`.
 
 use std::time::Duration;
 
@@ -11,18 +11,18 @@ use kube::{
 
 use crate::args::Cluster;
 
-/// Stands in a kubeconfig where kube would otherwise read variables. Nothing connects to it.
+/// Proxy in a kubeconfig where kube would otherwise read variables. Nothing connects to it.
 const NO_PROXY: &str = "http://none.invalid";
 
-/// A cluster that was chosen.
+/// Chosen cluster.
 pub struct Chosen {
-    /// For a client.
+    /// Configuration for a client.
     pub config: Config,
-    /// For a person who has to recognise it.
+    /// Title by which a user recognises the cluster.
     pub title: String,
 }
 
-/// Configuration for a client of the cluster that is named, otherwise of the current context, or of the cluster of the pod.
+/// Returns the configuration for a client of the named cluster, otherwise of the current context, or of the cluster of the pod.
 ///
 /// # Errors
 /// Fails when there is neither a kubeconfig nor a service account, the kubeconfig cannot be read or used, or it has no such context.
@@ -58,7 +58,7 @@ async fn find(cluster: &Cluster) -> anyhow::Result<Chosen> {
     }
 }
 
-/// Fault of a kubeconfig, in words of its own: those of kube quote the path twice.
+/// Returns the fault of a kubeconfig in words of its own: those of kube quote the path twice.
 fn unusable(error: &KubeconfigError) -> anyhow::Error {
     match error {
         KubeconfigError::ReadConfig(error, path) => {
@@ -68,7 +68,7 @@ fn unusable(error: &KubeconfigError) -> anyhow::Error {
     }
 }
 
-/// Configuration for callers that need not name the cluster.
+/// Returns the configuration for callers that need not name the cluster.
 ///
 /// # Errors
 /// Fails as [`choose`] does.
@@ -76,7 +76,7 @@ pub(crate) async fn config(cluster: &Cluster) -> anyhow::Result<Config> {
     Ok(choose(cluster).await?.config)
 }
 
-/// Configuration for a command that a user waits for: each request ends in time.
+/// Returns the configuration for a command that a user waits for: each request ends in time.
 ///
 /// # Errors
 /// Fails as [`choose`] does, and when the API server does not answer in time: a command must not begin what it cannot end.
@@ -84,7 +84,7 @@ pub(crate) async fn bounded_config(cluster: &Cluster) -> anyhow::Result<Config> 
     bounded(config(cluster).await?, cluster.request_timeout).await
 }
 
-/// A configuration with which each request ends in time, once the API server has answered one.
+/// Returns a configuration with which each request ends in time, once the API server has answered one.
 ///
 /// # Errors
 /// Fails when it does not answer in time.
@@ -107,7 +107,7 @@ pub(crate) async fn bounded(mut config: Config, limit: Duration) -> anyhow::Resu
     Ok(config)
 }
 
-/// A client for a command that a person waits for.
+/// Returns a client for a command that a user waits for.
 ///
 /// # Errors
 /// Fails as [`bounded_config`] does.
@@ -115,7 +115,7 @@ pub(crate) async fn client(cluster: &Cluster) -> anyhow::Result<Client> {
     Client::try_from(bounded_config(cluster).await?).context("cannot make a client for the API server")
 }
 
-/// A proxy that the kubeconfig itself names stays, so that making a client refuses it.
+/// Reads the configuration of a kubeconfig. A proxy that it names itself stays, so that making a client refuses it.
 async fn of_kubeconfig(mut kubeconfig: Kubeconfig, context: Option<&str>) -> anyhow::Result<Chosen> {
     let names: Vec<&str> = kubeconfig.contexts.iter().map(|named| named.name.as_str()).collect();
     if let Some(context) = context.filter(|context| !names.contains(context)) {
@@ -189,7 +189,7 @@ mod tests {
         assert!(format!("{error:#}").ends_with("it has no context x; it has: t, p"), "{error:#}");
     }
 
-    /// As while the API server is stopped, or a firewall drops what it says: the connection is accepted, and nothing follows.
+    /// Such an API server is stopped, or a firewall drops what it says: the connection is accepted, and nothing follows.
     #[tokio::test]
     async fn an_api_server_that_does_not_answer_is_told_in_time() {
         let _ = rustls::crypto::ring::default_provider().install_default();
@@ -218,7 +218,7 @@ mod tests {
         assert!(!error.contains('"') && error.contains("cannot be read"), "{error}");
     }
 
-    /// A process of its own, because variables belong to the whole process.
+    /// Runs in a process of its own, because variables belong to the whole process.
     #[test]
     fn a_proxy_of_the_environment_does_not_count() {
         for proxy in ["http://user:hunter2@proxy.example.com:3128", "no URL"] {

@@ -24,7 +24,7 @@ use crate::{client::write_count::resource_of, runtime::clock};
 
 /// Time for which requests must have failed before they count: a watch that ends begins again within seconds.
 const LASTING: Duration = Duration::from_mins(1);
-/// Time after the last failure in which another one comes if the request is still repeated: the longest wait for an answer, and the longest backoff.
+/// Time within which another failure follows if the request is still repeated: the longest wait for an answer, and the longest backoff.
 const REPEATED: Duration = Duration::from_mins(2);
 /// Difference from the clock of the API server that counts as a wrong clock.
 const MAX_SKEW: SignedDuration = SignedDuration::from_mins(1);
@@ -36,14 +36,14 @@ const CLOCKS: usize = 5;
 /// Ability without which the operator cannot act on its knowledge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Need {
-    /// Watch this resource.
+    /// Watch of this resource.
     Watch(&'static str),
-    /// Write the status of this one.
+    /// Write of this resource's status.
     WriteStatus(&'static str),
 }
 
 impl Need {
-    /// The need that a request serves.
+    /// Returns the need that a request serves.
     fn of<B>(request: &Request<B>) -> Option<Self> {
         let query = request.uri().query().unwrap_or_default();
         let is_watch = query.split('&').any(|part| matches!(part, "watch=true" | "watch=1" | "watch=&"));
@@ -70,7 +70,7 @@ struct Failing {
 }
 
 impl Failing {
-    /// Time from which they count. `None` if the request is no longer repeated.
+    /// Time from which the failures count. `None` if the request is no longer repeated.
     fn counts_from(&self, now: Instant) -> Option<Instant> {
         (self.times > 1 && now < self.last + REPEATED).then_some(self.since + LASTING)
     }
@@ -79,24 +79,24 @@ impl Failing {
 /// Reason for which nothing new may begin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Blindness {
-    /// Knowledge of the cluster is old.
+    /// The watch of a resource fails, so that the knowledge of it is old.
     #[error(
         "the watch of {resource} has failed for a minute or longer, so what the operator knows of them is old, and nothing new begins: {answer}. Check the \
          operator's ClusterRole and ClusterRoleBinding (kubectl windows-node-pools check), and what is between the operator and the API server"
     )]
     Watch {
-        /// Resource.
+        /// Watched resource.
         resource: &'static str,
         /// Answer of the API server.
         answer: String,
     },
-    /// Work could not be recorded.
+    /// The status of a resource cannot be stored.
     #[error(
         "the status of {resource} cannot be stored, so what `kubectl get` shows of them is old, and nothing new begins: {answer}. Check the operator's \
          ClusterRole and ClusterRoleBinding (kubectl windows-node-pools check), and admission webhooks and policies"
     )]
     Write {
-        /// Resource.
+        /// Resource whose status is written.
         resource: &'static str,
         /// Answer of the API server.
         answer: String,
@@ -112,7 +112,7 @@ impl Blindness {
     }
 }
 
-/// By how much a clock was ahead of that of the API server, of the newest answers.
+/// Differences by which a clock was ahead of that of the API server, of the newest answers.
 #[derive(Debug, Default)]
 struct Skews(VecDeque<SignedDuration>);
 
@@ -124,7 +124,7 @@ impl Skews {
         }
     }
 
-    /// By how much it is ahead, if all of them say that it differs by more than this.
+    /// Returns the difference, if all answers say that it is more than this.
     fn agreed(&self, more_than: SignedDuration) -> Option<SignedDuration> {
         let differ = self.0.len() == CLOCKS && self.0.iter().all(|ahead| ahead.abs() > more_than);
         self.0.iter().min_by_key(|ahead| ahead.abs()).copied().filter(|_| differ)
@@ -135,9 +135,9 @@ impl Skews {
 #[derive(Debug, Default)]
 pub(crate) struct Sight {
     failing: Mutex<BTreeMap<Need, Failing>>,
-    /// The clock of the machine, beside that of the API server.
+    /// Clock of the machine, beside that of the API server.
     machine: Mutex<Skews>,
-    /// The clock by which the operator decides.
+    /// Clock by which the operator decides.
     own: Mutex<Skews>,
     changed: Notify,
 }
@@ -163,8 +163,8 @@ impl Sight {
         self.changed.notify_one();
     }
 
-    /// Notes the time of an answer that came at `here` by the clock of this machine, and at `now` by that of the operator. Returns by how much the latter is to
-    /// be corrected.
+    /// Notes the time of an answer that came at `here` by the clock of this machine, and at `now` by that of the operator. Returns the correction of
+    /// the latter.
     fn dated(&self, server: Timestamp, here: Timestamp, now: Timestamp) -> Option<SignedDuration> {
         self.machine.lock().note(here.duration_since(server));
         let mut own = self.own.lock();
@@ -174,7 +174,7 @@ impl Sight {
         Some(-ahead)
     }
 
-    /// Fault of the clock of this machine, with its remedy.
+    /// Returns the fault of the clock of this machine, with its remedy.
     pub(crate) fn clock_warning(&self) -> Option<(Reason, String)> {
         let ahead = self.machine.lock().agreed(MAX_SKEW)?;
         let direction = if ahead.is_positive() { "ahead" } else { "behind" };
@@ -206,7 +206,7 @@ impl Sight {
         })
     }
 
-    /// Time when that may change without another answer.
+    /// Returns the time when the problem may change without another answer.
     fn changes_at(&self, now: Instant) -> Option<Instant> {
         let failing = self.failing.lock();
         let times = failing.values().flat_map(|failing| [failing.since + LASTING, failing.last + REPEATED]);
@@ -228,13 +228,13 @@ impl Sight {
         }
     }
 
-    /// A layer of the client that observes each answer.
+    /// Returns a layer of the client that observes each answer.
     pub(crate) fn layer(self: &Arc<Self>) -> Observe {
         Observe(self.clone())
     }
 }
 
-/// The layer of [`Sight::layer`].
+/// Layer of [`Sight::layer`].
 #[derive(Clone)]
 pub(crate) struct Observe(Arc<Sight>);
 
@@ -246,7 +246,7 @@ impl<S> Layer<S> for Observe {
     }
 }
 
-/// A client whose answers are observed.
+/// Client whose answers are observed.
 #[derive(Clone)]
 pub(crate) struct Observed<S> {
     inner: S,

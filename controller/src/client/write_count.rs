@@ -1,4 +1,4 @@
-//! Counts the writes to the API server where all of them pass: in the client.
+//! Count of the writes to the API server where all of them pass: in the client.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use tower::util::MapRequestLayer;
 
 use crate::runtime::metrics::Metrics;
 
-/// Groups whose objects are questions: a `POST` of one stores nothing.
+/// API groups whose objects are questions: a `POST` of one stores nothing.
 const REVIEWS: [&str; 2] = ["authentication.k8s.io", "authorization.k8s.io"];
 
-/// A layer of the client that counts each write in the metrics, also one that the API server refuses.
+/// Returns a layer of the client that counts each write in the metrics, also one that the API server refuses.
 pub(crate) fn layer(
     metrics: Arc<Metrics>,
 ) -> MapRequestLayer<impl Fn(Request<Body>) -> Request<Body> + Clone + Send + Sync + 'static> {
@@ -23,7 +23,7 @@ pub(crate) fn layer(
     })
 }
 
-/// The resource that a request writes, for example `nodes` or `pods/eviction`.
+/// Returns the resource that a request writes, for example `nodes` or `pods/eviction`.
 fn written<'a>(method: &Method, path: &'a str, query: Option<&str>) -> Option<(&'a str, Option<&'a str>)> {
     let is_read = [Method::GET, Method::HEAD, Method::OPTIONS].contains(method);
     let is_dry = query.is_some_and(|q| q.split('&').any(|p| p.starts_with("dryRun=")));
@@ -36,7 +36,7 @@ fn written<'a>(method: &Method, path: &'a str, query: Option<&str>) -> Option<(&
     resource_of(path)
 }
 
-/// The resource of a request's path, and the subresource.
+/// Returns the resource of a request's path, and the subresource.
 pub(crate) fn resource_of(path: &str) -> Option<(&str, Option<&str>)> {
     let mut parts = path.trim_start_matches('/').split('/');
     match parts.next()? {

@@ -16,9 +16,9 @@ use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
 
 use super::ClusterError;
 
-/// An API server that does not answer for so long is asked again later.
+/// Time after which an API server that does not answer is asked again later.
 const LIMIT: Duration = Duration::from_secs(10);
-/// More names than any certificate of an API server has.
+/// Maximum names of a certificate, more than any of an API server has.
 const MOST: usize = 200;
 
 /// Fault of a connection to the API server.
@@ -37,7 +37,7 @@ enum Fault {
 }
 
 impl Fault {
-    /// Reports whether the certificates do not prove the API server. Otherwise it may answer later.
+    /// Reports whether the certificates do not prove the API server. Otherwise the API server may answer later.
     fn is_of_certificates(&self) -> bool {
         match self {
             Self::NoCertificate | Self::Tls(_) => true,
@@ -47,8 +47,8 @@ impl Fault {
     }
 }
 
-/// Names and addresses of the API server's certificate, which the operator checks as for all its requests. They are empty where it reaches the API server without
-/// TLS, without roots of its own, or through a proxy.
+/// Returns the names and addresses of the API server's certificate, which the operator checks as for all its requests. They are empty if it reaches
+/// the API server without TLS, without roots of its own, or through a proxy.
 pub(super) async fn names(config: &Config) -> Result<BTreeSet<String>, ClusterError> {
     let roots = config.root_cert.iter().flatten().cloned().map(CertificateDer::from).collect::<Vec<_>>();
     if roots.is_empty() || config.cluster_url.scheme_str() != Some("https") || config.proxy_url.is_some() {
@@ -97,7 +97,7 @@ async fn connect(config: &Config, certificates: Vec<CertificateDer<'_>>) -> Resu
     Ok(certificate.as_ref().map(of_certificate).unwrap_or_default())
 }
 
-/// Names and addresses for which a certificate is valid.
+/// Returns the names and addresses for which a certificate is valid.
 fn of_certificate(certificate: &CertificateDer<'_>) -> BTreeSet<String> {
     let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return BTreeSet::new() };
     let names = certificate.subject_alternative_name().ok().flatten();
@@ -123,7 +123,7 @@ mod tests {
 
     use super::*;
 
-    /// An API server at a port of its own, with a certificate of its own.
+    /// Starts an API server at a port of its own, with a certificate of its own.
     async fn api_server() -> (Config, String) {
         let key = KeyPair::generate().unwrap();
         let names = ["127.0.0.1".to_owned(), "api.example.com".to_owned(), "Kubernetes".to_owned()];

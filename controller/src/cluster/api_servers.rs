@@ -1,4 +1,4 @@
-//! The versions of all API servers: kubelet must not be newer than the oldest of them, and while a control plane is upgraded they differ.
+//! Versions of all API servers: kubelet must not be newer than the oldest of them, and while a control plane is upgraded they differ.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -8,19 +8,19 @@ use kube::{Api, Client, Config};
 
 use super::{ClusterError, failed, number};
 
-/// A name that the certificate of each API server has, whatever its address is.
+/// Name that the certificate of each API server has, whatever its address is.
 const NAME: &str = "kubernetes.default.svc";
-/// More API servers than any cluster has.
+/// Maximum number of API servers, more than any cluster has.
 const MOST: usize = 16;
-/// An API server that does not answer for so long is silent.
+/// Time after which an API server that does not answer is silent.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// The versions of the API servers.
+/// Versions of the API servers.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Versions {
-    /// The oldest minor version of those that answer.
+    /// Oldest minor version of those that answer.
     pub oldest: Option<u32>,
-    /// Addresses at which none answers: it may be older, and restart.
+    /// Addresses at which none answers: that API server may be older, and restart.
     pub silent: Vec<String>,
 }
 
@@ -39,7 +39,7 @@ pub(super) async fn versions(client: &Client, config: &Config) -> Result<Version
     Ok(summary(&answers, join_all(asked).await))
 }
 
-/// What the answers of all amount to. `found` has an address each.
+/// Returns the versions in all answers. `found` has an address each.
 fn summary(answers: &Info, found: Vec<(String, Option<Info>)>) -> Versions {
     let mut versions = Versions { oldest: minor(answers), silent: Vec::new() };
     for (address, version) in found {
@@ -51,7 +51,8 @@ fn summary(answers: &Info, found: Vec<(String, Option<Info>)>) -> Versions {
     versions
 }
 
-/// What answers at the address must have a certificate of the cluster's CA for [`NAME`] before it is sent anything.
+/// Queries the version of an API server. The server at the address must have a certificate of the cluster's CA for [`NAME`] before it is sent
+/// anything.
 async fn version(config: &Config, url: http::Uri) -> Option<Info> {
     let mut config = config.clone();
     config.cluster_url = url;

@@ -1,4 +1,4 @@
-//! The CRDs that the API server has, beside those of this release. What an older one lacks, the API server drops from what is written, or refuses.
+//! CRDs that the API server has, beside those of this release. Fields that an older one lacks, the API server drops from what is written, or refuses.
 
 use api::Reason;
 use std::collections::BTreeSet;
@@ -16,22 +16,22 @@ pub(crate) enum CrdFault {
     /// CRD of another origin.
     #[error("the CustomResourceDefinition {0} has another scope or kind: it is not of this operator")]
     Conflict(String),
-    /// Its objects are stored in a version of another release.
+    /// CRD whose objects are stored in a version of another release.
     #[error(
         "the CustomResourceDefinition {name}: objects are stored in the version {version}, which this release does not know"
     )]
     VersionUnknown {
-        /// Name.
+        /// Name of the CRD.
         name: String,
-        /// Version.
+        /// Unknown version.
         version: String,
     },
     /// CRD of an earlier release, which lacks a version, or a property of one.
     #[error("the CustomResourceDefinition {name} is of an earlier release: it lacks {lacks}")]
     Outdated {
-        /// Name.
+        /// Name of the CRD.
         name: String,
-        /// Missing part.
+        /// Missing part of the CRD.
         lacks: String,
     },
 }
@@ -43,7 +43,7 @@ impl CrdFault {
         Reason::CrdInvalid
     }
 
-    /// Remedy.
+    /// Remedy of the fault.
     pub(crate) fn remedy(&self) -> String {
         match self {
             Self::Missing(_) => "install the operator again; its CRDs are in crds/".into(),
@@ -61,7 +61,7 @@ impl CrdFault {
     }
 }
 
-/// Faults that keep this release from working with the CRDs of the API server. Without the right to read one, it is taken to be right.
+/// Returns a fault that keeps this release from working with the CRDs of the API server. Without the right to read one, it is taken to be right.
 pub(crate) async fn fault(client: &Client) -> kube::Result<Option<CrdFault>> {
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
     for shipped in api::crds() {
@@ -79,7 +79,7 @@ pub(crate) async fn fault(client: &Client) -> kube::Result<Option<CrdFault>> {
     Ok(None)
 }
 
-/// Fault that keeps an existing CRD from becoming that of this release.
+/// Returns the fault that keeps an existing CRD from becoming that of this release.
 pub(crate) fn conflict(shipped: &CustomResourceDefinition, crd: &CustomResourceDefinition) -> Option<CrdFault> {
     let names = |crd: &CustomResourceDefinition| {
         (crd.spec.scope.clone(), crd.spec.names.kind.clone(), crd.spec.names.plural.clone())
@@ -93,7 +93,7 @@ pub(crate) fn conflict(shipped: &CustomResourceDefinition, crd: &CustomResourceD
     Some(CrdFault::VersionUnknown { name: crd.name_any(), version: version.clone() })
 }
 
-/// Missing part of the API server's CRD: a version of this release, or a property of one.
+/// Returns the missing part of the API server's CRD: a version of this release, or a property of one.
 pub(crate) fn outdated(shipped: &CustomResourceDefinition, crd: &CustomResourceDefinition) -> Option<CrdFault> {
     let lacks = shipped.spec.versions.iter().filter(|version| version.served).find_map(|version| {
         let name = &version.name;
@@ -106,7 +106,7 @@ pub(crate) fn outdated(shipped: &CustomResourceDefinition, crd: &CustomResourceD
     Some(CrdFault::Outdated { name: crd.name_any(), lacks })
 }
 
-/// The properties of a value that a schema has. Server-side apply refuses a value that has others.
+/// Returns the properties of a value that a schema has. Server-side apply refuses a value that has others.
 pub(crate) fn known(value: &Value, schema: &Value) -> Value {
     match (value, schema["properties"].as_object()) {
         (Value::Object(map), Some(properties)) => {
@@ -118,8 +118,8 @@ pub(crate) fn known(value: &Value, schema: &Value) -> Value {
     }
 }
 
-/// The path of the first property that `shipped` has and `served` lacks: the API server drops it from what is written, without an error that a
-/// tool would report. What `served` has beside is of a newer release, and accepts all that this one writes.
+/// Returns the path of the first property that `shipped` has and `served` lacks: the API server drops it from what is written, without an error that
+/// a tool would report. Properties that only `served` has are of a newer release, which accepts all that this one writes.
 fn lacking(shipped: &Value, served: &Value) -> Option<String> {
     lacking_below(shipped.get("openAPIV3Schema")?, &served["openAPIV3Schema"], "")
 }

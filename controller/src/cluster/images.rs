@@ -1,4 +1,4 @@
-//! What hosts pull images with: mirrors, logins, and the certificates of registries.
+//! Image settings of hosts: mirrors, logins, and the certificates of registries.
 
 use std::collections::BTreeMap;
 
@@ -22,24 +22,24 @@ use crate::cluster::texts;
 /// ConfigMap with mirrors in the operator's namespace: the only ones on plain Kubernetes.
 const MIRRORS: &str = "image-mirrors";
 const MIRRORS_KEY: &str = "mirrors.yaml";
-/// Secret with logins, there and in [`OPENSHIFT_CONFIG`].
+/// Secret with logins, in the operator's namespace and in [`OPENSHIFT_CONFIG`].
 const PULL_SECRET: &str = "pull-secret";
 const OPENSHIFT_CONFIG: &str = "openshift-config";
 
-/// What was found, and sentences on what of it cannot be used.
+/// Image settings that were found, and sentences on those that cannot be used.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Images {
     pub mirrors: Vec<MirrorRule>,
     pub pull_secret: PullSecret,
     /// PEM certificates of registries.
     pub trusted: String,
-    /// Parts that are left out.
+    /// Parts of the settings that are left out.
     pub left_out: Vec<String>,
-    /// What cannot be used as a whole.
+    /// Settings that cannot be used as a whole.
     pub unusable: Vec<Unusable>,
 }
 
-/// Finds everything.
+/// Finds all image settings.
 pub(super) async fn discover(client: &Client, namespace: &str, is_openshift: bool) -> Result<Images, ClusterError> {
     let mut images = Images::default();
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
@@ -97,7 +97,7 @@ struct Entry {
     mirror_source_policy: String,
 }
 
-/// The reason why a pull secret cannot be used.
+/// Returns the reason why a pull secret cannot be used.
 #[cfg(test)]
 pub(super) fn problem_of_logins(secret: &Secret) -> Option<String> {
     let mut images = Images::default();
@@ -176,7 +176,7 @@ impl Images {
         }
     }
 
-    /// The certificates of a `ControllerConfig` that can be read.
+    /// Returns the certificates of a `ControllerConfig` that can be read.
     fn certificates(&mut self, config: &Value) -> String {
         let mut trusted = String::new();
         for field in ["imageRegistryBundleUserData", "imageRegistryBundleData"] {
@@ -199,7 +199,7 @@ impl Images {
 
 const CONTROLLER_CONFIG: &str = "machine-config-controller";
 
-/// What Linux nodes trust for registries: `Image/cluster` and the cluster's own registry, as the machine config operator has put it together.
+/// Reads what Linux nodes trust for registries: `Image/cluster` and the cluster's own registry, as the machine config operator has put it together.
 async fn controller_config(client: &Client) -> Result<Value, ClusterError> {
     let kind = GroupVersionKind::gvk("machineconfiguration.openshift.io", "v1", "ControllerConfig");
     let api: Api<DynamicObject> =
@@ -216,7 +216,7 @@ async fn secret(client: &Client, namespace: &str) -> Result<Option<Secret>, Clus
     api.get_opt(PULL_SECRET).await.map_err(failed("the pull secret"))
 }
 
-/// All objects of a kind, by name. Old clusters lack some kinds, and new ones have dropped some.
+/// Lists all objects of a kind, by name. Old clusters lack some kinds, and new ones have dropped some.
 async fn list(client: &Client, group: &str, version: &str, kind: &str) -> Result<Vec<DynamicObject>, ClusterError> {
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);

@@ -1,4 +1,4 @@
-//! The values of facts that were in force, in a Secret: the next operator needs them for facts that it cannot use as it finds them.
+//! Fact values that were in force, in a Secret: the next operator needs them for facts that it cannot use as it finds them.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use super::{ClusterError, failed, number};
 
 const KEY: &str = "facts.json";
 
-/// What the last operator has stored. Where it has stored nothing, the nodes say which version of Kubernetes they follow.
+/// Loads what the last operator has stored. If it has stored nothing, the nodes say which version of Kubernetes they follow.
 pub(crate) async fn load(client: &Client, namespace: &str) -> Result<Option<Kept>, ClusterError> {
     let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
     let secret = match api.get_opt(KEPT_FACTS).await {
@@ -35,7 +35,7 @@ pub(crate) async fn load(client: &Client, namespace: &str) -> Result<Option<Kept
     Ok(minor_of_nodes(client).await?.map(Kept::of_nodes))
 }
 
-/// The newest minor version of Kubernetes that a node of a pool has.
+/// Returns the newest minor version of Kubernetes that a node of a pool has.
 async fn minor_of_nodes(client: &Client) -> Result<Option<u32>, ClusterError> {
     let nodes: Api<Node> = Api::all(client.clone());
     let params = ListParams::default().labels(key::POOL);
@@ -48,7 +48,7 @@ fn minor(node: &Node) -> Option<u32> {
     number(version.strip_prefix("v1.")?.split('.').next()?)
 }
 
-/// Stores what is in force, unless it is what was `stored` last.
+/// Stores the facts in force, unless they are equal to `stored`.
 pub(crate) async fn store(client: &Client, namespace: &str, cluster: &Cluster, stored: &mut String) {
     let text = Kept::of(cluster).to_json();
     if *stored == text {

@@ -33,26 +33,26 @@ use wnp_core::{
     render::{Cluster, Found, Network, Platform, TlsProfile, Unusable},
 };
 
-/// The operator cannot find out what it needs.
+/// Error of facts that the operator cannot find out.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClusterError {
     /// The API server did not answer.
     #[error("failed to get {what}: {}", crate::runtime::errors::said(.source))]
     Api {
-        /// What was asked for.
+        /// Requested fact.
         what: &'static str,
-        /// Why not.
+        /// Cause.
         #[source]
         source: Box<kube::Error>,
     },
     /// A value must be set.
     #[error("{what} cannot be detected in this cluster; set it with {env}, or with {flag}")]
     Unknown {
-        /// What.
+        /// Name of the value.
         what: &'static str,
-        /// The variable that sets it.
+        /// Environment variable that sets the value.
         env: &'static str,
-        /// The argument that does.
+        /// Argument that sets the value.
         flag: &'static str,
     },
     /// The certificate of the API server could not be read.
@@ -74,14 +74,14 @@ pub(crate) enum ClusterError {
         /// Fault of the connection.
         problem: String,
     },
-    /// Something is not as it must be.
+    /// A value cannot be used.
     #[error("{what} {value:?} cannot be used: {problem}")]
     Invalid {
-        /// What.
+        /// Name of the value.
         what: &'static str,
-        /// What it is.
+        /// Value that was found.
         value: String,
-        /// What is wrong with it.
+        /// Fault of the value.
         problem: &'static str,
     },
 }
@@ -98,17 +98,17 @@ fn failed(what: &'static str) -> impl FnOnce(kube::Error) -> ClusterError {
     move |source| ClusterError::Api { what, source: Box::new(source) }
 }
 
-/// Where the `Network` of the network operator has the hybrid overlay.
+/// Path of the hybrid overlay in the `Network` of the network operator.
 const HYBRID_OVERLAY: &str = "/spec/defaultNetwork/ovnKubernetesConfig/hybridOverlayConfig";
 
 /// Oldest minor version of Kubernetes that the operator does not warn of.
 pub const OLDEST_MINOR: u32 = 33;
-/// The oldest minor version that has `ValidatingAdmissionPolicy` in version v1.
+/// Oldest minor version that has `ValidatingAdmissionPolicy` in version v1.
 const FIRST_WITH_POLICIES: u32 = 30;
 /// Reason for an API server that is too old.
 pub(crate) const TOO_OLD: Reason = Reason::ApiServerTooOld;
 
-/// Why the operator cannot be installed on an API server of this version.
+/// Returns the reason why the operator cannot be installed on an API server of this version.
 pub(crate) fn lacks_policies(major: &str, minor: &str) -> Option<String> {
     let (Some(1), Some(minor)) = (number(major), number(minor)) else { return None };
     (minor < FIRST_WITH_POLICIES).then(|| {
@@ -119,7 +119,7 @@ pub(crate) fn lacks_policies(major: &str, minor: &str) -> Option<String> {
     })
 }
 
-/// A warning if the API server is older than what is tested. The operator works on.
+/// Returns a warning if the API server is older than what is tested. The operator works on.
 pub(crate) fn version_warning(major: &str, minor: &str) -> Option<(Reason, String)> {
     match (number(major), number(minor)) {
         (Some(1), Some(minor)) if minor < OLDEST_MINOR => Some((
@@ -136,12 +136,12 @@ pub(crate) fn version_warning(major: &str, minor: &str) -> Option<(Reason, Strin
     }
 }
 
-/// A part of a version, as 36 of `36+`.
+/// Reads a part of a version, as 36 of `36+`.
 fn number(text: &str) -> Option<u32> {
     text.trim_end_matches(|c: char| !c.is_ascii_digit()).parse().ok()
 }
 
-/// Whether hosts get their pod network from OVN-Kubernetes, which gives it to Windows through its hybrid overlay alone.
+/// Reports whether hosts get their pod network from OVN-Kubernetes, which gives it to Windows through its hybrid overlay alone.
 fn has_overlay(network_type: Option<&str>, is_hybrid: bool) -> Result<bool, ClusterError> {
     match network_type {
         Some("OVNKubernetes") if !is_hybrid => Err(ClusterError::Invalid {
@@ -160,7 +160,8 @@ fn has_overlay(network_type: Option<&str>, is_hybrid: bool) -> Result<bool, Clus
     }
 }
 
-/// The same from the `Network` of the cluster and that of its network operator, unless it is chosen.
+/// Reports whether hosts get their pod network from OVN-Kubernetes, by the `Network` of the cluster and that of its network operator, unless it is
+/// chosen.
 fn overlay(
     choice: Option<NetworkArg>,
     network: Option<&DynamicObject>,
@@ -173,14 +174,14 @@ fn overlay(
     has_overlay(network_type, operator.is_some_and(|o| is_hybrid(&o.data)))
 }
 
-/// Reports whether the `Network` of the network operator has a hybrid overlay: one without a network for its nodes is none. The defaults of
+/// Reports whether the `Network` of the network operator has a hybrid overlay: an overlay without a network for its nodes is none. The defaults of
 /// the network operator fill in a list that is left out, and not an empty one.
 fn is_hybrid(operator: &Value) -> bool {
     let config = operator.pointer(HYBRID_OVERLAY).filter(|config| config.is_object());
     config.is_some_and(|c| !c["hybridClusterNetwork"].as_array().is_some_and(Vec::is_empty))
 }
 
-/// The provider of the pod network, with its settings.
+/// Returns the provider of the pod network, with its settings.
 fn pod_network(
     args: &Run,
     network: Option<&DynamicObject>,
@@ -201,7 +202,7 @@ fn pod_network(
     }
 }
 
-/// What is wrong with the pod network, before anything is installed.
+/// Returns the fault of the pod network, before anything is installed.
 pub(crate) async fn network_fault(client: &Client, choice: Option<NetworkArg>) -> Option<ClusterError> {
     let (network, operator) = match networks(client).await {
         Ok(both) => both,
@@ -210,23 +211,23 @@ pub(crate) async fn network_fault(client: &Client, choice: Option<NetworkArg>) -
     overlay(choice, network.as_ref(), operator.as_ref()).err()
 }
 
-/// Whether this is OpenShift, as far as it can be read.
+/// Reports whether the cluster is OpenShift, as far as it can be read.
 pub(crate) async fn is_openshift(client: &Client) -> bool {
     infrastructure(client).await.is_ok_and(|found| found.is_some())
 }
 
-/// What OpenShift runs on, if this is OpenShift.
+/// Reads the platform of OpenShift, if the cluster is OpenShift.
 async fn infrastructure(client: &Client) -> Result<Option<DynamicObject>, ClusterError> {
     openshift(client, "config.openshift.io", "v1", "Infrastructure", "infrastructures").await
 }
 
-/// The `Network` of the cluster, and that of its network operator.
+/// Reads the `Network` of the cluster, and that of its network operator.
 async fn networks(client: &Client) -> Result<(Option<DynamicObject>, Option<DynamicObject>), ClusterError> {
     let network = openshift(client, "config.openshift.io", "v1", "Network", "networks").await?;
     Ok((network, openshift(client, "operator.openshift.io", "v1", "Network", "networks").await?))
 }
 
-/// Id of the cluster: UID of the Namespace `kube-system`.
+/// Reads the id of the cluster: UID of the Namespace `kube-system`.
 pub(crate) async fn id(client: &Client) -> Result<String, ClusterError> {
     const WHAT: &str = "the id of the cluster (UID of the Namespace kube-system)";
     let namespace = Api::<Namespace>::all(client.clone()).get("kube-system").await.map_err(failed(WHAT))?;
@@ -234,7 +235,7 @@ pub(crate) async fn id(client: &Client) -> Result<String, ClusterError> {
     uid.ok_or_else(|| ClusterError::Invalid { what: WHAT, value: String::new(), problem: "it is empty" })
 }
 
-/// Where the cluster's own parts are.
+/// Addresses of the cluster's own parts.
 struct Addresses {
     api_server: String,
     service_cidr: String,
@@ -267,7 +268,7 @@ fn text(object: Option<&DynamicObject>, path: &str) -> Option<String> {
     object.and_then(|o| o.data.pointer(path)).and_then(Value::as_str).map(str::to_string)
 }
 
-/// What no host may have in a certificate: all that a verdict on one needs of the facts.
+/// Finds the names that no host may have in a certificate: all that a verdict on one needs of the facts.
 pub(crate) async fn reserved(client: &Client, config: &Config, args: &Run) -> Result<Reserved, ClusterError> {
     let infrastructure = infrastructure(client).await?;
     let network = openshift(client, "config.openshift.io", "v1", "Network", "networks").await?;
@@ -279,7 +280,7 @@ pub(crate) async fn reserved(client: &Client, config: &Config, args: &Run) -> Re
     Ok(Reserved::of(&cluster, args.loopback_hosts))
 }
 
-/// Names and addresses of the API server, and the domain of the ingress: no host may have a serving certificate for them.
+/// Finds the names and addresses of the API server, and the domain of the ingress: no host may have a serving certificate for them.
 async fn own_names(config: &Config, infrastructure: Option<&DynamicObject>) -> Result<Vec<String>, ClusterError> {
     let mut names = api_certificate::names(config).await?;
     for path in ["/status/apiServerURL", "/status/apiServerInternalURI"] {
@@ -291,7 +292,7 @@ async fn own_names(config: &Config, infrastructure: Option<&DynamicObject>) -> R
     Ok(names.into_iter().collect())
 }
 
-/// A fact, or nothing in its place if it cannot be used.
+/// Returns a fact, or its default if it cannot be used.
 fn usable<T: Default>(found: Result<T, Unusable>, unusable: &mut Vec<Unusable>) -> T {
     found.unwrap_or_else(|problem| {
         unusable.push(problem);
@@ -299,7 +300,7 @@ fn usable<T: Default>(found: Result<T, Unusable>, unusable: &mut Vec<Unusable>) 
     })
 }
 
-/// Finds out what is needed.
+/// Finds all facts that are needed.
 pub(crate) async fn discover(client: &Client, config: &Config, args: &Run) -> Result<Found, ClusterError> {
     let namespace = &args.namespace;
     let infrastructure = infrastructure(client).await?;
@@ -375,7 +376,7 @@ pub(crate) async fn discover(client: &Client, config: &Config, args: &Run) -> Re
     Ok(Found { cluster, unusable })
 }
 
-/// Whether OpenShift's control plane is being upgraded: until it is done, not all of it has the new version, and it may be taken back.
+/// Reports whether OpenShift's control plane is being upgraded: until it is done, not all of it has the new version, and it may be taken back.
 async fn is_upgrading(client: &Client) -> Result<bool, ClusterError> {
     let kind = GroupVersionKind::gvk("config.openshift.io", "v1", "ClusterVersion");
     let api: Api<DynamicObject> =
@@ -392,7 +393,7 @@ fn is_progressing(cluster_version: &Value) -> bool {
     conditions.into_iter().any(|c| c["type"] == "Progressing" && c["status"] == "True")
 }
 
-/// Whether a cloud controller manager initialises the nodes of an OpenShift cluster, from its `Infrastructure`: as
+/// Reports whether a cloud controller manager initialises the nodes of an OpenShift cluster, from its `Infrastructure`: as
 /// <https://github.com/openshift/library-go/blob/master/pkg/cloudprovider/external.go> decides it for kubelet on Linux.
 fn has_cloud_controller(infrastructure: &Value) -> bool {
     const CLOUDS: [&str; 10] =
@@ -413,8 +414,8 @@ fn is_inside(url: &Uri, service_cidr: &str) -> bool {
     }
 }
 
-/// The address that the operator itself uses, if hosts can use it, too. In a pod it is that of a Service, by its name or in the service network:
-/// hosts know no names of Services, and reach their addresses only once kube-proxy runs, which needs the API server.
+/// Returns the API server address that the operator itself uses, if hosts can use it, too. In a pod it is that of a Service, by its name or in the
+/// service network: hosts know no names of Services, and reach their addresses only once kube-proxy runs, which needs the API server.
 fn as_hosts_reach_it(url: &Uri, service_cidr: &str) -> Result<String, ClusterError> {
     if is_inside(url, service_cidr) {
         return Err(ClusterError::Unknown {
@@ -426,7 +427,7 @@ fn as_hosts_reach_it(url: &Uri, service_cidr: &str) -> Result<String, ClusterErr
     Ok(url.to_string().trim_end_matches('/').to_owned())
 }
 
-/// An OpenShift object named `cluster`, if this is OpenShift.
+/// Reads an OpenShift object named `cluster`, if the cluster is OpenShift.
 async fn openshift(
     client: &Client,
     group: &str,
@@ -469,7 +470,7 @@ async fn config_map_key(
     value.ok_or_else(|| ClusterError::Invalid { what, value: key.into(), problem })
 }
 
-/// What is missing for the cloud-node-managers of hosts on Azure.
+/// Returns what is missing for the cloud-node-managers of hosts on Azure.
 async fn node_manager(client: &Client, namespace: &str) -> Result<Option<String>, ClusterError> {
     let api: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
     let is_there = match api.get_opt(user::NODE_MANAGER).await {
@@ -486,7 +487,7 @@ async fn node_manager(client: &Client, namespace: &str) -> Result<Option<String>
     }))
 }
 
-/// The tenth address of a network: where the cluster's DNS is, by an old agreement.
+/// Returns the tenth address of a network: the cluster's DNS, by an old agreement.
 fn tenth_address(cidr: &str) -> Result<IpAddr, ClusterError> {
     let bad = |problem| ClusterError::Invalid { what: "the service network", value: cidr.into(), problem };
     let (address, length) = cidr.split_once('/').ok_or_else(|| bad("it has no /length"))?;
@@ -508,7 +509,7 @@ fn tenth_address(cidr: &str) -> Result<IpAddr, ClusterError> {
 #[path = "tests.rs"]
 mod tests;
 
-/// Readers of texts that people write, for the tests of all of them.
+/// Readers of texts that users write, for the tests of all of them.
 #[cfg(test)]
 pub(crate) mod readers {
     use k8s_openapi::api::core::v1::{ConfigMap, Secret};

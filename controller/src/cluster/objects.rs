@@ -1,4 +1,4 @@
-//! Facts that are one object each, and keep their earlier value while that cannot be used.
+//! Facts that are one object each, and keep their earlier value while the object cannot be used.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::{Api, Client, api::DynamicObject};
@@ -11,14 +11,14 @@ use crate::{args::Run, cluster::texts};
 /// ConfigMap with certificates to trust. The name is WMCO's.
 const TRUSTED_CA: &str = "trusted-ca";
 
-/// The proxy in an OpenShift cluster's `Proxy`, as its network operator has checked and completed it. `None` if it names none.
+/// Returns the proxy in an OpenShift cluster's `Proxy`, as its network operator has checked and completed it. `None` if it names none.
 fn of_cluster(object: &Value) -> Option<Proxy> {
     let text = |field: &str| object["status"][field].as_str().filter(|v| !v.is_empty()).map(str::to_owned);
     let proxy = Proxy { http: text("httpProxy"), https: text("httpsProxy"), no: text("noProxy") };
     (proxy.http.is_some() || proxy.https.is_some()).then_some(proxy)
 }
 
-/// The proxy of the cluster, or the operator's own, if hosts can have it.
+/// Returns the proxy of the cluster, or the operator's own, if hosts can have it.
 pub(super) fn proxy(proxies: Option<&DynamicObject>, args: &Run) -> Result<Proxy, Unusable> {
     let of_args = || {
         let own = Proxy { http: args.http_proxy.clone(), https: args.https_proxy.clone(), no: args.no_proxy.clone() };
@@ -36,7 +36,7 @@ pub(super) fn proxy(proxies: Option<&DynamicObject>, args: &Run) -> Result<Proxy
     }
 }
 
-/// What hosts must trust machine-wide, if there is such a ConfigMap. OpenShift fills the one that has its label.
+/// Reads the certificates that hosts must trust machine-wide, if there is such a ConfigMap. OpenShift fills the one that has its label.
 pub(super) async fn trusted_ca(client: &Client, namespace: &str) -> Result<Result<String, Unusable>, ClusterError> {
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
     let map = api.get_opt(TRUSTED_CA).await.map_err(failed("the ConfigMap trusted-ca"))?;
@@ -58,7 +58,7 @@ pub(super) fn bundle(map: ConfigMap, namespace: &str) -> Result<String, Unusable
     }
 }
 
-/// What OpenShift's service CA has made for windows_exporter, if it has. An empty Secret says that there must be none.
+/// Reads the certificate that OpenShift's service CA has made for windows_exporter, if it has. An empty Secret says that there must be none.
 pub(super) async fn exporter_tls(
     client: &Client,
     namespace: &str,

@@ -1,4 +1,4 @@
-//! What an operator makes of objects that it finds broken, or does not find any more, when it starts.
+//! Tests of an operator that finds objects broken, or does not find them any more, when it starts.
 
 use clap::Parser as _;
 use kube::{Config, api::DeleteParams};
@@ -13,14 +13,14 @@ use crate::{
 
 const NAMESPACE: &str = "operator";
 
-/// A cluster that an operator reads.
+/// Cluster that an operator reads.
 struct World {
     api: FakeApi,
     args: Run,
 }
 
 impl World {
-    /// One of OpenShift, or another, with a value of each fact.
+    /// Returns an OpenShift cluster, or another, with a value of each fact.
     fn new(is_openshift: bool) -> Self {
         let args =
             ["run", "--namespace", NAMESPACE, "--api-server", "https://api:6443", "--service-cidr", "172.30.0.0/16"];
@@ -53,7 +53,7 @@ impl World {
         self.api.objects(|objects| objects.put(plural, object));
     }
 
-    /// The API server's version of Kubernetes.
+    /// Sets the API server's version of Kubernetes.
     fn version(&self, minor: &str) {
         let info = json!({
             "major": "1", "minor": minor, "gitVersion": "", "gitCommit": "", "gitTreeState": "", "buildDate": "", "goVersion": "",
@@ -100,7 +100,7 @@ impl World {
         Box::pin(discover(&self.api.client(), &config, &self.args)).await
     }
 
-    /// The facts that are in force when an operator has started, which knows nothing but what the last one has stored.
+    /// Returns the facts that are in force when an operator has started, which knows nothing but what the last one has stored.
     async fn start(&self) -> Cluster {
         let before = kept::load(&self.api.client(), NAMESPACE).await.unwrap();
         let cluster = settled(before.as_ref(), self.found().await.unwrap());
@@ -194,7 +194,7 @@ async fn what_is_taken_away_on_purpose_and_what_is_new_is_followed() {
     assert_eq!(world.start().await.held, [""; 0], "there was none");
 }
 
-/// Hosts would go on without TLS, or without logins, for as long as the API server has a fault.
+/// Hosts would otherwise go on without TLS, or without logins, for as long as the API server has a fault.
 #[tokio::test]
 async fn a_read_that_fails_is_no_answer() {
     for name in [api::names::EXPORTER_CERTIFICATE, "pull-secret", api::names::KEPT_FACTS] {
@@ -243,7 +243,7 @@ async fn an_operator_that_starts_in_the_middle_of_an_upgrade_waits_for_its_end()
     }
 }
 
-/// Nothing listens at these addresses, as while a control-plane node restarts.
+/// Addresses at which nothing listens stand for a control-plane node that restarts.
 #[tokio::test]
 async fn a_silent_api_server_keeps_nodes_from_a_newer_version() {
     let world = World::new(false);

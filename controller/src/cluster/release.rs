@@ -1,4 +1,4 @@
-//! What hosts get from this operator: the payload, wicd, and what the services are rendered from.
+//! Release for hosts of this operator: the payload, wicd, and what the services are rendered from.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -15,27 +15,27 @@ use wnp_core::{
     rollout::release_file::ReleaseFile,
 };
 
-/// The operator has nothing to give to hosts.
+/// Error of an operator that has nothing to give to hosts.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReleaseError {
-    /// The payload is wrong.
+    /// The payload is not valid.
     #[error("{0}")]
     Payload(#[from] PayloadError),
     /// The services of hosts cannot be rendered.
     #[error("{0}")]
     Render(#[from] RenderError),
-    /// The settings of logs are wrong.
+    /// The log settings are not valid.
     #[error("{0}")]
     Logs(#[from] LogSettingsError),
-    /// The cluster cannot be made out.
+    /// The facts of the cluster cannot be found out.
     #[error("{0}")]
     Cluster(#[from] ClusterError),
     /// A file named on the command line cannot be used.
     #[error("{path} cannot be used as a patch of kubelet's configuration: {problem}")]
     KubeletPatch {
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// What is wrong.
+        /// Fault of the file.
         problem: String,
     },
 }
@@ -53,19 +53,19 @@ impl ReleaseError {
     }
 }
 
-/// What hosts get from this operator. The settings of pools come on top, see [`Release::render`].
+/// Release for hosts of this operator. The settings of pools come on top, see [`Release::render`].
 pub(crate) struct Release {
     /// Facts of the cluster.
     pub cluster: Cluster,
-    /// The payload.
+    /// Payload.
     pub payload: Payload,
-    /// The program that is sent first.
+    /// `wicd.exe`, which is sent first.
     pub wicd: Wicd,
     settings: Settings,
 }
 
 impl Release {
-    /// What hosts get, with facts as they were found. `kept` are those that were in force last.
+    /// Returns the release with facts as they were found. `kept` are the facts that were in force last.
     ///
     /// # Errors
     /// As [`Self::load`].
@@ -82,7 +82,7 @@ impl Release {
         }
     }
 
-    /// Opens the payload, and sees whether it can be rendered.
+    /// Opens the payload, and checks that it can be rendered.
     pub(crate) fn load(cluster: Cluster, args: &Run) -> Result<Self, ReleaseError> {
         let settings = settings(args)?;
         let payload = Payload::open(&args.payload)?;
@@ -92,7 +92,7 @@ impl Release {
         Ok(release)
     }
 
-    /// What hosts get from another release, of which only the manifests are here.
+    /// Returns another release, of which only the manifests are here.
     ///
     /// # Errors
     /// When the services of hosts cannot be rendered with them.
@@ -103,7 +103,7 @@ impl Release {
         Ok(release)
     }
 
-    /// The same in a cluster whose facts have changed, if it can be rendered.
+    /// Returns the release in a cluster whose facts have changed, if it can be rendered.
     fn with(&self, cluster: Cluster) -> Result<Self, RenderError> {
         let Self { cluster: _, payload, wicd, settings } = self;
         let release = Self { cluster, payload: payload.clone(), wicd: wicd.clone(), settings: settings.clone() };
@@ -111,54 +111,54 @@ impl Release {
         Ok(release)
     }
 
-    /// What the hosts of a pool get.
+    /// Renders the services for the hosts of a pool.
     pub(crate) fn render(&self, template: &TemplateSpec) -> Result<Rendered, RenderError> {
         render::render(&self.cluster, self.manifest(), &self.settings, template)
     }
 
-    /// What hosts get of the payload: what fits the API server.
+    /// Manifest of the payload that fits the API server.
     pub(crate) fn manifest(&self) -> &Manifest {
         static NOTHING: Manifest = Manifest { schema: 1, files: Vec::new() };
         self.payload.manifest(self.cluster.kubernetes_minor).unwrap_or(&NOTHING)
     }
 
-    /// Whether hosts that have nothing can be sent these files.
+    /// Reports whether hosts that have nothing can be sent these files.
     pub(crate) fn has(&self, files: &[File]) -> bool {
         files.iter().all(|f| self.payload.has(&f.sha256))
     }
 }
 
-/// A message of a condition is read in a terminal.
+/// Maximum problems that are shown, for a message of a condition is read in a terminal.
 const SHOWN_PROBLEMS: usize = 5;
 
-/// Reason and message of what every pool reports.
+/// Reason and message that every pool reports.
 pub(crate) type Warning = (Reason, String);
 
-/// The release as the facts of the cluster have it now.
+/// Release with the present facts of the cluster.
 pub(crate) struct CurrentRelease {
     release: RwLock<Arc<Release>>,
     fault: RwLock<Option<Warning>>,
 }
 
 impl CurrentRelease {
-    /// Begins with this one.
+    /// Begins with this release.
     pub(crate) fn new(release: Release) -> Self {
         log_problems(&release.cluster);
         Self { release: RwLock::new(Arc::new(release)), fault: RwLock::default() }
     }
 
-    /// The release in force. An operation that spans a change may see both.
+    /// Release in force.
     pub(crate) fn get(&self) -> Arc<Release> {
         self.release.read().clone()
     }
 
-    /// Why facts that were read last are not in force.
+    /// Reason for which facts that were read last are not in force.
     pub(crate) fn fault(&self) -> Option<Warning> {
         let of_all = self.fault.read().clone();
         of_all.or_else(|| warning(Reason::ClusterFactsInvalid, &self.get().cluster.held))
     }
 
-    /// Why nodes do not follow the version of the API servers yet.
+    /// Reason for which nodes do not follow the version of the API servers yet.
     pub(crate) fn waits(&self) -> Option<Warning> {
         let cluster = &self.get().cluster;
         let (now, next) = cluster.kubernetes_minor.zip(cluster.next_minor)?;
@@ -177,13 +177,13 @@ impl CurrentRelease {
         Some((Reason::ApiServerSilent, message))
     }
 
-    /// What of the facts in force does not reach hosts as it is meant.
+    /// Problems of the facts in force, which do not reach hosts as they are meant.
     pub(crate) fn problems(&self) -> Option<Warning> {
         warning(Reason::ClusterFactsInvalid, &self.get().cluster.problems())
     }
 
-    /// Takes over facts that were read again. Those that cannot be used leave the earlier ones in force, so that nodes keep what they
-    /// have. Returns whether pools must be reconciled.
+    /// Takes over facts that were read again. Facts that cannot be used leave the earlier ones in force, so that nodes keep what they have. Returns
+    /// whether pools must be reconciled.
     pub(crate) fn follow(&self, found: Result<Found, ClusterError>) -> bool {
         let before = self.get();
         let next = found.map_err(ReleaseError::from).and_then(|found| {
@@ -219,7 +219,7 @@ impl CurrentRelease {
     }
 }
 
-/// What every pool reports, if there is anything.
+/// Returns the warning of every pool, if there is a problem.
 fn warning(reason: Reason, problems: &[String]) -> Option<Warning> {
     let shown = problems.iter().take(SHOWN_PROBLEMS).cloned().collect::<Vec<_>>().join("; ");
     let more = problems.len().saturating_sub(SHOWN_PROBLEMS);

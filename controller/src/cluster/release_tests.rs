@@ -11,7 +11,7 @@ fn proxy(url: &str) -> Cluster {
     cluster
 }
 
-/// A payload for two minor versions, of which each has a kubelet of its own.
+/// Payloads of two minor versions each have a kubelet of their own.
 #[tokio::test]
 async fn nodes_follow_the_control_plane_when_its_upgrade_is_done() {
     let dir = tempfile::tempdir().unwrap();
@@ -53,7 +53,7 @@ async fn nodes_follow_the_control_plane_when_its_upgrade_is_done() {
     assert_eq!(current.fault().map(|(reason, _)| reason), Some(Reason::KubeletVersionSkew));
 }
 
-/// An operator starts, while nodes follow an older version than the API servers have.
+/// Operators may start while nodes follow an older version than the API servers have.
 #[tokio::test]
 async fn a_start_in_the_middle_of_an_upgrade() {
     let dir = tempfile::tempdir().unwrap();

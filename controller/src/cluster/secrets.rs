@@ -15,50 +15,50 @@ use zeroize::Zeroizing;
 use gitops::known_hosts::Known;
 use remote::ssh::{HostKey, Identity, KeyError};
 
-/// A hundred hosts that join at once must not fetch the same Secret a hundred times; a changed Secret must be
+/// Time for which a Secret is remembered. A hundred hosts that join at once must not fetch the same Secret a hundred times; a changed Secret must be
 /// seen within seconds.
 const REMEMBER_FOR: Duration = Duration::from_secs(10);
 
-/// Something that a Secret should have given could not be had.
+/// Error of a Secret that does not give what it should.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SecretError {
-    /// There is no such Secret.
+    /// The Secret does not exist.
     #[error("the Secret {namespace}/{name} does not exist; create it, or name another in the pool's ssh settings")]
     Missing {
-        /// Namespace.
+        /// Namespace of the Secret.
         namespace: String,
-        /// Name.
+        /// Name of the Secret.
         name: String,
     },
-    /// It has no such key.
+    /// The Secret has no such key.
     #[error("the Secret {namespace}/{name} has no key {key:?}; it has {has}")]
     NoKey {
-        /// Namespace.
+        /// Namespace of the Secret.
         namespace: String,
-        /// Name.
+        /// Name of the Secret.
         name: String,
-        /// Key that is missing.
+        /// Missing key.
         key: String,
-        /// Keys that it has.
+        /// Keys that the Secret has.
         has: String,
     },
-    /// What it holds is no usable private key.
+    /// The Secret holds no usable private key.
     #[error("{0}")]
     Key(KeyError),
-    /// What it holds is no list of known hosts.
+    /// The Secret holds no list of known hosts.
     #[error("the known hosts in the Secret {name} cannot be used: {problem}")]
     KnownHosts {
         /// Name of the Secret.
         name: String,
-        /// What is wrong.
+        /// Fault of the list.
         problem: String,
     },
-    /// The API server did not give it out.
+    /// The API server did not return the Secret.
     #[error("the Secret {name} could not be read: {}", crate::runtime::errors::said(.source))]
     Api {
         /// Name of the Secret.
         name: String,
-        /// Why.
+        /// Cause.
         #[source]
         source: kube::Error,
     },
@@ -72,18 +72,18 @@ impl SecretError {
     }
 }
 
-/// A private key and its text, which the legacy `username` annotation is encrypted with.
+/// Private key and its text, which the legacy `username` annotation is encrypted with.
 pub(crate) struct Key {
-    /// For SSH.
+    /// Key for SSH.
     pub identity: Arc<Identity>,
-    /// PEM text.
+    /// PEM text of the key.
     pub pem: Zeroizing<Vec<u8>>,
 }
 
-/// A key, and when it was read.
+/// Key, and the time when it was read.
 type Remembered = (Instant, Arc<Key>);
 
-/// Reads Secrets.
+/// Reader of Secrets.
 pub(crate) struct Secrets {
     api: Api<Secret>,
     namespace: String,
@@ -91,7 +91,7 @@ pub(crate) struct Secrets {
 }
 
 impl Secrets {
-    /// Reads Secrets of `namespace`.
+    /// Returns a reader of Secrets of `namespace`.
     pub(crate) fn new(client: Client, namespace: &str) -> Self {
         Self { api: Api::namespaced(client, namespace), namespace: namespace.into(), seen: Mutex::default() }
     }
@@ -115,12 +115,12 @@ impl Secrets {
         }
     }
 
-    /// One private key.
+    /// Reads one private key.
     pub(crate) async fn key(&self, from: &SecretKeyRef) -> Result<Arc<Key>, SecretError> {
         self.key_not_older(from, REMEMBER_FOR).await
     }
 
-    /// One private key as it was at most so long ago, or as long as any is remembered, whichever is longer.
+    /// Reads one private key as it was at most so long ago, or as long as any is remembered, whichever is longer.
     pub(crate) async fn key_not_older(&self, from: &SecretKeyRef, old: Duration) -> Result<Arc<Key>, SecretError> {
         let id = (from.name.clone(), from.key().to_string());
         if let Some((at, key)) = self.seen.lock().get(&id)
@@ -136,8 +136,8 @@ impl Secrets {
         Ok(key)
     }
 
-    /// The available private keys, in order. Errors of the others are returned beside them, unless none is available:
-    /// then the first problem is the error.
+    /// Reads the available private keys, in order. Errors of the others are returned beside them, unless none is available: then the first problem is
+    /// the error.
     pub(crate) async fn keys(&self, from: &[SecretKeyRef]) -> Result<(Vec<Arc<Key>>, Vec<SecretError>), SecretError> {
         let (mut keys, mut problems) = (Vec::new(), Vec::new());
         for reference in from {
@@ -152,13 +152,13 @@ impl Secrets {
         Ok((keys, problems))
     }
 
-    /// Drops these from the cache, so that the next access reads them again.
+    /// Drops these keys from the cache, so that the next access reads them again.
     pub(crate) fn forget(&self, keys: &[SecretKeyRef]) {
         let mut seen = self.seen.lock();
         seen.retain(|(name, key), _| !keys.iter().any(|k| k.name == *name && k.key() == key));
     }
 
-    /// The hashes of the public keys, in order. All or none.
+    /// Returns the hashes of the public keys, in order. All or none.
     pub(crate) async fn hashes(&self, from: &[SecretKeyRef]) -> Result<Vec<String>, SecretError> {
         let mut hashes = Vec::new();
         for reference in from {
@@ -167,7 +167,7 @@ impl Secrets {
         Ok(hashes)
     }
 
-    /// The host keys that a known hosts Secret has for an address.
+    /// Reads the host keys that a known hosts Secret has for an address.
     pub(crate) async fn known_hosts(&self, name: &str, address: &str, port: u16) -> Result<Vec<HostKey>, SecretError> {
         let text = self.read(name, api::names::KNOWN_HOSTS_SECRET_KEY).await?;
         let known = known_hosts(&text, address, port);
@@ -184,7 +184,7 @@ impl Secrets {
     }
 }
 
-/// The keys that a text of known hosts has for an address.
+/// Returns the host keys that a text of known hosts has for an address.
 pub(crate) fn known_hosts(text: &[u8], address: &str, port: u16) -> Result<Known<HostKey>, String> {
     let text = api::text::decode(text).map_err(|error| error.to_string())?;
     let parse = |key: &str| HostKey::parse(key).ok();

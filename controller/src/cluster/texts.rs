@@ -1,18 +1,18 @@
-//! Texts of ConfigMaps and Secrets, which people may have written with any program of Windows.
+//! Texts of ConfigMaps and Secrets, which users may have written with any program of Windows.
 
 use std::collections::BTreeMap;
 
 use api::text::NotText;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 
-/// All entries of a ConfigMap. kubectl puts values that are not UTF-8 into `binaryData`.
+/// Returns all entries of a ConfigMap. kubectl puts values that are not UTF-8 into `binaryData`.
 pub(crate) fn entries(map: ConfigMap) -> BTreeMap<String, Vec<u8>> {
     let texts = map.data.into_iter().flatten().map(|(key, text)| (key, text.into_bytes()));
     let others = map.binary_data.into_iter().flatten().map(|(key, bytes)| (key, bytes.0));
     texts.chain(others).collect()
 }
 
-/// The text of an entry of a ConfigMap. `None` if there is no such entry.
+/// Returns the text of an entry of a ConfigMap. `None` if there is no such entry.
 ///
 /// # Errors
 /// Fails when the entry is no text.
@@ -20,7 +20,7 @@ pub(crate) fn of_config_map(map: ConfigMap, key: &str) -> Result<Option<String>,
     entries(map).remove(key).map(|bytes| api::text::decode(&bytes).map(Into::into)).transpose()
 }
 
-/// The text of an entry of a Secret. `None` if there is no such entry.
+/// Returns the text of an entry of a Secret. `None` if there is no such entry.
 ///
 /// # Errors
 /// Fails when the entry is no text.
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
     use crate::cluster::readers;
 
-    /// As kubectl makes it of a file.
+    /// Makes a ConfigMap of a file as kubectl does.
     fn map(key: &str, bytes: &[u8]) -> ConfigMap {
         let entry = |value| BTreeMap::from([(key.to_owned(), value)]);
         match str::from_utf8(bytes) {
@@ -51,7 +51,7 @@ mod tests {
 
     type Read = Box<dyn Fn(&[u8]) -> Result<(), String>>;
 
-    /// Every text that a person may have written, and its reader.
+    /// Returns every text that a user may have written, and its reader.
     fn sources() -> Vec<(&'static str, String, Read)> {
         let key = rcgen::KeyPair::generate().unwrap();
         let certificate = rcgen::CertificateParams::new(Vec::new()).unwrap().self_signed(&key).unwrap().pem();

@@ -1,5 +1,5 @@
-//! The versions of what hosts get, as ConfigMaps `windows-services-<version>`: immutable, shared by all pools that render to the
-//! same, kept for as long as a pool or a host needs them.
+//! Versions of what hosts get, as ConfigMaps `windows-services-<version>`: immutable, shared by all pools that render to the same, kept for as long
+//! as a pool or a host needs them.
 //!
 //! Any client with a right to ConfigMaps may have written the stored data. It is used only if it matches the digest
 //! that its name carries ([`api::services_version`]), and what does not fit is deleted and stored again. ConfigMaps of
@@ -32,32 +32,32 @@ use crate::{
 };
 use wnp_core::render::{Rendered, Stored, StoredError, collectable, is_ours};
 
-/// What is stored of a version cannot be had, or not be stored.
+/// Error of a version that cannot be read or stored.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum VersionError {
-    /// The API server did not do what was asked.
+    /// The API server did not do the request.
     #[error("failed to {doing}: {}", crate::runtime::errors::said(.source))]
     Api {
-        /// What was asked.
+        /// Request.
         doing: &'static str,
-        /// Why not.
+        /// Cause.
         #[source]
         source: Box<kube::Error>,
     },
-    /// Another client has created it.
+    /// Another client has created the ConfigMap.
     #[error("the ConfigMap {name} cannot be read: {problem}; delete it, and the operator creates it again")]
     Unreadable {
-        /// Its name.
+        /// Name of the ConfigMap.
         name: String,
-        /// What is wrong with it.
+        /// Fault of the ConfigMap.
         problem: StoredError,
     },
     /// Other content is stored under the name, and stays.
     #[error("the ConfigMap {name} is not used: {problem}. It cannot be replaced; delete it")]
     Unverified {
-        /// Its name.
+        /// Name of the ConfigMap.
         name: String,
-        /// What is wrong with it.
+        /// Fault of the ConfigMap.
         problem: UnverifiedError,
     },
 }
@@ -79,29 +79,29 @@ fn failed(doing: &'static str) -> impl FnOnce(kube::Error) -> VersionError {
 /// Number of attempts to store a version while another client stores other content.
 const ATTEMPTS: usize = 3;
 
-/// A version that was read and verified, or that this process has stored.
+/// Version that was read and verified, or that this process has stored.
 #[derive(Clone)]
 struct Known {
     stored: Arc<Stored>,
-    /// As it is stored, to store it again.
+    /// ConfigMap as it is stored, to store it again.
     config_map: ConfigMap,
 }
 
-/// The versions that are stored.
+/// Stored versions.
 pub(crate) struct Versions {
     api: Api<ConfigMap>,
     roles: Api<Role>,
     namespace: String,
-    /// Reports replaced versions. A command that runs once has none, and replaces nothing.
+    /// Reporter of replaced versions. A command that runs once has none, and replaces nothing.
     events: Option<Events>,
-    /// What fits its digest never changes, so it is read once.
+    /// Versions that were read. Content that fits its digest never changes, so it is read once.
     known: Mutex<HashMap<String, Known>>,
-    /// One writer of the list of what wicd may read.
+    /// Lock for one writer of the list of what wicd may read.
     listing: tokio::sync::Mutex<()>,
 }
 
 impl Versions {
-    /// Those of this namespace.
+    /// Returns the versions of this namespace.
     pub(crate) fn new(client: Client, namespace: &str, events: Option<Events>) -> Self {
         Self {
             api: Api::namespaced(client.clone(), namespace),
@@ -124,8 +124,7 @@ impl Versions {
         stored
     }
 
-    /// What a version stands for. `None` if it is not stored, or its content does not match the name; such a ConfigMap
-    /// is deleted.
+    /// Returns the content of a version. `None` if it is not stored, or its content does not match the name; such a ConfigMap is deleted.
     pub(crate) async fn get(&self, version: &str) -> Result<Option<Arc<Stored>>, VersionError> {
         if let Some(known) = self.known(version) {
             return Ok(Some(known.stored));
@@ -147,7 +146,7 @@ impl Versions {
         Ok(Some(self.learn(version, stored, config_map)))
     }
 
-    /// One of WMCO. What its name does not vouch for is not ours, whatever it says of itself.
+    /// Reads a version of WMCO. Content that its name does not vouch for is not the operator's, whatever it claims.
     fn legacy(&self, version: &str, mut config_map: ConfigMap) -> Result<Arc<Stored>, VersionError> {
         config_map.metadata.annotations = None;
         let unreadable = |problem| VersionError::Unreadable { name: name(version), problem };
@@ -167,8 +166,8 @@ impl Versions {
         Ok(())
     }
 
-    /// Deletes unused versions of the operator that are older than this: one that was stored a moment ago may not be
-    /// referenced yet. Used versions that another client has deleted or replaced are stored again.
+    /// Deletes unused versions of the operator that are older than `age`: one that was stored a moment ago may not be referenced yet. Used versions
+    /// that another client has deleted or replaced are stored again.
     pub(crate) async fn keep(&self, needed: &BTreeSet<String>, age: Duration) -> Result<(), VersionError> {
         let _one = self.listing.lock().await;
         let mut live = self.live().await?;
@@ -206,7 +205,7 @@ impl Versions {
         if changed { self.permit(&live).await } else { Ok(()) }
     }
 
-    /// Stores this, if it is not stored. Other content under its name is deleted first.
+    /// Stores a ConfigMap, if it is not stored. Other content under its name is deleted first.
     async fn create(&self, version: &str, wanted: &ConfigMap) -> Result<ConfigMap, VersionError> {
         let unverified = |problem| VersionError::Unverified { name: name(version), problem };
         Rendered::verify(version, wanted).map_err(unverified)?;
@@ -264,7 +263,7 @@ impl Versions {
         Ok(all.items.iter().filter_map(live).collect())
     }
 
-    /// Allows the hosts' daemons to read only these. They follow none that carries no digest.
+    /// Allows the hosts' daemons to read only these versions. They follow none that carries no digest.
     async fn permit(&self, live: &[Live]) -> Result<(), VersionError> {
         let followed = live.iter().filter(|l| services_version::carried(&l.version).is_some());
         let names = followed.map(|l| name(&l.version)).collect();
@@ -276,12 +275,12 @@ impl Versions {
     }
 }
 
-/// The name of the ConfigMap of a version.
+/// Returns the ConfigMap name of a version.
 fn name(version: &str) -> String {
     format!("{SERVICES_CONFIG_MAP_PREFIX}{version}")
 }
 
-/// A version that is stored.
+/// Version that is stored.
 struct Live {
     version: String,
     ours: bool,

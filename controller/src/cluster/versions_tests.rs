@@ -48,7 +48,7 @@ impl Bed {
         Self { api, versions, version, path, right, forged }
     }
 
-    /// What a list of ConfigMaps shows of this one.
+    /// Answers a list of ConfigMaps with this one.
     fn listed(&self, config_map: &Value) -> &Self {
         let item = json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": config_map["metadata"]});
         self.api.on("GET", MAPS, 200, list("PartialObjectMetadataList", "meta.k8s.io/v1", &[item], ""));

@@ -1,4 +1,4 @@
-//! What the wicd of a host may do in the cluster, as RBAC objects.
+//! Rights of a host's wicd in the cluster, as RBAC objects.
 //!
 //! wicd authenticates as user `system:wicd-node:<node>`, group `system:wicd-nodes`. The group's rights are fixed and ship with the
 //! operator (`deploy/base/wicd.yaml`). RBAC cannot say "your own object" and cannot look into one, so which Node a wicd may change, and
@@ -17,16 +17,16 @@ use k8s_openapi::{
 };
 use kube::{Resource as _, api::ObjectMeta};
 
-/// The ClusterRole of all hosts' daemons, and its binding. An admission policy holds the operator to exactly this pair.
+/// Name of the ClusterRole of all hosts' daemons, and of its binding. An admission policy holds the operator to exactly this pair.
 pub const BINDING: &str = "windows-node-pools-wicd";
-/// The policy that keeps a wicd to its own Node. Its binding owns [`BINDING`].
+/// Policy that keeps a wicd to its own Node. Its binding owns [`BINDING`].
 pub const OWNER_POLICY: &str = "windows-node-pools-wicd-nodes";
-/// The Role, and the RoleBinding that ships with the operator, for the services ConfigMaps.
+/// Name of the Role, and of the RoleBinding that ships with the operator, for the services ConfigMaps.
 pub const SERVICES_ROLE: &str = "windows-node-pools-wicd-services";
 
 const RBAC_GROUP: &str = "rbac.authorization.k8s.io";
 
-/// The binding that gives all hosts' daemons their role.
+/// Returns the binding that gives all hosts' daemons their role.
 ///
 /// `owner` is the binding of the policy that holds them: the garbage collector takes the rights away with it, also while no operator runs.
 pub fn binding(owner: &ValidatingAdmissionPolicyBinding) -> ClusterRoleBinding {
@@ -48,7 +48,7 @@ pub fn binding(owner: &ValidatingAdmissionPolicyBinding) -> ClusterRoleBinding {
     }
 }
 
-/// The right of every wicd to the services ConfigMaps called `live`, in the operator's `namespace`.
+/// Returns the right of every wicd to the services ConfigMaps called `live`, in the operator's `namespace`.
 pub fn services_role(namespace: &str, live: &BTreeSet<String>) -> Role {
     // To RBAC an empty list of names means every name, so no ConfigMap in use must give no rule.
     let rules = (!live.is_empty()).then(|| PolicyRule {

@@ -1,4 +1,4 @@
-//! The commands that the documentation shows: those of the programs are parsed by them, and the fields that kubectl is to print exist.
+//! Tests of the commands in the documentation: those of the programs are parsed by them, and the fields that kubectl is to print exist.
 
 use std::{
     fs,
@@ -10,21 +10,21 @@ use serde_json::Value;
 
 use crate::{args::Operator, client};
 
-/// The names of the programs, as they are entered: that of the operator, and the other one as it is and as a plugin of kubectl.
+/// Name of the operator's program, as it is entered. The other program has its name as it is and as a plugin of kubectl.
 const OPERATOR: &str = "windows-node-pools";
-/// What follows a command in a line of a shell, or in prose.
+/// Words that follow a command in a line of a shell, or in prose.
 const ENDS: [&str; 8] = ["|", ">", "<", "&&", ";", "#", "\\", "…"];
 
-/// Where a command stands.
+/// Place of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// In a block, from which a reader copies it.
+    /// Block, from which a reader copies the command.
     Block,
-    /// In a sentence, which may leave out arguments.
+    /// Sentence, which may leave out arguments.
     Prose,
 }
 
-/// Blocks of commands, one line for each command, and spans of code.
+/// Returns the blocks of commands, one line for each command, and spans of code.
 fn texts(page: &str) -> Vec<(Place, String)> {
     let (mut texts, mut prose) = (Vec::new(), String::new());
     let mut lines = page.lines();
@@ -44,7 +44,7 @@ fn texts(page: &str) -> Vec<(Place, String)> {
     texts
 }
 
-/// A command line of one of the programs in a text, if it starts one: as a plugin, by its name, or in the operator's Pod.
+/// Returns a command line of one of the programs in a text, if it starts one: as a plugin, by its name, or in the operator's Pod.
 fn arguments(text: &str) -> Option<(clap::Command, Vec<&str>)> {
     let words: Vec<&str> = text.split_whitespace().collect();
     words.iter().enumerate().find_map(|(at, word)| {
@@ -73,7 +73,7 @@ fn fault(place: Place, (command, arguments): (clap::Command, Vec<&str>)) -> Opti
     (!is_fine).then(|| format!("{}: {error}", arguments.join(" ")))
 }
 
-/// Fields of pools and instances that a command of kubectl prints, with the kind.
+/// Returns the fields of pools and instances that a command of kubectl prints, with the kind.
 fn fields(line: &str) -> Vec<(&'static str, Vec<String>)> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let kind = words.iter().find_map(|word| match *word {

@@ -1,4 +1,4 @@
-//! The command `explain`: from a node back to where it was asked for.
+//! Command `explain`: from a node back to where it was asked for.
 
 use anyhow::{Context as _, bail};
 use api::{
@@ -37,7 +37,7 @@ pub async fn run(args: Explain, cluster: &args::Cluster) -> anyhow::Result<()> {
     Ok(output::print(&output::answer(args.output, &document(&chain), || text(&chain))?)?)
 }
 
-/// A link of the chain: what it is, and what is known of it.
+/// Link of the chain: its title and the known facts.
 type Link = (&'static str, String);
 
 fn chain(instance: &WindowsInstance, pool: Option<&WindowsNodePool>, node: Option<&Node>) -> Vec<Link> {
@@ -107,7 +107,7 @@ fn describe_origin(origin: &Origin, chain: &mut Vec<Link>) {
     }
 }
 
-/// The commit in a revision, as in `main@sha1:…`.
+/// Returns the commit in a revision, as in `main@sha1:…`.
 fn commit(revision: &str) -> Option<&str> {
     let (_, id) = revision.rsplit_once("sha1:")?;
     (id.len() == 40 && id.bytes().all(|b| b.is_ascii_hexdigit())).then_some(id)

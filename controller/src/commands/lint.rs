@@ -1,5 +1,4 @@
-//! The command `lint`: reports errors of host lists, before they are merged. It uses the code that reads them in the
-//! operator.
+//! Command `lint`: reports errors of host lists, before they are merged. It uses the code that reads them in the operator.
 
 use std::{
     fs,
@@ -17,10 +16,10 @@ use serde_json::json;
 
 use crate::args::{Lint, LintOutput};
 
-/// Exit status when something is wrong.
+/// Exit status when there are findings.
 const FINDINGS: u8 = 1;
 
-/// Checks, prints, and returns the exit status.
+/// Checks host lists, prints the findings, and returns the exit status.
 ///
 /// # Errors
 /// When the findings cannot be printed. Findings are no error: the exit status reports them.
@@ -41,7 +40,7 @@ pub fn run(args: &Lint) -> anyhow::Result<ExitCode> {
     Ok(if errors.is_empty() { ExitCode::SUCCESS } else { FINDINGS.into() })
 }
 
-/// All findings, each kind in the order of the files.
+/// Findings, each kind in the order of the files.
 #[derive(Debug, Default)]
 struct Found {
     /// Faults for which the operator refuses the list.
@@ -68,7 +67,7 @@ fn check(paths: &[PathBuf], limits: &Limits) -> Found {
     Found { errors, warnings }
 }
 
-/// What was read so far.
+/// Files that were read so far.
 struct Reading<'a> {
     limits: &'a Limits,
     files: Vec<File>,
@@ -81,7 +80,7 @@ impl Reading<'_> {
         self.findings.push(Finding { file: path.to_string_lossy().into_owned(), line: None, message });
     }
 
-    /// Takes a file, or what is below a directory. A file that is named explicitly is read whatever its extension.
+    /// Adds a file, or the files below a directory. A file that is named explicitly is read whatever its extension.
     fn add(&mut self, path: &Path, is_named: bool) {
         let kind = match fs::symlink_metadata(path) {
             Ok(metadata) => metadata.file_type(),
@@ -115,7 +114,7 @@ impl Reading<'_> {
         }
     }
 
-    /// As much is read as the operator would read, and what is more is wrong here as there.
+    /// Adds a file. As much is read as the operator would read, and a longer file is wrong here as there.
     fn add_file(&mut self, path: &Path) {
         let mut bytes = Vec::new();
         let read = fs::File::open(path).and_then(|file| file.take(self.limits.file + 1).read_to_end(&mut bytes));
@@ -143,7 +142,7 @@ impl Reading<'_> {
 mod tests {
     use super::*;
 
-    /// What is found in these files, `limits` and links from `c.yaml` to `a.yaml`; without the directory's own name.
+    /// Returns the findings in these files, `limits` and links from `c.yaml` to `a.yaml`; without the directory's own name.
     fn found(files: &[(&str, &str)], limits: &Limits) -> Vec<String> {
         let root = tempfile::tempdir().unwrap();
         for (path, text) in files {

@@ -1,4 +1,5 @@
-//! The command `machineset`: prints a MachineSet of OpenShift's Machine API for Windows, made from one of the cluster's Linux workers. Nothing is written.
+//! Command `machineset`: prints a MachineSet of OpenShift's Machine API for Windows, made from one of the cluster's Linux workers. Nothing is
+//! written.
 
 use std::process::ExitCode;
 
@@ -29,11 +30,11 @@ const SIZES: [&str; 3] = ["machine.openshift.io/vCPU", "machine.openshift.io/mem
 /// Annotations with labels and taints of a node, which the autoscaler reads while there is none.
 const CAPACITY_LABELS: &str = "capacity.cluster-autoscaler.kubernetes.io/labels";
 const CAPACITY_TAINTS: &str = "capacity.cluster-autoscaler.kubernetes.io/taints";
-/// Longest name of a Windows host, as NetBIOS has it.
+/// Maximum length of a Windows host name, as NetBIOS has it.
 const NETBIOS: usize = 15;
 /// Characters that the Machine API adds to the name of a MachineSet for a Machine: a dash and five more.
 const SUFFIX: usize = 6;
-/// Longest name of a MachineSet of which the names of its Machines are labels of DNS.
+/// Maximum length of a MachineSet name of which the names of its Machines are labels of DNS.
 const DNS_LABEL: usize = 63 - SUFFIX;
 
 /// Reason for which no MachineSet can be made, with its remedy.
@@ -86,7 +87,7 @@ pub async fn run(args: MachineSet, chosen: &Cluster) -> anyhow::Result<ExitCode>
     Ok(ExitCode::SUCCESS)
 }
 
-/// The MachineSet of Linux workers of this name, otherwise the first by name.
+/// Returns the MachineSet of Linux workers of this name, otherwise the first by name.
 fn chosen_worker<'a>(sets: &'a [DynamicObject], name: Option<&str>) -> Result<&'a DynamicObject, Refusal> {
     let mut workers: Vec<&DynamicObject> = sets.iter().filter(|set| is_of_linux_workers(set)).collect();
     workers.sort_by_key(|set| set.name_any());
@@ -102,7 +103,7 @@ fn is_of_linux_workers(set: &DynamicObject) -> bool {
     label(ROLE) == Some("worker") && label(key::MACHINE_OS) != Some("Windows")
 }
 
-/// The MachineSet for Windows: that of Linux workers with another name, image and user data, and what marks Windows.
+/// Returns the MachineSet for Windows: that of Linux workers with another name, image and user data, and what marks Windows.
 fn windows_set(worker: &DynamicObject, args: &MachineSet) -> Result<Value, Refusal> {
     let template = &worker.data["spec"]["template"];
     let mut provider = template["spec"]["providerSpec"]["value"].clone();
@@ -170,7 +171,7 @@ fn windows_set(worker: &DynamicObject, args: &MachineSet) -> Result<Value, Refus
     }))
 }
 
-/// Annotations with what a node will have, for the autoscaler as long as there is none.
+/// Returns the annotations with what a node will have, for the autoscaler as long as there is none.
 fn capacity(worker: &DynamicObject) -> Map<String, Value> {
     let taint = default_taint();
     let taint = format!("{}={}:{:?}", taint.key, taint.value.unwrap_or_default(), taint.effect);

@@ -1,4 +1,4 @@
-//! Commands that people run, and what they share.
+//! Commands that users run, and what they share.
 
 pub mod act;
 pub mod check;

@@ -1,4 +1,4 @@
-//! The host that a command logs in to, from its arguments.
+//! Host that a command logs in to, from its arguments.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,7 +7,7 @@ use remote::ssh::{HostKeyCheck, Identity, Target};
 
 use crate::args::Login;
 
-/// A host and all that is needed to log in to it. `limit` is for log-in and for each answer.
+/// Returns a host and all that is needed to log in to it. `limit` is for log-in and for each answer.
 ///
 /// # Errors
 /// Fails when the key cannot be read, or the host key is none.

@@ -1,4 +1,4 @@
-//! The command `status`: pools and their hosts as a tree, the worst first.
+//! Command `status`: pools and their hosts as a tree, the worst first.
 
 use std::{borrow::Borrow, fmt::Write as _, process::ExitCode, time::Duration};
 
@@ -74,7 +74,7 @@ impl Status {
     }
 }
 
-/// Pools at a time, and whether an operator worked on them.
+/// Pools at a time, and the state of the operator.
 struct Seen {
     pools: Vec<Pool>,
     operator: Operator,
@@ -92,7 +92,7 @@ impl Seen {
         Self { pools: summarize(pools, instances, now), operator }
     }
 
-    /// The tree below the warning, if there is one.
+    /// Returns the tree below the warning, if there is one.
     fn text(&self, wide: bool, width: usize) -> String {
         let mut text = String::new();
         if let Some(warning) = self.operator.warning() {
@@ -111,19 +111,19 @@ fn columns(args: &Status) -> usize {
     terminal().map_or(args.columns, |(columns, _)| columns)
 }
 
-/// Columns and lines of the terminal to which is printed; `None` if it is none.
+/// Columns and lines of the terminal that is printed to; `None` if it is none.
 fn terminal() -> Option<(usize, usize)> {
     let (width, height) = terminal_size::terminal_size_of(std::io::stdout())?;
     Some((usize::from(width.0), usize::from(height.0))).filter(|(columns, _)| *columns > 0)
 }
 
-/// Whether an operator works: otherwise all that it has said is old.
+/// State of the operator: if none works, all that it has said is old.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Operator {
     Leads,
-    /// None leads, in a sentence with the remedy.
+    /// No operator leads, in a sentence with the remedy.
     Missing(String),
-    /// That cannot be known, in a sentence.
+    /// The state cannot be known, in a sentence.
     Unknown(String),
 }
 
@@ -143,7 +143,7 @@ async fn operator(client: &Client, namespace: &str, now: Timestamp) -> Operator 
     judge(lease.as_ref().map(Option::as_ref).map_err(String::as_str), &home.name, &home.remedy(), now)
 }
 
-/// What the Lease of the operator in this namespace says.
+/// Judges the operator by its Lease in this namespace.
 fn judge(lease: Result<Option<&Lease>, &str>, namespace: &str, remedy: &str, now: Timestamp) -> Operator {
     let place = format!("the Lease {LEASE} in the namespace {namespace}");
     match lease.map(|lease| leader(lease, now)) {
@@ -157,7 +157,7 @@ fn judge(lease: Result<Option<&Lease>, &str>, namespace: &str, remedy: &str, now
     }
 }
 
-/// A pool and what it says.
+/// Pool and its report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Pool {
@@ -166,7 +166,7 @@ struct Pool {
     degraded: bool,
     reason: String,
     message: String,
-    /// Whether the operator has read the pool as it is now.
+    /// True if the operator has read the present spec of the pool.
     observed: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     desired_version: Option<String>,
@@ -177,7 +177,7 @@ struct Pool {
     waits: String,
 }
 
-/// A host of a pool.
+/// Host of a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Host {
@@ -190,25 +190,25 @@ struct Host {
     since: Option<Time>,
     #[serde(skip_serializing_if = "Option::is_none")]
     version: Option<String>,
-    /// Whether it follows the version of its pool.
+    /// True if the host follows the version of its pool.
     up_to_date: bool,
     failures: i32,
     #[serde(skip_serializing_if = "Option::is_none")]
     next_retry_time: Option<Time>,
     message: String,
-    /// A node that is Ready, and of which there is no more to be said.
+    /// True for a Ready node with nothing more to report.
     #[serde(skip)]
     is_fine: bool,
 }
 
 impl Host {
-    /// Whether it is a node that is to get another version.
+    /// Reports whether the host is a node that is to get another version.
     fn is_outdated(&self) -> bool {
         self.version.is_some() && !self.up_to_date
     }
 }
 
-/// An entry that is no host of the pool.
+/// Entry that is no host of the pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Refused {
@@ -290,7 +290,7 @@ fn host(instance: &WindowsInstance, desired: Option<&String>, now: Timestamp) ->
     }
 }
 
-/// The worst first.
+/// Returns the rank of a host, the worst first.
 fn rank(host: &Host) -> u8 {
     match host.phase {
         _ if host.is_fine => 5,
@@ -313,7 +313,7 @@ fn exit(pools: &[Pool], operator: &Operator) -> u8 {
     }
 }
 
-/// A version as a line has room for it: the release, and the beginning of the digest.
+/// Returns a version as a line has room for it: the release, and the beginning of the digest.
 fn short(version: &str) -> String {
     match version.rsplit_once('-') {
         Some((release, digest)) => format!("{release}-{}", digest.chars().take(8).collect::<String>()),
@@ -321,7 +321,7 @@ fn short(version: &str) -> String {
     }
 }
 
-/// Row of a host: its head, and what is said of it. Versions are shown where not all hosts have the same.
+/// Returns the row of a host: its head and its text. Versions are shown if not all hosts have the same.
 fn row(host: &Host, pool: &Pool, column: usize, with_version: bool, with_address: bool) -> (String, String) {
     let phase = host.phase.map_or_else(|| "New".into(), |phase| format!("{phase:?}"));
     let version = match (with_version, &host.version) {
@@ -376,7 +376,7 @@ fn tree(pools: &[Pool], wide: bool, width: usize) -> String {
     text
 }
 
-/// A text after its head, wrapped at the width, with its further lines below.
+/// Writes a text after its head, wrapped at the width, with its further lines below.
 fn put(into: &mut String, head: &str, below: &str, said: &str, width: usize) {
     let mut line = head.to_owned();
     let mut is_empty = true;

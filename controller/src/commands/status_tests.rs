@@ -1,4 +1,4 @@
-//! What `status` prints, and with what it exits.
+//! Tests of the output and the exit status of `status`.
 
 use api::{InstanceHost, PoolRef, WindowsInstanceSpec, WindowsNodePoolSpec, WindowsNodePoolStatus};
 use serde_json::json;
@@ -97,7 +97,7 @@ fn the_exit_status_is_that_of_the_worst_pool() {
     );
 }
 
-/// The process that wrote everything below is gone: whatever it wrote is old.
+/// Processes that are gone leave a status that is old.
 #[test]
 fn that_no_operator_works_comes_first() {
     let lease = |holder: &str, seconds: i64| -> Lease {
@@ -128,7 +128,7 @@ fn that_no_operator_works_comes_first() {
     }
 }
 
-/// What the approver of a version wants to see: which hosts have it, and why the others wait.
+/// Approvers of a version want to see which hosts have it, and why the others wait.
 #[test]
 fn a_half_changed_pool_shows_the_version_of_each_host() {
     let (old, new) = (format!("0.1.0-{}", "a".repeat(32)), format!("0.1.0-{}", "b".repeat(32)));

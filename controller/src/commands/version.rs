@@ -1,4 +1,4 @@
-//! The command `version`: versions of this program and of the operator in the cluster.
+//! Command `version`: versions of this program and of the operator in the cluster.
 
 use anyhow::Context as _;
 use api::names::COMPONENT;
@@ -15,7 +15,7 @@ use crate::{
 /// Label of the operator's Deployment with its version.
 const LABEL: &str = "app.kubernetes.io/version";
 
-/// Both versions, under the names of `kubectl version`.
+/// Versions of this program and the operator, under the names of `kubectl version`.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Versions {

@@ -1,4 +1,4 @@
-//! What all controllers share.
+//! Context that all controllers share.
 
 pub(crate) mod wicd_reports;
 
@@ -60,36 +60,36 @@ const ANSWER: Duration = Duration::from_secs(75);
 const SILENCE: Duration = Duration::from_secs(295);
 /// Hosts that may be examined at once without a grant. None of them waits for a place among the connections of granted work.
 const LOOKS: usize = 16;
-/// The same for the hosts of one pool.
+/// Hosts of one pool that may be examined at once without a grant.
 const LOOKS_OF_ONE_POOL: usize = 4;
 /// Hosts of all pools that pull images at once.
 const PULLS: usize = 200;
 /// Share of one pool in the SSH connections of granted work: of 100 it takes 90 at most, however many of its hosts hang.
 const CONNECTIONS_OF_ONE_POOL: Share = Share::ForEachFree(9);
-/// Which Nodes are watched.
+/// Label selector of the Nodes that are watched.
 pub(crate) const WINDOWS_NODES: &str = "kubernetes.io/os=windows";
-/// Which are not.
+/// Label selector of the Nodes that are not watched.
 pub(crate) const OTHER_NODES: &str = "kubernetes.io/os!=windows";
 
 /// The cluster, as this process reaches it.
 pub(crate) struct Cluster {
-    /// How its API server is reached.
+    /// Configuration by which the API server is reached.
     pub config: Config,
-    /// For reads and for writes that may be repeated.
+    /// Client for reads and for writes that may be repeated.
     pub client: Client,
-    /// Repeats nothing by itself: for evictions, and for writes that must not be repeated.
+    /// Client that repeats nothing by itself: for evictions, and for writes that must not be repeated.
     pub direct: Client,
-    /// For the watch of certificate requests: after a mass join their list has hundreds of pages, and none may wait behind all other requests.
+    /// Client for the watch of certificate requests: after a mass join their list has hundreds of pages, and none may wait behind all other requests.
     pub watch_requests: Client,
-    /// What this process sees of the cluster, by the answers of its API server.
+    /// View that this process has of the cluster, by the answers of its API server.
     pub sight: Arc<Sight>,
 }
 
 impl Cluster {
-    /// That of a configuration. Its writes are counted in the metrics.
+    /// Creates the cluster of a configuration. Writes to it are counted in the metrics.
     ///
     /// # Errors
-    /// When the configuration is of no use.
+    /// Fails if the configuration is of no use.
     pub(crate) fn new(config: Config, metrics: &Arc<Metrics>) -> kube::Result<Self> {
         let mut direct = config.clone();
         direct.default_retry = false;
@@ -106,12 +106,12 @@ impl Cluster {
     /// Id of this cluster: UID of the Namespace `kube-system`, which lives as long as the cluster.
     ///
     /// # Errors
-    /// When the API server does not show it.
+    /// Fails if the API server does not show the Namespace.
     pub(crate) async fn id(&self) -> Result<String, ReleaseError> {
         Ok(cluster::id(&self.client).await?)
     }
 
-    /// One that answers from a script.
+    /// Creates a cluster that answers from a script.
     #[cfg(test)]
     pub(crate) fn fake(client: Client) -> Self {
         Self {
@@ -123,19 +123,19 @@ impl Cluster {
         }
     }
 
-    /// What hosts get from this operator in this cluster.
+    /// Returns what hosts get from this operator in this cluster.
     ///
     /// # Errors
-    /// When there is nothing to give, or the cluster cannot be made out.
+    /// Fails if there is nothing to give, or the cluster cannot be made out.
     pub(crate) async fn release(&self, args: &Run) -> Result<Release, ReleaseError> {
         let (kept, found) = self.facts(args).await?;
         Release::begin(kept.as_ref(), found, args)
     }
 
-    /// What hosts would get in this cluster from another release.
+    /// Returns what hosts would get in this cluster from another release.
     ///
     /// # Errors
-    /// When the release cannot be rendered, or the cluster cannot be made out.
+    /// Fails if the release cannot be rendered, or the cluster cannot be made out.
     pub(crate) async fn announced(&self, args: &Run, file: &ReleaseFile) -> Result<Release, ReleaseError> {
         let (kept, found) = self.facts(args).await?;
         Release::announced(settled(kept.as_ref(), found), args, file)
@@ -156,12 +156,12 @@ fn client(mut config: Config, metrics: &Arc<Metrics>, sight: &Arc<Sight>) -> kub
     Ok(bounded.with_layer(&sight.layer()).with_layer(&write_count::layer(metrics.clone())).build())
 }
 
-/// At most [`REQUESTS`] concurrent requests, those first that came first, each of which is answered in time. Of a watch only its beginning counts.
+/// Bounds a client to [`REQUESTS`] concurrent requests, those first that came first, each answered in time. Of a watch only its beginning counts.
 fn bounded<S>(builder: ClientBuilder<S>, answer: Duration) -> ClientBuilder<ConcurrencyLimit<Timeout<S>>> {
     builder.with_layer(&TimeoutLayer::new(answer)).with_layer(&ConcurrencyLimitLayer::new(REQUESTS))
 }
 
-/// What is watched of the cluster.
+/// Caches of what is watched in the cluster.
 pub(crate) struct Caches {
     /// Pools.
     pub pools: Store<WindowsNodePool>,
@@ -171,31 +171,31 @@ pub(crate) struct Caches {
     pub nodes: Store<Node>,
     /// Machines.
     pub machines: Machines,
-    /// What is in none of them because it cannot be read.
+    /// Objects that are in none of the caches because they cannot be read.
     pub unreadable: Unreadable,
 }
 
 /// Identity of this process.
 pub(crate) struct Process {
-    /// Settings.
+    /// Settings of the process.
     pub args: Run,
-    /// Name.
+    /// Name of the process.
     pub identity: String,
     /// Epoch of the Lease.
     pub epoch: i64,
     /// Metrics.
     pub metrics: Arc<Metrics>,
-    /// Ends everything.
+    /// Token that ends everything.
     pub stop: CancellationToken,
-    /// Whether it is a command that looks once, and waits for sources that take a while.
+    /// True if the process is a command that looks once, and waits for sources that take a while.
     pub looks_once: bool,
 }
 
 /// This cluster, as controllers reach it.
 pub(crate) struct ThisCluster {
-    /// How it is reached.
+    /// Clients and configuration of the cluster.
     reached: Cluster,
-    /// Its id. A host that is on record as another cluster's is not touched.
+    /// Id of the cluster. A host that is on record as another cluster's is not touched.
     pub id: String,
 }
 
@@ -207,7 +207,7 @@ impl Deref for ThisCluster {
     }
 }
 
-/// What it takes to work on hosts.
+/// Resources for the work on hosts.
 pub(crate) struct Hosts {
     /// Keys and known hosts.
     pub secrets: Secrets,
@@ -215,9 +215,9 @@ pub(crate) struct Hosts {
     pub wmco_host_keys: WmcoHostKeys,
     /// The operator, as hosts know it.
     pub operator: Arc<Operator>,
-    /// What hosts get.
+    /// Release that hosts get.
     pub release: CurrentRelease,
-    /// The stored versions of it.
+    /// Stored versions of the services of hosts.
     pub versions: Versions,
     /// Drains.
     pub drainer: Drainer,
@@ -229,7 +229,7 @@ pub(crate) struct Hosts {
     pub pulls: Places,
 }
 
-/// What this process has written, so that no decision is made on older state.
+/// Record of what this process has written, so that no decision is made on older state.
 #[derive(Default)]
 pub(crate) struct Writes {
     /// Statuses of instances.
@@ -240,23 +240,23 @@ pub(crate) struct Writes {
     pub nodes: WrittenNodes,
 }
 
-/// The identities of the hosts' daemons.
+/// Identities of the hosts' daemons.
 pub(crate) struct Wicd {
-    /// Whether they may have rights and certificates.
+    /// Decision whether the daemons may have rights and certificates.
     pub rights: WicdRights,
-    /// Certificates that they have renewed.
+    /// Certificates that the daemons have renewed.
     pub renewals: Renewals,
-    /// Their last reports.
+    /// Last reports of the daemons.
     pub reports: WicdReports,
     /// Requests for first certificates, of kubelet as well, that this process is issuing.
     pub issuing: Issuing,
-    /// Notifies the certificate approver that other verdicts are possible.
+    /// Notification of the certificate approver that other verdicts are possible.
     pub judge_again: Arc<Notify>,
     /// Certificate requests of nodes that are left to people.
     pub left_to_people: LeftToPeople,
 }
 
-/// What works without a release: what a certificate approver needs, and all that is watched.
+/// Context that works without a release: what a certificate approver needs, and all that is watched.
 pub(crate) struct Base {
     /// Settings and identity of this process.
     pub process: Process,
@@ -264,18 +264,18 @@ pub(crate) struct Base {
     pub events: Events,
     /// This cluster.
     pub cluster: ThisCluster,
-    /// What is watched of it.
+    /// Caches of what is watched in the cluster.
     pub caches: Caches,
-    /// The identities of the hosts' daemons.
+    /// Identities of the hosts' daemons.
     pub wicd: Wicd,
     /// The legacy operator, which must not work at the same time.
     pub other_operator: OtherOperator,
-    /// Triggers reconciles of pools.
+    /// Trigger of reconciles of pools.
     pub wake: ReconcileTrigger,
 }
 
 impl Base {
-    /// Puts it together.
+    /// Creates the context from its parts.
     pub(crate) fn new(process: Process, cluster: Cluster, cluster_id: String, caches: Caches) -> Self {
         let events = Events::new(cluster.client.clone(), &process.identity);
         // A command that looks once issues nothing, and begins nothing.
@@ -302,19 +302,19 @@ impl Base {
         }
     }
 
-    /// The Node of that name, as last seen.
+    /// Node of that name, as last seen.
     pub(crate) fn node(&self, name: &str) -> Option<Arc<Node>> {
         self.caches.nodes.get(&ObjectRef::new(name))
     }
 }
 
-/// What all controllers share: [`Base`], which it gives access to as if it were its own, and what it takes to work on hosts.
+/// Context that all controllers share: [`Base`], which it gives access to as if it were its own, and the resources for the work on hosts.
 pub(crate) struct Context {
-    /// What works without a release.
+    /// Context that works without a release.
     pub base: Arc<Base>,
-    /// What it takes to work on hosts.
+    /// Resources for the work on hosts.
     pub hosts: Hosts,
-    /// What this process has written.
+    /// Record of what this process has written.
     pub writes: Writes,
 }
 
@@ -327,7 +327,7 @@ impl Deref for Context {
 }
 
 impl Context {
-    /// With what hosts get.
+    /// Creates the context with the release that hosts get.
     pub(crate) fn new(base: Arc<Base>, release: Release) -> Self {
         let Base { process, events, cluster, .. } = &*base;
         let client = &cluster.client;
@@ -373,7 +373,7 @@ mod tests {
 
     use super::*;
 
-    /// As when the machine of the API server is gone, and no packet says so.
+    /// The machine of an API server may be gone, and no packet says so.
     #[tokio::test]
     async fn requests_that_are_never_answered_do_not_stop_all_others() {
         let served = Arc::new(AtomicUsize::new(0));

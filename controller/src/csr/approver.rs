@@ -1,4 +1,4 @@
-//! The controller that carries out the verdicts.
+//! Controller that carries out the verdicts.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -35,17 +35,17 @@ use wnp_core::csr::{
     request::{MAX_BYTES, Request},
 };
 
-/// Approved by this operator; the reason of the `Approved` condition.
+/// Reason of the `Approved` condition of requests that this operator has approved.
 pub(super) const APPROVED_REASON: &str = "WindowsNodePoolApproved";
 /// Time after which an open request is evaluated again, for changes without an event.
 const AGAIN: Duration = Duration::from_mins(1);
 /// Time after which a request is evaluated again that the API server could not answer for.
 const RETRY: Duration = Duration::from_secs(10);
-/// No limit to the requests that the controller has in hand. Beyond one, it would take them in no order, and one that is always passed over would wait until
-/// its host gives up.
+/// Maximum number of requests that the controller has in hand: no limit. Beyond a limit, it would take them in no order, and one that is always
+/// passed over would wait until its host gives up.
 const UNLIMITED: u16 = 0;
-/// Requests that are decided at a time, those first that came first. Each takes two requests to the API server, of which the client sends few at a
-/// time: more at once would only hold up everything else.
+/// Requests that are decided at a time, in the order in which they came. Each takes two requests to the API server, of which the client sends few at
+/// a time: more at once would only hold up everything else.
 const DECISIONS: usize = 128;
 /// Objects of a page of the list. They may have a megabyte each.
 const PAGE: u32 = 50;
@@ -56,8 +56,8 @@ const PAGE: u32 = 50;
 /// - `revise` returns what becomes of a verdict under the circumstances, which may forbid an approval or a denial.
 /// - `on_verdict` is called after an approval or a denial has been written, and when a request begins to wait or waits
 ///   for another cause.
-/// - `own` names the operator's own requests. Those that this process is issuing are approved where they are issued; those that a process left when it
-///   died are approved here.
+/// - `own` names the operator's own requests. Those that this process is issuing are approved where they are issued; those that a process left when
+///   it died are approved here.
 /// - `again` has requests judged again, for changes that no request shows.
 ///
 /// One replica at a time should run this; two would do no harm, since each write is bound to the version that was judged.
@@ -128,7 +128,7 @@ type OnVerdict = dyn Fn(&Verdict, &CertificateSigningRequest) + Send + Sync;
 
 struct Approver<H> {
     api: Api<CertificateSigningRequest>,
-    /// The open ones.
+    /// Open requests.
     requests: Store<CertificateSigningRequest>,
     hosts: H,
     revise: Box<Revise<'static>>,
@@ -136,10 +136,10 @@ struct Approver<H> {
     own: Own,
     left: LeftToPeople,
     index: Mutex<Index>,
-    /// A place for each decision that is made at a time.
+    /// Permits for decisions that are made at a time.
     decisions: Semaphore,
     stop: CancellationToken,
-    /// Takes the names of requests that have become the first in their queues.
+    /// Sender for the names of requests that have become the first in their queues.
     first: mpsc::UnboundedSender<String>,
 }
 
@@ -168,7 +168,7 @@ fn error_policy<T>(csr: Arc<CertificateSigningRequest>, error: &kube::Error, _: 
 }
 
 impl<H: Hosts> Approver<H> {
-    /// Takes in what the watch shows.
+    /// Takes an event of the watch into the index.
     fn observe(&self, event: &Event<CertificateSigningRequest>) {
         self.with_index(|index, claims| match event {
             Event::Init | Event::InitApply(_) => {}
@@ -204,8 +204,8 @@ impl<H: Hosts> Approver<H> {
         Ok(())
     }
 
-    /// Decides a request when it is its turn. Gives the verdict that was written, or what else the API server's objects lead to; nothing if the request is
-    /// decided or has changed meanwhile, or its host has had too many approved.
+    /// Decides a request when it is its turn. Returns the verdict that was written, or another one that the API server's objects lead to; nothing if
+    /// the request is decided or has changed meanwhile, or its host has had too many approved.
     async fn decide_in_turn(&self, csr: &CertificateSigningRequest, judged: &Verdict) -> kube::Result<Option<Verdict>> {
         let Some(_place) = self.stop.run_until_cancelled(self.decisions.acquire()).await else { return Ok(None) };
         let request = {
@@ -240,23 +240,23 @@ impl<H: Hosts> Approver<H> {
         self.index.lock().admits_denial(csr, Instant::now())
     }
 
-    /// Whether this process has posted it, and is about to approve it itself.
+    /// Reports whether this process has posted the request, and is about to approve it itself.
     fn is_being_issued(&self, csr: &CertificateSigningRequest) -> bool {
         csr.spec.username.as_ref() == Some(&self.own.user) && self.own.issuing.contains(&csr.name_any())
     }
 
-    /// Whether this process has decided it, and the watch has not shown that yet.
+    /// Reports whether this process has decided the request, and the watch has not shown that yet.
     fn has_decided(&self, csr: &CertificateSigningRequest) -> bool {
         csr.uid().is_some_and(|uid| self.own.issuing.has_decided(&uid, std::time::Instant::now()))
     }
 
-    /// Whether the cache has it, as it is here. If so, the index forgets it only later.
+    /// Reports whether the cache has the request in this version. If so, the index forgets it only later.
     fn is_as_known(&self, csr: &CertificateSigningRequest) -> bool {
         let known = self.requests.get(&ObjectRef::from_obj(csr));
         known.is_some_and(|known| known.resource_version() == csr.resource_version())
     }
 
-    /// The verdict on what is known, and on what may be written now.
+    /// Judges a request on what is known, and on what may be written now.
     fn judge(&self, csr: &CertificateSigningRequest) -> Verdict {
         let verdict = self.with_index(|index, claims| {
             if !self.is_as_known(csr) {
@@ -268,7 +268,7 @@ impl<H: Hosts> Approver<H> {
         (self.revise)(verdict)
     }
 
-    /// Reports which requests are left to people, if that has changed.
+    /// Reports the requests that are left to users, if they have changed.
     fn report_left(&self, index: &mut Index) {
         if let Some(all) = index.left_to_people() {
             self.left.replace(all);
@@ -287,7 +287,7 @@ impl<H: Hosts> Approver<H> {
     }
 }
 
-/// Judges once more, with the API server asked for the Nodes of the hosts that the verdict depends on, and writes that verdict.
+/// Judges a request once more, with the API server asked for the Nodes of the hosts that the verdict depends on, and writes that verdict.
 pub(super) async fn confirm_and_decide<H: Hosts>(
     api: &Api<CertificateSigningRequest>,
     hosts: &H,
@@ -308,8 +308,8 @@ pub(super) async fn confirm_and_decide<H: Hosts>(
     decide(api, csr, &verdict).await.map(|_| verdict)
 }
 
-/// Removes from a request what no decision reads. A requester can fill each of these with a megabyte. Of a longer `spec.request` than is read, as much stays
-/// as shows that.
+/// Removes from a request all that no decision reads. A requester can fill each of these fields with a megabyte. A `spec.request` that is too long is
+/// cut to a length that still shows that.
 fn keep_essentials(csr: &mut CertificateSigningRequest) {
     let metadata = &mut csr.metadata;
     (metadata.annotations, metadata.labels, metadata.finalizers, metadata.owner_references) = (None, None, None, None);

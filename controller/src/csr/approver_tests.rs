@@ -1,4 +1,4 @@
-//! The approver against a scripted API server.
+//! Tests of the approver against a scripted API server.
 
 use api::Reason;
 use std::{
@@ -19,7 +19,7 @@ use crate::{
 const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 const OPERATOR: &str = "system:serviceaccount:windows:windows-node-pools";
 
-/// A request of the kubelet of a host, as the API server shows it.
+/// Returns a request of the kubelet of a host, as the API server shows it.
 fn request(name: &str, node: &str, organisation: &str, second: u32) -> Value {
     let user = format!("system:node:{node}");
     let pem = Forged::new(&user, &[organisation]).pem();
@@ -41,7 +41,7 @@ fn right(name: &str, node: &str, second: u32) -> Value {
     request(name, node, "system:nodes", second)
 }
 
-/// The same once it is approved, and issued.
+/// Returns a request once it is approved, and issued.
 fn issued(request: &Value) -> Value {
     let mut issued = request.clone();
     issued["metadata"]["resourceVersion"] = json!("2");
@@ -49,7 +49,7 @@ fn issued(request: &Value) -> Value {
     issued
 }
 
-/// Three hosts, all proven. Of `win-panic`, the operator has a fault.
+/// Three hosts, all proven. For `win-panic`, the operator has a fault.
 struct Known;
 
 impl Hosts for Known {
@@ -64,7 +64,7 @@ impl Hosts for Known {
     }
 }
 
-/// The requests that the API server lists.
+/// Answers a list of the requests.
 fn listed(api: &FakeApi, requests: &[Value]) {
     let list = list("CertificateSigningRequestList", "certificates.k8s.io/v1", requests, "");
     api.on("GET", REQUESTS, 200, list);
@@ -199,7 +199,7 @@ async fn a_requester_that_floods_is_denied_ten_times_and_a_poke_changes_nothing_
     assert_eq!(api.all_calls().iter().filter(|call| call.method == "PATCH").count(), 10);
 }
 
-/// The version that was in the way has come by the watch, or is still to come.
+/// Conflicting versions have come by the watch, or are still to come.
 #[tokio::test]
 async fn after_a_conflict_a_request_is_judged_again() {
     let api = FakeApi::new();
@@ -221,7 +221,7 @@ async fn after_a_conflict_a_request_is_judged_again() {
     assert_eq!(names(&reported.lock(), is_approval), ["csr-1"]);
 }
 
-/// A host that is proven once the flag is set.
+/// Host that is proven once the flag is set.
 struct LateProof(Arc<AtomicBool>);
 
 impl Hosts for LateProof {
@@ -260,7 +260,7 @@ async fn what_waits_is_judged_again_when_its_host_is_proven() {
     running.await.unwrap();
 }
 
-/// A host that was taken over may post hundreds of requests of a megabyte each.
+/// Hosts that were taken over may post hundreds of requests of a megabyte each.
 #[test]
 fn of_a_large_request_no_more_is_kept_than_shows_that_it_is_one() {
     let large = "x".repeat(1 << 20);

@@ -1,4 +1,4 @@
-//! What the verdict on one request depends on beside the request: the others that are open. Pure.
+//! Open requests that the verdict on one request depends on. Pure.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -17,24 +17,25 @@ use super::{
     verdict,
 };
 
-/// What is known about the host of a node name.
+/// Function that returns what is known about the host of a node name.
 type Claims<'a> = &'a dyn Fn(&str) -> Option<Claim>;
 
-/// The open requests together.
+/// Index of the open requests.
 #[derive(Debug)]
 pub(super) struct Index {
     operator_user: String,
     open: OpenRequests,
     outstanding: Outstanding,
-    /// What the requests say, by name and UID. To read one costs the check of a signature.
+    /// Parsed requests, by name and UID. To parse one costs the check of a signature.
     read: HashMap<String, (Option<String>, Arc<Request>)>,
     /// Names of requests that have become the first in their queues, to be judged again.
     pub(super) firsts: Vec<String>,
-    /// The last reported cause of each waiting request, if it was.
+    /// Last reported cause of each waiting request, if there is one.
     waiting: BTreeMap<String, Option<Verdict>>,
-    /// Whether those have changed since they were reported.
+    /// True if the waiting requests have changed since they were reported.
     is_unreported: bool,
-    /// Each of these is a write or an event, which a requester, perhaps a host that was taken over, must not have made without limit.
+    /// Rate of denials. Like the approvals and waits below, each is a write or an event, which a requester, perhaps a host that was taken over, must
+    /// not have made without limit.
     denials: Rate,
     approvals: Rate,
     waits: Rate,
@@ -56,7 +57,7 @@ impl Index {
         }
     }
 
-    /// Takes in a complete list.
+    /// Replaces the index with a complete list.
     pub(super) fn replace(&mut self, all: &[Arc<CertificateSigningRequest>], claims: Claims<'_>) {
         (self.open, self.outstanding) = (OpenRequests::default(), Outstanding::default());
         self.observe(all.iter().map(AsRef::as_ref), claims);
@@ -66,7 +67,7 @@ impl Index {
         self.read.retain(|name, _| names.contains(name));
     }
 
-    /// Takes in the present state of requests.
+    /// Takes the present state of requests into the index.
     pub(super) fn observe<'a>(
         &mut self,
         csrs: impl IntoIterator<Item = &'a CertificateSigningRequest> + Clone,
@@ -92,7 +93,7 @@ impl Index {
         self.firsts.extend(first);
     }
 
-    /// What an open request says.
+    /// Returns the parsed open request.
     pub(super) fn request(&mut self, csr: &CertificateSigningRequest) -> Arc<Request> {
         let (name, uid) = (csr.name_any(), csr.uid());
         match self.read.get(&name) {
@@ -141,7 +142,7 @@ impl Index {
         }
     }
 
-    /// Whether one more request of the same host may be approved now. Other requesters ask for many hosts.
+    /// Reports whether one more request of the same host may be approved now. Other requesters ask for many hosts.
     pub(super) fn allows_approval(&mut self, csr: &CertificateSigningRequest, now: Instant) -> bool {
         !is_of_one_host(csr) || self.approvals.allows(requester(csr), now)
     }
@@ -153,12 +154,12 @@ impl Index {
         }
     }
 
-    /// Whether one more denial may be written for the same requester.
+    /// Counts one more denial, and reports whether it may be written for the same requester.
     pub(super) fn admits_denial(&mut self, csr: &CertificateSigningRequest, now: Instant) -> bool {
         self.denials.admit(requester(csr), now)
     }
 
-    /// Whether the verdict is to be reported: it is written, or is another cause to wait than before.
+    /// Reports whether the verdict is to be reported: it is written, or is another cause to wait than before.
     pub(super) fn is_news(&mut self, csr: &CertificateSigningRequest, verdict: &Verdict, now: Instant) -> bool {
         let name = csr.name_any();
         match verdict {
@@ -184,7 +185,7 @@ impl Index {
         }
     }
 
-    /// The requests that a person may approve, the last of each Node, if they have changed since this was asked.
+    /// Returns the requests that a user may approve, the last of each Node, if they have changed since the last call.
     pub(super) fn left_to_people(&mut self) -> Option<Vec<Pending>> {
         if !std::mem::take(&mut self.is_unreported) {
             return None;

@@ -12,7 +12,7 @@ const OPERATOR: &str = "system:serviceaccount:windows:windows-node-pools";
 
 type Request = Arc<CertificateSigningRequest>;
 
-/// The kubelet of the host `win-1` renews its certificate.
+/// Returns a request by which the kubelet of the host `win-1` renews its certificate.
 fn renewal(name: &str, second: i64, pem: &str) -> Request {
     let kind = Kind::KubeletClient;
     let mut csr: CertificateSigningRequest = serde_json::from_value(json!({
@@ -28,7 +28,7 @@ fn renewal(name: &str, second: i64, pem: &str) -> Request {
     Arc::new(csr)
 }
 
-/// An older one and a younger one.
+/// Returns an older request and a younger one.
 fn two() -> [Request; 2] {
     let pem = Forged::new("system:node:win-1", &["system:nodes"]).pem();
     [renewal("older", 1, &pem), renewal("younger", 2, &pem)]
@@ -52,7 +52,7 @@ fn unproven(node: &str) -> Option<Claim> {
     proven(node).map(|claim| Claim { proven: false, ..claim })
 }
 
-/// The verdict in a word, and which requests become the first in their queues.
+/// Returns the verdict in a word, and the requests that become the first in their queues.
 fn judge(index: &mut Index, csr: &Request, all: &[Request], claims: Claims<'_>) -> (&'static str, Vec<String>) {
     let verdict = index.judge(csr, || all.to_vec(), claims, Instant::now());
     let word = match verdict {

@@ -1,4 +1,4 @@
-//! The operator's own requests: the first certificates of a host that it has just proven over SSH.
+//! Requests of the operator itself: the first certificates of a host that it has just proven over SSH.
 
 use crate::runtime::clock;
 use api::Reason;
@@ -21,35 +21,35 @@ use x509_parser::pem::Pem;
 use super::{Claim, Issuing, Kind, Outstanding, Verdict, approver::decide, verdict};
 use wnp_core::csr::{is_decided, request::Request};
 
-/// How long a signer may take. kube-controller-manager takes milliseconds.
+/// Time limit for a signer. kube-controller-manager takes milliseconds.
 const ISSUE_TIMEOUT: Duration = Duration::from_mins(1);
 /// Delay from the approval to the first check for the certificate; doubled with each check, up to the last.
 const FIRST_LOOK: Duration = Duration::from_millis(50);
 const LAST_LOOK: Duration = Duration::from_secs(2);
 /// Number of attempts to approve while another client changes the same object.
 const APPROVAL_ATTEMPTS: usize = 5;
-/// Stands for the operator in the check before posting; the API server then writes the real one.
+/// User name for the operator in the check before posting; the API server then writes the real one.
 const OPERATOR: &str = "the operator";
 
-/// Why there is no certificate.
+/// Error of a request for which there is no certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum CsrError {
-    /// The request of the host is wrong: the host, or a process on it, is not what was proven.
+    /// The host's request is wrong: the host, or a process on it, is not what was proven.
     #[error("the host's certificate request is refused: {message}")]
     Refused {
-        /// The reason of the verdict.
+        /// Reason of the verdict.
         reason: Reason,
-        /// What is wrong.
+        /// Fault of the request.
         message: String,
     },
     /// The API server refused the request, or did not answer.
     #[error("failed to {doing} certificate request {name}: check the API server and the operator's rights")]
     Api {
-        /// What was being done.
+        /// Action that failed.
         doing: &'static str,
         /// Name of the `CertificateSigningRequest`.
         name: String,
-        /// The error of the API server.
+        /// Error of the API server.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
@@ -67,15 +67,15 @@ pub enum CsrError {
         /// Name of the `CertificateSigningRequest`.
         name: String,
     },
-    /// Denied by a client, or failed by the signer.
+    /// The request was denied by a client, or failed by the signer.
     #[error("certificate request {name} has been denied or has failed: {message}")]
     NotIssued {
         /// Name of the `CertificateSigningRequest`.
         name: String,
-        /// The message of its conditions.
+        /// Message of the request's conditions.
         message: String,
     },
-    /// Approved, but no signer has issued it in time.
+    /// The request is approved, but no signer has issued the certificate in time.
     #[error(
         "certificate request {name} is approved but not issued after a minute: check that the signers of kube-controller-manager run"
     )]
@@ -88,7 +88,7 @@ pub enum CsrError {
     WrongCertificate {
         /// Name of the `CertificateSigningRequest`.
         name: String,
-        /// What is wrong with it.
+        /// Fault of the certificate.
         what: &'static str,
     },
     /// The API server did not return the operator's user name.
@@ -97,7 +97,7 @@ pub enum CsrError {
 }
 
 impl CsrError {
-    /// Stable and `PascalCase`, for conditions and events.
+    /// Reason for conditions and events, stable and `PascalCase`.
     pub fn reason(&self) -> Reason {
         match self {
             Self::Refused { reason, .. } => *reason,
@@ -111,7 +111,7 @@ impl CsrError {
     }
 }
 
-/// The user name that the API server knows the operator by.
+/// Returns the user name that the API server knows the operator by.
 ///
 /// # Errors
 /// [`CsrError::Identity`] when the API server does not answer, or returns no user name.
@@ -124,8 +124,8 @@ pub async fn operator_user(client: &Client) -> Result<String, CsrError> {
 
 /// Has the request that a host sent over SSH issued, and returns the certificate and its chain as PEM.
 ///
-/// The request is judged like any other before it is posted. While it is in `issuing`, the approver of this process leaves it alone. Doing it again with the same request leads to the same object and
-/// certificate. Nothing is deleted: the cluster's own clean-up removes the object after an hour.
+/// The request is judged like any other before it is posted. While it is in `issuing`, the approver of this process leaves it alone. A repetition
+/// with the same request leads to the same object and certificate. Nothing is deleted: the cluster's own clean-up removes the object after an hour.
 ///
 /// # Errors
 /// [`CsrError::Refused`] when the verdict on the request is not an approval for this host and `kind`. [`CsrError::Api`] when
@@ -204,8 +204,8 @@ pub async fn request_and_sign(
     }
 }
 
-/// The request once it has been issued or refused; `None` if it is gone. Asked for again and again: a watch for each of many
-/// requests is a list and a connection more for each, and signers take milliseconds.
+/// Waits for the request until it has been issued or refused; `None` if it is gone. Read again and again: a watch for each of many requests is a list
+/// and a connection more for each, and signers take milliseconds.
 async fn ended(api: &Api<CertificateSigningRequest>, name: &str) -> kube::Result<Option<CertificateSigningRequest>> {
     let mut pause = FIRST_LOOK;
     loop {
@@ -218,7 +218,7 @@ async fn ended(api: &Api<CertificateSigningRequest>, name: &str) -> kube::Result
     }
 }
 
-/// The object to post, if the verdict on it is an approval.
+/// Returns the object to post, if the verdict on it is an approval.
 fn build(
     claim: &Claim,
     kind: Kind,
@@ -257,8 +257,8 @@ fn build(
     }
 }
 
-/// Whether two ask for the same, read and not byte for byte: ECDSA signatures are random, so that a host that is asked again
-/// for the request of the same key gives another text.
+/// Reports whether two requests ask for the same, read and not byte for byte: ECDSA signatures are random, so that a host that is asked again for the
+/// request of the same key gives another text.
 fn asks_the_same(a: &CertificateSigningRequestSpec, b: &CertificateSigningRequestSpec) -> bool {
     (&a.signer_name, &a.usages, a.expiration_seconds) == (&b.signer_name, &b.usages, b.expiration_seconds)
         && Request::read(&a.request.0) == Request::read(&b.request.0)
@@ -268,7 +268,7 @@ fn certificate(csr: &CertificateSigningRequest) -> Option<&[u8]> {
     csr.status.as_ref()?.certificate.as_ref().map(|pem| pem.0.as_slice()).filter(|pem| !pem.is_empty())
 }
 
-/// The message of the condition that ended the request without a certificate.
+/// Returns the message of the condition that ended the request without a certificate.
 fn refusal(csr: &CertificateSigningRequest) -> Option<String> {
     let conditions = csr.status.as_ref()?.conditions.as_ref()?;
     let ended = conditions.iter().find(|c| ["Denied", "Failed"].contains(&c.type_.as_str()))?;
@@ -276,7 +276,7 @@ fn refusal(csr: &CertificateSigningRequest) -> Option<String> {
     Some(format!("{} {}: {}", ended.type_, part(&ended.reason), part(&ended.message)))
 }
 
-/// Whether the first certificate of `chain` is for the key and subject of `request` and valid at `now` (seconds since 1970).
+/// Checks that the first certificate of `chain` is for the key and subject of `request` and valid at `now` (seconds since 1970).
 fn check_certificate(chain: &[u8], request: &Request, now: i64) -> Result<(), &'static str> {
     let Some(Ok(pem)) = Pem::iter_from_buffer(chain).next() else { return Err("is not PEM") };
     let Ok(certificate) = pem.parse_x509() else { return Err("is not an X.509 certificate") };

@@ -1,4 +1,4 @@
-//! The requests that this process is issuing now, and those that it has just decided.
+//! Requests that this process is issuing now, and those that it has just decided.
 
 use std::{
     collections::BTreeMap,
@@ -8,31 +8,31 @@ use std::{
 
 use parking_lot::Mutex;
 
-/// How long a decision is remembered. The watch shows it by then.
+/// Time for which a decision is remembered. The watch shows it by then.
 const REMEMBERED: Duration = Duration::from_mins(1);
 
-/// What the approver must not decide, although its cache has it as undecided: two decisions on the same request cost a write more, and one of them meets a
-/// conflict.
+/// Requests that the approver must not decide, although its cache has them as undecided: two decisions on the same request cost a write more, and one
+/// of them meets a conflict.
 #[derive(Clone, Debug, Default)]
 pub struct Issuing(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Names of the operator's own requests that [`super::request_and_sign`] approves at this moment, and how often. What is not in it any more, or was
-    /// another process's, is the approver's.
+    /// Names of the operator's own requests that [`super::request_and_sign`] approves at this moment, with a count. Requests that are no longer in
+    /// the map, or were another process's, are the approver's.
     names: BTreeMap<String, usize>,
-    /// UIDs of the requests that this process has decided, and when.
+    /// Times of this process's decisions, by UID of the request.
     decided: BTreeMap<String, Instant>,
 }
 
 impl Issuing {
-    /// Registers a request, until what is returned is dropped.
+    /// Registers a request until the returned value is dropped.
     pub(super) fn begin(&self, name: String) -> Registered {
         *self.0.lock().names.entry(name.clone()).or_default() += 1;
         Registered { issuing: self.clone(), name }
     }
 
-    /// Whether the request of that name is being issued.
+    /// Reports whether the request of that name is being issued.
     pub(super) fn contains(&self, name: &str) -> bool {
         self.0.lock().names.contains_key(name)
     }
@@ -44,13 +44,13 @@ impl Issuing {
         decided.insert(uid, now);
     }
 
-    /// Whether this process has just decided the request.
+    /// Reports whether this process has just decided the request.
     pub(super) fn has_decided(&self, uid: &str, now: Instant) -> bool {
         self.0.lock().decided.get(uid).is_some_and(|at| now.duration_since(*at) < REMEMBERED)
     }
 }
 
-/// Keeps the name of a request registered.
+/// Registration of a request's name, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Registered {
     issuing: Issuing,

@@ -1,11 +1,11 @@
-//! Requests that are left to people, as the approver has found them last.
+//! Requests that are left to users, as the approver has found them last.
 
 use std::sync::Arc;
 
 use tokio::sync::watch;
 use wnp_core::csr::pending::Pending;
 
-/// Requests that a person may approve: one for each Node, the newest. Shared by the approver and those who report them.
+/// Requests that a user may approve: one for each Node, the newest. Shared by the approver and those who report them.
 #[derive(Clone, Debug)]
 pub struct LeftToPeople(Arc<watch::Sender<Arc<Vec<Pending>>>>);
 
@@ -21,7 +21,7 @@ impl LeftToPeople {
         self.0.borrow().clone()
     }
 
-    /// Notifies of changes.
+    /// Returns a receiver that is notified of changes.
     pub fn changes(&self) -> watch::Receiver<Arc<Vec<Pending>>> {
         self.0.subscribe()
     }

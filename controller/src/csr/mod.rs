@@ -34,11 +34,11 @@ pub use left::LeftToPeople;
 pub use renewals::Renewals;
 pub use wnp_core::csr::{Claim, Kind, Outstanding, Verdict, verdict};
 
-/// The ways of the approver to the API server.
+/// Clients of the approver for the API server.
 pub struct Clients {
-    /// For its watch.
+    /// Client for the watch.
     pub watch: Client,
-    /// For approvals and denials.
+    /// Client for approvals and denials.
     pub decide: Client,
 }
 
@@ -48,22 +48,22 @@ impl From<Client> for Clients {
     }
 }
 
-/// How the approver knows the operator's own requests.
+/// Identity of the operator's own requests.
 #[derive(Clone, Debug)]
 pub struct Own {
-    /// The operator's user; see [`operator_user`].
+    /// User of the operator; see [`operator_user`].
     pub user: String,
-    /// Those that are left to [`request_and_sign`] in this process.
+    /// Requests that are left to [`request_and_sign`] in this process.
     pub issuing: Issuing,
 }
 
-/// What has the approver judge requests again, and where it reports those that wait.
+/// Triggers by which the approver judges requests again, and its report of those that wait.
 pub struct Again {
-    /// Gets the requests that are left to people.
+    /// Report of the requests that are left to users.
     pub left: LeftToPeople,
-    /// By `notify_one`: all of them, because other verdicts are possible.
+    /// Trigger by `notify_one` for all requests, because other verdicts are possible.
     pub all: Arc<Notify>,
-    /// Those that wait, because more may be proven of a host.
+    /// Trigger for waiting requests, because more may be proven of a host.
     pub waiting: BoxStream<'static, ()>,
 }
 
@@ -73,13 +73,13 @@ impl Default for Again {
     }
 }
 
-/// Where the approver learns about hosts.
+/// Source from which the approver learns about hosts.
 pub trait Hosts: Send + Sync + 'static {
-    /// What the caches know about the host of a node name. They must know every host of every pool from the first call: what they do not
-    /// know counts as foreign, and in wicd's name space as wrong.
+    /// Returns what the caches know about the host of a node name. They must know every host of every pool from the first call: a host that they do
+    /// not know counts as foreign, and in wicd's name space as wrong.
     fn lookup(&self, node: &str) -> Option<Claim>;
 
-    /// The same with the API server asked for the Node of that name, for a verdict on a request to the signer of `kind`. `None` also if
+    /// Looks up the host after asking the API server for the Node of that name, for a verdict on a request to the signer of `kind`. `None` also if
     /// the Node does not belong to the host.
     ///
     /// # Errors

@@ -8,26 +8,26 @@ use wnp_core::csr::{Place, is_decided, is_finished, place};
 
 use super::Kind;
 
-/// Requests of one host for one kind of certificate that are judged at a time. A host that was taken over may make any number, and each costs the
-/// check of a signature. Each kind has its own: serving requests that wait for a person, of which a kubelet makes a new one every quarter of an
-/// hour, must not hold up the renewal of the identity of the host.
+/// Maximum requests of one host for one kind of certificate that are judged at a time. A host that was taken over may make any number, and each costs
+/// the check of a signature. Each kind has its own limit: serving requests that wait for a user, of which a kubelet makes a new one every quarter of
+/// an hour, must not hold up the renewal of the identity of the host.
 const MAX_OF_ONE_HOST: usize = 20;
-/// Requests of another requester that are judged at a time. It may ask for many hosts.
+/// Maximum requests of another requester that are judged at a time. It may ask for many hosts.
 const MAX_OF_OTHERS: usize = 1000;
 
-/// Requests of one host for one kind of certificate that are kept in memory, finished ones aside. The requester of those beyond asks again when it gets no
-/// certificate.
+/// Maximum requests of one host for one kind of certificate that are kept in memory, finished ones aside. The requester of those beyond asks again
+/// when it gets no certificate.
 const MAX_KEPT_OF_ONE_HOST: usize = 100;
 
-/// Requester and purpose of a request. The signers that issue none of the operator's certificates are one: a requester can invent any number.
+/// Requester and purpose of a request. Signers that issue none of the operator's certificates count as one: a requester can invent any number.
 type Source = (String, Option<Kind>);
 
-/// The undecided requests of each source, the oldest first.
+/// Undecided requests of each source, the oldest first.
 #[derive(Debug, Default)]
 pub(super) struct OpenRequests(BTreeMap<Source, BTreeSet<Place>>);
 
 impl OpenRequests {
-    /// Takes in the present state of a request.
+    /// Takes the present state of a request into the index.
     pub(super) fn observe(&mut self, csr: &CertificateSigningRequest) {
         if is_decided(csr) {
             self.forget(csr);
@@ -47,7 +47,7 @@ impl OpenRequests {
         }
     }
 
-    /// Reports whether a request is judged now. Of a requester that makes too many only the newest are: it has given up on the others.
+    /// Reports whether a request is judged now. If a requester makes too many, only the newest are: it has given up on the others.
     pub(super) fn is_due(&self, csr: &CertificateSigningRequest) -> bool {
         let most = if is_of_one_host(csr) { MAX_OF_ONE_HOST } else { MAX_OF_OTHERS };
         let Some(places) = self.0.get(&source(csr)).filter(|p| p.len() > most) else { return true };
@@ -56,7 +56,7 @@ impl OpenRequests {
     }
 }
 
-/// The requests of hosts that are kept, by the UIDs of each source. A host that was taken over may make any number, each with kilobytes.
+/// Requests of hosts that are kept, by the UIDs of each source. A host that was taken over may make any number, each with kilobytes.
 #[derive(Debug, Default)]
 pub(super) struct Kept(BTreeMap<Source, BTreeSet<String>>);
 
@@ -90,7 +90,7 @@ impl Kept {
         }
     }
 
-    /// Begins again, with a list.
+    /// Forgets all requests, before a list.
     pub(super) fn clear(&mut self) {
         self.0.clear();
     }
@@ -187,7 +187,7 @@ mod tests {
         assert!(open.is_due(&all[1999]));
     }
 
-    /// At an address that nothing proves, a kubelet makes one serving request after another, and each waits for a person.
+    /// Kubelets at an address that nothing proves make one serving request after another, and each waits for a user.
     #[test]
     fn serving_requests_that_wait_do_not_hold_up_the_identity_of_the_host() {
         let mut open = OpenRequests::default();

@@ -1,4 +1,4 @@
-//! How often something is done for one requester. Pure.
+//! Rate limit for each requester. Pure.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,12 +8,12 @@ use std::{
 use tokio::time::Instant;
 use tracing::warn;
 
-/// How often it is done in each [`WINDOW`].
+/// Maximum count for one requester in each [`WINDOW`].
 pub(super) const LIMIT: u32 = 10;
 /// Interval after which the count begins again.
 pub(super) const WINDOW: Duration = Duration::from_mins(1);
 
-/// What was done for each requester since `began`.
+/// Counts of each requester since `began`.
 #[derive(Debug)]
 pub(super) struct Rate {
     began: Instant,
@@ -26,7 +26,7 @@ impl Rate {
         Self { began, counts: BTreeMap::new(), warned: BTreeSet::new() }
     }
 
-    /// Whether one more may be done.
+    /// Reports whether one more is allowed.
     pub(super) fn allows(&mut self, requester: &str, now: Instant) -> bool {
         self.begin_again(now);
         let is_allowed = self.counts.get(requester).is_none_or(|count| *count < LIMIT);
@@ -36,7 +36,7 @@ impl Rate {
         is_allowed
     }
 
-    /// Counts one more, and returns whether it may be done.
+    /// Counts one more, and reports whether it is allowed.
     pub(super) fn admit(&mut self, requester: &str, now: Instant) -> bool {
         self.begin_again(now);
         let count = self.counts.entry(requester.to_owned()).or_default();
@@ -48,7 +48,7 @@ impl Rate {
         is_allowed
     }
 
-    /// Says once in each window that more is held back.
+    /// Logs once in each window that more is held back.
     fn warn(&mut self, requester: &str) {
         if self.warned.insert(requester.to_owned()) {
             warn!(requester, "too many certificate requests of one requester; the next are handled in a minute");

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 /// Requester of a renewal, without the name of the node.
 const REQUESTER: &str = "system:wicd-node:";
 
-/// When the certificates end that wicd was last given, by node.
+/// End times of the certificates that wicd was last given, by node.
 pub struct Renewals {
     ends: Mutex<HashMap<String, Timestamp>>,
     sender: mpsc::UnboundedSender<String>,
@@ -34,12 +34,12 @@ impl Renewals {
         let _ = self.sender.send(node);
     }
 
-    /// When the certificate ends that wicd of this node was last given, as far as this process knows.
+    /// Returns the end time of the certificate that wicd of this node was last given, as far as this process knows.
     pub fn end(&self, node: &str) -> Option<Timestamp> {
         self.ends.lock().get(node).copied()
     }
 
-    /// Names of nodes of which something was noted. The first caller gets them.
+    /// Streams the names of nodes of which something was noted. The first caller gets them.
     pub fn nodes(&self) -> impl Stream<Item = String> + Send + 'static {
         let receiver = self.receiver.lock().take();
         stream::unfold(receiver, |receiver| async move {
@@ -49,7 +49,7 @@ impl Renewals {
     }
 }
 
-/// Of which node an approved request renews the certificate of wicd, and until when.
+/// Returns the node of which an approved request renews the certificate of wicd, and the end of that certificate.
 fn renewal(request: &CertificateSigningRequest, now: Timestamp) -> Option<(String, Timestamp)> {
     let node = request.spec.username.as_deref()?.strip_prefix(REQUESTER)?;
     let life = SignedDuration::from_secs(request.spec.expiration_seconds?.into());

@@ -1,5 +1,4 @@
-//! A client that may create and delete requests, but not approve them, replaces the one that is being approved with
-//! another.
+//! Client that may create and delete requests, but not approve them, and replaces the one that is being approved with another.
 
 use std::time::Duration;
 
@@ -21,7 +20,7 @@ fn pem() -> String {
     Forged::new("system:node:win-1", &["system:nodes"]).pem()
 }
 
-/// A request as the API server shows it. Its name is that which the operator gives it.
+/// Returns a request as the API server shows it. Its name is that which the operator gives it.
 fn object(name: &str, uid: &str, version: &str, pem: &str, signer: &str) -> Value {
     let request = k8s_openapi::ByteString(pem.as_bytes().to_vec());
     json!({
@@ -61,7 +60,7 @@ async fn a_request_that_was_swapped_is_not_approved() {
     }
 }
 
-/// The name that the operator gives to the request of this key.
+/// Returns the name that the operator gives to the request of this key.
 async fn name_of(pem: &str) -> String {
     let api = FakeApi::new();
     api.fail("POST", PATH, 500, "InternalError", "no", Value::Null);
@@ -71,7 +70,7 @@ async fn name_of(pem: &str) -> String {
     name
 }
 
-/// Of one name the caches know a host, and the API server a Node of another owner.
+/// Name under which the caches know a host, and the API server a Node of another owner.
 struct Taken;
 
 impl Hosts for Taken {

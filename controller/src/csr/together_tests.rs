@@ -1,4 +1,4 @@
-//! The approver and the issuer of one process, at the same requests.
+//! Tests of the approver and the issuer of one process, at the same requests.
 
 use std::{
     sync::{
@@ -23,7 +23,7 @@ fn claim(node: &str) -> Claim {
     Claim { node_name: node.into(), joined: true, proven: true, ..Claim::default() }
 }
 
-/// All hosts. Of one that is slow the API server has another Node, and whenever that is found out, everything is judged again.
+/// All hosts. For one that is slow the API server has another Node, and whenever that is found out, everything is judged again.
 struct All(Arc<Notify>);
 
 impl Hosts for All {
@@ -41,7 +41,7 @@ impl Hosts for All {
     }
 }
 
-/// The first request of the kubelet of a host.
+/// First request of the kubelet of a host.
 struct First {
     node: &'static str,
     pem: String,
@@ -59,7 +59,7 @@ impl First {
         Self { node, pem, name }
     }
 
-    /// As the API server shows it.
+    /// Returns the request as the API server shows it.
     fn object(&self) -> Value {
         json!({
             "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
@@ -93,7 +93,7 @@ async fn until(what: &str, condition: impl Fn() -> bool) {
     assert!(tokio::time::timeout(Duration::from_secs(20), holds).await.is_ok(), "{what}");
 }
 
-/// `mine` is being issued by this process, `orphan` was posted by an operator that died, and `renewal` by a host.
+/// Requests: `mine` is being issued by this process, `orphan` was posted by an operator that died, and `renewal` by a host.
 #[tokio::test]
 async fn each_request_is_approved_once_and_what_no_issuer_finishes_the_approver_does() {
     let api = FakeApi::new();
@@ -182,7 +182,7 @@ async fn a_request_is_not_passed_over_while_hundreds_of_others_are_judged_again_
     approver.await.unwrap();
 }
 
-/// The approval of the issuer met a conflict, and its operation ends before it tries again.
+/// Approvals of the issuer may meet a conflict, and its operation ends before it tries again.
 #[tokio::test]
 async fn a_request_that_was_not_approved_is_not_remembered_as_decided() {
     let api = FakeApi::new();

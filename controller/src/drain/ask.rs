@@ -17,11 +17,11 @@ use wnp_core::drain::classify::{Likeness, Verdict, likeness};
 /// Grace period that the API server gives a pod without one.
 const DEFAULT_GRACE_SECONDS: i64 = 30;
 
-/// What became of asking one pod.
+/// Result of asking one pod to leave.
 enum Asked {
-    /// It leaves, or has left.
+    /// The pod leaves, or has left.
     Leaving,
-    /// Not now.
+    /// The pod does not leave now.
     Refused { blocker: String, after: Option<Duration>, by: Refusal },
 }
 
@@ -101,7 +101,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Asks one pod to leave, and after the deadline sees to it, if the pool wants that.
+    /// Asks one pod to leave, and after the deadline deletes it past its budget, if the pool wants that.
     async fn ask(&mut self, pod: &Pod) -> Result<Asked, DrainError> {
         let target = Target::of(pod);
         let _in_flight = self.cx.limits.permit(&target.namespace).await;

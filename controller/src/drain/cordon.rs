@@ -62,7 +62,7 @@ async fn patch(
     Err(DrainError::CordonConflict { node: name })
 }
 
-/// Reads a Node again; another Node of that name is not it.
+/// Reads a Node again; another Node of that name counts as gone.
 pub(super) async fn reread(client: &Client, node: &Node) -> Result<Node, DrainError> {
     let name = node.name_any();
     match Api::<Node>::all(client.clone()).get_opt(&name).await {

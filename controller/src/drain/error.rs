@@ -3,15 +3,15 @@ use std::time::Duration;
 
 use wnp_core::drain::InvalidRule;
 
-/// Why a pass, a cordon or an uncordon came to no result. Each is safe to try again: nothing is remembered but what the cluster shows.
+/// Error of a pass, a cordon or an uncordon. Each is safe to try again: nothing is remembered but what the cluster shows.
 ///
-/// That a drain is refused or has timed out is a result, not an error: see [`State`](super::State).
+/// A drain that is refused or has timed out is a result, not an error: see [`State`](super::State).
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DrainError {
     /// The API server refused a call, or could not be reached.
     #[error("cannot {what}: {}; the operator retries", crate::runtime::errors::said(.source))]
     Api {
-        /// What was being done, as in "list the pods of node win-1".
+        /// Request, as in "list the pods of node win-1".
         what: String,
         /// The answer, or the fault of the connection.
         #[source]
@@ -20,7 +20,7 @@ pub(crate) enum DrainError {
     /// The API server did not answer within the time that a pass may take.
     #[error("cannot {what}: the API server did not answer within {} s; the operator retries", .limit.as_secs())]
     Slow {
-        /// What was being done.
+        /// Request, as in "list the pods of node win-1".
         what: String,
         /// The time that the whole pass had.
         limit: Duration,
@@ -28,7 +28,7 @@ pub(crate) enum DrainError {
     /// The operator, or an admission policy for this pod, lacks the permission to evict. All other pods were still tried.
     #[error("may not evict pod {pod}: {message}; grant create on pods/eviction, or correct the policy that denies it")]
     EvictionForbidden {
-        /// `namespace/name`.
+        /// `namespace/name` of the pod.
         pod: String,
         /// The API server's text.
         message: String,
@@ -36,7 +36,7 @@ pub(crate) enum DrainError {
     /// The API server will not take this eviction as it is. All other pods were still tried.
     #[error("the API server rejects the eviction of pod {pod}: {message}")]
     EvictionRejected {
-        /// `namespace/name`.
+        /// `namespace/name` of the pod.
         pod: String,
         /// The API server's text.
         message: String,
@@ -53,7 +53,7 @@ pub(crate) enum DrainError {
         /// The Node's name.
         node: String,
     },
-    /// A pod rule has a selector that means nothing.
+    /// A pod rule has an invalid selector.
     #[error(transparent)]
     InvalidRule(#[from] InvalidRule),
 }

@@ -1,4 +1,4 @@
-//! What all drains of one operator share: a rate of evictions, and one eviction at a time for each namespace.
+//! Limits that all drains of one operator share: a rate of evictions, and one eviction at a time for each namespace.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -16,14 +16,14 @@ const BURST: u32 = 40;
 /// A token bucket that hands out points in time: each caller gets the time of its turn.
 #[derive(Debug)]
 struct Bucket {
-    /// When the bucket was or will be empty of debt: the turn of the next caller, if the bucket holds no spare tokens.
+    /// Time when the bucket was or will be empty of debt: the turn of the next caller, if the bucket holds no spare tokens.
     next: Option<Instant>,
 }
 
 impl Bucket {
     const INTERVAL: Duration = Duration::from_millis(1000 / RATE as u64);
 
-    /// How long the caller must wait for its turn. Each call takes one turn.
+    /// Returns how long the caller must wait for its turn. Each call takes one turn.
     fn turn(&mut self, now: Instant) -> Duration {
         // A full bucket is a turn that lies `BURST - 1` intervals back.
         let full = now.checked_sub(Self::INTERVAL * (BURST - 1)).unwrap_or(now);
@@ -49,7 +49,7 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// The shared limits.
+/// Limits that all drains share.
 #[derive(Debug)]
 pub(super) struct Limits {
     bucket: Mutex<Bucket>,

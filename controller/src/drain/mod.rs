@@ -42,52 +42,51 @@ const PASS_BUDGET: Duration = Duration::from_secs(10);
 pub(crate) struct Drain<'a> {
     /// The Node; may be a little stale, as from a cache.
     pub node: &'a Node,
-    /// As stored before the node was cordoned.
+    /// Cordon, as stored before the node was cordoned.
     pub cordon: &'a Cordon,
-    /// Whether a node that another client has uncordoned may be cordoned again. Otherwise the pass ends.
+    /// True if a node that another client has uncordoned may be cordoned again. Otherwise the pass ends.
     pub may_cordon: bool,
-    /// When the drain began, as stored.
+    /// Time when the drain began, as stored.
     pub started: Timestamp,
-    /// The present.
+    /// Present time.
     pub now: Timestamp,
-    /// When the node was seen cordoned first, as stored. `None` = when the drain began.
+    /// Time when the node was seen cordoned first, as stored. `None` = when the drain began.
     pub cordoned_at: Option<Timestamp>,
-    /// What the pool wants.
+    /// Drain options of the pool.
     pub options: &'a Options,
 }
 
-/// What one pass found and did.
+/// Result of one pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Progress {
-    /// Where the drain is.
+    /// State of the drain.
     pub state: State,
     /// Pods that are still to leave, those included that are on their way.
     pub remaining: i32,
-    /// What is in the way, sorted, at most 5: "shop/cart-7c9: budget cart needs 3 healthy pods and has 3". The text of one obstacle does
-    /// not change from pass to pass, so that a caller can report a new set once.
+    /// Obstacles, sorted, at most 5: "shop/cart-7c9: budget cart needs 3 healthy pods and has 3". The text of one obstacle does not change from pass
+    /// to pass, so that a caller can report a new set once.
     pub blockers: Vec<String>,
-    /// Some blocker will not go away by waiting.
+    /// True if some blocker will not go away by waiting.
     pub needs_help: bool,
-    /// The deadline has passed.
+    /// True if the deadline has passed.
     pub overdue: bool,
-    /// When to call again. Zero when [`State::Drained`] or timed out.
+    /// Time until the next call. Zero when [`State::Drained`] or timed out.
     pub next: Duration,
     /// Pods that this pass deleted in spite of a refusal, each with the refusal; report each one.
     pub forced: Vec<String>,
-    /// What is lost or left behind, sorted: "shop/tool: no controller recreates it".
+    /// Losses and leftovers, sorted: "shop/tool: no controller recreates it".
     pub warnings: Vec<String>,
-    /// Another client had uncordoned the node, and it was cordoned again. The caller stores `now` as the new
-    /// `cordoned_at` and, if the cordon was `pre_cordoned`, that it no longer is: the other one's cordon is gone, and
-    /// this one is ours.
+    /// True if another client had uncordoned the node, and it was cordoned again. The caller stores `now` as the new `cordoned_at` and, if the cordon
+    /// was `pre_cordoned`, that it no longer is: the other one's cordon is gone, and this one is ours.
     pub recordoned: bool,
 }
 
-/// Where a drain is.
+/// State of a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Nothing is left to leave: seen in a list made while the node was cordoned, long enough after the cordon.
+    /// No pod is left to leave: seen in a list made while the node was cordoned, long enough after the cordon.
     Drained,
-    /// Not yet.
+    /// The drain is not complete yet.
     Waiting,
     /// The deadline has passed, and the drain stops. Only with [`OnTimeout::Abort`].
     TimedOut,
@@ -95,24 +94,24 @@ pub(crate) enum State {
     Refused,
 }
 
-/// What all drains of one operator share. Cheap to clone; make only one.
+/// State that all drains of one operator share. Cheap to clone; make only one.
 #[derive(Clone)]
 pub(crate) struct Drainer {
     client: Client,
     limits: Arc<limit::Limits>,
     budget: Duration,
-    /// By node name: the pod at which the last pass ran out of time. A hint for fairness, not a state: without it a pass starts at the first pod.
+    /// Pod at which the last pass ran out of time, by node name. A hint for fairness, not a state: without it a pass starts at the first pod.
     resume: Arc<Mutex<HashMap<String, String>>>,
 }
 
 impl Drainer {
-    /// The client must be built with `Config::default_retry = false`: the default client repeats a 429, which is how a budget refuses,
-    /// for minutes before the status reports it.
+    /// Creates a drainer. The client must be built with `Config::default_retry = false`: the default client repeats a 429, which is how a budget
+    /// refuses, for minutes before the status reports it.
     pub(crate) fn new(client: Client) -> Self {
         Self { client, limits: Arc::new(limit::Limits::new()), budget: PASS_BUDGET, resume: Arc::default() }
     }
 
-    /// Another limit for the API time of a pass.
+    /// Sets another limit for the API time of a pass.
     #[cfg(test)]
     pub(crate) fn with_pass_budget(mut self, budget: Duration) -> Self {
         self.budget = budget;

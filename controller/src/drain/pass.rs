@@ -19,15 +19,15 @@ use wnp_core::drain::cordon::{Cordon, is_cordoned};
 use wnp_core::drain::put_back::{PutBack, put_back};
 use wnp_core::drain::{OnTimeout, Options, elapsed};
 
-/// Between passes at first, and after [`PATIENCE`].
+/// Wait between passes, until [`PATIENCE`] has passed; then [`SLOW_RETRY`].
 const RETRY: Duration = Duration::from_secs(5);
 pub(super) const SLOW_RETRY: Duration = Duration::from_secs(20);
 const PATIENCE: Duration = Duration::from_mins(5);
-/// A scheduler that has not seen the cordon yet may still bind pods for this long.
+/// Time for which a scheduler that has not seen the cordon yet may still bind pods.
 const CORDON_SETTLES: Duration = Duration::from_secs(5);
-/// While the kubelet does not report, no component confirms that a pod has stopped: short grace, short wait.
+/// Grace period and wait while the kubelet does not report: no component confirms then that a pod has stopped.
 const UNREACHABLE: Duration = Duration::from_secs(1);
-/// A pod that is there so long after its grace period does not end by itself.
+/// Time beyond its grace period after which a pod that is still there does not end by itself.
 const STUCK_AFTER: SignedDuration = SignedDuration::from_secs(5);
 const MAX_BLOCKERS: usize = 5;
 
@@ -61,7 +61,7 @@ pub(super) struct Pass<'a> {
     pub(super) drain: &'a Drain<'a>,
     rules: Rules,
     pub(super) clock: Clock,
-    /// Since the drain began.
+    /// Time since the drain began.
     waited: Duration,
     unreachable: bool,
     recordoned: bool,
@@ -204,7 +204,8 @@ impl<'a> Pass<'a> {
         Ok(verdicts)
     }
 
-    /// No pod has to leave any more: is that the whole truth?
+    /// Decides whether the drain is complete when no pod has to leave any more: the
+    /// scheduler must have seen the cordon, and volumes must be detached.
     async fn conclude(&mut self, node: &Node, verdicts: Vec<(Pod, Verdict)>) -> Result<Progress, DrainError> {
         let cordoned_at = self.drain.cordoned_at.unwrap_or(self.drain.started);
         let settled = elapsed(cordoned_at, self.drain.now);
@@ -268,7 +269,7 @@ impl<'a> Pass<'a> {
         self.blockers.push(blocker);
     }
 
-    /// What puts the pod back on the node, which was cordoned before the pod came.
+    /// Cause that puts the pod back on the node, which was cordoned before the pod came.
     pub(super) fn put_back(&self, pod: &Pod) -> Option<PutBack> {
         let cordoned_at = self.drain.cordoned_at.unwrap_or(self.drain.started);
         if self.recordoned { None } else { put_back(pod, cordoned_at, self.drain.now) }
@@ -310,7 +311,7 @@ impl<'a> Pass<'a> {
         if self.waited < PATIENCE { RETRY } else { SLOW_RETRY }
     }
 
-    /// A wait ends at the deadline at the latest, when another step may be due.
+    /// Limits a wait to the deadline, when another step may be due.
     pub(super) fn clip(&self, wait: Duration) -> Duration {
         match self.timeout() {
             Some(timeout) if !self.overdue() => {

@@ -49,7 +49,7 @@ fn pods(items: &[Value]) -> Value {
     list("PodList", "v1", items, "")
 }
 
-/// Has these VolumeAttachments and no others.
+/// Has the API server answer with these VolumeAttachments and no others.
 fn attach(api: &FakeApi, items: &[Value]) {
     let all = list("VolumeAttachmentList", "storage.k8s.io/v1", items, "");
     api.forget("GET", ATTACHMENTS).on("GET", ATTACHMENTS, 200, all);
@@ -80,7 +80,7 @@ struct Bed {
 }
 
 impl Bed {
-    /// The node, cordoned by us a minute ago, with these pods on it.
+    /// Creates a bed with the node, cordoned by us a minute ago, and these pods on it.
     fn new(items: &[Value]) -> Self {
         let api = FakeApi::new();
         api.on("GET", NODE, 200, ours()).on("GET", PODS, 200, pods(items));

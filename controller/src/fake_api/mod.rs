@@ -29,20 +29,20 @@ use tokio::sync::Notify;
 
 pub(crate) use objects::Objects;
 
-/// One request as it was on the wire.
+/// Request as it was on the wire.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Call {
     pub method: String,
     pub path: String,
-    /// Percent-decoded.
+    /// Percent-decoded query parameters.
     pub query: Vec<(String, String)>,
     pub content_type: String,
-    /// `Null` when there was none.
+    /// JSON body; `Null` if there was none.
     pub body: Value,
 }
 
 impl Call {
-    /// The value of a query parameter.
+    /// Value of a query parameter.
     pub(crate) fn query(&self, key: &str) -> Option<&str> {
         self.query.iter().find(|(k, _)| k == key).map(|(_, value)| value.as_str())
     }
@@ -63,21 +63,21 @@ struct Route {
     replies: VecDeque<Reply>,
 }
 
-/// What happens at a write.
+/// Event at a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AtWrite {
-    /// It takes effect, and its client never hears of that.
+    /// The write takes effect, and its client never hears of that.
     Crash,
-    /// Another client changes the object just before.
+    /// Another client changes the object just before the write.
     Overtake,
-    /// It fails.
+    /// The write fails.
     Fail,
 }
 
 #[derive(Default)]
 struct State {
     objects: Option<Objects>,
-    /// Writes so far, and what happens at which.
+    /// Number of writes so far. `fault` is the event at a later one.
     writes: usize,
     fault: Option<(usize, AtWrite)>,
     crashed: Arc<Notify>,
@@ -86,7 +86,7 @@ struct State {
     unexpected: Vec<String>,
 }
 
-/// See the module. Clones share one script and one record.
+/// Fake API server; see the module. Clones share one script and one record.
 #[derive(Clone, Default)]
 pub(crate) struct FakeApi(Arc<Mutex<State>>);
 
@@ -95,7 +95,7 @@ impl FakeApi {
         Self::default()
     }
 
-    /// One with objects.
+    /// Returns a fake API server with objects.
     pub(crate) fn with_objects() -> Self {
         let api = Self::default();
         api.0.lock().objects = Some(Objects::default());
@@ -107,13 +107,13 @@ impl FakeApi {
         with(self.0.lock().objects.as_mut().unwrap())
     }
 
-    /// Lets something happen at the write of this number, counted from 0 and from now.
+    /// Sets an event at the write of this number, counted from 0 and from now.
     pub(crate) fn at_write(&self, number: usize, what: AtWrite) {
         let mut state = self.0.lock();
         state.fault = Some((state.writes + number, what));
     }
 
-    /// Whether that write is still to come.
+    /// Reports whether the write with an event is still to come.
     pub(crate) fn is_still_to_come(&self) -> bool {
         self.0.lock().fault.is_some()
     }
@@ -124,7 +124,7 @@ impl FakeApi {
         crashed.notified().await;
     }
 
-    /// A client of this server, without retries.
+    /// Returns a client of this server, without retries.
     pub(crate) fn client(&self) -> Client {
         let api = self.clone();
         let service = tower::service_fn(move |request: Request<Body>| {
@@ -148,8 +148,8 @@ impl FakeApi {
         Client::new(service, "default")
     }
 
-    /// Adds an answer. `path` may end in `?key=value&…`: then only requests whose query has all of these are meant, and they go
-    /// before a script without.
+    /// Adds an answer. `path` may end in `?key=value&…`: then the answer is only for requests whose query has all of these, and goes before one
+    /// without.
     pub(crate) fn on(&self, method: &str, path: &str, code: u16, body: Value) -> &Self {
         self.add(method, path, Reply::Json(code, body))
     }
@@ -161,12 +161,12 @@ impl FakeApi {
         release
     }
 
-    /// Answers after this time.
+    /// Adds an answer that comes after this time.
     pub(crate) fn late(&self, method: &str, path: &str, time: Duration, body: Value) -> &Self {
         self.add(method, path, Reply::Late(time, body))
     }
 
-    /// Never answers.
+    /// Adds a request that is never answered.
     pub(crate) fn hang(&self, method: &str, path: &str) -> &Self {
         self.add(method, path, Reply::Hang)
     }
@@ -184,24 +184,24 @@ impl FakeApi {
         self.on(method, path, code, failure(code, reason, message, details))
     }
 
-    /// Forgets what was scripted for this method and path, so that new answers can take its place.
+    /// Removes the answers for this method and path, so that new ones can take their place.
     pub(crate) fn forget(&self, method: &str, path: &str) -> &Self {
         let (path, query) = split(path);
         self.0.lock().routes.retain(|r| (r.method != method) || r.path != path || r.query != query);
         self
     }
 
-    /// The requests to this method and path, whatever their query, in the order of their arrival.
+    /// Requests to this method and path, whatever their query, in the order of their arrival.
     pub(crate) fn calls(&self, method: &str, path: &str) -> Vec<Call> {
         self.all_calls().into_iter().filter(|call| call.method == method && call.path == path).collect()
     }
 
-    /// Every request, in the order of arrival.
+    /// All requests, in the order of arrival.
     pub(crate) fn all_calls(&self) -> Vec<Call> {
         self.0.lock().calls.clone()
     }
 
-    /// "METHOD path" of each request that had no script.
+    /// Texts "METHOD path" of each request that had no script.
     pub(crate) fn unexpected(&self) -> Vec<String> {
         self.0.lock().unexpected.clone()
     }
@@ -269,7 +269,7 @@ impl State {
     }
 }
 
-/// A `Status` object of a failure.
+/// Returns a `Status` object of a failure.
 pub(crate) fn failure(code: u16, reason: &str, message: &str, details: Value) -> Value {
     json!({
         "kind": "Status", "apiVersion": "v1", "status": "Failure",
@@ -277,12 +277,12 @@ pub(crate) fn failure(code: u16, reason: &str, message: &str, details: Value) ->
     })
 }
 
-/// A `Status` object of a success.
+/// Returns a `Status` object of a success.
 pub(crate) fn success() -> Value {
     json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201 })
 }
 
-/// One page of a list; `continue_token` is empty on the last.
+/// Returns one page of a list; `continue_token` is empty on the last.
 pub(crate) fn list(kind: &str, api_version: &str, items: &[Value], continue_token: &str) -> Value {
     json!({ "kind": kind, "apiVersion": api_version, "metadata": { "resourceVersion": "1", "continue": continue_token }, "items": items })
 }

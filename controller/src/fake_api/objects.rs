@@ -1,5 +1,5 @@
-//! The objects of an API server for tests: created, patched and deleted with the checks of a real one, as far as the operator relies on
-//! them (resource versions, preconditions, finalizers, subresources). Certificate requests are signed once they are approved.
+//! Objects of an API server for tests: created, patched and deleted with the checks of a real one, as far as the operator relies on them (resource
+//! versions, preconditions, finalizers, subresources). Certificate requests are signed once they are approved.
 
 use std::collections::BTreeMap;
 
@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 
 use super::{Call, failure, list};
 
-/// Plural, namespace, name.
+/// Key of an object: plural, namespace, name.
 type Key = (String, String, String);
 type Answer = (u16, Value);
 
-/// What a request is about.
+/// Object that a request is about.
 struct Target {
     plural: String,
     namespace: String,
@@ -21,7 +21,7 @@ struct Target {
     subresource: Option<String>,
 }
 
-/// The objects.
+/// Objects of the API server.
 pub(crate) struct Objects {
     all: BTreeMap<Key, Value>,
     version: u64,
@@ -36,12 +36,12 @@ impl Default for Objects {
 }
 
 impl Objects {
-    /// The object of a cluster-scoped kind.
+    /// Object of a cluster-scoped kind.
     pub(crate) fn get(&self, plural: &str, name: &str) -> Option<&Value> {
         self.all.get(&(plural.into(), String::new(), name.into()))
     }
 
-    /// All objects of a kind.
+    /// Objects of a kind.
     pub(crate) fn of_kind(&self, plural: &str) -> Vec<Value> {
         self.all.iter().filter(|(key, _)| key.0 == plural).map(|(_, object)| object.clone()).collect()
     }
@@ -68,7 +68,7 @@ impl Objects {
         }
     }
 
-    /// Removes what is deleted and was kept by finalizers that are gone.
+    /// Removes an object that is deleted and was kept by finalizers that are gone.
     fn end(&mut self, object: &Value, is_it: impl Fn(&Key) -> bool) {
         let is_free = object["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty);
         if is_free && object["metadata"]["deletionTimestamp"].is_string() {
@@ -76,7 +76,7 @@ impl Objects {
         }
     }
 
-    /// Another client annotates the object that a request is about.
+    /// Annotates the object that a request is about, as another client would.
     pub(super) fn overtake(&mut self, call: &Call) {
         let Some(Target { plural, namespace, name: Some(name), .. }) = target(&call.path) else { return };
         if let Some(mut object) = self.all.get(&(plural.clone(), namespace, name)).cloned() {
@@ -85,7 +85,7 @@ impl Objects {
         }
     }
 
-    /// Answers a request. `None` for what this server does not know.
+    /// Answers a request. `None` if this server does not know the request.
     pub(super) fn answer(&mut self, call: &Call) -> Option<Answer> {
         let target = target(&call.path)?;
         let name = target.name.clone();
@@ -197,7 +197,7 @@ impl Objects {
     }
 }
 
-/// Whether the version and the UID of a request, where it has them, are those of the object.
+/// Reports whether the version and the UID of a request, if it has them, are those of the object.
 fn fits(wanted: &Value, object: &Value) -> bool {
     ["resourceVersion", "uid"].iter().all(|f| wanted[f].is_null() || wanted[f] == object["metadata"][f])
 }
@@ -210,7 +210,7 @@ fn conflict(key: &Key) -> Answer {
     (409, failure(409, "Conflict", &format!("{} {:?} has been modified", key.0, key.2), Value::Null))
 }
 
-/// JSON Merge Patch, RFC 7386.
+/// Applies a JSON Merge Patch, RFC 7386.
 fn merge(target: &mut Value, patch: &Value) {
     let Value::Object(patch) = patch else {
         *target = patch.clone();

@@ -17,10 +17,10 @@ use wnp_core::operation::identity::{Identity, Purpose};
 
 /// Interval between lookups of the DNS name of a node's host, which may get another address at any time.
 const NAME_INTERVAL: Duration = Duration::from_mins(1);
-/// Longest wait for an answer to one.
+/// Longest wait for the answer to a DNS lookup.
 const LOOKUP: Duration = Duration::from_secs(5);
 
-/// Whether the entry of the host names another place than the one where it was proven.
+/// Reports whether the entry of the host names another place than the one where the host was proven.
 fn is_elsewhere(scope: &Scope) -> bool {
     let host = &scope.instance.spec.host;
     scope.status.proven_at.as_ref().is_some_and(|p| (&p.address, p.port) != (&host.address, host.port))
@@ -53,10 +53,10 @@ fn other_key(scope: &Scope) -> Option<String> {
     (fingerprint_of(declared).as_ref() != Some(&pinned.fingerprint)).then(|| pinned.fingerprint.clone())
 }
 
-/// Lookups at the same time. Each holds a thread until the resolver gives up, also when its answer is no longer waited for.
+/// DNS lookups at the same time. Each holds a thread until the resolver gives up, also when its answer is no longer waited for.
 static LOOKUPS: Semaphore = Semaphore::const_new(16);
 
-/// Whether the DNS name of a host leads to other addresses than the one at which it was proven last. A name without an answer says nothing.
+/// Reports whether the DNS name of a host leads to other addresses than the one at which the host was proven last. A name without an answer does not.
 async fn leads_elsewhere(scope: &Scope) -> bool {
     let host = &scope.instance.spec.host;
     let proven = scope.status.proven_address.as_deref().and_then(|a| a.parse::<IpAddr>().ok());
@@ -79,13 +79,13 @@ fn is_name(address: &str) -> bool {
     address.parse::<IpAddr>().is_err()
 }
 
-/// When a name is looked up again, some time after this, so that not all are at once.
+/// Returns the wait before the next lookup of a name, with a random part, so that not all names are looked up at once.
 fn next_lookup() -> Duration {
     NAME_INTERVAL.mul_f64(1.0 + rand::random::<f64>() / 4.0)
 }
 
-/// Looks, if the host's address or host key is another one than it was proven with. Returns how long the next look waits, if it does; a host that has a
-/// name waits for the next lookup of it.
+/// Verifies the host if its address or host key is another one than it was proven with. Returns the wait until the next check, if there is one; a
+/// host that has a name waits for the next lookup of the name.
 pub(super) async fn verify(scope: &mut Scope) -> Result<Option<Duration>, StepError> {
     let again = verify_place(scope).await?;
     let is_named = is_name(&scope.instance.spec.host.address);

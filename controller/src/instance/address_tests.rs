@@ -72,7 +72,7 @@ async fn a_host_that_leaves_is_sought_where_it_was_proven_last() {
     assert_eq!(scope.instance.spec.host, instance.spec.host);
 }
 
-/// Accepts at an address of loopback that has a name, and leads to the host.
+/// Forwards connections to a loopback address that has a name to the host. Returns the port.
 async fn behind_a_name(host: std::net::SocketAddr) -> u16 {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();

@@ -24,15 +24,15 @@ use wnp_core::{
     },
 };
 
-/// The Nodes of other systems are listed at most this often, and only while serving certificates are asked for.
+/// Shortest interval between lists of the Nodes of other systems, which are read only while serving certificates are asked for.
 const FRESH: Duration = Duration::from_mins(1);
-/// How long a failure stands for all that ask: hundreds of hosts may.
+/// Time for which a failed list stands for all that ask: hundreds of hosts may.
 const FAILED: Duration = Duration::from_secs(5);
 const PAGE: u32 = 500;
-/// Time that a page of that list may take, with its wait for a place of the client. All requests for serving certificates wait for it.
+/// Time that a page of the list may take, with its wait for a place of the client. All requests for serving certificates wait for it.
 const ANSWER: Duration = Duration::from_mins(2);
 
-/// What is on record of an instance, for a request that the operator itself makes.
+/// Claim of an instance by its record, for a request that the operator itself makes.
 pub(crate) fn claim(instance: &WindowsInstance, status: &WindowsInstanceStatus, cx: &Context) -> Claim {
     claims::claim(
         instance,
@@ -78,12 +78,12 @@ pub(crate) struct Hosts {
 }
 
 impl Hosts {
-    /// Those of this operator. No host has what is `reserved`.
+    /// Creates the hosts of this operator. No host has what is `reserved`.
     pub(crate) fn new(cx: Arc<Base>, reserved: Reserved) -> Self {
         Self { reserved, neighbours: Recent::default(), cx }
     }
 
-    /// What a Node without an instance may renew. While WMCO runs, it approves the requests of its nodes.
+    /// Claim of a Node without an instance, which may renew. While WMCO runs, it approves the requests of its nodes.
     fn of_node(&self, node: &Node, neighbours: &Neighbours) -> Option<Claim> {
         let is_left = is_of_operator(node) && self.cx.other_operator.is_gone();
         is_left.then(|| claims::of_node(node, &self.reserved, neighbours))
@@ -102,7 +102,7 @@ impl csr::Hosts for Hosts {
         Some(claims::claim(&instance, status, &beside))
     }
 
-    /// No host of a pool claims a name whose Node belongs to another owner.
+    /// Claim of a host, confirmed by the Node that the API server has now: none if that Node belongs to another owner.
     async fn confirm(&self, node_name: &str, kind: Option<Kind>) -> kube::Result<Option<Claim>> {
         // These may take long, and what is known of the host must be that of now.
         let neighbours = match kind {
@@ -128,19 +128,19 @@ impl csr::Hosts for Hosts {
     }
 }
 
-/// The neighbours, as they were a moment ago.
+/// Neighbours, as last gathered.
 #[derive(Default)]
 struct Recent(Mutex<Option<(Instant, Gathered)>>);
 
 type Gathered = Result<Arc<Neighbours>, Failed>;
 
-/// Why they are not known.
+/// Failure to list the Nodes of other systems.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("failed to list the Nodes of other systems: {0}")]
 struct Failed(String);
 
 impl Recent {
-    /// Those that were gathered last, or new ones.
+    /// Returns the neighbours that were gathered last, or gathers them again.
     async fn get(&self, cx: &Base) -> kube::Result<Arc<Neighbours>> {
         let mut known = self.0.lock().await;
         let gathered = match &*known {
@@ -156,7 +156,7 @@ impl Recent {
     }
 }
 
-/// Those of Windows are in the cache, and are the most.
+/// Gathers the neighbours: lists the Nodes of other systems. Those of Windows are in the cache, and are the most.
 async fn gather(cx: &Base) -> kube::Result<Arc<Neighbours>> {
     let api: Api<Node> = Api::all(cx.cluster.client.clone());
     let (mut others, mut params) = (Vec::new(), ListParams::default().labels(OTHER_NODES).limit(PAGE));

@@ -24,7 +24,7 @@ use wnp_core::{
     operation::join::{self, HostSeen, NodeSeen, OnHost, Wanted, WithoutConnection, is_placed},
 };
 
-/// How far it got.
+/// Result of bringing a host closer to its target.
 pub(super) enum Converged {
     /// The host follows the target completely and its Node is Ready.
     Works(Option<Arc<Node>>),
@@ -32,15 +32,15 @@ pub(super) enum Converged {
     AlreadyNode(FoundNode),
     /// The host has to be restarted, and there may be pods on it, because the change itself needs no drain.
     MustBeEmpty,
-    /// There is something to wait for.
+    /// The host is not there yet: the reconcile ends with this action.
     Waits(Action),
 }
 
-/// A node that was found.
+/// Existing node that a host turns out to be.
 pub(super) struct FoundNode {
-    /// The version that it follows.
+    /// Version that the node follows.
     pub version: String,
-    /// SHA-256 of the wicd that it runs, where it is this cluster's own by its record.
+    /// SHA-256 of the wicd that the node runs, if the node is this cluster's own by the record on its host.
     pub wicd: Option<String>,
 }
 
@@ -50,11 +50,10 @@ struct OpenHost {
     seen: HostSeen,
 }
 
-/// How the work goes on: with a connection or without one, or not in this reconcile.
+/// Course of the work: it goes on with a connection or without one, or not in this reconcile.
 type Flow = ControlFlow<Converged, Option<OpenHost>>;
 
-/// Brings the host closer to the target, until it is reached or a wait is needed. The operation has been
-/// taken up.
+/// Brings the host closer to the target, until the target is reached or a wait is needed. The caller has taken up the operation.
 pub(super) async fn converge(scope: &mut Scope, target: &Target) -> Result<Converged, StepError> {
     let mut work = Convergence::begin(scope, target);
     let mut host = None;
@@ -79,11 +78,11 @@ pub(super) async fn converge(scope: &mut Scope, target: &Target) -> Result<Conve
 struct Convergence<'a> {
     scope: &'a mut Scope,
     target: &'a Target,
-    /// Whether the host's status was lost, as after the cluster's objects were restored from a backup: what it is, it is found to be.
+    /// True if the host's status was lost, as after the cluster's objects were restored from a backup: then the host's own state counts.
     restored: bool,
-    /// Whether the services were started in this operation, so that only the Node is to be waited for.
+    /// True if the services were started in this operation, so that only the Node is to be waited for.
     registering: bool,
-    /// Whether a restart was requested that waits for its own turn.
+    /// True if a restart was requested that waits for its own turn.
     restarts_later: bool,
 }
 
@@ -99,7 +98,7 @@ impl<'a> Convergence<'a> {
         }
     }
 
-    /// The Node of the host. A host that joins is proven first.
+    /// Returns the Node of the host. A host that joins is proven first.
     fn observe_node(&mut self, is_connected: bool) -> Result<Option<Arc<Node>>, StepError> {
         if joins(self.scope) && !self.registering && !is_connected {
             return Ok(None);
@@ -217,7 +216,7 @@ impl<'a> Convergence<'a> {
     }
 }
 
-/// Whether the host joins. Otherwise it is a node that changes.
+/// Reports whether the host joins. Otherwise it is a node that changes.
 fn joins(scope: &Scope) -> bool {
     scope.operation_type().unwrap_or_default() == GrantType::Provision
 }
@@ -231,8 +230,8 @@ fn observe(node: &Node) -> NodeSeen {
     }
 }
 
-/// An operator that died may have placed everything, and not have stored that. The services that start next are the new ones
-/// all the same.
+/// Notes that the files of the target are in place, if the host shows them: an operator that died may have placed everything, and not have stored
+/// that. The services that start next are the new ones all the same.
 fn note_placed(scope: &mut Scope, target: &Target, state: &HostState) -> Result<(), StepError> {
     let placed = is_placed(&wanted(scope, target)?, state);
     if placed {
@@ -242,7 +241,8 @@ fn note_placed(scope: &mut Scope, target: &Target, state: &HostState) -> Result<
 }
 
 impl Scope {
-    /// Notes that the files of a version are in place. Of a host that joins, the pool may want another one before it is a node.
+    /// Notes that the files of a version are in place. The version of a host that joins
+    /// is noted, too: the pool may want another one before the host is a node.
     pub(super) fn note_placed(&mut self, version: &str) {
         let Some(operation) = &mut self.status.record().operation else { return };
         operation.applied = true;
@@ -251,8 +251,8 @@ impl Scope {
         }
     }
 
-    /// The version that a host that joins is brought to: the one that its pool wants. A host that is a Ready node already ends its join with the version
-    /// that is in place: it may have pods, and is changed in its turn, as any other node is.
+    /// Returns the version that a host that joins is brought to: the one that its pool wants. A host that is a Ready node already ends its join with
+    /// the version that is in place: it may have pods, and is changed in its turn, as any other node is.
     pub(super) fn version_to_join(&mut self) -> Result<String, StepError> {
         let placed = self.status.operation.as_ref().and_then(|o| o.to_version.clone());
         if let Some(placed) = placed.filter(|placed| self.is_registering(placed))
@@ -263,27 +263,27 @@ impl Scope {
         Ok(self.instance.spec.desired.as_ref().map(|d| d.version.clone()).unwrap_or_default())
     }
 
-    /// Whether the services were started in this operation with what this version puts in place, so that only the Node is to be waited for.
+    /// Reports whether the services were started in this operation with the files of this version, so that only the Node is to be waited for.
     pub(super) fn is_registering(&self, version: &str) -> bool {
         let placed = self.status.operation.as_ref().filter(|_| joins(self)).and_then(|o| o.to_version.as_deref());
         self.step() == Step::Register && self.status.facts.is_some() && placed.is_none_or(|placed| placed == version)
     }
 
-    /// Whether an update that has no place in the budget, because it disturbs nothing, is in place. A restart that the host turns out to
-    /// need waits for its own turn, and until then wicd reports no version: what is left to do goes on without it.
+    /// Reports whether an update that has no place in the budget, because it disturbs nothing, is in place. A restart that the host turns out to need
+    /// waits for its own turn, and until then wicd reports no version: the remaining work goes on without it.
     fn is_placed_quietly(&self) -> bool {
         let is_placed = |o: &Operation| o.type_ == GrantType::Update && o.applied && !o.rolling_back;
         self.disruption() == Disruption::None && self.status.operation.as_ref().is_some_and(is_placed)
     }
 
-    /// Whether pods may be on the host: those of a node that works and was not drained.
+    /// Reports whether pods may be on the host: those of a node that works and was not drained.
     fn has_pods(&self) -> bool {
         self.operation_type() == Some(GrantType::Update) && !self.drains()
     }
 }
 
-/// The version of a host that joins and is found to be a node already: of the legacy operator, of this one, whose record of it was
-/// lost, or of another client. It is taken as it is, and changed like any other node.
+/// Returns the node that a host that joins is found to be already: of the legacy operator, of this one, whose record of the host was lost, or of
+/// another client. The node is taken as it is, and changed like any other.
 ///
 /// `restored`: all that was stored of the host is lost. A host that was proven and has its record is then the node that it was, Ready or
 /// not, of whichever version.

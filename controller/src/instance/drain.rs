@@ -28,7 +28,7 @@ const BLOCKED_POLL: Duration = Duration::from_secs(20);
 /// Interval at which pods of a deleted Node are checked again.
 const LEFT_BEHIND_POLL: Duration = Duration::from_secs(5);
 
-/// The cordon of the operation that is going on.
+/// Cordon of the current operation.
 pub(super) fn cordon(scope: &Scope) -> Cordon {
     let operation = scope.status.operation.as_ref();
     Cordon {
@@ -37,12 +37,12 @@ pub(super) fn cordon(scope: &Scope) -> Cordon {
     }
 }
 
-/// Whether a Node has a cordon that the legacy operator has left, on a host that was not changed since.
+/// Reports whether a Node has a cordon that the legacy operator has left, on a host that was not changed since.
 pub(super) fn is_legacy_cordon(scope: &Scope, node: &Node) -> bool {
     scope.status.wicd.is_none() && is_of_the_legacy_operator(node)
 }
 
-/// Makes a cordon that the legacy operator has left that of the operation that is going on. It is lifted at its end.
+/// Takes over a cordon that the legacy operator has left, for the current operation, which lifts it at its end.
 pub(super) async fn take_over_cordon(scope: &mut Scope) -> Result<(), StepError> {
     if !scope.cx.node(&scope.name()).is_some_and(|n| is_legacy_cordon(scope, &n)) {
         return Ok(());
@@ -53,27 +53,28 @@ pub(super) async fn take_over_cordon(scope: &mut Scope) -> Result<(), StepError>
     Ok(())
 }
 
-/// A node that waits for a place in the budget checks this often whether it has one; its pool triggers it as well.
+/// Interval at which a node that waits for a place in the budget checks whether it has one; its pool triggers it as well.
 const PLACE_POLL: Duration = Duration::from_secs(5);
 
-/// How the pool wants its nodes drained.
+/// Drain options of the pool.
 fn pool_options(scope: &Scope) -> Options {
     options(&scope.pool.spec.drain())
 }
 
-/// Whether the operation was granted as one that costs nothing, because the node took no pods. What has changed the host goes on.
+/// Reports whether the operation was granted as one that costs nothing, because the
+/// node took no pods. An operation that has changed the host goes on.
 fn is_without_place(scope: &Scope) -> bool {
     let is_past_return = |o: &Operation| o.is_past_return() || is_deconfiguring(o);
     let Some(operation) = scope.status.operation.as_ref().filter(|o| !is_past_return(o)) else { return false };
     scope.instance.spec.grant.as_ref().is_some_and(|g| g.id == operation.id && g.without_place)
 }
 
-/// Whether new pods may come to the node.
+/// Reports whether new pods may come to the node.
 fn takes_pods(node: &Node) -> bool {
     ready(node).0 && !is_cordoned(node)
 }
 
-/// Keeps new pods away. Returns how long the operation waits, if the node takes pods again and has no place in the budget.
+/// Cordons the node, which keeps new pods away. Returns the wait of the operation, if the node takes pods again and has no place in the budget.
 pub(super) async fn take_cordon(scope: &mut Scope, node: &Node) -> Result<Option<Action>, StepError> {
     let may_cordon = {
         let is_without_place = is_without_place(scope);
@@ -97,8 +98,8 @@ pub(super) async fn take_cordon(scope: &mut Scope, node: &Node) -> Result<Option
     if cordon.is_held(&node) { Ok(None) } else { wait_for_place(scope).await.map(Some) }
 }
 
-/// Until the pool finds a place for the operation, or takes its grant back. A pool in mode Plan does neither: nothing was done yet, so the
-/// operation ends.
+/// Waits until the pool finds a place for the operation, or takes its grant back. A
+/// pool in mode Plan does neither: nothing was done yet, so the operation ends.
 async fn wait_for_place(scope: &mut Scope) -> Result<Action, StepError> {
     if scope.is_plan() {
         scope.drop_operation();
@@ -108,8 +109,8 @@ async fn wait_for_place(scope: &mut Scope) -> Result<Action, StepError> {
     Ok(Action::requeue(PLACE_POLL))
 }
 
-/// Another client lifted the cordon during the drain. Whatever its owner, the new cordon is the operator's, and the
-/// scheduler gets time to see it.
+/// Notes that another client lifted the cordon during the drain. Whatever its owner,
+/// the new cordon is the operator's, and the scheduler gets time to see it.
 fn lifted(scope: &mut Scope, now: Timestamp) {
     if let Some(operation) = &mut scope.status.record().operation {
         operation.pre_cordoned = false;
@@ -121,8 +122,8 @@ fn lifted(scope: &mut Scope, now: Timestamp) {
     scope.cx.events.say(&*scope.instance, EventReason::ExternalUncordon, "Drain", note);
 }
 
-/// For a node whose Node is not there: until no pod is bound to its name any more. Such pods run on as long as the host does; the cluster
-/// removes them, or the Node is made again and drained.
+/// Waits until no pod is bound any more to the name of a node whose Node is missing. Such pods run on as long as the host does; the cluster removes
+/// them, or the Node is made again and drained.
 pub(super) async fn left_behind(scope: &mut Scope) -> Result<Option<Action>, StepError> {
     let options = pool_options(scope);
     let name = scope.name();
@@ -137,7 +138,7 @@ pub(super) async fn left_behind(scope: &mut Scope) -> Result<Option<Action>, Ste
     Ok(Some(Action::requeue(LEFT_BEHIND_POLL)))
 }
 
-/// One pass of the drain. `None` when the node is empty.
+/// Performs one pass of the drain. Returns `None` when the node is empty.
 pub(super) async fn pass(scope: &mut Scope, node: &Node) -> Result<Option<Action>, StepError> {
     let now = clock::now();
     let cordon = cordon(scope);
@@ -213,7 +214,7 @@ pub(super) async fn pass(scope: &mut Scope, node: &Node) -> Result<Option<Action
 /// Pods that one event names.
 const NAMED: usize = 3;
 
-/// The warnings of a pass, `<pod>: <text>`, as one for each text: many pods have no controller, and each would be an event of its own.
+/// Combines the warnings of a pass, `<pod>: <text>`, into one for each text: many pods have no controller, and each would be an event of its own.
 fn by_text(warnings: &[String]) -> Vec<String> {
     let mut pods: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for warning in warnings {

@@ -1,4 +1,4 @@
-//! Why a step on a host failed.
+//! Errors of a step on a host.
 
 use api::{Reason, act::Act};
 
@@ -22,21 +22,21 @@ use wnp_core::{
 /// Reasons of wicd for unusable content of a version. Every other reason is a fault of the host, also an unknown one.
 const OF_THE_VERSION: [Reason; 2] = [Reason::PayloadInvalid, Reason::HostCallFailed];
 
-/// Why a step on a host failed. Each has a message with the remedy and a stable reason.
+/// Error of a step on a host. Each has a message with the remedy and a stable reason.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StepError {
     /// The host could not be asked, or failed.
     #[error("{0}")]
     Remote(#[from] RemoteError),
-    /// No host key is believed.
+    /// No trusted host key.
     #[error("{0}")]
     HostKey(#[from] HostKeyProblem),
-    /// The declared host key of the pool's jump host is none.
+    /// The declared host key of the pool's jump host is invalid.
     #[error(
         "ssh.jumpHost.hostKey of the pool: {0}; until it is corrected, the operator logs in to no host of the pool"
     )]
     JumpHostKey(HostKeyError),
-    /// A key or known hosts could not be had.
+    /// A private key or the known hosts are not available.
     #[error("{0}")]
     Secret(#[from] SecretError),
     /// A certificate was not issued.
@@ -48,13 +48,13 @@ pub(crate) enum StepError {
     /// The configuration of the host cannot be rendered.
     #[error("{0}")]
     Render(RenderError),
-    /// What is stored of a version cannot be had.
+    /// A stored version cannot be read.
     #[error("{0}")]
     Version(#[from] VersionError),
     /// A version is not stored, or was not made by this operator.
     #[error("the operator has no ConfigMap windows-services-{version}, so the host cannot follow that version")]
     NoVersion {
-        /// The version.
+        /// Version that is not stored.
         version: String,
     },
     /// Pods could not be moved away.
@@ -63,15 +63,15 @@ pub(crate) enum StepError {
     /// Pods did not leave in time, and the pool aborts such drains.
     #[error("the drain exceeded drain.timeoutSeconds, the cordon was lifted: {blockers}")]
     DrainTimedOut {
-        /// What was in the way.
+        /// Obstacles to the drain.
         blockers: String,
     },
-    /// The API server did not do what was asked.
+    /// A request to the API server failed.
     #[error("failed to {doing}: {}", crate::runtime::errors::said(.source))]
     Api {
-        /// What was asked of it.
+        /// Request, in words that complete "failed to …".
         doing: &'static str,
-        /// Its output.
+        /// Error of the request.
         #[source]
         source: kube::Error,
     },
@@ -81,15 +81,15 @@ pub(crate) enum StepError {
     /// The host cannot be a node.
     #[error("{0}")]
     Unfit(#[from] Faults),
-    /// It is not the host that is meant.
+    /// Another host answered, or the host is not proven to be the one that is meant.
     #[error("{0}")]
     Identity(#[from] Refusal),
-    /// A Node of that name belongs to another owner.
+    /// A Node of the host's name belongs to another owner.
     #[error("the Node {name} exists and is not proven to belong to this host: {why}")]
     NodeNameTaken {
-        /// The name.
+        /// Name of the Node.
         name: String,
-        /// Why it is not, and what to do.
+        /// Reason why the Node is not proven to be the host's, and the remedy.
         why: Mismatch,
     },
     /// The host is a node, and it is not proven which Node is its own.
@@ -99,9 +99,9 @@ pub(crate) enum StepError {
         Act::Abandon(name)
     )]
     NodeUnproven {
-        /// The name.
+        /// Name of the Node.
         name: String,
-        /// Why it cannot, and what to do.
+        /// Reason why the Node is not proven to be the host's, and the remedy.
         why: Mismatch,
     },
     /// The version needs files that this operator cannot send.
@@ -109,16 +109,16 @@ pub(crate) enum StepError {
         "no payload of this operator has {count} of the files of version {version}, as {file}; it has payloads for {payloads}. End what keeps the pool at this version, as a rollback or a pause, or install an operator whose payload has these files"
     )]
     VersionFilesMissing {
-        /// The version.
+        /// Version that needs the files.
         version: String,
-        /// How many files.
+        /// Number of missing files.
         count: usize,
-        /// The first of them.
+        /// First of the missing files.
         file: String,
-        /// The payloads that there are.
+        /// Payloads that this operator has.
         payloads: String,
     },
-    /// The Node did not come.
+    /// The Node did not register in time.
     #[error("{0}")]
     NotRegistered(String),
     /// The API server refuses the labels, annotations or taints of the Node.
@@ -126,9 +126,9 @@ pub(crate) enum StepError {
         "the Node {name} cannot get its labels, annotations and taints: {why}. Correct the pool's template or the entry of the host"
     )]
     NodeRefused {
-        /// The Node.
+        /// Name of the Node.
         name: String,
-        /// What the API server says.
+        /// Message of the API server.
         why: String,
     },
     /// The Node was deleted during a change, and has not been registered again.
@@ -136,9 +136,9 @@ pub(crate) enum StepError {
         "the Node {name} was deleted during a change of the host, and kubelet has not registered it again for {seconds} s"
     )]
     NodeDeleted {
-        /// The Node.
+        /// Name of the Node.
         name: String,
-        /// How long was waited.
+        /// Time that was waited, in seconds.
         seconds: u64,
     },
     /// The line of the key that the host takes was not found.
@@ -146,9 +146,9 @@ pub(crate) enum StepError {
         "the host accepts the key {key}, whose line is in none of {files}; add the first key of the list to the file from which its SSH server reads keys"
     )]
     KeyLineNotFound {
-        /// Fingerprint.
+        /// Fingerprint of the key.
         key: String,
-        /// Where it was looked for.
+        /// Files that were searched.
         files: String,
     },
     /// User data of another operator writes the key that the host takes again at each start.
@@ -158,9 +158,9 @@ pub(crate) enum StepError {
          (docs/guide/keys.md#machines)"
     )]
     KeyOfUserData {
-        /// `<namespace>/<name>`.
+        /// `<namespace>/<name>` of the Machine.
         machine: String,
-        /// Fingerprint.
+        /// Fingerprint of the key.
         key: String,
     },
     /// The host does not take a key that was put beside the one that it takes.
@@ -168,9 +168,9 @@ pub(crate) enum StepError {
         "the host does not accept the key {key}, which is now in {files}; see the log of its SSH server for the cause"
     )]
     KeyNotTaken {
-        /// Fingerprint.
+        /// Fingerprint of the key.
         key: String,
-        /// Where it is.
+        /// Files that have the key.
         files: String,
     },
     /// The host reports no error, and does not have the image.
@@ -178,13 +178,13 @@ pub(crate) enum StepError {
         "the host reports no error, and does not have the image {image}; check for a program on it that deletes images"
     )]
     ImageNotKept {
-        /// The image.
+        /// Image that is missing.
         image: String,
     },
-    /// The host did not come back.
+    /// The host did not answer in time after its restart.
     #[error("the host did not answer within {minutes} min after its restart; check its console")]
     NotRestarted {
-        /// How long was waited.
+        /// Time that was waited, in minutes.
         minutes: u64,
     },
 }
@@ -240,7 +240,7 @@ impl StepError {
         }
     }
 
-    /// The part at fault. This alone decides whether a failure counts against a version.
+    /// Part at fault, which alone decides whether a failure counts against a version.
     pub(crate) fn blame(&self) -> Blame {
         match self {
             Self::Remote(RemoteError::Host { reason, .. }) if OF_THE_VERSION.contains(reason) => Blame::Version,
@@ -276,7 +276,7 @@ impl StepError {
         }
     }
 
-    /// Whether only a request to the API server failed. The same request is retried; the operation is not aborted.
+    /// Reports whether only a request to the API server failed. The same request is retried; the operation is not aborted.
     pub(crate) fn is_of_the_api(&self) -> bool {
         matches!(
             self,
@@ -290,12 +290,12 @@ impl StepError {
         )
     }
 
-    /// Whether all the time that there is has passed, so that another attempt shows nothing more.
+    /// Reports whether all the time that there is has passed, so that another attempt shows nothing more.
     pub(crate) fn is_final(&self) -> bool {
         matches!(self, Self::NotRegistered(_))
     }
 
-    /// Whether the pool's jump host is at fault, so that nothing is known of the host.
+    /// Reports whether the pool's jump host is at fault, so that nothing is known of the host.
     pub(crate) fn is_of_jump_host(&self) -> bool {
         match self {
             Self::Remote(RemoteError::Ssh(error)) => error.is_of_jump_host(),
@@ -304,7 +304,7 @@ impl StepError {
         }
     }
 
-    /// Whether the host could not be reached, or not even the jump host before it.
+    /// Reports whether the host could not be reached, or not even the jump host before it.
     pub(crate) fn is_unreachable(&self) -> bool {
         matches!(self, Self::Remote(RemoteError::Ssh(_)) | Self::NotRestarted { .. })
     }

@@ -22,17 +22,17 @@ use super::{
 };
 use crate::fake_api::{AtWrite, Call};
 
-/// More writes than any operation makes.
+/// Limit of writes: more than any operation makes.
 const MOST_WRITES: usize = 100;
-/// Far more than any operation takes.
+/// Limit of time: far more than any operation takes.
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// What becomes of a host, and the cluster around it.
+/// Host that operations change, and the cluster around it.
 pub(super) struct World {
     pub(super) bed: Bed,
     /// Kubelet starts that were seen: a Node is registered at the start of a kubelet, and at no other time.
     starts: u64,
-    /// Whether its pool takes it out when the operator crashes.
+    /// True if the host's pool takes it out when the operator crashes.
     leaves_at_crash: bool,
 }
 
@@ -53,7 +53,7 @@ impl World {
         Self { bed, starts: 0, leaves_at_crash: false }
     }
 
-    /// A host that is a node of this version.
+    /// Returns a host that is a node, and the version that the node follows.
     pub(super) async fn joined() -> (Self, String) {
         let mut world = Self::new().await;
         let version = world.publish(110);
@@ -85,7 +85,7 @@ impl World {
         self.bed.api.objects(|o| o.edit("windowsinstances", "win-1", change));
     }
 
-    /// A pod runs on the node.
+    /// Runs a pod on the node.
     pub(super) fn run_pod(&self, name: &str) {
         let pod = json!({
             "metadata": {"name": name, "namespace": "shop"},
@@ -104,7 +104,7 @@ impl World {
         self.bed.host.drive_c().join("ProgramData/ssh/administrators_authorized_keys")
     }
 
-    /// Its pool gives it a version, and the permission to go there.
+    /// Gives the host a version, and the grant to go there, as its pool does.
     pub(super) fn grant(&self, id: &str, type_: GrantType, version: &str, more: &Value) {
         self.edit(|i| {
             i["spec"]["desired"] = json!({"version": version});
@@ -112,7 +112,7 @@ impl World {
         });
     }
 
-    /// Its pool takes it out.
+    /// Takes the host out, as its pool does.
     pub(super) fn take_out(&self) {
         self.edit(|i| {
             i["spec"]["leaving"] = json!({"since": "2026-01-01T00:00:00Z", "why": "it is not listed any more"});
@@ -120,7 +120,7 @@ impl World {
         });
     }
 
-    /// Whether the host is a node that works, of this version, and takes pods.
+    /// Reports whether the host is a node that works, of this version, and takes pods.
     pub(super) fn follows(&self, version: &str) -> bool {
         let (Some(instance), Some(node)) = (self.instance(), self.node()) else { return false };
         instance["status"]["currentVersion"] == version
@@ -129,20 +129,20 @@ impl World {
             && !is_cordoned(&node)
     }
 
-    /// Whether nothing is left: neither on the host, nor of it in the cluster.
+    /// Reports whether nothing is left: neither on the host, nor of the host in the cluster.
     pub(super) fn is_gone(&self) -> bool {
         let on_host =
             |file: &str| self.bed.host.drive_c().join(file.trim_start_matches(r"C:\").replace('\\', "/")).exists();
         self.instance().is_none() && self.node().is_none() && !on_host(path::STATE) && !on_host(path::ROOT)
     }
 
-    /// Whether the operator has cordoned the Node, ever.
+    /// Reports whether the operator has ever cordoned the Node.
     fn was_cordoned(&self) -> bool {
         let calls = self.bed.api.all_calls();
         calls.iter().any(|c| c.method == "PATCH" && c.path == NODE && is_cordoned(&c.body))
     }
 
-    /// What kubelet and wicd do.
+    /// Does what kubelet and wicd do on the host.
     fn host_works(&mut self) {
         let starts = self.bed.host.kubelet_starts();
         if let Some(Ok(mut node)) = self.bed.host.node() {
@@ -324,7 +324,7 @@ async fn a_host_that_is_taken_out_anywhere_in_its_join_leaves_nothing() {
     .await;
 }
 
-/// A change that a node takes while its pods run.
+/// Grant of a change that a node takes while its pods run.
 fn quiet() -> Value {
     json!({"disruption": "None"})
 }
@@ -377,7 +377,7 @@ async fn a_change_with_a_drain_that_is_interrupted_anywhere_moves_the_pods_first
     }
 }
 
-/// A Node that a person deletes comes back without a cordon, and pods come to it.
+/// A Node that a user deletes comes back without a cordon, and pods come to it.
 #[tokio::test]
 async fn a_node_that_is_made_again_in_the_middle_of_its_change_is_drained_again() {
     let (mut world, _) = World::joined().await;
@@ -485,7 +485,7 @@ async fn a_pull_of_images_takes_no_connection_of_other_work() {
     world.works_until("it has the images", is_over).await;
 }
 
-/// The pool makes one operation of both.
+/// The pool makes one operation of a restart and another wicd.
 #[tokio::test]
 async fn a_host_that_must_be_restarted_gets_another_wicd_with_the_restart() {
     let (mut world, version) = World::joined().await;
@@ -501,7 +501,7 @@ async fn a_host_that_must_be_restarted_gets_another_wicd_with_the_restart() {
     assert_eq!(world.bed.host.boots(), boots + 1);
 }
 
-/// Its pool takes the grant back if it sees that the host waits. It may see the host only after that, and leaves the grant as it is.
+/// The host's pool takes the grant back if it sees that the host waits. It may see the host only after that, and leaves the grant as it is.
 #[tokio::test]
 async fn a_key_rotation_that_has_failed_goes_on_though_something_else_changes() {
     let (mut world, _) = World::joined().await;
@@ -551,7 +551,7 @@ async fn a_host_whose_user_data_is_of_another_operator_keeps_its_key() {
     assert!(!std::fs::read_to_string(&file).unwrap().contains(old.split(' ').nth(1).unwrap()));
 }
 
-/// It was granted without a place in the budget, as many others at once.
+/// A quiet change is granted without a place in the budget, as many others at once.
 #[tokio::test]
 async fn a_quiet_change_that_turns_out_to_need_a_restart_waits_for_its_turn() {
     let (mut world, _) = World::joined().await;
@@ -570,7 +570,7 @@ async fn a_quiet_change_that_turns_out_to_need_a_restart_waits_for_its_turn() {
     assert!(!world.was_cordoned(), "it was drained without a turn");
 }
 
-/// What was granted to a node that took no pods cost nothing. It may have come back in the moment before.
+/// A grant to a node that takes no pods costs nothing. The node may have come back in the moment before.
 #[tokio::test]
 async fn a_node_that_takes_pods_again_is_not_cordoned_without_a_place() {
     let (mut world, _) = World::joined().await;
@@ -587,7 +587,7 @@ async fn a_node_that_takes_pods_again_is_not_cordoned_without_a_place() {
     assert!(world.was_cordoned());
 }
 
-/// The network was cut and is back: its pods have gone on running.
+/// The network was cut and is back: the node's pods have gone on running.
 #[tokio::test]
 async fn a_node_that_is_ready_again_by_itself_is_not_repaired() {
     let (mut world, version) = World::joined().await;
@@ -625,7 +625,7 @@ async fn a_removal_whose_host_is_gone_says_how_to_end_it() {
     }
 }
 
-/// Its host could not be reached when it was to be deconfigured, so that the node goes on working.
+/// The host could not be reached when it was to be deconfigured, so that the node goes on working.
 #[tokio::test]
 async fn a_removal_drains_again_if_a_person_lifts_the_cordon_before_the_host_is_deconfigured() {
     let (mut world, _) = World::joined().await;
@@ -646,7 +646,7 @@ async fn a_removal_drains_again_if_a_person_lifts_the_cordon_before_the_host_is_
     assert!(world.was_cordoned());
 }
 
-/// Its operator ran on a machine whose clock was years ahead, and is replaced by another one.
+/// The operator that began the removal ran on a machine whose clock was years ahead, and is replaced by another one.
 #[tokio::test]
 async fn a_removal_that_a_wrong_clock_began_ends() {
     let (mut world, _) = World::joined().await;
@@ -677,7 +677,7 @@ async fn an_annotation_that_means_nothing_is_reported() {
     assert!(world.instance().unwrap()["metadata"]["deletionTimestamp"].is_null(), "it was given up");
 }
 
-/// The cache still has the instance for a moment.
+/// For a moment the cache still has an instance that was given up.
 #[tokio::test]
 async fn a_host_that_was_given_up_is_not_given_up_again() {
     let (mut world, _) = World::joined().await;
@@ -711,7 +711,7 @@ async fn what_the_api_server_refuses_on_a_node_is_a_failure_of_its_host() {
     world.works_until("its Node has the label", |w| has_label(w) && failures(w).is_null() && w.follows(&version)).await;
 }
 
-/// All that it lacks is named at once, before anything on it is changed.
+/// Everything that the host lacks is named at once, before anything on the host is changed.
 #[tokio::test]
 async fn a_host_that_lacks_what_a_node_needs_is_not_changed() {
     let mut world = World::new().await;
@@ -738,7 +738,7 @@ async fn a_host_that_lacks_what_a_node_needs_is_not_changed() {
     assert_eq!(passed(&world)["status"], "True");
 }
 
-/// Each is named, with its remedy, and stops nothing.
+/// Each weakness of the host is named, with its remedy, and stops nothing.
 #[tokio::test]
 async fn what_makes_a_host_a_worse_node_is_reported_and_stops_nothing() {
     let mut world = World::new().await;
@@ -771,7 +771,7 @@ async fn a_node_that_has_lost_its_way_to_the_api_server_is_repaired() {
     world.works_until("it is restarted", |w| w.bed.host.boots() > boots).await;
 }
 
-/// Who reads a failure looks for its cause where the message says that it is.
+/// Users who read a failure look for its cause where the message says that it is.
 #[tokio::test]
 async fn a_failure_names_its_cause() {
     let failure = |w: &World| {

@@ -16,8 +16,8 @@ use wnp_core::{
 const ANNOTATIONS: [&str; 6] =
     [key::VERSION, key::DESIRED_VERSION, key::USERNAME, key::PUB_KEY_HASH, key::SSH_HOST_KEY, key::SSH_HOST_KEY_TYPE];
 
-/// What a Node lacks of what the legacy operator expects of its own, or has and must not have: names of labels and annotations,
-/// and other words. `of_machine`: the host is that of a Machine.
+/// Returns how a Node differs from what the legacy operator expects of its own, by what is missing and what must not be there: names of labels and
+/// annotations, and other words. `of_machine`: the host is that of a Machine.
 pub(super) fn lacks(node: &Node, of_machine: bool) -> Vec<String> {
     let (labels, annotations) = (node.labels(), node.annotations());
     let mut lacks: Vec<String> = ANNOTATIONS

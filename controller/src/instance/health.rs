@@ -35,7 +35,7 @@ pub(super) fn follow(scope: &mut Scope) {
     follow_node(scope.status.record(), (is_ready, is_unheard(&node)), &says, generation, clock::now());
 }
 
-/// Tries a host of which it is not known whether it answers. Returns how long that waits, if it does.
+/// Tries to reach a host of which it is not known whether it answers. Returns the wait, if no place is free.
 pub(super) async fn try_host(scope: &mut Scope, node: &Node) -> Result<Option<Duration>, StepError> {
     if !is_untried(&scope.status) {
         return Ok(None);
@@ -59,7 +59,7 @@ pub(super) async fn try_host(scope: &mut Scope, node: &Node) -> Result<Option<Du
     Ok(None)
 }
 
-/// Reports a wicd that is silent. Returns when it is checked next.
+/// Reports a wicd that is silent. Returns the time until the next check.
 pub(super) fn miss_wicd(scope: &mut Scope, node: &Node, now: Instant) -> Option<Duration> {
     let (name, conditions) = (scope.name(), &mut scope.status.record().conditions);
     let Some(reported) = node.annotations().get(key::WICD_REPORTED).filter(|_| ready(node).0) else {

@@ -41,7 +41,7 @@ fn says(status: &api::WindowsInstanceStatus) -> String {
     find(&status.conditions, kind::READY).map(|c| c.message.clone()).unwrap_or_default()
 }
 
-/// What was seen of a host before its kubelet stopped says nothing of now, nor does what was seen before its Node was Ready again.
+/// Observations of a host from before its kubelet stopped say nothing of now, nor do those from before its Node was Ready again.
 #[tokio::test]
 async fn a_host_is_tried_when_kubelet_stops_and_when_its_node_is_ready_again() {
     let failures = json!({"failures": {"count": 8, "lastReason": "Unreachable", "lastMessage": "refuses connections",

@@ -1,4 +1,4 @@
-//! What is done over a connection to a host, one function a step. [`converge`](super::converge) says in which order.
+//! Steps over a connection to a host, one function each. [`converge`](super::converge) decides their order.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -36,11 +36,11 @@ use wnp_core::{
     render::HostParams,
 };
 
-/// A host that restarts is asked this often whether it is back.
+/// Interval at which a host that restarts is asked whether it is back.
 const REBOOT_POLL: Duration = Duration::from_secs(5);
-/// A host that still answers after this time, not restarted, is asked again.
+/// Time after which a host that still answers, not restarted, is asked again to restart.
 const REBOOT_ASK_AGAIN: Duration = Duration::from_secs(20);
-/// kubelet's first certificate; it rotates it by itself.
+/// Lifetime of kubelet's first certificate; kubelet rotates it by itself.
 const KUBELET_CERTIFICATE: Duration = Duration::from_hours(24);
 
 /// Connects, checks that the host can be changed, sends the missing files of the target, and makes no other change.
@@ -113,7 +113,7 @@ pub(super) async fn connect(scope: &mut Scope, target: &Target, step: Step) -> R
     Ok((session, state))
 }
 
-/// When wicd's certificate ends, as the host shows it.
+/// Notes the expiry of wicd's certificate, as the host shows it.
 fn note_wicd_certificate(scope: &mut Scope, state: &HostState) {
     let end = state.certificates.get(&CertificateKind::Wicd).and_then(|end| Timestamp::from_second(*end).ok());
     if let Some(end) = end {
@@ -121,8 +121,8 @@ fn note_wicd_certificate(scope: &mut Scope, state: &HostState) {
     }
 }
 
-/// An operation that is to restart the host stores, before it does, which run of the host is to end. So it restarts the host once, even if
-/// what it does that for is there afterwards.
+/// Notes, before an operation restarts the host, which run of the host is to end. So the
+/// operation restarts the host once, even if the cause of the restart is there afterwards.
 fn note_boot(scope: &mut Scope, state: &HostState) {
     let boot_id = scope.status.facts.as_ref().map(|f| f.boot_id.clone());
     if let Some(operation) =
@@ -176,7 +176,7 @@ fn space(files: &[payload::File], state: &HostState) -> u64 {
     missing.map(|f| f.compressed_size + f.size).sum()
 }
 
-/// An error while a host restarts on our behalf is expected; only taking too long is one.
+/// Returns the wait for a host that restarts, of which errors are expected; only taking too long is an error. Any other error is returned.
 pub(super) fn restarting(scope: &mut Scope, error: StepError) -> Result<Action, StepError> {
     let rebooting = scope.status.operation.as_ref().is_some_and(|o| o.boot_id_before.is_some());
     // A host that goes down may take the question with it.
@@ -223,8 +223,8 @@ fn can_send(version: &str, missing: &[&payload::File], payload: &Payload) -> Res
     })
 }
 
-/// From here on the host is changed: what has begun is brought to its end. The step that begins next stores it, and is refused if
-/// the grant was revoked in the meantime.
+/// Notes that the host is changed from here on: what has begun is brought to its end. The step that begins next stores that, and is refused if the
+/// grant was revoked in the meantime.
 /// Reports whether the change begins here: an operator that continues it has announced it before.
 fn pass_return(scope: &mut Scope) -> bool {
     scope.status.record().operation.as_mut().is_some_and(|operation| !std::mem::replace(&mut operation.changed, true))
@@ -365,8 +365,8 @@ pub(super) async fn start(
 
 const KUBELET: &str = "kubelet";
 
-/// Services to restart: those of the operation, and kubelet where the Node is missing. It registers only when
-/// it starts, and may run all the while that wicd does not.
+/// Services to restart: those of the operation, and kubelet where the Node is missing.
+/// kubelet registers only when it starts, and may run all the while that wicd does not.
 fn services_to_restart(mut asked: Vec<String>, state: &HostState, no_node: bool) -> Vec<String> {
     let runs = |s: &ServiceState| matches!(s, ServiceState::Running | ServiceState::Pending);
     if no_node && state.services.get(KUBELET).is_some_and(runs) && !asked.iter().any(|s| s == KUBELET) {

@@ -17,7 +17,7 @@ use wnp_core::{
     operation::identity::{Found, Identity, Meant, NodeProof, Others, Purpose, identify},
 };
 
-/// What is to be done with a host of this instance, if it is not taken out.
+/// Purpose of reaching a host of this instance, if the host is not taken out.
 pub(super) fn purpose(scope: &Scope) -> Purpose {
     if scope.status.current_version.is_some() { Purpose::Keep } else { Purpose::Join }
 }
@@ -63,8 +63,8 @@ pub(super) fn prove(
     Ok(identity)
 }
 
-/// Whether both the place where a host was reached and the key that it showed differ from those on record, and the key is not allowed
-/// for this host alone. The author of a list may change both.
+/// Reports whether both the place where a host was reached and the key that it showed differ from those on record, and the key is not allowed for
+/// this host alone. The author of a list may change both.
 fn all_is_new(scope: &Scope, session: &Session) -> bool {
     let (host, status) = (&scope.instance.spec.host, &scope.status);
     let moved = status.proven_at.as_ref().is_some_and(|p| (&p.address, p.port) != (&host.address, host.port));
@@ -74,7 +74,7 @@ fn all_is_new(scope: &Scope, session: &Session) -> bool {
     moved && other_key && !is_allowed
 }
 
-/// `reached` is the address of the connection.
+/// Proof that the Node is the host's. `reached` is the address of the connection.
 fn node_proof(scope: &Scope, reached: IpAddr) -> NodeProof {
     let Some(node) = scope.cx.node(&scope.name()) else { return NodeProof::Missing };
     let mut evidence = scope.evidence();
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
     use crate::instance::test_bed::{Bed, CLUSTER};
 
-    /// Whatever its address: wicd would take the name on its record for one that is over.
+    /// A host is recognised at any address: wicd would take the name on its record for one that is over.
     #[tokio::test]
     async fn a_host_that_lives_under_another_name_is_seen() {
         let mut bed = Bed::with_objects().await;

@@ -45,8 +45,8 @@ async fn joined(scope: &mut Scope, node: Option<&Node>, target: &Target) -> Resu
     Ok(Action::await_change())
 }
 
-/// The host was a node of another operator. It stays one unchanged, and gets this operator's version like any other
-/// node: in its turn, and drained if that is needed.
+/// Adopts a host that was a node of another operator: it stays one unchanged, and gets this
+/// operator's version like any other node, in its turn, and drained if that is needed.
 async fn adopted(scope: &mut Scope, found: FoundNode) -> Result<Action, StepError> {
     let FoundNode { version, wicd } = found;
     scope.status.record().wicd = wicd;

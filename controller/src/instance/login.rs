@@ -38,7 +38,7 @@ pub(super) async fn login(
 /// Host key that the operator trusts for an instance, which need not be stored.
 ///
 /// # Errors
-/// Fails when it trusts none.
+/// Fails if the operator trusts no key.
 pub(crate) async fn trusted_key(
     cx: &Context,
     instance: &WindowsInstance,
@@ -71,13 +71,13 @@ pub(crate) async fn trusted_key(
     Ok(check)
 }
 
-/// Reports whether the Node may follow a version of this operator, which records the key of each host: also if that cannot be read.
+/// Reports whether the Node may follow a version of this operator, which records the key of each host: also if the version cannot be read.
 async fn is_ours(cx: &Context, node: &Node) -> bool {
     let Some(version) = node.annotations().get(key::VERSION) else { return false };
     !matches!(cx.hosts.versions.get(version).await.as_ref().map(|v| v.as_deref()), Ok(None | Some(Stored::Legacy(_))))
 }
 
-/// Fingerprint of the key that a host shows, for a person who compares it. No key is believed, so that no log-in follows.
+/// Fingerprint of the key that a host shows, for a user who compares it. No key is trusted, so that no log-in follows.
 async fn shown_key(cx: &Context, instance: &WindowsInstance, pool: &WindowsNodePool) -> Option<String> {
     let target = credentials(cx, instance, pool, HostKeyCheck::AnyOf(Vec::new())).await.ok()?;
     match Connection::connect(&target).await {
@@ -118,7 +118,7 @@ pub(crate) async fn check(
     }
 }
 
-/// The private keys for a log-in that believes the host keys of `check`.
+/// Target of a log-in: the private keys, and the host keys that it trusts (`check`).
 pub(crate) async fn credentials(
     cx: &Context,
     instance: &WindowsInstance,
@@ -142,7 +142,7 @@ pub(crate) async fn credentials(
     })
 }
 
-/// The jump host of a pool, with its key. One that cannot be used is an error: the operator never goes around it.
+/// Jump host of a pool, with its key. A jump host that cannot be used is an error: the operator never goes around it.
 async fn jump_host(cx: &Context, ssh: &Ssh) -> Result<Option<JumpHost>, StepError> {
     let Some(declared) = &ssh.jump_host else { return Ok(None) };
     let key = cx.hosts.secrets.key(&declared.private_key_secret_ref).await?;
@@ -151,8 +151,8 @@ async fn jump_host(cx: &Context, ssh: &Ssh) -> Result<Option<JumpHost>, StepErro
     Ok(Some(jump_host.map_err(StepError::JumpHostKey)?))
 }
 
-/// Logs in with one of the operator's connection slots, once one is free for the pool. It stands for the connection to a jump host, too. `operation` names the
-/// files of requests on the host, `what` the work that follows.
+/// Logs in with one of the operator's connection slots, once one is free for the pool. The slot stands for the connection to a jump host, too.
+/// `operation` names the files of requests on the host, `what` the work that follows.
 pub(super) async fn open(
     scope: &mut Scope,
     operation: &str,
@@ -189,7 +189,7 @@ pub(super) async fn open_unannounced(
     Ok(Session::open(&cx.hosts.operator, target, &instance.spec.host.name, operation, Some(Box::new(slot))).await?)
 }
 
-/// Logs in without a slot: these are for work that was granted. The caller bounds how many such connections there are.
+/// Logs in without a slot: slots are for work that was granted. The caller bounds how many such connections there are.
 pub(crate) async fn open_apart(
     cx: &Context,
     instance: &WindowsInstance,
@@ -233,7 +233,7 @@ mod tests {
         assert_eq!(bed.host.stats().connections, 0);
     }
 
-    /// A person compares it on the console of the host, or deletes the Node that is left over.
+    /// A user compares the key on the console of the host, or deletes the Node that is left over.
     #[tokio::test]
     async fn a_host_whose_key_is_not_on_record_is_told_with_the_key_that_it_shows() {
         let mut bed = Bed::new().await;

@@ -18,13 +18,13 @@ use crate::runtime::{clock, ssh_slots::Place};
 use remote::{Session, facts, ssh::SshError};
 use wnp_core::operation::identity::{Identity, Purpose};
 
-/// Limit of one look.
+/// Time limit of one look at a host.
 const LIMIT: Duration = Duration::from_mins(3);
-/// When all places are taken, a look waits for at least this long, and for at most twice as long.
+/// Shortest wait of a look when all places are taken; the longest is twice as long.
 const NO_PLACE: Duration = Duration::from_secs(15);
 
-/// Takes a place for a look that nothing was granted for, or says how long it waits. It does not queue: what is granted to the host in
-/// the meantime would wait with it.
+/// Takes a place for a look that nothing was granted for, or returns how long the look waits. It
+/// does not queue: what is granted to the host in the meantime would wait with it.
 pub(super) fn place(scope: &Scope) -> Result<Place, Duration> {
     let pool = &scope.instance.spec.pool_ref.name;
     scope.cx.hosts.looks.take(pool).ok_or_else(|| NO_PLACE.mul_f64(1.0 + rand::random::<f64>()))
@@ -42,7 +42,7 @@ pub(super) async fn in_time<T>(
     })
 }
 
-/// Logs in. `granted`: it takes one of the places of granted work; otherwise the caller holds a [`place`].
+/// Logs in to the host. `granted`: the log-in takes one of the places of granted work; otherwise the caller holds a [`place`].
 pub(super) async fn open(scope: &Scope, granted: bool) -> Result<Session, StepError> {
     let host = &scope.instance.spec.host;
     let id = hex::encode(Sha256::digest(format!("{} {} {}", scope.name(), host.address, host.port)));

@@ -19,12 +19,12 @@ use wnp_core::{
     rollout::member::is_held,
 };
 
-/// What is requested of the node now. `node` is as the API server returned it, if it is there.
+/// Requests for a maintenance of the node. `node` is as the API server returned it, if it is there.
 pub(super) fn requested(scope: &Scope, node: Option<&Node>) -> Requests {
     requests(&scope.instance, node)
 }
 
-/// The same, for the operation that goes on.
+/// State of the requests for a maintenance, for the current operation.
 pub(super) fn observed(scope: &Scope, node: Option<&Node>) -> Maintenance {
     match requested(scope, node).request {
         Some(_) => Maintenance::Requested,
@@ -32,29 +32,29 @@ pub(super) fn observed(scope: &Scope, node: Option<&Node>) -> Maintenance {
     }
 }
 
-/// Shows the state of the operation in the Node, if it is not there. Returns whether it was written, or could not be because the Node has changed
-/// since: it must be observed again then.
+/// Shows the state of the operation in the Node, if it is not there. Returns true if the state was written, or could not be because the Node has
+/// changed since: the Node must be observed again then.
 ///
-/// It is written under the Node's `resourceVersion`. So a request that is made while the state is `Drained` either comes before the hand-back,
+/// The state is written under the Node's `resourceVersion`. So a request that is made while the state is `Drained` either comes before the hand-back,
 /// which then does not happen, or after it, and does not find `Drained`.
 pub(super) async fn show(scope: &Scope, node: &Node, seen: &ObservedChange) -> Result<bool, StepError> {
     let Some(state) = seen.maintenance_state() else { return Ok(false) };
     write(scope, node, Some(state)).await
 }
 
-/// Shows the state in the Node while nothing goes on. Returns whether it was written, or could not be, as [`show`].
+/// Shows the state in the Node while no operation goes on. Returns true if the state was written, or could not be, as [`show`].
 pub(super) async fn show_idle(scope: &Scope, node: &Node) -> Result<bool, StepError> {
     let requests = requested(scope, Some(node));
     let state = idle_state(&requests, is_held(&scope.instance, Some(node)));
     write(scope, node, state).await
 }
 
-/// Shows no state, for a node that the operator leaves to itself.
+/// Removes the state from a Node that the operator leaves to itself.
 pub(super) async fn withdraw(scope: &Scope, node: &Node) -> Result<(), StepError> {
     write(scope, node, None).await.map(drop)
 }
 
-/// What a node without an operation waits for, if a maintenance is requested.
+/// Message about what a node without an operation waits for, if a maintenance is requested.
 pub(super) fn waits(scope: &Scope, node: &Node) -> Option<String> {
     let requests = requested(scope, Some(node));
     let Some(request) = requests.request else {
@@ -121,7 +121,7 @@ pub(super) async fn keep(scope: &mut Scope, node: Option<&Node>) -> Result<(), S
     Ok(())
 }
 
-/// Another client has lifted the cordon of a node in maintenance.
+/// Reports that another client has lifted the cordon of a node in maintenance.
 pub(super) fn note_uncordon(scope: &Scope) {
     let note = "another client uncordoned the node in maintenance; the operator cordons it again. To end the maintenance, remove its annotation";
     scope.cx.events.say(&*scope.instance, EventReason::ExternalUncordon, "Maintenance", note);

@@ -28,7 +28,7 @@ fn operation(world: &World) -> Value {
     world.instance().unwrap()["status"]["operation"].clone()
 }
 
-/// Whether its node was maintained since its last update.
+/// Reports whether the node was maintained since its last update.
 fn was_maintained(world: &World) -> bool {
     world.instance().unwrap()["status"]["lastMaintenanceTime"].is_string()
 }
@@ -134,8 +134,8 @@ async fn a_maintenance_counts_until_the_next_update() {
     }
 }
 
-/// As many patching programs leave it: the operator restarts the host while the node is empty. A cause that a restart does not remove is
-/// reported, and the node is used.
+/// Many patching programs leave a host that must be restarted: the operator restarts it while the node is empty. A cause that a restart does not
+/// remove is reported, and the node is used.
 #[tokio::test]
 async fn a_host_that_was_patched_and_not_restarted_is_restarted_once_before_it_is_used() {
     use api::host::RestartCause::{NameOrDomain, Servicing, WindowsUpdate};

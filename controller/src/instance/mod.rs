@@ -1,8 +1,7 @@
 //! The instance controller: works on one host, and writes its `WindowsInstance.status`.
 //!
-//! One reconcile runs over one connection while work remains, and returns when it has to
-//! wait for. It never runs twice at once for one host. Everything that matters is stored before it has an effect, so that
-//! it may end anywhere.
+//! One reconcile runs over one connection while work remains, and returns when it has to wait. It never runs twice at once for one host. Everything
+//! that matters is stored before it has an effect, so that a reconcile may end anywhere.
 
 pub(crate) mod wmco_versions;
 
@@ -88,13 +87,13 @@ use wnp_core::{
     wait::Idle,
 };
 
-/// When the API server fails us, look again after this time.
+/// Time after which an instance is reconciled again when the API server fails.
 const API_RETRY: Duration = Duration::from_secs(5);
 
-/// When what was acted upon is found to be out of date, look again after this time at the latest.
+/// Longest time after which an instance is reconciled again whose state is found to be out of date.
 const OUTDATED_RETRY: Duration = Duration::from_secs(30);
 
-/// Interval at which a host that leaves with its Machine checks whether that is deleted.
+/// Interval at which a host that leaves with its Machine checks whether the Machine is deleted.
 const MACHINE_POLL: Duration = Duration::from_secs(5);
 
 /// Reconciles one instance.
@@ -112,7 +111,7 @@ pub(crate) async fn reconcile(instance: Arc<WindowsInstance>, cx: Arc<Context>) 
     }
 }
 
-/// What to do after an error that could not be stored as the instance's own.
+/// Returns the next action after an error that could not be stored as the instance's own.
 pub(crate) fn error_policy(instance: Arc<WindowsInstance>, error: &StepError, cx: Arc<Context>) -> Action {
     tracing::warn!(instance = instance.name_any(), reason = error.reason().as_str(), %error, "the instance is reconciled again");
     cx.process
@@ -137,7 +136,7 @@ async fn reconcile_instance(cached: &Arc<WindowsInstance>, cx: &Arc<Context>) ->
     Box::pin(work(&mut scope)).await
 }
 
-/// Does what there is to do, and stores how far it came.
+/// Does the work of a reconcile, and stores how far it came.
 async fn work(scope: &mut Scope) -> Result<Action, StepError> {
     match Box::pin(act(scope)).await {
         Ok(action) => {
@@ -167,7 +166,7 @@ async fn work(scope: &mut Scope) -> Result<Action, StepError> {
     }
 }
 
-/// Reports annotations by which a person wants something that does not happen.
+/// Reports annotations of users that have no effect.
 fn report_annotations(scope: &Scope) {
     let node = scope.cx.node(&scope.name());
     let on_node = node.iter().flat_map(|n| without_effect(n.annotations(), OF_NODE));
@@ -207,15 +206,15 @@ async fn act(scope: &mut Scope) -> Result<Action, StepError> {
     }
 }
 
-/// How much longer a new instance does not say what it waits for. Its pool decides about it as soon as it sees it, and a wait that does not last is not
-/// worth a write.
+/// Time for which a new instance does not yet report what it waits for. Its pool decides
+/// about it as soon as it sees it, and a wait that does not last is not worth a write.
 fn undecided_for(scope: &Scope) -> Option<Duration> {
     let created = scope.instance.creation_timestamp().filter(|_| scope.status.conditions.is_empty())?;
     let age = Duration::try_from(clock::now().duration_since(created.0)).unwrap_or_default();
     scope.cx.process.args.show_step_after.checked_sub(age).filter(|rest| !rest.is_zero())
 }
 
-/// A host without a grant, and what may be in its way.
+/// Observes a host without a grant, and what may be in its way.
 fn idle(scope: &Scope) -> Idle {
     let node = scope.cx.node(&scope.name());
     Idle {
@@ -228,7 +227,7 @@ fn idle(scope: &Scope) -> Idle {
     }
 }
 
-/// A host that is to leave. Until its turn has come it stays the node that it is.
+/// Works on a host that is to leave. Until its turn has come, the host stays the node that it is.
 async fn leave(scope: &mut Scope, grant: Option<Grant>) -> Result<Action, StepError> {
     let grant = grant.filter(|g| !scope.has_used(g));
     scope.forget_failures_before_leaving();
@@ -292,7 +291,7 @@ async fn leave(scope: &mut Scope, grant: Option<Grant>) -> Result<Action, StepEr
     Ok(if machine.is_some() { Action::requeue(MACHINE_POLL) } else { Action::await_change() })
 }
 
-/// A host that is a node: it is changed as far as its pool has granted, and otherwise kept in its state.
+/// Works on a host that is a node: it is changed as far as its pool has granted, and otherwise kept in its state.
 async fn node(scope: &mut Scope, grant: Option<Grant>) -> Result<Action, StepError> {
     let stored = scope.status.operation.clone();
     if stored.is_none() {
@@ -339,13 +338,13 @@ async fn node(scope: &mut Scope, grant: Option<Grant>) -> Result<Action, StepErr
     }
 }
 
-/// Reconciles again after this time, and whenever something changes.
+/// Action that reconciles again after this time, and whenever something changes.
 fn requeue(again: Option<Duration>) -> Action {
     again.map_or_else(Action::await_change, Action::requeue)
 }
 
-/// The host knows best which version it follows: a status may be older, as after the cluster's data were restored from a
-/// backup. The version that its daemon reports in the Node is trusted if it is one of this operator.
+/// Adopts the version that the host's daemon reports in the Node, if it is one of this operator: the host knows best which version it follows, and a
+/// status may be older, as after the cluster's data were restored from a backup.
 async fn adopt_reported_version(scope: &mut Scope) {
     let Some(node) = scope.cx.node(&scope.name()) else { return };
     let ours = scope.status.node_ref.as_ref().is_some_and(|r| Some(&r.uid) == node.metadata.uid.as_ref());
@@ -362,8 +361,8 @@ async fn adopt_reported_version(scope: &mut Scope) {
     scope.cx.events.say(&*scope.instance, EventReason::VersionCorrected, "Keep", &note);
 }
 
-/// A node without an operation: its Node keeps its desired metadata, and its health is reported. Returns when it is
-/// reconciled again without a change.
+/// Keeps the desired metadata in the Node of a node without an operation, and reports
+/// its health. Returns the time until the next reconcile without a change.
 async fn sync_idle_node(scope: &mut Scope) -> Result<Option<Duration>, StepError> {
     // A person may request another attempt of a failed version.
     let _ = scope.retry_after();
@@ -457,7 +456,7 @@ fn report_idle_node(scope: &mut Scope, node: &Node, says: &str) {
     report_node(scope, &Situation::Node { ready: node::ready(node).0, says: &says, up_to_date });
 }
 
-/// What is to be read of a node: the message of kubelet, and what is known beside it.
+/// Message about a node: that of kubelet, and what is known beside it.
 fn with_host(scope: &Scope, says: &str, node: &Node) -> String {
     let silent = conditions::is_true(&scope.status.conditions, kind::WICD_SILENT);
     let silent = silent.then(|| format!("wicd reports nothing: see the condition {}", kind::WICD_SILENT));

@@ -1,4 +1,4 @@
-//! Events on the Node: what the owner of a node feels of an operation, and the cause. `kubectl describe node` shows them to a person who has
+//! Events on the Node: what the owner of a node feels of an operation, and the cause. `kubectl describe node` shows them to a user who has
 //! never heard of instances and pools.
 
 use api::{GrantType, Operation, WindowsInstance};
@@ -38,8 +38,8 @@ pub(super) fn draining(scope: &Scope) {
     say_on_node(scope, EventReason::Draining, operation.type_.as_str(), &note);
 }
 
-/// Reports, when the first change of the host `begins`, that services on it are restarted under its pods, or that a node that does not work is repaired.
-/// The operator is logged in then: an attempt on a host that does not answer disturbs no node.
+/// Reports, when the first change of the host `begins`, that services on it are restarted under its pods, or that a node that
+/// does not work is repaired. The operator is logged in then: an attempt on a host that does not answer disturbs no node.
 pub(super) fn disturbing(scope: &Scope, begins: bool) {
     let Some(operation) = scope.status.operation.as_ref().filter(|_| begins) else { return };
     let why = cause(operation, &scope.instance, None);
@@ -54,7 +54,7 @@ pub(super) fn disturbing(scope: &Scope, begins: bool) {
     }
 }
 
-/// Why an operation disturbs a node. `request` is what a person or the host requests.
+/// Cause of the disturbance of a node by an operation. `request` is what a user or the host requests.
 fn cause(operation: &Operation, instance: &WindowsInstance, request: Option<&str>) -> String {
     let pool = &instance.spec.pool_ref.name;
     let (from, to) = (operation.from_version.as_deref(), operation.to_version.as_deref().unwrap_or("unknown"));

@@ -1,4 +1,4 @@
-//! What `kubectl describe node` shows of each operation that a node feels: its owner may never have heard of instances and pools.
+//! Output of `kubectl describe node` for each operation that a node feels: its owner may never have heard of instances and pools.
 
 use api::GrantType;
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ fn notes(world: &World, reason: &str) -> Vec<String> {
     calls.iter().map(|c| &c.body).filter(is_it).map(|b| b["note"].as_str().unwrap_or_default().to_owned()).collect()
 }
 
-/// The pool takes it out, because of a revision of its list.
+/// Takes the host out, as its pool does because of a revision of its list.
 fn take_out(world: &World) {
     world.take_out();
     world.edit(|i| i["spec"]["leaving"]["why"] = json!("no longer listed at main@sha1:0f3c"));
@@ -131,7 +131,7 @@ async fn nothing_is_reported_before_the_operator_is_logged_in() {
     }
 }
 
-/// As when its maintenance window closes: pods were moved, and the node is as it was before.
+/// A drain may be aborted, as when the maintenance window closes: pods were moved, and the node is as it was before.
 #[tokio::test]
 async fn a_drain_that_is_aborted_is_reported_with_the_cause() {
     for (hold, cause) in [(false, "pool p has taken the permission back"), (true, "hold=true holds the host")] {

@@ -1,4 +1,4 @@
-//! What is done with a host while the legacy operator works in the cluster, too.
+//! Work on a host while the legacy operator works in the cluster, too.
 
 use api::GrantType;
 use kube::runtime::controller::Action;
@@ -13,7 +13,7 @@ use super::{
 const EVICTION: &str = "/api/v1/namespaces/shop/pods/cart/eviction";
 const LONG_AGO: &str = "2026-01-01T00:00:00Z";
 
-/// One reconcile, for which no failure is waited for any more. Returns how many connections it made.
+/// Reconciles once, without the wait after a failure. Returns the action, and how many connections the reconcile made.
 async fn reconcile(world: &mut World) -> (Action, u64) {
     world.edit(|i| {
         if let Some(failures) = i["status"]["failures"].as_object_mut() {
@@ -34,7 +34,7 @@ fn has_failed(world: &World) -> bool {
     world.instance().is_some_and(|i| i["status"]["failures"]["count"].is_number())
 }
 
-/// Its grant is still there, because its pool is refused and takes nothing back.
+/// The grant of a failed join is still there, because its pool is refused and takes nothing back.
 #[tokio::test]
 async fn a_failed_join_is_not_begun_again() {
     let mut world = World::new().await;

@@ -11,13 +11,13 @@ use wnp_core::node::{
     reference,
 };
 
-/// The Node that a host is on record as.
+/// Node that a host is on record as.
 pub(crate) enum Found {
-    /// There it is.
+    /// The Node is there.
     Node(Box<Node>),
     /// The host was a node, and there is no Node of its name now. Pods may still be bound to that name.
     Gone,
-    /// A Node of its name exists, and it is not proven to be the host's.
+    /// A Node of the host's name exists, and it is not proven to be the host's.
     Others,
     /// The host never was a node.
     None,
@@ -55,8 +55,8 @@ impl Scope {
         Ok(())
     }
 
-    /// The Node, asked of the API server, if the host is on record as that node: it may be moved away from and deleted. A Node that was
-    /// created again, under another UID, is recorded.
+    /// Returns the Node, asked of the API server, if the host is on record as that node: its pods may be
+    /// moved away, and it may be deleted. A Node that was created again, under another UID, is recorded.
     pub(super) async fn find_node(&mut self) -> Result<Found, StepError> {
         let found = self.ask_for_node(None).await?;
         Ok(self.found(found))
@@ -80,8 +80,8 @@ impl Scope {
         }
     }
 
-    /// As [`Scope::find_node`], before the host is disturbed. A host that is a node is not taken for one without pods only because it
-    /// is not proven which Node is its own. A host that was logged in to is going to be cleaned, whichever operator has made it the node
+    /// Returns the Node as [`Scope::find_node`] does, before the host is disturbed. A host that is a node is not taken for one without pods only
+    /// because it is not proven which Node is its own. A host that was logged in to is going to be cleaned, whichever operator has made it the node
     /// that it is, and whether or not that is on record already.
     pub(super) async fn find_node_to_empty(&mut self) -> Result<Found, StepError> {
         let will_be_cleaned = self.status.host_key.is_some();

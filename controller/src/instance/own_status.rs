@@ -28,7 +28,7 @@ pub(super) struct OwnStatus {
     desired: WindowsInstanceStatus,
     /// Status as this reconcile has stored it last, if it has.
     saved: Option<WindowsInstanceStatus>,
-    /// Whether the operation is not stored yet: a grant that was revoked in the meantime must not be used.
+    /// True if the operation is not stored yet: a grant that was revoked in the meantime must not be used.
     begins: bool,
 }
 

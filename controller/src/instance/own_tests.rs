@@ -7,7 +7,7 @@ use super::super::{
 };
 use super::*;
 
-/// What is stored of a node that is reached at another address than the one that it has, as behind NAT.
+/// Status of a node that is reached at another address than the one that it has, as behind NAT.
 fn status(bed: &Bed) -> Value {
     json!({
         "currentVersion": "1-a",
@@ -45,7 +45,7 @@ async fn a_node_that_is_made_again_is_the_hosts_wherever_the_host_is_reached() {
     }
 }
 
-/// Pods may be on it, and they could not be moved away.
+/// Pods may be on such a host, and they could not be moved away.
 #[tokio::test]
 async fn no_host_is_wiped_because_its_node_cannot_be_recognised() {
     let mut bed = Bed::new().await;

@@ -12,7 +12,7 @@ use super::{error::StepError, remove, scope::Scope, update};
 use crate::context::Context;
 use wnp_core::status::instance::Situation;
 
-/// A pool that was only just made is seen a moment later.
+/// Time until a pool that was only just made is seen.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Reconciles an instance without a pool.

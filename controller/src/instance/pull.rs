@@ -23,7 +23,7 @@ const MARGIN: Duration = Duration::from_secs(15);
 /// Interval at which a host without a place tries to get one, up to twice as long.
 const NO_PLACE: Duration = Duration::from_secs(15);
 
-/// Whether it is the operation of a host that must stay.
+/// Reports whether the operation is a pull of images by a host that must stay.
 pub(super) fn is_at_it(scope: &Scope) -> bool {
     !scope.leaving() && scope.status.operation.as_ref().is_some_and(|o| o.type_ == GrantType::PullImages)
 }
@@ -75,14 +75,14 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
     Ok(Action::requeue(Duration::ZERO))
 }
 
-/// What the host is asked for.
+/// Images that the host is asked for, and the time limit of a pull.
 struct Request {
     images: Vec<String>,
     limit: Duration,
 }
 
 impl Request {
-    /// Asks, and notes what is there. Returns what is missing.
+    /// Asks the host, and notes which images are there. Returns the missing ones.
     async fn send(
         &self,
         scope: &mut Scope,

@@ -4,7 +4,7 @@ use super::super::test_bed::{Bed, NODE};
 use super::*;
 use wnp_core::operation::update::{AfterFailure, Blame, Failure, after_failure};
 
-/// What follows from the failure of an update that has changed the host.
+/// Consequence of the failure of an update that has changed the host.
 fn follows(error: &StepError) -> AfterFailure {
     after_failure(Failure {
         type_: api::GrantType::Update,
@@ -92,7 +92,7 @@ async fn a_host_that_joins_is_given_the_version_that_its_pool_wants_meanwhile() 
     }
 }
 
-/// It may have pods already, and must not be changed under them.
+/// A Ready node may have pods already, and must not be changed under them.
 #[tokio::test]
 async fn a_host_that_is_a_ready_node_ends_its_join_with_the_version_in_place() {
     let mut bed = Bed::new().await;
@@ -122,7 +122,7 @@ async fn a_host_that_is_a_ready_node_ends_its_join_with_the_version_in_place() {
     }
 }
 
-/// A cloud controller manager gives it in a form of its own.
+/// A cloud controller manager gives the provider ID in a form of its own.
 #[tokio::test]
 async fn the_provider_id_of_a_machine_is_left_to_a_cloud_controller_manager() {
     let mut bed = Bed::new().await;

@@ -42,8 +42,8 @@ use wnp_core::{
     },
 };
 
-/// A node that is to leave stays one for at least this long after it was marked: what was taken out by mistake, or stands in the next
-/// object that is applied, has time to come back.
+/// Shortest time for which a node stays one after it was marked as leaving: a host that was taken out by mistake, or stands in the next object that
+/// is applied, has time to come back.
 const SETTLE: Duration = Duration::from_secs(5);
 
 /// Interval of checks of a Node that finalizers keep.
@@ -131,7 +131,7 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
     }
 }
 
-/// Takes up the removal. Of a change that it interrupts it keeps what was changed on the host, in case that the host is to stay after all.
+/// Takes up the removal. What an interrupted change has done to the host stays on record, in case that the host is to stay after all.
 fn take_up(scope: &mut Scope, grant: &Grant) {
     let interrupted = scope.status.operation.clone().filter(|o| o.id != grant.id && is_half_changed(o));
     let operation = scope.start_operation(grant, Step::Cordon);
@@ -147,25 +147,25 @@ fn take_up(scope: &mut Scope, grant: &Grant) {
     }
 }
 
-/// Pods came after the drain, because a person has lifted the cordon. They get the time that any drain has.
+/// Restarts the clock of the drain: pods came after it, because a user has lifted the cordon, and get the time that any drain has.
 fn drain_anew(scope: &mut Scope) {
     if let Some(drain) = scope.status.record().operation.as_mut().and_then(|o| o.drain.as_mut()) {
         drain.start_time = clock::now().into();
     }
 }
 
-/// Whether something of the host was changed by an operation that is not over.
+/// Reports whether something of the host was changed by an operation that is not over.
 fn is_half_changed(operation: &Operation) -> bool {
     operation.applied || operation.rolling_back
 }
 
-/// The grant of a removal that can no longer be revoked.
+/// Grant of a removal that can no longer be revoked.
 pub(super) fn past_return(scope: &Scope) -> Option<Grant> {
     let removal = scope.status.operation.as_ref().filter(|o| is_deconfiguring(o))?;
     scope.instance.is_deleting().then(|| removal.as_grant())
 }
 
-/// How long a node that was marked only just now stays one yet.
+/// Time for which a node that was marked only just now stays one yet.
 fn settles(scope: &Scope) -> Option<Duration> {
     let leaving = scope.instance.spec.leaving.as_ref().filter(|_| scope.status.current_version.is_some())?;
     let age = age(leaving.since.known()?, clock::now());
@@ -173,8 +173,8 @@ fn settles(scope: &Scope) -> Option<Duration> {
     (!left.is_zero()).then_some(left)
 }
 
-/// Another pool that lists a node in its spec. It is read from the API server, directly before the removal can no longer be revoked: what a cache has
-/// may be older than the move of the host.
+/// Returns another pool that lists a node in its spec. Pools are read from the API server, directly before the removal can no longer be revoked: what
+/// a cache has may be older than the move of the host.
 async fn listed_elsewhere(scope: &Scope) -> Result<Option<String>, StepError> {
     if scope.status.current_version.is_none() || scope.instance.is_deleting() {
         return Ok(None);
@@ -187,8 +187,7 @@ async fn listed_elsewhere(scope: &Scope) -> Result<Option<String>, StepError> {
     Ok(HostOwners::default().other(own, &host.name, &host.address, &pools))
 }
 
-/// The removal or its grant was revoked: its steps are undone. What a change before had done to the host is
-/// brought to its end.
+/// Undoes the steps of a removal that was revoked, or whose grant was. What a change before had done to the host is brought to its end.
 pub(super) async fn take_back(scope: &mut Scope) -> Result<(), StepError> {
     let Some(operation) = scope.status.record().operation.as_mut() else { return Ok(()) };
     if !matches!(operation.type_, GrantType::Remove | GrantType::Orphan) {
@@ -216,7 +215,7 @@ pub(super) async fn take_back(scope: &mut Scope) -> Result<(), StepError> {
     Ok(())
 }
 
-/// Lifts the cordon of the operation that is going on, if it has one.
+/// Lifts the cordon of the current operation, if it has one.
 pub(super) async fn lift_cordon(scope: &mut Scope) -> Result<(), StepError> {
     if scope.status.operation.is_some()
         && let Some(node) = scope.find_node().await?.node()
@@ -248,7 +247,7 @@ pub(super) async fn let_go(scope: &mut Scope, grant: &Grant) -> Result<Action, S
     finish(scope).await
 }
 
-/// Whether a person has given the host up.
+/// Reports whether a user has given the host up.
 pub(super) fn is_abandoned(instance: &WindowsInstance) -> bool {
     instance.annotations().get(key::ABANDON).is_some_and(|v| v == "true")
 }
@@ -388,7 +387,7 @@ async fn note_unclean(scope: &Scope) -> Result<(), StepError> {
     .await
 }
 
-/// The host is in the operator's hands again, whichever pool gave it up.
+/// Removes the host from the unclean hosts of all pools: it is in the operator's hands again, whichever pool gave it up.
 pub(super) async fn forget_unclean(scope: &Scope) -> Result<(), StepError> {
     let name = scope.name();
     for pool in scope.cx.caches.pools.state() {
@@ -413,7 +412,7 @@ async fn write_unclean(scope: &Scope, pool: &str, change: impl FnOnce(&mut Vec<U
     Ok(())
 }
 
-/// Lets the instance go, and with it the operation, if there is one.
+/// Removes the finalizer of the instance, which lets it go, and with it the operation, if there is one.
 async fn finish(scope: &mut Scope) -> Result<Action, StepError> {
     let finalizers = scope.instance.finalizers();
     if !finalizers.iter().any(|f| f == FINALIZER_INSTANCE) {
@@ -437,7 +436,7 @@ mod tests {
     use super::*;
     use crate::instance::test_bed::Bed;
 
-    /// Otherwise the change would be given up half way when the host is to stay after all.
+    /// A removal that forgot the change would leave it half way when the host is to stay after all.
     #[tokio::test]
     async fn a_removal_in_the_middle_of_a_change_keeps_what_was_changed() {
         let bed = Bed::with_objects().await;

@@ -14,8 +14,8 @@ use wnp_core::{
     operation::identity::{Identity, Purpose},
 };
 
-/// Whether it is not on record which node a host is that has a Node which follows a version: all is lost, or an attempt to join it ended
-/// after its key was pinned.
+/// Reports whether it is not on record which node a host is that has a Node which follows a version: all is lost, or an attempt to join the host
+/// ended after its key was pinned.
 pub(super) fn is_lost(scope: &Scope) -> bool {
     let status = &scope.status;
     let blank = status.current_version.is_none() && status.facts.is_none() && status.node_ref.is_none();

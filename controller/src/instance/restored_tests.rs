@@ -104,7 +104,7 @@ async fn no_node_is_wiped_undrained_because_it_is_not_on_record_yet() {
     assert_eq!(scope.status.node_ref.as_ref().map(|n| n.uid.as_str()), Some("n-1"));
 }
 
-/// It was given to hosts of which it was not known that they are Ready nodes.
+/// The grant was given to hosts of which it was not known that they are Ready nodes.
 #[tokio::test]
 async fn no_removal_begins_with_a_grant_from_before_the_host_was_known() {
     let (mut bed, spec, status) = bed().await;

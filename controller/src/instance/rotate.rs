@@ -26,17 +26,17 @@ use wnp_core::operation::{
 const ADMINISTRATORS: &str = r"C:\ProgramData\ssh\administrators_authorized_keys";
 /// File with the keys of other users, in the user's profile.
 const PROFILE: &str = r".ssh\authorized_keys";
-/// What the user data of this operator leaves on a machine when it has written the key there, which it does once (`host.ps1`).
+/// File that the user data of this operator leaves on a machine when it has written the key there, which it does once (`host.ps1`).
 const USER_DATA_RECORD: &str = r"C:\ProgramData\ssh\windows-node-pools-machine.txt";
-/// More than any such file has.
+/// Limit of a file with keys, in bytes: more than any such file has.
 const MAX_FILE: usize = 1 << 20;
 
-/// Whether it is the operation of a host that must stay.
+/// Reports whether the operation is a key rotation of a host that must stay.
 pub(super) fn is_at_it(scope: &Scope) -> bool {
     !scope.leaving() && scope.status.operation.as_ref().is_some_and(|o| o.type_ == GrantType::RotateKey)
 }
 
-/// Goes through all of it. It takes seconds, and what an operator before us has done is found done.
+/// Performs the whole rotation. It takes seconds, and what an earlier operator has done is found done.
 pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
     scope.start_operation(grant, Step::Connect);
     let host = scope.instance.spec.host.clone();
@@ -78,12 +78,12 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
     Ok(done(scope))
 }
 
-/// The Machine that the host belongs to.
+/// Machine that the host belongs to.
 fn machine(scope: &Scope) -> Option<String> {
     scope.instance.spec.origin.as_ref().and_then(|origin| origin.machine.clone())
 }
 
-/// Which key takes the place of which.
+/// New key, and the old key whose place it takes.
 struct Change {
     new: Arc<Key>,
     old: Arc<Key>,
@@ -215,20 +215,20 @@ pub(super) async fn failed(scope: &mut Scope, error: &StepError) -> Result<std::
     Ok(wait)
 }
 
-/// The files in which the SSH server may look for the keys of the user.
+/// Files in which the SSH server may look for the keys of the user.
 async fn files(connection: &Connection) -> Result<Vec<String>, StepError> {
     let profile = connection.home().await?.map(|home| format!(r"{}\{PROFILE}", home.trim_end_matches('\\')));
     Ok([ADMINISTRATORS.to_owned()].into_iter().chain(profile).collect())
 }
 
-/// A file as text in which each byte is a character, so that comments in any encoding come back as they were. A file that is not
-/// there has no lines.
+/// Reads a file as text in which each byte is a character, so that comments in any
+/// encoding come back as they were. A file that is not there has no lines.
 async fn read(connection: &Connection, file: &str) -> Result<String, SshError> {
     let read = connection.read(file, MAX_FILE).await?;
     Ok(read.unwrap_or_default().into_iter().map(char::from).collect())
 }
 
-/// The bytes of such a text.
+/// Bytes of a text that [`read`] returned.
 fn bytes(text: &str) -> Vec<u8> {
     text.chars().map(|c| u8::try_from(c).unwrap_or(b'?')).collect()
 }

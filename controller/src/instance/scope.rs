@@ -36,32 +36,32 @@ use wnp_core::{
     status::instance::{Situation, describe, reached},
 };
 
-/// A person corrects credentials and then watches the pool: a long wait has no benefit.
+/// Longest wait after an error that users correct elsewhere, as in credentials: they then watch the pool, so that a long wait has no benefit.
 const CREDENTIALS_BACKOFF_MAX: std::time::Duration = std::time::Duration::from_secs(15);
 
-/// A Node that comes up takes moments for each of its steps. The status reports what it waits for only after this time;
-/// each change before would be a write more for every host that joins.
+/// Time after which the status reports what a Node that comes up waits for. Such a Node takes moments for each of its steps, and each change before
+/// would be a write more for every host that joins.
 pub(super) const REGISTER_QUIET: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// One instance that is being worked on.
 pub(super) struct Scope {
-    /// What all share.
+    /// Context that all controllers share.
     pub cx: Arc<Context>,
     /// The instance, as it was read when the work began: the cache's own, copied only if something of it is written.
     pub instance: Arc<WindowsInstance>,
-    /// Its pool.
+    /// Pool of the instance.
     pub pool: Arc<WindowsNodePool>,
-    /// Its status.
+    /// Status of the instance.
     pub status: OwnStatus,
     step_began: Option<std::time::Instant>,
 }
 
-/// What a host is brought to.
+/// Version that a host is brought to.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
-    /// The version.
+    /// Name of the version.
     pub version: String,
-    /// What it stands for.
+    /// Rendered configuration of the version.
     pub rendered: Arc<Rendered>,
 }
 
@@ -77,46 +77,46 @@ impl Scope {
         self.status.stored(&self.instance)
     }
 
-    /// Its name, which is that of its host and of its Node.
+    /// Name of the instance, which is that of its host and of its Node.
     pub(super) fn name(&self) -> String {
         self.instance.name_any()
     }
 
-    /// Whether it is to leave: marked, or being deleted. Until it is being deleted, the mark can be revoked.
+    /// Reports whether the host is to leave: marked, or being deleted. Until the instance is being deleted, the mark can be revoked.
     pub(super) fn leaving(&self) -> bool {
         self.instance.is_leaving()
     }
 
-    /// Whether it is being removed: what it does is no change of a node that is to work again.
+    /// Reports whether the host is being removed: its operation is no change of a node that is to work again.
     pub(super) fn removes(&self) -> bool {
         self.status.operation.as_ref().is_some_and(|o| matches!(o.type_, GrantType::Remove | GrantType::Orphan))
     }
 
-    /// Whether its pool is one that is only planned: then nothing is begun. A pool that is being deleted is carried out.
+    /// Reports whether the pool is one that is only planned: then nothing is begun. A pool that is being deleted is carried out.
     pub(super) fn is_plan(&self) -> bool {
         self.pool.spec.is_plan() && self.pool.metadata.deletion_timestamp.is_none()
     }
 
-    /// Whether neither the host nor the Node is changed, except to end what has begun.
+    /// Reports whether neither the host nor the Node is changed, except to end what has begun.
     pub(super) fn only_watches(&self) -> bool {
         self.is_plan() || !self.cx.other_operator.is_gone()
     }
 
-    /// Whether the operation of a grant is over, by the status of this reconcile.
+    /// Reports whether the operation of a grant is over, by the status of this reconcile.
     pub(super) fn has_used(&self, grant: &Grant) -> bool {
         self.status.last_operation.as_ref() == Some(&grant.id)
     }
 
-    /// Whether the operation of this grant may be worked on. What has begun is finished; beside another operator, only what has changed the
-    /// host: a failed attempt is not repeated there, and a drain is given up. A used grant that was restored from a backup without its status
-    /// makes no host of a paused pool join.
+    /// Reports whether the operation of this grant may be worked on. What has begun is finished; beside another operator, only what has changed the
+    /// host: a failed attempt is not repeated there, and a drain is given up. A used grant that was restored from a backup without its status makes
+    /// no host of a paused pool join.
     pub(super) fn may_start(&self, grant: &Grant) -> bool {
         let begun = self.status.operation.as_ref().filter(|o| o.id == grant.id);
         let waits = grant.type_ == GrantType::Provision && self.pool.spec.rollout().pause(clock::now()).is_some();
         begun.map_or(!self.only_watches() && !waits, |o| self.cx.other_operator.is_gone() || o.has_changed_the_host())
     }
 
-    /// How long a grant waits for a pause that ends by itself. That is no change of any object, which would bring another reconcile.
+    /// Time for which a grant waits for a pause that ends by itself. Such an end is no change of any object, which would bring another reconcile.
     pub(super) fn until_pause_ends(&self) -> Option<std::time::Duration> {
         let now = clock::now();
         let pause = self.pool.spec.rollout().pause(now).filter(|_| self.instance.open_grant().is_some());
@@ -124,7 +124,7 @@ impl Scope {
         Some(wait.max(std::time::Duration::from_secs(1)))
     }
 
-    /// The operation of this grant: the stored one if it is the same, otherwise a new one.
+    /// Starts the operation of this grant, or continues the stored one if it is the same.
     pub(super) fn start_operation(&mut self, grant: &Grant, first_step: Step) -> &mut Operation {
         let (epoch, now) = (self.cx.process.epoch, clock::now().into());
         self.status.begin(Operation {
@@ -144,7 +144,7 @@ impl Scope {
         self.status.record().operation.get_or_insert_default()
     }
 
-    /// What is stored of a version.
+    /// Returns a stored version as a target.
     pub(super) async fn target(&self, version: &str) -> Result<Target, StepError> {
         match self.cx.hosts.versions.get(version).await?.as_deref() {
             Some(Stored::Ours(rendered)) => {
@@ -166,7 +166,7 @@ impl Scope {
         operation.and_then(|o| o.to_version.as_deref()).or(current).or(desired)
     }
 
-    /// Whether the host follows what its pool wants.
+    /// Reports whether the host follows what its pool wants.
     pub(super) fn up_to_date(&self) -> bool {
         let wanted = self.pool.status.as_ref().and_then(|s| s.desired_version.as_deref());
         let current = self.status.current_version.as_deref();
@@ -179,27 +179,27 @@ impl Scope {
         node_ip::desired(&self.instance.spec.host.address, &self.status)
     }
 
-    /// Whether the Node must have another address than the one that kubelet was given.
+    /// Returns the move of the host, if its Node must have another address than the one that kubelet was given.
     pub(super) fn moved(&self) -> Option<Moved> {
         node_ip::moved(&self.instance.spec.host.address, &self.status)
     }
 
-    /// Its step; unknown without an operation.
+    /// Step of the operation; unknown without an operation.
     pub(super) fn step(&self) -> Step {
         self.status.operation.as_ref().map(|o| o.step).unwrap_or_default()
     }
 
-    /// The kind of its operation.
+    /// Type of the operation.
     pub(super) fn operation_type(&self) -> Option<GrantType> {
         self.status.operation.as_ref().map(|o| o.type_)
     }
 
-    /// The disruption that its operation may cause.
+    /// Disruption that the operation may cause.
     pub(super) fn disruption(&self) -> Disruption {
         self.status.operation.as_ref().and_then(|o| o.disruption).unwrap_or_default()
     }
 
-    /// Whether its operation evicts the pods first.
+    /// Reports whether the operation evicts the pods first.
     pub(super) fn drains(&self) -> bool {
         self.operation_type().is_some_and(|type_| drains(type_, self.disruption()))
     }
@@ -243,8 +243,8 @@ impl Scope {
         self.announce_step(step, what);
     }
 
-    /// The same, for a step that needs to be remembered what stands before it: which operation it is, that it changes the host, and that the host
-    /// holds its name.
+    /// Begins a step, and stores what must be remembered before it, unless it is stored: which operation it is, that it changes the host, the host
+    /// key, and that the host holds its name.
     pub(super) async fn resume_step(&mut self, step: Step, what: &str) -> Result<(), StepError> {
         self.announce_step(step, what);
         let essential = |s: &WindowsInstanceStatus| {
@@ -306,7 +306,7 @@ impl Scope {
         }
     }
 
-    /// The time of an attempt that is under way is not to come.
+    /// Clears the time of the next attempt, which is under way.
     fn attempt_begins(&mut self) {
         let failures = match self.status.operation.as_ref().map(|o| o.type_) {
             Some(GrantType::RotateKey) => self.status.record().key_rotation.as_mut().and_then(|k| k.failures.as_mut()),
@@ -330,7 +330,7 @@ impl Scope {
         self.step_began = Some(std::time::Instant::now());
     }
 
-    /// How long the current step has been going on, by the stored clock.
+    /// Time for which the current step has been going on, by the stored clock.
     pub(super) fn in_step(&self) -> std::time::Duration {
         let since = self.status.operation.as_ref().and_then(|o| o.step_start_time.known());
         since.map_or(std::time::Duration::ZERO, |t| {
@@ -338,7 +338,7 @@ impl Scope {
         })
     }
 
-    /// Brings conditions in line.
+    /// Sets the conditions for a situation.
     pub(super) fn set_conditions(&mut self, situation: &Situation<'_>) {
         describe(self.status.record(), situation, self.instance.metadata.generation, clock::now());
     }
@@ -378,7 +378,7 @@ impl Scope {
         self.mark_reachable();
     }
 
-    /// Notes that the host refuses every key of its list, if it does. It might take one that cannot be had now.
+    /// Notes that the host refuses every key of its list, if it does. The host might take a key that cannot be had now.
     pub(super) async fn note_refusal(&mut self, error: &StepError) {
         if matches!(error, StepError::Remote(RemoteError::Ssh(SshError::AuthenticationFailed { .. }))) {
             let before = self.status.record().key_refusal.take();
@@ -393,7 +393,7 @@ impl Scope {
         reached(self.status.record(), Err((reason, &message)), generation, clock::now());
     }
 
-    /// A failure after others, and how long the next attempt waits.
+    /// Returns a failure after others, and how long the next attempt waits.
     pub(super) fn next_failure(&self, before: Option<&Failures>, error: &StepError) -> (Failures, std::time::Duration) {
         let now = clock::now();
         let count = before.map_or(0, |f| f.count).saturating_add(1);
@@ -419,8 +419,8 @@ impl Scope {
         (failures, wait)
     }
 
-    /// The error, and how a person ends a removal whose host cannot be cleaned up. A jump host that is gone is no reason to give up the
-    /// hosts behind it.
+    /// Message of the error, and how a user ends a removal whose host cannot be cleaned up.
+    /// A jump host that is gone is no reason to give up the hosts behind it.
     fn with_way_out(&self, error: &StepError) -> String {
         if !self.removes() || error.is_of_jump_host() || (self.step() != Step::Deconfigure && !error.is_unreachable()) {
             return error.to_string();
@@ -464,7 +464,7 @@ impl Scope {
         Ok(wait)
     }
 
-    /// What has failed before the host was to leave was part of another operation, and delays none of its removal.
+    /// Forgets failures from before the host was to leave: they were part of another operation, and delay nothing of its removal.
     pub(super) fn forget_failures_before_leaving(&mut self) {
         let marked = self.instance.spec.leaving.as_ref().and_then(|l| l.since.known());
         let since = marked.or_else(|| self.instance.metadata.deletion_timestamp.as_ref().map(|t| t.0));
@@ -478,7 +478,8 @@ impl Scope {
         is_retry_open(&self.instance, self.status.last_handled_retry.as_ref())
     }
 
-    /// Whether a person requests another attempt on a node that is not Ready: its pool grants a repair, and the request stays open until that begins.
+    /// Reports whether a user requests another attempt on a node that is not Ready: its
+    /// pool grants a repair, and the request stays open until the repair begins.
     pub(super) fn awaits_repair(&self) -> bool {
         let is_idle = self.status.operation.is_none() && self.status.current_version.is_some() && !self.leaving();
         is_idle && self.is_retry_open() && self.cx.node(&self.name()).is_some_and(|node| !ready(&node).0)
@@ -507,7 +508,7 @@ impl Scope {
         }
     }
 
-    /// Until when the next attempt waits, if it does. A person ends the wait by asking for a retry, or by allowing a host key.
+    /// Time for which the next attempt waits, if it does. A user ends the wait by asking for a retry, or by allowing a host key.
     pub(super) fn retry_after(&mut self) -> Option<std::time::Duration> {
         if self.is_retry_open() && !self.awaits_repair() {
             self.take_retry();
@@ -537,7 +538,7 @@ impl Scope {
         until(self.status.failures.as_ref()?, self.cx.process.args.backoff_max)
     }
 
-    /// The wait for the next attempt, if the last one failed in the same way and nothing has asked for another since. It is reported already.
+    /// Wait for the next attempt, if the last one failed in the same way and nothing has asked for another since. Such a failure is reported already.
     pub(super) fn same_failure(&mut self, error: &StepError) -> Option<std::time::Duration> {
         let wait = self.retry_after()?;
         let (reason, message) = (error.reason(), self.with_way_out(error));
@@ -545,25 +546,25 @@ impl Scope {
         self.status.failures.as_ref().is_some_and(is_same).then_some(wait)
     }
 
-    /// Digest of how the host is reached.
+    /// Digest of the host in the spec of the instance.
     pub(super) fn host_digest(&self) -> String {
         let text = serde_json::to_vec(&self.instance.spec.host).unwrap_or_default();
         hex::encode(&Sha256::digest(text)[..8])
     }
 
-    /// The same for giving the host another key.
+    /// Time for which the next key rotation waits after a failure, if it does.
     pub(super) fn key_waits(&self) -> Option<std::time::Duration> {
         until(self.status.key_rotation.as_ref()?.failures.as_ref()?, self.cx.process.args.backoff_max)
     }
 
-    /// The same for pulling images.
+    /// Time for which the next pull of images waits after a failure, if it does.
     pub(super) fn images_wait(&self) -> Option<std::time::Duration> {
         let pulled = self.status.pre_pulled.as_ref()?;
         let failures = image_pull::failures(pulled, self.pool.spec.pre_pull_images())?;
         until(failures, self.cx.process.args.backoff_max)
     }
 
-    /// The next attempt is made at once.
+    /// Has the next attempt made at once.
     pub(super) fn retry_now(&mut self) {
         if let Some(failures) = &mut self.status.record().failures {
             failures.next_retry_time = None;
@@ -601,7 +602,7 @@ impl Scope {
     }
 }
 
-/// How long the attempt after these failures waits, if it does.
+/// Time for which the attempt after these failures waits, if it does.
 pub(super) fn until(failures: &Failures, max: std::time::Duration) -> Option<std::time::Duration> {
     let now = clock::now();
     let until = believed(failures.next_retry_time?.known()?, now, max);

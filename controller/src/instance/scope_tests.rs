@@ -50,7 +50,7 @@ async fn nothing_begins_for_a_removal_that_was_taken_back() {
     }
 }
 
-/// It is the end of a removal, or a person has deleted it: that is no error.
+/// An instance is gone at the end of a removal, or because a user has deleted it: that is no error.
 #[tokio::test]
 async fn nothing_is_stored_of_an_instance_that_is_gone() {
     let bed = Bed::new().await;
@@ -147,7 +147,7 @@ async fn work_goes_on_while_its_step_is_stored() {
     assert_eq!(done.expect("the work waits for the status, and the status for the work").unwrap(), 7);
 }
 
-/// As after its objects were restored from a backup without their status, in which its grant was used.
+/// A used grant may be restored from a backup without the status in which it was used.
 #[tokio::test]
 async fn no_host_of_a_paused_pool_joins() {
     let granted = json!({"grant": {"id": "join-1", "type": "Provision", "grantedTime": "2026-01-01T00:00:00Z"}});
@@ -169,7 +169,7 @@ async fn no_host_of_a_paused_pool_joins() {
     }
 }
 
-/// A person who asks for another attempt gets a repair of a node that does not work, or learns that there is nothing to retry.
+/// A user who asks for another attempt gets a repair of a node that does not work, or learns that there is nothing to retry.
 #[tokio::test]
 async fn a_request_to_try_again_is_met_or_told_to_have_no_effect() {
     let mut bed = Bed::new().await;

@@ -1,5 +1,5 @@
-//! What an instance reports of its host beside the operation: whether it can be a node, what makes it a worse one, and whether it can use
-//! the accounts of its pool.
+//! Reports about the host of an instance beside the operation: whether it can be a node,
+//! what makes it a worse one, and whether it can use the accounts of its pool.
 
 use api::{
     Reason,
@@ -18,8 +18,8 @@ use wnp_core::{
 use super::scope::Scope;
 use crate::runtime::{clock, events::EventReason};
 
-/// Reports what the check before the first change has found. Warnings that are new get an event. A restart that the operation is about to
-/// make is none.
+/// Reports the result of the check before the first change. Warnings that are new get
+/// an event. A restart that the operation is about to make is no warning.
 pub(super) fn report(scope: &mut Scope, of_pool: &Rendered, found: Result<(), &Faults>, state: &HostState) {
     let leaves = scope.status.operation.as_ref().and_then(|o| o.boot_id_to_leave.as_ref());
     let is_on_aws = scope.cx.hosts.release.get().cluster.platform == Platform::Aws && of_pool.has_cloud_controller();

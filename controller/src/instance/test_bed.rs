@@ -34,7 +34,7 @@ use crate::{
 pub(crate) const CLUSTER: &str = "cluster-1";
 /// Path of the Node of the host.
 pub(crate) const NODE: &str = "/api/v1/nodes/win-1";
-/// Path of its instance.
+/// Path of the host's instance.
 pub(crate) const INSTANCE: &str = "/apis/windowsmachineconfig.openshift.io/v1alpha1/windowsinstances/win-1";
 
 /// A host `win-1` of the pool `p`.
@@ -47,19 +47,19 @@ pub(crate) struct Bed {
     _sim: Sim,
 }
 
-/// What fills the caches of an operator.
+/// Writers that fill the caches of an operator.
 struct Writers {
     instances: Writer<WindowsInstance>,
     nodes: Writer<Node>,
 }
 
 impl Bed {
-    /// With an API server that answers from a script alone.
+    /// Creates a bed with an API server that answers from a script alone.
     pub(crate) async fn new() -> Self {
         Self::with(FakeApi::new()).await
     }
 
-    /// With an API server that answers from a script, and otherwise from its objects.
+    /// Creates a bed with an API server that answers from a script, and otherwise from its objects.
     pub(crate) async fn with_objects() -> Self {
         Self::with(FakeApi::with_objects()).await
     }
@@ -90,13 +90,13 @@ impl Bed {
         Self { api, cx, host, caches, files, _sim: sim }
     }
 
-    /// The operator ends, wherever it is, and the next one starts. Its caches are empty.
+    /// Ends the operator, wherever it is, and starts the next one, with empty caches.
     pub(crate) fn restart_operator(&mut self) {
         let epoch = self.cx.process.epoch + 1;
         (self.cx, self.caches) = process(&self.api, self.files.path(), epoch);
     }
 
-    /// The operator starts again, with these payloads: each has a minor version of Kubernetes as its name.
+    /// Restarts the operator with these payloads: each has a minor version of Kubernetes as its name.
     pub(super) fn take_payloads(&mut self, payloads: &[(&str, Vec<Entry>)]) {
         let dir = self.files.path().join("payload");
         std::fs::remove_dir_all(&dir).unwrap();
@@ -106,7 +106,7 @@ impl Bed {
         self.restart_operator();
     }
 
-    /// The contents of its payload change on the operator's disk while it runs. Their sizes stay.
+    /// Changes the contents of the payload on the operator's disk while the operator runs. Their sizes stay.
     pub(super) fn damage_payload(&self) {
         let mut folders = vec![self.files.path().join("payload")];
         while let Some(folder) = folders.pop() {
@@ -121,7 +121,7 @@ impl Bed {
         }
     }
 
-    /// The watches bring what the API server has.
+    /// Brings what the API server has into the caches, as the watches do. Returns the instance.
     pub(crate) fn sync(&mut self) -> Option<WindowsInstance> {
         let read = |plural: &str| self.api.objects(|o| o.of_kind(plural));
         let (instances, nodes) = (read("windowsinstances"), read("nodes"));
@@ -131,7 +131,7 @@ impl Bed {
         instances.into_iter().next().map(|i| serde_json::from_value(i).unwrap())
     }
 
-    /// Its instance. What is stored of it is answered from now on.
+    /// Returns the instance of the host. A write of its status is answered with it from now on.
     pub(crate) fn instance(&self, metadata: &Value, spec: &Value, status: &Value) -> WindowsInstance {
         let mut instance = json!({
             "apiVersion": "windowsmachineconfig.openshift.io/v1alpha1",
@@ -159,19 +159,19 @@ impl Bed {
         serde_json::from_value(instance).unwrap()
     }
 
-    /// Scope on it.
+    /// Creates a scope on an instance.
     pub(super) fn scope(&self, instance: impl Into<Arc<WindowsInstance>>) -> Scope {
         let instance = instance.into();
         let pool = self.cx.pool_of(&instance).unwrap();
         Scope::new(self.cx.clone(), instance, pool)
     }
 
-    /// There is this Node now, with the name of the host. It is not Ready.
+    /// Creates the Node of the host, which is not Ready.
     pub(crate) fn node(&mut self, uid: &str, address: &str, annotations: &Value) {
         self.node_that_is("False", uid, address, annotations);
     }
 
-    /// As [`Bed::node`], with this status of its condition `Ready`.
+    /// Creates the Node of the host, with this status of its condition `Ready`.
     pub(crate) fn node_that_is(&mut self, ready: &str, uid: &str, address: &str, annotations: &Value) {
         let node = json!({
             "metadata": {
@@ -188,12 +188,12 @@ impl Bed {
         self.caches.nodes.apply_watcher_event(&Event::Apply(serde_json::from_value(node).unwrap()));
     }
 
-    /// There is none.
+    /// Removes the Node of the host.
     pub(crate) fn no_node(&self) {
         self.api.forget("GET", NODE).fail("GET", NODE, 404, "NotFound", "there is no such Node", Value::Null);
     }
 
-    /// How often the Node was changed or deleted, or a pod moved.
+    /// Number of times that the Node was changed or deleted, or a pod moved.
     pub(crate) fn disturbed(&self) -> usize {
         let is_disturbing = |path: &str| path.starts_with("/api/v1/nodes/") || path.ends_with("/eviction");
         self.api.all_calls().iter().filter(|c| c.method != "GET" && is_disturbing(&c.path)).count()

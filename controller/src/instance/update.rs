@@ -142,7 +142,7 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
     }
 }
 
-/// Whether a maintenance is not requested any more, and nothing has been done on the host for it. Its pool is about to take the grant back.
+/// Reports whether a maintenance is not requested any more, and nothing has been done on the host for it. Its pool is about to take the grant back.
 async fn is_withdrawn(scope: &mut Scope, grant: &Grant) -> Result<bool, StepError> {
     if grant.type_ != GrantType::Maintenance || is_past_return(scope) {
         return Ok(false);
@@ -151,7 +151,7 @@ async fn is_withdrawn(scope: &mut Scope, grant: &Grant) -> Result<bool, StepErro
     Ok(maintenance::requested(scope, node.as_ref()).request.is_none())
 }
 
-/// Whether a node that is not found to work after its maintenance is to be in maintenance again, for which it waits for no retry.
+/// Reports whether a node that is not found to work after its maintenance is to be in maintenance again, for which it waits for no retry.
 fn is_requested_again(scope: &Scope) -> bool {
     let node = scope.cx.node(&scope.name());
     scope.operation_type() == Some(GrantType::Maintenance)
@@ -164,7 +164,7 @@ fn is_past_return(scope: &Scope) -> bool {
     scope.status.operation.as_ref().is_some_and(Operation::is_past_return)
 }
 
-/// Whether a repair that has changed nothing yet would disturb a node that works again: its services would be restarted under its pods.
+/// Reports whether a repair that has changed nothing yet would disturb a node that works again: its services would be restarted under its pods.
 fn is_needless(scope: &Scope, grant: &Grant) -> bool {
     let is_unchanged = scope.status.operation.as_ref().is_none_or(|o| !o.is_past_return());
     grant.type_ == GrantType::Repair
@@ -188,7 +188,7 @@ async fn take_up(scope: &mut Scope, grant: &Grant) -> Result<(), StepError> {
     Ok(())
 }
 
-/// What is known of the change before anything is done, and the Node, if the change was seen to work already: then it is only watched.
+/// Returns what is known of the change before anything is done, and the Node, if the change was seen to work already: then it is only watched.
 fn begin(scope: &Scope, target: &Target) -> (ObservedChange, Option<Arc<Node>>) {
     let begun = scope.step().into();
     let is_maintenance = scope.operation_type() == Some(GrantType::Maintenance);
@@ -236,7 +236,7 @@ fn is_our_cordon(scope: &Scope, node: &Node) -> bool {
     scope.status.operation.as_ref().is_some_and(|o| cordoned_by(node) == Some(o.id.as_str()))
 }
 
-/// The host has to be restarted, for which its pods must be moved away first.
+/// Has the pods moved away first of a host that has to be restarted.
 async fn empty_first(scope: &mut Scope) -> Result<Action, StepError> {
     if scope.disruption() == Disruption::None {
         // It has no place in the budget. Nothing has been done yet: the restart is asked for, and both get their turn.
@@ -251,7 +251,7 @@ async fn empty_first(scope: &mut Scope) -> Result<Action, StepError> {
     Ok(Action::requeue(Duration::ZERO))
 }
 
-/// A repair of which it is not known which service does not work restarts all.
+/// Names all services for a repair of which it is not known which service does not work.
 fn name_services(scope: &mut Scope, target: &Target) {
     if let Some(operation) = &mut scope.status.record().operation
         && operation.type_ == GrantType::Repair
@@ -266,7 +266,7 @@ async fn target(scope: &Scope) -> Result<Target, StepError> {
     scope.target(&version.unwrap_or_default()).await
 }
 
-/// Whether a Node is still as it was when the change was seen to work.
+/// Reports whether a Node is still as it was when the change was seen to work.
 fn works(scope: &Scope, node: &Node, target: &Target) -> bool {
     let follows = node.metadata.annotations.as_ref().and_then(|a| a.get(key::VERSION));
     scope.status.node_ref.as_ref().is_some_and(|r| Some(&r.uid) == node.metadata.uid.as_ref())
@@ -274,7 +274,7 @@ fn works(scope: &Scope, node: &Node, target: &Target) -> bool {
         && follows == Some(&target.version)
 }
 
-/// Watches the node that works. Returns how long it is to be watched yet.
+/// Watches the node that works. Returns the time for which it is to be watched yet.
 async fn watch(scope: &mut Scope) -> Result<Option<Duration>, StepError> {
     let hold = scope.pool.spec.rollout().min_ready();
     let what = format!("watching whether the node stays Ready for {} s", hold.as_secs());
@@ -344,7 +344,7 @@ fn completion_event(operation: &Operation, target: &Target) -> (EventReason, Str
     }
 }
 
-/// What follows from a failure. `true`: there is something to do at once, which is to take the change back.
+/// Decides what follows from a failure. Returns true if the change is to be taken back at once.
 pub(super) async fn failed(scope: &mut Scope, error: &StepError) -> Result<bool, StepError> {
     let Some(operation) = scope.status.operation.clone() else { return Ok(false) };
     if operation.type_ == GrantType::Stage {
@@ -413,7 +413,7 @@ pub(super) async fn withdraw(scope: &mut Scope) -> Result<(), StepError> {
     Ok(())
 }
 
-/// Why the pool revokes a grant, as far as the host's side sees it.
+/// Reason why the pool revokes a grant, as far as the host's side sees it.
 fn revoked_because(scope: &Scope) -> String {
     let (node, pool) = (scope.cx.node(&scope.name()), &scope.instance.spec.pool_ref.name);
     if is_held(&scope.instance, node.as_deref()) {

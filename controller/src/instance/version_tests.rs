@@ -30,7 +30,7 @@ fn publish_changed(world: &World, change: impl FnOnce(&mut Value)) -> String {
     version
 }
 
-/// One whose files no payload has.
+/// Stores a version whose files no payload has. Returns its name.
 fn publish_without_payload(world: &World) -> String {
     let mut rendered = world.bed.cx.hosts.release.get().render(&TemplateSpec::default()).unwrap();
     rendered.shared.files[0].sha256 = "b".repeat(64);
@@ -83,7 +83,7 @@ async fn a_version_that_cannot_be_had_is_reported_and_changes_nothing() {
     }
 }
 
-/// From the API server's version to the program on the host, and back with the cluster: what a rollout does for each node.
+/// A rollout brings the API server's version to the program on the host, and back with the cluster, for each node.
 #[tokio::test]
 async fn a_node_moves_to_the_payload_of_the_clusters_version() {
     let mut world = World::new().await;
@@ -131,7 +131,7 @@ async fn a_node_moves_to_the_payload_of_the_clusters_version() {
     assert_eq!(last, first, "the same again");
 }
 
-/// wicd would refuse it, after the drain.
+/// wicd would refuse such a plugin only after the drain.
 #[tokio::test]
 async fn a_plugin_of_another_installer_is_found_before_the_node_is_drained() {
     let clsid = "{CCC2A336-D7F3-4818-A213-272B7924213E}";
@@ -153,7 +153,7 @@ async fn a_plugin_of_another_installer_is_found_before_the_node_is_drained() {
     assert!(!is_cordoned(&world.node().unwrap()) && instance["status"]["currentVersion"] == json!(old));
 }
 
-/// It may be another machine by now, or one whose containerd is new.
+/// A host that joins again may be another machine by now, or one whose containerd is new.
 #[tokio::test]
 async fn a_host_that_joins_again_has_no_images_of_an_earlier_time() {
     let mut world = World::new().await;

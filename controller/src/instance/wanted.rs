@@ -13,7 +13,8 @@ use wnp_core::{
     render::has_cloud_controller,
 };
 
-/// Gathers it. The legacy user annotation needs the private key: if that cannot be had now, it is left for later.
+/// Gathers the desired metadata of the Node. The legacy user annotation needs the
+/// private key: if the key cannot be had now, the annotation is left for later.
 pub(super) async fn wanted_node(scope: &Scope, node: &Node) -> DesiredNodeMetadata {
     let mut wanted = template(&scope.pool, &scope.instance.spec.host, scope.status.facts.as_ref());
     if let Some(version) = scope.version_for_wicd() {
@@ -42,7 +43,7 @@ fn provider_id(scope: &Scope) -> Option<String> {
     id.filter(|_| !has_cloud_controller(&scope.cx.hosts.release.get().cluster, &scope.pool.spec.template_spec()))
 }
 
-/// The legacy user and key hash. The two go together: a user that no client can decrypt any more would never be found out.
+/// Adds the legacy user and key hash. The two go together: a user that no client can decrypt any more would never be found out.
 async fn add_user(wanted: &mut DesiredNodeMetadata, scope: &Scope, node: &Node) {
     let host = &scope.instance.spec.host;
     let same_key = node.annotations().get(key::PUB_KEY_HASH) == scope.status.public_key_hash.as_ref();
@@ -84,7 +85,7 @@ async fn add_user(wanted: &mut DesiredNodeMetadata, scope: &Scope, node: &Node) 
     }
 }
 
-/// Whether the restart that was asked for has happened in the operation that is going on.
+/// Reports whether the requested restart has happened in the current operation.
 fn restarted(scope: &Scope) -> bool {
     let left = scope.status.operation.as_ref().and_then(|o| o.boot_id_to_leave.as_ref());
     left.is_some_and(|left| scope.status.facts.as_ref().is_some_and(|f| f.boot_id != *left))

@@ -22,13 +22,13 @@ use wnp_core::{
 
 /// Versions of the legacy operator that hosts follow, and what people accept to lose.
 pub(crate) struct WmcoVersions {
-    /// By version; `None` for one that is not stored, and an error in words for one that cannot be read.
+    /// Stored versions by name; `None` for one that is not stored, and an error in words for one that cannot be read.
     versions: HashMap<String, Result<Option<Arc<Stored>>, String>>,
-    /// Act on the pool.
+    /// Value of the act on the pool that accepts lost settings.
     accepted: Option<String>,
-    /// Whether the ServiceAccount of cloud-node-managers is missing.
+    /// True if the ServiceAccount of cloud-node-managers is missing.
     lacks_node_manager: bool,
-    /// What decides about the images of the pool's hosts.
+    /// Sources of the images of the pool's hosts.
     image_sources: ImageSources,
 }
 
@@ -70,7 +70,7 @@ impl WmcoVersions {
         unaccepted(&all, &[self.accepted.as_ref(), accepted])
     }
 
-    /// The same for a host.
+    /// Settings that a host would lose, and whose loss is not accepted.
     pub(crate) fn losses_of(&self, instance: &WindowsInstance, to: &ServicesConfig) -> Vec<Loss> {
         let Some(version) = adopted_version(instance) else { return Vec::new() };
         self.losses(version, instance.annotations().get(key::ACCEPT_LOST_SETTINGS), to)

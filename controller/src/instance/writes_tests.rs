@@ -1,4 +1,4 @@
-//! What an operation costs the API server: the operator's own writes, without those of the pool controller and of the certificate approver.
+//! Cost of an operation for the API server: the operator's own writes, without those of the pool controller and of the certificate approver.
 
 use std::sync::Arc;
 
@@ -80,7 +80,7 @@ async fn a_new_instance_says_what_it_waits_for_once_that_lasts() {
     }
 }
 
-/// Beside the approval, which `csr::approver` counts, and the request, which is wicd's own.
+/// A renewal also costs the approval, which `csr::approver` counts, and the request, which is wicd's own.
 #[tokio::test]
 async fn a_renewal_of_wicds_certificate_costs_one_write_of_a_status() {
     let (mut world, _) = World::joined().await;
@@ -112,7 +112,7 @@ async fn a_renewal_of_wicds_certificate_costs_one_write_of_a_status() {
     assert_eq!(world.bed.host.stats().connections, 1, "the join's");
 }
 
-/// Requests that are made at the same time have no order.
+/// Sorts requests: those that are made at the same time have no order.
 fn sorted(mut list: Vec<String>) -> Vec<String> {
     list.sort();
     list

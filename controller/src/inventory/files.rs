@@ -13,7 +13,7 @@ const SHOWN: usize = 3;
 /// The commit that last changed each entry, by file, and name or address of the host.
 pub(super) type Changes = BTreeMap<(String, String), Commit>;
 
-/// How an entry is called where its commit is looked up: by its name, or by its address if it has none.
+/// Key under which the commit of an entry is looked up: the file, and the name of the host, or its address if it has none.
 pub(super) fn called(entry: &hosts::Entry) -> (String, String) {
     let host = &entry.host;
     let name = if host.name.is_empty() { &host.address } else { &host.name };
@@ -38,7 +38,7 @@ pub(super) fn placed(entries: Vec<hosts::Entry>, source: &str, revision: &str, c
     entries.into_iter().map(place).collect()
 }
 
-/// A revision of which something is wrong is not used at all.
+/// Error for a revision of which something is wrong, and nothing is used.
 pub(super) fn refused(revision: &str, findings: &[Finding]) -> SourceError {
     let said = |f: &Finding| match (f.file.is_empty(), f.line) {
         (true, _) => f.message.clone(),

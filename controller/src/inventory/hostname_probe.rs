@@ -34,10 +34,10 @@ use wnp_core::{
     operation::host_key_problem::HostKeyProblem,
 };
 
-/// A host that could not be asked is asked again after this time, and after twice as long each further time.
+/// Time after which a host that could not be asked is asked again, and after twice as long each further time.
 const FIRST_RETRY: Duration = Duration::from_secs(10);
 const LAST_RETRY: Duration = Duration::from_mins(5);
-/// A host whose name cannot be used is asked again after this time, and after twice as long each further time: it may be renamed.
+/// Time after which a host whose name cannot be used is asked again, and after twice as long each further time: it may be renamed.
 const FIRST_REVISIT: Duration = Duration::from_mins(5);
 const LAST_REVISIT: Duration = Duration::from_hours(1);
 /// Time after which a DNS answer is refreshed, if it is still needed.
@@ -45,7 +45,7 @@ const LOOKUP_AGAIN: Duration = Duration::from_mins(1);
 /// Time without use after which a DNS answer is dropped.
 const LOOKUP_FORGOTTEN: Duration = Duration::from_mins(10);
 
-/// What is under way, and what has come of it and is not stored yet.
+/// Probe of hosts for their names: what is under way, and what has come of it and is not stored yet.
 #[derive(Clone, Default)]
 pub(crate) struct HostnameProbe(Arc<Mutex<State>>);
 
@@ -54,7 +54,7 @@ type Key = (String, Place);
 #[derive(Default)]
 struct State {
     queue: Queue<Task>,
-    /// What is asked, by place.
+    /// Hosts to ask, by pool and place.
     asked: HashMap<Key, Arc<Ask>>,
     /// Contacts that the status of the pool does not have yet.
     fresh: HashMap<Key, FirstContact>,
@@ -63,7 +63,7 @@ struct State {
     lookups: HashMap<String, Lookup>,
 }
 
-/// Something to do for a pool.
+/// Task for a pool.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Task {
     Lookup(String),
@@ -75,7 +75,7 @@ pub(crate) struct Ask {
     pool: Arc<WindowsNodePool>,
     place: Place,
     entry: Entry,
-    /// What is stored of it.
+    /// Stored contact with the host.
     stored: Option<FirstContact>,
 }
 
@@ -87,16 +87,16 @@ struct Failed {
 
 #[derive(Default)]
 struct Lookup {
-    /// `None` until it has been looked up once.
+    /// Addresses of the DNS name; `None` until it has been looked up once.
     addresses: Option<Vec<String>>,
     at: Option<Instant>,
     needed: Option<Instant>,
 }
 
-/// The source of the host key of an entry without a name.
+/// Source of the host key of an entry without a name.
 ///
 /// # Errors
-/// When the host must not be logged in to.
+/// Fails if the host must not be logged in to.
 pub(crate) fn host_key_of(
     entry: &Entry,
     stored: Option<&FirstContact>,
@@ -112,7 +112,7 @@ pub(crate) fn host_key_of(
 }
 
 impl HostnameProbe {
-    /// Why the host at a place of this pool could not be asked.
+    /// Reason why the host at a place of this pool could not be asked.
     pub(crate) fn failure(&self, pool: &str, place: &Place) -> Option<Why> {
         self.lock().failures.get(&(pool.to_owned(), place.clone())).map(|f| f.why.clone())
     }
@@ -151,7 +151,7 @@ impl HostnameProbe {
         }
     }
 
-    /// Has hosts asked that are due, in the background; the pool is woken when there is something new. Returns when the next is due.
+    /// Has hosts asked that are due, in the background; the pool is woken when there is something new. Returns the time until the next is due.
     pub(crate) fn ask(
         &self,
         pool: &Arc<WindowsNodePool>,
@@ -163,7 +163,7 @@ impl HostnameProbe {
         next
     }
 
-    /// Asks nothing for a pool any more.
+    /// Forgets the questions of a pool.
     pub(crate) fn forget(&self, pool: &str) {
         let mut state = self.lock();
         state.keep(pool, &BTreeSet::new());
@@ -208,7 +208,7 @@ impl HostnameProbe {
         next
     }
 
-    /// Begins what may begin.
+    /// Begins the tasks that may begin.
     fn begin(&self, cx: &Arc<Context>) {
         let mut begun = Vec::new();
         let mut state = self.lock();
@@ -269,7 +269,7 @@ impl HostnameProbe {
 }
 
 impl State {
-    /// Forgets what is not listed any more.
+    /// Forgets the places of a pool that are not listed any more.
     fn keep(&mut self, pool: &str, places: &BTreeSet<Place>) {
         let stays = |key: &Key| key.0 != pool || places.contains(&key.1);
         self.asked.retain(|key, _| stays(key));

@@ -1,4 +1,4 @@
-//! Where hosts come from: the sources that are read. What becomes of their lists is the same for all (`wnp_core::inventory`).
+//! Sources that hosts come from. The lists of all sources are treated in the same way (`wnp_core::inventory`).
 
 pub(crate) mod wmco_sources;
 
@@ -18,7 +18,7 @@ use wnp_core::inventory::ownership::HostOwners;
 
 /// The sources of hosts that are read all the time, and what is known of their lists.
 pub(crate) struct Sources {
-    /// Which pool lists which hosts, for all pools that are reconciled at once.
+    /// Record of which pool lists which hosts, for all pools that are reconciled at once.
     owners: Mutex<HostOwners>,
     /// Hosts that are asked for their names.
     pub names: HostnameProbe,
@@ -29,7 +29,7 @@ pub(crate) struct Sources {
 }
 
 impl Sources {
-    /// Begins with nothing read.
+    /// Creates the sources, with nothing read.
     pub(crate) fn new(cx: &Context) -> Self {
         let git = GitSources::new(
             cx.cluster.client.clone(),
@@ -46,7 +46,7 @@ impl Sources {
         }
     }
 
-    /// Which pool lists which hosts. No pool is read or missed as long as the guard is held.
+    /// Locks the record of which pool lists which hosts. No pool is read or missed as long as the guard is held.
     pub(crate) fn owners(&self) -> MutexGuard<'_, HostOwners> {
         self.owners.lock()
     }

@@ -23,9 +23,9 @@ use wnp_core::{
     inventory::{EntryError, instances::writes, removals},
 };
 
-/// What was applied.
+/// Result of applying a plan.
 pub(super) struct Applied {
-    /// When the next host without a name is asked for it.
+    /// Time when the next host without a name is asked for it.
     pub next_contact: Option<Timestamp>,
 }
 
@@ -75,7 +75,7 @@ async fn add_finalizer(pool: &WindowsNodePool, cx: &PoolContext) -> Result<(), P
     write_finalizers(pool, cx, &finalizers).await
 }
 
-/// Removes an annotation from what was seen of a pool. Returns whether it was unchanged.
+/// Removes an annotation from a pool as it was seen. Returns whether the pool was unchanged.
 async fn remove_annotation(pool: &WindowsNodePool, key: &str, cx: &PoolContext) -> Result<bool, PoolError> {
     let api: Api<WindowsNodePool> = Api::all(cx.cluster.client.clone());
     let patch = json!({"metadata": {"resourceVersion": pool.resource_version(), "annotations": {key: null}}});
@@ -87,7 +87,7 @@ async fn remove_annotation(pool: &WindowsNodePool, key: &str, cx: &PoolContext) 
     }
 }
 
-/// Uses up the act by which a person has confirmed a removal, of `hosts` hosts or of none. Returns whether the pool was unchanged.
+/// Uses up the act by which a user has confirmed a removal, of `hosts` hosts or of none. Returns whether the pool was unchanged.
 async fn use_approval(
     pool: &WindowsNodePool,
     approved: &str,

@@ -6,25 +6,25 @@ use kube::ResourceExt;
 
 use crate::{context::Context, runtime::events::EventReason};
 
-/// What became of a host.
+/// Effect of the list on a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum HostEvent {
-    /// It is in the pool from now on.
+    /// The host is in the pool from now on.
     Admitted,
-    /// Its entry has changed.
+    /// The entry of the host has changed.
     Changed,
-    /// It is to leave.
+    /// The host is to leave.
     Dismissed {
-        /// Why.
+        /// Reason why the host leaves.
         why: String,
-        /// The revision of the list that does not have it any more.
+        /// Revision of the list that does not have the host any more.
         revision: Option<String>,
     },
-    /// It was to leave, and stays.
+    /// The host was to leave, and stays.
     Returned,
-    /// It goes over to another pool.
+    /// The host goes over to another pool.
     Moved {
-        /// That pool.
+        /// Name of the other pool.
         to: String,
     },
 }
@@ -64,7 +64,7 @@ impl HostEvent {
     }
 }
 
-/// Where an entry stands, in words.
+/// Location of an entry, in words.
 pub(super) fn place(origin: &Origin) -> String {
     let revision = origin.revision.as_ref().map(|r| format!(" at {r}")).unwrap_or_default();
     let file = match (&origin.file, origin.line) {

@@ -1,4 +1,4 @@
-//! What the pool controller uses.
+//! Context of the pool controller.
 
 use std::{ops::Deref, sync::Arc};
 
@@ -6,25 +6,25 @@ use crate::{
     cluster::release::Warning, context::Context, inventory::Sources, pool::disruption_budget::GlobalDisruptionBudget,
 };
 
-/// What the pool controller uses beside what all controllers share, which it gives access to as if it were its own.
+/// Context of the pool controller, with access to what all controllers share as if it were its own.
 pub(crate) struct PoolContext {
-    /// What all controllers share.
+    /// Context that all controllers share.
     pub shared: Arc<Context>,
-    /// Where hosts come from.
+    /// Sources of hosts.
     pub sources: Sources,
     /// Nodes that each pool disrupts, for the limit over all of them.
     pub disruptions: GlobalDisruptionBudget,
-    /// What every pool reports from the start, for example that the API server is older than supported.
+    /// Warning that every pool reports from the start, for example that the API server is older than supported.
     at_start: Option<Warning>,
 }
 
 impl PoolContext {
-    /// Begins with no source read.
+    /// Creates the context, with no source read.
     pub(crate) fn new(shared: Arc<Context>, at_start: Option<Warning>) -> Self {
         Self { sources: Sources::new(&shared), disruptions: GlobalDisruptionBudget::default(), shared, at_start }
     }
 
-    /// What every pool reports beside its own state.
+    /// Warning that every pool reports beside its own state.
     pub(crate) fn warning(&self) -> Option<Warning> {
         let release = &self.hosts.release;
         let of_facts = release.fault().or_else(|| release.waits()).or_else(|| release.problems());

@@ -1,4 +1,4 @@
-//! What a reconcile of a pool costs in a large fleet.
+//! Cost of a reconcile of a pool in a large fleet.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -11,7 +11,7 @@ use crate::instance::test_bed::Bed;
 /// Hosts of the pool.
 const HOSTS: usize = 10;
 
-/// How many instances a reconcile of the pool is given, with so many hosts of another pool beside it.
+/// Number of instances that a reconcile of the pool is given, with so many hosts of another pool beside it.
 async fn instances_read(others: usize) -> usize {
     let mut bed = Bed::with_objects().await;
     let address = |n: usize| format!("10.0.{}.{}", n / 250, n % 250);

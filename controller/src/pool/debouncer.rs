@@ -9,17 +9,17 @@ use std::{collections::HashMap, time::Duration};
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 
-/// Nothing has to change for this time.
+/// Time without a change before a pool is reconciled.
 const QUIET: Duration = Duration::from_millis(50);
-/// After this time a look is not put off any more. A place in the budget is free for as long as this, until the next host gets it.
+/// Longest time for which a look is put off. A place in the budget is free for as long as this, until the next host gets it.
 const LONGEST: Duration = Duration::from_millis(400);
 
-/// When something of each pool has changed last.
+/// Time of the last change of each pool.
 #[derive(Debug, Default)]
 pub(crate) struct Debouncer(Mutex<HashMap<String, Instant>>);
 
 impl Debouncer {
-    /// Something of a pool has changed.
+    /// Notes that something of a pool has changed.
     pub(crate) fn changed(&self, pool: &str, now: Instant) {
         let mut changes = self.0.lock();
         if let Some(last) = changes.get_mut(pool) {

@@ -1,5 +1,5 @@
-//! What a pool wants of its hosts: the version that follows from its template, how far the change to it may have got, and what
-//! it takes on each host.
+//! Desired state of a pool's hosts: the version that follows from its template, how
+//! far the change to it may have got, and what the change takes on each host.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -31,27 +31,27 @@ use wnp_core::{
     },
 };
 
-/// What a pool wants.
+/// Desired state of a pool's hosts.
 pub(super) struct DesiredState {
-    /// Version that its template renders to.
+    /// Version that the template of the pool renders to.
     rendered: String,
-    /// What it stands for. A pool that is being deleted has none.
+    /// Rendered configuration of that version. A pool that is being deleted has none.
     fresh: Option<Arc<Rendered>>,
-    /// How far the change to it may have got.
+    /// Progress that the change to the version may have made.
     pub course: Progress,
     wicd: String,
     min_ready: Duration,
     looks: bool,
-    /// What it takes to get to the target, from each version that a node follows, and whether that needs nothing sent.
+    /// Change to the target from each version that a node follows, and whether it needs nothing sent.
     changes: HashMap<String, (Change, bool)>,
     target: Option<Arc<Rendered>>,
     wmco_versions: WmcoVersions,
-    /// What the version stands for that the rollout began with.
+    /// Rendered configuration of the version that the rollout began with.
     from: Option<Arc<Rendered>>,
 }
 
 impl DesiredState {
-    /// Renders, and finds out where its nodes stand.
+    /// Renders the template of a pool, and finds out where its nodes stand.
     pub(super) async fn of(
         pool: &WindowsNodePool,
         mine: &[Arc<WindowsInstance>],
@@ -142,7 +142,7 @@ impl DesiredState {
         })
     }
 
-    /// A pool that is being deleted wants nothing of its hosts any more, and what it wanted may mean nothing.
+    /// Desired state of a pool that is being deleted: it wants nothing of its hosts any more, and what it wanted may mean nothing.
     fn of_nothing(before: Option<&RolloutStatus>, wmco_versions: WmcoVersions, cx: &Context) -> Self {
         let rendered = before.map(|b| b.to_version.clone()).unwrap_or_default();
         let course =
@@ -193,7 +193,7 @@ impl DesiredState {
         !has_failed || self.from.as_ref().is_some_and(is_there)
     }
 
-    /// What is seen of one host.
+    /// Observed state of one host.
     pub(super) fn member(
         &self,
         instance: &Arc<WindowsInstance>,
@@ -226,12 +226,12 @@ impl DesiredState {
         self.target.as_ref().map(|to| self.wmco_versions.losses_of(instance, &to.services)).unwrap_or_default()
     }
 
-    /// What is said of a host that would be taken over with this version, if the next change would lose settings.
+    /// Message about a host that would be taken over with this version, if the next change would lose settings.
     pub(super) fn lost_with(&self, version: &str, wmco_versions: &WmcoVersions) -> Option<String> {
         message(&wmco_versions.losses(version, None, &self.target.as_ref()?.services))
     }
 
-    /// What it takes on a node that does not follow the target, and whether everything for it is on the host.
+    /// Change of a node that does not follow the target, and whether everything for it is on the host.
     fn change(&self, instance: &WindowsInstance) -> Option<(PendingChange, bool)> {
         let status = instance.status.as_ref()?;
         let current = status.current_version.as_ref()?;
@@ -251,7 +251,7 @@ impl DesiredState {
         Some((PendingChange { version, disruption: change.disruption.max(least), services }, *sent))
     }
 
-    /// Why a node has to change, in words.
+    /// Reason why a node has to change, in words.
     pub(super) fn why(&self, instance: &WindowsInstance) -> String {
         if let Some(message) = message(&self.losses(instance)) {
             return message;
@@ -269,12 +269,12 @@ impl DesiredState {
     }
 }
 
-/// Whether the Node of a host must have another address than the one that kubelet was given.
+/// Returns the move of a host, if its Node must have another address than the one that kubelet was given.
 fn moved(instance: &WindowsInstance) -> Option<Moved> {
     node_ip::moved(&instance.spec.host.address, instance.status.as_ref()?)
 }
 
-/// When wicd's certificate ends, if that is known.
+/// Time when wicd's certificate ends, if that is known.
 pub(super) fn wicd_certificate_end(instance: &WindowsInstance) -> Option<Timestamp> {
     instance.status.as_ref()?.wicd_certificate_expires?.known()
 }
@@ -286,13 +286,13 @@ async fn stored(cx: &Context, version: &str) -> Result<Option<Arc<Rendered>>, Po
     })
 }
 
-/// Whether a host that follows one version has all files of another.
+/// Reports whether a host that follows one version has all files of another.
 fn has_all(from: &Stored, to: &Rendered) -> bool {
     let Stored::Ours(from) = from else { return false };
     to.files().iter().all(|f| from.files().iter().any(|had| had.sha256 == f.sha256))
 }
 
-/// Where the nodes of the pool stand on the way to a version.
+/// Counts the nodes of the pool by where they stand on the way to a version.
 fn seen(members: &[Member], version: &str, lost: &BTreeSet<String>) -> Seen {
     let mut seen = Seen::default();
     let mut versions: HashMap<String, u32> = HashMap::new();

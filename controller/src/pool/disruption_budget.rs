@@ -10,15 +10,15 @@ use wnp_core::rollout::{
     shared_limit::{Share, Sharer, share},
 };
 
-/// What each pool takes of the limits, as it last decided.
+/// Share of the limits that each pool takes, as it last decided.
 #[derive(Debug, Default)]
 pub(crate) struct GlobalDisruptionBudget(Mutex<HashMap<String, Taken>>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Taken {
-    /// Nodes that it disrupts.
+    /// Nodes that the pool disrupts.
     nodes: u32,
-    /// Since when it waits for another pool.
+    /// Time since which the pool waits for another pool.
     waits: Option<Instant>,
 }
 
@@ -56,7 +56,7 @@ impl GlobalDisruptionBudget {
         (decision, next)
     }
 
-    /// Of a pool that is not carried out only what it was granted before counts.
+    /// Forgets the decision of a pool that is not carried out: only what it was granted before counts.
     pub(crate) fn forget(&self, pool: &str) {
         self.0.lock().remove(pool);
     }
@@ -71,7 +71,7 @@ fn waiting(known: &HashMap<String, Taken>, pool: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// What is left to a pool that disrupts so many nodes by its decision, and which pools follow.
+    /// Returns what is left to a pool that disrupts so many nodes by its decision, the pool that it waits for, and those that follow.
     fn left(
         known: &GlobalDisruptionBudget,
         pool: &str,

@@ -11,7 +11,7 @@ use wnp_core::rollout::key_rotation::{Keys, first_keys, may_be_old};
 /// Secrets that are read at once.
 const READS: usize = 16;
 
-/// Reads them, each once.
+/// Reads the first keys of the hosts, each once.
 pub(super) async fn read(hosts: &BTreeMap<String, InstanceHost>, cx: &Context) -> Keys {
     let places = first_keys(hosts);
     let old = may_be_old(places.len());

@@ -18,7 +18,7 @@ use wnp_core::inventory::{
     removals::Presence,
 };
 
-/// Asks the pool's source, and makes the best of it. `known` finds the hosts of all pools.
+/// Asks the pool's source, and makes a list of its answer. `known` finds the hosts of all pools.
 pub(super) async fn list(
     pool: &WindowsNodePool,
     mine: &[Arc<WindowsInstance>],
@@ -60,7 +60,7 @@ pub(super) async fn list(
     list
 }
 
-/// There is no list: that is no wish to remove anything.
+/// List of a pool whose source is missing: that is no wish to remove anything.
 fn missing(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], trouble: &SourceError, cx: &PoolContext) -> List {
     let mut list = List::missing(pool, trouble);
     hand_over(&mut list, pool, mine, cx);
@@ -132,12 +132,12 @@ async fn listed(
     (list, reading)
 }
 
-/// As [`List::hand_over`], by what is known now of the lists of other pools.
+/// Calls [`List::hand_over`] with what is known now of the lists of other pools.
 fn hand_over(list: &mut List, pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], cx: &PoolContext) {
     list.hand_over(pool, mine, &cx.caches.pools.state(), &cx.sources.owners());
 }
 
-/// As [`List::depart`]. Has the lists read that were not read since a host was missed.
+/// Calls [`List::depart`], and has the lists read that were not read since a host was missed.
 fn depart(
     list: &mut List,
     pool: &WindowsNodePool,
@@ -165,8 +165,8 @@ fn read_host_key(text: &str) -> Result<(), String> {
     HostKeyCheck::pinned(text).map(|_| ()).map_err(|error| error.to_string())
 }
 
-/// Whether a host key is known that no entry declares: one that the host has proven, that a person has allowed, or that the legacy operator
-/// has left on the Node.
+/// Reports whether a host key is known that no entry declares: one that the host has
+/// proven, that a user has allowed, or that the legacy operator has left on the Node.
 fn has_host_key(host: &str, cx: &PoolContext) -> bool {
     let instance = cx.caches.instances.get(&ObjectRef::new(host));
     let has = |i: &WindowsInstance| {

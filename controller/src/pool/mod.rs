@@ -64,28 +64,28 @@ use timers::Timers;
 /// Purpose of a reconcile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Intent {
-    /// To carry it out: versions that are new are stored.
+    /// The pool is carried out: versions that are new are stored.
     Apply,
-    /// To report what the operator would do, without a write.
+    /// The operator only reports what it would do, without a write.
     DryRun,
 }
 
-/// A pool could not be reconciled.
+/// Error of the reconcile of a pool.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PoolError {
-    /// The API server did not do what was asked.
+    /// A request to the API server failed.
     #[error("failed to {doing}: {}", crate::runtime::errors::said(.source))]
     Api {
-        /// What was asked.
+        /// Request, in words that complete "failed to …".
         doing: &'static str,
-        /// Why not.
+        /// Error of the request.
         #[source]
         source: kube::Error,
     },
-    /// The services of its hosts cannot be rendered.
+    /// The services of the pool's hosts cannot be rendered.
     #[error("{0}")]
     Render(#[from] RenderError),
-    /// The services of its hosts cannot be stored or read.
+    /// The services of the pool's hosts cannot be stored or read.
     #[error("{0}")]
     Version(#[from] VersionError),
 }
@@ -100,7 +100,8 @@ impl PoolError {
         }
     }
 
-    /// Whether the API server has refused a request, and will do so again until a person changes something: a quota, a policy, a webhook or a right.
+    /// Reports whether the API server has refused a request, and will do so again
+    /// until a user changes something: a quota, a policy, a webhook or a right.
     fn is_refusal(&self) -> bool {
         let source = match self {
             Self::Api { source, .. } => source,
@@ -117,10 +118,10 @@ fn failed(doing: &'static str) -> impl FnOnce(kube::Error) -> PoolError {
 
 /// Time after which a pool with an error is reconciled again without a change.
 const REFUSED_RETRY: Duration = Duration::from_mins(1);
-/// When the API server fails us, look again after this time.
+/// Time after which a pool is reconciled again when the API server fails.
 const API_RETRY: Duration = Duration::from_secs(5);
 
-/// What to do after an error.
+/// Returns the next action after an error.
 pub(crate) fn error_policy(pool: Arc<WindowsNodePool>, error: &PoolError, cx: Arc<PoolContext>) -> Action {
     tracing::warn!(pool = pool.name_any(), %error, "the pool is reconciled again");
     cx.process
@@ -241,7 +242,7 @@ async fn report_plan(
     Ok(seen.timers(pool, &Decision::default(), cx, now).action(now))
 }
 
-/// What a pool reports beside its own state: requests of its nodes that are left to people, and faults of the operator and the cluster.
+/// Warning of a pool beside its own state: requests of its nodes that are left to people, and faults of the operator and the cluster.
 fn warning(seen: &Snapshot, cx: &PoolContext) -> Option<Warning> {
     let is_of_pool = |node: &str| seen.list.hosts.contains_key(node) || seen.mine.iter().any(|i| i.name_any() == node);
     let requests = pending::warning(&cx.wicd.left_to_people.all(), &is_of_pool);
@@ -303,7 +304,7 @@ fn record_events(pool: &WindowsNodePool, next: &WindowsNodePoolStatus, cx: &Pool
     }
 }
 
-/// A deletion or a change in between triggers another reconcile by itself.
+/// Accepts a deletion or a change in between, which triggers another reconcile by itself.
 fn gone_is_fine<T>(result: kube::Result<T>) -> kube::Result<()> {
     match result {
         Ok(_) => Ok(()),
@@ -312,7 +313,7 @@ fn gone_is_fine<T>(result: kube::Result<T>) -> kube::Result<()> {
     }
 }
 
-/// The pool's last instance is deleted.
+/// Releases a pool whose last instance is deleted.
 async fn finish(pool: &WindowsNodePool, cx: &PoolContext) -> Result<Action, PoolError> {
     cx.sources.owners().forget(&pool.name_any());
     let left: Vec<String> = pool.finalizers().iter().filter(|f| *f != FINALIZER_POOL).cloned().collect();
@@ -322,7 +323,7 @@ async fn finish(pool: &WindowsNodePool, cx: &PoolContext) -> Result<Action, Pool
     Ok(Action::await_change())
 }
 
-/// Stores the finalizers on what was seen. kube's `finalizer` calls a deletion that goes on for hours an error; here it has a status.
+/// Stores the finalizers of a pool as it was seen. kube's `finalizer` calls a deletion that goes on for hours an error; here it has a status.
 async fn write_finalizers(pool: &WindowsNodePool, cx: &PoolContext, finalizers: &[String]) -> Result<(), PoolError> {
     let api: Api<WindowsNodePool> = Api::all(cx.cluster.client.clone());
     let patch = json!({"metadata": {"resourceVersion": pool.resource_version(), "finalizers": finalizers}});
@@ -338,9 +339,9 @@ async fn store(pool: &WindowsNodePool, next: WindowsNodePoolStatus, cx: &PoolCon
     store_status(&cx.cluster.client, pool, &next).await.map_err(failed("store the pool's status")).map(|_| ())
 }
 
-/// Stores the status of a pool; `uncleanHosts` is not ours to write. Always as an apply: what was written in another way
-/// would belong to another entry of the managed fields, and stay when it is left out here. It is stored on what was seen: the course of
-/// a rollout must not be written over by an operator that was replaced. What has changed since brings us here again. Returns the pool as it was stored, if it was.
+/// Stores the status of a pool; `uncleanHosts` is not ours to write. Always as an apply: what was written in another way would belong to another
+/// entry of the managed fields, and stay when it is left out here. It is stored on what was seen: the course of a rollout must not be written
+/// over by an operator that was replaced. What has changed since brings us here again. Returns the pool as it was stored, if it was.
 pub(crate) async fn store_status(
     client: &Client,
     pool: &WindowsNodePool,

@@ -1,4 +1,4 @@
-//! What is known of the names of hosts that are listed without one: instances, Nodes, Machines, DNS, and what hosts have said.
+//! Names of hosts that are listed without one, by what is known: instances, Nodes, Machines, DNS, and what hosts have said.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,14 +21,14 @@ use wnp_core::inventory::{
 
 /// Nodes that are asked for at once.
 const REQUESTS: usize = 16;
-/// No watch reports the deletion of Nodes of other systems and of Machines: a name is checked again after this time.
+/// Time after which a name is checked again: no watch reports the deletion of Nodes of other systems and of Machines.
 const ASK_AGAIN: SignedDuration = SignedDuration::from_mins(1);
-/// When the API server fails us, ask again after this time.
+/// Time after which a name is checked again when the API server fails.
 const RETRY: SignedDuration = SignedDuration::from_secs(5);
 
 /// Entries with names.
 pub(super) struct Naming {
-    /// The entries.
+    /// Entries that have names, and those that have none yet.
     pub named: Named,
     /// Owners of the names that hosts report.
     pub owners: Owners,
@@ -140,7 +140,7 @@ fn identity(instance: &WindowsInstance) -> Option<Identity> {
 pub(super) struct Owners(BTreeMap<String, Result<Option<String>, String>>);
 
 impl Owners {
-    /// Of the names that these contacts say.
+    /// Finds the owners of the names that these contacts say.
     async fn of(contacts: &[&FirstContact], cx: &PoolContext) -> Self {
         let names: BTreeSet<String> =
             contacts.iter().filter_map(|c| c.hostname.as_ref()).map(|name| name.to_ascii_lowercase()).collect();
@@ -155,7 +155,7 @@ impl Owners {
         self.0.get(name).cloned().unwrap_or_else(|| Err(format!("the owner of the name {name} is not known yet")))
     }
 
-    /// When to look again, at the latest.
+    /// Latest time of the next check.
     pub(super) fn next(&self, other: Option<Timestamp>) -> Option<Timestamp> {
         let wait = |owner: &Result<Option<String>, String>| match owner {
             Ok(None) => None,
@@ -167,7 +167,7 @@ impl Owners {
     }
 }
 
-/// The owner of a name, in words. Nodes are asked of the API server: the cache has only those that run Windows.
+/// Owner of a name, in words. Nodes are asked of the API server: the cache has only those that run Windows.
 async fn owner(name: &str, cx: &PoolContext) -> Result<Option<String>, String> {
     if let Some(instance) = cx.caches.instances.get(&ObjectRef::new(name)) {
         let (pool, address) = (&instance.spec.pool_ref.name, &instance.spec.host.address);

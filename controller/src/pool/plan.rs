@@ -15,7 +15,7 @@ use wnp_core::{
     },
 };
 
-/// What to do for a pool.
+/// Plan of what to do for a pool.
 pub(super) struct Plan {
     /// Instances to create, to change, and to mark as leaving.
     pub changes: Changes,
@@ -23,7 +23,7 @@ pub(super) struct Plan {
     pub decision: Decision,
 }
 
-/// Decides. `sharers` are all pools with instances: they may share a limit of disruptions.
+/// Decides what to do for a pool. `sharers` are all pools with instances: they may share a limit of disruptions.
 pub(super) fn decide(
     pool: &WindowsNodePool,
     seen: &Snapshot,

@@ -1,4 +1,4 @@
-//! What a pool reports when the API server refuses what the operator stores for it.
+//! Report of a pool when the API server refuses what the operator stores for it.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! What is seen of a pool and what it wants, before anything is done about it: the same for a pool that is carried out, for one in
-//! mode Plan, and for the command `plan`.
+//! Observed and desired state of a pool, before anything is done about it: the same for
+//! a pool that is carried out, for one in mode Plan, and for the command `plan`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -45,21 +45,21 @@ use wnp_core::{
     status::pool::next_deadline,
 };
 
-/// What is seen of a pool.
+/// Observed and desired state of a pool.
 pub(super) struct Snapshot {
-    /// Its instances.
+    /// Instances of the pool.
     pub mine: Vec<Arc<WindowsInstance>>,
-    /// Its desired hosts.
+    /// Desired hosts of the pool.
     pub list: List,
-    /// Whether changes may begin now.
+    /// State of the maintenance windows: whether changes may begin now.
     pub window: Result<Windows, WindowError>,
-    /// What it wants.
+    /// Desired state of the pool's hosts.
     pub desired: DesiredState,
-    /// Its instances, with what counts of them.
+    /// Instances of the pool, with what counts of them.
     pub members: Vec<Member>,
-    /// Its limits, without that over all pools.
+    /// Limits of the pool, without that over all pools.
     pub limits: Limits,
-    /// The keys that its hosts must accept.
+    /// Keys that the pool's hosts must accept.
     pub keys: Keys,
     /// Hosts without an instance that are nodes already.
     adoptable: BTreeMap<String, Adoption>,
@@ -162,7 +162,7 @@ impl Snapshot {
         Some((*reason, format!("{host}: {message}")))
     }
 
-    /// What would be done with each host that something would be done with.
+    /// Returns the hosts with which something would be done, and what.
     pub(super) fn preview(&self, pool: &WindowsNodePool, cx: &PoolContext) -> Vec<PlannedHost> {
         let on_node = |m: &Member| {
             let (host, node) = (self.list.hosts.get(&m.candidate.name)?, cx.node(&m.candidate.name)?);
@@ -193,7 +193,7 @@ impl Snapshot {
     }
 }
 
-/// Why the host of an existing Node would be refused before anything is asked of it, with the reason: the operator trusts no key of it.
+/// Reason and message of the refusal of an existing Node's host, before anything is asked of the host: the operator trusts no key of it.
 async fn refusal(name: &str, list: &List, pool: &WindowsNodePool, cx: &PoolContext) -> Option<(Reason, String)> {
     let host = list.hosts.get(name)?.clone();
     let origin = list.origins.get(name).cloned();
@@ -210,28 +210,28 @@ async fn refusal(name: &str, list: &List, pool: &WindowsNodePool, cx: &PoolConte
     }
 }
 
-/// Whether the operation that was granted is over. Nothing more is done with such a grant: it is taken back first.
+/// Reports whether the granted key rotation or pull of images is over. Nothing more is done with such a grant: it is taken back first.
 fn has_used_its_grant(instance: &WindowsInstance) -> bool {
     let grant = instance.spec.grant.as_ref();
     grant.is_some_and(|g| matches!(g.type_, GrantType::RotateKey | GrantType::PullImages) && instance.has_used(g))
 }
 
-/// The services that the change of a node restarts.
+/// Services that the change of a node restarts.
 fn restarts(member: &Member) -> Option<(String, BTreeSet<String>)> {
     let change = member.candidate.change.as_ref()?;
     Some((member.candidate.name.clone(), change.services.iter().cloned().collect()))
 }
 
-/// What would be done for a pool.
+/// Planned work for a pool.
 #[derive(Debug)]
 pub(crate) struct Planned {
-    /// Version that its nodes would follow.
+    /// Version that the pool's nodes would follow.
     pub version: String,
     /// Hosts that something would be done with, or for a reason is not, by name.
     pub list: Vec<PlannedHost>,
     /// Services that a change restarts on a node, by name of the host.
     pub restarts: BTreeMap<String, BTreeSet<String>>,
-    /// Names and places of the hosts that it would use.
+    /// Names and places of the hosts that the pool would use.
     pub hosts: Vec<Known>,
     /// Entries of the inventory that would not be used.
     pub problems: Vec<EntryError>,
@@ -241,7 +241,7 @@ pub(crate) struct Planned {
 /// cluster either.
 ///
 /// # Errors
-/// When the API server does not answer, or the services of the hosts cannot be rendered.
+/// Fails if the API server does not answer, or the services of the hosts cannot be rendered.
 pub(crate) async fn plan(
     pool: &WindowsNodePool,
     others: &PlannedHosts,

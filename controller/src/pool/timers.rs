@@ -1,4 +1,4 @@
-//! When a pool is reconciled again without a change. Pure.
+//! Times at which a pool is reconciled again without a change. Pure.
 
 use std::time::Duration;
 
@@ -13,32 +13,32 @@ const SHORTEST: Duration = Duration::from_millis(200);
 /// status follow the clock, too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Timers {
-    /// A certificate of a host's daemon ends.
+    /// End of a certificate of a host's daemon.
     pub certificate: Option<Timestamp>,
-    /// A Secret with keys is read again.
+    /// Next read of a Secret with keys.
     pub keys: Option<Timestamp>,
-    /// The wait of a rollout's step ends.
+    /// End of the wait of a rollout's step.
     pub rollout: Option<Timestamp>,
-    /// A maintenance window opens or closes.
+    /// Opening or closing of a maintenance window.
     pub window: Option<Timestamp>,
-    /// The pause of the pool ends.
+    /// End of the pool's pause.
     pub pause: Option<Timestamp>,
-    /// A node has been Ready for long enough to count as available.
+    /// Time when a node has been Ready for long enough to count as available.
     pub available: Option<Timestamp>,
-    /// A host has been on its way for as long as the pool allows.
+    /// Time when a host has been on its way for as long as the pool allows.
     pub deadline: Option<Timestamp>,
-    /// The source of hosts is read again.
+    /// Next read of the source of hosts.
     pub source: Option<Timestamp>,
-    /// Another pool is expected to have taken over a host.
+    /// Time when another pool is expected to have taken over a host.
     pub handed_over: Option<Timestamp>,
-    /// Applied: a grant may become possible.
+    /// Time when a grant may become possible, of what was applied.
     pub grant: Option<Timestamp>,
-    /// Applied: a host without a name is contacted again.
+    /// Next contact with a host without a name, of what was applied.
     pub contact: Option<Timestamp>,
 }
 
 impl Timers {
-    /// How long to wait for the first time that is to come; `None` without one.
+    /// Returns the wait until the first time that is to come; `None` without one.
     fn wait(self, now: Timestamp) -> Option<Duration> {
         let Self {
             certificate,
@@ -58,13 +58,13 @@ impl Timers {
         Some(Duration::try_from(first.duration_since(now)).unwrap_or_default().max(SHORTEST))
     }
 
-    /// What the controller does next with the pool.
+    /// Returns what the controller does next with the pool.
     pub(super) fn action(self, now: Timestamp) -> Action {
         self.wait(now).map_or_else(Action::await_change, Action::requeue)
     }
 }
 
-/// When windows that stand like this change.
+/// Time when windows that stand like this change.
 pub(super) fn of_windows(windows: &Windows) -> Option<Timestamp> {
     windows.closes.or(windows.opens)
 }

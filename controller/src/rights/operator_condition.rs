@@ -1,10 +1,10 @@
-//! Asks the Operator Lifecycle Manager not to upgrade the operator while hosts are being changed: the condition `Upgradeable` of the
-//! `OperatorCondition` that it makes for the operator. Where it does not run, there is none, and nothing happens.
+//! Request to the Operator Lifecycle Manager not to upgrade the operator while hosts are being changed: the condition `Upgradeable` of the
+//! `OperatorCondition` that it makes for the operator. If it does not run, there is none, and nothing happens.
 //!
 //! An upgrade in the middle of an operation does no harm: the next operator resumes it. The condition keeps an automatic upgrade from
 //! making a change last longer. So a leader that cannot work takes its own `False` back, also while operations are out: it ends none of them,
 //! and the upgrade may be what repairs it. Where no process leads, the condition stays as it is. Its message has the time of the last write, by
-//! which a person sees that.
+//! which a user sees that.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -23,7 +23,7 @@ use crate::{
     runtime::{clock, errors::said},
 };
 
-/// The type of the condition.
+/// Type of the condition.
 const UPGRADEABLE: &str = "Upgradeable";
 /// Interval of the checks.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -31,7 +31,7 @@ const INTERVAL: Duration = Duration::from_secs(5);
 /// again, with the time.
 const REREAD: Duration = Duration::from_mins(5);
 
-/// What the condition is to say.
+/// State that the condition is to have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Verdict {
     status: &'static str,
@@ -42,8 +42,8 @@ struct Verdict {
 /// Reason of a condition that is `False`.
 const HOSTS_CHANGE: Reason = Reason::Progressing;
 
-/// What a leader that cannot work makes of the condition: what it, or a process before it, has said of operations is not true any more. `None`:
-/// it stays.
+/// Returns the condition that a leader that cannot work writes: a report on operations of it, or of a process before it, is not true any more.
+/// `None`: the condition stays.
 fn of_unable(conditions: Option<&Value>, cause: Reason) -> Option<Verdict> {
     let ours = conditions.and_then(Value::as_array)?.iter().find(|condition| condition["type"] == UPGRADEABLE)?;
     let is_stale = ours["status"] == "False" && ours["reason"] == HOSTS_CHANGE.as_str();
@@ -56,7 +56,8 @@ fn of_unable(conditions: Option<&Value>, cause: Reason) -> Option<Verdict> {
     })
 }
 
-/// What follows from the instances. One that waits for its next attempt holds nothing up: the next operator makes that attempt as well.
+/// Returns the condition that follows from the instances. One that waits for its next attempt holds nothing up: the next operator makes that attempt
+/// as well.
 fn verdict<'a>(instances: impl Iterator<Item = &'a WindowsInstance>) -> Verdict {
     let mut busy: BTreeMap<&str, BTreeMap<&'static str, usize>> = BTreeMap::new();
     for instance in instances {
@@ -81,7 +82,7 @@ fn verdict<'a>(instances: impl Iterator<Item = &'a WindowsInstance>) -> Verdict 
     Verdict { status: "False", reason: HOSTS_CHANGE, message }
 }
 
-/// The operation that is granted to a host and not over, if it is one that an upgrade is to wait for.
+/// Returns the operation that is granted to a host and not over, if it is one that an upgrade is to wait for.
 fn operation(instance: &WindowsInstance) -> Option<&'static str> {
     let grant = instance.open_grant()?;
     let what = match grant.type_ {
@@ -96,10 +97,10 @@ fn operation(instance: &WindowsInstance) -> Option<&'static str> {
     (!waits).then_some(what)
 }
 
-/// Stands before the time in the message of a condition that is `False`.
+/// Text before the time in the message of a condition that is `False`.
 const WRITTEN: &str = " (written at ";
 
-/// The message as it is written: one that holds an upgrade up has a time, by which a person sees that no operator renews it any more.
+/// Returns the message as it is written: one that holds an upgrade up has a time, by which a user sees that no operator renews it any more.
 fn dated(verdict: &Verdict, now: Timestamp) -> String {
     match verdict.status {
         "False" => format!("{}{WRITTEN}{now:.0}, and again every 5 minutes)", verdict.message),
@@ -107,7 +108,7 @@ fn dated(verdict: &Verdict, now: Timestamp) -> String {
     }
 }
 
-/// Whether a message says the same, and not too long ago.
+/// Reports whether a message says the same as the verdict, and was written not too long ago.
 fn is_said(message: &str, verdict: &Verdict, now: Timestamp) -> bool {
     let (text, time) = message.rsplit_once(WRITTEN).unwrap_or((message, ""));
     let time = time.split(',').next().and_then(|time| time.parse::<Timestamp>().ok());
@@ -115,7 +116,7 @@ fn is_said(message: &str, verdict: &Verdict, now: Timestamp) -> bool {
     text == verdict.message && (verdict.status != "False" || is_fresh)
 }
 
-/// The conditions with ours, the others as they are; `None` if it is there already.
+/// Returns the conditions with the operator's, the others unchanged; `None` if it is there already.
 fn merged(conditions: Option<&Value>, verdict: &Verdict, now: Timestamp) -> Option<Vec<Value>> {
     let Verdict { status, reason, .. } = verdict;
     let mut all = conditions.and_then(Value::as_array).cloned().unwrap_or_default();
@@ -149,8 +150,8 @@ fn api(client: &Client, namespace: &str) -> Api<DynamicObject> {
     Api::namespaced_with(client.clone(), namespace, &ApiResource::from_gvk(&kind))
 }
 
-/// Writes the condition that follows from those that are there, if it is not one of them. The list has no keys, so that server-side apply would
-/// take it whole: it is replaced only as it was read.
+/// Writes the condition that follows from the existing ones, if it is not one of them. The list has no keys, so that server-side apply would take it
+/// whole: it is replaced only as it was read.
 async fn write(
     api: &Api<DynamicObject>,
     name: &str,
@@ -166,7 +167,7 @@ async fn write(
     api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
 }
 
-/// Takes back what holds an upgrade up, for a leader that cannot work.
+/// Takes back the condition that holds an upgrade up, for a leader that cannot work.
 pub(crate) async fn cannot_work(client: &Client, args: &Run, cause: Reason) {
     let Some(name) = &args.operator_condition else { return };
     if let Err(error) = write(&api(client, &args.namespace), name, |before| of_unable(before, cause)).await {

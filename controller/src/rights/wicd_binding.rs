@@ -1,4 +1,4 @@
-//! Gives every wicd its rights, as long as the admission policies that hold it are in force.
+//! Binding that gives every wicd its rights, as long as the admission policies that hold it are in force.
 //!
 //! The rights of all hosts' daemons are one ClusterRole that ships with the operator (`deploy/base/wicd.yaml`). Its binding is made here:
 //! not before the policies of [`wicd_policy`] are seen in force, and it is deleted as soon as they are not. Meanwhile no
@@ -38,25 +38,25 @@ const SETTLE: Duration = Duration::from_secs(5);
 /// Delay after a write that failed.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// What has changed.
+/// Change of a watched object.
 enum Change {
     Policy(String, Observed<ValidatingAdmissionPolicy>),
     Binding(String, Observed<ValidatingAdmissionPolicyBinding>),
     Grant(Observed<ClusterRoleBinding>),
 }
 
-/// All that is watched.
+/// State of all watched objects.
 struct Watched {
-    /// The policies on which the rights depend.
+    /// Policies on which the rights depend.
     shipped: Vec<Shipped>,
-    /// All others.
+    /// Policies on which no rights depend.
     others: Vec<Shipped>,
     seen: BTreeMap<String, Seen>,
     grant: Observed<ClusterRoleBinding>,
 }
 
 impl Watched {
-    /// As they ship for an operator in this namespace, which is this user.
+    /// Returns the unread state for an operator in this namespace, which is this user.
     fn new(namespace: &str, user: &str) -> Self {
         let (shipped, others) = (wicd_policy::shipped(namespace), wicd_policy::others(namespace, user));
         let unread =
@@ -86,20 +86,20 @@ impl Watched {
             && self.seen.values().all(|s| s.policy != Observed::NotRead && s.binding != Observed::NotRead)
     }
 
-    /// Why the hosts' daemons must have no rights.
+    /// Returns the reason why the hosts' daemons must have no rights.
     fn fault(&self) -> Option<RightsProblem> {
         let seen: Vec<Seen> = self.seen.values().cloned().collect();
         wicd_policy::fault(&self.shipped, &seen).map(|fault| RightsProblem::policy(&fault))
     }
 
-    /// Each policy, and what is wrong with it.
+    /// Returns each policy with its fault.
     fn faults(&self) -> Vec<(&str, Option<PolicyFault>)> {
         let seen: Vec<Seen> = self.seen.values().cloned().collect();
         let all = self.shipped.iter().chain(&self.others);
         all.map(|guard| (guard.name.as_str(), wicd_policy::fault_of(guard, &seen))).collect()
     }
 
-    /// What is wrong with the policies on which no rights depend.
+    /// Returns the faults of the policies on which no rights depend.
     fn others_fault(&self) -> Option<String> {
         let seen: Vec<Seen> = self.seen.values().cloned().collect();
         let faults = self.others.iter().filter_map(|guard| wicd_policy::fault_of(guard, &seen));
@@ -107,7 +107,7 @@ impl Watched {
         (!faults.is_empty()).then(|| format!("{}; {}", faults.join("; "), wicd_policy::REMEDY))
     }
 
-    /// The binding whose end ends the rights, with or without a running operator.
+    /// Binding whose end ends the rights, with or without a running operator.
     fn owner(&self) -> Option<&ValidatingAdmissionPolicyBinding> {
         self.seen.get(wicd_rbac::OWNER_POLICY)?.binding.object()
     }
@@ -117,7 +117,7 @@ impl Watched {
         self.shipped.iter().chain(&self.others).cloned().collect()
     }
 
-    /// When the last of the policies on which the rights depend was written.
+    /// Time when the last of the policies on which the rights depend was written.
     fn written(&self) -> Option<jiff::Timestamp> {
         let seen = || self.shipped.iter().filter_map(|guard| self.seen.get(&guard.name));
         let policies = seen().filter_map(|s| s.policy.object()).map(last_write);
@@ -131,24 +131,25 @@ fn last_write<K: Resource>(object: &K) -> Option<jiff::Timestamp> {
     managed.chain(&object.meta().creation_timestamp).map(|t| t.0).max()
 }
 
-/// Time until the API servers have certainly taken up policies that were written at `written`. Clocks differ: never longer than [`SETTLE`].
+/// Returns the time until the API servers have certainly taken up policies that were written at `written`. Clocks differ: never longer than
+/// [`SETTLE`].
 fn settles_in(written: Option<jiff::Timestamp>, now: jiff::Timestamp) -> Duration {
     let age = written.map_or(Duration::ZERO, |w| Duration::try_from(now.duration_since(w)).unwrap_or_default());
     SETTLE.saturating_sub(age)
 }
 
-/// What is to be done about the binding of wicd's role.
+/// Action on the binding of wicd's role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Act {
-    /// It is as it must be.
+    /// Leave the binding, which is as it must be.
     Nothing,
-    /// It must go.
+    /// Delete the binding.
     Delete,
-    /// It must be made or put right.
+    /// Make the binding, or put it right.
     Apply,
 }
 
-/// What follows from the policies, and from the binding that there is.
+/// Decides by the policies, and by the existing binding.
 fn act(in_force: bool, owner: Option<&ValidatingAdmissionPolicyBinding>, grant: Option<&ClusterRoleBinding>) -> Act {
     match (grant, owner.filter(|_| in_force)) {
         (None, None) => Act::Nothing,
@@ -173,7 +174,7 @@ fn act(in_force: bool, owner: Option<&ValidatingAdmissionPolicyBinding>, grant: 
     }
 }
 
-/// Keeps the rights, and what is said of them, true to the policies, until the operator stops.
+/// Keeps the rights, and the reports on them, true to the policies, until the operator stops.
 pub(crate) async fn keep(cx: Arc<Base>) {
     let args = &cx.process.args;
     let user = match csr::operator_user(&cx.cluster.client).await {
@@ -203,7 +204,7 @@ pub(crate) async fn keep(cx: Arc<Base>) {
     }
 }
 
-/// Does what follows from what is seen. Returns when to come again though nothing has changed.
+/// Acts on the observed objects. Returns the delay until the next call though nothing has changed.
 async fn settle(cx: &Base, watched: &Watched) -> Option<Duration> {
     for (policy, fault) in watched.faults() {
         let label = PolicyLabel { policy: policy.to_owned() };
@@ -285,7 +286,7 @@ async fn apply(cx: &Base, owner: Option<&ValidatingAdmissionPolicyBinding>) -> R
     written.map(drop).map_err(|error| RightsProblem::write("store", &error))
 }
 
-/// Every change of what is watched, each object by its name: the operator has no right to others.
+/// Streams every change of a watched object, each by its name: the operator has no right to others.
 fn changes(client: &Client, shipped: &[Shipped]) -> BoxStream<'static, Change> {
     let mut all: Vec<BoxStream<'static, Change>> = Vec::new();
     for Guard { name, .. } in shipped {
@@ -296,7 +297,7 @@ fn changes(client: &Client, shipped: &[Shipped]) -> BoxStream<'static, Change> {
     stream::select_all(all).boxed()
 }
 
-/// One object of the cluster, now and whenever it changes.
+/// Watches one object of the cluster: its present state and each change.
 fn object<K>(client: &Client, name: &str) -> BoxStream<'static, Observed<K>>
 where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + 'static,

@@ -1,4 +1,4 @@
-//! The certificate approver, as the running operator needs it: what it may approve and deny now, and what it reports.
+//! Certificate approver of the running operator: what it may approve and deny now, and what it reports.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -19,8 +19,8 @@ use crate::{
 };
 use wnp_core::csr::claims;
 
-/// What becomes of a verdict now. Beside the legacy operator the certificates of this operator's own nodes are renewed, and what only looks
-/// wrong from here is left to it: it approves the requests of its nodes.
+/// Revises a verdict by the present state. Beside the legacy operator the certificates of this operator's own nodes are renewed, and requests that
+/// only look wrong from here are left to the other: it approves the requests of its nodes.
 fn revise(verdict: csr::Verdict, rights: Option<RightsProblem>, is_alone: bool) -> csr::Verdict {
     match verdict {
         csr::Verdict::Approve(csr::Kind::WicdClient) => {
@@ -31,8 +31,8 @@ fn revise(verdict: csr::Verdict, rights: Option<RightsProblem>, is_alone: bool) 
     }
 }
 
-/// Approves and denies certificate requests. It needs no release: nodes that run keep their certificates while the operator has nothing
-/// to give to hosts. `instances` shows what is proven of hosts. What it must know itself is asked for again after `retry`.
+/// Approves and denies certificate requests. No release is needed: nodes that run keep their certificates while the operator has nothing to give to
+/// hosts. `instances` shows what is proven of hosts. A failed query for the operator's user or the reserved names is repeated after `retry`.
 pub(crate) async fn run(cx: Arc<Base>, instances: Changes<WindowsInstance>, retry: Duration) {
     let Cluster { client, config, .. } = &*cx.cluster;
     let mut proofs = news(cx.caches.instances.store(), instances, claims::differs).map(drop).boxed();
@@ -91,7 +91,7 @@ pub(crate) async fn run(cx: Arc<Base>, instances: Changes<WindowsInstance>, retr
     }
 }
 
-/// Has pools report the requests that are left to people, and no longer those that are not.
+/// Has pools report the requests that are left to users, and no longer those that are not.
 async fn wake_pools(cx: &Base) {
     let mut changes = cx.wicd.left_to_people.changes();
     let mut known = cx.wicd.left_to_people.all();

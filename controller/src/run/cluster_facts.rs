@@ -1,4 +1,4 @@
-//! Reads the facts of the cluster again and again, so that a proxy or a CA that changes reaches hosts without a restart of the operator.
+//! Repeated reading of the facts of the cluster, so that a proxy or a CA that changes reaches hosts without a restart of the operator.
 //!
 //! They are read by name: a watch of each would need a right to list, for a change that comes once in months.
 
@@ -11,10 +11,10 @@ use crate::{
     context::Context,
 };
 
-/// Reads in a row that may fail before pools report it: API servers restart.
+/// Failed reads in a row that are tolerated before pools report them: API servers restart.
 const TOLERATED: u32 = 1;
 
-/// Runs until the operator stops.
+/// Reads the facts at each interval until the operator stops.
 pub(crate) async fn follow(cx: Arc<Context>) {
     let (stop, interval) = (&cx.process.stop, cx.process.args.cluster_facts_interval);
     let (mut failed, mut stored) = (0, String::new());

@@ -1,4 +1,4 @@
-//! The running operator: waits for the Lease, fills its caches, runs its controllers, and ends as soon as it must.
+//! Operator while it runs: waits for the Lease, fills its caches, runs its controllers, and ends as soon as it must.
 
 pub(crate) mod certificate_approval;
 pub(crate) mod cluster_facts;
@@ -72,12 +72,12 @@ use wnp_core::{
 
 /// Time after which an unusable release is loaded again.
 const RELEASE_RETRY: Duration = Duration::from_secs(30);
-/// An object whose reconcile is not possible is reconciled again after this time, though nothing of it has changed.
+/// Time after which an object whose reconcile is not possible is reconciled again, though nothing of it has changed.
 const REFUSED_RETRY: Duration = Duration::from_mins(1);
 /// Time for operations to end when the process receives a stop signal.
 const GRACE: Duration = Duration::from_secs(20);
 
-/// Runs until it receives a stop signal, or has lost the Lease.
+/// Runs the operator until it receives a stop signal, or has lost the Lease.
 ///
 /// # Errors
 /// Fails when the log level is invalid, an address to listen on cannot be bound, there is no configuration for the API server, the
@@ -168,7 +168,7 @@ async fn stay_alone(cx: Arc<Base>) {
     }
 }
 
-/// Finds out whether this process could work, and never ends: one that could not must not replace one that can.
+/// Checks that this process could work, and never ends: one that could not must not replace one that can.
 async fn stand_by(cluster: &Cluster, args: &Run, readiness: &Readiness, metrics: &Metrics) -> Infallible {
     while let Some((reason, why)) = unable(cluster, args).await {
         tracing::error!(reason = reason.as_str(), why, "this process cannot work, the lease is left to others");
@@ -181,7 +181,7 @@ async fn stand_by(cluster: &Cluster, args: &Run, readiness: &Readiness, metrics:
     std::future::pending().await
 }
 
-/// Reason and message of what keeps this process from working. An API server that does not answer for CRDs says nothing of them.
+/// Returns the reason and message of what keeps this process from working. An API server that does not answer for CRDs says nothing of them.
 async fn unable(cluster: &Cluster, args: &Run) -> Option<(Reason, String)> {
     if let Some(message) = other_leader(cluster, args).await {
         return Some((other_installation::REASON, message));
@@ -285,7 +285,8 @@ impl Leader {
         Ok(())
     }
 
-    /// Waits until the CRDs are those of this release, so that what is written is stored. `false` after a stop signal. While they are older, every pool reports it.
+    /// Waits until the CRDs are those of this release, so that all that is written is stored. `false` after a stop signal. While the CRDs are older,
+    /// every pool reports it.
     async fn check_crds(&self) -> anyhow::Result<bool> {
         let Process { args, metrics, stop, .. } = &self.process;
         let client = &self.cluster.client;
@@ -337,7 +338,7 @@ impl Leader {
     }
 }
 
-/// Shows in the log, in the metric and on every pool why nothing begins.
+/// Shows in the log, in the metric and on every pool the reason why nothing begins.
 async fn report(error: &ReleaseError, cluster: &Cluster, args: &Run, metrics: &Metrics) {
     let (reason, message) = (error.reason(), error.to_string());
     tracing::error!(reason = reason.as_str(), %error, "release unavailable, no host is reconciled");
@@ -428,7 +429,7 @@ async fn run_pools(
 struct EntriesSeen(Mutex<HashMap<String, u64>>);
 
 impl EntriesSeen {
-    /// Reports whether they are other ones than before.
+    /// Reports whether pool, address or port of the instance have changed.
     fn is_new(&self, instance: &WindowsInstance) -> bool {
         let mut hash = DefaultHasher::new();
         let (pool, host) = (&instance.spec.pool_ref.name, &instance.spec.host);
@@ -443,7 +444,7 @@ impl EntriesSeen {
     }
 }
 
-/// Reconciles pools again when what cannot be read of them changes, and reports those that cannot be read themselves.
+/// Reconciles pools again when their unreadable objects change, and reports pools that cannot be read themselves.
 async fn wake_unreadable(cx: Arc<Context>) {
     let (mut before, mut unread) = (Vec::new(), BTreeMap::new());
     loop {
@@ -467,7 +468,8 @@ async fn wake_unreadable(cx: Arc<Context>) {
     }
 }
 
-/// Begins nothing while the legacy operator works. The caches are filled: a Node is not that operator's because its instance is not there yet.
+/// Keeps the operator from beginning anything while the legacy operator works. The caches are filled: a Node is not that operator's because its
+/// instance is not there yet.
 async fn keep_alone(cx: Arc<Base>) {
     let on_seen = |found| {
         if cx.other_operator.note(found, &cx.process.metrics, &cx.events) {
@@ -510,7 +512,7 @@ async fn follow_sight(cx: Arc<Base>, readiness: Readiness) {
     }
 }
 
-/// Reports why nothing is begun in a pool.
+/// Reports the reason why nothing is begun in a pool.
 async fn refuse_pool(
     pool: &WindowsNodePool,
     reason: Reason,

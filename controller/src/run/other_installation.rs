@@ -1,4 +1,4 @@
-//! Another installation of this operator, in another namespace. Each has a Lease of its own, and both would change the same hosts.
+//! Installation of this operator in another namespace. Each has a Lease of its own, and both would change the same hosts.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ pub(crate) const REASON: Reason = crate::wmco::lock::REASON;
 /// Interval of checks: the Leases of other namespaces may not be watched.
 pub(crate) const INTERVAL: Duration = Duration::from_secs(30);
 
-/// The Lease of another installation, which one of its processes holds.
+/// Lease of another installation, which one of its processes holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OtherInstallation {
     namespace: String,
     holder: String,
-    /// Since when that process holds it.
+    /// Time since which that process holds the Lease.
     since: Option<Timestamp>,
 }
 
@@ -31,13 +31,14 @@ impl OtherInstallation {
         )
     }
 
-    /// Reports whether it has led for longer than the process in the namespace `ours` that leads since then: the younger one ends.
+    /// Reports whether the other installation has led for longer than the process in the namespace `ours` that leads since then: the younger one
+    /// ends.
     pub(crate) fn goes_first(&self, ours: &str, since: Option<Timestamp>) -> bool {
         (self.since, self.namespace.as_str()) < (since, ours)
     }
 }
 
-/// A Lease that is held at the time `now`.
+/// Returns the installation of a Lease that is held at the time `now`.
 fn held(lease: &Lease, now: Timestamp) -> Option<OtherInstallation> {
     let LeaseSpec { holder_identity, lease_duration_seconds, renew_time, acquire_time, .. } = lease.spec.clone()?;
     let holder = holder_identity.filter(|holder| !holder.is_empty())?;
@@ -46,7 +47,7 @@ fn held(lease: &Lease, now: Timestamp) -> Option<OtherInstallation> {
     is_held.then_some(OtherInstallation { namespace: lease.namespace()?, holder, since: acquire_time.map(|t| t.0) })
 }
 
-/// The other installation that leads, and since when this one does. Without the right to list Leases there is none.
+/// Returns the other installation that leads, and the time since which this one does. Without the right to list Leases there is none.
 pub(crate) async fn leads(
     client: &Client,
     ours: &str,

@@ -1,4 +1,4 @@
-//! `POST /hooks/git`: a Git server reports a push, so that its pools need not wait for the next fetch.
+//! Endpoint `POST /hooks/git`: a Git server reports a push, so that its pools need not wait for the next fetch.
 //!
 //! The report only starts a fetch: what is used is what the operator then fetches and checks itself. Still, only a sender that knows the
 //! token may start one, by an HMAC-SHA256 of the body in `X-Hub-Signature-256`, as GitHub, Gitea and Forgejo send it. The port is open
@@ -26,21 +26,21 @@ use crate::{
     runtime::http::server::{self, Limits},
 };
 
-/// Largest body, in bytes. A push of very many commits is larger, and is found at the next fetch.
+/// Maximum size of a body, in bytes. A push of very many commits is larger, and is found at the next fetch.
 const MAX_BODY: usize = 1 << 20;
-/// With the largest body each, these take 16 MiB. All may come from one address: that of a load balancer.
+/// Limits of the connections. With the largest body each, these take 16 MiB. All may come from one address: that of a load balancer.
 const LIMITS: Limits =
     Limits { connections: 16, per_address: 16, head: Duration::from_secs(5), connection: Duration::from_secs(15) };
-/// How often the Secret with the token is read.
+/// Interval at which the Secret with the token is read.
 const TOKEN_POLL: Duration = Duration::from_secs(10);
 /// Key of the token in its Secret.
 const TOKEN: &str = "token";
 
-/// A key to check signatures with. Shows nothing of itself.
+/// Key to check signatures with. Its value is never printed.
 #[derive(Clone)]
 struct Token(Arc<[u8]>);
 
-/// The port, while it is open.
+/// Port, while it is open.
 struct Open {
     token: Token,
     close: CancellationToken,
@@ -77,7 +77,7 @@ pub(crate) async fn run(cx: Arc<PoolContext>) {
     }
 }
 
-/// Opens the port. It is closed by the token's replacement or when the operator stops.
+/// Opens the port. The port is closed by the token's replacement or when the operator stops.
 async fn listen(address: SocketAddr, cx: &Arc<PoolContext>, token: Token) -> Option<Open> {
     let listener = match TcpListener::bind(address).await {
         Ok(listener) => listener,
@@ -120,26 +120,26 @@ async fn token(cx: &Context) -> kube::Result<Option<Token>> {
     Ok(token.map(|t| text(t).trim_ascii().to_vec()).filter(|t| !t.is_empty()).map(|t| Token(t.into())))
 }
 
-/// Whether this is the HMAC of the body, as `sha256=<hex>`.
+/// Reports whether a signature is the HMAC of the body, as `sha256=<hex>`.
 pub fn is_signed(token: &[u8], body: &[u8], signature: &str) -> bool {
     let Some(Ok(signature)) = signature.strip_prefix("sha256=").map(hex::decode) else { return false };
     hmac::verify(&hmac::Key::new(hmac::HMAC_SHA256, token), body, &signature).is_ok()
 }
 
-/// The repository that the body names, in every way in which it does, each as host and path. `None` if it is no JSON.
+/// Returns the repository that the body names, in every way in which it does, each as host and path. `None` if the body is no JSON.
 pub fn pushed(body: &[u8]) -> Option<Vec<String>> {
     let body: Value = serde_json::from_slice(body).ok()?;
     Some(urls(&body).into_iter().filter_map(|url| place(&url)).collect())
 }
 
-/// Everything in the body that a pool may call the repository.
+/// Returns all URLs in the body that a pool may have for the repository.
 fn urls(body: &Value) -> Vec<String> {
     const FIELDS: [&str; 5] = ["clone_url", "ssh_url", "git_url", "html_url", "url"];
     let repository = &body["repository"];
     FIELDS.iter().filter_map(|f| repository[f].as_str().map(str::to_owned)).collect()
 }
 
-/// Host and path of a URL, however it is written: `https://host/a/b.git`, `ssh://git@host:22/a/b`, `git@host:a/b.git`.
+/// Returns host and path of a URL, however it is written: `https://host/a/b.git`, `ssh://git@host:22/a/b`, `git@host:a/b.git`.
 fn place(url: &str) -> Option<String> {
     let (rest, is_url) = match url.split_once("://") {
         Some((_, rest)) => (rest, true),

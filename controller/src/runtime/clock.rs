@@ -1,14 +1,14 @@
-//! The time by which the operator decides: that of the API server, and between two of its answers the monotonic clock.
+//! Time by which the operator decides: that of the API server, and between two of its answers the monotonic clock.
 //!
-//! A clock of the operator's machine that is wrong, or is set while the operator runs, ends no timeout, opens no window, and is no fault of a host. Before
-//! the first answers, the clock of the machine counts.
+//! A clock of the operator's machine that is wrong, or is set while the operator runs, ends no timeout, opens no window, and is no fault of a host.
+//! Before the first answers, the clock of the machine counts.
 
 use std::time::Instant;
 
 use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
 
-/// A time that was known at a moment.
+/// Time that was known at a moment.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     at: Instant,
@@ -24,13 +24,13 @@ impl Known {
 
 static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
 
-/// The present.
+/// Returns the present time.
 pub(crate) fn now() -> Timestamp {
     let now = Instant::now();
     KNOWN.lock().get_or_insert_with(|| Known { at: now, time: Timestamp::now() }).now(now)
 }
 
-/// Corrects the clock by this much, which the answers of the API server agree on.
+/// Corrects the clock by a difference that the answers of the API server agree on.
 pub(crate) fn correct(by: SignedDuration) {
     let (now, mut known) = (Instant::now(), KNOWN.lock());
     let time = known.map_or_else(Timestamp::now, |known| known.now(now));
@@ -51,7 +51,7 @@ mod tests {
         assert_eq!(known.now(at), time);
     }
 
-    /// The clock of the machine is asked here, for what is only shown, and by commands.
+    /// Commands, and texts that are only shown, may use the clock of the machine.
     #[test]
     fn no_controller_asks_the_clock_of_the_machine() {
         let mut found = Vec::new();

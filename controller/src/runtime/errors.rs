@@ -2,11 +2,11 @@
 
 use std::process::ExitCode;
 
-/// As much of it as a condition has room for.
+/// Maximum characters of a message, as much as a condition has room for.
 const MOST: usize = 2000;
 
-/// The message of the API server, without the details of the client. It is part of messages, because the remedy depends
-/// on it: a right that is missing looks the same as an outage otherwise.
+/// Returns the message of the API server, without the details of the client. It is part of messages, because the remedy depends on it: a missing
+/// right looks the same as an outage otherwise.
 pub(crate) fn said(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) if is_missing_right(status) && is_of_service_account(status) => {
@@ -19,7 +19,7 @@ pub(crate) fn said(error: &kube::Error) -> String {
     }
 }
 
-/// The message of the API server to who runs a command: a right that is missing is that of this person.
+/// Returns the message of the API server for the user of a command: a missing right is that of this user.
 pub(crate) fn plain(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => api::text::line(&status.message, MOST),
@@ -27,8 +27,8 @@ pub(crate) fn plain(error: &kube::Error) -> String {
     }
 }
 
-/// The error with its causes, one a line. A cause that the text above has already is left out, and so is a backtrace, which is of no use to who runs a
-/// command.
+/// Returns the error with its causes, one a line. A cause that the text above has already is left out, and so is a backtrace, which is of no use to
+/// the user of a command.
 pub(crate) fn in_lines(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
@@ -40,7 +40,7 @@ pub(crate) fn in_lines(error: &anyhow::Error) -> String {
     text
 }
 
-/// The exit status of a program, after an error was printed.
+/// Returns the exit status of a program, after printing an error.
 pub fn exit(result: anyhow::Result<ExitCode>) -> ExitCode {
     result.unwrap_or_else(|error| {
         eprintln!("Error: {}", in_lines(&error));
@@ -48,17 +48,17 @@ pub fn exit(result: anyhow::Result<ExitCode>) -> ExitCode {
     })
 }
 
-/// Whether the API server or an admission policy refuses what the request says, which no repetition changes.
+/// Reports whether the API server or an admission policy refuses the content of the request, which no repetition changes.
 pub(crate) fn is_refused(status: &kube::core::Status) -> bool {
     status.is_invalid() || status.code == 400 || (status.is_forbidden() && !is_missing_right(status))
 }
 
-/// Whether RBAC refused: admission has messages of its own.
+/// Reports whether RBAC refused: admission has messages of its own.
 fn is_missing_right(status: &kube::core::Status) -> bool {
     status.is_forbidden() && status.message.contains("is forbidden: User ") && status.message.contains(" cannot ")
 }
 
-/// Whether the operator asked, and not a person who runs a command.
+/// Reports whether the operator asked, and not the user of a command.
 fn is_of_service_account(status: &kube::core::Status) -> bool {
     status.message.contains("is forbidden: User \"system:serviceaccount:")
 }

@@ -1,5 +1,5 @@
-//! `/healthz` and `/readyz` for kubelet, which asks without a token; `/metrics` without TLS, if that is wanted; `/log-level` on loopback only,
-//! because it asks for no password.
+//! Endpoints `/healthz` and `/readyz` for kubelet, which asks without a token; `/metrics` without TLS, if that is wanted; `/log-level` on loopback
+//! only, because it asks for no password.
 
 pub(crate) mod server;
 
@@ -22,26 +22,26 @@ use crate::runtime::{
 };
 use server::Limits;
 
-/// Kubelet's probes and Prometheus each need one connection. Neither sends a body.
+/// Limits of the connections. Kubelet's probes and Prometheus each need one connection. Neither sends a body.
 pub(crate) const LIMITS: Limits =
     Limits { connections: 64, per_address: 8, head: Duration::from_secs(10), connection: Duration::from_mins(5) };
-/// Largest body, in bytes: a log level.
+/// Maximum size of a body, in bytes: a log level.
 const MAX_BODY: usize = 4 << 10;
 
-/// What the process does, for its readiness probe.
+/// Phase of the process, for its readiness probe.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// It reads the payload and the facts of the cluster.
+    /// The process reads the payload and the facts of the cluster.
     #[default]
     Starting,
-    /// It cannot work, for this reason, and leaves the work to others.
+    /// The process cannot work, for this reason, and leaves the work to others.
     Unable(String),
-    /// It can work, and waits for the Lease.
+    /// The process can work, and waits for the Lease.
     StandingBy,
-    /// It has the Lease. It is ready whatever else is wrong: no other process would do better, and who waits for the rollout of the operator
-    /// must not wait for a fault that the conditions of the pools report.
+    /// The process has the Lease. It is ready whatever else is wrong: no other process would do better, and a wait for the rollout of the operator
+    /// must not become a wait for a fault that the conditions of the pools report.
     Leading,
-    /// It has the Lease, and does not see the cluster as it is, or cannot write what it does: conditions may not say so.
+    /// The process has the Lease, and does not see the cluster as it is, or cannot write what it does: conditions may not say so.
     Blind(String),
 }
 
@@ -61,31 +61,31 @@ impl Phase {
     }
 }
 
-/// The present phase, shared with the probe.
+/// Present phase, shared with the probe.
 #[derive(Clone, Default)]
 pub(crate) struct Readiness(Arc<RwLock<Phase>>);
 
 impl Readiness {
-    /// Enters a phase.
+    /// Enters a phase of the process.
     pub(crate) fn enter(&self, phase: Phase) {
         *self.0.write() = phase;
     }
 
-    /// Whether the process could do the work.
+    /// Reports whether the process could do the work.
     pub(crate) fn is_able(&self) -> bool {
         matches!(*self.0.read(), Phase::StandingBy | Phase::Leading | Phase::Blind(_))
     }
 }
 
-/// What the endpoints show.
+/// Data that the endpoints show.
 pub(crate) struct Health {
-    /// What the process does.
+    /// Phase of the process.
     pub readiness: Readiness,
-    /// The metrics.
+    /// Metrics of the process.
     pub metrics: Arc<Metrics>,
 }
 
-/// Serves until `stop`. The listeners are bound when this returns, so a port that is taken is an error at the start.
+/// Serves until `stop`. The listeners are bound when this function returns, so a port that is taken is an error at the start.
 pub(crate) async fn serve(
     listen: SocketAddr,
     plain_metrics: Option<SocketAddr>,
@@ -118,7 +118,7 @@ async fn readyz(State(readiness): State<Readiness>) -> impl IntoResponse {
     readiness.0.read().answer()
 }
 
-/// All metrics, in the format that the client accepts.
+/// Returns all metrics, in the format that the client accepts.
 pub(crate) async fn metrics(State(metrics): State<Arc<Metrics>>, headers: HeaderMap) -> impl IntoResponse {
     let format = Format::accepted(headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()));
     ([(header::CONTENT_TYPE, format.content_type())], format.write(metrics.render()))

@@ -30,17 +30,17 @@ pub(crate) enum LeaseError {
     WentBack {
         /// Name of the Lease.
         name: String,
-        /// State that this process has written.
+        /// Resource version that this process has written.
         written: u64,
-        /// Present state.
+        /// Present resource version.
         found: u64,
     },
-    /// Another process has it.
+    /// Another process has the Lease.
     #[error("the lease {name} was lost to {holder:?}; this process ends so that two operators never act at once")]
     Lost {
         /// Name of the Lease.
         name: String,
-        /// Present holder; empty if it was given back.
+        /// Present holder; empty if the Lease was given back.
         holder: String,
     },
     /// Deleted Lease: the next process may take it at once.
@@ -49,21 +49,21 @@ pub(crate) enum LeaseError {
         /// Name of the Lease.
         name: String,
     },
-    /// The API server did not renew it in time.
+    /// The API server did not renew the Lease in time.
     #[error(
         "the lease {name} was not renewed for {seconds} s ({cause}); this process ends so that two operators never act at once"
     )]
     NotRenewed {
         /// Name of the Lease.
         name: String,
-        /// For how long.
+        /// Seconds since the last renewal.
         seconds: u64,
-        /// Last answer.
+        /// Last answer of the API server.
         cause: String,
     },
 }
 
-/// An election that this process takes part in.
+/// Election that this process takes part in.
 pub(crate) struct Election {
     api: Api<Lease>,
     name: String,
@@ -74,15 +74,15 @@ pub(crate) struct Election {
 /// Action on a Lease that was read.
 #[derive(Debug, PartialEq, Eq)]
 enum Move {
-    /// Take it, with this number of transitions.
+    /// Take the Lease, with this number of transitions.
     Take(i32),
-    /// Renew it.
+    /// Renew the Lease.
     Renew,
-    /// Another process holds it.
+    /// Wait, because another process holds the Lease.
     Wait,
 }
 
-/// Decides by what is written and by how long it has been unchanged here. A free Lease is left to others for as long as `patience`.
+/// Decides by the content of the Lease and by how long it has been unchanged here. A free Lease is left to others for as long as `patience`.
 fn decide(spec: &LeaseSpec, identity: &str, unchanged: Duration, patience: Duration) -> Move {
     let holder = spec.holder_identity.as_deref().unwrap_or_default();
     let lasts = u64::try_from(spec.lease_duration_seconds.unwrap_or(0)).unwrap_or(0);
@@ -100,12 +100,12 @@ fn decide(spec: &LeaseSpec, identity: &str, unchanged: Duration, patience: Durat
 /// Seconds of 2020-01-01 since 1970. Counted from there, seconds fit in the Lease's number until 2088.
 const EPOCHS_BEGIN: i64 = 1_577_836_800;
 
-/// Distance by which a number of transitions may be ahead of the clock: clocks are set back, and holders change.
+/// Maximum distance of a number of transitions ahead of the clock: clocks are set back, and holders change.
 const MAX_AHEAD: i32 = 24 * 60 * 60;
-/// For how many durations of a Lease a process that cannot work leaves a free one to others.
+/// Number of Lease durations for which a process that cannot work leaves a free one to others.
 const PATIENCE: u32 = 2;
 
-/// The number of transitions of a new holder: more than before, and never less than that of an earlier Lease. A number that no holder can
+/// Returns the number of transitions of a new holder: more than before, and never less than that of an earlier Lease. A number that no holder can
 /// have reached is not believed: hosts would remember it, and no operator could ever have a newer epoch.
 fn newer(transitions: i32, now: Timestamp) -> i32 {
     let clock = now.as_second().saturating_sub(EPOCHS_BEGIN).max(0);
@@ -116,26 +116,26 @@ fn newer(transitions: i32, now: Timestamp) -> i32 {
 /// State of a Lease after a renewal.
 #[derive(Debug, PartialEq, Eq)]
 enum Renewal {
-    /// Renewed, with this resource version.
+    /// The Lease was renewed, with this resource version.
     Renewed(u64),
-    /// Another process has it.
+    /// Another process has the Lease.
     Held(String),
-    /// Older than what this process has written.
+    /// The Lease is older than what this process has written.
     WentBack(u64),
 }
 
-/// The resource version of a Lease as a number. Those of one kind can be compared.
+/// Returns the resource version of a Lease as a number. Those of one kind can be compared.
 fn version_of(lease: &Lease) -> u64 {
     lease.metadata.resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(0)
 }
 
-/// The answer to a request, if it comes in time.
+/// Returns the answer to a request, or an error if it does not come in time.
 async fn answered<T>(limit: Duration, request: impl Future<Output = kube::Result<T>>) -> kube::Result<T> {
     timeout(limit, request).await.unwrap_or_else(|elapsed| Err(kube::Error::Service(elapsed.into())))
 }
 
 impl Election {
-    /// Takes part in the election of `name`. `client` must not retry by itself: a renewal that comes late is worse than none.
+    /// Returns an election for the Lease `name`. `client` must not retry by itself: a renewal that comes late is worse than none.
     pub(crate) fn new(client: Client, namespace: &str, name: &str, identity: &str, duration: Duration) -> Self {
         Self { api: Api::namespaced(client, namespace), name: name.into(), identity: identity.into(), duration }
     }
@@ -164,8 +164,8 @@ impl Election {
         }
     }
 
-    /// Waits until this process holds the Lease. Returns its epoch. A process that `is_able` to work takes a free Lease at once. One that is
-    /// not leaves it to others for a while, and takes it when no other process takes it, so that pools report what is wrong.
+    /// Waits until this process holds the Lease. Returns its epoch. A process that `is_able` to work takes a free Lease at once. One that is not
+    /// leaves it to others for a while, and takes it if no other process does, so that pools report the fault.
     pub(crate) async fn acquire(&self, is_able: impl Fn() -> bool) -> i64 {
         let mut seen: Option<(Option<String>, Instant)> = None;
         loop {
@@ -216,7 +216,7 @@ impl Election {
         }
     }
 
-    /// Renews until that is impossible. The caller drops this future when it stops by itself, and calls [`Self::release`].
+    /// Renews the Lease until that is impossible. The caller drops this future when it stops by itself, and calls [`Self::release`].
     pub(crate) async fn hold(&self, epoch: i64) -> LeaseError {
         let deadline = self.deadline();
         let (mut renewed, mut written) = (Instant::now(), 0);
@@ -248,12 +248,12 @@ impl Election {
         }
     }
 
-    /// Time in which one must be renewed. It is shorter than the Lease, so that this process has stopped before another may begin.
+    /// Time in which the Lease must be renewed. It is shorter than the Lease, so that this process has stopped before another may begin.
     fn deadline(&self) -> Duration {
         self.duration * 2 / 3
     }
 
-    /// Renews once. `written` is the resource version of the last renewal.
+    /// Renews the Lease once. `written` is the resource version of the last renewal.
     async fn renew(&self, epoch: i64, written: u64) -> kube::Result<Renewal> {
         // A request that is not answered leaves time for another attempt, on another connection.
         let limit = self.deadline() / 2;
@@ -354,7 +354,7 @@ mod tests {
         }
     }
 
-    /// A Lease that is deleted, and an API server that answers nothing or with errors, end the lead for what they are.
+    /// Leases that are deleted, and API servers that answer nothing or with errors, end the lead for what they are.
     #[tokio::test]
     async fn what_ends_the_lead_is_named() {
         let api = FakeApi::new();
@@ -371,7 +371,7 @@ mod tests {
         assert!(error.contains("not renewed for 2 s") && error.contains("may not read leases"), "{error}");
     }
 
-    /// As of several API servers behind one address, when the one is gone with which there is a connection.
+    /// Several API servers may be behind one address, and the one with the connection is gone.
     #[tokio::test]
     async fn one_request_that_is_never_answered_does_not_lose_the_lease() {
         let api = FakeApi::new();
@@ -385,7 +385,7 @@ mod tests {
         assert!(matches!(&error, LeaseError::Lost { holder, .. } if holder == "another"), "{error}");
     }
 
-    /// The two answers of a renewal may take longer than one alone may.
+    /// Both answers of a renewal may take longer than one alone may.
     #[tokio::test]
     async fn a_slow_api_server_does_not_cost_the_lease() {
         let api = FakeApi::new();

@@ -1,4 +1,4 @@
-//! In which namespace the operator is installed, for commands that run outside of its Pod: a chart may be installed in any.
+//! Namespace in which the operator is installed, for commands that run outside of its Pod: a chart may be installed in any.
 
 use std::collections::BTreeSet;
 
@@ -12,32 +12,32 @@ use kube::{
     api::{ListParams, PostParams},
 };
 
-/// A namespace, and why it is the one.
+/// Namespace, and the reason why it is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OperatorNamespace {
-    /// Its name.
+    /// Name of the namespace.
     pub name: String,
     found: Found,
 }
 
-/// What was found.
+/// Result of the search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Found {
-    /// A namespace other than the default one was named, as the operator's Pod does.
+    /// A namespace other than the default one was named, as it is in the operator's Pod.
     Named,
-    /// A Deployment of the operator is in the default one.
+    /// A Deployment of the operator is in the default namespace.
     Here,
-    /// The one Deployment of the operator is in another.
+    /// The one Deployment of the operator is in another namespace.
     Elsewhere,
     /// There is no Deployment of the operator.
     Nowhere,
-    /// There are several, and none of them is in the default one.
+    /// There are several Deployments, and none of them is in the default namespace.
     Several(BTreeSet<String>),
     /// Deployments cannot be listed.
     NotListed(String),
 }
 
-/// Finds the namespace. `named` is what the command line or the environment says.
+/// Finds the namespace. `named` is the one of the command line or the environment.
 pub(crate) async fn find(client: &Client, named: &str) -> OperatorNamespace {
     if named != DEFAULT_NAMESPACE {
         return OperatorNamespace { name: named.into(), found: Found::Named };
@@ -54,7 +54,7 @@ pub(crate) async fn find(client: &Client, named: &str) -> OperatorNamespace {
     )
 }
 
-/// Whether Deployments can be listed. The operator's own account may not, and must not look as if it lacked a right.
+/// Reports whether Deployments can be listed. The operator's own account may not, and must not look as if it lacked a right.
 async fn may_search(client: &Client) -> bool {
     let attributes = ResourceAttributes {
         verb: Some("list".into()),
@@ -69,7 +69,7 @@ async fn may_search(client: &Client) -> bool {
     answer.map_or(true, |answer| answer.status.is_none_or(|status| status.allowed))
 }
 
-/// The answer of the API server: the operator is not the one who lacks a right.
+/// Returns the answer of the API server: the operator is not the one who lacks a right.
 fn said(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => api::text::line(&status.message, 500),
@@ -94,7 +94,7 @@ fn decide(listed: Result<BTreeSet<String>, String>) -> OperatorNamespace {
 }
 
 impl OperatorNamespace {
-    /// Which namespace is used, and why.
+    /// Returns the used namespace, and the reason.
     pub(crate) fn note(&self) -> String {
         let name = &self.name;
         match &self.found {
@@ -115,7 +115,7 @@ impl OperatorNamespace {
         }
     }
 
-    /// What to do if the operator is not found where it was looked for.
+    /// Returns the remedy if the operator is not found in the namespace.
     pub(crate) fn remedy(&self) -> String {
         let name = &self.name;
         match &self.found {

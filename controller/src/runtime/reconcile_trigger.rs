@@ -1,4 +1,4 @@
-//! Has pools look again because of something that is no object of the cluster's API.
+//! Trigger of pools for something that is no object of the cluster's API.
 
 use std::sync::Arc;
 
@@ -21,13 +21,13 @@ impl Default for ReconcileTrigger {
 }
 
 impl ReconcileTrigger {
-    /// The pool of this name looks again.
+    /// Triggers the pool of this name.
     pub(crate) fn pool(&self, name: &str) {
         // Without a receiver no reconcile is needed.
         let _ = self.sender.send(name.to_owned());
     }
 
-    /// Names of pools to reconcile. The first caller gets them; there is one pool controller.
+    /// Streams the names of pools to reconcile. The first caller gets them; there is one pool controller.
     pub(crate) fn pools(&self) -> impl Stream<Item = String> + Send + 'static {
         let receiver = self.receiver.lock().take();
         stream::unfold(receiver, |receiver| async move {

@@ -30,14 +30,14 @@ struct State {
 /// Number of places that one pool can take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Share {
-    /// At most this many.
+    /// At most this many places.
     AtMost(usize),
-    /// This many for each place that is free, so that a pool leaves some to the others; and one in any case, even beyond the limit, so that each pool gets on
-    /// whatever the others take.
+    /// This many places for each one that is free, so that a pool leaves some to the others; and one in any case, even beyond the limit, so that each
+    /// pool gets on whatever the others take.
     ForEachFree(usize),
 }
 
-/// A place, until it is dropped.
+/// Place for work, taken until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Place {
     pool: String,
@@ -45,7 +45,7 @@ pub(crate) struct Place {
 }
 
 impl Places {
-    /// `all` places, of which one pool can take its share.
+    /// Returns `all` places, of which one pool can take its share.
     pub(crate) fn new(all: usize, share: Share) -> Self {
         Self(Arc::new(Shared { all, share, state: Mutex::default() }))
     }
@@ -60,7 +60,7 @@ impl Places {
         self.take_from(&mut self.0.state.lock(), pool)
     }
 
-    /// Waits for a place. Work of one pool gets its places in the order in which it came.
+    /// Waits for a place. The work of one pool gets its places in order of arrival.
     pub(crate) async fn acquire(&self, pool: &str) -> Place {
         loop {
             let place = {
@@ -92,7 +92,7 @@ impl Places {
         })
     }
 
-    /// Places for work that waits, the pools with the fewest places first.
+    /// Hands places over to waiting work, the pools with the fewest places first.
     fn hand_over(&self, state: &mut State) -> Vec<(oneshot::Sender<Place>, Place)> {
         let mut given = Vec::new();
         loop {

@@ -1,4 +1,4 @@
-//! What keeps a fault of the operator itself from going unnoticed: a task that ends ends the process, and a panic in a reconcile is an
+//! Supervision, so that a fault of the operator itself does not go unnoticed: a task that ends ends the process, and a panic in a reconcile is an
 //! error of the object that was reconciled.
 
 use api::Reason;
@@ -7,7 +7,7 @@ use std::{any::Any, collections::HashMap, panic::AssertUnwindSafe};
 use futures::FutureExt;
 use tokio::task::{Id, JoinSet};
 
-/// A reconcile panicked. The fault is the operator's own.
+/// Panic of a reconcile. The fault is the operator's own.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the operator has an internal fault and makes no changes here until it is fixed: {message}; report it with the operator's log"
@@ -48,7 +48,7 @@ impl Tasks {
         self.names.insert(handle.id(), name);
     }
 
-    /// Waits until any task ends, and returns which one and how. `None` if there is none.
+    /// Waits until any task ends, and returns its name and how it ended. `None` if there is none.
     pub(crate) async fn first_end(&mut self) -> Option<String> {
         let (id, how) = match self.tasks.join_next_with_id().await? {
             Ok((id, ())) => (id, "ended by itself".to_owned()),

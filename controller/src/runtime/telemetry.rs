@@ -1,4 +1,4 @@
-//! The log: JSON or text, with a level that can be changed while running.
+//! Log in JSON or text, with a level that can be changed while running.
 
 use api::Reason;
 use std::io::IsTerminal;
@@ -13,13 +13,13 @@ use crate::args::LogFormat;
 pub(crate) struct LogLevel(reload::Handle<EnvFilter, Registry>);
 
 impl LogLevel {
-    /// Sets the level, as `debug` or `info,controller::instance=debug`. The error says what is wrong with the text.
+    /// Sets the level, as `debug` or `info,controller::instance=debug`. The error names the fault of the text.
     pub(crate) fn set(&self, level: &str) -> Result<(), String> {
         let filter = EnvFilter::try_new(level).map_err(|e| format!("{level:?} is not a log level: {e}"))?;
         self.0.reload(filter).map_err(|e| e.to_string())
     }
 
-    /// The level in force.
+    /// Level in force.
     pub(crate) fn get(&self) -> String {
         self.0.with_current(ToString::to_string).unwrap_or_default()
     }

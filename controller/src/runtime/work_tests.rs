@@ -1,12 +1,12 @@
-//! Work that texts of others cause: each reader is fed with texts of a size and of twice the size, and what it allocates is compared. A
-//! few lines of aliases must not take the memory of the operator.
+//! Work that texts of others cause: each reader is fed with texts of a size and of twice the size, and their allocations are compared. A few lines of
+//! aliases must not take the memory of the operator.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     cell::Cell,
 };
 
-/// Counts what each thread allocates.
+/// Allocator that counts the bytes of each thread.
 struct Counting;
 
 thread_local! {
@@ -31,14 +31,14 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Bytes that a call allocates.
+/// Returns the bytes that a call allocates.
 fn allocated(call: impl FnOnce()) -> usize {
     let before = BYTES.get();
     call();
     BYTES.get().wrapping_sub(before)
 }
 
-/// Nested aliases: each line repeats the line before ten times.
+/// Returns nested aliases: each line repeats the line before ten times.
 fn bomb(lines: usize) -> String {
     let line = |n: usize| match n {
         0 => "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n".to_owned(),
@@ -47,7 +47,7 @@ fn bomb(lines: usize) -> String {
     (0..lines).map(line).collect()
 }
 
-/// One long text that is repeated by its alias.
+/// Returns one long text that is repeated by its alias.
 fn echo(times: usize) -> String {
     format!("a: &a {}\nb: [{}]\n", "x".repeat(10_000), vec!["*a"; times].join(","))
 }

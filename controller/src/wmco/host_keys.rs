@@ -1,5 +1,5 @@
-//! Host keys that the legacy operator has seen and not yet written to a Node: the ConfigMap `windows-ssh-host-keys`, address to base64 of
-//! the SSH wire format. Read only: what it pins is pinned in the instance's status afterwards.
+//! Host keys that the legacy operator has seen and not yet written to a Node: the ConfigMap `windows-ssh-host-keys`, address to base64 of the SSH
+//! wire format. Read only: its keys are pinned in the instance's status afterwards.
 //!
 //! The legacy operator leaves the entry of a Machine that never became a node, and a cloud gives the address to another machine later. So
 //! for a Machine only an entry counts that may have been written since the Machine is there. An entry has no time of its own; the last
@@ -21,13 +21,13 @@ use wnp_core::inventory::address::canonical;
 use remote::ssh::HostKey;
 use wnp_core::operation::host_key_problem::HostKeyProblem;
 
-/// A hundred hosts that join at once must not fetch the same ConfigMap a hundred times.
+/// Time for which the ConfigMap is remembered. A hundred hosts that join at once must not fetch it a hundred times.
 const REMEMBER_FOR: Duration = Duration::from_secs(10);
 
-/// The ConfigMap says nothing that can be relied upon.
+/// Error of a ConfigMap that cannot be relied upon.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WmcoHostKeysError {
-    /// It cannot be read.
+    /// The ConfigMap cannot be read.
     #[error("failed to get the known host keys: {}", crate::runtime::errors::said(.0))]
     Api(#[source] kube::Error),
     /// The entry of the host is no key.
@@ -35,7 +35,7 @@ pub(crate) enum WmcoHostKeysError {
     Key(#[from] HostKeyProblem),
 }
 
-/// Reads the ConfigMap.
+/// Reader of the ConfigMap.
 pub(crate) struct WmcoHostKeys {
     api: Api<ConfigMap>,
     seen: Mutex<Option<(Instant, Arc<Entries>)>>,
@@ -45,12 +45,12 @@ pub(crate) struct WmcoHostKeys {
 type Entries = BTreeMap<String, (String, Option<Timestamp>)>;
 
 impl WmcoHostKeys {
-    /// That of `namespace`.
+    /// Returns a reader of the ConfigMap in `namespace`.
     pub(crate) fn new(client: Client, namespace: &str) -> Self {
         Self { api: Api::namespaced(client, namespace), seen: Mutex::default() }
     }
 
-    /// The key that was seen at an address since a moment.
+    /// Returns the key that was seen at an address since a moment.
     ///
     /// # Errors
     /// When the ConfigMap or the entry cannot be read: a pin must not be lost.
@@ -79,7 +79,7 @@ fn entries(map: &ConfigMap) -> Entries {
     data.into_iter().map(|(address, key)| (address.clone(), (key, written(map, &address)))).collect()
 }
 
-/// When the owners of an entry wrote last; `None` if that is not known.
+/// Returns the time of the last write of an entry's owners; `None` if it is not known.
 fn written(map: &ConfigMap, address: &str) -> Option<Timestamp> {
     let field = format!("f:{address}");
     let owns = |fields: &serde_json::Value| fields.get("f:data").and_then(|data| data.get(&field)).is_some();

@@ -1,5 +1,5 @@
-//! The leader lock of the Windows Machine Config Operator. Both operators change the same Nodes, so that this one begins nothing while
-//! that one lives, in the namespace of this operator or in its own.
+//! Leader lock of the Windows Machine Config Operator. Both operators change the same Nodes, so that this one begins nothing while that one lives, in
+//! the namespace of this operator or in its own.
 //!
 //! The lock is a ConfigMap that belongs to the Pod of the leader. It ends with that Pod alone, and it may stay behind for
 //! a while: what counts is the Pod.
@@ -28,17 +28,17 @@ use crate::runtime::{
 pub(crate) const REASON: Reason = Reason::AnotherOperator;
 /// Interval of the checks of the Pod that holds the lock: it is not watched.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// How long no Pod must hold the lock until the other operator is gone: its Deployment replaces a Pod that a drain or an upgrade ends, and the
-/// next one takes the lock later. Less where the Lease is shorter than usual.
+/// Time for which no Pod must hold the lock until the other operator is gone: its Deployment replaces a Pod that a drain or an upgrade ends, and the
+/// next one takes the lock later. Less if the Lease is shorter than usual.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// The same in durations of the Lease.
+/// Time for which no Pod must hold the lock, in durations of the Lease.
 const LEASES: u32 = 4;
 /// Interval of checks without a change, in case that a watch has missed one.
 const SLOW: Duration = Duration::from_mins(5);
-/// The Pods of this operator. One of them owns no lock, whatever a ConfigMap says.
+/// Label of this operator's Pods. One of them owns no lock, whatever a ConfigMap says.
 const OURS: (&str, &str) = ("app.kubernetes.io/name", api::names::COMPONENT);
 
-/// The other operator, while it lives.
+/// Other operator, while it lives.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Holder {
     lock: ConfigMap,
@@ -46,12 +46,12 @@ pub(crate) struct Holder {
 }
 
 impl Holder {
-    /// The Pod that holds the lock.
+    /// Pod that holds the lock.
     pub(crate) fn pod(&self) -> &str {
         &self.pod
     }
 
-    /// What is wrong, and what to do.
+    /// Fault, with its remedy.
     pub(crate) fn message(&self) -> String {
         let (pod, namespace) = (&self.pod, self.lock.namespace().unwrap_or_default());
         format!(
@@ -61,23 +61,24 @@ impl Holder {
         )
     }
 
-    /// Reports it once.
+    /// Reports the other operator once.
     fn report(&self, events: &Events) {
         events.say_of(self.lock.object_ref(&()), EventReason::AnotherOperator, "Wait", &self.message());
     }
 }
 
-/// Where it may work: in the namespace of this operator, which may have been its own, and in the one that its package installs it into.
+/// Returns the namespaces in which the other operator may work: that of this operator, which may have been its own, and the one that its package
+/// installs it into.
 fn namespaces(ours: &str) -> impl Iterator<Item = &str> {
     [ours].into_iter().chain((ours != DEFAULT_NAMESPACE).then_some(DEFAULT_NAMESPACE))
 }
 
-/// Selects the object of one name.
+/// Returns a field selector for the object of one name.
 fn named(name: &str) -> String {
     format!("metadata.name={name}")
 }
 
-/// Name and UID of the Pod that owns a lock. A name that no Pod can have is none: it becomes part of a selector.
+/// Returns the name and UID of the Pod that owns a lock. A name that no Pod can have is none: it becomes part of a selector.
 fn owner(lock: &ConfigMap) -> Option<(String, String)> {
     let may_be_name = |name: &str| name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-.".contains(&b));
     let mut owners = lock.owner_references().iter().filter(|o| o.kind == "Pod" && o.api_version == "v1");
@@ -85,14 +86,14 @@ fn owner(lock: &ConfigMap) -> Option<(String, String)> {
     Some((owner.name.clone(), owner.uid.clone()))
 }
 
-/// Whether the Pod that is there now is the owner, and may still work. A Pod on a lost Node may.
+/// Reports whether the existing Pod is the owner, and may still work. A Pod on a lost Node may.
 fn may_work(pod: &Pod, uid: &str) -> bool {
     let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or_default();
     let is_ours = pod.labels().get(OURS.0).is_some_and(|name| name == OURS.1);
     pod.metadata.uid.as_deref() == Some(uid) && !matches!(phase, "Succeeded" | "Failed") && !is_ours
 }
 
-/// The other operator, if it lives. `ours` is the namespace of this one.
+/// Returns the other operator, if it lives. `ours` is the namespace of this one.
 pub(crate) async fn holder(client: &Client, ours: &str) -> kube::Result<Option<Holder>> {
     for namespace in namespaces(ours) {
         if let Some(holder) = holder_in(client, namespace).await?
@@ -104,8 +105,8 @@ pub(crate) async fn holder(client: &Client, ours: &str) -> kube::Result<Option<H
     Ok(None)
 }
 
-/// Reports whether the other operator can work in this cluster, which it does on OpenShift alone. Elsewhere clients that create namespaces could hold up this
-/// operator with the name of its namespace.
+/// Reports whether the other operator can work in this cluster, which it does on OpenShift alone. Elsewhere clients that create namespaces could hold
+/// up this operator with the name of its namespace.
 async fn works_here(client: &Client) -> kube::Result<bool> {
     let groups = client.list_api_groups().await?.groups;
     Ok(groups.iter().any(|group| group.name == "config.openshift.io"))
@@ -121,19 +122,19 @@ async fn holder_in(client: &Client, namespace: &str) -> kube::Result<Option<Hold
     Ok(pods.items.iter().any(|pod| may_work(pod, &uid)).then_some(Holder { lock, pod: name }))
 }
 
-/// Why no operation may begin.
+/// Reason why no operation may begin.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub(crate) enum Presence {
-    /// It lives.
+    /// The other operator lives.
     #[error("{}", .0.message())]
     Lives(Box<Holder>),
-    /// It has nodes here, and this process does not know for how long no Pod has held the lock.
+    /// The other operator has nodes here, and this process does not know for how long no Pod has held the lock.
     #[error(
         "nodes of the Windows Machine Config Operator are in this cluster, and no Pod holds its lock (ConfigMap {LOCK}): one that a drain or an \
          upgrade has ended may be replaced. Operations begin when the lock has been free for a minute"
     )]
     MayReturn,
-    /// That is not known yet.
+    /// The presence is not known yet.
     #[error("failed to see whether another operator runs: {0}")]
     Unknown(String),
 }
@@ -148,30 +149,30 @@ impl Presence {
     }
 }
 
-/// The other operator, as it was seen last. `None` before the API server has answered for the first time.
+/// Presence of the other operator, as it was seen last. `None` before the API server has answered for the first time.
 #[derive(Debug)]
 pub(crate) struct OtherOperator(watch::Sender<Option<Result<(), Presence>>>);
 
 impl Default for OtherOperator {
-    /// For commands that begin nothing: it is gone.
+    /// Returns that the other operator is gone, for commands that begin nothing.
     fn default() -> Self {
         Self(watch::channel(Some(Ok(()))).0)
     }
 }
 
 impl OtherOperator {
-    /// Nothing is known yet, and so nothing begins.
+    /// Returns that nothing is known yet, so that nothing begins.
     pub(crate) fn unknown() -> Self {
         Self(watch::channel(None).0)
     }
 
-    /// Why no operation may begin.
+    /// Returns the reason why no operation may begin.
     pub(crate) fn problem(&self) -> Option<Presence> {
         let unasked = || Err(Presence::Unknown("the API server has not answered yet".into()));
         self.0.borrow().clone().unwrap_or_else(unasked).err()
     }
 
-    /// Whether it is known to be gone.
+    /// Reports whether the other operator is known to be gone.
     pub(crate) fn is_gone(&self) -> bool {
         *self.0.borrow() == Some(Ok(()))
     }
@@ -182,7 +183,7 @@ impl OtherOperator {
         let _ = self.0.subscribe().wait_for(Option::is_some).await;
     }
 
-    /// Notes what was seen. An API server that does not answer says nothing new. Returns whether it is something else than before.
+    /// Notes the presence that was seen. An API server that does not answer says nothing new. Returns whether the presence has changed.
     pub(crate) fn note(&self, found: kube::Result<Option<Presence>>, metrics: &Metrics, events: &Events) -> bool {
         let seen = match found {
             Ok(found) => found.map_or(Ok(()), Err),
@@ -205,24 +206,24 @@ impl OtherOperator {
 
 #[cfg(test)]
 impl OtherOperator {
-    /// It comes or goes.
+    /// Sets the other operator to come or go.
     pub(crate) fn set(&self, lives: bool) {
         let holder = Holder { lock: ConfigMap::default(), pod: "wmco-1".into() };
         self.0.send_replace(Some(if lives { Err(Presence::Lives(Box::new(holder))) } else { Ok(()) }));
     }
 }
 
-/// When the lock was held last, and by what Pod.
+/// Last holder of the lock, and the time.
 #[derive(Debug)]
 struct Last {
     holder: Option<Holder>,
-    /// Who held it before this process began is not known.
+    /// Time when the lock was last seen held, or when this process began: earlier holders are not known.
     seen: Instant,
 }
 
 impl Last {
-    /// What counts at the time `now`, when `found` was found. A holder that is gone counts until `patience` has passed, and so does one that may
-    /// have gone before this process began.
+    /// Returns what counts at the time `now`, when `found` was found. A holder that is gone counts until `patience` has passed, and so does one that
+    /// may have gone before this process began.
     fn counted(
         &mut self,
         found: Option<Holder>,
@@ -294,7 +295,7 @@ mod tests {
         json!({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": pods})
     }
 
-    /// Paths of the lock and of the Pods in the namespace that WMCO's package installs it into.
+    /// Returns the paths of the lock and of the Pods in the namespace that WMCO's package installs it into.
     fn of_its_own() -> (String, String) {
         let own = format!("/api/v1/namespaces/{DEFAULT_NAMESPACE}");
         (format!("{own}/configmaps/{LOCK}"), format!("{own}/pods?fieldSelector=metadata.name=wmco-1"))

@@ -1,5 +1,5 @@
-//! The `windowsmachineconfig.openshift.io/username` annotation of Nodes, as the Windows Machine Config Operator writes and
-//! reads it, so that a cluster can be taken over and handed back.
+//! Annotation `windowsmachineconfig.openshift.io/username` of Nodes, as the Windows Machine Config Operator writes and reads it, so that a cluster
+//! can be taken over and handed back.
 //!
 //! An OpenPGP message (RFC 4880), symmetric, whose passphrase is the private key exactly as its Secret has it: a v4
 //! session key packet (AES-128; iterated and salted SHA-256) and an integrity-protected v1 data packet with the name as literal
@@ -20,21 +20,21 @@ use rand_core_06::OsRng;
 const NEWLINE: &str = "<wmcoMarker>";
 /// Coded form of 65,536 bytes, as the other operator has it.
 const HASHED_BYTES: u8 = 96;
-/// Longest annotation that is read, in bytes; one for a Windows user name is about 200.
+/// Maximum length of an annotation that is read, in bytes; one for a Windows user name is about 200.
 const MAX_ANNOTATION: usize = 8 << 10;
-/// Longest user name, in bytes.
+/// Maximum length of a user name, in bytes.
 const MAX_USERNAME: u64 = 1 << 10;
 
-/// The annotation could not be made or read. Neither says anything of what is inside.
+/// Error of an annotation that could not be made or read. Neither variant says anything of what is inside.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum UsernameError {
-    /// OpenPGP refused.
+    /// OpenPGP refused to encrypt.
     #[error("the user name could not be encrypted for the username annotation")]
     Encrypt,
     /// The annotation is not what any release writes.
     #[error("the username annotation is damaged: remove it from the Node, and the operator writes it again")]
     Malformed,
-    /// It was made with another key, or changed since.
+    /// The annotation was made with another key, or changed since.
     #[error(
         "the username annotation was made with another private key: remove it from the Node, and the operator writes it again"
     )]
@@ -87,8 +87,8 @@ pub fn decrypt_username(annotation: &str, pem: &[u8]) -> Result<String, Username
     String::from_utf8(name).map_err(|_| UsernameError::Malformed)
 }
 
-/// Any client that may write the Node controls its annotation: it must not choose a key derivation that takes
-/// gigabytes.
+/// Reports whether a message is cheap to decrypt. Any client that may write the Node controls its annotation: it must not choose a key derivation
+/// that takes gigabytes.
 fn is_cheap(message: &Message<'_>) -> bool {
     let Message::Encrypted { esk, .. } = message else { return false };
     matches!(
@@ -100,8 +100,8 @@ fn is_cheap(message: &Message<'_>) -> bool {
     )
 }
 
-/// The message in an armor with or without its first and last line, under any label. The checksum is left alone: the message has
-/// a better one.
+/// Returns the message in an armor with or without its first and last line, under any label. The checksum is left alone: the message has a better
+/// one.
 fn dearmor(annotation: &str) -> Option<Vec<u8>> {
     if annotation.len() > MAX_ANNOTATION {
         return None;
@@ -117,11 +117,11 @@ mod tests {
 
     use super::*;
 
-    /// Go's OpenPGP, with the key `secret key` and the name `Administrator`: partial lengths below 512.
+    /// Message of Go's OpenPGP, with the key `secret key` and the name `Administrator`: partial lengths below 512.
     const BY_GO: &str = "wx4EBwMIAQIDBAUGBwhgnGZh2echnbAT2yZ9ZXbo3e3S5gHmgBkUo6p9pUdmq0mN<wmcoMarker>\
         5fZWKar0/Tr6FyVhxTWLCSboCspo2yQUSkJ2L4Nw3GEzp7bIw0Bv7oVi1PYWgCJg<wmcoMarker>\
         owPgcAA=<wmcoMarker>=Cuoe";
-    /// The same with [`PEM`] and `FACTORY\svc-nodes`.
+    /// Message of Go's OpenPGP, with [`PEM`] and `FACTORY\svc-nodes`.
     const BY_GO_WITH_PEM: &str = "wx4EBwMI90anHMhMrP5gdWaMAEAhKXhL8HsIkeM7HK3S5gG26904G0m/n8vbGMvt<wmcoMarker>\
         XdGL9s8rhFIbE4gAS0+8nSacYudEgZpbVBdrPAF2sCxv7U6rpvamuUvn+uV6Qcjk<wmcoMarker>\
         9+7ibp3XhOH7iQA=<wmcoMarker>=gQaU";
@@ -199,7 +199,7 @@ mod tests {
             prop_assert!(decrypt_username(&BASE64_STANDARD.encode(bytes), KEY).is_err());
         }
 
-        /// A manipulated message yields only the name: lengths in packet headers have several encodings.
+        /// Manipulated messages yield only the name: lengths in packet headers have several encodings.
         #[test]
         fn a_changed_message_is_an_error_or_the_same(at in 0_usize..200, to in any::<u8>()) {
             let mut message = dearmor(BY_GO).unwrap();

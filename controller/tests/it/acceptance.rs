@@ -15,7 +15,7 @@ use tokio::process::Command;
 
 use crate::fleet::{World, is_ready, spec};
 
-/// Rows that a simulated host shows.
+/// Rows that a simulated host passes.
 const SHOWN: [&str; 12] = [
     "join",
     "node-facts",
@@ -31,7 +31,7 @@ const SHOWN: [&str; 12] = [
     "removal",
 ];
 
-/// Those of them that a Wine host does not show, because they need containerd.
+/// Rows that a simulated host passes and a Wine host does not, because they need containerd.
 const NEED_CONTAINERD: [&str; 2] = ["pre-pull", "drain"];
 /// Rows that only a Wine host shows: they need the registry and wicd as a program.
 const SHOWN_BY_WINE: [&str; 2] = ["maintenance-on-host", "patched-restart"];
@@ -39,7 +39,7 @@ const SHOWN_BY_WINE: [&str; 2] = ["maintenance-on-host", "patched-restart"];
 /// Result and text of each row.
 type Rows = BTreeMap<String, (String, String)>;
 
-/// The rows of the table, of which two spaces end a cell.
+/// Returns the rows of a table, in which two spaces end a cell.
 fn of_table(table: &str) -> Rows {
     let lines = table.lines().skip(1).take_while(|line| !line.is_empty());
     let cells = lines.map(|line| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect::<Vec<_>>());
@@ -50,7 +50,7 @@ fn of_table(table: &str) -> Rows {
     cells.filter_map(row).collect()
 }
 
-/// The program for a host, with its key.
+/// Returns the program's command for a host, with the key of the host.
 fn command(host: IpAddr, kubeconfig: &Path, identity: &Path, more: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_acceptance"));
     command.arg("--host").arg(host.to_string()).arg("--kubeconfig").arg(kubeconfig).arg("--identity").arg(identity);
@@ -80,13 +80,13 @@ impl Bed {
         command
     }
 
-    /// Exit status, standard output and standard error.
+    /// Runs the program, and returns exit status, standard output and standard error.
     async fn run(&self, more: &[&str]) -> Result<(Option<i32>, String, String)> {
         let output = self.command(more).output().await?;
         Ok((output.status.code(), String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?))
     }
 
-    /// What runs have made and not removed.
+    /// Returns what runs have created and not removed.
     async fn left(&self) -> Result<Vec<String>> {
         let (client, all) = (&self.world.client, ListParams::default());
         let made = ListParams::default().labels(api::names::ACCEPTANCE);
@@ -177,7 +177,7 @@ async fn what_a_failed_run_has_made_is_removed() -> Result<()> {
     Ok(())
 }
 
-/// Under Wine the host runs commands, and what they print is Wine's: those rows are skipped, too.
+/// A Wine host runs commands, and their output is Wine's: those rows are skipped, too.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wine_host() -> Result<()> {
     if let Err(reason) = testbed::wine::available() {

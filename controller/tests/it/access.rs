@@ -1,4 +1,4 @@
-//! What the identities of this system may do, and what they may not.
+//! Rights of this system's identities, and their limits.
 
 use std::{collections::BTreeSet, fmt::Debug};
 
@@ -30,7 +30,7 @@ pub(crate) fn object<K: DeserializeOwned>(value: Value) -> K {
     serde_json::from_value(value).unwrap()
 }
 
-/// Asserts that the API server says no, and says this.
+/// Asserts that the API server refuses a request, with this message.
 #[track_caller]
 pub(crate) fn refused<T: Debug>(result: kube::Result<T>, why: &str) {
     match result {
@@ -58,7 +58,7 @@ where
     api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await
 }
 
-/// A Node, and its wicd with the rights that the operator gives it.
+/// Creates a Node, and returns the client of its wicd with the rights that the operator gives it.
 async fn host(control_plane: &ControlPlane, node: &str) -> Result<Client> {
     let admin = control_plane.client().await?;
     let labels_and_annotations = json!({"name": node, "annotations": {"note": "else"}, "labels": {"a": "b"}});
@@ -149,7 +149,7 @@ async fn wicd_writes_five_annotations_of_its_own_node_and_nothing_else() -> Resu
     Ok(())
 }
 
-/// The policy alone: with rights as the Windows Machine Config Operator gives them to every host.
+/// The policy alone must protect Nodes if rights are as wide as WMCO gives them to every host.
 #[tokio::test]
 async fn the_policy_holds_where_roles_are_too_wide() -> Result<()> {
     let control_plane = shared().await?;
@@ -290,7 +290,7 @@ async fn instances_are_the_operators_to_write() -> Result<()> {
     Ok(())
 }
 
-/// Labels say whose an instance is, and the finalizer that its host must still be deconfigured.
+/// Labels say which pool an instance belongs to, and the finalizer that its host must still be deconfigured.
 #[tokio::test]
 async fn metadata_of_instances_is_the_operators_to_write() -> Result<()> {
     let control_plane = shared().await?;

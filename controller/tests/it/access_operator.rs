@@ -1,4 +1,4 @@
-//! What the operator's own account may do, and what it may not: by RBAC, and by the admission policies of `deploy/base`.
+//! Rights of the operator's own account, and their limits: by RBAC, and by the admission policies of `deploy/base`.
 
 use anyhow::Result;
 use k8s_openapi::api::{
@@ -177,7 +177,7 @@ async fn services_config_maps_are_the_operators_to_write() -> Result<()> {
     Ok(())
 }
 
-/// Hosts trust the API server by it.
+/// The ConfigMap `kube-root-ca.crt` protects hosts: they trust the API server by it.
 #[tokio::test]
 async fn the_ca_of_the_cluster_is_kube_controller_managers_to_write() -> Result<()> {
     const NAME: &str = "kube-root-ca.crt";

@@ -1,4 +1,4 @@
-//! The plugin of kubectl against the API server: what a person does with it, and what the operator does then.
+//! The plugin of kubectl against the API server: acts of a user, and the operator's response.
 
 use std::{
     os::unix::fs::symlink,
@@ -17,7 +17,7 @@ use testbed::sim::SimOptions;
 
 use crate::fleet::{World, has, is_ready, pool_status, spec, spec_with, status};
 
-/// The program under the names by which kubectl finds it.
+/// Program under the names by which kubectl finds it.
 pub(crate) struct Plugin {
     folder: tempfile::TempDir,
     kubeconfig: std::path::PathBuf,
@@ -32,21 +32,21 @@ impl Plugin {
         Ok(Self { folder, kubeconfig: world.control_plane.kubeconfig_as("a-person", &["system:masters"])? })
     }
 
-    /// Exit status, standard output and standard error. Standard input is no terminal.
+    /// Runs the program, and returns exit status, standard output and standard error. Standard input is no terminal.
     fn run(&self, name: &str, args: &[&str]) -> Result<(Option<i32>, String, String)> {
         let mut command = Command::new(self.folder.path().join(name));
         let output = command.args(args).env("KUBECONFIG", &self.kubeconfig).stdin(Stdio::null()).output()?;
         Ok((output.status.code(), String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?))
     }
 
-    /// Does something, and returns what it said.
+    /// Runs a command that must succeed, and returns its output.
     pub(crate) fn done(&self, args: &[&str]) -> Result<String> {
         let (code, out, error) = self.run(PROGRAM, args)?;
         ensure!(code == Some(0), "{args:?}: {code:?} {out} {error}");
         Ok(out)
     }
 
-    /// Is refused, with these words.
+    /// Runs a command that must be refused with these words.
     fn refused(&self, args: &[&str], words: &str) -> Result<()> {
         let (code, out, error) = self.run(PROGRAM, args)?;
         ensure!(code == Some(1) && out.is_empty() && error.contains(words), "{args:?}: {code:?} {out} {error}");

@@ -1,5 +1,4 @@
-//! The alerts that are installed, in a real Prometheus that scrapes the operator: faults that are caused fire them, and people who intend the
-//! cause silence them.
+//! Installed alerts in a real Prometheus that scrapes the operator: faults fire them, and users who intend the cause silence them.
 
 use std::collections::BTreeSet;
 
@@ -31,14 +30,14 @@ use crate::{
     transcripts::root,
 };
 
-/// The rules as they are installed.
+/// Returns the rules as they are installed.
 fn installed() -> Result<Value> {
     let file = root().join("deploy/components/monitoring/alerts.yaml");
     let object: Value = serde_yaml::from_str(&std::fs::read_to_string(file)?)?;
     Ok(object["spec"].clone())
 }
 
-/// The same rules, which fire as soon as their expression has held for a second.
+/// Returns the rules, changed to fire as soon as their expression has held for a second.
 fn hasty(mut rules: Value) -> Value {
     for group in rules["groups"].as_array_mut().into_iter().flatten() {
         for rule in group["rules"].as_array_mut().into_iter().flatten() {
@@ -56,7 +55,7 @@ fn hasty_rules_differ_in_nothing_but_their_time() {
     assert_eq!(hasty(rule(json!("15m"))), rule(json!("1s")));
 }
 
-/// The world, and the Prometheus that watches it.
+/// World, and the Prometheus that watches it.
 struct Watched {
     world: World,
     prometheus: Prometheus,
@@ -74,7 +73,7 @@ impl Watched {
         Ok(Self { world, prometheus })
     }
 
-    /// Has the present operator scraped.
+    /// Lets Prometheus scrape the present operator.
     async fn scrape(&self) -> Result<()> {
         let target = self.world.operator.metrics_address();
         within(LIMIT, "Prometheus reads the operator's metrics", || async {
@@ -86,7 +85,7 @@ impl Watched {
         .with_context(|| format!("{}\n{}", self.prometheus.log(), self.world.operator.log()))
     }
 
-    /// Alerts that fire, with their pools or reasons.
+    /// Returns the firing alerts, with their pools or reasons.
     async fn firing(&self) -> BTreeSet<(String, String)> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let firing = self.prometheus.firing().await.unwrap_or_default();
@@ -124,7 +123,7 @@ impl Watched {
     }
 }
 
-/// A change that takes a drain.
+/// Returns a patch that takes a drain.
 fn change() -> Value {
     json!({"spec": {"template": {"spec": {"containerd": {"maxConcurrentDownloads": 6}}}}})
 }
@@ -138,8 +137,8 @@ async fn faults_fire_alerts_and_people_who_intend_them_silence_them() -> Result<
     the_faults_of_the_operator(&mut watched).await
 }
 
-/// Two that need their time, in a world of their own: the shortest deadline is a minute, and a daemon renews its certificate long before its end
-/// unless the cluster signs for a shorter time than it is asked to.
+/// Two alerts that need time, in a world of their own: the shortest deadline is a minute, and a daemon renews its certificate long before
+/// its end unless the cluster signs for a shorter time than requested.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_operation_and_a_short_certificate_fire_alerts() -> Result<()> {
     let controller_manager_flags = vec!["--cluster-signing-duration=10m".to_owned()];
@@ -235,7 +234,7 @@ async fn what_people_intend(watched: &Watched) -> Result<()> {
     Ok(())
 }
 
-/// The commands of the alert and of its runbook, as a person enters them: they name the host, and a hold silences the alert.
+/// Runs the commands of the alert and of its runbook, as a user enters them: they name the host, and a hold silences the alert.
 async fn what_is_documented_finds_the_host_and_silences(watched: &Watched) -> Result<()> {
     let world = &watched.world;
     let runbook = Guide::open(&world.control_plane, "../runbooks/WindowsNodePoolHostKeyChanged.md", "runbooks")?;
@@ -258,7 +257,7 @@ async fn what_is_documented_finds_the_host_and_silences(watched: &Watched) -> Re
     watched.until_silent("HostKeyChanged", "key").await
 }
 
-/// Changes that wait for a maintenance window and for an approval: of their pools, no alert is even pending.
+/// Lets changes wait for a maintenance window and for an approval: no alert of their pools is even pending.
 async fn what_waits(watched: &Watched) -> Result<()> {
     let world = &watched.world;
     let opens = Timestamp::now().checked_add(SignedDuration::from_hours(12))?;
@@ -282,7 +281,7 @@ async fn what_waits(watched: &Watched) -> Result<()> {
     Ok(())
 }
 
-/// Each query is one that Prometheus understands, and those about the operator find series.
+/// Checks that Prometheus understands each query of the dashboard, and that those about the operator find series.
 async fn the_dashboard_shows_something(watched: &Watched) -> Result<()> {
     let file = "deploy/chart/windows-node-pools/files/dashboards/grafana.json";
     let dashboard: Value = serde_json::from_str(&std::fs::read_to_string(root().join(file))?)?;

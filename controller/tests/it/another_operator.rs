@@ -1,5 +1,4 @@
-//! What the operator does beside another one: the Windows Machine Config Operator, which must not work at the same time, and processes of
-//! its own that cannot work.
+//! The operator beside another one: WMCO, which must not work at the same time, and processes of its own that cannot work.
 
 use anyhow::{Result, ensure};
 use api::{
@@ -35,12 +34,12 @@ use crate::{
 const LOCK: &str = "windows-machine-config-operator-lock";
 const FAULT: &str = r#"windows_node_pool_fault{reason="AnotherOperator"}"#;
 
-/// The Windows Machine Config Operator leads.
+/// Lets the Windows Machine Config Operator lead.
 pub(crate) async fn legacy_leads(control_plane: &ControlPlane, pod: &str) -> Result<()> {
     legacy_leads_in(control_plane, DEFAULT_NAMESPACE, pod).await
 }
 
-/// Its Pod, and the lock that belongs to it.
+/// Creates WMCO's Pod in a namespace, and the lock that belongs to it.
 pub(crate) async fn legacy_leads_in(control_plane: &ControlPlane, namespace: &str, pod: &str) -> Result<()> {
     let client = control_plane.client().await?;
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
@@ -59,7 +58,7 @@ pub(crate) async fn legacy_leads_in(control_plane: &ControlPlane, namespace: &st
     Ok(())
 }
 
-/// Its Pod is deleted, and the lock with it.
+/// Deletes WMCO's Pod, and waits until the lock is gone with it.
 pub(crate) async fn legacy_ends(world: &World, pod: &str) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(world.client.clone(), DEFAULT_NAMESPACE);
     pods.delete(pod, &DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() }).await?;
@@ -72,7 +71,7 @@ fn waits(pool: &WindowsNodePool, part: &str) -> bool {
     ready.is_some_and(|c| c.status == "False" && c.reason == "AnotherOperator" && c.message.contains(part))
 }
 
-/// Requests with which the kubelet of a node renews its certificates: which are approved is seen soon.
+/// Posts the requests with which the kubelet of a node renews its certificates, and returns their names. The approved ones are known soon.
 pub(crate) async fn renew(world: &World, node: &str, address: &str) -> Result<[String; 2]> {
     let client = kubelet(&world.control_plane, node).await?;
     let of_node = || Forged::new(&format!("system:node:{node}"), &["system:nodes"]);
@@ -84,7 +83,7 @@ pub(crate) async fn renew(world: &World, node: &str, address: &str) -> Result<[S
     Ok([posts[0].send().await?.name_any(), posts[1].send().await?.name_any()])
 }
 
-/// The verdict on a request: the types of its conditions.
+/// Returns the verdict on a request: the types of its conditions.
 pub(crate) async fn verdict(world: &World, name: &str) -> Vec<String> {
     let requests: Api<CertificateSigningRequest> = Api::all(world.client.clone());
     let found = requests.get(name).await;

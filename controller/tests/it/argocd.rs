@@ -1,4 +1,4 @@
-//! Pools as Argo CD shows them: health, and actions that people start from its pages. `UPDATE_TESTDATA=1` stores the objects beside the
+//! Pools as Argo CD shows them: health, and actions that users start from its pages. `UPDATE_TESTDATA=1` stores the objects beside the
 //! scripts, for Argo CD's own tests.
 
 use std::{fmt::Write as _, path::PathBuf, sync::Mutex};
@@ -34,20 +34,20 @@ pub(crate) struct Health {
     pub message: String,
 }
 
-/// The folder of a kind.
+/// Returns the folder of a kind.
 fn folder(kind: &str) -> PathBuf {
     let all = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../deploy/argocd/resource_customizations");
     all.join(GROUP).join(kind)
 }
 
-/// What Argo CD makes of objects of one kind.
+/// Returns the health that Argo CD computes for objects of one kind.
 pub(crate) fn health(objects: &[Value]) -> Result<Vec<Health>> {
     let Some(kind) = objects.first().and_then(|object| object["kind"].as_str()) else { return Ok(Vec::new()) };
     let script = std::fs::read_to_string(folder(kind).join("health.lua"))?;
     run_lua(&script, objects)?.into_iter().map(|health| Ok(serde_json::from_value(health)?)).collect()
 }
 
-/// Whether Argo CD says of an object what kstatus does not: what is wrong with that.
+/// Returns the disagreement between Argo CD and kstatus about an object, if there is one.
 pub(crate) fn disagreement(object: &Value, kstatus: &str, health: &str) -> Option<String> {
     let conditions = object["status"]["conditions"].as_array();
     let is = |type_: &str, status: &str| {
@@ -67,7 +67,7 @@ pub(crate) fn disagreement(object: &Value, kstatus: &str, health: &str) -> Optio
     (!agree).then(|| format!("kstatus says {kstatus}, and Argo CD {health}"))
 }
 
-/// A merge patch that makes one object of another.
+/// Returns a merge patch that makes one object of another.
 fn difference(from: &Value, to: &Value) -> Value {
     let (Some(before), Some(after)) = (from.as_object(), to.as_object()) else { return to.clone() };
     let gone = before.keys().filter(|key| !after.contains_key(*key)).map(|key| (key.clone(), Value::Null));
@@ -77,7 +77,7 @@ fn difference(from: &Value, to: &Value) -> Value {
     gone.chain(other).collect::<serde_json::Map<_, _>>().into()
 }
 
-/// Names of the actions that people may start.
+/// Returns the names of the actions that users may start.
 fn possible<K: Resource<DynamicType = ()> + Serialize>(object: &K) -> Result<Vec<String>> {
     let script = std::fs::read_to_string(folder(&K::kind(&())).join("actions/discovery.lua"))?;
     let found = run_lua(&script, &[json!(object)])?.remove(0);
@@ -85,7 +85,7 @@ fn possible<K: Resource<DynamicType = ()> + Serialize>(object: &K) -> Result<Vec
     Ok(found.iter().filter(|(_, action)| action["disabled"] == false).map(|(name, _)| name.clone()).collect())
 }
 
-/// Starts an action, and stores what it makes of the object.
+/// Starts an action, and stores the object that results from it.
 async fn act_and_store<K>(world: &World, object: &K, action: &str) -> Result<K>
 where
     K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Clone + std::fmt::Debug,
@@ -95,7 +95,7 @@ where
     act(world, object, action).await
 }
 
-/// What the script of an action makes of an object.
+/// Returns the object that results from the script of an action.
 fn changed(object: &Value, kind: &str, action: &str) -> Result<Value> {
     let script = std::fs::read_to_string(folder(kind).join(format!("actions/{action}/action.lua")))?;
     Ok(run_lua(&script, std::slice::from_ref(object))?.remove(0))
@@ -118,7 +118,7 @@ where
     Ok(Api::all(world.client.clone()).patch(&object.name_any(), &params, &patch).await?)
 }
 
-/// The health of an object, which is stored under the name.
+/// Checks the health of an object, and stores the object under the name.
 fn is_shown<K: Resource<DynamicType = ()> + Serialize>(object: &K, status: &str, name: &str) -> Result<()> {
     let object = json!(object);
     let health = health(std::slice::from_ref(&object))?.remove(0);
@@ -126,7 +126,7 @@ fn is_shown<K: Resource<DynamicType = ()> + Serialize>(object: &K, status: &str,
     store(&K::kind(&()), &format!("testdata/{name}.yaml"), &object)
 }
 
-/// Stores an object for Argo CD's own tests, if that is asked for.
+/// Stores an object for Argo CD's own tests, if `UPDATE_TESTDATA` is set.
 fn store(kind: &str, path: &str, object: &Value) -> Result<()> {
     if std::env::var_os("UPDATE_TESTDATA").is_none() {
         return Ok(());
@@ -140,7 +140,7 @@ fn store(kind: &str, path: &str, object: &Value) -> Result<()> {
     Ok(std::fs::write(path, serde_yaml::to_string(&object)?)?)
 }
 
-/// Waits until a pool is so, and returns it as it was then.
+/// Waits until the condition holds for a pool, and returns the pool of that moment.
 async fn seen(world: &World, what: &str, is_so: impl Fn(&WindowsNodePool) -> bool) -> Result<WindowsNodePool> {
     let found = Mutex::new(None);
     let note = |pool: &WindowsNodePool| {
@@ -154,7 +154,7 @@ async fn seen(world: &World, what: &str, is_so: impl Fn(&WindowsNodePool) -> boo
     found.into_inner().ok().flatten().context("nothing was seen")
 }
 
-/// The pool as it stands in Git, with what Argo CD adds to it.
+/// Returns the pool as in Git, with what Argo CD adds to it.
 fn manifest(hosts: &[SimHost], downloads: i32) -> Value {
     let hosts: Vec<_> = hosts.iter().map(entry).collect();
     json!({
@@ -173,7 +173,7 @@ fn manifest(hosts: &[SimHost], downloads: i32) -> Value {
     })
 }
 
-/// Applies it as Argo CD does, without force: self-heal is the same again.
+/// Applies the manifest as Argo CD does, without force. Self-heal does the same again.
 async fn sync(world: &World, manifest: &Value) -> Result<WindowsNodePool> {
     let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
     Ok(pools.patch(POOL, &PatchParams::apply("argocd-controller"), &Patch::Apply(manifest)).await?)
@@ -229,7 +229,8 @@ async fn a_pool_is_shown_and_steered_from_argo_cd() -> Result<()> {
     Ok(())
 }
 
-/// Argo CD takes what carries its mark for a part of the application, and prunes it because Git does not have it.
+/// Checks that no Node or instance carries Argo CD's mark: Argo CD takes marked objects for a part of the application, and prunes them because
+/// Git does not have them.
 async fn nothing_is_tracked(world: &World, hosts: &[SimHost]) -> Result<()> {
     for host in hosts {
         let (name, mut keys) = (host.name(), String::new());
@@ -263,7 +264,7 @@ async fn a_host_that_fails_is_retried_from_argo_cd() -> Result<()> {
     Ok(())
 }
 
-/// Argo CD without server-side apply does what `kubectl apply` does.
+/// Client-side apply by Argo CD, which does what `kubectl apply` does.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pause_survives_the_three_way_merge() -> Result<()> {
     let world = World::new(SimOptions::default(), &[]).await?;

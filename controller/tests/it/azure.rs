@@ -35,7 +35,7 @@ use crate::{
 const POOL: &str = "azure";
 const TAINT: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 
-/// A client as the service on the host has it, by the kubeconfig that lies there.
+/// Returns a client with the identity of the service on the host, by the kubeconfig on its disk.
 async fn as_node_manager(host: &SimHost) -> Result<Client> {
     let on_disk = |path: &str| host.drive_c().join(path.trim_start_matches(r"C:\").replace('\\', "/"));
     let mut kubeconfig = Kubeconfig::from_yaml(&fs::read_to_string(on_disk(path::NODE_MANAGER_KUBECONFIG))?)?;
@@ -167,7 +167,7 @@ async fn a_cloud_node_manager_initialises_its_own_node_and_no_other() -> Result<
     Ok(())
 }
 
-/// The daemon of a host gets tokens that are bound to its own Node, and of this identity alone.
+/// The daemon of a host gets only tokens that are bound to its own Node, and only for this identity.
 async fn tokens_are_of_the_own_node_alone(world: &World) -> Result<()> {
     let daemon: Api<ServiceAccount> = Api::namespaced(wicd(&world.control_plane, "win-0").await?, DEFAULT_NAMESPACE);
     let request = |node: Option<&str>, seconds: i64| -> Result<TokenRequest> {

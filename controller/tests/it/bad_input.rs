@@ -1,4 +1,4 @@
-//! What people get wrong, and what each of it says; and the less usual ways to reach a host.
+//! Mistakes of users, and the message for each; and the less usual ways to reach a host.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -54,7 +54,7 @@ fn pem(key: &russh::keys::PrivateKey) -> Result<String> {
     Ok(key.to_openssh(LineEnding::LF)?.to_string())
 }
 
-/// However often a pool is reconciled, the log has each of its problems once.
+/// A problem of a pool is logged once, however often the pool is reconciled.
 async fn one_line_for_what_repeats(world: &World) -> Result<()> {
     let host = world.sim.host(HostOptions::named("noise-a")).await?;
     let twice = Host { name: "noise-b".into(), ..entry(&host) };
@@ -188,7 +188,7 @@ async fn strange_machines(world: &World) -> Result<()> {
     world.until("strange", "all have joined", |p| is_ready(p) && pool_status(p).ready_nodes == 4).await
 }
 
-/// With `Strict`, only what known_hosts lists is believed.
+/// Checks that `Strict` trusts only host keys in known_hosts.
 async fn strict(world: &World) -> Result<()> {
     let hosts = world.hosts("strict", 2).await?;
     let line = |host: &SimHost, key: &russh::keys::ssh_key::PublicKey| {
@@ -207,7 +207,7 @@ async fn strict(world: &World) -> Result<()> {
     world.until("strict", "both have joined", |p| is_ready(p) && pool_status(p).ready_nodes == 2).await
 }
 
-/// Passes connections on to a host. Returns the port; ends with the test.
+/// Forwards connections to a host, and returns the port. Ends with the test.
 async fn forward(from: IpAddr, host: &SimHost) -> Result<u16> {
     let listener = TcpListener::bind((from, 0)).await?;
     let port = listener.local_addr()?.port();
@@ -224,7 +224,7 @@ async fn forward(from: IpAddr, host: &SimHost) -> Result<u16> {
     Ok(port)
 }
 
-/// By a DNS name, over IPv6, and by a name that there is not.
+/// Hosts that are reached by a DNS name, over IPv6, and by a name that does not exist.
 async fn other_ways_to_a_host(world: &World) -> Result<()> {
     let named = world.sim.host(HostOptions::named("by-name")).await?;
     let six = world.sim.host(HostOptions::named("over-six")).await?;
@@ -261,7 +261,7 @@ async fn other_ways_to_a_host(world: &World) -> Result<()> {
     world.join("ways", &pool).await
 }
 
-/// An operator whose image is broken touches nothing, and every pool says so.
+/// An operator whose image is broken touches nothing, and every pool reports it.
 async fn broken_payload(world: &mut World) -> Result<()> {
     let host = world.sim.host(HostOptions::named("late")).await?;
     let blob = world.options.payload.join("kubelet.exe.zst");

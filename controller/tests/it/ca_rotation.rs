@@ -1,5 +1,5 @@
-//! The cluster's authorities are rotated while nodes run: hosts trust whom the cluster says, and both ways work at each stage, that of a host to the API
-//! server and that of the API server to kubelet.
+//! Rotation of the cluster's certificate authorities while nodes run: hosts trust the present ones, and at each stage hosts reach the API server
+//! and the API server reaches kubelet.
 
 use std::{fs, time::Duration};
 
@@ -28,7 +28,7 @@ use crate::{
 
 const POOL: &str = "factory";
 
-/// What `kubectl logs` prints for the pod of the host.
+/// Returns the output of `kubectl logs` for the pod of the host.
 async fn logs(world: &World) -> Result<String> {
     let output = world.control_plane.kubectl(&["logs", "app-win-0"]).await?;
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -42,7 +42,7 @@ async fn logs_answer(world: &World, stage: CaRotation) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the kubelet has renewed its Lease, with what it trusts and is.
+/// Waits until the kubelet has renewed its Lease, with its present authorities and certificate.
 async fn heard_of(world: &World) -> Result<()> {
     let leases: Api<Lease> = Api::namespaced(world.client.clone(), "kube-node-lease");
     let renewed = || async { leases.get("win-0").await.ok().and_then(|l| l.spec?.renew_time) };
@@ -50,7 +50,7 @@ async fn heard_of(world: &World) -> Result<()> {
     world.eventually("kubelet renews its Lease", || async { renewed().await > before }).await
 }
 
-/// How many authorities a file on the host holds.
+/// Returns the number of authorities in a file on the host.
 fn authorities(host: &SimHost, file: &str) -> usize {
     let text = fs::read_to_string(host.drive_c().join("k").join(file)).unwrap_or_default();
     text.matches("BEGIN CERTIFICATE").count()
@@ -72,7 +72,7 @@ async fn trusts(world: &World, host: &SimHost, servers: usize, clients: usize) -
     Ok(())
 }
 
-/// Whether kubelet answers a client with this certificate.
+/// Reports whether kubelet answers a client with this certificate.
 async fn admits(control_plane: &ControlPlane, host: &SimHost, client: Option<Identity>) -> Result<bool> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(control_plane.ca_pem().as_bytes())?)?;
@@ -144,7 +144,7 @@ async fn logs_answer_at_each_stage_of_a_rotation() -> Result<()> {
     Ok(())
 }
 
-/// The authorities that the host trusts are both gone when it comes back: what is new reaches it over SSH.
+/// A host that trusts only authorities that are gone when it comes back: the new ones reach it over SSH.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_host_that_was_off_during_a_rotation_comes_back_without_a_person() -> Result<()> {
     let sim = SimOptions { own_credentials: true, heartbeat: Some(Duration::from_secs(1)), ..SimOptions::default() };

@@ -1,4 +1,4 @@
-//! The commands `check` and `check host`: what it prints, its exit status, and that the host is as before.
+//! The commands `check` and `check host`: output, exit status, and a host that stays as before.
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
@@ -15,7 +15,7 @@ use testbed::{
 
 use crate::fleet::{World, is_ready, spec};
 
-/// Exit status, and what was printed on standard output. The host is in this process, so that nothing here may wait for the command.
+/// Runs `check host`, and returns exit status and standard output. The host is in this process, so that nothing here may wait for the command.
 async fn check(world: &World, host: &SimHost, key: &Path, more: &[&str]) -> Result<(Option<i32>, String)> {
     let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_kubectl-windows_node_pools"))
         .args(["check", "host", &host.address().to_string(), "--port", &host.port().to_string()])
@@ -30,7 +30,7 @@ async fn check(world: &World, host: &SimHost, key: &Path, more: &[&str]) -> Resu
     Ok((output.status.code(), String::from_utf8(output.stdout)?))
 }
 
-/// Files on the host that the operator or the command has put there.
+/// Reports whether files of the operator or the command are left on the host.
 fn left(host: &SimHost) -> bool {
     ["k/wicd", "windows/wicd"].iter().any(|directory| host.drive_c().join(directory).exists())
 }
@@ -105,7 +105,7 @@ async fn a_host_is_checked_and_left_as_it_is() -> Result<()> {
     Ok(())
 }
 
-/// The rows of `check`, by the name of the check, and its exit status.
+/// Returns the rows of `check`, by the name of the check, and its exit status.
 async fn installation(world: &World, user: &str, args: &[&str]) -> Result<(Option<i32>, BTreeMap<String, Value>)> {
     let groups: &[&str] = if user == "a-person" { &["system:masters"] } else { &[] };
     let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_kubectl-windows_node_pools"))

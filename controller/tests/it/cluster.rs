@@ -7,7 +7,7 @@ use tokio::sync::OnceCell;
 
 pub(crate) use testbed::deployment::{NAMESPACE, OPERATOR};
 
-/// The shared control plane, with `deploy/base` applied and working.
+/// Returns the shared control plane, with `deploy/base` applied and in force.
 pub(crate) async fn shared() -> Result<&'static ControlPlane> {
     static READY: OnceCell<()> = OnceCell::const_new();
     let control_plane = ControlPlane::shared().await?;
@@ -15,7 +15,7 @@ pub(crate) async fn shared() -> Result<&'static ControlPlane> {
     Ok(control_plane)
 }
 
-/// Asks again and again until the answer is yes.
+/// Waits until `ask` returns true.
 pub(crate) async fn eventually<F: Future<Output = bool>>(ask: impl Fn() -> F) -> Result<()> {
     deployment::eventually("what the test waits for", ask).await
 }

@@ -1,4 +1,4 @@
-//! The facts of the cluster are followed while nodes run: what changes reaches them, with no more than it has to disturb.
+//! Facts of the cluster that change while nodes run: changes reach the nodes, with no more disturbance than necessary.
 
 use std::{fs, path::Path};
 
@@ -37,7 +37,7 @@ async fn set_tls_profile(world: &World, profile: Value) -> Result<()> {
         .await
 }
 
-/// Certificates that hosts must trust, or none.
+/// Sets the certificates that hosts must trust, or removes them.
 async fn trust(world: &World, pem: Option<&str>) -> Result<()> {
     let maps: Api<ConfigMap> = Api::namespaced(world.client.clone(), api::names::DEFAULT_NAMESPACE);
     let data = pem.map(|pem| json!({"ca-bundle.crt": pem}));
@@ -55,7 +55,7 @@ async fn version(world: &World) -> Result<String> {
     status(&instance).current_version.context("it follows no version")
 }
 
-/// Waits until the node follows another version than this one, and its pool is done.
+/// Waits until the node follows another version than `before`, and its pool is Ready.
 async fn until_followed(world: &World, before: &str) -> Result<()> {
     let is_other = |s: &api::WindowsInstanceStatus| s.current_version.as_deref().is_some_and(|v| v != before);
     world.until_instance("win-0", "it follows another version", |i| is_other(&status(i))).await?;

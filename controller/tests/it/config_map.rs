@@ -1,4 +1,4 @@
-//! Hosts from the ConfigMap of the legacy operator: who has one changes nothing.
+//! Hosts from the ConfigMap of the legacy operator: its owner need not change it.
 
 use std::collections::BTreeMap;
 
@@ -58,7 +58,7 @@ async fn until_ready(world: &World, nodes: i32) -> Result<()> {
         .await
 }
 
-/// Simulated hosts do not listen at 22. A person sets only the port in the pool that the operator has created.
+/// Sets the port in the pool that the operator has created, as a user does: simulated hosts do not listen at 22.
 async fn set_port(world: &World, host: &SimHost) -> Result<()> {
     let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
     let port = json!({
@@ -70,7 +70,7 @@ async fn set_port(world: &World, host: &SimHost) -> Result<()> {
     Ok(())
 }
 
-/// What a field manager owns of a pool, without its status.
+/// Returns the fields of a pool that a field manager owns, without the status.
 fn owned(pool: &WindowsNodePool, manager: &str) -> Value {
     let fields = pool.managed_fields().iter().find(|f| f.manager.as_deref() == Some(manager));
     fields.and_then(|f| f.fields_v1.clone()).map_or(Value::Null, |f| f.0)
@@ -153,7 +153,7 @@ async fn hosts_of_windows_instances_join_and_go_without_a_pool_of_ones_own() -> 
     Ok(())
 }
 
-/// Whether the pool says for this reason that hosts stay, in these words.
+/// Reports whether the pool keeps its hosts for this reason, with these words in its message.
 fn is_held(pool: &WindowsNodePool, reason: &str, parts: &[&str]) -> bool {
     let conditions = pool_status(pool).conditions;
     has(&conditions, kind::INVENTORY_SYNCED, "False", reason)

@@ -1,5 +1,5 @@
-//! The operator is killed, stopped, doubled and suspended, as processes are: it always converges. What a crash at each single write does
-//! stands in `instance/executor_tests.rs`.
+//! Processes of the operator that are killed, stopped, doubled and suspended: the operator always converges. Crashes at each single write are
+//! tested in `instance/executor_tests.rs`.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -24,7 +24,7 @@ use crate::{
     removal::{budget, pod},
 };
 
-/// Programs take long enough for a kill to land inside of a step.
+/// Returns options with programs that take long enough for a kill to land within a step.
 pub(crate) fn slow() -> SimOptions {
     SimOptions {
         process_start: Duration::from_millis(300),
@@ -33,7 +33,7 @@ pub(crate) fn slow() -> SimOptions {
     }
 }
 
-/// Does something that makes the operator work on an instance, and kills the operator as soon as a step is seen.
+/// Runs `act`, which makes the operator work on an instance, and kills the operator as soon as a step is seen.
 pub(crate) async fn kill_at(
     world: &World,
     name: &str,
@@ -43,7 +43,7 @@ pub(crate) async fn kill_at(
     kill_when(world, name, step, |i| status(i).operation.is_some_and(|o| o.step == step.into()), act).await
 }
 
-/// Does something that makes the operator work on an instance, and kills the operator as soon as something is seen of it.
+/// Runs `act`, which makes the operator work on an instance, and kills the operator as soon as a condition holds for the instance.
 pub(crate) async fn kill_when(
     world: &World,
     name: &str,
@@ -73,7 +73,7 @@ pub(crate) async fn kill_when(
     }
 }
 
-/// Gathers the uids that Nodes have ever had, by name, until it is dropped.
+/// Collector of the UIDs that Nodes have ever had, by name. Ends on drop.
 pub(crate) struct Uids {
     seen: std::sync::Arc<std::sync::Mutex<BTreeMap<String, Vec<String>>>>,
     task: tokio::task::JoinHandle<()>,
@@ -117,7 +117,7 @@ async fn no_cordon_of_ours(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// In the middle of a transfer, and while the host restarts.
+/// The operator is killed in the middle of a transfer, and while the host restarts.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_join_survives_a_killed_operator() -> Result<()> {
     let mut world = World::new(slow(), &[]).await?;
@@ -157,8 +157,8 @@ async fn a_removal_survives_a_killed_operator() -> Result<()> {
     whose_cordon_it_is_survives(&mut world, &mut hosts, &fields).await
 }
 
-/// Two drains that never end, of a node that a person has cordoned before and of one without a cordon. Both are
-/// aborted: our cordon goes, the person's stays, though the operator that knew was killed.
+/// Two drains that never end, of a node that a user has cordoned before and of one without a cordon. Both are aborted: the operator removes
+/// its own cordon and keeps the user's, though the operator that knew was killed.
 async fn whose_cordon_it_is_survives(
     world: &mut World,
     hosts: &mut Vec<SimHost>,
@@ -267,7 +267,7 @@ async fn one_leads_stops_when_asked_to_and_yields_when_it_slept() -> Result<()> 
     epochs_go_up(&mut world, &host).await
 }
 
-/// A host refuses an operator that is older than one it has seen. An operator whose Lease was deleted is none such.
+/// A host refuses an operator that is older than one it has seen. An operator whose Lease was deleted does not count as older.
 async fn epochs_go_up(world: &mut World, host: &SimHost) -> Result<()> {
     let leases: Api<Lease> = Api::namespaced(world.client.clone(), NAMESPACE);
     let before = epoch(&lease(world).await?);

@@ -1,4 +1,4 @@
-//! What the API server takes for a pool and an instance, and what it refuses.
+//! Pools and instances that the API server accepts, and those that it refuses.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::{operator, shared};
 
-/// Either taken, or refused with a message that has this in it.
+/// Expected answer: accepted, or refused with a message that contains this text.
 #[derive(Clone, Copy)]
 pub(crate) enum Verdict {
     Taken,
@@ -21,7 +21,7 @@ pub(crate) enum Verdict {
 }
 use Verdict::{Refused, Taken};
 
-/// Untyped, so that the API server sees what the types could not say.
+/// Returns an untyped API for pools, so that the API server sees what the types could not express.
 fn pools(client: Client) -> Api<DynamicObject> {
     Api::all_with(client, &ApiResource::erase::<WindowsNodePool>(&()))
 }
@@ -34,7 +34,7 @@ pub(crate) fn host(name: &str) -> Value {
     json!({"name": name, "address": "10.0.0.1"})
 }
 
-/// A valid pool with `patch` merged into its spec.
+/// Returns a valid pool with `patch` merged into its spec.
 pub(crate) fn pool(name: &str, patch: &Value) -> Value {
     let mut spec = json!({"inventory": {"hosts": [host("win-1")]}});
     merge(&mut spec, patch);
@@ -42,7 +42,7 @@ pub(crate) fn pool(name: &str, patch: &Value) -> Value {
     json!({"apiVersion": group, "kind": kind, "metadata": {"name": name}, "spec": spec})
 }
 
-/// RFC 7386.
+/// Applies a merge patch (RFC 7386).
 pub(crate) fn merge(target: &mut Value, patch: &Value) {
     let Some(patch) = patch.as_object() else {
         *target = patch.clone();
@@ -73,7 +73,7 @@ fn judge(case: &str, result: kube::Result<DynamicObject>, verdict: Verdict) -> O
     }
 }
 
-/// Creates each pool without keeping it.
+/// Creates each pool in a dry run, and compares the answers with the verdicts.
 pub(crate) async fn check(cases: Vec<(String, Value, Verdict)>) -> Result<()> {
     let pools = pools(shared().await?.client().await?);
     let dry_run = PostParams { dry_run: true, ..PostParams::default() };
@@ -347,7 +347,7 @@ async fn the_api_server_adds_nothing_to_a_spec_and_says_that_the_status_is_not_y
     Ok(())
 }
 
-/// Paths of the fields that an object lacks and its schema has, within the objects and lists that it has.
+/// Collects the paths of fields that an object lacks and its schema has, within the objects and lists of the object.
 fn absent(object: &Value, schema: &Value, path: &str, found: &mut Vec<String>) {
     if let Some(items) = object.as_array() {
         for (index, item) in items.iter().enumerate() {
@@ -390,8 +390,8 @@ async fn a_null_is_a_field_that_is_not_set() -> Result<()> {
     Ok(())
 }
 
-/// Schemas of an OpenAPI document that say nothing about what they are for, by their paths. Readers as Argo CD and the OpenShift console
-/// take what these describe for one value.
+/// Collects the paths of schemas in an OpenAPI document that have no type. Readers such as Argo CD and the OpenShift console take what these
+/// describe for one value.
 fn without_type(schema: &Value, path: &str, found: &mut Vec<String>) {
     let says = |key: &str| schema.get(key).is_some();
     let is_reference = says("$ref") || says("x-kubernetes-int-or-string");
@@ -447,8 +447,8 @@ async fn each_block_can_be_taken_out_again() -> Result<()> {
     Ok(())
 }
 
-/// Of a block that is left empty, server-side apply makes a null after its validation by the schema of what was sent. No kind without `nullable` takes
-/// it: the answer names the block, which is to be taken out as a whole.
+/// Server-side apply turns an empty block into a null, after validating what was sent by the schema. No kind without `nullable`
+/// accepts the null: the answer names the block, which must be removed as a whole.
 #[tokio::test]
 async fn a_block_that_is_left_empty_is_refused_by_its_name() -> Result<()> {
     let pools = pools(shared().await?.client().await?);

@@ -1,4 +1,4 @@
-//! The CRDs in the code of the oldest and of the newest API server, which estimate the cost of a rule each in its own way.
+//! CRDs in the code of the oldest and of the newest API server, each of which estimates the cost of a rule in its own way.
 
 use std::{
     io::Write as _,
@@ -10,7 +10,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use serde_json::json;
 use testbed::binaries::{ApiServer, crdbudget};
 
-/// Rules that an API server refuses.
+/// Returns the rules that an API server refuses.
 fn refused(of: ApiServer, crds: &[CustomResourceDefinition]) -> Result<Vec<String>> {
     let mut program = Command::new(crdbudget(of)?).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let mut input = program.stdin.take().context("no input")?;

@@ -1,4 +1,4 @@
-//! What the API server takes for the inventory of a pool, and what it refuses.
+//! Inventories of a pool that the API server accepts, and those that it refuses.
 
 use anyhow::Result;
 use serde_json::{Value, json};

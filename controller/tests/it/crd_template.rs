@@ -1,4 +1,4 @@
-//! What the API server takes for the template of a pool's nodes, and what it refuses.
+//! Templates of a pool's nodes that the API server accepts, and those that it refuses.
 
 use anyhow::Result;
 use serde_json::{Value, json};

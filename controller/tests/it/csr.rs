@@ -31,7 +31,7 @@ use forge::{BASIC_CONSTRAINTS, Forged, Name, OU, UTF8, der};
 
 const CLIENT: &str = "kubernetes.io/kube-apiserver-client";
 
-/// Whether host `csr-dark` has been reached over SSH.
+/// True if host `csr-dark` has been reached over SSH.
 static DARK_IS_PROVEN: AtomicBool = AtomicBool::new(false);
 
 fn claim(node: &str) -> Claim {
@@ -45,7 +45,7 @@ fn claim(node: &str) -> Claim {
     }
 }
 
-/// What caches know of hosts, and what the API server would say of their Nodes.
+/// Hosts as the caches know them, and Nodes as the API server would report them.
 struct Known;
 
 impl Hosts for Known {
@@ -101,7 +101,7 @@ pub(crate) fn conditions(csr: &CertificateSigningRequest) -> Vec<(String, String
     conditions.map(|c| (c.type_.clone(), c.reason.clone().unwrap_or_default())).collect()
 }
 
-/// A person who may only post requests.
+/// Returns the client of a user who may only post requests.
 async fn alice(control_plane: &ControlPlane) -> Result<Client> {
     let rbac = "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: it-requests}\n\
         rules: [{apiGroups: [certificates.k8s.io], resources: [certificatesigningrequests], verbs: [create]}]\n---\n\

@@ -1,4 +1,4 @@
-//! The manifests in `deploy/`, as a person would apply them.
+//! Manifests in `deploy/`, as a user would apply them.
 
 use std::{path::Path, process::Command};
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::{cluster::shared, transcripts::root};
 
-/// What `kubectl kustomize` makes of a folder in `deploy/`.
+/// Returns the output of `kubectl kustomize` for a folder in `deploy/`.
 async fn rendered(folder: &str) -> Result<Vec<Value>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(folder);
     let output = shared().await?.kubectl(&["kustomize", path.to_str().context("path is not UTF-8")?]).await?;
@@ -123,7 +123,7 @@ async fn the_operators_container_has_the_arguments_and_ports_that_its_program_kn
     Ok(())
 }
 
-/// In the order of the guide: the CRDs, and then the operator.
+/// The order is that of the guide: the CRDs, and then the operator.
 #[tokio::test]
 async fn argo_cd_applies_the_crds_first() -> Result<()> {
     let objects = rendered("../examples/gitops/operator").await?;
@@ -136,7 +136,7 @@ async fn argo_cd_applies_the_crds_first() -> Result<()> {
     Ok(())
 }
 
-/// The objects of an example for GitOps.
+/// Returns the objects of an example for GitOps.
 fn example(name: &str) -> Result<Vec<Value>> {
     let text = std::fs::read_to_string(root().join("examples/gitops").join(name))?;
     let documents = serde_yaml::Deserializer::from_str(&text);
@@ -165,7 +165,7 @@ fn the_chart_takes_the_values_of_the_examples() -> Result<()> {
     Ok(())
 }
 
-/// The guide and the example for OLM are the same objects: those of the guide are installed by OLM itself.
+/// The guide and the example for OLM have the same objects. OLM itself installs those of the guide in another test.
 #[test]
 fn the_example_for_olm_is_that_of_the_guide() -> Result<()> {
     let guide = std::fs::read_to_string(root().join("docs/guide/install-olm.md"))?;
@@ -178,7 +178,7 @@ fn the_example_for_olm_is_that_of_the_guide() -> Result<()> {
     Ok(())
 }
 
-/// No example removes nodes without a person.
+/// No example removes nodes without a user's confirmation.
 #[test]
 fn examples_for_gitops_prune_nothing() -> Result<()> {
     let application = &example("argocd.yaml")?[0];

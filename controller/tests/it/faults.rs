@@ -1,5 +1,4 @@
-//! Faults, as the person on call sees them: `docs/guide/faults.md` shows what kubectl and the metrics say, and the command that corrects
-//! each.
+//! Faults as the user on call sees them: `docs/guide/faults.md` shows the output of kubectl, the metrics, and the command that corrects each.
 
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use crate::{
     transcripts::Transcript,
 };
 
-/// One fault, in a pool of its own that has its name.
+/// Fault, in a pool of its own that has its name.
 pub(crate) struct Case<'a> {
     world: &'a World,
     name: &'static str,
@@ -33,7 +32,7 @@ impl Case<'_> {
         self.world.apply(self.name, spec).await
     }
 
-    /// All hosts are nodes.
+    /// Waits until all hosts are nodes.
     async fn join(&self, fields: Value) -> Result<()> {
         self.apply(&spec_with(&self.hosts, fields)).await?;
         self.is_mended("it has joined").await
@@ -53,13 +52,13 @@ impl Case<'_> {
         self.kubectl(&["annotate", "wi", &host, &retry]).await
     }
 
-    /// Waits until a condition of the pool is so.
+    /// Waits until a condition of the pool has this status and reason.
     async fn until(&self, type_: &str, status: &str, reason: &str) -> Result<()> {
         let is_so = |p: &_| has(&pool_status(p).conditions, type_, status, reason);
         self.world.until(self.name, &format!("{type_}={status}, {reason}"), is_so).await
     }
 
-    /// Waits until a host has failed, and its pool says so.
+    /// Waits until a host has failed, and its pool reports it.
     async fn until_failed(&self, reason: &str) -> Result<()> {
         let failed = |i: &_| status(i).failures.is_some_and(|f| f.last_reason == reason);
         self.world.until_instance(&self.host(), reason, failed).await?;
@@ -70,7 +69,7 @@ impl Case<'_> {
         self.world.until(self.name, what, is_ready).await
     }
 
-    /// What the person on call reads first, as soon as it does not change any more: conditions, events and metrics follow each other.
+    /// Shows what the user on call reads first, as soon as it no longer changes: conditions, events and metrics follow each other.
     async fn show(&mut self) -> Result<()> {
         self.settled(async |case| case.capture().await).await
     }
@@ -114,7 +113,7 @@ impl Case<'_> {
         self.page.metrics(self.world, name).await
     }
 
-    /// The pool again, and that it has to say what the page says.
+    /// Shows the pool again, and compares the transcript with the page.
     async fn ends(mut self) -> Result<()> {
         let name = self.name;
         self.settled(async |case| case.kubectl(&["get", "wnp", name]).await).await?;
@@ -122,10 +121,10 @@ impl Case<'_> {
     }
 }
 
-/// What happens, and what the person on call does.
+/// Fault, and the reaction of the user on call.
 type Happens = for<'a> fn(Case<'a>) -> LocalBoxFuture<'a, Result<()>>;
 
-/// The faults, with the number of hosts of each. Each has a section in `docs/guide/faults.md`.
+/// Faults, with the number of hosts of each. Each has a section in `docs/guide/faults.md`.
 pub(crate) const FAULTS: [(&str, usize, Happens); 16] = [
     ("connection-refused", 1, |case| Box::pin(connection_refused(case))),
     ("key-refused", 1, |case| Box::pin(key_refused(case))),
@@ -171,7 +170,7 @@ async fn each_fault_says_where_why_and_what_to_do() -> Result<()> {
     Ok(())
 }
 
-/// A change that takes a drain.
+/// Returns a patch that takes a drain.
 fn change() -> Value {
     json!({"spec": {"template": {"spec": {"containerd": {"maxConcurrentDownloads": 6}}}}})
 }

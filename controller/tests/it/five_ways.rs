@@ -1,5 +1,4 @@
-//! The same hosts by each of the five ways in which a pool may name them: the nodes are the same, and the change does
-//! not affect them.
+//! The same hosts by each of the five ways in which a pool may name them: the nodes are the same, and the change does not affect them.
 
 use std::collections::BTreeMap;
 
@@ -26,14 +25,14 @@ use crate::{
 const POOL: &str = "fleet";
 const HOSTS: usize = 10;
 
-/// What must not change.
+/// State of hosts and Nodes that must not change.
 #[derive(Debug, PartialEq)]
 struct Seen {
     /// UIDs of Nodes by name.
     nodes: BTreeMap<String, Option<String>>,
-    /// What the instances say of how hosts are reached.
+    /// Ways to reach the hosts, from the instances by name.
     hosts: BTreeMap<String, InstanceHost>,
-    /// What the hosts have noticed.
+    /// Counters of what the hosts have noticed.
     stats: Vec<Stats>,
 }
 
@@ -95,7 +94,7 @@ async fn the_same_hosts_by_five_ways_are_the_same_nodes() -> Result<()> {
     Ok(())
 }
 
-/// Has the pool take its hosts from there, and waits until all are Ready that way.
+/// Gives the pool another source of hosts, and waits until all are Ready by that source.
 async fn switch(world: &World, inventory: Value, port: u16, source: Option<&str>) -> Result<()> {
     let spec = json!({"inventory": inventory, "ssh": {"port": port}, "provisioning": {"maxConcurrent": 10}});
     let spec: WindowsNodePoolSpec = serde_json::from_value(spec)?;
@@ -116,7 +115,7 @@ async fn same(world: &World, hosts: &[SimHost], first: &Seen, about: &str) -> Re
     Ok(())
 }
 
-/// A MachineSet with a Machine for each host. The pool of this test reads it, so that none is made for it.
+/// Creates a MachineSet with a Machine for each host. The pool of this test reads it, so that the operator creates none for it.
 async fn machines(world: &World, hosts: &[SimHost]) -> Result<()> {
     deployment::install_machines(&world.control_plane, MachineApi::OpenShift).await?;
     let namespace = MachineApi::OpenShift.namespace();

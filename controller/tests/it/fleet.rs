@@ -1,4 +1,4 @@
-//! A world for the operator: a control plane of its own, simulated hosts, a payload, and the operator as a process.
+//! World of the operator: a control plane of its own, simulated hosts, a payload, and the operator as a process.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -25,10 +25,10 @@ use testbed::{
 
 use crate::statuses::Statuses;
 
-/// How long anything may take on a busy machine. Nothing is proven by it; it ends a test that would never end.
+/// Time limit for anything on a busy machine. It proves nothing; it ends a test that would never end.
 pub(crate) const LIMIT: Duration = Duration::from_mins(4);
 
-/// The world.
+/// Control plane, simulated hosts, and the operator.
 pub(crate) struct World {
     pub operator: Operator,
     pub sim: Sim,
@@ -41,21 +41,21 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// Makes it, with the operator running. `args` are further arguments of the operator.
+    /// Creates a world with the operator leading. `args` are further arguments of the operator.
     pub(crate) async fn new(sim: SimOptions, args: &[&str]) -> Result<Self> {
         let world = Self::without_leader(sim, args).await?;
         world.operator.leads().await?;
         Ok(world)
     }
 
-    /// As [`World::new`], and does not wait until the operator leads.
+    /// Creates a world as [`World::new`] does, but does not wait until the operator leads.
     pub(crate) async fn without_leader(sim: SimOptions, args: &[&str]) -> Result<Self> {
         let control_plane = Box::pin(ControlPlane::start(ControlPlaneOptions::default())).await?;
         Box::pin(Self::on(control_plane, sim, &entries(b"kubelet"), None, args)).await
     }
 
-    /// As [`World::without_leader`], on a control plane that runs, with another payload, and another wicd than one of which hosts
-    /// only compare the hash.
+    /// Creates a world as [`World::without_leader`] does, on a running control plane, with another payload, and another wicd than one of which
+    /// hosts only compare the hash.
     pub(crate) async fn on(
         control_plane: ControlPlane,
         sim: SimOptions,
@@ -67,7 +67,7 @@ impl World {
         Self::installed(control_plane, sim, payload, wicd, args).await
     }
 
-    /// As [`World::on`], on a control plane on which the operator is installed.
+    /// Creates a world as [`World::on`] does, on a control plane on which the operator is installed.
     pub(crate) async fn installed(
         control_plane: ControlPlane,
         sim: SimOptions,
@@ -97,13 +97,13 @@ impl World {
         Ok(Self { operator, sim, client, control_plane, options, key, files, statuses })
     }
 
-    /// Starts another operator in the place of the one that is there, which is ended if it still runs.
+    /// Starts another operator in place of the present one, which is ended if it still runs.
     pub(crate) async fn new_operator(&mut self) -> Result<()> {
         self.start_operator()?;
         self.operator.leads().await
     }
 
-    /// As [`World::new_operator`], and does not wait until it leads.
+    /// Starts another operator as [`World::new_operator`] does, but does not wait until it leads.
     pub(crate) fn start_operator(&mut self) -> Result<()> {
         self.operator = Operator::start(&self.control_plane, &self.options)?;
         Ok(())
@@ -145,8 +145,8 @@ impl World {
         Ok(())
     }
 
-    /// Takes all hosts out of a pool, and confirms that. (Server-side apply cannot: where the last owned item of a list goes, the API server
-    /// drops the list and what it is in, and then misses the `spec`.)
+    /// Removes all hosts from a pool, and confirms that. (Server-side apply cannot: where the last owned item of a list goes, the API server
+    /// drops the list and its parent, and then misses the `spec`.)
     pub(crate) async fn empty(&self, name: &str) -> Result<()> {
         let pools: Api<WindowsNodePool> = Api::all(self.client.clone());
         let count = self.pool(name).await?.spec.hosts().len();
@@ -158,7 +158,7 @@ impl World {
         Ok(())
     }
 
-    /// Applies a pool and waits until it is Ready with so many nodes.
+    /// Applies a pool, and waits until it is Ready with all its hosts.
     pub(crate) async fn join(&self, name: &str, spec: &WindowsNodePoolSpec) -> Result<()> {
         let count = i32::try_from(spec.hosts().len())?;
         self.apply(name, spec).await?;
@@ -183,7 +183,7 @@ impl World {
         Ok(())
     }
 
-    /// Annotates an instance, as a person does.
+    /// Annotates an instance, as a user does.
     pub(crate) async fn annotate(&self, name: &str, key: &str, value: &str) -> Result<()> {
         let patch = json!({"metadata": {"annotations": {key: value}}});
         let instances = Api::<WindowsInstance>::all(self.client.clone());
@@ -191,7 +191,7 @@ impl World {
         Ok(())
     }
 
-    /// Waits for a condition, and prints the state of the world on a timeout.
+    /// Waits for a condition, and fails with the state of the world on a timeout.
     pub(crate) async fn eventually<F: Future<Output = bool>>(&self, what: &str, ask: impl Fn() -> F) -> Result<()> {
         let Err(error) = within(LIMIT, what, ask).await else { return Ok(()) };
         bail!("{error}\n{}\n{}", self.show().await, tail(&self.operator.log()));
@@ -228,7 +228,7 @@ impl World {
         .await
     }
 
-    /// Waits until an instance says that it failed for this reason, and returns the message.
+    /// Waits until an instance reports that it failed for this reason, and returns the message.
     pub(crate) async fn until_failed(&self, name: &str, reason: &str) -> Result<String> {
         let failed = |i: &WindowsInstance| has(&status(i).conditions, kind::READY, "False", reason);
         let instance = self.until_instance(name, reason, failed).await?;
@@ -248,12 +248,12 @@ impl World {
         Ok(())
     }
 
-    /// Waits for an event of this reason about an object of this name, and returns its note.
+    /// Waits for an event with this reason about an object with this name, and returns its note.
     pub(crate) async fn until_event(&self, name: &str, reason: &str) -> Result<String> {
         self.until_note(name, reason, |_| true).await
     }
 
-    /// Waits for an event of this reason about an object of this name whose note matches, and returns the note.
+    /// Waits for an event with this reason and a matching note about an object with this name, and returns the note.
     pub(crate) async fn until_note(&self, name: &str, reason: &str, is_so: impl Fn(&str) -> bool) -> Result<String> {
         let found = std::sync::Mutex::new(None);
         self.eventually(&format!("an event {reason} about {name}"), || async {
@@ -272,7 +272,7 @@ impl World {
         found.into_inner().unwrap().context("it was there a moment ago")
     }
 
-    /// Diagnostics for a person.
+    /// Returns diagnostics for a developer.
     pub(crate) async fn show(&self) -> String {
         let mut text = String::new();
         for args in [["get", "wnp,wi", "-o", "wide"], ["get", "nodes,pods", "-o", "wide"], ["get", "csr", "-o", "wide"]]
@@ -285,7 +285,7 @@ impl World {
     }
 }
 
-/// A table without its rows of what works, if it is a long one.
+/// Returns a table, if it is long without the rows of healthy objects.
 fn unhealthy(table: &str) -> String {
     let is_long = table.lines().count() > 40;
     let is_dull = |line: &str| [" Ready ", " Approved,Issued"].iter().any(|s| line.contains(s));
@@ -297,7 +297,7 @@ fn files_below(dir: &std::path::Path) -> Vec<PathBuf> {
     entries.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
 }
 
-/// The end of a log, and all warnings before it.
+/// Returns the end of a log, and all warnings before it.
 fn tail(log: &str) -> String {
     let lines: Vec<&str> = log.lines().collect();
     let (before, end) = lines.split_at(lines.len().saturating_sub(60));
@@ -305,7 +305,7 @@ fn tail(log: &str) -> String {
     warnings.chain(end).copied().collect::<Vec<_>>().join("\n")
 }
 
-/// The files of a small payload with this `kubelet.exe`.
+/// Returns the files of a small payload with this `kubelet.exe`.
 pub(crate) fn entries(kubelet: &[u8]) -> Vec<Entry> {
     vec![
         Entry::new(r"C:\k\kubelet.exe", kubelet).services(&["kubelet"]),
@@ -314,7 +314,7 @@ pub(crate) fn entries(kubelet: &[u8]) -> Vec<Entry> {
     ]
 }
 
-/// An entry for a host.
+/// Returns the list entry of a host.
 pub(crate) fn entry(host: &SimHost) -> Host {
     Host {
         name: host.name().into(),
@@ -324,7 +324,7 @@ pub(crate) fn entry(host: &SimHost) -> Host {
     }
 }
 
-/// A pool of these hosts.
+/// Returns the spec of a pool of these hosts.
 pub(crate) fn spec(hosts: &[SimHost]) -> WindowsNodePoolSpec {
     let hosts = hosts.iter().map(entry).collect();
     WindowsNodePoolSpec {
@@ -333,7 +333,7 @@ pub(crate) fn spec(hosts: &[SimHost]) -> WindowsNodePoolSpec {
     }
 }
 
-/// A pool of these hosts with some of its fields, as JSON.
+/// Returns the spec of a pool of these hosts, with further fields as JSON.
 pub(crate) fn spec_with(hosts: &[SimHost], fields: Value) -> WindowsNodePoolSpec {
     let mut value = json!(spec(hosts));
     crate::crd::merge(&mut value, &fields);
@@ -365,12 +365,12 @@ pub(crate) fn is_cordoned(node: &Node) -> bool {
     node.spec.as_ref().and_then(|s| s.unschedulable) == Some(true)
 }
 
-/// Whether this operator cordoned it.
+/// Reports whether this operator cordoned the node.
 pub(crate) fn is_cordoned_by_us(node: &Node) -> bool {
     node.annotations().contains_key(key::CORDONED_BY)
 }
 
-/// All Nodes.
+/// Returns all Nodes.
 pub(crate) async fn nodes(client: &Client) -> Result<Vec<Node>> {
     Ok(Api::<Node>::all(client.clone()).list(&ListParams::default()).await?.items)
 }

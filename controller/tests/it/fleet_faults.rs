@@ -88,7 +88,7 @@ async fn four_of_a_hundred_are_broken_and_mended() -> Result<()> {
     a_new_host_key_is_let_in_by_a_person(&world).await
 }
 
-/// The host was reinstalled: only a person can know that.
+/// Trusts the new key of a reinstalled host, which only a user can do.
 async fn a_new_host_key_is_let_in_by_a_person(world: &World) -> Result<()> {
     let host = world
         .sim
@@ -112,7 +112,7 @@ async fn a_new_host_key_is_let_in_by_a_person(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// In a large pool there is always something that changes; here it is one node, without a pause.
+/// A large pool is never without changes; here one node changes all the time.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pool_that_never_is_quiet_is_looked_after() -> Result<()> {
     let world = World::new(SimOptions::default(), &[]).await?;

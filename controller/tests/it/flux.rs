@@ -1,5 +1,5 @@
-//! Hosts from artifacts of Flux, by each of its kinds: that every change is seen at once, what is refused, and that nothing of what is
-//! refused touches a host.
+//! Hosts from artifacts of Flux, of each kind of source: every change is seen at once, bad artifacts are refused, and nothing refused touches a
+//! host.
 
 use std::{
     io::Write as _,
@@ -30,7 +30,7 @@ use tokio::{
 
 use crate::fleet::{World, entry, has, is_ready, pool_status, status};
 
-/// Kinds, and how the API server calls them.
+/// Kinds of sources, and their plural names in the API server.
 const KINDS: [(&str, &str); 3] = [
     ("GitRepository", "gitrepositories"),
     ("OCIRepository", "ocirepositories"),
@@ -38,7 +38,7 @@ const KINDS: [(&str, &str); 3] = [
 ];
 const LIST: &str = "halls/a.yaml";
 
-/// One of Flux's controllers, as the operator sees it: an object, and a server for its artifact.
+/// Flux controller as the operator sees it: an object, and a server for its artifact.
 pub(crate) struct Source {
     kind: &'static str,
     objects: Api<DynamicObject>,
@@ -48,7 +48,7 @@ pub(crate) struct Source {
 
 #[derive(Clone, Default)]
 enum Reply {
-    /// The server hangs up.
+    /// Closed connection without an answer.
     #[default]
     Nothing,
     NotFound,
@@ -56,7 +56,7 @@ enum Reply {
 }
 
 impl Source {
-    /// Begins to serve; the object is not there yet.
+    /// Starts the server; the object does not exist yet.
     pub(crate) async fn new(world: &World, kind: &'static str, plural: &str) -> Result<Self> {
         let reply = Arc::<Mutex<Reply>>::default();
         let listener = TcpListener::bind("127.0.0.1:0").await?;
@@ -85,12 +85,12 @@ impl Source {
         Ok(Self { kind, objects, address, reply })
     }
 
-    /// What a pool says that takes its hosts from there.
+    /// Returns the reference in a pool that takes its hosts from this source.
     pub(crate) fn reference(&self) -> Value {
         json!({"kind": self.kind, "name": "hosts", "namespace": "flux-system", "path": "halls"})
     }
 
-    /// The object as a person has it.
+    /// Applies the object as a user does.
     async fn object(&self, spec: Value) -> Result<()> {
         let object = json!({
             "apiVersion": "source.toolkit.fluxcd.io/v1", "kind": self.kind, "metadata": {"name": "hosts"}, "spec": spec,
@@ -99,14 +99,14 @@ impl Source {
         Ok(())
     }
 
-    /// What Flux says of it.
+    /// Writes the status of the object as Flux does.
     async fn says(&self, status: Value) -> Result<()> {
         let patch = Patch::Merge(json!({"status": status}));
         self.objects.patch_status("hosts", &PatchParams::default(), &patch).await?;
         Ok(())
     }
 
-    /// Says that an artifact is there; with another digest if one is given.
+    /// Writes an artifact into the status; with another digest if one is given.
     async fn names(&self, bytes: &[u8], revision: &str, digest: Option<&str>) -> Result<()> {
         let right = format!("sha256:{}", hex::encode(Sha256::digest(bytes)));
         let artifact = json!({
@@ -119,7 +119,7 @@ impl Source {
         self.says(json!({"artifact": artifact})).await
     }
 
-    /// Makes an artifact of a list, and says that it is there.
+    /// Makes an artifact of a list, serves it, and writes it into the status.
     pub(crate) async fn publish(&self, list: &str, revision: &str) -> Result<()> {
         let bytes = archive(LIST, EntryType::Regular, list);
         self.serves(Reply::Artifact(bytes.clone()));
@@ -131,7 +131,7 @@ impl Source {
     }
 }
 
-/// A tar.gz with one entry. Whatever the name, it is written as it is: tar's own builder would refuse some.
+/// Returns a tar.gz with one entry and an unchanged name: tar's own builder would refuse some names.
 fn archive(name: &str, kind: EntryType, content: &str) -> Vec<u8> {
     let mut header = Header::new_ustar();
     header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
@@ -153,7 +153,7 @@ fn archive(name: &str, kind: EntryType, content: &str) -> Vec<u8> {
     gzip.finish().unwrap()
 }
 
-/// A pool for hosts from one source. Its name is that of the kind, in lower case.
+/// Pool for hosts from one source. Its name is that of the source's kind, in lower case.
 struct Scene<'a> {
     world: &'a World,
     pool: String,
@@ -174,7 +174,7 @@ impl<'a> Scene<'a> {
         self.world.apply(&self.pool, &spec(json!({"sourceRef": reference}))?).await
     }
 
-    /// The text of a list, one line for each host.
+    /// Returns the text of a list, one line for each host.
     fn list(&self, count: usize) -> String {
         let line = |h: &SimHost| format!("- {{name: {}, address: {}, port: {}}}\n", h.name(), h.address(), h.port());
         self.hosts[..count].iter().map(line).collect()
@@ -189,7 +189,7 @@ impl<'a> Scene<'a> {
         self.world.until(&self.pool, &format!("{count} hosts of {revision} are Ready"), all).await
     }
 
-    /// Waits until the pool says that it does not use something, and how it goes on.
+    /// Waits until the pool reports that it refuses something, and how it goes on.
     async fn refuses(&self, about: &str, reason: &str, says: &str, refused: Option<&str>, then: Then) -> Result<()> {
         let told = |p: &WindowsNodePool| {
             let status = pool_status(p);
@@ -205,7 +205,7 @@ impl<'a> Scene<'a> {
         self.world.until(&self.pool, &format!("{}: {about}: {reason}, {says:?}", self.pool), told).await
     }
 
-    /// The operator has changed no host.
+    /// Checks that the operator has changed no host.
     async fn is_untouched(&self, before: &[testbed::sim::Stats]) -> Result<()> {
         let now: Vec<_> = self.hosts.iter().map(SimHost::stats).collect();
         ensure!(now == before, "a host of {} was worked on: {now:?}, before: {before:?}", self.pool);
@@ -260,8 +260,8 @@ async fn artifacts_of_each_kind_are_followed_and_what_cannot_be_used_touches_nob
     Ok(())
 }
 
-/// Only its source triggers a pool without hosts, and the operator reads that less often than a test may last: all this
-/// is seen because it is watched.
+/// Checks changes of a source that a pool without hosts sees by a watch: only the source triggers such a pool, and the operator reads a source
+/// less often than a test may last.
 async fn appears(scene: &Scene<'_>) -> Result<()> {
     scene.source.object(json!({})).await?;
     scene.refuses("no artifact", "SourceNotReady", "no artifact yet", None, Then::TriesAgain).await?;
@@ -273,7 +273,7 @@ async fn appears(scene: &Scene<'_>) -> Result<()> {
     scene.until_ready(3, &commit("2")).await
 }
 
-/// A revision as Flux has it.
+/// Returns a revision in Flux's format.
 fn commit(digit: &str) -> String {
     format!("main@sha1:{}", digit.repeat(40))
 }
@@ -342,7 +342,7 @@ async fn is_refused(scene: &Scene<'_>) -> Result<()> {
     scene.until_ready(3, "main@sha1:d2").await
 }
 
-/// A source that is not Ready keeps what it had, and so does the pool.
+/// Checks that a source that is not Ready keeps its artifact, and the pool keeps its hosts.
 async fn is_not_ready(scene: &Scene<'_>) -> Result<()> {
     let ready = |status| json!({"conditions": [{"type": "Ready", "status": status, "message": "cannot clone"}]});
     scene.source.says(ready("False")).await?;
@@ -355,7 +355,7 @@ async fn is_not_ready(scene: &Scene<'_>) -> Result<()> {
     scene.until_ready(3, "main@sha1:d2").await
 }
 
-/// With `requireVerified`, what Flux has not verified is not used.
+/// Checks that with `requireVerified` nothing is used that Flux has not verified.
 async fn is_verified(scene: &Scene<'_>) -> Result<()> {
     let (source, reason) = (&scene.source, "VerificationError");
     if source.kind == "ExternalArtifact" {
@@ -382,7 +382,7 @@ async fn is_verified(scene: &Scene<'_>) -> Result<()> {
     scene.until_ready(3, "main@sha1:e1").await
 }
 
-/// How many watches of a resource the API server has open.
+/// Returns the number of watches of a resource that the API server has open.
 async fn watches(world: &World, plural: &str) -> Result<u32> {
     let output = world.control_plane.kubectl(&["get", "--raw", "/metrics"]).await?;
     let text = String::from_utf8(output.stdout)?;

@@ -20,10 +20,10 @@ use testbed::{
 
 use crate::fleet::{World, is_ready, spec};
 
-/// In each place with the place's number behind it, so that a failure names the place.
+/// Secret that each place holds with the place's number behind it, so that a failure names the place.
 const CANARY: &str = "Canary7hunter2x";
 
-/// Exit status, and what was printed.
+/// Runs `gather`, and returns exit status and output.
 async fn gather(world: &World, folder: &Path, args: &[&str]) -> Result<(Option<i32>, String)> {
     let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_kubectl-windows_node_pools"))
         .args(["gather", "--namespace", NAMESPACE, "--wicd"])
@@ -51,7 +51,7 @@ fn files(folder: &Path) -> Result<Vec<(PathBuf, String)>> {
     Ok(found)
 }
 
-/// The archive, unpacked into one text.
+/// Returns the content of an archive as one text.
 fn unpacked(archive: &Path) -> Result<String> {
     let mut tar = tar::Archive::new(flate2::read::GzDecoder::new(fs::File::open(archive)?));
     let mut text = String::new();
@@ -63,7 +63,7 @@ fn unpacked(archive: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// Puts a canary into every kind of object that is gathered.
+/// Plants a canary in every kind of object that is gathered.
 async fn plant(world: &World) -> Result<()> {
     let jwt = format!("eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJ4In0.{CANARY}1");
     let dockercfg = BASE64_STANDARD.encode(format!(r#"{{"auths":{{"r.example.com":{{"auth":"{CANARY}2"}}}}}}"#));
@@ -108,7 +108,7 @@ async fn plant(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Puts a canary into logs and events of a host.
+/// Plants a canary in logs and events of a host.
 fn plant_on(host: &SimHost) -> Result<()> {
     let logs = host.drive_c().join("var/log/kubelet");
     fs::create_dir_all(&logs)?;

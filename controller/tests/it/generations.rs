@@ -1,4 +1,4 @@
-//! The generation that statuses are about. Argo CD, `kubectl wait` and all that know kstatus believe no status of an older one.
+//! Observed generations of statuses. Argo CD, `kubectl wait` and all that know kstatus trust no status of an older generation.
 
 use anyhow::Result;
 use api::{
@@ -17,7 +17,7 @@ use crate::{
 
 const POOL: &str = "seen";
 
-/// Waits until each status is about the present generation. With a backoff of an hour, nothing but the change itself brings that about.
+/// Waits until each status is about the present generation. With a backoff of an hour, only the change itself brings that about.
 async fn all_are_seen(world: &World, state: &str) -> Result<()> {
     let (pools, instances) =
         (Api::<WindowsNodePool>::all(world.client.clone()), Api::<WindowsInstance>::all(world.client.clone()));

@@ -1,5 +1,4 @@
-//! Hosts from a Git repository behind a real Git server: what is followed, what is refused, and that nothing of what is refused
-//! touches a host.
+//! Hosts from a Git repository behind a real Git server: good commits are followed, bad ones are refused, and nothing refused touches a host.
 
 use std::{
     fs,
@@ -27,13 +26,13 @@ use crate::fleet::{LIMIT, World, has, is_ready, pool_status, status};
 pub(crate) const POOL: &str = "halls";
 pub(crate) const LIST: &str = "halls/a.yaml";
 
-/// A repository, its server, and hosts that it lists.
+/// Repository, its server, and the hosts that it lists.
 pub(crate) struct Scene {
     pub world: World,
     pub origin: Origin,
     pub server: Server,
     pub hosts: Vec<SimHost>,
-    /// What the server answers in Git's place.
+    /// Answer of the server in Git's place.
     rule: Arc<Mutex<Option<Trick>>>,
 }
 
@@ -80,7 +79,7 @@ impl Scene {
         serde_json::from_value(json!({"inventory": {"git": git}})).unwrap()
     }
 
-    /// The text of a list, one line for each host.
+    /// Returns the text of a list, one line for each host.
     pub(crate) fn list(&self, count: usize) -> String {
         let line = |h: &SimHost| format!("- {{name: {}, address: {}, port: {}}}\n", h.name(), h.address(), h.port());
         self.hosts[..count].iter().map(line).collect()
@@ -98,7 +97,7 @@ impl Scene {
         self.hosts.iter().map(SimHost::stats).collect()
     }
 
-    /// Waits until all of a commit is in use, and no more is said against any.
+    /// Waits until all of a commit is in use, and no commit is refused.
     pub(crate) async fn until_used(&self, commit: &str) -> Result<()> {
         let revision = Some(format!("main@sha1:{commit}"));
         let used = |p: &WindowsNodePool| {
@@ -123,7 +122,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Signs whatever is committed from now on with this key, or not at all.
+    /// Signs all further commits with this key, or none without a key.
     pub(crate) fn signs_with(&self, key: Option<&str>) {
         self.origin.git(&["config", "commit.gpgsign", if key.is_some() { "true" } else { "false" }]);
         if let Some(key) = key {
@@ -132,7 +131,7 @@ impl Scene {
         }
     }
 
-    /// A new key. Returns the path of its private and the text of its public half.
+    /// Creates a key. Returns the path of its private and the text of its public half.
     pub(crate) fn new_signer(&self, name: &str) -> Result<(String, String)> {
         let path = self.origin.root().join(name);
         let made =
@@ -210,7 +209,7 @@ fn json_of(host: &SimHost) -> Value {
     json!({"name": host.name(), "address": host.address().to_string(), "port": host.port()})
 }
 
-/// What the operator answers to a push that is signed with a token.
+/// Sends a push that is signed with a token, and returns the operator's answer.
 async fn push(scene: &Scene, token: &str) -> Result<String> {
     let body = json!({"ref": "refs/heads/main", "repository": {"clone_url": scene.server.url()}}).to_string();
     let signature = hex::encode(hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, token.as_bytes()), body.as_bytes()));
@@ -235,7 +234,7 @@ fn explain(world: &World, host: &str) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// What the pool says while a list cannot be used.
+/// Waits until the pool reports that a list cannot be used, for this reason.
 pub(crate) async fn refuses(scene: &Scene, about: &str, reason: &str, says: &str) -> Result<()> {
     let told = |p: &WindowsNodePool| {
         let status = pool_status(p);
@@ -357,7 +356,7 @@ fn status_has_no_operation(instance: &api::WindowsInstance) -> bool {
     status(instance).operation.is_none() && !instance.is_leaving()
 }
 
-/// What the pool says, and since when.
+/// Returns the conditions of the pool, with their transition times.
 async fn said(scene: &Scene) -> Result<Vec<String>> {
     let conditions = pool_status(&scene.world.pool(POOL).await?).conditions;
     Ok(conditions

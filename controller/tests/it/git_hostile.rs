@@ -6,28 +6,28 @@ use testbed::git::Origin;
 
 use crate::git::{LIST, POOL, Scene, refuses};
 
-/// What Git keeps of an entry of a directory.
+/// Mode of a directory in Git.
 const DIRECTORY: &str = "40000";
 const FILE: &str = "100644";
 const LINK: &str = "120000";
 const SUBMODULE: &str = "160000";
 
-/// How the branch gets well again.
+/// Way in which the branch is repaired.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cure {
-    /// By a commit on top.
+    /// Commit on top.
     Commit,
-    /// By going back: what is too large to be fetched stays in the history of every commit on top.
+    /// Reset to an earlier commit: what is too large to be fetched stays in the history of every commit on top.
     Reset,
 }
 
-/// Stores bytes as an object, whatever is in them.
+/// Stores arbitrary bytes as an object.
 fn store(origin: &Origin, kind: &str, bytes: impl AsRef<[u8]>) -> String {
     origin.write("../object", bytes);
     origin.git(&["hash-object", "-w", "--literally", "-t", kind, "../object"])
 }
 
-/// A directory of these entries, with names that Git itself would not take.
+/// Stores a directory of these entries, with names that Git itself would not accept.
 fn directory(origin: &Origin, entries: &[(&str, &str, &str)]) -> String {
     let mut raw = Vec::new();
     for (mode, name, id) in entries {
@@ -44,7 +44,7 @@ fn commit_tree(origin: &Origin, tree: &str, about: &str) -> String {
     commit
 }
 
-/// Directories that hold each other: ten to the tenth files in few bytes.
+/// Stores directories that hold each other: ten to the tenth files in few bytes.
 fn endless(origin: &Origin, file: &str) -> String {
     let mut tree = directory(origin, &[(FILE, "a.yaml", file)]);
     for _ in 0..10 {

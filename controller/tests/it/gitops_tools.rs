@@ -15,7 +15,7 @@ const POOL: &str = "shared";
 const ARGO: &str = "argocd-controller";
 const FLUX: &str = "kustomize-controller";
 
-/// A part of the pool, as it stands in a user's repository.
+/// Returns a part of the pool, as in a user's repository.
 fn part(hosts: &[SimHost], more: Value) -> Value {
     let hosts: Vec<_> = hosts.iter().map(entry).collect();
     let mut spec = json!({"inventory": {"hosts": hosts}});
@@ -24,7 +24,7 @@ fn part(hosts: &[SimHost], more: Value) -> Value {
     json!({"apiVersion": version, "kind": "WindowsNodePool", "metadata": {"name": POOL}, "spec": spec})
 }
 
-/// Applies it as the tools do: without force.
+/// Applies the part as the tools do: without force.
 async fn apply(world: &World, manager: &str, part: &Value, dry_run: bool) -> Result<WindowsNodePool> {
     let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
     let params = PatchParams { dry_run, ..PatchParams::apply(manager) };

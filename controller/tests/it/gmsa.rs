@@ -1,4 +1,4 @@
-//! Group Managed Service Accounts: what a host reports of its domain and of the accounts of its pool, and what people see of it.
+//! Group Managed Service Accounts: a host's report about its domain and the accounts of its pool, and what users see of it.
 
 use anyhow::{Result, ensure};
 use api::{conditions::kind, host::AccountState, names::key};

@@ -1,4 +1,4 @@
-//! The guards of pools, on an API server of their own: other tests make changes that they refuse.
+//! Guards of pools, on an API server of their own: other tests make changes that the guards refuse.
 
 use std::sync::Mutex;
 
@@ -18,10 +18,10 @@ use crate::{
     crd,
 };
 
-/// The CRD's limit.
+/// Most hosts of a pool in the CRD.
 const MOST: usize = 1000;
 
-/// An API server with the guards in force, and what an administrator does there.
+/// API server with the guards in force, and the pools as an administrator changes them.
 struct Guarded {
     control_plane: ControlPlane,
     pools: Api<DynamicObject>,
@@ -57,12 +57,12 @@ impl Guarded {
         self.done(list(name, hosts)).await
     }
 
-    /// Sends a change until it is done: a policy compares with the pools that it has seen, and it sees them shortly after they are stored.
+    /// Sends a change until it succeeds: a policy compares with the pools that it has seen, and it sees them shortly after they are stored.
     async fn done(&self, change: Change) -> Result<()> {
         self.until("done", &change, false, Result::is_ok).await
     }
 
-    /// Asserts that a change is refused, with this text, once the policies have seen the pools as they are.
+    /// Asserts that a change is refused, with this text, once the policies have seen the present pools.
     async fn refuses(&self, change: Change, why: &str) -> Result<()> {
         let is_refused = |result: &kube::Result<DynamicObject>| matches!(result, Err(kube::Error::Api(status)) if status.message.contains(why));
         self.until(&format!("refused with {why:?}"), &change, true, is_refused).await?;
@@ -106,7 +106,7 @@ impl Guarded {
     }
 }
 
-/// What an administrator sends.
+/// Change that an administrator sends.
 enum Change {
     Create(Box<DynamicObject>),
     Merge(String, Value),
@@ -149,7 +149,7 @@ fn hosts(hosts: &[Value]) -> Value {
     json!({"inventory": {"hosts": hosts}})
 }
 
-/// `count` hosts with names and addresses of their own, from a number on.
+/// Returns `count` hosts with names and addresses of their own, numbered from `from`.
 fn listed(prefix: &str, from: usize, count: usize) -> Vec<Value> {
     (from..from + count).map(|n| host(&format!("{prefix}-{n}"), &format!("{prefix}-{n}.windows.example.com"))).collect()
 }
@@ -336,7 +336,7 @@ async fn a_pool_with_nodes_is_deleted_when_that_was_announced(guarded: &Guarded)
     Ok(())
 }
 
-/// It stores finalizers of pools as they are, and makes and deletes those for the legacy sources.
+/// The operator is exempt: it stores finalizers of pools as they are, and creates and deletes the pools for the legacy sources.
 async fn the_operator_is_not_asked(guarded: &Guarded) -> Result<()> {
     let as_operator = pools(operator(&guarded.control_plane).await?);
     guarded.create("theirs", numbered("theirs", 0, 2)).await?;

@@ -1,5 +1,5 @@
-//! A page of the guide, whose commands a test runs as they stand there. Those blocks have a mark above them, `<!-- run: TEST -->`,
-//! which `cargo xtask docs --check` asks for.
+//! Page of the guide, whose commands a test runs unchanged. Those blocks have a mark above them, `<!-- run: TEST -->`, which
+//! `cargo xtask docs --check` requires.
 
 use std::{
     os::unix::fs::symlink,
@@ -15,16 +15,16 @@ use crate::{
     transcripts::root,
 };
 
-/// The page, and the commands and files that stand in it.
+/// Page, with its commands and files.
 pub(crate) struct Guide {
     text: String,
     mark: String,
-    /// Has the programs that the commands name, and is where they run.
+    /// Folder in which the commands run, with the programs that they name.
     folder: tempfile::TempDir,
 }
 
 impl Guide {
-    /// The page, for a test of this name.
+    /// Opens a page, for a test with this name.
     pub(crate) fn open(control_plane: &ControlPlane, page: &str, test: &str) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         symlink(control_plane.kubectl_program(), folder.path().join("kubectl"))?;
@@ -33,12 +33,12 @@ impl Guide {
         Ok(Self { text, mark: format!("<!-- run: {test} -->"), folder })
     }
 
-    /// Where the commands run.
+    /// Returns the folder in which the commands run.
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// The blocks of a language directly below a heading; of commands, those that have the mark of the test.
+    /// Returns the blocks of a language directly below a heading; of commands, those that have the mark of the test.
     fn blocks(&self, heading: &str, language: &str) -> Vec<String> {
         let (mut blocks, mut is_here, mut before) = (Vec::new(), false, "");
         let mut lines = self.text.lines();
@@ -57,13 +57,13 @@ impl Guide {
         blocks
     }
 
-    /// The first block of a language below a heading.
+    /// Returns the first block of a language below a heading.
     pub(crate) fn block(&self, heading: &str, language: &str) -> Result<String> {
         let first = self.blocks(heading, language).into_iter().next();
         first.with_context(|| format!("no {language} of this test in {heading}"))
     }
 
-    /// Runs the commands below a heading, as a person does who copies them.
+    /// Runs the commands below a heading, as a user does who copies them.
     pub(crate) async fn run(&self, world: &World, heading: &str) -> Result<String> {
         let blocks = self.blocks(heading, "sh");
         ensure!(!blocks.is_empty(), "no commands of this test in {heading}");

@@ -1,4 +1,4 @@
-//! Commands of the guide, on a pool of one host, in the order of its life: each does what its page says.
+//! Commands of the guide, on a pool of one host, in the order of its life: each has the effect that its page describes.
 
 use anyhow::{Context as _, Result, ensure};
 use api::{
@@ -18,11 +18,11 @@ use crate::{
 const POOL: &str = "factory";
 const HOST: &str = "win-1";
 
-/// What shows only what is wrong, and nothing is. Runbooks have the same commands where something is.
+/// Commands that show only faults, of which there are none. Runbooks have the same commands where there are some.
 const SHOWS_FAULTS: &[(&str, &str)] =
     &[("removal.md", "## A drain that does not get on"), ("removal.md", "## A host that cannot be reached")];
 
-/// What only shows something: each prints a line of the host or of the pool.
+/// Commands that only show something: each prints a line of the host or of the pool.
 const SHOWS: &[(&str, &str, &str)] = &[
     ("troubleshooting.md", "# Troubleshooting", "Name:         win-1"),
     ("quick-start.md", "## 6. If it does not work", "Name:         win-1"),
@@ -46,7 +46,7 @@ async fn kubectl(world: &World, args: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// The UID of the Node, once its pool is Ready.
+/// Returns the UID of the Node, once it is another one than before and its pool is Ready.
 async fn ready_node(world: &World, what: &str, before: Option<&String>) -> Result<Option<String>> {
     let is_another = || async {
         let uid = world.node(HOST).await.ok().flatten().and_then(|node| node.uid());
@@ -57,7 +57,7 @@ async fn ready_node(world: &World, what: &str, before: Option<&String>) -> Resul
     Ok(world.node(HOST).await?.context("no Node")?.uid())
 }
 
-/// Gives the operator a key as each page of an installation says, and returns the public half of the last one.
+/// Gives the operator a key as each installation page says, and returns the public half of the last key.
 async fn key_by_each_page(world: &World) -> Result<PublicKey> {
     kubectl(world, &["create", "namespace", "windows"]).await?;
     run(world, "install-helm.md", "## The key").await?;

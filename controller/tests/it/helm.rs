@@ -1,4 +1,4 @@
-//! The chart, installed by Helm on a real API server in a namespace of another name.
+//! Helm chart, installed on a real API server in a namespace of another name.
 
 use std::{
     path::{Path, PathBuf},
@@ -37,7 +37,7 @@ use crate::{
 const NAMESPACE: &str = "windows";
 const RELEASE: &str = "a-release";
 
-/// Runs Helm; what it says on standard error if it fails.
+/// Runs Helm; returns its standard error if it fails.
 async fn helm(control_plane: &ControlPlane, args: &[&str]) -> Result<Result<(), String>> {
     let kubeconfig = control_plane.kubeconfig();
     let mut args: Vec<String> = args.iter().map(ToString::to_string).collect();
@@ -70,7 +70,7 @@ async fn release(control_plane: &ControlPlane, command: &str, values: &[&str]) -
     helm(control_plane, &args).await
 }
 
-/// The variable of the log level in the Deployment.
+/// Returns the variable of the log level in the Deployment.
 async fn log_level(client: &Client) -> Result<Option<String>> {
     let deployment = Api::<Deployment>::namespaced(client.clone(), NAMESPACE).get("windows-node-pools").await?;
     let pod = deployment.spec.template.spec.context("a pod")?;
@@ -115,7 +115,7 @@ async fn a_release_in_another_namespace_works_is_upgraded_and_leaves_pools_behin
     Ok(())
 }
 
-/// Success and output of the command `version`.
+/// Returns success and output of the command `version`.
 fn versions(control_plane: &ControlPlane) -> Result<(bool, String)> {
     let output = Command::new(env!("CARGO_BIN_EXE_kubectl-windows_node_pools"))
         .arg("version")
@@ -124,7 +124,7 @@ fn versions(control_plane: &ControlPlane) -> Result<(bool, String)> {
     Ok((output.status.success(), String::from_utf8(output.stdout)?))
 }
 
-/// `helm test` makes its pod, and succeeds when the pod has. There is no kubelet: the test reports the pod's end.
+/// Runs `helm test`, which creates its pod, and succeeds when the pod has. There is no kubelet: the test reports the pod's end.
 async fn test(control_plane: &ControlPlane, client: &Client) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
     let ends = async {
@@ -143,7 +143,7 @@ async fn test(control_plane: &ControlPlane, client: &Client) -> Result<()> {
     tested?.map_err(anyhow::Error::msg)
 }
 
-/// The chart of a release before this one, whose CRDs do not have all fields: without them, what is stored stays.
+/// Goes back to the chart of an earlier release, whose CRDs lack some fields: without the fields, stored values stay.
 async fn goes_back(control_plane: &ControlPlane, client: &Client) -> Result<()> {
     let pools: Api<WindowsNodePool> = Api::all(client.clone());
     let newer = Patch::Merge(json!({"spec": {"provisioning": {"prePullImages": ["registry.example.com/base:1"]}}}));
@@ -167,7 +167,7 @@ async fn goes_back(control_plane: &ControlPlane, client: &Client) -> Result<()> 
     release(control_plane, "upgrade", &["crds.enabled=true"]).await?.map_err(anyhow::Error::msg)
 }
 
-/// A person has applied the CRDs for a pool of their own, and installs the operator with Helm.
+/// A user has applied the CRDs for a pool of their own, and installs the operator with Helm.
 #[tokio::test(flavor = "multi_thread")]
 async fn helm_takes_over_crds_that_kubectl_has_applied() -> Result<()> {
     let control_plane = Box::pin(ControlPlane::start(ControlPlaneOptions::default())).await?;
@@ -190,7 +190,7 @@ async fn helm_takes_over_crds_that_kubectl_has_applied() -> Result<()> {
     crds_stay(&control_plane, &client).await
 }
 
-/// Helm deletes no CRD that a person does not want to lose: not before a release has kept them.
+/// Checks that Helm deletes no CRD that a user wants to keep: not before a release has kept them.
 async fn crds_stay(control_plane: &ControlPlane, client: &Client) -> Result<()> {
     let there = async || -> Result<bool> {
         let crds = Api::<CustomResourceDefinition>::all(client.clone());
@@ -212,7 +212,7 @@ fn chart() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../deploy/chart/windows-node-pools")
 }
 
-/// A rollout ends when the process is ready, for Helm and for kubectl, and not before.
+/// Checks that a rollout ends when the process is ready, for Helm and for kubectl, and not before.
 async fn rolls_out(control_plane: &ControlPlane, client: &Client) -> Result<()> {
     let files = tempfile::tempdir()?;
     let mut options = options(files.path())?;
@@ -247,7 +247,7 @@ async fn rolls_out(control_plane: &ControlPlane, client: &Client) -> Result<()> 
     Ok(())
 }
 
-/// Does the work of a kubelet meanwhile: the operator's Pods are Ready while the process says that it is.
+/// Runs `work` while it plays the kubelet: the operator's Pods are Ready while the process reports that it is.
 async fn while_probed<T>(client: &Client, operator: &Operator, work: impl Future<Output = T>) -> Result<T> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
     let its_own = ListParams::default().labels("app.kubernetes.io/name=windows-node-pools");
@@ -270,7 +270,7 @@ async fn while_probed<T>(client: &Client, operator: &Operator, work: impl Future
     }
 }
 
-/// Reasons of what fails in `check`, with the rights of a user.
+/// Returns the reasons of failures in `check`, with the rights of a user.
 fn check_fails(kubeconfig: &Path, options: &OperatorOptions, args: &[&str]) -> Result<Vec<String>> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kubectl-windows_node_pools"));
     command.args(["check", "--output", "json"]).args(args);
@@ -283,7 +283,7 @@ fn check_fails(kubeconfig: &Path, options: &OperatorOptions, args: &[&str]) -> R
     Ok(failed.map(|row| row["reason"].as_str().unwrap_or_default().to_owned()).collect())
 }
 
-/// The program, with a payload in `files`.
+/// Returns options for the program, with a payload in `files`.
 fn options(files: &Path) -> Result<OperatorOptions> {
     let options = OperatorOptions {
         program: PathBuf::from(env!("CARGO_BIN_EXE_windows-node-pools")),
@@ -296,7 +296,8 @@ fn options(files: &Path) -> Result<OperatorOptions> {
     Ok(options)
 }
 
-/// The operator leads with the rights of its own account, knows the policies as its own, writes a pool's status and binds the rights of hosts.
+/// Runs the operator with the rights of its own account: it leads, knows the policies as its own, writes a pool's status and binds the
+/// rights of hosts.
 async fn operates(control_plane: &ControlPlane, client: &Client) -> Result<()> {
     let files = tempfile::tempdir()?;
     let options = options(files.path())?;

@@ -1,4 +1,4 @@
-//! Hosts are not taken for others: swapped, restarted, renamed, of another cluster, or with all that was stored of them lost.
+//! Hosts that are not taken for others: swapped, restarted, renamed, of another cluster, or with all stored data about them lost.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -25,7 +25,7 @@ use crate::{
     removal::{budget, pod},
 };
 
-/// Id of a cluster that is not the test's.
+/// Id of a cluster other than the test's.
 const ELSEWHERE: &str = "0b0d5b4c-7a0e-4f3b-9a53-6c6b7f0d9a11";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -50,7 +50,7 @@ fn pool_of(hosts: Vec<Host>, fields: &Value) -> WindowsNodePoolSpec {
     serde_json::from_value(value).unwrap()
 }
 
-/// An entry that declares the host key.
+/// Returns a list entry that declares the host key.
 fn declared(host: &SimHost) -> Result<Host> {
     Ok(Host { host_key: Some(host.host_key().to_openssh()?), ..entry(host) })
 }
@@ -70,7 +70,7 @@ fn all_run(host: &SimHost) -> Result<()> {
     Ok(())
 }
 
-/// Address and key of two hosts change places in the list, as by a mistake, and then one of them is taken out.
+/// Address and key of two hosts are swapped in the list by mistake, and then one of them is removed.
 async fn hosts_that_were_swapped_in_the_list_are_not_deconfigured(world: &World) -> Result<()> {
     let hosts = world.hosts("swap", 3).await?;
     let entries = hosts.iter().map(declared).collect::<Result<Vec<_>>>()?;
@@ -242,7 +242,7 @@ async fn nodes_whose_status_was_lost_are_not_joined_again() -> Result<()> {
     Ok(())
 }
 
-/// The versions of all objects are smaller than before then: watches would wait for changes that never come.
+/// The resource versions of all objects are smaller after the restore: watches would wait for changes that never come.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_operator_goes_on_blindly_after_a_restore_of_etcd() -> Result<()> {
     // Long enough that no restore, however slow the machine is, lets the Lease run out before the operator reads it.
@@ -290,7 +290,7 @@ async fn instances(world: &World) -> Result<Vec<WindowsInstance>> {
     Ok(Api::<WindowsInstance>::all(world.client.clone()).list(&ListParams::default()).await?.items)
 }
 
-/// What a backup does not bring back.
+/// Removes all status, which a backup does not bring back.
 async fn lose_all_status(world: &World) -> Result<()> {
     let nothing = Patch::Merge(json!({"status": null}));
     let all: Api<WindowsInstance> = Api::all(operator_client(&world.control_plane).await?);

@@ -1,4 +1,4 @@
-//! Mirrors of registries as the containerd of the payload understands them: its own reader of `hosts.toml` reads what hosts get.
+//! Registry mirrors as the containerd of the payload understands them: its own reader of `hosts.toml` reads the files that hosts get.
 
 use std::{collections::BTreeMap, fs, path::Path, process::Command};
 
@@ -10,7 +10,7 @@ use wnp_core::render::{Cluster, MirrorRule, PullSecret, Settings, fixtures, rend
 
 const DIRECTORY: &str = r"C:\k\containerd\registries\";
 
-/// Where containerd asks, and for what.
+/// Registry host that containerd contacts, and for what.
 #[derive(Deserialize, Debug)]
 struct Host {
     url: String,
@@ -20,7 +20,7 @@ struct Host {
 }
 
 impl Host {
-    /// As `pull+resolve https://mirror/v2 Basic YTpi`.
+    /// Returns the host in a form such as `pull+resolve https://mirror/v2 Basic YTpi`.
     fn shown(&self) -> String {
         let rights = [(self.pull, "pull"), (self.resolve, "resolve")];
         let rights: Vec<&str> = rights.into_iter().filter(|(has, _)| *has).map(|(_, right)| right).collect();
@@ -48,8 +48,7 @@ fn tags(rule: MirrorRule) -> MirrorRule {
     MirrorRule { tags: true, ..rule }
 }
 
-/// Writes the files of a host's directory of registries below another one. On Unix, containerd reads the names of directories that Windows
-/// needs, too.
+/// Writes the files of a host's registry directory below `dir`. On Unix, too, containerd reads the directory names that Windows needs.
 fn write(dir: &Path, cluster: &Cluster) -> Result<()> {
     let payload = fixtures::payload(&fixtures::PROGRAMS);
     let rendered = render(cluster, &payload, &Settings::default(), &TemplateSpec::default())?;

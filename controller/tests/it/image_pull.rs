@@ -1,4 +1,4 @@
-//! Hosts pull images ahead: after a join and before a change, a few at a time, and they release them.
+//! Hosts that pull images in advance: after a join and before a change, a few at a time, and they release them.
 
 use std::sync::{Arc, Mutex};
 
@@ -42,7 +42,7 @@ fn pins(host: &SimHost) -> Vec<String> {
     host.windows().images_state().pinned.iter().cloned().collect()
 }
 
-/// Whether exactly these images are pinned on a host.
+/// Reports whether exactly these images are pinned on a host.
 fn has_pins(host: &SimHost, images: &[&str]) -> bool {
     let records = host.windows().images_state().records.clone();
     let mut ids: Vec<String> = images.iter().filter_map(|image| records.get(*image).cloned()).collect();

@@ -1,4 +1,4 @@
-//! What becomes of a list, whatever it comes from: hosts that change pools, lists that lose too much, entries that turn bad.
+//! Lists of hosts, whatever their source: hosts that change pools, lists that lose too much, entries that turn bad.
 
 use anyhow::{Context as _, Result, ensure};
 use api::{

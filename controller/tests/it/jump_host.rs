@@ -36,7 +36,7 @@ use crate::{
 const USER: &str = "relay";
 const KEY: &str = "jump-host-key";
 
-/// The settings of a pool behind a jump host.
+/// Returns the settings of a pool behind a jump host.
 fn ssh(jump_host: &SimJumpHost) -> Value {
     json!({"jumpHost": {
         "address": jump_host.address().to_string(),
@@ -133,7 +133,7 @@ async fn no_jump_host_is_accepted_that_may_be_any_machine() -> Result<()> {
     .await
 }
 
-/// As the guide to hosts has it.
+/// The OpenSSH server is configured as in the guide to hosts.
 #[tokio::test]
 async fn a_real_openssh_server_forwards_to_the_listed_hosts_and_to_no_other() -> Result<()> {
     let key = deployment::new_key()?;
@@ -180,7 +180,7 @@ async fn a_real_openssh_server_forwards_to_the_listed_hosts_and_to_no_other() ->
     deployment::eventually("the host refuses", refuses).await
 }
 
-/// Hosts whose names only they know are contacted through the jump host, too.
+/// Joins hosts whose names only they know, and which are contacted through the jump host, too.
 async fn without_names(world: &World, jump_host: &SimJumpHost) -> Result<Vec<SimHost>> {
     const POOL: &str = "nameless";
     let hosts = world.hosts("nameless", 2).await?;
@@ -198,7 +198,7 @@ async fn without_names(world: &World, jump_host: &SimJumpHost) -> Result<Vec<Sim
     Ok(hosts)
 }
 
-/// Each connection that the hosts have seen is one that the jump host has made.
+/// Waits until the hosts have seen the connections of the jump host and no other.
 async fn only_through(world: &World, jump_host: &SimJumpHost, hosts: &[SimHost]) -> Result<()> {
     let connections = || hosts.iter().map(|h| h.stats().connections).sum::<u64>();
     // A host sees a connection a moment after it is made.

@@ -1,4 +1,4 @@
-//! Hosts get another SSH key, one at a time, and none of them is ever locked out.
+//! Rotation of the hosts' SSH key, one host at a time, with no host ever locked out.
 
 use std::{
     collections::BTreeSet,
@@ -31,7 +31,7 @@ use crate::{
 const FOREIGN: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEB another user's";
 const NEW: &str = "new-key";
 
-/// A world in which hosts have files with keys, and a new key lies in a Secret.
+/// World in which hosts have files with keys, and a Secret holds a new key.
 struct Keys {
     world: World,
     old: Arc<Identity>,
@@ -59,7 +59,7 @@ impl Keys {
         Ok(Self { old: identity(&pem(&world.key)?)?, new: identity(&new_pem)?, new_pem, world })
     }
 
-    /// Hosts whose file has the old key and that of another user.
+    /// Creates hosts whose file has the old key and that of another user.
     async fn hosts(&self, prefix: &str, count: usize) -> Result<Vec<SimHost>> {
         let hosts = self.world.hosts(prefix, count).await?;
         for host in &hosts {
@@ -81,7 +81,7 @@ impl Keys {
         spec_with(hosts, json!({"ssh": {"privateKeySecretRefs": refs}}))
     }
 
-    /// Whether a host lets in who has this key.
+    /// Reports whether a host accepts a log-in with this key.
     async fn admits(host: &SimHost, key: &Arc<Identity>) -> Result<bool> {
         let target = Target {
             address: host.address().to_string(),
@@ -119,7 +119,7 @@ impl Keys {
             .await
     }
 
-    /// State of a host with the new key.
+    /// Checks that a host has the new key only.
     async fn check(&self, host: &SimHost) -> Result<()> {
         let name = host.name();
         ensure!(Self::admits(host, &self.new).await?, "{name} refuses the new key");
@@ -138,7 +138,7 @@ impl Keys {
     }
 }
 
-/// Hosts whose keys are worked on, or may be: the most at once, and all that ever were.
+/// Hosts whose keys are being changed, or may be: the most at once, and all over time.
 #[derive(Default)]
 struct AtOnce {
     now: BTreeSet<String>,

@@ -5,7 +5,7 @@ use std::{path::Path, process::Command};
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
-/// Exit status, and what was printed.
+/// Runs `lint`, and returns exit status and output.
 fn lint(dir: &Path, args: &[&str]) -> Result<(Option<i32>, String)> {
     let output = Command::new(env!("CARGO_BIN_EXE_kubectl-windows_node_pools"))
         .arg("lint")

@@ -1,5 +1,5 @@
-//! Another SSH key for hosts of Machines: as the legacy operator taught, the content of `cloud-private-key` is replaced, and Machines
-//! whose hosts refuse the new key are replaced, one after another.
+//! Another SSH key for hosts of Machines: the content of `cloud-private-key` is replaced, as with the legacy operator, and Machines whose hosts
+//! refuse the new key are replaced, one after another.
 
 use std::{
     collections::BTreeMap,
@@ -39,13 +39,13 @@ use crate::{
 const POOL: &str = "winworker";
 const RESTRICTED: &str = "MachineDeletionRestricted";
 
-/// All Machines of a MachineSet of three, as a watch sees them.
+/// Machines of a MachineSet of three, as a watch sees them.
 #[derive(Default)]
 struct Seen {
     machines: BTreeMap<String, (bool, String)>,
-    /// Those that were deleted, in order, and as of which version of the cluster's data.
+    /// Deleted Machines, in order, each with the version of the cluster's data at its deletion.
     deleted: Vec<(String, u64)>,
-    /// When not all others worked.
+    /// Deletions at which not all other Machines worked.
     too_many: Vec<String>,
 }
 
@@ -89,7 +89,7 @@ fn hash(key: &PrivateKey) -> Result<String> {
     Ok(Identity::from_pem("a key", key.to_openssh(LineEnding::LF)?.as_bytes())?.public_key_hash())
 }
 
-/// A host that was made with this key, and its Machine.
+/// Creates a host with this key, and its Machine.
 async fn made_with(world: &World, maker: &Maker, set: &DynamicObject, name: &str, key: &PrivateKey) -> Result<SimHost> {
     let authorized_keys = Some(vec![key.public_key().clone()]);
     let host = world.sim.host(HostOptions { authorized_keys, ..HostOptions::named(name) }).await?;
@@ -107,7 +107,7 @@ async fn edit_rollout(world: &World, rollout: Value) -> Result<()> {
     edit_pool(world, json!({"rollout": rollout})).await
 }
 
-/// The operator deletes a Machine; what was behind it ends.
+/// Waits until the operator deletes a Machine because its host refuses every key.
 async fn until_deleted(world: &World, maker: &Maker, host: &SimHost) -> Result<()> {
     let name = host.name();
     world.eventually(&format!("Machine {name} is deleted"), || maker.goes(name)).await?;

@@ -1,4 +1,4 @@
-//! The examples of MachineSets, as an API server with the kinds of the Machine API takes them.
+//! Examples of MachineSets, applied to an API server with the kinds of the Machine API.
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use testbed::{
 
 use crate::transcripts::root;
 
-/// What the API server says to an object, in a dry run in which fields that it does not know are faults.
+/// Applies an object in a dry run in which unknown fields are faults, and returns the API server's answer.
 async fn apply(control_plane: &ControlPlane, object: &str) -> Result<std::result::Result<Value, String>> {
     let file = tempfile::NamedTempFile::with_suffix(".yaml")?;
     std::fs::write(file.path(), object)?;

@@ -23,7 +23,7 @@ use crate::fleet::{World, has, is_ready, pool_status};
 pub(crate) const ARGS: &[&str] = &["--machine-discovery-interval", "1s", "--machine-refusal-timeout", "1s"];
 const FINALIZER: &str = "machine.example.com/vm";
 
-/// The kinds of one API that makes machines.
+/// Kinds of one API that makes machines.
 pub(crate) struct Maker {
     client: kube::Client,
     pub api: MachineApi,
@@ -74,7 +74,7 @@ impl Maker {
         self.create("MachineSet", json!({"metadata": {"name": name}, "spec": spec})).await
     }
 
-    /// A Machine, of a MachineSet or without an owner.
+    /// Creates a Machine, of a MachineSet or without an owner.
     pub(crate) async fn machine(&self, name: &str, set: Option<&DynamicObject>, status: Value) -> Result<()> {
         let owner = |set: &DynamicObject| {
             let api_version = self.gvk("MachineSet").api_version();
@@ -93,7 +93,7 @@ impl Maker {
         Ok(())
     }
 
-    /// Its Node has been found.
+    /// Sets the Machine to Running with its Node.
     pub(crate) async fn runs(&self, name: &str) -> Result<()> {
         self.says(name, json!({"phase": "Running", "nodeRef": {"name": name}})).await
     }
@@ -115,12 +115,12 @@ impl Maker {
         Ok(())
     }
 
-    /// Whether it is being deleted.
+    /// Reports whether the Machine is being deleted.
     pub(crate) async fn goes(&self, name: &str) -> bool {
         self.machines().get(name).await.is_ok_and(|m| m.metadata.deletion_timestamp.is_some())
     }
 
-    /// The machine behind it is gone: so is the Machine.
+    /// Removes the Machine's finalizer, as if the machine behind it were gone.
     pub(crate) async fn let_go(&self, name: &str) -> Result<()> {
         let patch = Patch::Merge(json!({"metadata": {"finalizers": null}}));
         self.machines().patch(name, &PatchParams::default(), &patch).await?;
@@ -139,7 +139,7 @@ pub(crate) async fn until_made(world: &World, pool: &str) -> Result<WindowsNodeP
     world.pool(pool).await
 }
 
-/// A person sets the port in the pool that the operator has made: simulated hosts do not listen at 22.
+/// Sets the port in the pool that the operator has created, as a user does: simulated hosts do not listen at 22.
 pub(crate) async fn set_port(world: &World, pool: &str, host: &SimHost) -> Result<()> {
     let port = json!({
         "apiVersion": "windowsmachineconfig.openshift.io/v1alpha1", "kind": "WindowsNodePool",
@@ -231,7 +231,7 @@ async fn a_machine_set_is_a_pool_that_follows_its_machines() -> Result<()> {
     Ok(())
 }
 
-/// A Node of a Machine is none of `windows-instances`: handed back, the legacy operator would deconfigure it.
+/// Checks that a Machine's Node loses the label of `windows-instances`: with it, the legacy operator would deconfigure a Node that is handed back.
 async fn is_named_as_the_legacy_operator_names_machines(world: &World, host: &SimHost) -> Result<()> {
     let name = host.name();
     world.edit_node(name, json!({"metadata": {"labels": {key::BYOH: "true"}}})).await?;
@@ -255,7 +255,7 @@ async fn is_named_as_the_legacy_operator_names_machines(world: &World, host: &Si
     Ok(())
 }
 
-/// What their Machines want needs no confirmation, no grant and no budget: the pool is paused, and its limit is one host.
+/// The removal of Machines needs no confirmation, no grant and no budget: the pool is paused, and its limit is one host.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_machine_set_that_is_scaled_to_zero_waits_for_nothing() -> Result<()> {
     let world = World::new(SimOptions::default(), ARGS).await?;

@@ -1,4 +1,4 @@
-//! Maintenance of nodes that people and hosts request: drained one at a time, kept so, verified, and used again.
+//! Maintenance of nodes that users and hosts request: drained one at a time, kept so, verified, and used again.
 
 use anyhow::{Context as _, Result, ensure};
 use api::{GrantType, Phase, Step, conditions::kind, names::key};
@@ -36,7 +36,7 @@ async fn until_state(world: &World, node: &str, expected: Option<&str>) -> Resul
     world.eventually(&format!("the maintenance of {node} is {expected:?}"), is_so).await
 }
 
-/// A node that takes pods, without a trace of an operation.
+/// Waits until a node takes pods, without a trace of an operation.
 async fn until_back(world: &World, node: &str) -> Result<()> {
     until_state(world, node, None).await?;
     world.until_instance(node, "has nothing to do", |i| status(i).operation.is_none()).await?;

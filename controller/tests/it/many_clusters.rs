@@ -1,5 +1,5 @@
-//! One repository with the hosts of many clusters. Each cluster follows its own folder, and what a commit does to one cluster no other
-//! notices.
+//! One repository with the hosts of many clusters. Each cluster follows its own folder, and a commit for one cluster does not affect
+//! the others.
 
 use anyhow::{Context as _, Result, ensure};
 use api::{IntOrPercent, Removal, WindowsNodePool, WindowsNodePoolSpec, conditions, conditions::kind};
@@ -20,7 +20,7 @@ fn list(hosts: &[&SimHost]) -> String {
     hosts.iter().map(line).collect()
 }
 
-/// The pool follows this commit, and all its hosts are Ready nodes.
+/// Condition that the pool follows this commit, and all its hosts are Ready nodes.
 fn follows(commit: &str, hosts: i32) -> impl Fn(&WindowsNodePool) -> bool {
     let revision = Some(format!("main@sha1:{commit}"));
     move |pool| {
@@ -30,7 +30,7 @@ fn follows(commit: &str, hosts: i32) -> impl Fn(&WindowsNodePool) -> bool {
     }
 }
 
-/// The pool holds its hosts for this reason.
+/// Condition that the pool keeps its hosts for this reason.
 fn holds(reason: &'static str) -> impl Fn(&WindowsNodePool) -> bool {
     move |pool| {
         let status = pool_status(pool);
@@ -39,7 +39,7 @@ fn holds(reason: &'static str) -> impl Fn(&WindowsNodePool) -> bool {
     }
 }
 
-/// The pool refuses this commit, because no trusted key has signed it.
+/// Condition that the pool refuses this commit, because no trusted key has signed it.
 fn refuses(commit: &str) -> impl Fn(&WindowsNodePool) -> bool {
     let revision = Some(format!("main@sha1:{commit}"));
     move |pool| {
@@ -50,10 +50,10 @@ fn refuses(commit: &str) -> impl Fn(&WindowsNodePool) -> bool {
 
 /// Two clusters that follow one repository.
 struct Sites {
-    /// The north, and the repository.
+    /// Northern cluster, and the repository.
     scene: Scene,
     south: World,
-    /// Hosts of each. The last one of the north can be logged in to with the keys of both.
+    /// Hosts of the northern cluster. The last one accepts the keys of both clusters.
     of_north: Vec<SimHost>,
     of_south: Vec<SimHost>,
 }
@@ -70,7 +70,7 @@ impl Sites {
         Ok(Self { scene, south, of_north, of_south })
     }
 
-    /// The pool of a site, which may remove so many hosts at once.
+    /// Returns the pool of a site, which may remove so many hosts at once.
     fn pool(&self, site: &str, max_removals: u32) -> WindowsNodePoolSpec {
         let verify = json!({"secretRef": {"name": "signers"}});
         let mut spec = self.scene.spec(json!({"path": format!("sites/{site}"), "verify": verify}));
@@ -128,7 +128,7 @@ async fn one_repository_has_the_hosts_of_two_clusters() -> Result<()> {
     Box::pin(a_host_moves(&sites)).await
 }
 
-/// One history, verified by both.
+/// A commit without a trusted signature is refused by both clusters, which verify one history.
 async fn what_nobody_signed_changes_no_cluster(sites: &Sites, signer: &str) -> Result<()> {
     let (north, south) = (all(&sites.of_north), all(&sites.of_south));
     let before = [stats(&sites.of_north), stats(&sites.of_south)];
@@ -152,7 +152,7 @@ async fn what_nobody_signed_changes_no_cluster(sites: &Sites, signer: &str) -> R
     Ok(())
 }
 
-/// And the other cluster works on.
+/// A folder that disappears removes no node, and the other cluster works on.
 async fn a_folder_that_goes_removes_no_node(sites: &Sites) -> Result<()> {
     let before = stats(&sites.of_north);
     sites.scene.origin.git(&["rm", "-rq", "sites/south"]);
@@ -166,7 +166,7 @@ async fn a_folder_that_goes_removes_no_node(sites: &Sites) -> Result<()> {
     Ok(())
 }
 
-/// Hosts of the north in the folder of the south, by mistake: one that only the north can log in to, and one that both can.
+/// Hosts of the north are put in the folder of the south, by mistake: one that accepts only the north's key, and one that accepts both keys.
 async fn a_host_of_another_cluster_stays_where_it_is(sites: &Sites) -> Result<()> {
     let (north, south) = (&sites.scene.world, &sites.south);
     let mut hosts = all(&sites.of_south);
@@ -207,7 +207,7 @@ async fn each_cluster_removes_what_it_may(sites: &Sites) -> Result<()> {
     sites.until_north("the north has all its hosts", follows(&corrected, 3)).await
 }
 
-/// Out of the one folder, until its Node is gone, and then into the other.
+/// A host leaves one folder, and joins the other when its Node is gone.
 async fn a_host_moves(sites: &Sites) -> Result<()> {
     let (north, host) = (all(&sites.of_north), &sites.of_north[2]);
     sites.commit("north", &north[..2], "It leaves the north");

@@ -25,7 +25,7 @@ use crate::{
     cluster::{NAMESPACE, eventually},
 };
 
-/// On an API server of its own: operators without a payload are there.
+/// The test has an API server of its own, as its operators have no payload.
 #[tokio::test]
 async fn metrics_are_served_over_tls() -> Result<()> {
     let control_plane = Box::pin(ControlPlane::start(ControlPlaneOptions::default())).await?;
@@ -39,7 +39,7 @@ async fn metrics_are_served_over_tls() -> Result<()> {
     they_are_for_those_who_may_get_them(&operator, &authority, &reader, &token(&client, "other").await?).await
 }
 
-/// An operator that only serves metrics over TLS: it has no payload.
+/// Starts an operator that only serves metrics over TLS: it has no payload.
 fn operator(control_plane: &ControlPlane, directory: &Path) -> Result<Operator> {
     let directory = directory.to_str().context("path is not UTF-8")?;
     let options = OperatorOptions {
@@ -51,7 +51,7 @@ fn operator(control_plane: &ControlPlane, directory: &Path) -> Result<Operator> 
     Operator::start(control_plane, &options)
 }
 
-/// A token of a new ServiceAccount in the operator's namespace.
+/// Returns a token of a new ServiceAccount in the operator's namespace.
 pub(crate) async fn token(client: &Client, account: &str) -> Result<String> {
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), NAMESPACE);
     accounts.create(&PostParams::default(), &object(json!({"metadata": {"name": account}}))).await?;
@@ -69,7 +69,7 @@ pub(crate) async fn bind(client: &Client, account: &str) -> Result<()> {
     Ok(())
 }
 
-/// Answer to a scraper that trusts only this authority, for the name of the Service.
+/// Returns the answer to a scraper that trusts only this authority, for the name of the Service.
 async fn scrape(address: SocketAddr, authority: &Authority, headers: &str) -> Result<String> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(authority.identity().certificate.as_bytes())?)?;
@@ -95,7 +95,7 @@ fn is(answer: &str, status: u16) -> bool {
     answer.starts_with(&format!("HTTP/1.1 {status} "))
 }
 
-/// The authority of the certificate that is served at last.
+/// Checks that a mounted certificate is served and read again. Returns the authority of the last certificate.
 async fn a_mounted_certificate_is_served_and_read_again(
     operator: &Operator,
     directory: &Path,

@@ -15,7 +15,7 @@ use testbed::{
 
 use crate::fleet::{World, is_ready, pool_status, spec};
 
-/// Lets every field take one more word, as a newer CRD does.
+/// Lets every enum of a schema accept one more value, as a newer CRD does.
 fn widen(schema: &mut Value) {
     match schema {
         Value::Object(fields) => {
@@ -43,7 +43,7 @@ async fn widen_crd<K: Resource<DynamicType = ()>>(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Writes a field once the API server takes its new word.
+/// Writes a field once the API server accepts its new value.
 async fn write<K: Resource<DynamicType = ()>>(world: &World, name: &str, patch: &Value) -> Result<()> {
     // No one else may write instances.
     let client = operator_client(&world.control_plane).await?;

@@ -1,4 +1,4 @@
-//! A host is what was proven of it: its name alone makes no Node its own, and its Node stays its own when it is made again.
+//! Proven identity of hosts: a name alone gives a host no Node, and a host keeps its Node when the Node is created again.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ async fn a_host_is_what_was_proven_of_it() -> Result<()> {
     Ok(())
 }
 
-/// Otherwise the author of the list could have the certificate of a control plane node sent to their own host.
+/// Without this protection, the author of the list could have a control plane node's certificate sent to their own host.
 async fn no_list_entry_takes_the_identity_of_a_linux_node(world: &World) -> Result<()> {
     let master: Node = serde_json::from_value(json!({
         "metadata": {"name": "master-0", "labels": {"kubernetes.io/os": "linux"}},
@@ -63,8 +63,8 @@ async fn no_list_entry_takes_the_identity_of_a_linux_node(world: &World) -> Resu
     Ok(())
 }
 
-/// Its pods are bound to its name, not to its UID: a host is not wiped under them. It is reached at another address than the one that its
-/// Node has, as behind NAT.
+/// Pods of the Node are bound to its name, not to its UID: the host is not wiped under them. The host is reached at another address than the
+/// one in its Node, as behind NAT.
 async fn a_node_that_is_made_again_is_drained_again(world: &World) -> Result<()> {
     let host = world.sim.host(HostOptions::named("again")).await?;
     let own = "10.77.0.5".to_owned();
@@ -115,7 +115,7 @@ async fn a_node_that_is_made_again_is_drained_again(world: &World) -> Result<()>
     world.until_gone(&host).await
 }
 
-/// Their kubelets differ in how fast they make their Nodes.
+/// The kubelets of the hosts differ in how fast they create their Nodes.
 async fn no_node_is_left_over_when_a_host_is_taken_out_while_it_joins(world: &World) -> Result<()> {
     let mut hosts = Vec::new();
     for n in 0..6_u64 {

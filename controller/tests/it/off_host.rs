@@ -1,5 +1,5 @@
-//! Hosts were off. For longer than their certificates live: meanwhile their pool has changed, and they come back without a person, and were in no other host's
-//! way. For four days, with a certificate of wicd that is still valid: they come back without the operator.
+//! Hosts that were off. For longer than their certificates live: meanwhile their pool has changed, and they come back without a user, and
+//! did not block other hosts. For four days, with a certificate of wicd that is still valid: they come back without the operator.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ fn on_host(host: &SimHost, windows_path: &str) -> std::path::PathBuf {
     host.drive_c().join(windows_path[3..].replace('\\', "/"))
 }
 
-/// Replaces the certificates of kubelet and wicd by others that are over: the day has passed.
+/// Replaces the certificates of kubelet and wicd by expired ones, as if a day had passed.
 fn let_certificates_expire(world: &World, host: &SimHost) -> Result<()> {
     let name = host.name();
     let pem = |user: &str, group: &str| -> Result<String> {
@@ -56,12 +56,12 @@ fn let_certificates_expire(world: &World, host: &SimHost) -> Result<()> {
     Ok(())
 }
 
-/// The Node as Kubernetes has it of a host that is off since yesterday.
+/// Sets the Node to the state that Kubernetes shows for a host that is off since yesterday.
 pub(crate) async fn silent_since_yesterday(world: &World, name: &str) -> Result<()> {
     silent_for(world, name, 24).await
 }
 
-/// The Node as Kubernetes has it of a host that has been off for so many hours.
+/// Sets the Node to the state that Kubernetes shows for a host that has been off for so many hours.
 async fn silent_for(world: &World, name: &str, hours: i64) -> Result<()> {
     let since = Timestamp::now().checked_sub(SignedDuration::from_hours(hours))?.to_string();
     let ready = json!({
@@ -146,7 +146,7 @@ async fn hosts_that_were_off_for_a_day_come_back_without_a_person() -> Result<()
     Ok(())
 }
 
-/// wicd's certificate was as old as any on a host that is on when the host was switched off on the eve of a long weekend.
+/// The certificate of wicd was as old as any on a running host when the host was switched off on the eve of a long weekend.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_host_that_was_off_for_four_days_comes_back_without_the_operator() -> Result<()> {
     let world = World::new(SimOptions { own_credentials: true, ..SimOptions::default() }, &[]).await?;

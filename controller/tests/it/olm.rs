@@ -60,7 +60,7 @@ async fn a_bundle_joins_hosts_as_soon_as_the_policies_are_applied_by_the_guide()
     the_guide_leads_from_olm_to_kustomize_and_away(&mut world, hosts[0].name()).await
 }
 
-/// What of an installation is there, but for the versions and the Lease.
+/// Returns the names of installed objects that are left, except versions and the Lease.
 pub(crate) async fn left(client: &Client) -> Result<Vec<String>> {
     async fn of<K>(api: Api<K>) -> Result<Vec<String>>
     where
@@ -86,7 +86,7 @@ pub(crate) async fn left(client: &Client) -> Result<Vec<String>> {
     .concat())
 }
 
-/// Runs the commands of the guide to uninstalling. `node` is a node all the while, until its pool is deleted.
+/// Runs the commands of the uninstallation guide. `node` stays a node until its pool is deleted.
 async fn the_guide_leads_from_olm_to_kustomize_and_away(world: &mut World, node: &str) -> Result<()> {
     let guide = Guide::open(&world.control_plane, "uninstall.md", "olm")?;
     let admin = world.client.clone();

@@ -1,5 +1,5 @@
-//! Commands of the guide on objects that are not the operator's: each adds what is ours, and all else stays, whichever way its owner has applied the
-//! object.
+//! Commands of the guide on objects of other owners: each adds the operator's part, and all else stays, whichever way the owner has applied
+//! the object.
 
 use anyhow::{Result, ensure};
 use api::names::DEFAULT_NAMESPACE;
@@ -14,14 +14,14 @@ use testbed::sim::SimOptions;
 
 use crate::{fleet::World, guide::Guide, transcripts::root};
 
-/// Ways in which people put objects into a cluster.
+/// Ways in which users create objects in a cluster.
 const WAYS: [&[&str]; 3] = [&["apply"], &["apply", "--server-side"], &["create"]];
 
-/// An object of another owner.
+/// Object of another owner.
 struct Others {
     kind: ApiResource,
     object: Value,
-    /// Where our command adds something.
+    /// JSON pointer to the part to which our command adds something.
     part: &'static str,
 }
 
@@ -47,7 +47,7 @@ impl Others {
         Ok(json!(self.api(world).get(self.name()).await?))
     }
 
-    /// Puts it into the cluster, as its owner does.
+    /// Creates the object in the cluster, as its owner does.
     async fn put(&self, world: &World, way: &[&str]) -> Result<()> {
         let api = self.api(world);
         if api.get_opt(self.name()).await?.is_some() {
@@ -58,7 +58,7 @@ impl Others {
         kubectl(world, &[way, &["-f", file.path().to_str().unwrap()]].concat()).await
     }
 
-    /// All that its owner has put there is there.
+    /// Checks that everything from the owner is still in the object.
     fn is_whole(&self, found: &Value, about: &str) -> Result<()> {
         let mut merged = found.clone();
         crate::crd::merge(&mut merged, &self.object);
@@ -66,7 +66,7 @@ impl Others {
         Ok(())
     }
 
-    /// Number of entries where our command adds some.
+    /// Returns the number of entries in the part to which our command adds some.
     fn size(&self, found: &Value) -> usize {
         found.pointer(self.part).and_then(Value::as_object).map_or(0, serde_json::Map::len)
     }
@@ -78,7 +78,7 @@ async fn kubectl(world: &World, args: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// A kind with any content, as the ArgoCD of OpenShift GitOps.
+/// Serves a kind that accepts any content, such as the ArgoCD of OpenShift GitOps.
 async fn serve_argocd(world: &World) -> Result<()> {
     let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     let crd: CustomResourceDefinition = serde_json::from_value(json!({

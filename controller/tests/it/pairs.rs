@@ -1,5 +1,5 @@
-//! Everything that may happen to a pool, in pairs: the first, then the second, then both are taken back. Whatever the two are, at the end the hosts are
-//! the nodes that they were, nothing is cordoned, the status is true, and nothing is left to do.
+//! Events of a pool, in pairs: the first, then the second, then both are taken back. Whatever the two are, at the end the hosts are the same
+//! nodes as before, nothing is cordoned, the status is true, and nothing is left to do.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ use crate::{
     repair::{fell, say_not_ready},
 };
 
-/// Something that happens to one pool.
+/// Event that happens to one pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Deleted,
@@ -58,13 +58,13 @@ const EVENTS: [Event; 13] = [
     Event::BudgetUsedUp,
 ];
 
-/// A pool of three hosts, and what happened to it.
+/// Pool of three hosts, and the events that happened to it.
 #[derive(Clone)]
 struct Subject {
     name: String,
     hosts: Vec<SimHost>,
     nodes: BTreeMap<String, Option<String>>,
-    /// As it is declared now.
+    /// Present spec of the pool.
     now: Value,
     happened: Vec<Event>,
 }
@@ -83,7 +83,7 @@ impl Subject {
         Ok(subject)
     }
 
-    /// A subject of these hosts to which nothing has happened yet.
+    /// Returns a subject with the same hosts, and without events.
     async fn again(&self, world: &World) -> Result<Self> {
         let now = serde_json::to_value(spec_with(&self.hosts, json!({"rollout": {"order": "Name"}})))?;
         let mut subject = Self { nodes: BTreeMap::new(), now, happened: Vec::new(), ..self.clone() };
@@ -107,12 +107,12 @@ impl Subject {
         Api::all(world.client.clone())
     }
 
-    /// Name of the pool that takes the place of this one, or one of its hosts.
+    /// Returns the name of the pool that takes the place of this one, or one of its hosts.
     fn other(&self) -> String {
         format!("{}-other", self.name)
     }
 
-    /// Replaces parts of the declaration, and applies it where the pool is still there.
+    /// Replaces parts of the declaration, and applies it if the pool is not being deleted.
     async fn declare(&mut self, world: &World, change: Value) -> Result<()> {
         merge(&mut self.now, change);
         let deleting =
@@ -213,7 +213,7 @@ impl Subject {
         }
     }
 
-    /// The status of the pool is true: it has seen its declaration, and its numbers are those of the cluster.
+    /// Waits until the status of the pool is true: it has seen its declaration, and its numbers are those of the cluster.
     async fn has_a_true_status(&self, world: &World) -> Result<()> {
         let nodes: Api<Node> = Api::all(world.client.clone());
         let seen = || async {
@@ -231,7 +231,7 @@ impl Subject {
         world.eventually(&format!("{}: its status is true after {:?}", self.name, self.happened), seen).await
     }
 
-    /// Takes everything back.
+    /// Reverts all events.
     async fn take_back(&mut self, world: &World) -> Result<()> {
         self.hosts.iter().for_each(SimHost::power_on);
         let budgets: Api<PodDisruptionBudget> = Api::default_namespaced(world.client.clone());
@@ -252,7 +252,7 @@ impl Subject {
         Ok(())
     }
 
-    /// All is as it was.
+    /// Waits until everything is as before the events.
     async fn is_as_before(&self, world: &World) -> Result<()> {
         let done = |p: &WindowsNodePool| {
             let status = pool_status(p);
@@ -285,7 +285,7 @@ fn entries(hosts: &[SimHost]) -> Value {
     json!(hosts.iter().map(crate::fleet::entry).collect::<Vec<_>>())
 }
 
-/// A JSON merge patch.
+/// Applies a JSON merge patch.
 fn merge(value: &mut Value, change: Value) {
     match (value, change) {
         (Value::Object(map), Value::Object(change)) => {
@@ -301,7 +301,7 @@ fn merge(value: &mut Value, change: Value) {
     }
 }
 
-/// Nothing is reconciled again and again when all is done.
+/// Fails if objects are reconciled again and again when all is done.
 pub(crate) async fn is_quiet(world: &World) -> Result<()> {
     let reconciles = || world.operator.metric("windows_node_pool_reconciles_total");
     let pools = Api::<WindowsNodePool>::all(world.client.clone()).list(&ListParams::default()).await?.items.len();
@@ -353,7 +353,7 @@ async fn any_two_things_that_happen_to_a_pool_can_be_taken_back() -> Result<()> 
     is_quiet(&world).await
 }
 
-/// Something that happens to all pools.
+/// Event that happens to all pools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OfAll {
     OperatorRestarted,
@@ -361,7 +361,7 @@ enum OfAll {
     WatchDead,
 }
 
-/// Takes the right to see Nodes from the operator, or gives it back.
+/// Removes the operator's right to see Nodes, or restores it.
 async fn let_see_nodes(world: &World, may: bool) -> Result<()> {
     let roles: Api<ClusterRole> = Api::all(world.client.clone());
     let mut role = roles.get("windows-node-pools").await?;

@@ -1,4 +1,4 @@
-//! What would be done is said, by a pool in mode Plan and by the command `plan`, and nothing is done.
+//! Plans of a pool in mode Plan and of the command `plan`: changes are reported, and nothing is done.
 
 use std::{collections::BTreeMap, process::Stdio};
 
@@ -29,8 +29,8 @@ use crate::fleet::{World, entry, has, pool_status, spec_with, status};
 const POOL: &str = "factory";
 const HALL: &str = "example.com/hall";
 
-/// Everything that the operator writes, but for the pools' status, with a sign of each write: of Nodes not the resource
-/// version, because kubelet writes them, too.
+/// Objects that the operator writes, except the pools' status, with a sign of each write: for Nodes not the resource version, because kubelet
+/// writes them, too.
 type Written = BTreeMap<String, String>;
 
 async fn versions<K>(world: &World, into: &mut Written) -> Result<()>
@@ -74,7 +74,7 @@ async fn written(world: &World) -> Result<Written> {
     Ok(all)
 }
 
-/// Waits until what was begun is through, so that all that is written later is written because of something new.
+/// Waits until earlier work is done, so that all later writes have a new cause.
 async fn at_rest(world: &World) -> Result<Written> {
     let last = std::sync::Mutex::new(written(world).await?);
     world
@@ -106,7 +106,7 @@ async fn nothing_was_written(world: &World, before: &Written, about: &str) -> Re
     Ok(())
 }
 
-/// What the command said.
+/// Exit status and output of the command.
 #[derive(Debug)]
 struct Said {
     status: Option<i32>,
@@ -115,7 +115,7 @@ struct Said {
 }
 
 impl Said {
-    /// The answers of `-o json`.
+    /// Returns the answers of `-o json`.
     fn answers(&self) -> Result<Vec<Value>> {
         serde_json::from_str(&self.out).with_context(|| format!("{self:?}"))
     }
@@ -127,12 +127,12 @@ impl Said {
     }
 }
 
-/// Who runs the command.
+/// User who runs the command.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum By {
     Operator,
     Administrator,
-    /// Read-only access.
+    /// User with read-only access.
     Auditor,
 }
 
@@ -189,14 +189,14 @@ fn file(spec: &WindowsNodePoolSpec) -> Result<String> {
     Ok(serde_yaml::to_string(&WindowsNodePool::new(POOL, spec.clone()))?)
 }
 
-/// A pool of these hosts, carried out or not, with its template.
+/// Returns a pool of these hosts in this mode, with this template.
 fn pool(hosts: &[SimHost], mode: &str, template: &Value) -> WindowsNodePoolSpec {
     // A block that loses its last field is taken out as a whole.
     let template = template.as_object().filter(|fields| !fields.is_empty());
     spec_with(hosts, json!({"mode": mode, "template": template}))
 }
 
-/// Waits until the pool has said what it would do, and returns it.
+/// Waits until the pool has reported its plan, and returns the hosts of the plan.
 async fn planned(world: &World) -> Result<Vec<PlannedHost>> {
     world
         .until(POOL, "it says what would be done", |p| {

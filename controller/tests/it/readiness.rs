@@ -1,4 +1,4 @@
-//! Who waits for a pool, with `kubectl wait` or by kstatus, goes on when all is done and not before.
+//! Clients that wait for a pool, with `kubectl wait` or by kstatus, and go on when all is done and not before.
 
 use std::sync::Mutex;
 
@@ -24,7 +24,7 @@ async fn who_waits_for_a_pool_waits_for_its_end() -> Result<()> {
     Ok(())
 }
 
-/// A pool joins, is changed, has a node repaired, and loses one.
+/// Lets a pool join, changes it, has a node repaired, and removes one.
 async fn all_that_happens(world: &World, name: &str, count: usize, max_unavailable: Value) -> Result<()> {
     let mut hosts = world.hosts(name, count).await?;
     let pool = |hosts: &[_], pods: i32, downloads: i32| {
@@ -53,7 +53,7 @@ async fn all_that_happens(world: &World, name: &str, count: usize, max_unavailab
     Ok(())
 }
 
-/// `kubectl wait` returns, and then everything is done.
+/// Waits until `kubectl wait` returns, and checks that then everything is done.
 async fn ends(world: &World, name: &str, what: &str, count: usize) -> Result<()> {
     let pool = format!("wnp/{name}");
     let output = world.control_plane.kubectl(&["wait", "--for=condition=Ready", "--timeout=4m", &pool]).await?;

@@ -1,4 +1,4 @@
-//! Taking hosts out: gently, within the budget, and completely.
+//! Removal of hosts: gentle, within the budget, and complete.
 
 use std::sync::{Arc, Mutex};
 
@@ -27,10 +27,10 @@ use crate::{
     rollout::until_updated,
 };
 
-/// Seconds that pods ask for to end.
+/// Grace period of pods, in seconds.
 const GRACE: i64 = 7;
 
-/// A pod without a controller, running on this node.
+/// Creates a pod without a controller, running on this node.
 pub(crate) async fn pod(world: &World, prefix: &str, node: &str, labels: &[(&str, &str)]) -> Result<()> {
     let pods: Api<Pod> = Api::default_namespaced(world.client.clone());
     let labels: std::collections::BTreeMap<_, _> = labels.iter().copied().collect();
@@ -52,7 +52,7 @@ pub(crate) async fn pod(world: &World, prefix: &str, node: &str, labels: &[(&str
         .await
 }
 
-/// A budget that allows nothing for the pods with this label `app`.
+/// Creates a budget that allows no disruption of the pods with this label `app`.
 pub(crate) async fn budget(world: &World, name: &str, app: &str) -> Result<()> {
     let budgets: Api<PodDisruptionBudget> = Api::default_namespaced(world.client.clone());
     let budget = json!({
@@ -68,12 +68,12 @@ pub(crate) async fn budget(world: &World, name: &str, app: &str) -> Result<()> {
         .await
 }
 
-/// What a watcher that knows nothing of the operator has seen.
+/// Observations of a watcher that knows nothing of the operator.
 #[derive(Default)]
 struct Observed {
     /// Nodes of the pool `budgeted` that are cordoned now.
     cordoned: std::collections::BTreeSet<String>,
-    /// The most that ever were at once.
+    /// Most nodes that were cordoned at once.
     most_cordoned: usize,
     /// Grace periods of deleted pods.
     graces: Vec<(String, Option<i64>)>,
@@ -131,10 +131,10 @@ async fn hosts_leave() -> Result<()> {
     only_what_has_changed_is_sent(&mut world, &again).await
 }
 
-/// Size of a file of the payload that never changes and does not compress, and of what does not compress of the one that changes.
+/// Sizes of the incompressible data in two payload files: one that never changes, and one that does.
 const UNCHANGED: u64 = 4 << 20;
 const CHANGED: u64 = 1 << 20;
-/// Bytes that come over a connection beside the payload, at most.
+/// Most bytes over a connection beside the payload.
 const BESIDE: u64 = 200 << 10;
 
 fn payload(kubelet: Content) -> Vec<Entry> {
@@ -144,12 +144,12 @@ fn payload(kubelet: Content) -> Vec<Entry> {
     entries(b"").into_iter().skip(1).chain([kubelet, unchanged]).collect()
 }
 
-/// Bytes that a host has received.
+/// Returns the bytes that a host has received.
 fn received(host: &SimHost) -> u64 {
     host.stats().bytes_received
 }
 
-/// Of another payload, a host receives the file that it does not have, compressed.
+/// A host receives only the file of another payload that it does not have, compressed.
 async fn only_what_has_changed_is_sent(world: &mut World, hosts: &[SimHost]) -> Result<()> {
     let before: Vec<u64> = hosts.iter().map(received).collect();
     let mut kubelet = vec![0; 4 * usize::try_from(CHANGED)?];
@@ -167,7 +167,7 @@ async fn only_what_has_changed_is_sent(world: &mut World, hosts: &[SimHost]) -> 
     Ok(())
 }
 
-/// Three of four leave, one after the other; what a person put on a host stays there.
+/// Three of four hosts leave, one after the other; files of a user on a host stay there.
 async fn one_at_a_time_and_gently(world: &World) -> Result<()> {
     let hosts = world.hosts("budgeted", 4).await?;
     world.join("budgeted", &spec(&hosts)).await?;

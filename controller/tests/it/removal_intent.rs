@@ -22,13 +22,13 @@ use crate::{
     removal::{budget, delete_pool, pod, until_pool_gone},
 };
 
-/// A pool of these hosts with this many downloads at once: a change of it takes a drain.
+/// Returns a pool of these hosts with this many downloads at once: a change of the number takes a drain.
 fn drained(hosts: &[SimHost], downloads: i32, policy: &str) -> WindowsNodePoolSpec {
     let template = json!({"spec": {"containerd": {"maxConcurrentDownloads": downloads}}});
     spec_with(hosts, json!({"template": template, "deletionPolicy": policy}))
 }
 
-/// A pod on a node, and a budget that does not let it go.
+/// Creates a pod on a node, and a budget that does not let it go.
 async fn guard(world: &World, node: &str) -> Result<()> {
     pod(world, "guarded", node, &[("app", node)]).await?;
     budget(world, node, node).await
@@ -45,12 +45,12 @@ fn drains(instance: &WindowsInstance) -> bool {
     drain.is_some_and(|d| !d.blockers.is_empty())
 }
 
-/// What a Node is before something happens.
+/// Returns the UID of a host's Node.
 async fn uid(world: &World, host: &SimHost) -> Result<Option<String>> {
     Ok(world.node(host.name()).await?.context("no Node")?.uid())
 }
 
-/// Checks that the host is the node that it was, takes pods, and was not restarted.
+/// Checks that the host is the same node as before, takes pods, and was not restarted.
 async fn is_as_before(world: &World, host: &SimHost, before: Option<&String>) -> Result<()> {
     let (name, node) = (host.name(), world.node(host.name()).await?);
     let node = node.with_context(|| format!("the Node {name} is gone"))?;
@@ -238,7 +238,7 @@ async fn a_stripped_finalizer_removes_nobody(world: &World) -> Result<()> {
     is_as_before(world, &hosts[0], before.as_ref()).await
 }
 
-/// The old pool first: for a moment, no pool lists the host.
+/// The old pool is applied first: for a moment, no pool lists the host.
 async fn one_apply_does_not_remove_what_it_moves(world: &World) -> Result<()> {
     let hosts = world.hosts("moved", 2).await?;
     let goes = &hosts[0];
@@ -273,7 +273,7 @@ async fn until_in(world: &World, host: &SimHost, pool: &str) -> Result<()> {
     world.until(pool, "is Ready", is_ready).await
 }
 
-/// The kind goes, and all its objects with it: no user has requested the removal of hosts.
+/// The CRD is deleted, and all its objects with it: no user has requested the removal of hosts.
 #[tokio::test(flavor = "multi_thread")]
 async fn hosts_are_not_deconfigured_with_the_crd() -> Result<()> {
     let world = World::new(SimOptions::default(), &[]).await?;

@@ -1,4 +1,4 @@
-//! Faults on hosts: nodes that stop working, and people who change files and services.
+//! Faults on hosts: nodes that stop working, and users who change files and services.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ use crate::{
     rollout::until_updated,
 };
 
-/// Seconds that a node must not be Ready before it is repaired: the least that may be set.
+/// Seconds that a node must not be Ready before it is repaired: the minimum of the field.
 const PATIENCE: i64 = 30;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -45,13 +45,13 @@ async fn hosts_fall_ill_and_are_put_right() -> Result<()> {
     Ok(())
 }
 
-/// A pool of which at most one may be down for that to be the host's fault, and what is then done about it.
+/// Returns a pool in which at most one host may be down for a fault to count as the host's, with this remedy.
 fn frail(hosts: &[SimHost], remedy: &str) -> WindowsNodePoolSpec {
     let remediation = json!({"type": remedy, "notReadySeconds": PATIENCE, "maxUnhealthy": 1});
     spec_with(hosts, json!({"remediation": remediation, "rollout": {"maxUnavailable": 1}}))
 }
 
-/// Ends a host's services for good: only an external action starts them again.
+/// Stops a host's services for good: only an external action starts them again.
 pub(crate) fn fell(host: &SimHost) {
     for name in [WICD_SERVICE, "kubelet"] {
         if let Some(service) = host.windows().state().services.get_mut(name) {
@@ -62,7 +62,7 @@ pub(crate) fn fell(host: &SimHost) {
     host.mend();
 }
 
-/// The Node as Kubernetes shows it when kubelet is not heard of any more, without the minute that this takes.
+/// Sets the Node to the state that Kubernetes shows when kubelet is no longer heard of, without the minute that this takes.
 pub(crate) async fn say_not_ready(world: &World, name: &str) -> Result<()> {
     let ready = json!({
         "type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown",
@@ -75,7 +75,7 @@ pub(crate) async fn say_not_ready(world: &World, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// The instance may say Ready a moment before the services of its host run again.
+/// Waits until the services of a host run: its instance may become Ready a moment before.
 async fn until_services_run(world: &World, host: &SimHost) -> Result<()> {
     let run = || async { host.services().values().all(|state| *state == ServiceState::Running) };
     world.eventually("its services run", run).await
@@ -133,7 +133,7 @@ async fn one_is_repaired_and_many_are_not(world: &World) -> Result<()> {
     world.until("many", "all are Ready", |p| is_ready(p) && pool_status(p).ready_nodes == 5).await
 }
 
-/// A person need not wait until the operator would repair a node by itself, if it would at all.
+/// A user need not wait until the operator would repair a node by itself, if it would at all.
 async fn a_repair_that_is_requested_begins_at_once(world: &World) -> Result<()> {
     let asked = world.hosts("asked", 1).await?;
     world.join("asked", &frail(&asked, "None")).await?;
@@ -191,7 +191,7 @@ async fn what_somebody_changed_is_put_back(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// A host was off when its daemon had to renew its certificate.
+/// The host was off when its daemon had to renew its certificate.
 async fn no_daemon_stays_without_a_certificate(world: &World) -> Result<()> {
     let hosts = world.hosts("weekend", 1).await?;
     let (host, name) = (&hosts[0], hosts[0].name());
@@ -219,7 +219,7 @@ fn started(host: &SimHost) -> BTreeMap<String, u32> {
     host.windows().state().starts.clone()
 }
 
-/// While its host, which follows the version already, is waited for.
+/// The Node is deleted while its host, which follows the version already, is waited for.
 async fn no_version_is_blamed_for_a_node_that_was_deleted(world: &World) -> Result<()> {
     let hosts = world.hosts("deleted", 1).await?;
     let (host, name) = (&hosts[0], hosts[0].name());
@@ -242,7 +242,7 @@ async fn no_version_is_blamed_for_a_node_that_was_deleted(world: &World) -> Resu
     Ok(())
 }
 
-/// The program itself, or the beginning of it: as another user would put it there, or a power cut leaves it.
+/// Other bytes are in the place of the program, or of its beginning: put there by another user, or left by a power cut.
 async fn a_program_of_other_bytes_is_never_started(world: &World) -> Result<()> {
     let hosts = world.hosts("worn", 2).await?;
     let ours = std::fs::read(&world.options.wicd)?;

@@ -1,4 +1,4 @@
-//! A change reaches a whole pool while people's pods run on it: 50 simulated hosts and one with real Windows parts.
+//! Rollout of a change to a whole pool while users' pods run on it: 50 simulated hosts and one with real Windows parts.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -42,10 +42,10 @@ use tokio::task::JoinHandle;
 use crate::fleet::{World, entries, has, is_cordoned, is_cordoned_by_us, nodes, pool_status, spec_with};
 
 const POOL: &str = "factory";
-/// Seconds that pods ask for to end.
+/// Grace period of pods, in seconds.
 const GRACE: i64 = 3;
 
-/// A pool of these hosts with this many downloads at once: a change of it takes a drain.
+/// Returns a pool of these hosts with this many downloads at once: a change of the number takes a drain.
 fn pool(hosts: &[SimHost], downloads: i32, rollout: &Value) -> WindowsNodePoolSpec {
     spec_with(
         hosts,
@@ -57,7 +57,7 @@ fn pool(hosts: &[SimHost], downloads: i32, rollout: &Value) -> WindowsNodePoolSp
     )
 }
 
-/// A workload behind a budget: `replicas` pods of which one may be missing.
+/// Creates a workload behind a budget: `replicas` pods of which one may be missing.
 pub(crate) async fn workload(client: &Client, name: &str, replicas: i32) -> Result<()> {
     let labels = json!({"app": name});
     let deployment = json!({
@@ -88,7 +88,7 @@ pub(crate) async fn workload(client: &Client, name: &str, replicas: i32) -> Resu
     Ok(())
 }
 
-/// Stands in for the scheduler: binds pods that wait to Ready nodes that take pods, the emptiest first.
+/// Plays the scheduler: binds waiting pods to Ready nodes that take pods, the emptiest first.
 pub(crate) fn schedule(client: Client) -> JoinHandle<()> {
     tokio::spawn(async move {
         // Not those of the operator's own Deployment.
@@ -141,20 +141,20 @@ pub(crate) fn node_is_ready(node: &Node) -> bool {
     conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True")
 }
 
-/// What a watcher that knows nothing of the operator has seen.
+/// Observations of a watcher that knows nothing of the operator.
 #[derive(Default)]
 pub(crate) struct Observed {
     /// Nodes that are cordoned or not Ready now.
     disrupted: BTreeSet<String>,
-    /// The most that ever were at once.
+    /// Most nodes that were cordoned or not Ready at once.
     pub most_disrupted: usize,
-    /// Every node that ever was.
+    /// Nodes that were ever cordoned or not Ready.
     pub ever_disrupted: BTreeSet<String>,
     /// Nodes that are cordoned now.
     cordoned: BTreeSet<String>,
-    /// The most that ever were at once.
+    /// Most nodes that were cordoned at once.
     pub most_cordoned: usize,
-    /// Every node that ever was cordoned.
+    /// Nodes that were ever cordoned.
     pub ever_cordoned: BTreeSet<String>,
     /// Grace periods of pods at their deletion, by uid.
     pub graces: BTreeMap<String, Option<i64>>,
@@ -162,7 +162,7 @@ pub(crate) struct Observed {
     broken: Vec<String>,
 }
 
-/// Watches until it is dropped.
+/// Watcher of nodes, pods and budgets, until it is dropped.
 pub(crate) struct Watcher {
     pub seen: Arc<Mutex<Observed>>,
     tasks: Vec<JoinHandle<()>>,
@@ -248,8 +248,8 @@ impl Watcher {
     }
 }
 
-/// Waits until all nodes of the pool follow the pool's newest version. A rollout of many nodes may take long on a busy machine; it must not stand
-/// still.
+/// Waits until all nodes of the pool follow the pool's newest version. A rollout of many nodes may take long on a busy machine; it must not
+/// stand still.
 pub(crate) async fn until_updated(world: &World, pool: &str) -> Result<()> {
     let is_observed = |p: &WindowsNodePool| pool_status(p).observed_generation == p.metadata.generation;
     let is_over = |p: &WindowsNodePool| {
@@ -333,7 +333,7 @@ impl Fleet {
         Ok(Self { wine: Some(wine), simulated, world, _files: files })
     }
 
-    /// With this many downloads at once: a change of it takes a drain.
+    /// Returns the pool of the fleet with this many downloads at once: a change of the number takes a drain.
     fn pool(&self, downloads: i32) -> WindowsNodePoolSpec {
         let mut spec = pool(&self.simulated, downloads, &json!({"maxUnavailable": "10%"}));
         let wine = self.wine.as_ref().map(|w| Host {
@@ -349,7 +349,7 @@ impl Fleet {
         self.simulated.len() + usize::from(self.wine.is_some())
     }
 
-    /// Pods on the Wine host, and the process that runs as its containerd.
+    /// Returns the pods on the Wine host, and the process that runs as its containerd.
     async fn on_wine(&self) -> Result<(BTreeSet<String>, Option<Process>)> {
         let Some(wine) = &self.wine else { return Ok((BTreeSet::new(), None)) };
         let there = ListParams::default().fields(&format!("spec.nodeName={}", wine.name()));

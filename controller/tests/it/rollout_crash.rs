@@ -1,5 +1,5 @@
-//! The operator dies during a change, is put to sleep in one, and meets people who interfere: nodes always end up right. What a crash at
-//! each single write does stands in `instance/executor_tests.rs`.
+//! Operators that die or are suspended during a change, or meet users who interfere: nodes always end up right. Crashes at each single write
+//! are tested in `instance/executor_tests.rs`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -36,7 +36,7 @@ const POOL: &str = "factory";
 /// Label of pods that a budget keeps where they are.
 const GUARDED: &str = "guarded";
 
-/// A pool of these hosts with this many downloads at once: a change of it takes a drain.
+/// Returns a pool of these hosts with this many downloads at once: a change of the number takes a drain.
 fn pool(hosts: &[SimHost], downloads: i32, paused: bool) -> WindowsNodePoolSpec {
     spec_with(
         hosts,
@@ -48,7 +48,7 @@ fn pool(hosts: &[SimHost], downloads: i32, paused: bool) -> WindowsNodePoolSpec 
     )
 }
 
-/// Starts an operator in the place of one that was killed. The lease is as if it had run out.
+/// Starts an operator in place of one that was killed, with the Lease as if it had expired.
 async fn revive(world: &mut World) -> Result<()> {
     ended(&mut world.operator, crate::fleet::LIMIT).await?;
     let leases: Api<Lease> = Api::namespaced(world.client.clone(), NAMESPACE);
@@ -57,7 +57,7 @@ async fn revive(world: &mut World) -> Result<()> {
     world.new_operator().await
 }
 
-/// Writes the status of an instance behind the operator's back, with its account.
+/// Writes the status of an instance behind the operator's back, with the operator's account.
 async fn edit_status(world: &World, name: &str, status: Value) -> Result<()> {
     let instances: Api<WindowsInstance> = Api::all(operator_client(&world.control_plane).await?);
     instances.patch_status(name, &PatchParams::default(), &Patch::Merge(json!({"status": status}))).await?;
@@ -97,7 +97,7 @@ fn drain_start(status: &WindowsInstanceStatus) -> Option<Time> {
     status.operation.as_ref()?.drain.as_ref().map(|d| d.start_time)
 }
 
-/// Gathers at what times each operation has begun its drain, until it is dropped.
+/// Collector of the times at which each operation has begun its drain. Ends on drop.
 struct Clocks {
     seen: Arc<Mutex<BTreeMap<String, BTreeSet<Time>>>>,
     task: JoinHandle<()>,
@@ -132,7 +132,7 @@ impl Drop for Clocks {
     }
 }
 
-/// A pool that is to follow another version, and whose nodes wait for a word.
+/// Pool that is to follow another version, and whose nodes wait for their release.
 struct Rollout {
     world: World,
     hosts: Vec<SimHost>,
@@ -143,7 +143,7 @@ struct Rollout {
 }
 
 impl Rollout {
-    /// `guarded` are hosts with a pod that a budget keeps there.
+    /// Creates a rollout. `guarded` are hosts with a pod that a budget keeps there.
     async fn new(names: &[&str], guarded: &[&str]) -> Result<Self> {
         let world = World::new(slow(), &[]).await?;
         let mut hosts = Vec::new();
@@ -190,19 +190,19 @@ impl Rollout {
     }
 }
 
-/// Lets a node be changed, and kills the operator at a step of that.
+/// Lets a node be changed, and kills the operator at a step of the change.
 async fn killed(rollout: &Rollout, name: &str, step: &str) -> Result<(String, String)> {
     let at = kill_at(&rollout.world, name, step, release(&rollout.world, name)).await?;
     operation_of(&at)
 }
 
-/// As [`killed`], of a node whose drain waits for its last pod.
+/// Does the same as [`killed`] for a node whose drain waits for its last pod.
 async fn killed_past_drain(rollout: &Rollout, name: &str, step: &str) -> Result<(String, String)> {
     let at = kill_at(&rollout.world, name, step, free(&rollout.world, name)).await?;
     operation_of(&at)
 }
 
-/// Name of the instance, and of its operation.
+/// Returns the names of the instance and of its operation.
 fn operation_of(instance: &WindowsInstance) -> Result<(String, String)> {
     let id = status(instance).operation.map(|o| o.id).or_else(|| instance.open_grant().map(|g| g.id.clone()));
     Ok((instance.name_any(), id.context("there is no operation")?))
@@ -281,7 +281,7 @@ async fn a_change_survives_a_killed_operator() -> Result<()> {
     Ok(())
 }
 
-/// The host asks for a restart by itself, as after an update of Windows. Returns the operation at which the operator was killed.
+/// Lets the host request a restart by itself, as after an update of Windows. Returns the operation at which the operator was killed.
 async fn killed_at_restart(r: &mut Rollout, name: &str) -> Result<String> {
     let host = r.host(name)?;
     let asks = async {
@@ -309,7 +309,7 @@ async fn until_restarted(r: &Rollout, name: &str, operation: &str) -> Result<()>
         .await
 }
 
-/// What would be different if services had been restarted or pods moved away: the Node, since when it is Ready, and its pods.
+/// Returns what restarted services or moved pods would change: UID of the Node, since when it is Ready, and its pods.
 async fn traces(world: &World, name: &str) -> Result<(Option<String>, Option<String>, Vec<Option<String>>)> {
     let node = world.node(name).await?.context("no Node")?;
     let conditions = node.status.clone().and_then(|s| s.conditions).unwrap_or_default();
@@ -371,7 +371,7 @@ async fn a_kept_cordon_stays(r: &Rollout) -> Result<()> {
     Ok(())
 }
 
-/// What the API server has of a host is lost, or older than the host: the node goes on undisturbed.
+/// Status about a host is lost, or older than the host: the node goes on undisturbed.
 async fn the_host_is_believed(r: &Rollout) -> Result<()> {
     let world = &r.world;
     for name in ["adopted", "restored"] {
@@ -412,7 +412,7 @@ async fn the_host_is_believed(r: &Rollout) -> Result<()> {
     Ok(())
 }
 
-/// The leader falls asleep while it works on a host; another one takes over and ends it; the sleeper wakes up.
+/// The leader is suspended while it works on a host; another one takes over and ends the work; the first one wakes up.
 async fn a_sleeper_does_no_harm(r: &mut Rollout) -> Result<()> {
     let next = Operator::start(&r.world.control_plane, &r.world.options)?;
     release(&r.world, "slept").await?;

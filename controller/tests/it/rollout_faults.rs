@@ -1,5 +1,4 @@
-//! Changes that go wrong: a payload that does not work, budgets that never yield, and an API server, lines and disks that fail
-//! in the middle.
+//! Changes that go wrong: a payload that does not work, budgets that never yield, and an API server, connections and disks that fail in the middle.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -19,7 +18,7 @@ use crate::{
     rollout::{Watcher, until_updated},
 };
 
-/// A pool whose first changed node is watched before the others follow.
+/// Pool whose first changed node is watched before the others follow.
 struct Trial {
     name: &'static str,
     action: &'static str,
@@ -50,13 +49,13 @@ impl Trial {
         self.hosts.iter().find(|h| h.name() == name).context("no such host")
     }
 
-    /// What the pool is at.
+    /// Returns the version that the pool wants.
     async fn version(&self, world: &World) -> Result<String> {
         pool_status(&world.pool(self.name).await?).desired_version.context("the pool has no version")
     }
 }
 
-/// What `kubelet.exe` of a host consists of.
+/// Returns the bytes of `kubelet.exe` on a host.
 fn kubelet_of(host: &SimHost) -> Result<Vec<u8>> {
     Ok(std::fs::read(host.drive_c().join("k/kubelet.exe"))?)
 }
@@ -120,7 +119,7 @@ async fn a_broken_payload_reaches_one_node_of_each_pool() -> Result<()> {
     Ok(())
 }
 
-/// One node has tried the version, and is as before; the pool says so. Returns the node's name.
+/// Checks that one node has tried the version, is as before, and the pool reports it. Returns the node's name.
 async fn the_first_node_goes_back(world: &World, trial: &Trial, good: &str) -> Result<String> {
     let gave_up = |p: &WindowsNodePool| {
         let status = pool_status(p);
@@ -153,7 +152,7 @@ async fn the_first_node_goes_back(world: &World, trial: &Trial, good: &str) -> R
     Ok(canary)
 }
 
-/// The pool says that a person has to act, and how.
+/// Waits until the pool reports that a user has to act, and how.
 async fn is_stalled(world: &World, trial: &Trial) -> Result<()> {
     let reason = "FailureLimitReached";
     world
@@ -176,7 +175,7 @@ async fn is_stalled(world: &World, trial: &Trial) -> Result<()> {
     Ok(())
 }
 
-/// A pool of one host whose pod no budget lets go, and a change that takes a drain.
+/// Pool of one host whose pod no budget lets go, and a change that takes a drain.
 struct Blocked {
     name: &'static str,
     host: SimHost,
@@ -218,7 +217,7 @@ impl Blocked {
         Ok(())
     }
 
-    /// A person gives in.
+    /// Deletes the budget, as a user who gives in, and waits until the change is through.
     async fn goes_through_without_the_budget(&self, world: &World) -> Result<()> {
         let budgets: Api<PodDisruptionBudget> = Api::default_namespaced(world.client.clone());
         budgets.delete(&self.budget(), &DeleteParams::default()).await?;
@@ -249,8 +248,8 @@ async fn a_budget_never_yields() -> Result<()> {
     Ok(())
 }
 
-/// A pod has left when its kubelet says that its containers have ended, and that may take longer than its grace period. Until then
-/// nothing is done on the host.
+/// A pod has left when its kubelet reports that its containers have ended, which may take longer than its grace period. Until then, the operator
+/// does nothing on the host.
 async fn containers_are_waited_for(world: &World) -> Result<()> {
     let host = world.sim.host(HostOptions::named("linger")).await?;
     let pool = |downloads: i32| {
@@ -281,7 +280,7 @@ async fn containers_are_waited_for(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// A person does not want the change now: the node is as before, and nothing was done on its host.
+/// Waits until the drain for a change that a user does not want now is given up. The node is as before, and nothing was done on its host.
 async fn is_uncordoned(world: &World, blocked: &Blocked) -> Result<()> {
     let given_up = |i: &WindowsInstance| {
         let status = status(i);
@@ -403,10 +402,10 @@ async fn it_is_forced(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// How long the API server is away: longer than the operator keeps its Lease, and than the cluster waits for one of a kubelet.
+/// Outage of the API server: longer than the operator keeps its Lease, and than the cluster waits for one of a kubelet.
 const OUTAGE: Duration = Duration::from_mins(1);
 
-/// Size of a payload file that takes a while.
+/// Size of a payload file that takes long enough for a fault.
 const PLUGIN: u64 = 4 << 20;
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,4 +1,4 @@
-//! A pool that is paused until a time goes on by itself, in mode Plan, too.
+//! Pools that are paused until a time, and go on by themselves, in mode Plan, too.
 
 use anyhow::{Result, ensure};
 use api::{Mode, Time, WindowsNodePoolSpec, conditions, conditions::kind};

@@ -1,4 +1,4 @@
-//! A change that needs no drain reaches hosts that have to be restarted: their pods leave first, and they restart once.
+//! Changes that need no drain, on hosts that have to be restarted: their pods leave first, and they restart once.
 
 use anyhow::{Context as _, Result, ensure};
 use api::{Disruption, names::key};
@@ -14,8 +14,8 @@ use crate::{
 };
 
 const POOL: &str = "factory";
-/// The host finds out while it is changed; a person has asked for it; the host knows, and has not said so; a person asks for it
-/// while the change is under way.
+/// Hosts by the cause of the restart: the host notices the need while it is changed; a user has requested a restart; the host knows the need and
+/// has not reported it; a user requests a restart while the change is under way.
 const HOSTS: [&str; 4] = ["finds", "asked", "knows", "late"];
 const CART: &str = "cart";
 

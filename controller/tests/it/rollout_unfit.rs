@@ -1,5 +1,5 @@
-//! Nodes that a change must leave alone: hosts that are not fit for it, hosts that join while it is gated, and nodes of
-//! which no object knows what they follow. And hosts that join, which get a change at once.
+//! Nodes that a change must leave alone: hosts that are not fit for it, hosts that join while it is gated, and nodes whose version no object
+//! records. And hosts that join, which get a change at once.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ use crate::{
     takeover::{Legacy, SAME},
 };
 
-/// A pool of these hosts with this many downloads at once: a change of it takes a drain, and nothing has to be sent for it.
+/// Returns a pool of these hosts with this many downloads at once: a change of the number takes a drain, and no file has to be sent.
 fn pool(hosts: &[SimHost], downloads: i32, rollout: &Value) -> WindowsNodePoolSpec {
     let template = json!({"spec": {"containerd": {"maxConcurrentDownloads": downloads}}});
     spec_with(hosts, json!({"template": template, "rollout": rollout}))
@@ -148,7 +148,7 @@ async fn a_host_that_joins_does_not_get_a_version_that_waits_for_approval(world:
     until_updated(world, POOL).await
 }
 
-/// It does not wait for its Node until `--register-timeout`, which is longer than any wait of this test.
+/// The host does not wait for its Node until `--register-timeout`, which is longer than any wait of this test.
 async fn a_host_that_joins_is_given_the_version_that_its_pool_wants_meanwhile(world: &World) -> Result<()> {
     const POOL: &str = "overtaken";
     let hosts = world.hosts(POOL, 1).await?;

@@ -1,4 +1,4 @@
-//! Changes wait for maintenance windows, and say for which.
+//! Changes that wait for maintenance windows, and report for which.
 
 use anyhow::{Context as _, Result, ensure};
 use api::{GrantType, WindowsNodePoolSpec, conditions, conditions::kind};
@@ -11,7 +11,7 @@ use crate::{
     rollout::until_updated,
 };
 
-/// A pool of these hosts with this many pods on each, changed only in this window.
+/// Returns a pool of these hosts with this many pods on each, changed only in this window.
 fn pool(hosts: &[SimHost], pods: i32, window: &Value) -> WindowsNodePoolSpec {
     spec_with(
         hosts,
@@ -22,7 +22,7 @@ fn pool(hosts: &[SimHost], pods: i32, window: &Value) -> WindowsNodePoolSpec {
     )
 }
 
-/// An hour each day, from this minute on.
+/// Returns a window of an hour each day, from this minute on.
 pub(crate) fn daily(opens: Timestamp) -> Value {
     json!({"schedule": opens.strftime("%M %H * * *").to_string(), "durationSeconds": 3600})
 }

@@ -1,4 +1,4 @@
-//! The commands of the runbooks, on a pool with one node: kubectl and the API server know the kinds, names and options in them.
+//! Commands of the runbooks, on a pool with one node: kubectl and the API server know the kinds, names and options in them.
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
@@ -37,7 +37,7 @@ const BLOCKS: &[(&str, &str)] = &[
     ("WindowsNodePoolsPoliciesMissing.md", "## Diagnosis"),
 ];
 
-/// With names for the words in capitals, and without what a shell does with the output: a search that finds nothing fails.
+/// Returns a command with names for the words in capitals, and without the pipe for its output: a search that finds nothing fails.
 fn command(line: &str) -> String {
     let command = line.split(" | ").next().unwrap_or_default();
     [("NAMESPACE", NAMESPACE), ("POOL", POOL), ("HOST", HOST), ("NODE", HOST)]
@@ -45,7 +45,7 @@ fn command(line: &str) -> String {
         .fold(command.to_owned(), |command, (word, name)| command.replace(word, name))
 }
 
-/// What some of them show: objects that are there where the operator is a Deployment, and while WMCO leads.
+/// Creates objects that some commands show: those of an operator that is a Deployment, and of a leading WMCO.
 async fn install(world: &World) -> Result<()> {
     let labels = json!({"app.kubernetes.io/name": "windows-node-pools"});
     let template = json!({"metadata": {"labels": labels}, "spec": {"containers": [{"name": "operator", "image": "example.com/operator"}]}});

@@ -1,4 +1,4 @@
-//! What the operator does while it cannot see or write the cluster as it is: nothing new, and every pool says why.
+//! Operator that cannot see or write the cluster as it is: it begins nothing new, and every pool reports why.
 
 use anyhow::{Context as _, Result, ensure};
 use api::{WindowsNodePool, conditions::kind};

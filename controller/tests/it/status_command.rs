@@ -15,7 +15,7 @@ use crate::{
     transcripts::Transcript,
 };
 
-/// Exit status, and what was printed on standard output and standard error.
+/// Runs `status`, and returns exit status, standard output and standard error.
 fn status(world: &World, args: &[&str]) -> Result<(Option<i32>, String, String)> {
     let output = Command::new(env!("CARGO_BIN_EXE_kubectl-windows_node_pools"))
         .arg("status")
@@ -77,7 +77,7 @@ async fn the_tree_and_the_exit_status_name_what_is_wrong() -> Result<()> {
     Ok(())
 }
 
-/// The lines that `status --watch` prints, and the program that prints them.
+/// Starts `status --watch`, and returns the program and the lines that it prints.
 fn watched(world: &World) -> Result<(Child, impl Iterator<Item = String>)> {
     let mut child = Command::new(env!("CARGO_BIN_EXE_kubectl-windows_node_pools"))
         .args(["status", "--watch"])

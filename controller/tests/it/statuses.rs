@@ -1,4 +1,4 @@
-//! What holds of every status that a pool or an instance has in any test, and for those who wait for it.
+//! Invariants of every status that a pool or an instance has in any test, and for clients that wait for it.
 
 use std::{
     collections::BTreeMap,
@@ -24,12 +24,12 @@ use tokio::task::JoinHandle;
 
 use crate::argocd;
 
-/// Watches all pools and instances of a cluster until it is dropped, which fails the test if a status was not as it must be.
+/// Watcher of all pools and instances of a cluster. Its drop fails the test if a status was invalid.
 pub(crate) struct Statuses {
     seen: Arc<Mutex<Vec<WindowsNodePool>>>,
-    /// Instances, one for each combination of conditions: a test may have very many of the same.
+    /// Instances, one for each combination of conditions: a test may have very many equal ones.
     instances: Arc<Mutex<BTreeMap<String, WindowsInstance>>>,
-    /// Of each pool, how many were read by [`Statuses::words`].
+    /// Number of states of each pool that [`Statuses::words`] has read.
     read: Mutex<BTreeMap<String, usize>>,
     tasks: [JoinHandle<()>; 2],
 }
@@ -48,7 +48,7 @@ impl Statuses {
         Self { seen, instances, read: Mutex::default(), tasks }
     }
 
-    /// What kstatus has made of a pool since the last call, each change once.
+    /// Returns kstatus' verdicts on a pool since the last call, each change once.
     pub(crate) fn words(&self, name: &str) -> Result<Vec<String>> {
         let of_pool: Vec<_> = self.seen.lock().unwrap().iter().filter(|p| p.name_any() == name).cloned().collect();
         let read = self.read.lock().unwrap().insert(name.to_owned(), of_pool.len()).unwrap_or_default();
@@ -57,7 +57,7 @@ impl Statuses {
         Ok(words)
     }
 
-    /// What is wrong with what was seen.
+    /// Returns the problems of the statuses that were seen.
     fn problems(&self) -> Result<Vec<String>> {
         let seen = self.seen.lock().unwrap();
         let words = real_kstatus(&seen)?;
@@ -88,7 +88,7 @@ impl Drop for Statuses {
     }
 }
 
-/// Hands on every object of a kind as the API server has it, now and after each change.
+/// Calls `take` with every object of a kind, now and after each change.
 fn follow<K>(client: &Client, mut take: impl FnMut(K) + Send + 'static) -> JoinHandle<()>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
@@ -106,7 +106,7 @@ where
     })
 }
 
-/// What kstatus and Argo CD see of an instance.
+/// Returns what kstatus and Argo CD see of an instance, as a key.
 fn kind_of(instance: &WindowsInstance) -> String {
     let status = instance.status.clone().unwrap_or_default();
     let conditions: Vec<_> = status.conditions.iter().map(|c| (&c.type_, &c.status, &c.reason)).collect();
@@ -114,7 +114,7 @@ fn kind_of(instance: &WindowsInstance) -> String {
     format!("{is_old} {} {:?} {conditions:?}", instance.metadata.deletion_timestamp.is_some(), status.phase)
 }
 
-/// Objects of which Argo CD and kstatus do not say the same.
+/// Returns the objects on which Argo CD and kstatus disagree.
 fn disagreements<K: Serialize>(objects: &[K], words: &[String]) -> Result<Vec<String>> {
     let objects: Vec<Value> = objects.iter().map(|object| json!(object)).collect();
     let health = argocd::health(&objects)?;
@@ -126,7 +126,7 @@ fn disagreements<K: Serialize>(objects: &[K], words: &[String]) -> Result<Vec<St
     Ok(problem.collect())
 }
 
-/// What the library by which Flux and others wait makes of objects.
+/// Returns the verdicts of the kstatus library, by which Flux and others wait, on objects.
 fn real_kstatus<K: Serialize>(pools: &[K]) -> Result<Vec<String>> {
     let mut program = Command::new(kstatus()?).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let mut input = program.stdin.take().context("no input")?;
@@ -145,7 +145,7 @@ fn real_kstatus<K: Serialize>(pools: &[K]) -> Result<Vec<String>> {
     Ok(words)
 }
 
-/// What is wrong with a status.
+/// Returns the problem of a pool's status, if there is one.
 fn problem(pool: &WindowsNodePool) -> Option<String> {
     let status = pool.status.as_ref()?;
     let conditions = &status.conditions;

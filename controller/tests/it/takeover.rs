@@ -1,4 +1,4 @@
-//! Nodes change hands: from the legacy operator to this one and back, without joining again.
+//! Takeover of nodes: from the legacy operator to this one and back, without joining again.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -33,17 +33,17 @@ use crate::{
     rollout::{Watcher, until_updated},
 };
 
-/// A version of the legacy operator that has the same services and files as ours.
+/// Version of the legacy operator that has the same services and files as ours.
 pub(crate) const SAME: &str = "10.19.0-aaaaaaa";
-/// One with another containerd.
+/// Version of the legacy operator with another containerd.
 const OTHER: &str = "10.19.0-bbbbbbb";
-/// Another one with another containerd.
+/// Second version of the legacy operator with another containerd.
 const OTHER_TOO: &str = "10.19.0-fffffff";
-/// One like the first, of a cluster whose hosts are in `windows-instances`.
+/// Version like [`SAME`], of a cluster whose hosts are in `windows-instances`.
 const LISTED: &str = "10.19.0-ccccccc";
-/// One of a cluster with a proxy, storage and a cloud, of which our operator knows nothing.
+/// Version of a cluster with a proxy, storage and a cloud, which our operator does not know.
 const HELD: &str = "10.19.0-ddddddd";
-/// One like the first, whose operator ended in the middle of an upgrade.
+/// Version like [`SAME`], whose operator ended in the middle of an upgrade.
 const CORDONED: &str = "10.19.0-eeeeeee";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -94,7 +94,7 @@ pub(crate) struct Legacy {
     name: &'static str,
     version: &'static str,
     pub hosts: Vec<SimHost>,
-    /// Our version before.
+    /// Our version before the takeover.
     ours: String,
     nodes: BTreeMap<String, Node>,
     starts: BTreeMap<String, BTreeMap<String, u32>>,
@@ -120,7 +120,7 @@ impl Legacy {
         Ok(legacy)
     }
 
-    /// Stores the services of our version under theirs, as the legacy operator has it: without anything but the data.
+    /// Publishes the services of our version under the legacy version, in a ConfigMap with only data, as the legacy operator does.
     async fn publish(&self, world: &World) -> Result<()> {
         let config_maps: Api<ConfigMap> = Api::namespaced(world.client.clone(), api::names::DEFAULT_NAMESPACE);
         let name = |version: &str| format!("{}{version}", api::names::SERVICES_CONFIG_MAP_PREFIX);
@@ -144,7 +144,7 @@ impl Legacy {
         Ok(())
     }
 
-    /// Leaves the Nodes without the keys of their hosts, which no release of the legacy operator before 10.22.1 records.
+    /// Removes the host keys from the Nodes: no release of the legacy operator before 10.22.1 records them.
     async fn forget_host_keys(&self, world: &World) -> Result<()> {
         for host in &self.hosts {
             let none = json!({key::SSH_HOST_KEY: null, key::SSH_HOST_KEY_TYPE: null});
@@ -162,13 +162,13 @@ impl Legacy {
         world.until(self.name, &format!("it plans to {action} each host"), is_planned).await
     }
 
-    /// How often a service of a host was started since the legacy operator left it.
+    /// Returns the number of starts of a service on a host since the legacy operator left it.
     pub(crate) fn starts_of(&self, host: &SimHost, service: &str) -> u32 {
         let now = host.windows().state().starts.get(service).copied().unwrap_or(0);
         now - self.starts.get(host.name()).and_then(|s| s.get(service)).copied().unwrap_or(0)
     }
 
-    /// All are ours, and have been nodes all the time.
+    /// Waits until all hosts are ours, and checks that they have been nodes all the time.
     async fn are_ours(&self, world: &World) -> Result<()> {
         until_updated(world, self.name).await?;
         for host in &self.hosts {
@@ -196,7 +196,7 @@ fn spec(hosts: &[SimHost]) -> WindowsNodePoolSpec {
     spec_with(hosts, json!({"deletionPolicy": "Orphan", "rollout": {"maxUnavailable": 1}}))
 }
 
-/// What was let go has all that the legacy operator looks for, and nothing of ours that is in its way.
+/// Checks that a released Node has all that the legacy operator looks for, and nothing of ours that is in its way.
 pub(crate) fn can_be_taken_by_the_legacy_operator(node: &Node, version: &str) -> Result<()> {
     let (name, annotations, labels) = (node.name_any(), node.annotations(), node.labels());
     for k in [key::VERSION, key::DESIRED_VERSION] {
@@ -218,7 +218,7 @@ pub(crate) fn can_be_taken_by_the_legacy_operator(node: &Node, version: &str) ->
     Ok(())
 }
 
-/// Host and Node as the legacy operator leaves them in the middle of an upgrade of its own.
+/// Makes host and Node look as the legacy operator leaves them in the middle of an upgrade of its own.
 async fn make_legacy(world: &World, host: &SimHost, version: &str) -> Result<()> {
     let name = host.name();
     if let Some(wicd) = host.windows().state().services.get_mut(WICD_SERVICE) {
@@ -308,7 +308,7 @@ async fn what_would_lose_settings_stays_as_it_is(world: &World, legacy: &Legacy)
     Ok(())
 }
 
-/// One Node was cordoned by the legacy operator, which ended in the middle of an upgrade; the other by a person.
+/// One Node was cordoned by the legacy operator, which ended in the middle of an upgrade; the other by a user.
 async fn a_cordon_that_was_left_is_lifted_and_a_persons_is_not(world: &World, legacy: &Legacy) -> Result<()> {
     let (left, persons) = (&legacy.hosts[0], &legacy.hosts[1]);
     let cordon = json!({"spec": {"unschedulable": true}});
@@ -350,7 +350,7 @@ async fn a_cordon_that_was_left_is_lifted_and_a_persons_is_not(world: &World, le
         .await
 }
 
-/// Keys of all hosts stand in one Secret: no Node has a record of its host's key, as before 10.22.1.
+/// One Secret declares the keys of all hosts: no Node has a record of its host's key, as before 10.22.1.
 async fn hosts_whose_keys_are_declared_at_once_are_adopted(world: &World, legacy: &Legacy) -> Result<()> {
     legacy.forget_host_keys(world).await?;
     world.apply(legacy.name, &spec_with(&legacy.hosts, json!({"mode": "Plan"}))).await?;
@@ -393,8 +393,7 @@ async fn what_is_the_same_is_taken_as_it_is(world: &World, legacy: &Legacy, ssh:
     Ok(())
 }
 
-/// No user writes a pool: the ConfigMap exists, as it did for the legacy operator. (A person sets the port of simulated
-/// hosts.)
+/// No user writes a pool: the ConfigMap exists, as it did for the legacy operator. (A user sets the port of simulated hosts.)
 async fn what_is_in_windows_instances_is_taken_without_a_pool_of_ones_own(
     world: &World,
     legacy: &Legacy,
@@ -439,7 +438,7 @@ async fn what_is_in_windows_instances_is_taken_without_a_pool_of_ones_own(
     Ok(())
 }
 
-/// The operator of the node is gone, and with it its approver: what the Node has is approved, the rest is left to a person.
+/// The operator of the node is gone, and with it its approver: requests that match the Node are approved, the rest is left to a user.
 async fn a_node_that_waits_for_its_takeover_renews(world: &World, legacy: &Legacy) -> Result<()> {
     let host = &legacy.hosts[0];
     let (name, address) = (host.name(), host.address().to_string());

@@ -1,5 +1,5 @@
-//! The guide of the way from WMCO and back, step by step: the commands that it shows are run here, on a cluster where WMCO's Deployment,
-//! its lock and the kinds of OLM are.
+//! Guide of the way from WMCO and back, step by step: the commands on the page run here, on a cluster with WMCO's Deployment, its lock and
+//! the kinds of OLM.
 
 use anyhow::{Context as _, Result, ensure};
 use api::{
@@ -31,7 +31,7 @@ use crate::{
 const LOCK: &str = "windows-machine-config-operator-lock";
 const WMCO: &str = "windows-machine-config-operator";
 
-/// WMCO is installed by OLM, or without: its Deployment makes a Pod on the host network, to which the lock belongs.
+/// Installs WMCO with OLM, or without: its Deployment creates a Pod on the host network, to which the lock belongs.
 async fn wmco_starts(world: &World, by_olm: bool) -> Result<()> {
     let labels = json!({"name": WMCO});
     let mut metadata = json!({"name": WMCO, "namespace": DEFAULT_NAMESPACE});
@@ -77,7 +77,8 @@ async fn wmco_starts(world: &World, by_olm: bool) -> Result<()> {
     Ok(())
 }
 
-/// The operator makes the ServiceMonitor again if it is another one. Its package has the rules, which end with it where OLM has installed it.
+/// Creates WMCO's ServiceMonitor, as WMCO does again if it differs, and the rules of its package, which end with the package if OLM has
+/// installed WMCO.
 async fn monitoring_of_wmco(world: &World, package: Option<&Value>) -> Result<()> {
     let endpoint = json!({"port": "https-metrics", "interval": "30s", "scheme": "https"});
     let rules = json!([{"record": "node_cpu_info", "expr": "windows_cpu_info"}]);
@@ -107,18 +108,18 @@ fn waits_for_wmco(pool: &WindowsNodePool) -> bool {
     has(&pool_status(pool).conditions, kind::READY, "False", "AnotherOperator")
 }
 
-/// Names and plans of hosts, in mode Plan.
+/// Reports whether the plan of a pool in mode Plan is to adopt so many hosts.
 fn plans_to_adopt(pool: &WindowsNodePool, count: usize) -> bool {
     let hosts = pool_status(pool).plan.unwrap_or_default().hosts;
     hosts.len() == count && hosts.iter().all(|h| h.action == "Adopt")
 }
 
-/// What a person sees in the column STATUS.
+/// Returns the text that a user sees in the column STATUS.
 fn shown(pool: &WindowsNodePool) -> String {
     conditions::find(&pool_status(pool).conditions, kind::READY).map(|c| c.message.clone()).unwrap_or_default()
 }
 
-/// Nothing has happened to hosts and nodes.
+/// Checks that nothing has happened to hosts and nodes.
 async fn is_untouched(world: &World, legacy: &Legacy, before: &[u64]) -> Result<()> {
     for host in &legacy.hosts {
         ensure!(world.instance(host.name()).await?.is_none(), "{} has an instance", host.name());
@@ -131,13 +132,13 @@ fn connections(legacy: &Legacy) -> Vec<u64> {
     legacy.hosts.iter().map(|h| h.stats().connections).collect()
 }
 
-/// The namespace as a user has applied it for WMCO.
+/// Returns the namespace as a user has applied it for WMCO.
 fn namespace_of_user() -> Value {
     json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": DEFAULT_NAMESPACE,
         "labels": {"team": "windows"}, "annotations": {"example.com/contact": "windows@example.com"}}})
 }
 
-/// What the user has put on the namespace is there after the installation.
+/// Checks that the user's labels and annotations on the namespace are there after the installation.
 async fn namespace_is_kept(world: &World) -> Result<()> {
     let namespace = Api::<Namespace>::all(world.client.clone()).get(DEFAULT_NAMESPACE).await?;
     let (labels, annotations) = (namespace.labels(), namespace.annotations());
@@ -146,7 +147,7 @@ async fn namespace_is_kept(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// What OpenShift has, and the overlay of the page of the installation.
+/// Creates the objects of OpenShift, and the overlay of the installation page.
 async fn openshift(world: &World, guide: &Guide) -> Result<()> {
     deployment::install_monitoring(&world.control_plane).await?;
     for name in ["openshift-machine-api", "openshift-config"] {
@@ -165,8 +166,8 @@ async fn openshift(world: &World, guide: &Guide) -> Result<()> {
     Ok(std::fs::write(deploy.join("mine/kustomization.yaml"), overlay)?)
 }
 
-/// The steps with a pool that a person has in Git, from WMCO under OLM and back; then from WMCO without OLM, with the pool that the
-/// operator makes.
+/// The steps with a pool that a user has in Git, from WMCO under OLM and back; then from WMCO without OLM, with the pool that the operator
+/// creates.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_guide_leads_from_wmco_and_back() -> Result<()> {
     let mut world = World::new(SimOptions::default(), &[]).await?;
@@ -272,13 +273,13 @@ async fn the_guide_leads_from_wmco_and_back() -> Result<()> {
     Ok(())
 }
 
-/// Whether a services ConfigMap is this operator's.
+/// Reports whether a services ConfigMap is this operator's.
 fn has_digest(name: &str) -> bool {
     let digest = name.strip_prefix("windows-services-").and_then(|rest| rest.rsplit_once('-'));
     digest.is_some_and(|(_, digest)| digest.len() == 32 && digest.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
-/// Whether WMCO's account may delete a services ConfigMap of this operator, as it does once no Node names the version.
+/// Checks whether WMCO's account may delete a services ConfigMap of this operator, as WMCO does once no Node names the version.
 async fn may_delete(world: &World, name: &str, expected: bool) -> Result<()> {
     let user = format!("system:serviceaccount:{DEFAULT_NAMESPACE}:{WMCO}");
     let subject = json!({"kind": "ServiceAccount", "name": WMCO, "namespace": DEFAULT_NAMESPACE});
@@ -297,7 +298,7 @@ async fn may_delete(world: &World, name: &str, expected: bool) -> Result<()> {
     world.eventually("a policy refuses it", is_refused).await
 }
 
-/// They have instances, and nothing has changed on a host: no service was started, no host restarted, no node cordoned.
+/// Waits until the hosts are adopted, and checks that nothing has changed on them: no service was started, no host restarted, no node cordoned.
 async fn are_adopted(world: &World, legacy: &Legacy) -> Result<()> {
     for host in &legacy.hosts {
         world.until_event(host.name(), "Adopted").await?;

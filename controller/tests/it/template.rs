@@ -1,4 +1,4 @@
-//! Nodes are kept as the pool's template says, in place, and what others own is left alone.
+//! Nodes that are kept as the pool's template says, in place; fields of other owners are left alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use testbed::sim::{SimHost, SimOptions};
 
 use crate::fleet::{World, is_cordoned, spec_with};
 
-/// Taints as `key=value:effect`, but for those of the node controller.
+/// Returns taints as `key=value:effect`, except those of the node controller.
 fn taints(node: &Node) -> BTreeSet<String> {
     let all = node.spec.as_ref().and_then(|s| s.taints.clone()).unwrap_or_default();
     let all = all.iter().filter(|t| !t.key.starts_with("node.kubernetes.io/"));
@@ -130,7 +130,7 @@ async fn nodes_are_kept_as_the_template_says() -> Result<()> {
     Ok(())
 }
 
-/// Resource versions of the pool and its instances.
+/// Returns the resource versions of the pool and its instances.
 async fn versions(world: &World, hosts: &[SimHost]) -> Result<Vec<Option<String>>> {
     let mut versions = vec![world.pool("factory").await?.resource_version()];
     for host in hosts {
@@ -139,7 +139,7 @@ async fn versions(world: &World, hosts: &[SimHost]) -> Result<Vec<Option<String>
     Ok(versions)
 }
 
-/// What the legacy operator would expect of a node of its own.
+/// Checks the metadata that the legacy operator would expect of a node of its own.
 async fn legacy_metadata_is_there(world: &World, host: &SimHost) -> Result<()> {
     let node = world.node(host.name()).await?.context("no Node")?;
     let public: &PublicKey = world.key.public_key();

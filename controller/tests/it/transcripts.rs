@@ -1,5 +1,5 @@
-//! What the guides show is what kubectl and the operator print. Set `UPDATE_TRANSCRIPTS=1` to rewrite it,
-//! into `docs/guide/transcripts/` and into the guides.
+//! Transcripts in the guides, which match the output of kubectl and the operator. Set `UPDATE_TRANSCRIPTS=1` to rewrite them, in
+//! `docs/guide/transcripts/` and in the guides.
 
 use std::{
     fmt::Write as _,
@@ -23,7 +23,7 @@ use crate::{
     rollout::until_updated,
 };
 
-/// Each transcript, and the document that shows it. Faults have a page of their own.
+/// Transcripts, and the document that shows each. Faults have a page of their own.
 const PAGES: [(&str, &str); 7] = [
     ("first-pool", "docs/guide/quick-start.md"),
     ("two-pools", "README.md"),
@@ -33,16 +33,16 @@ const PAGES: [(&str, &str); 7] = [
     ("plan", "docs/guide/rollouts.md"),
     ("status", "docs/guide/troubleshooting.md"),
 ];
-/// In the place of versions, in the order in which they come up.
+/// Replacements of versions, in the order in which they come up.
 const VERSIONS: [&str; 3] = [
     "1.0.0-5c9a1f0e7b64d2380f1ac95be2370d68",
     "1.0.0-d27b44c3a8e6015f39b07ed2418fc65a",
     "1.0.0-90be6a7163d5c8f20ae417b93c502df8",
 ];
-/// In the place of fingerprints of keys, the same way.
+/// Replacements of key fingerprints, in the order in which they come up.
 const PRINTS: [&str; 2] =
     ["9gbz3WrAUJIugTtSO3pmEJe1Ps5ndot26TZzD4/NvUs", "qRGHopaXhShGRL6FYT7GceZuiHcLCm7TqW1Q/9G0ZT8"];
-/// In the place of any time.
+/// Replacement of any time.
 const TIME: &str = "2027-01-15T02:00:00Z";
 
 pub(crate) fn root() -> PathBuf {
@@ -58,13 +58,13 @@ pub(crate) fn copied(folder: &str, to: &Path) -> Result<PathBuf> {
     Ok(to.join(from.file_name().context("no name")?))
 }
 
-/// All transcripts, and the documents that show them.
+/// Returns all transcripts, and the documents that show them.
 fn pages() -> impl Iterator<Item = (String, &'static str)> {
     let faults = FAULTS.iter().map(|(name, ..)| (format!("fault-{name}"), "docs/guide/faults.md"));
     PAGES.iter().map(|(name, guide)| ((*name).to_owned(), *guide)).chain(faults)
 }
 
-/// Commands and what they printed.
+/// Commands and their output.
 #[derive(Default)]
 pub(crate) struct Transcript(String);
 
@@ -74,12 +74,12 @@ impl Transcript {
         let _ = write!(self.0, "{gap}$ {command}\n{}", tidy_tables(printed));
     }
 
-    /// What it is compared by.
+    /// Returns the text by which the transcript is compared.
     pub(crate) fn text(&self) -> String {
         steady(&self.0)
     }
 
-    /// Adds what another has.
+    /// Appends another transcript.
     pub(crate) fn append(&mut self, other: &Self) {
         let gap = if self.0.is_empty() { "" } else { "\n" };
         let _ = write!(self.0, "{gap}{}", other.0);
@@ -97,7 +97,7 @@ impl Transcript {
         Ok(())
     }
 
-    /// Warnings about an object, if there are any.
+    /// Adds the warnings about an object, if there are any.
     pub(crate) async fn warnings(&mut self, world: &World, object: &str) -> Result<()> {
         let args = ["events", "--for", object, "--types=Warning"];
         let output = world.control_plane.kubectl(&args).await?;
@@ -113,7 +113,7 @@ impl Transcript {
         Ok(())
     }
 
-    /// What the metrics of a pool say.
+    /// Adds the metrics of a pool.
     pub(crate) async fn metrics(&mut self, world: &World, pool: &str) -> Result<()> {
         let text = world.operator.get("/metrics").await?;
         let label = format!("{{pool=\"{pool}\"");
@@ -130,7 +130,7 @@ impl Transcript {
         Ok(())
     }
 
-    /// Compares it with what the repository has, or writes it.
+    /// Compares the transcript with the repository, or writes it.
     pub(crate) fn check(self, page: &str) -> Result<()> {
         let text = steady(&self.0);
         let file = root().join(format!("docs/guide/transcripts/{page}.txt"));
@@ -154,7 +154,7 @@ fn quoted(arg: &str) -> String {
     if arg.contains(['{', '"', ' ', '*', '$']) { format!("'{arg}'") } else { arg.to_owned() }
 }
 
-/// Tables with the same ages at any time, and columns as wide as what is in them.
+/// Returns the text with tables whose ages are the same at any time, and whose columns are as wide as their content.
 fn tidy_tables(printed: &str) -> String {
     let mut text = String::new();
     let mut table: Vec<&str> = Vec::new();
@@ -212,7 +212,7 @@ fn tidy(table: &[&str]) -> String {
     text
 }
 
-/// The same versions, times and fingerprints in every run.
+/// Returns the text with the same versions, times and fingerprints in every run.
 fn steady(text: &str) -> String {
     let mut prints: Vec<String> = Vec::new();
     let mut parts = text.split("SHA256:");
@@ -261,13 +261,13 @@ fn steady(text: &str) -> String {
     steady
 }
 
-/// The address of a host of the test bed in `127.20.0.1` or `127.20.0.1:22`. No host is at 127.9.9.9.
+/// Returns the address of a test bed host in `127.20.0.1` or `127.20.0.1:22`. No host is at 127.9.9.9.
 fn host_address(word: &str) -> Option<&str> {
     let address = word.split(':').next().filter(|a| a.starts_with("127.") && *a != "127.9.9.9")?;
     address.parse::<std::net::Ipv4Addr>().is_ok().then_some(address)
 }
 
-/// As `0.1.0-` and 32 hex digits.
+/// Reports whether a word is a version such as `0.1.0-` and 32 hex digits.
 fn is_version(word: &str) -> bool {
     word.split_once('-').is_some_and(|(release, hash)| {
         release.split('.').count() == 3
@@ -277,7 +277,7 @@ fn is_version(word: &str) -> bool {
     })
 }
 
-/// A guide with this text in the place of the block after the mark of the page.
+/// Returns a guide with this text in place of the block after the mark of the page.
 fn with_block(guide: &str, page: &str, text: &str) -> Result<String> {
     let mark = format!("<!-- transcript: {page} -->\n```console\n");
     let (before, rest) = guide.split_once(&mark).with_context(|| format!("the guide has no {mark:?}"))?;
@@ -356,7 +356,7 @@ async fn the_first_pools() -> Result<()> {
     page.check("first-pool")
 }
 
-/// A change of containerd, as a person makes it.
+/// Change of containerd, as a user makes it.
 const CHANGE: [&str; 6] = [
     "patch",
     "wnp",
@@ -366,7 +366,7 @@ const CHANGE: [&str; 6] = [
     r#"{"spec":{"template":{"spec":{"containerd":{"maxConcurrentDownloads":6}}}}}"#,
 ];
 
-/// A pool in which one node goes before the others, in the order of names.
+/// Returns a rollout in which one node goes before the others, in the order of names.
 fn rollout() -> Value {
     json!({"order": "Name", "steps": [{"nodes": 1, "approval": true}]})
 }

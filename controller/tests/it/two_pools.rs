@@ -1,4 +1,4 @@
-//! Two pools, where what happens to one depends on the other: deletions beside a list that is read elsewhere, and hosts that change pools.
+//! Two pools that depend on each other: deletions beside a list that another pool reads, and hosts that change pools.
 
 use anyhow::{Context as _, Result, ensure};
 use api::{
@@ -23,7 +23,7 @@ fn pools(world: &World) -> Api<WindowsNodePool> {
     Api::all(world.client.clone())
 }
 
-/// A pool that reads its hosts from a ConfigMap.
+/// Creates a pool that reads its hosts from a ConfigMap.
 async fn reader(world: &World, name: &str, hosts: &[SimHost]) -> Result<()> {
     let data: serde_json::Map<_, _> =
         hosts.iter().map(|h| (h.address().to_string(), json!("username=Administrator\n"))).collect();
@@ -44,7 +44,7 @@ async fn uid(world: &World, host: &SimHost) -> Result<Option<String>> {
     Ok(world.node(host.name()).await?.and_then(|node: Node| node.uid()))
 }
 
-/// The host is a node of the pool, and the Node is the one that it was.
+/// Checks that the host is a node of the pool, with the same Node as before.
 async fn is_handed_over(world: &World, host: &SimHost, to: &str, node: Option<&String>) -> Result<()> {
     let is_in =
         |i: &api::WindowsInstance| i.spec.pool_ref.name == to && ready_condition(i).is_ok_and(|c| c.status == "True");

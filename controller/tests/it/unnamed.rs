@@ -1,4 +1,4 @@
-//! Hosts of lists without names: who is asked, how often, with which host key, and what a host's own word is worth.
+//! Hosts of lists without names: which hosts are asked, how often, with which host key, and how far a host's claim is trusted.
 
 use std::{
     collections::BTreeMap,
@@ -36,7 +36,7 @@ fn maps(world: &World) -> Api<ConfigMap> {
     Api::namespaced(world.client.clone(), DEFAULT_NAMESPACE)
 }
 
-/// Makes a ConfigMap of these addresses, and a pool of the same name that reads it.
+/// Creates a ConfigMap of these addresses, and a pool of the same name that reads it.
 async fn list(world: &World, name: &str, addresses: &[String], port: u16, ssh: Value) -> Result<()> {
     let data: BTreeMap<String, String> = addresses.iter().map(|a| (a.clone(), USER.to_owned())).collect();
     let metadata = ObjectMeta { name: Some(name.into()), ..ObjectMeta::default() };
@@ -67,7 +67,7 @@ fn synced(pool: &WindowsNodePool) -> Option<(String, String, String)> {
     Some((condition.reason.clone(), condition.message.clone(), since))
 }
 
-/// Waits until a pool says that its list has this problem.
+/// Waits until a pool reports this problem of its list.
 async fn until_problem(world: &World, pool: &str, reason: &str, parts: &[&str]) -> Result<()> {
     let says = |p: &WindowsNodePool| {
         synced(p).is_some_and(|(r, message, _)| r == reason && parts.iter().all(|part| message.contains(part)))
@@ -75,7 +75,7 @@ async fn until_problem(world: &World, pool: &str, reason: &str, parts: &[&str]) 
     world.until(pool, &format!("it says {reason} with {parts:?}"), says).await
 }
 
-/// Passes connections on to a host. Ends with the test.
+/// Forwards connections to a host, and returns the port. Ends with the test.
 async fn forward(host: &SimHost) -> Result<u16> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     let (port, to) = (listener.local_addr()?.port(), SocketAddr::new(host.address(), host.port()));

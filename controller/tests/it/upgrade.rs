@@ -1,4 +1,4 @@
-//! Another release of the operator takes the place of the one that is there: the next one, and back by one.
+//! Upgrade to another release of the operator: the next one, and back by one.
 
 use std::{collections::BTreeMap, path::PathBuf, process::Stdio};
 
@@ -25,11 +25,11 @@ use crate::{
     transcripts::copied,
 };
 
-/// A field of the spec and one of the status that CRDs of an earlier release lack.
+/// Fields, one of the spec and one of the status, that CRDs of an earlier release lack.
 const LATER: [&str; 2] =
     ["spec/properties/provisioning/properties/prePullImages", "status/properties/removalsToConfirm"];
 
-/// CRDs of an earlier release: those of this one without fields that came later.
+/// Returns CRDs of an earlier release: those of this one without fields that came later.
 pub(crate) fn older_crds() -> Result<Vec<Value>> {
     let mut crds = Vec::new();
     for crd in api::crds() {
@@ -46,10 +46,10 @@ pub(crate) fn older_crds() -> Result<Vec<Value>> {
     Ok(crds)
 }
 
-/// A payload that is disruptive for every node.
+/// Kubelet of a payload that is disruptive for every node.
 const NEXT: &[u8] = b"kubelet of the next release";
 
-/// What is published with a release that has this payload.
+/// Writes the file that is published with a release that has this payload.
 fn release_file(world: &World, kubelet: &[u8]) -> Result<tempfile::NamedTempFile> {
     let folder = tempfile::tempdir()?;
     testbed::payload::write(folder.path(), &entries(kubelet), LEVEL_FAST)?;
@@ -74,7 +74,7 @@ async fn plan(world: &World, file: &std::path::Path) -> Result<(Option<i32>, Str
     Ok((output.status.code(), String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?))
 }
 
-/// UIDs of Nodes and instances, none of which is cordoned.
+/// Returns the UIDs of Nodes and instances, and checks that no Node is cordoned.
 async fn standing(world: &World, hosts: &[SimHost]) -> Result<BTreeMap<String, (Option<String>, Option<String>)>> {
     let mut all = BTreeMap::new();
     for host in hosts {
@@ -156,8 +156,8 @@ async fn a_release_says_what_it_does_and_waits_for_those_who_have_a_say() -> Res
     Ok(())
 }
 
-/// Brings the cluster into the state that an earlier release has left: its CRDs, and objects that the API server has written since, without all that came
-/// later.
+/// Brings the cluster into the state that an earlier release has left: its CRDs, and objects that the API server has written since, without all
+/// later fields.
 async fn go_back(world: &World) -> Result<()> {
     let crds: Api<CustomResourceDefinition> = Api::all(world.client.clone());
     for older in older_crds()? {
@@ -227,7 +227,7 @@ async fn nodes_stay_with_the_next_release_and_back_by_one() -> Result<()> {
     Ok(())
 }
 
-/// Applies a release before this one, with CRDs of its own, by the command of the guide.
+/// Applies an earlier release, with CRDs of its own, by the command of the guide.
 async fn back_by_one(world: &World) -> Result<()> {
     let guide = Guide::open(&world.control_plane, "upgrade.md", "upgrade")?;
     copied("deploy", guide.folder())?;
@@ -258,7 +258,7 @@ fn desired_version(pool: &WindowsNodePool) -> String {
     pool_status(pool).desired_version.unwrap_or_default()
 }
 
-/// Waits until the first node is changed and the second waits. Returns the version, which is not that of before.
+/// Waits until the first node is changed and the second waits. Returns the version, which is not `before`.
 async fn until_one_waits(world: &World, before: &str) -> Result<String> {
     world
         .until("kept", "one is changed and the other waits", |p| {

@@ -1,4 +1,4 @@
-//! Every wait that a host or a pool reports: its cause is brought about, then ended, and what waited goes on at once, woken by the end of the cause.
+//! Waits that a host or a pool reports: the cause of each is created, then ended, and the end wakes what waited at once.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -33,8 +33,8 @@ use crate::{
     rollout_windows::daily,
 };
 
-/// Time in which a wait must end with its cause on a busy machine. It is shorter than the minute after which a pool is reconciled without an event; a host that
-/// waits for a turn is never.
+/// Time in which a wait must end with its cause on a busy machine. It is shorter than the minute after which a pool is reconciled without an
+/// event; a host that waits for a turn is never reconciled so.
 const WOKEN: Duration = Duration::from_secs(30);
 
 /// Pool of one cause.
@@ -60,7 +60,7 @@ impl<'a> Subject<'a> {
         json!(spec_with(&self.hosts, more))
     }
 
-    /// Replaces the declaration.
+    /// Replaces the declaration of the pool.
     async fn declare(&self, spec: Value) -> Result<()> {
         self.declare_as(&self.name, spec).await
     }
@@ -91,7 +91,7 @@ impl<'a> Subject<'a> {
         Ok(())
     }
 
-    /// Waits until this host says that it waits, with these words.
+    /// Waits until this host reports that it waits, with these words.
     async fn host_waits(&self, n: usize, words: &str) -> Result<()> {
         let what = format!("it waits: {words}");
         let waits = |i: &api::WindowsInstance| {
@@ -101,7 +101,7 @@ impl<'a> Subject<'a> {
         Ok(())
     }
 
-    /// The host does not wait any more.
+    /// Waits until the host does not wait any more.
     async fn host_goes_on(&self, n: usize) -> Result<()> {
         let goes = || async {
             let instance = self.world.instance(self.host(n)).await;
@@ -110,13 +110,13 @@ impl<'a> Subject<'a> {
         self.woken(goes).await
     }
 
-    /// Waits until the pool says that it waits.
+    /// Waits until the pool reports that it waits.
     async fn pool_waits(&self) -> Result<()> {
         let what = format!("it says {}", self.cause.reason());
         self.world.until(&self.name, &what, |p| says(p, self.cause)).await
     }
 
-    /// The pool does not wait any more.
+    /// Waits until the pool does not wait any more.
     async fn pool_goes_on(&self) -> Result<()> {
         let goes = || async {
             let pool = Api::<WindowsNodePool>::all(self.world.client.clone()).get_opt(&self.name).await;
@@ -137,7 +137,7 @@ impl<'a> Subject<'a> {
         Api::namespaced(self.world.client.clone(), DEFAULT_NAMESPACE)
     }
 
-    /// A ConfigMap with all hosts.
+    /// Creates a ConfigMap with all hosts.
     async fn list(&self) -> Result<()> {
         let data: BTreeMap<String, String> =
             self.hosts.iter().map(|h| (h.address().to_string(), "username=Administrator".into())).collect();
@@ -150,7 +150,7 @@ impl<'a> Subject<'a> {
         Ok(())
     }
 
-    /// A pool that reads that ConfigMap.
+    /// Creates a pool that reads the ConfigMap of its hosts, and waits until all are Ready.
     async fn join_by_list(&self) -> Result<()> {
         self.list().await?;
         let port = self.hosts[0].port();
@@ -164,12 +164,12 @@ fn says(pool: &WindowsNodePool, cause: Cause) -> bool {
     pool_status(pool).conditions.iter().any(|c| c.reason == cause.reason())
 }
 
-/// Change that takes a drain.
+/// Returns fields of a change that takes a drain.
 fn change(rollout: Value) -> Value {
     json!({"template": {"spec": {"containerd": {"maxConcurrentDownloads": 5}}}, "rollout": rollout})
 }
 
-/// Brings one cause about, ends it, and sees that what waited goes on.
+/// Creates one cause, ends it, and checks that what waited goes on.
 #[expect(clippy::too_many_lines, reason = "each cause has an arm of its own")]
 async fn goes_on(world: &World, cause: Cause) -> Result<()> {
     let subject = |hosts| Subject::new(world, cause, hosts);
@@ -405,7 +405,7 @@ async fn goes_on(world: &World, cause: Cause) -> Result<()> {
     }
 }
 
-/// Instances of the hosts of a cause, for the report of a fault.
+/// Returns the instances of the hosts of a cause, for the report of a fault.
 async fn instances_of(world: &World, cause: Cause) -> Result<String> {
     let pool = Subject::new(world, cause, 0).await?.name;
     let instances = Api::<api::WindowsInstance>::all(world.client.clone()).list(&ListParams::default()).await?;
@@ -414,7 +414,7 @@ async fn instances_of(world: &World, cause: Cause) -> Result<String> {
     )?)
 }
 
-/// Causes that hold up all pools.
+/// Checks the causes that hold up all pools.
 async fn all_go_on(world: &World) -> Result<()> {
     let it = Subject::new(world, Cause::OtherOperator, 1).await?;
     it.declare(it.declared(json!({"rollout": {"paused": true}}))).await?;

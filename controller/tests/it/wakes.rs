@@ -1,4 +1,4 @@
-//! What wakes the controllers. In a large fleet most of what the API server sends are reports of kubelets, and then the statuses of pools.
+//! Events that wake the controllers. In a large fleet the API server mostly sends reports of kubelets, and after those statuses of pools.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ async fn reports_of_kubelets_wake_no_controller_and_hosts_only_wake_for_what_the
     change(&world, json!({"metadata": {"annotations": {"example.com/owner": "a"}}}), OF_INSTANCES).await
 }
 
-/// Waits until no controller is woken while kubelets report. What follows a change goes on for a moment; a controller that is woken by reports
+/// Waits until no controller is woken while kubelets report. The work after a change goes on for a moment; a controller that is woken by reports
 /// never rests.
 async fn rests(world: &World) -> Result<()> {
     let resting = async {
@@ -67,7 +67,7 @@ async fn reported(world: &World, times: usize) -> Result<()> {
     Ok(())
 }
 
-/// Changes the pool, and waits until this counter has counted a reconcile for it.
+/// Changes the pool, and waits until this counter has counted a reconcile for the change.
 async fn change(world: &World, patch: Value, counter: &str) -> Result<()> {
     let before = world.operator.metric(counter).await?;
     let pools: Api<WindowsNodePool> = Api::all(world.client.clone());

@@ -1,13 +1,13 @@
-//! A random walk over the real operator, API server and simulated hosts: people edit lists, swap and rename entries, restart, cut, repair,
+//! Random walk over the real operator, API server and simulated hosts: users edit lists, swap and rename entries, restart, cut, repair,
 //! cordon, hold, pause and delete, in any order and at any moment, and the operator is killed in between. Whatever they do:
 //!
 //! * no container of a Ready node ends without a drain,
 //! * no host is deconfigured whose name is listed,
 //! * no host changes from one Node name to another without having been deconfigured,
 //! * no more nodes of a pool than `maxUnavailable` are cordoned by the operator,
-//! * when the world is left alone, and people do what it asks them for, every host becomes a Ready node.
+//! * when the world is left alone, and users do what it asks them for, every host becomes a Ready node.
 //!
-//! `WALK_SEED` repeats a walk as far as people are concerned, `WALK_STEPS` sets its length.
+//! `WALK_SEED` repeats a walk as far as users are concerned, `WALK_STEPS` sets its length.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -42,50 +42,50 @@ use crate::{
 };
 
 const POOLS: [&str; 2] = ["east", "west"];
-/// Hosts of each pool.
+/// Number of hosts of each pool.
 const HOSTS: usize = 3;
 /// Steps of the walk with the fixed seed, and of the one with a fresh seed. Both are short, because each step is minutes of a fleet's life.
 const STEPS: [usize; 2] = [50, 20];
-/// How often the hosts are read.
+/// Interval at which the hosts are read.
 const POLL: Duration = Duration::from_millis(10);
-/// A host whose name has been listed for this long is deconfigured for no reason that was there when it began.
+/// Time for which a name must be listed before a deconfiguration of its host is a violation: no earlier reason is left.
 const LISTED: Duration = Duration::from_secs(30);
-/// What a person did to a host explains for this long that its containers end.
+/// Time for which a user's act on a host explains that its containers end.
 const EXPLAINED: Duration = Duration::from_secs(15);
-/// A watch has caught up after this time.
+/// Time after which a watch has caught up.
 const CAUGHT_UP: Duration = Duration::from_secs(5);
 
-/// What people want now.
+/// Present intent of the users.
 struct Model {
-    /// For each pool the entries: name, and which host its address leads to.
+    /// Entries of each pool: name, and number of the host to which the address leads.
     lists: [BTreeMap<String, usize>; 2],
-    /// A change of it takes a drain.
+    /// Number of concurrent downloads of each pool: a change of the number takes a drain.
     downloads: [i32; 2],
     paused: [bool; 2],
     renamed: usize,
     off: BTreeSet<usize>,
 }
 
-/// What independent watchers have seen.
+/// Observations of independent watchers.
 #[derive(Default)]
 struct Seen {
     nodes: BTreeMap<String, Node>,
     ready_since: BTreeMap<String, Instant>,
     /// Nodes that were Ready when the operator cordoned them.
     cordoned_while_ready: BTreeSet<String>,
-    /// Pods that run and are not asked to end, by UID: their Node and name.
+    /// Running pods that are not asked to end, by UID: their Node and name.
     pods: BTreeMap<String, (String, String)>,
-    /// Since when each name is listed.
+    /// Time since when each name is listed.
     listed: BTreeMap<String, Instant>,
-    /// Since when each host is being deconfigured, by name. An entry that comes back after that is made a node again, and not kept as one.
+    /// Time since when each host is being deconfigured, by name. An entry that comes back after that becomes a node again, and is not kept as one.
     deconfiguring: BTreeMap<String, Instant>,
-    /// Hosts that a person has rebuilt by deleting an instance.
+    /// Hosts that a user has rebuilt by deleting an instance.
     rebuilt: BTreeSet<String>,
-    /// When a person last did something to each host that ends its containers.
+    /// Time when a user last did something to each host that ends its containers.
     explained: BTreeMap<usize, Instant>,
     /// Pods that were there when containers of a host ended: since when, what happened, and their UIDs.
     suspects: Vec<(Instant, String, Vec<String>)>,
-    /// The last state of each object, and what changed in the last while, with the second of the walk.
+    /// Last state of each object, and recent changes, with the second of the walk.
     history: History,
     violations: Vec<String>,
 }
@@ -96,7 +96,7 @@ impl Seen {
     }
 }
 
-/// What a person needs to find out why a walk failed.
+/// History that a developer needs to find out why a walk failed.
 struct History {
     begin: Instant,
     states: BTreeMap<String, String>,
@@ -130,7 +130,7 @@ impl fmt::Display for History {
 
 type Shared = Arc<Mutex<Seen>>;
 
-/// Ends its tasks when it is dropped.
+/// Tasks that end on drop.
 struct Tasks(Vec<JoinHandle<()>>);
 
 impl Drop for Tasks {
@@ -254,7 +254,7 @@ fn watch_pods(world: &World, seen: Shared) -> JoinHandle<()> {
     })
 }
 
-/// What is read of a host, again and again.
+/// State of a host, which is read again and again.
 #[derive(Clone, Default, PartialEq)]
 struct Look {
     runs: bool,
@@ -333,7 +333,7 @@ fn judge(seen: &mut Seen, number: usize, host: &str, before: &Look, now: &Look) 
     }
 }
 
-/// Pods that are still there when the watch has caught up were not drained.
+/// Reports suspects as violations if their pods are still there when the watch has caught up: they were not drained.
 fn settle_suspects(seen: &mut Seen) {
     let (over, wait): (Vec<_>, Vec<_>) =
         std::mem::take(&mut seen.suspects).into_iter().partition(|(since, ..)| since.elapsed() > CAUGHT_UP);
@@ -417,14 +417,14 @@ impl Walk {
         self.seen.lock().unwrap().explained.insert(host, Instant::now());
     }
 
-    /// A name that is listed, and the pool that lists it.
+    /// Returns a listed name, and the pool that lists it.
     fn any_name(&mut self) -> Option<(usize, String)> {
         let pool = self.rng.random_range(0..2);
         let names: Vec<&String> = self.model.lists[pool].keys().collect();
         names.choose(&mut self.rng).map(|name| (pool, (*name).clone()))
     }
 
-    /// Something that a person does, or that happens.
+    /// Performs a random act of a user, or a random event.
     #[expect(clippy::too_many_lines, reason = "one act after the other")]
     async fn act(&mut self) -> Result<String> {
         let host = self.rng.random_range(0..self.hosts.len());
@@ -561,7 +561,7 @@ impl Walk {
         if done.is_ok() { "done" } else { "not there" }
     }
 
-    /// Does what the messages of an instance ask for: allows its key, or gives it up.
+    /// Does what the messages of an instance ask for: allows the host key, or gives the host up.
     async fn trust(&self, instance: &WindowsInstance) {
         // One that leaves is in no list any more: it is known by what runs on it.
         let name = instance.name_any();
@@ -592,7 +592,7 @@ impl Walk {
         Ok(())
     }
 
-    /// Everything is repaired and left alone.
+    /// Repairs everything, and waits until the world converges.
     async fn converges(&mut self) -> Result<()> {
         for number in 0..self.hosts.len() {
             self.hosts[number].mend();
@@ -630,7 +630,7 @@ impl Walk {
         self.check()
     }
 
-    /// Leads each entry to its own host: by the marker, or by any order where there is none. Returns whether one led to another.
+    /// Leads each entry to its own host: by the marker, or in any order without one. Returns whether an entry led to another host.
     async fn correct_lists(&mut self) -> Result<bool> {
         let mut free: BTreeSet<usize> = (0..self.hosts.len()).collect();
         let mut lists = self.model.lists.clone();
@@ -689,7 +689,8 @@ impl Walk {
         Ok(())
     }
 
-    /// An entry that led to another host at first contact, and was given this one's address since, waits for a person to allow the key.
+    /// Allows host keys that instances ask for: an entry that led to another host at first contact, and to this one since, waits for a user to allow
+    /// the key.
     async fn trust_as_asked(&self) {
         let instances = Api::<WindowsInstance>::all(self.world.client.clone());
         loop {

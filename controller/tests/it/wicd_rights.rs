@@ -1,4 +1,4 @@
-//! The rights of the hosts' daemons, and the policies that they hang on.
+//! Rights of the hosts' daemons, and the policies on which the rights depend.
 
 use anyhow::{Context as _, Result, ensure};
 use api::{DeletionPolicy, WindowsInstance, WindowsNodePool, conditions::kind, names::key};
@@ -29,7 +29,7 @@ async fn binding(world: &World) -> Result<Option<ClusterRoleBinding>> {
     Ok(Api::<ClusterRoleBinding>::all(world.client.clone()).get_opt(BINDING).await?)
 }
 
-/// Waits until the daemons have no rights, and the pool says why.
+/// Waits until the daemons have no rights, and the pool reports why.
 async fn until_withheld(world: &World, pool: &str) -> Result<()> {
     world.eventually("the rights are gone", || async { matches!(binding(world).await, Ok(None)) }).await?;
     world

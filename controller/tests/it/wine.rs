@@ -1,5 +1,5 @@
-//! The whole path with nothing simulated but Windows itself: the real operator, API server, OpenSSH, `wicd.exe` and kubelet,
-//! on hosts that are Wine.
+//! Path from pool to node with nothing simulated but Windows itself: the real operator, API server, OpenSSH, `wicd.exe` and kubelet, on
+//! hosts that are Wine.
 
 use std::{collections::BTreeMap, fs, path::Path, path::PathBuf, sync::Arc, time::Duration};
 
@@ -28,7 +28,7 @@ use testbed::{
 };
 
 const POOL: &str = "factory";
-/// A variable that the operator sets on hosts here, because setting it takes a restart; and what its owner had in it on one host.
+/// Variable that the operator sets on hosts here, because setting it takes a restart; its value; and the owner's value on one host.
 const VARIABLE: (&str, &str, &str) = ("NO_PROXY", "198.18.0.0/15", "owner.example");
 /// Files of the host's owner, below `C:\`.
 const OWNERS_FILES: [&str; 3] = ["Temp/mine.txt", "var/log/mine.log", "k/mine.txt"];
@@ -38,7 +38,7 @@ pub(crate) struct World {
     pub(crate) hosts: [WineHost; 2],
     operator: Option<Operator>,
     options: OperatorOptions,
-    /// Of the pool.
+    /// Template of the pool.
     template: Value,
     pub(crate) client: Client,
     pub(crate) control_plane: ControlPlane,
@@ -46,7 +46,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// The operator, and two hosts in no pool.
+    /// Creates a world with the operator, and two hosts in no pool.
     pub(crate) async fn new() -> Result<Self> {
         let files = tempfile::tempdir()?;
         let control_plane = ControlPlane::start(ControlPlaneOptions {
@@ -79,7 +79,7 @@ impl World {
         Ok(Self { hosts, operator: Some(operator), options, template: json!({}), client, control_plane, files })
     }
 
-    /// `kubectl apply` of a pool of these hosts, as a person does it, then `kubectl wait`.
+    /// Runs `kubectl apply` for a pool of these hosts, as a user does, then `kubectl wait`.
     async fn pool(&self, hosts: &[&WineHost]) -> Result<()> {
         self.apply(hosts).await?;
         let (pool, limit) = (format!("wnp/{POOL}"), format!("--timeout={}s", PATIENCE.as_secs()));
@@ -99,7 +99,7 @@ impl World {
         self.kubectl(&["apply", "-f", file.to_str().context("path is not UTF-8")?]).await.map(drop)
     }
 
-    /// Waits until all nodes follow a version other than `old`, and says which.
+    /// Waits until all nodes follow a version other than `old`, and returns the version.
     async fn updated_from(&self, old: &str) -> Result<String> {
         let pools: Api<WindowsNodePool> = Api::all(self.client.clone());
         let version = async || {
@@ -128,7 +128,7 @@ impl World {
         within(PATIENCE, what, || async { ask().await.unwrap_or(false) }).await
     }
 
-    /// Diagnostics for a failure.
+    /// Returns diagnostics for a failure.
     pub(crate) async fn show(&self) -> String {
         let mut text = Vec::new();
         for args in [["get", "wnp,wi", "-o", "wide"], ["get", "nodes", "-o", "wide"], ["get", "csr", "-o", "wide"]] {
@@ -159,7 +159,7 @@ fn options(control_plane: &ControlPlane, dir: &Path) -> Result<OperatorOptions> 
     operator_options(control_plane, dir, Vec::new(), &more)
 }
 
-/// Options of an operator for Wine hosts, with a payload of kubelet and `others`.
+/// Returns options of an operator for Wine hosts, with a payload of kubelet and `others`.
 pub(crate) fn operator_options(
     control_plane: &ControlPlane,
     dir: &Path,
@@ -287,7 +287,7 @@ async fn joined(world: &World, host: &WineHost) -> Result<()> {
     Ok(())
 }
 
-/// By what the API server wrote down, not by what a condition claims.
+/// Checks the approvers by the API server's audit log, not by the claim of a condition.
 async fn requests_were_approved_by_the_operator(world: &World) -> Result<()> {
     let log = fs::read_to_string(world.control_plane.audit_log().context("there is an audit log")?)?;
     let mut approvers = BTreeMap::new();
@@ -319,7 +319,7 @@ async fn requests_were_approved_by_the_operator(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// The DER of a PEM text; names in it are plain text.
+/// Returns the DER of a PEM text; names in the DER are plain text.
 fn pem_body(pem: &[u8]) -> Vec<u8> {
     x509_parser::pem::parse_x509_pem(pem).map(|(_, pem)| pem.contents).unwrap_or_default()
 }
@@ -342,8 +342,8 @@ async fn services_are_kept(world: &World, host: &WineHost) -> Result<()> {
     world.wait("wicd runs again", async || is_running(host, WICD_SERVICE).await).await
 }
 
-/// Two changes with real parts: a setting, for which kubelet is restarted, and another kubelet.exe, for which the node is drained
-/// and a file is replaced that is in use.
+/// Makes two changes with real parts: a setting, for which kubelet is restarted, and another kubelet.exe, for which the node is drained and a
+/// file in use is replaced.
 async fn changes(world: &mut World) -> Result<()> {
     let [a, b] = &world.hosts;
     let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
@@ -391,7 +391,7 @@ async fn changes(world: &mut World) -> Result<()> {
 }
 
 const PLUGIN: &str = "{0A1B2C3D-0000-4000-8000-00000000000F}";
-/// Keys of the plugin.
+/// Returns the registry keys of the plugin.
 fn plugin_keys() -> [String; 4] {
     [
         format!(r"HKLM\Software\Classes\AppID\{PLUGIN}"),
@@ -401,7 +401,7 @@ fn plugin_keys() -> [String; 4] {
     ]
 }
 
-/// A plugin of Container Credential Guard: one host has a registration of another installer first, which stays until a person removes it.
+/// Adds a plugin of Container Credential Guard: one host has a registration of another installer first, which stays until a user removes it.
 async fn plugin(world: &mut World) -> Result<()> {
     let [a, b] = &world.hosts;
     let pools: Api<WindowsNodePool> = Api::all(world.client.clone());

@@ -1,8 +1,8 @@
-//! A node of an OpenShift cluster on Azure, in OVN-Kubernetes' hybrid overlay, from its join to its removal, on a host that is Wine: with
+//! Node of an OpenShift cluster on Azure, in OVN-Kubernetes' hybrid overlay, from its join to its removal, on a host that is Wine: with
 //! the services that such a node has beside kubelet, each of which needs its command line, its kubeconfig, and HNS as the operator
 //! has prepared them; and with all facts from the objects of the cluster, each of which changes while the node runs.
 //!
-//! What OpenShift does beside the operator is played here: it approves the certificate of hybrid-overlay-node, gives the Node its part
+//! The test plays OpenShift's part beside the operator: it approves the certificate of hybrid-overlay-node, gives the Node its part
 //! of the pod network, and grants rights to nodes.
 
 mod changes;
@@ -38,12 +38,12 @@ use crate::wine::{ENVIRONMENT, cmd, is_ready, operator_options, tail};
 
 const POOL: &str = "overlay";
 const NODE: &str = "wine-o";
-/// The network that hybrid-overlay-node makes, and the endpoint that wicd makes in it.
+/// Network that hybrid-overlay-node makes, and the endpoint that wicd makes in it.
 const NETWORK: &str = "OVNKubernetesHybridOverlayNetwork";
 const ENDPOINT: &str = "VIPEndpoint";
-/// The Node's part of the pod network.
+/// Subnet of the Node in the pod network.
 const SUBNET: &str = "10.132.7.0/24";
-/// Services, with what the command lines of their processes have.
+/// Services, each with a part of its processes' command lines.
 const SERVICES: [(&str, &str); 6] = [
     (WICD_SERVICE, "wicd.exe service"),
     ("containerd", r"C:\k\containerd\containerd.exe"),
@@ -52,17 +52,17 @@ const SERVICES: [(&str, &str); 6] = [
     ("kube-proxy", r"C:\k\kube-proxy.exe"),
     ("cloud-node-manager", r"C:\k\azure-cloud-node-manager.exe"),
 ];
-/// The services that kube-log-runner runs.
+/// Services that kube-log-runner runs.
 const WITH_LOG_RUNNER: [&str; 2] = ["kubelet", "kube-proxy"];
-/// On a Node that a cloud has not initialised.
+/// Taint of a Node that a cloud has not initialised.
 const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
-/// What OpenShift sets on the machines of a cluster with a proxy. Nothing answers there.
+/// Variables that OpenShift sets on the machines of a cluster with a proxy. Nothing answers at this address.
 const PROXY: [(&str, &str); 3] = [
     ("HTTP_PROXY", "http://proxy.example:3128"),
     ("HTTPS_PROXY", "http://proxy.example:3128"),
     ("NO_PROXY", ".cluster.local,.svc,10.132.0.0/14,10.96.0.0/16,127.0.0.1,198.18.0.0/15,localhost"),
 ];
-/// hybrid-overlay-node writes this annotation once it has made the network.
+/// Annotation that hybrid-overlay-node writes once it has made the network.
 const MAC: &str = "k8s.ovn.org/hybrid-overlay-distributed-router-gateway-mac";
 const PATIENCE: Duration = Duration::from_mins(2);
 
@@ -72,7 +72,7 @@ struct World {
     client: Client,
     control_plane: ControlPlane,
     files: tempfile::TempDir,
-    /// What the machines of the cluster trust, one after the other.
+    /// Certificates that the machines of the cluster trust, one after the other.
     trusted: [rcgen::Certificate; 2],
 }
 
@@ -133,7 +133,7 @@ impl World {
         Ok(Api::all(self.client.clone()).get(NODE).await?)
     }
 
-    /// Starts of kube-proxy that reached the API server.
+    /// Returns the number of starts of kube-proxy that reached the API server.
     async fn proxy_starts(&self) -> Result<usize> {
         let events: Api<Event> = Api::default_namespaced(self.client.clone());
         let by_proxy = |e: &Event| e.reporting_controller.as_deref() == Some("kube-proxy");
@@ -142,7 +142,7 @@ impl World {
         Ok(all.iter().filter(|e| by_proxy(e) && here(e) && e.reason.as_deref() == Some("Starting")).count())
     }
 
-    /// Whether all services run and the Node is Ready.
+    /// Reports whether all services run and the Node is Ready.
     async fn is_complete(&self) -> Result<bool> {
         let services = self.host.services().await?;
         let processes = changes::processes(self).await?;
@@ -159,13 +159,13 @@ impl World {
         within(PATIENCE, what, || async { ask().await.unwrap_or(false) }).await
     }
 
-    /// The objects that HNS has.
+    /// Returns the objects of a kind in HNS.
     fn hns(&self, kind: &str) -> Result<Vec<Value>> {
         let Ok(files) = fs::read_dir(self.host.drive_c().join("testbed/hns").join(kind)) else { return Ok(Vec::new()) };
         files.map(|file| Ok(serde_json::from_slice(&fs::read(file?.path())?)?)).collect()
     }
 
-    /// Diagnostics for a failure.
+    /// Returns diagnostics for a failure.
     async fn show(&self) -> String {
         let mut text = Vec::new();
         for what in ["wnp,wi", "nodes", "csr", "events"] {
@@ -189,7 +189,7 @@ impl World {
     }
 }
 
-/// What OpenShift grants to nodes: kube-proxy acts as the Node, hybrid-overlay-node as a user of its own.
+/// Returns the rights that OpenShift grants to nodes: kube-proxy acts as the Node, hybrid-overlay-node as a user of its own.
 fn rights() -> [Value; 3] {
     let rbac = |kind: &str, name: &str| json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": {"name": name}});
     let with = |mut object: Value, parts: Value| {
@@ -258,8 +258,8 @@ async fn joins(world: &World) -> Result<()> {
     world.kubectl(&["wait", "--for=condition=Ready", &pool, &limit]).await.map(drop)
 }
 
-/// Approves what hybrid-overlay-node requests, as OVN-Kubernetes does: kubelet's identity may ask for that of the same node. Returns
-/// whether there was a request.
+/// Approves the requests of hybrid-overlay-node, as OVN-Kubernetes does: kubelet's identity may request that of the same node. Returns whether
+/// there was a request.
 async fn approve(world: &World) -> Result<bool> {
     let requests: Api<CertificateSigningRequest> = Api::all(world.client.clone());
     for request in requests.list(&ListParams::default()).await? {
@@ -299,7 +299,7 @@ async fn services_can_work(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// kube-log-runner writes what its service prints.
+/// Checks that kube-log-runner writes what its service prints.
 fn logs_are_written(world: &World) -> Result<()> {
     for (service, line) in [("kubelet", "Starting kubelet"), ("kube-proxy", "has Services and EndpointSlices")] {
         let file = on_drive(world, &format!(r"{}\{service}\{service}.log", host_path::LOGS))?;
@@ -314,7 +314,7 @@ fn is_tainted(node: &Node) -> bool {
     taints.iter().any(|taint| taint.key == UNINITIALIZED)
 }
 
-/// The Node is initialised by what the service alone may do, and without its files there is no service.
+/// Checks that the Node is initialised with rights that only the service has, and that the service does not run without its files.
 async fn node_manager_works(world: &World) -> Result<()> {
     let node = world.node().await?;
     let spec = node.spec.as_ref().context("no spec")?;
@@ -340,20 +340,20 @@ async fn node_manager_works(world: &World) -> Result<()> {
     Ok(fs::remove_file(on_drive(world, r"C:\without-token")?)?)
 }
 
-/// kube-proxy's endpoint, the only one.
+/// Returns the endpoint of kube-proxy, the only one.
 fn the_endpoint(world: &World) -> Result<Value> {
     let mut endpoints = world.hns("endpoints")?;
     ensure!(endpoints.len() == 1 && endpoints[0]["Name"] == ENDPOINT, "endpoints: {endpoints:?}");
     Ok(endpoints.remove(0))
 }
 
-/// Whether an adapter has the endpoint's address. Wine goes on listing an adapter that has gone, without addresses.
+/// Reports whether an adapter has the endpoint's address. Wine goes on listing a removed adapter, without addresses.
 async fn has_adapter(world: &World, endpoint: &Value) -> Result<bool> {
     let address = endpoint["IPAddress"].as_str().context("the endpoint has no address")?;
     Ok(cmd(&world.host, "ipconfig /all").await?.contains(address))
 }
 
-/// Follows paths from the command lines of the services through all files that are JSON, kubeconfigs among them. Logs come later.
+/// Follows paths from the command lines of the services through all JSON files, including kubeconfigs. Logs come later.
 async fn every_named_file_exists(world: &World) -> Result<()> {
     let (mut named, mut seen) = (Vec::new(), BTreeSet::new());
     for (service, _) in SERVICES {
@@ -404,7 +404,7 @@ fn on_drive(world: &World, path: &str) -> Result<PathBuf> {
     Ok(world.host.drive_c().join(below.replace('\\', "/")))
 }
 
-/// Services get the variables with a restart of the host. After it, those that heed them reach the API server by `NO_PROXY`,
+/// Gives the services the proxy variables with a restart of the host. After it, services that heed them reach the API server by `NO_PROXY`,
 /// and wicd, which does not, follows a change of the pool.
 async fn works_behind_a_proxy(world: &World) -> Result<()> {
     let before = (the_endpoint(world)?, world.proxy_starts().await?);

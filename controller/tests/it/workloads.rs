@@ -1,4 +1,4 @@
-//! The examples of workloads, as the API server takes them, and whether its RuntimeClasses lead pods to the nodes of this operator.
+//! Examples of workloads, applied to the API server, and their RuntimeClasses, which lead pods to the nodes of this operator.
 
 use std::path::PathBuf;
 
@@ -13,13 +13,13 @@ fn folder() -> PathBuf {
     root().join("examples/workloads")
 }
 
-/// The objects of an example.
+/// Returns the objects of an example.
 fn objects(name: &str) -> Result<Vec<Value>> {
     let text = std::fs::read_to_string(folder().join(name))?;
     serde_yaml::Deserializer::from_str(&text).map(|one| Ok(serde::Deserialize::deserialize(one)?)).collect()
 }
 
-/// The pod that an object makes, if it makes one.
+/// Returns the pod that an object creates, if it creates one.
 fn pod_of(object: &Value) -> Option<Value> {
     let template = if object["kind"] == "Pod" { object } else { &object["spec"]["template"] };
     template["spec"]["containers"].is_array().then(|| {

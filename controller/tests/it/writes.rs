@@ -1,4 +1,4 @@
-//! What a host costs the API server, by the operator's own count.
+//! API writes for a host, by the operator's own count.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,12 @@ use crate::fleet::{World, is_ready, spec_with};
 
 const POOL: &str = "factory";
 const HOSTS: u32 = 40;
-/// The most that a host that joins, and one that is changed, may cost, with its part of what all cost together. The pool's own status is left out: how
-/// often it is written follows from how long the hosts take, which is chance on a busy machine.
+/// Most writes for a host that joins, and for one that is changed, with its share of common writes. The pool's own status is left out: how often it
+/// is written depends on how long the hosts take, which is chance on a busy machine.
 const JOIN: u32 = 14;
 const CHANGE: u32 = 9;
 
-/// Writes until now, by resource. Those of the Lease are not counted.
+/// Returns the writes until now, by resource. Those of the Lease are not counted.
 async fn writes(world: &World) -> Result<BTreeMap<String, u32>> {
     let text = world.operator.get("/metrics").await?;
     let samples = text
@@ -30,7 +30,7 @@ async fn writes(world: &World) -> Result<BTreeMap<String, u32>> {
         .collect()
 }
 
-/// Asserts what has been written since `before` for each host, and returns what has been written until now.
+/// Asserts that at most `each` writes per host were made since `before`, and returns the writes until now.
 async fn at_most(
     world: &World,
     what: &str,

@@ -8,16 +8,16 @@ use std::{
 
 use sha2::{Digest as _, Sha256, Sha384, Sha512};
 
-/// A digest that cannot be checked, or that does not fit.
+/// Reason why a digest cannot be checked, or does not match.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DigestError {
-    /// Not `<algorithm>:<hex>`.
+    /// Text that is not `<algorithm>:<hex>`.
     #[error("{0:?} is not a digest such as sha256:<64 hex digits>")]
     Malformed(String),
-    /// An algorithm that is not known here.
+    /// Unsupported hash algorithm.
     #[error("digests of {0:?} are not supported: start the source controller with --artifact-digest-algo=sha256")]
     Unsupported(String),
-    /// Other bytes.
+    /// Bytes that do not have the digest.
     #[error("the digest is not {0}")]
     Mismatch(Digest),
 }
@@ -29,7 +29,7 @@ enum Algorithm {
     Sha512,
 }
 
-/// What bytes must hash to.
+/// Hash that the bytes of an artifact must have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Digest {
     algorithm: Algorithm,
@@ -65,7 +65,7 @@ impl fmt::Display for Digest {
 }
 
 impl Digest {
-    /// A reader that fails at the end of `inner` if it was not what this digest is of. What was read before is not to be used
+    /// Returns a reader that fails at the end of `inner` if the bytes do not have this digest. Bytes that were read before are not to be used
     /// until the end has come.
     pub fn check<R: Read>(self, inner: R) -> Checked<R> {
         let hasher = match self.algorithm {
@@ -84,7 +84,7 @@ enum Hasher {
     Sha512(Sha512),
 }
 
-/// See [`Digest::check`].
+/// Reader that compares the digest at its end; see [`Digest::check`].
 pub struct Checked<R> {
     inner: R,
     hasher: Hasher,

@@ -14,7 +14,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// A header with a name as it stands there: the builder would refuse some.
+/// Tar header with an unchanged name: the builder would refuse some names.
 fn header(name: &[u8], kind: EntryType, size: u64) -> Header {
     let mut header = Header::new_ustar();
     header.as_old_mut().name[..name.len()].copy_from_slice(name);

@@ -1,4 +1,4 @@
-//! Host lists as the Windows Machine Config Operator has them: an address and `username=<name>` for each host. Pure.
+//! Host lists in the format of the Windows Machine Config Operator: an address and `username=<name>` for each host. Pure.
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
@@ -7,23 +7,23 @@ use regex::Regex;
 use super::quote;
 use wnp_core::inventory::address::is_address;
 
-/// Longest name of a user, as for a host of a pool.
+/// Most characters of a user name, as for a host of a pool.
 const MAX_USERNAME: usize = 104;
 
-/// An entry that cannot be used.
+/// Entry that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bad {
-    /// Its key.
+    /// Key of the entry.
     pub key: String,
-    /// The fault, its location, and the remedy.
+    /// Message with the fault, its location, and the remedy.
     pub message: String,
 }
 
-/// Reads `data` and `binaryData` of a ConfigMap such as `windows-instances`: addresses and user names, in the order of the keys; and
-/// entries that cannot be used, which stop only themselves. kubectl puts what is not UTF-8 into `binaryData`.
+/// Reads `data` and `binaryData` of a ConfigMap such as `windows-instances`. Returns addresses and user names, in the order of the keys, and
+/// the entries that cannot be used, which do not stop the others. kubectl puts what is not UTF-8 into `binaryData`.
 ///
-/// White space around the value and its parts, a line break at its end and Windows' line breaks mean nothing, as `username=x` in a
-/// block scalar has them.
+/// White space around the value and its parts, a line break at its end and Windows line breaks are ignored: `username=x` in a block scalar
+/// has them.
 pub fn windows_instances(data: &BTreeMap<String, Vec<u8>>) -> (Vec<(String, String)>, Vec<Bad>) {
     let (mut hosts, mut bad) = (Vec::new(), Vec::new());
     for (key, value) in data {
@@ -35,7 +35,7 @@ pub fn windows_instances(data: &BTreeMap<String, Vec<u8>>) -> (Vec<(String, Stri
     (hosts, bad)
 }
 
-/// The user name of an entry, or the fault of the entry.
+/// Returns the user name of an entry, or the fault of the entry.
 pub(super) fn entry(key: &str, value: &[u8]) -> Result<String, String> {
     if !is_address(key.trim()) {
         return Err(format!("{} is neither an IPv4 or IPv6 address nor a DNS name", quote(key)));
@@ -62,7 +62,7 @@ pub(super) fn entry(key: &str, value: &[u8]) -> Result<String, String> {
     Ok(username.to_owned())
 }
 
-/// The reason why a user name hardly is what its writer meant. Windows takes it, so that it is not refused.
+/// Returns the reason why a user name is probably a mistake. Windows accepts such a name, so it is not refused.
 pub(super) fn doubt(username: &str) -> Option<String> {
     let is_quoted = username.len() > 1 && username.starts_with('\'') && username.ends_with('\'');
     let part = if username.contains(" #") {
@@ -75,13 +75,13 @@ pub(super) fn doubt(username: &str) -> Option<String> {
     Some(format!("the user name is {}: {part}", quote(username)))
 }
 
-/// Whether Windows takes this for a user, with a domain before it or not. The API server asks the same of the users in a pool.
+/// Reports whether Windows accepts the text as a user, with or without a domain. The API server checks the same for the users in a pool.
 fn is_username(text: &str) -> bool {
     static PATTERN: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(api::USERNAME_PATTERN).ok());
     text.chars().count() <= MAX_USERNAME && PATTERN.as_ref().is_some_and(|p| p.is_match(text))
 }
 
-/// Whether a ConfigMap is meant as a host list: others may lie beside it.
+/// Reports whether a ConfigMap is meant as a host list: a file may hold other ConfigMaps too.
 pub(super) fn is_host_list<'a>(name: Option<&str>, mut values: impl Iterator<Item = &'a [u8]>) -> bool {
     let is_entry = |value: &str| value.trim_start().to_ascii_lowercase().starts_with("username");
     name == Some("windows-instances") || values.any(|v| api::text::decode(v).is_ok_and(|text| is_entry(&text)))
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(bad.iter().map(|b| b.key.as_str()).collect::<Vec<_>>(), ["10.0.0.1"]);
     }
 
-    /// The rules of Windows, as its documentation says them, for a user without a domain.
+    /// Reports whether Windows accepts a user without a domain, by the rules in its documentation.
     fn by_the_rules(text: &str) -> bool {
         let refused = |c: char| c.is_control() || "\"/\\[]:;|=,+*?<>".contains(c);
         !text.is_empty()

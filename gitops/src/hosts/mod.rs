@@ -1,8 +1,8 @@
-//! Files to entries. Pure.
+//! Parsing of files into entries. Pure.
 //!
-//! What a file is follows from what is in it: an object of kind `WindowsHostInventory`, a list of hosts, one host, or a ConfigMap as
-//! `windows-instances`. An object of any other kind is left alone, so that a list may lie beside other manifests; what says no kind
-//! and is no host list is a mistake.
+//! The format of a file follows from its content: an object of kind `WindowsHostInventory`, a list of hosts, one host, or a ConfigMap such as
+//! `windows-instances`. An object of any other kind is ignored, so that a list may lie beside other manifests; a document without a kind
+//! that is no host list is a mistake.
 
 mod config_map;
 mod schema;
@@ -20,29 +20,29 @@ use wnp_core::{
     yaml::{self, Fault, Kind, Node},
 };
 
-/// A host in a file.
+/// Host in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The entry. Where the format has no names (the ConfigMap of WMCO), the name is empty: the host reports it.
+    /// Host of the entry. The name is empty if the format has no names (the ConfigMap of WMCO): the host reports it.
     pub host: Host,
-    /// File.
+    /// Path of the file.
     pub file: String,
-    /// Line on which its entry begins, from 1.
+    /// Line on which the entry begins, from 1.
     pub line: usize,
 }
 
-/// Something wrong with a file.
+/// Fault in a file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finding {
-    /// File; empty if it is about all of them.
+    /// Path of the file; empty if the fault concerns all files.
     pub file: String,
-    /// Line, from 1, as exact as the parser reports it.
+    /// Line of the fault, from 1, as exact as the parser reports it.
     pub line: Option<usize>,
-    /// The fault, its location, and the remedy.
+    /// Message with the fault, its location, and the remedy.
     pub message: String,
 }
 
-/// `file:line: message`, as compilers print it.
+/// Prints `file:line: message`, as compilers do.
 impl std::fmt::Display for Finding {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match (self.file.as_str(), self.line) {
@@ -53,10 +53,10 @@ impl std::fmt::Display for Finding {
     }
 }
 
-/// Reads all files of an inventory. One finding and none of it is used.
+/// Reads all files of an inventory. A single finding rejects the whole inventory.
 ///
 /// # Errors
-/// Everything that is wrong, by file and line.
+/// All findings, sorted by file and line.
 pub fn read(files: &[File]) -> Result<Vec<Entry>, Vec<Finding>> {
     let (mut entries, mut findings) = (Vec::new(), Vec::new());
     let mut says_empty = false;
@@ -89,7 +89,7 @@ fn no_hosts(files: &[File]) -> String {
     }
 }
 
-/// Duplicate entries. The same address without a port and with one may be two: the pool's port is not known here.
+/// Finds duplicate entries. One address without a port and with one may be two hosts: the pool's port is not known here.
 fn duplicates(entries: &[Entry]) -> Vec<Finding> {
     let (mut names, mut places) = (BTreeMap::new(), BTreeMap::new());
     let mut findings = Vec::new();
@@ -114,7 +114,7 @@ fn duplicates(entries: &[Entry]) -> Vec<Finding> {
     findings
 }
 
-/// Content of one file.
+/// Entries and faults of one file.
 #[derive(Default)]
 struct List {
     hosts: Vec<(usize, Host)>,
@@ -197,7 +197,7 @@ impl List {
         }
     }
 
-    /// Objects as `kubectl get -o yaml` prints them.
+    /// Reads the items of a `List`, as `kubectl get -o yaml` prints it.
     fn items(&mut self, node: &Node) {
         match node.get("items").map(|items| (&items.kind, items)) {
             Some((Kind::List(items), _)) => items.iter().for_each(|item| self.document(item)),
@@ -279,27 +279,27 @@ impl List {
     }
 }
 
-/// Bytes of a value in `binaryData`, of which YAML may break the lines.
+/// Decodes a value in `binaryData`, whose lines YAML may break.
 fn base64(text: &str) -> Option<Vec<u8>> {
     let text: String = text.split_whitespace().collect();
     base64::engine::general_purpose::STANDARD.decode(text).ok()
 }
 
-/// Most characters of a text that a message quotes.
+/// Most characters of a text in a message.
 const MOST: usize = 80;
 
-/// A foreign text in quotes, for a message.
+/// Returns a foreign text in quotes, for a message.
 fn quote(text: &str) -> String {
     api::text::quote(text, MOST)
 }
 
-/// A field for a message.
+/// Returns a field name in backticks, for a message.
 fn field(name: &str) -> String {
     let more = if name.chars().nth(MOST).is_some() { "…" } else { "" };
     format!("`{}{more}`", api::text::escape(name, MOST))
 }
 
-/// Entries that are read, but hardly mean what they say.
+/// Returns findings about entries that are valid but probably a mistake.
 pub fn doubts(entries: &[Entry]) -> Vec<Finding> {
     let doubt = |entry: &Entry| {
         let username = entry.host.username.as_deref()?;

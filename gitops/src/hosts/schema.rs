@@ -1,6 +1,6 @@
-//! The fields of a host: the schema that the CRD has, checked line by line. Pure.
+//! Schema of a host, the same as in the CRD, checked line by line. Pure.
 //!
-//! The rules are taken from the type, so that a host in a file and a host in a pool cannot be held to different ones.
+//! The rules are taken from the type, so that hosts in files and in pools cannot be held to different ones.
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
@@ -21,7 +21,7 @@ pub const API_VERSION: &str = "windowsmachineconfig.openshift.io/v1alpha1";
 /// Kind of a host list.
 pub const KIND: &str = "WindowsHostInventory";
 
-/// What to write instead of text that a pattern does not take, by the path of the field.
+/// Remedies for text that does not match a pattern, by the path of the field.
 const MENDS: [(&str, &str); 4] = [
     ("name", "use lower-case letters, digits and `-`, and `.` between them"),
     ("address", "use an IPv4 or IPv6 address without brackets and port, or a DNS name"),
@@ -32,13 +32,13 @@ const MENDS: [(&str, &str); 4] = [
     ("hostKey", "use a fingerprint such as `SHA256:…`, or `<type> <base64>` as in a known_hosts file"),
 ];
 
-/// The schema of a host, and its patterns.
+/// Schema of a host, and the patterns in the schema.
 pub(super) struct Rules {
     host: Value,
     patterns: BTreeMap<String, Option<Regex>>,
 }
 
-/// The rules for a host.
+/// Rules for a host.
 pub(super) static RULES: LazyLock<Rules> = LazyLock::new(|| {
     let host = schema_of::<Host>();
     let mut patterns = BTreeMap::new();
@@ -46,7 +46,7 @@ pub(super) static RULES: LazyLock<Rules> = LazyLock::new(|| {
     Rules { host, patterns }
 });
 
-/// With everything that it refers to in place, so that there is nothing to look up.
+/// Returns the schema of a type with all references inlined.
 fn schema_of<T: JsonSchema>() -> Value {
     let settings = schemars::generate::SchemaSettings::draft2020_12().with(|s| s.inline_subschemas = true);
     let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
@@ -57,7 +57,7 @@ fn schema_of<T: JsonSchema>() -> Value {
     schema
 }
 
-/// Takes out what only the API server understands, closes objects whose fields are known, and puts paragraphs on one line each.
+/// Removes what only the API server understands, closes objects whose fields are known, and puts each description on one line.
 fn tidy(schema: &mut Value) {
     match schema {
         Value::Object(map) => {
@@ -88,7 +88,7 @@ fn collect_patterns(schema: &Value, into: &mut BTreeMap<String, Option<Regex>>) 
     }
 }
 
-/// The JSON Schema of the files that [`super::read`] takes, other than ConfigMaps: for editors, and for checks in other tools.
+/// Returns the JSON Schema of the files that [`super::read`] takes, other than ConfigMaps: for editors, and for checks in other tools.
 pub fn json_schema() -> Value {
     let mut host = RULES.host.clone();
     if let Some(host) = host.as_object_mut() {
@@ -121,7 +121,7 @@ pub fn json_schema() -> Value {
     })
 }
 
-/// Reads a host, and reports all its errors.
+/// Reads a host, and adds all its faults.
 pub(super) fn host(node: &Node, faults: &mut Vec<Fault>) -> Option<Host> {
     let before = faults.len();
     let value = RULES.check(node, &RULES.host, "", faults);
@@ -158,7 +158,7 @@ pub(super) fn host(node: &Node, faults: &mut Vec<Fault>) -> Option<Host> {
     (faults.len() == before).then_some(host)
 }
 
-/// The Node would be refused with other labels.
+/// Checks the keys and values of labels that the API server would refuse on the Node.
 fn check_labels(map: &Node, faults: &mut Vec<Fault>) {
     let Kind::Map(members) = &map.kind else { return };
     for member in members {
@@ -177,7 +177,7 @@ fn check_labels(map: &Node, faults: &mut Vec<Fault>) {
 }
 
 impl Rules {
-    /// The value as the schema has it; meaningless if there are faults.
+    /// Returns the value according to the schema; meaningless if there are faults.
     fn check(&self, node: &Node, schema: &Value, path: &str, faults: &mut Vec<Fault>) -> Value {
         let about = if path.is_empty() { "a host".to_owned() } else { field(path) };
         let mut wrong = |message: String| faults.push((node.line, message));
@@ -303,7 +303,7 @@ impl Rules {
     }
 }
 
-/// The types that a value may have, other than null.
+/// Returns the types that a value may have, other than null.
 fn types(schema: &Value) -> Vec<&str> {
     match schema.get("type") {
         Some(Value::String(one)) => vec![one],
@@ -312,13 +312,13 @@ fn types(schema: &Value) -> Vec<&str> {
     }
 }
 
-/// The words of which a value must be one.
+/// Returns the words of which a value must be one.
 fn words(schema: &Value) -> Vec<&str> {
     let each = schema.get("oneOf").and_then(Value::as_array).into_iter().flatten();
     each.filter_map(|one| one.get("const").and_then(Value::as_str)).collect()
 }
 
-/// A limit; whole, whatever way the generator writes it.
+/// Returns a limit of the schema as a whole number, even if the generator writes a float.
 fn number_of(schema: &Value, key: &str) -> Option<i64> {
     let number = schema.get(key)?;
     #[expect(clippy::cast_possible_truncation, reason = "casts of floats stop at the limits")]
@@ -329,7 +329,7 @@ fn count(n: usize) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 
-/// The end of a message about a word that is not known.
+/// Returns the end of a message about an unknown word: the most similar known word, if any.
 pub(super) fn did_you_mean<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> String {
     let lower = word.to_lowercase();
     // Lengths first: a file may have a hundred thousand fields, and each is compared with all that are known.

@@ -179,7 +179,7 @@ fn everything_wrong_is_said_and_in_order() {
     assert_eq!(lines, ["a.yaml:1", "b.yaml:1", "b.yaml:3", "d.yaml:1", "d.yaml:1"]);
 }
 
-/// What the documentation shows must be what is read.
+/// Examples of the documentation, which must be readable.
 #[test]
 fn the_examples_are_read() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/inventory");

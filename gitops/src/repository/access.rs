@@ -1,4 +1,4 @@
-//! Credentials from a Secret.
+//! Credentials of a repository, from a Secret.
 
 use api::Reason;
 use std::{collections::BTreeMap, fmt};
@@ -6,81 +6,81 @@ use std::{collections::BTreeMap, fmt};
 use reqwest::Url;
 use zeroize::Zeroizing;
 
-/// Why a Secret cannot be used. What is in it is never quoted.
+/// Reason why a Secret cannot be used. Its values are never quoted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AccessError {
-    /// A key that another one needs.
+    /// Key without the other key of the pair.
     #[error("it has {has}, but not {lacks}: add {lacks}")]
     Incomplete {
-        /// The key that is there.
+        /// Key that is there.
         has: &'static str,
-        /// The one that is not.
+        /// Key that is missing.
         lacks: &'static str,
     },
-    /// A key that this kind of URL needs.
+    /// Key that is missing for this kind of URL.
     #[error("{url} needs {key}: add it")]
     Missing {
-        /// The kind of URL, or what the Secret is for.
+        /// Kind of URL, or purpose of the Secret.
         url: &'static str,
-        /// The key.
+        /// Missing key.
         key: &'static str,
     },
-    /// Two ways to log in.
+    /// Keys for two ways to log in.
     #[error("it has both {one} and {other}: remove one")]
     Ambiguous {
-        /// One way.
+        /// Key for one way to log in.
         one: &'static str,
-        /// The other.
+        /// Key for the other way to log in.
         other: &'static str,
     },
-    /// A value that cannot be used.
+    /// Value that cannot be used.
     #[error("{key} cannot be used: {problem}")]
     Unusable {
-        /// Its key.
+        /// Key of the value.
         key: &'static str,
-        /// What is wrong, and what to put there.
+        /// Fault of the value, and the remedy.
         problem: &'static str,
     },
 }
 
 impl AccessError {
-    /// A stable name for conditions and metrics.
+    /// Returns the stable reason for conditions and metrics.
     pub fn reason(&self) -> Reason {
         Reason::CredentialsUnavailable
     }
 }
 
-/// Credentials. If empty: anonymous, with the certificates that the system trusts.
+/// Credentials. Empty credentials mean anonymous access, with the certificates that the system trusts.
 #[derive(Clone, Default)]
 pub struct Access {
-    /// For https.
+    /// User name for https.
     pub username: Option<String>,
-    /// For https; for ssh the passphrase of the identity.
+    /// Password for https, or passphrase of the SSH identity.
     pub password: Option<Zeroizing<String>>,
-    /// For https, instead of a user name.
+    /// Bearer token for https, instead of a user name.
     pub bearer: Option<Zeroizing<String>>,
-    /// For https: certificates and key, PEM.
+    /// Client certificates and key for https, PEM.
     pub client_certificate: Option<(Vec<u8>, Zeroizing<Vec<u8>>)>,
-    /// For https: the authorities that are believed instead of the system's, PEM.
+    /// Certificate authorities for https that are trusted instead of the system's, PEM.
     pub authority: Option<Vec<u8>>,
-    /// For ssh: the private key.
+    /// Private key for SSH.
     pub identity: Option<Zeroizing<Vec<u8>>>,
-    /// For ssh: the keys that servers may have.
+    /// Text in the `known_hosts` format, for SSH.
     pub known_hosts: Option<String>,
-    /// For https.
+    /// Proxy for https.
     pub proxy: Option<Proxy>,
 }
 
-/// A proxy for https.
+/// Proxy for https.
 #[derive(Clone)]
 pub struct Proxy {
-    /// `http://host:port` or `https://host:port`.
+    /// URL of the proxy: `http://host:port` or `https://host:port`.
     pub address: String,
-    /// To log in to the proxy.
+    /// User name for the proxy.
     pub username: Option<String>,
-    /// To log in to the proxy.
+    /// Password for the proxy.
     pub password: Option<Zeroizing<String>>,
-    /// What is reached without it, as in `NO_PROXY`.
+    /// Hosts that are reached without the proxy, as in `NO_PROXY`.
     pub except: Option<String>,
 }
 
@@ -99,7 +99,7 @@ impl fmt::Debug for Proxy {
 type Data = BTreeMap<String, Vec<u8>>;
 
 impl Access {
-    /// The credentials of a Secret for a URL. Keys of the other kind of URL are ignored.
+    /// Reads the credentials of a Secret for a URL. Keys for the other kind of URL are ignored.
     ///
     /// # Errors
     /// [`AccessError::Missing`] when an `ssh://` URL has no `identity` or no `known_hosts`. For other URLs,
@@ -146,7 +146,7 @@ fn https(data: &Data) -> Result<Access, AccessError> {
 }
 
 impl Proxy {
-    /// Proxy settings from a Secret.
+    /// Reads proxy settings from a Secret.
     ///
     /// # Errors
     /// [`AccessError::Missing`] when there is no `address`. [`AccessError::Unusable`] when it is not an `http://` or
@@ -167,8 +167,8 @@ impl Proxy {
         Ok(Self { address: address.to_string(), username, password, except: None })
     }
 
-    /// Proxy settings of the program, as in `HTTPS_PROXY` and `NO_PROXY`. `None` if the first one is empty. A user name and a password may be part of
-    /// the address, and a scheme may be missing, as other programs take it.
+    /// Reads proxy settings of the program, as in `HTTPS_PROXY` and `NO_PROXY`. `None` if `https` is empty. The address may contain a user
+    /// name and a password, and may lack a scheme, as in other programs.
     ///
     /// # Errors
     /// [`AccessError::Unusable`] when the address is not an `http://` or `https://` URL.
@@ -196,13 +196,13 @@ fn pair(data: &Data, one: &'static str, other: &'static str) -> Result<(Option<T
     }
 }
 
-/// A value in UTF-8, if it is a text.
+/// Returns a value if it is not blank; text is converted to UTF-8.
 fn bytes(data: &Data, key: &str) -> Option<Vec<u8>> {
     let value = data.get(key).filter(|value| !value.trim_ascii().is_empty())?;
     Some(api::text::decode(value).map_or_else(|_| value.clone(), |text| text.as_bytes().to_vec()))
 }
 
-/// A value as text, without the line end that an editor or `echo` has put behind it.
+/// Returns a value as text, without the line end that an editor or `echo` has appended.
 fn line(data: &Data, key: &'static str) -> Result<Option<Text>, AccessError> {
     let Some(value) = bytes(data, key) else { return Ok(None) };
     let value = Zeroizing::new(value);

@@ -1,5 +1,5 @@
-//! Errors of a repository, with remedies. A server's own words are truncated and sanitised, and no
-//! secret and no user name of a URL is ever in them.
+//! Errors of a repository, with remedies. A server's own words are truncated and sanitised, and an error never contains a
+//! secret or a user name of a URL.
 
 use std::{io, time::Duration};
 
@@ -8,16 +8,16 @@ use api::{Reason, text};
 use super::AccessError;
 use crate::known_hosts::KnownHostsError;
 
-/// How much of a server's words goes into an error.
+/// Most characters of a server's words in an error.
 const EXCERPT: usize = 300;
 
-/// Why a repository cannot be fetched or read.
+/// Reason why a repository cannot be fetched or read.
 #[derive(Debug, thiserror::Error)]
 pub enum GitError {
     /// The URL cannot be used.
     #[error("the URL cannot be used: {problem}")]
     UrlInvalid {
-        /// What is wrong with it, and what to write.
+        /// Fault of the URL, and the remedy.
         problem: &'static str,
     },
     /// The reference cannot be used.
@@ -25,7 +25,7 @@ pub enum GitError {
     ReferenceInvalid {
         /// Field and value.
         what: String,
-        /// What is wrong with it, and what to write.
+        /// Fault of the value, and the remedy.
         problem: String,
     },
     /// The Secret cannot be used.
@@ -34,112 +34,112 @@ pub enum GitError {
     /// The known hosts cannot be used.
     #[error("{0}")]
     KnownHosts(#[from] KnownHostsError),
-    /// The server's key is not the one that is known, or none is.
+    /// The server's key is not a known one.
     #[error(
         "{host} offers the SSH host key {offered}, which known_hosts does not list for it{}: if it is right, add it there",
         unread(.damaged)
     )]
     HostKeyUnknown {
-        /// As in `known_hosts`.
+        /// Name of the server, as in `known_hosts`.
         host: String,
         /// Lines of `known_hosts` for the server that cannot be read, from 1.
         damaged: Vec<usize>,
-        /// Type and fingerprint.
+        /// Type and fingerprint of the offered key.
         offered: String,
     },
     /// The server rejects the credentials.
     #[error("{host} refuses to log in: {problem}")]
     AuthenticationFailed {
-        /// The server.
+        /// Name of the server or proxy.
         host: String,
-        /// What was tried, and what to check.
+        /// Attempted log-in, and the remedy.
         problem: String,
     },
-    /// The server's certificate is not trusted, or it rejects the client's.
+    /// The server's certificate is not trusted, or the server rejects the client's.
     #[error("no secure connection to {host}: {problem}")]
     CertificateInvalid {
-        /// The server.
+        /// Name of the server.
         host: String,
-        /// What is wrong with it, and what to check.
+        /// Fault of the certificate, and the remedy.
         problem: String,
     },
-    /// The repository does not exist, or these credentials may not read it.
+    /// The repository does not exist, or the credentials may not read it.
     #[error("{host} has no such repository, or these credentials may not read it: check the URL and the Secret")]
     RepositoryNotFound {
-        /// The server.
+        /// Name of the server.
         host: String,
     },
-    /// The server redirects to a place that must not get the credentials.
+    /// The server redirects to a URL that must not get the credentials.
     #[error(
         "{host} redirects to {to}, which is not followed because it is another server or not https: if it is right, write it as the URL"
     )]
     RedirectRefused {
-        /// The server.
+        /// Name of the server.
         host: String,
-        /// Scheme and host.
+        /// Scheme, host and port of the redirect.
         to: String,
     },
     /// Any other failure between the operator and the server.
     #[error("fetching from {host} failed: {problem}: check the URL, the network and the proxy")]
     Failed {
-        /// The server.
+        /// Name of the server.
         host: String,
-        /// What is known.
+        /// Known details of the failure.
         problem: String,
     },
-    /// It took too long.
+    /// The fetch exceeded its time limit.
     #[error("fetching from {host} timed out after {}s: the server is slow or does not answer", .after.as_secs_f32())]
     Timeout {
-        /// The server.
+        /// Name of the server.
         host: String,
-        /// The time limit.
+        /// Time limit of the fetch.
         after: Duration,
     },
     /// The caller cancelled the fetch.
     #[error("fetching was stopped")]
     Stopped,
-    /// There is no such branch, tag or commit.
+    /// The repository has no such branch, tag or commit.
     #[error("the repository has no {what}: correct the reference, or push it")]
     RevisionNotFound {
-        /// Of what kind, and its name.
+        /// Kind and name of the missing reference.
         what: String,
     },
-    /// More than is taken.
+    /// The repository is larger than the limits.
     #[error("the repository is too large: {what}; keep the hosts in a repository of their own")]
     RepositoryTooLarge {
-        /// What is too large.
+        /// Part that is too large, and the limit.
         what: String,
     },
-    /// Something in the inventory is too large.
+    /// A part of the inventory is too large.
     #[error("{path} is too large: {what}; split the list")]
     InventoryTooLarge {
         /// File, or the path that is read.
         path: String,
-        /// What is too large.
+        /// Fault, and the limit.
         what: String,
     },
-    /// The path is not one inside the repository.
+    /// The path is outside the repository.
     #[error("the path {} is outside the repository: write it from the repository's root, without `..`", text::quote(.path, EXCERPT))]
     PathInvalid {
-        /// The path.
+        /// Path from the pool.
         path: String,
     },
-    /// An entry of a directory that could be taken for one of another directory.
+    /// A directory has an entry that could be taken for one of another directory.
     #[error("the commit has an entry {}, which is not a valid name for a file of hosts: remove it", text::quote(.path, EXCERPT))]
     NameInvalid {
-        /// Where.
+        /// Path of the entry.
         path: String,
     },
-    /// There is nothing at the path.
+    /// The commit has nothing at the path.
     #[error("the commit has no {}: check the path, or add the file", text::quote(.path, EXCERPT))]
     PathNotFound {
-        /// The path.
+        /// Path from the pool.
         path: String,
     },
     /// A symbolic link, which is never followed.
     #[error("{path} is a symbolic link, which is not followed: put the file itself there")]
     SymbolicLink {
-        /// Where.
+        /// Path of the link.
         path: String,
     },
     /// A submodule, which is never fetched.
@@ -147,21 +147,21 @@ pub enum GitError {
         "{path} is a submodule, which is not fetched: put the files themselves there, or name its repository as the URL"
     )]
     Submodule {
-        /// Where.
+        /// Path of the submodule.
         path: String,
     },
-    /// What Git LFS leaves in place of a file.
+    /// A file is a pointer of Git LFS.
     #[error("{path} is a pointer of Git LFS, which is not fetched: store the file itself in the repository")]
     LfsPointer {
-        /// Where.
+        /// Path of the pointer.
         path: String,
     },
-    /// Not the kind of object that it has to be.
+    /// The object is of another kind than required.
     #[error("{id} is not a {wanted} of the repository: check it with git fsck")]
     WrongObject {
-        /// What was asked for.
+        /// Id of the object.
         id: String,
-        /// What it has to be.
+        /// Required kind.
         wanted: &'static str,
     },
     /// A tag under another name than it was signed for.
@@ -169,29 +169,29 @@ pub enum GitError {
         "the tag {name:?} was made for the name {made_for:?}: a signed tag is valid only under its own name; sign a tag with this name"
     )]
     TagRenamed {
-        /// Of the reference.
+        /// Name of the reference.
         name: String,
-        /// In the tag itself.
+        /// Name in the tag itself.
         made_for: String,
     },
-    /// What was fetched is not on disk any more, or cannot be read.
+    /// Fetched data are not on disk any more, or cannot be read.
     #[error("the fetched data can no longer be read ({problem}): the operator fetches them again")]
     Damaged {
-        /// What is known.
+        /// Known details of the damage.
         problem: String,
     },
-    /// The disk.
+    /// The directory on disk cannot be used.
     #[error("the directory for repositories cannot be used: is it full, or not writable?")]
     Disk(#[source] io::Error),
 }
 
-/// Lines that may hold the key that is missed.
+/// Returns a note about a line for the host that cannot be read and may hold the missing key.
 fn unread(lines: &[usize]) -> String {
     lines.first().map_or_else(String::new, |line| format!(" (line {line} is for it, and cannot be read)"))
 }
 
 impl GitError {
-    /// A stable name for conditions and metrics.
+    /// Returns the stable reason for conditions and metrics.
     pub fn reason(&self) -> Reason {
         match self {
             Self::UrlInvalid { .. }
@@ -222,8 +222,8 @@ impl GitError {
         }
     }
 
-    /// Whether it lasts until a person acts: another fetch of the same revision fails in the same way. What a Secret, a
-    /// network or a server may recover from by itself does not.
+    /// Reports whether the error lasts until a user acts: another fetch of the same revision fails in the same way. Errors from which a
+    /// Secret, a network or a server may recover by itself do not.
     pub fn stalls(&self) -> bool {
         match self {
             Self::UrlInvalid { .. }
@@ -259,12 +259,12 @@ impl GitError {
     }
 }
 
-/// The beginning of foreign words, on one line.
+/// Returns the beginning of foreign words, on one line.
 pub(super) fn excerpt(words: &str) -> String {
     text::line(words, EXCERPT)
 }
 
-/// The words of an error and of what it comes from, the first time each is said.
+/// Returns the words of an error and of its sources, each once.
 pub(super) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut words: Vec<String> = Vec::new();
     let mut next = Some(error);
@@ -278,7 +278,7 @@ pub(super) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     excerpt(&words.join(": "))
 }
 
-/// The words of what an error comes from in the end.
+/// Returns the words of the innermost source of an error.
 fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
     let mut last = error;
     while let Some(source) = last.source() {

@@ -1,4 +1,4 @@
-//! One talk with a server: what it has, and the pack of what is missing here.
+//! Conversation with a server: its references, and the pack of the missing objects.
 
 use std::{
     num::NonZeroU32,
@@ -22,13 +22,13 @@ use gix::{
 
 use super::{GitError, link::Link, resolve::Wanted, store::Store};
 
-/// Commits of history that are fetched.
+/// Number of commits that are fetched first.
 pub(super) const DEPTH: u32 = 50;
 
-/// And if the commit that was fetched last is not among them, to determine whether the new one descends from it.
+/// Number of commits that are fetched if the previous commit is not among the first, to determine whether the new one descends from it.
 pub(super) const FAR: u32 = 1000;
 
-/// No object may be larger, nor what is kept in memory for one while a pack is read.
+/// Most bytes of an object, and most memory for one while a pack is read.
 const OBJECT: usize = 64 << 20;
 
 /// Interval at which a reader of a pack checks for cancellation.
@@ -38,7 +38,7 @@ fn agent() -> (&'static str, Option<String>) {
     ("agent", Some(protocol::agent("windows-node-pools")))
 }
 
-/// A server that has answered.
+/// Server that has answered the handshake.
 pub(super) struct Talk<'a, T> {
     link: &'a Link<'a>,
     transport: T,
@@ -46,7 +46,7 @@ pub(super) struct Talk<'a, T> {
 }
 
 impl<'a, T: Transport> Talk<'a, T> {
-    /// Says hello.
+    /// Starts the conversation.
     pub(super) fn begin(link: &'a Link<'a>, mut transport: T) -> Result<Self, GitError> {
         // The transports log in by themselves; no prompt is available.
         let nobody = |_| Err(gix::Error::from_error(std::io::Error::from(std::io::ErrorKind::PermissionDenied)));
@@ -55,7 +55,7 @@ impl<'a, T: Transport> Talk<'a, T> {
         Ok(Self { link, transport, handshake })
     }
 
-    /// The hash that the repository's ids are made with.
+    /// Returns the hash that the repository's ids are made with.
     pub(super) fn hash(&self) -> Result<gix::hash::Kind, GitError> {
         let format = self.handshake.capabilities.capability("object-format").and_then(|format| format.value());
         match format.map(|name| name.to_vec()).as_deref() {
@@ -65,7 +65,7 @@ impl<'a, T: Transport> Talk<'a, T> {
         }
     }
 
-    /// What the server has of what is wanted, and maybe more.
+    /// Returns the wanted references of the server, and maybe more.
     pub(super) fn references(&mut self, wanted: &Wanted) -> Result<Vec<Ref>, GitError> {
         if let Some(refs) = self.handshake.refs.take() {
             return Ok(refs);
@@ -77,12 +77,12 @@ impl<'a, T: Transport> Talk<'a, T> {
         command.invoke_blocking(&mut self.transport, &mut Discard, false).map_err(|error| explain(self.link, &error))
     }
 
-    /// Whether more than one fetch may be asked for.
+    /// Reports whether the server allows more than one fetch.
     pub(super) fn can_ask_again(&self) -> bool {
         self.handshake.server_protocol_version == Protocol::V2
     }
 
-    /// Whether history can be left out. Few servers are so old that it cannot: from them all of it comes.
+    /// Reports whether the server can leave out history. Few servers are too old for that: from them the whole history comes.
     fn can_cut(&self) -> bool {
         let capabilities = &self.handshake.capabilities;
         match self.handshake.server_protocol_version {
@@ -93,7 +93,7 @@ impl<'a, T: Transport> Talk<'a, T> {
         }
     }
 
-    /// Fetches an object, and so much history.
+    /// Fetches an object, with history of a given depth.
     pub(super) fn fetch(&mut self, store: &Store, id: ObjectId, depth: u32) -> Result<(), GitError> {
         let link = self.link;
         link.expect_content();
@@ -161,13 +161,13 @@ impl<'a, T: Transport> Talk<'a, T> {
         }
     }
 
-    /// Says goodbye, which only ends what is over anyway.
+    /// Ends the conversation. Errors are ignored, as it is over anyway.
     pub(super) fn end(mut self) {
         let _ = protocol::indicate_end_of_interaction(&mut self.transport, false);
     }
 }
 
-/// The fault, as the link knows it, otherwise in gix's words.
+/// Returns the error that the link knows, otherwise one in gix's words.
 fn explain(link: &Link<'_>, error: &gix::Error) -> GitError {
     if let Some(known) = link.failure() {
         return known;
@@ -195,8 +195,8 @@ fn explain(link: &Link<'_>, error: &gix::Error) -> GitError {
     link.failed(if all.is_empty() { words } else { all.join(": ") })
 }
 
-/// Requests one object and reports the local commits, all in one message: there are few commits here, so there is
-/// nothing to haggle about.
+/// Negotiation that requests one object and reports the local commits in one message: there are too few commits for more
+/// rounds.
 struct Ask {
     id: ObjectId,
     haves: Vec<ObjectId>,

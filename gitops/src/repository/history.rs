@@ -1,4 +1,4 @@
-//! Authors of changes. Only fetched commits are known: beyond it, "older" is all that can be said.
+//! Authors of changes. Only fetched commits are known: for changes beyond them, only "or older" can be reported.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
@@ -12,19 +12,19 @@ use super::{
 };
 use crate::{File, Limits, hosts::Entry};
 
-/// Commits at which the inventory is read, looking for changes.
+/// Most commits at which the inventory is read for changes.
 const READ: usize = 200;
 
-/// Maximum number of commits that are read.
+/// Most commits that are visited.
 const WALKED: usize = 20_000;
 
-/// What the API takes of an author and of a first line.
+/// Most characters of an author and of a subject in the API.
 const LINE: usize = 512;
 
-/// File, and the host's name, or its address if it has none.
+/// File, and the host's name, or address if it has no name.
 pub(super) type Key = (String, String);
 
-/// Whether a commit is another one, or comes after it. `None` if the fetched history does not show it.
+/// Reports whether a commit is another one, or comes after it. `None` if the fetched history does not show it.
 pub(super) fn follows(repo: &Repository, new: ObjectId, old: ObjectId) -> Result<Option<bool>, GitError> {
     let (mut seen, mut next, mut complete) = (HashSet::from([new]), VecDeque::from([new]), true);
     while let Some(id) = next.pop_front() {
@@ -42,7 +42,7 @@ pub(super) fn follows(repo: &Repository, new: ObjectId, old: ObjectId) -> Result
     Ok(complete.then_some(false))
 }
 
-/// A commit, for people.
+/// Returns author, time and subject of a commit.
 pub(super) fn commit(repo: &Repository, id: ObjectId, or_older: bool) -> Result<api::Commit, GitError> {
     let object = repo.find_object(id).map_err(|error| GitError::damaged(error.error()))?;
     let commit =
@@ -60,19 +60,19 @@ pub(super) fn commit(repo: &Repository, id: ObjectId, or_older: bool) -> Result<
     })
 }
 
-/// The entries of a file that are as they are now, back to a commit.
+/// Entries of a file that have not changed back to a commit.
 struct Pending {
-    /// The file, at that commit.
+    /// File content at that commit.
     blob: ObjectId,
-    /// The oldest commit at which they were seen so.
+    /// Oldest visited commit at which the entries are unchanged.
     since: ObjectId,
     entries: BTreeMap<String, Host>,
 }
 
-/// Reads files into entries. `None` if it cannot be read.
+/// Parser of files into entries. Returns `None` if a file cannot be parsed.
 pub(super) type Read<'f> = &'f dyn Fn(&[File]) -> Option<Vec<Entry>>;
 
-/// The commit that made each entry as it is, along the first parents: what a merge brought was made by the merge.
+/// Returns the commit that made each entry as it is, along the first parents: the merge commit counts for what a merge brought.
 pub(super) fn last_changes(
     repo: &Repository,
     newest: ObjectId,
@@ -142,7 +142,7 @@ fn settle_all(
     }
 }
 
-/// Settles the entries that an older commit does not have, or has otherwise.
+/// Settles the entries that an older commit lacks, or has with other values.
 fn compare(
     repo: &Repository,
     older: ObjectId,
@@ -178,7 +178,7 @@ fn compare(
     Ok(())
 }
 
-/// The hosts of a file by name, or by address if they have none. `None` if it cannot be read.
+/// Returns the hosts of a file by name, or by address if they have none. `None` if the file cannot be read.
 fn entries(
     repo: &Repository,
     listed: &Listed,

@@ -1,4 +1,4 @@
-//! https: gix speaks Git, reqwest speaks HTTP. The redirects, the credentials and every wait are ours.
+//! Transport over https: gix speaks Git, reqwest speaks HTTP. Redirects, credentials and every wait are handled here.
 
 use std::{
     any::Any,
@@ -18,20 +18,20 @@ use zeroize::Zeroizing;
 
 use super::{Access, AccessError, GitError, Proxy, link::Link, tls, url::origin};
 
-/// As long as a server may take to accept a connection. The whole has its own time limit.
+/// Time limit for a connection. The whole fetch has its own time limit.
 const CONNECT: Duration = Duration::from_secs(20);
 
-/// Renamed and moved repositories redirect once or twice.
+/// Most redirects of a request. Renamed and moved repositories redirect once or twice.
 const REDIRECTS: usize = 5;
 
-/// One repository's server.
+/// Connection to the server of one repository.
 pub(super) struct Https<'a> {
     link: &'a Link<'a>,
     client: Client,
     authorization: Option<HeaderValue>,
-    /// To which nothing but this server's requests are sent.
+    /// URL of the repository. Requests go to this server only.
     url: Url,
-    /// Where the repository has moved to, on the same server.
+    /// New URL of the repository after a redirect, on the same server.
     moved: Option<String>,
     logs_in: bool,
 }
@@ -85,7 +85,7 @@ impl<'a> Https<'a> {
         self.link.failed(source)
     }
 
-    /// Where a redirect leads, if it may be followed: the same path's tail on the same server.
+    /// Returns the target of a redirect, if it may be followed: the same path's tail on the same server.
     fn redirect(&self, from: &Url, tail: &str, response: &Response) -> Result<Url, GitError> {
         let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
         let to = location.and_then(|location| from.join(location).ok());
@@ -167,7 +167,7 @@ impl<'a> Http for Https<'a> {
     }
 }
 
-/// What an answer means that is not the one that was hoped for.
+/// Maps an HTTP status other than 200 to an error.
 fn check(link: &Link<'_>, logs_in: bool, response: &Response) -> Result<(), GitError> {
     let host = link.host.clone();
     match response.status() {
@@ -190,7 +190,7 @@ fn check(link: &Link<'_>, logs_in: bool, response: &Response) -> Result<(), GitE
     }
 }
 
-/// The link remembers the error itself; gix only has to end.
+/// Wraps an error that ends gix's work. The link remembers the error itself.
 fn carry(error: io::Error) -> gix::Error {
     gix::Error::from_error(error)
 }
@@ -231,7 +231,7 @@ fn proxy(settings: &Proxy) -> Result<reqwest::Proxy, GitError> {
     })
 }
 
-/// A request, and the answer once it has been sent: when gix reads the first of it, which it does when it has written all.
+/// Request, and the answer once the request has been sent: when gix reads the first of it, which it does when it has written all.
 pub(super) struct Exchange<'a> {
     link: &'a Link<'a>,
     logs_in: bool,
@@ -267,7 +267,7 @@ impl<'a> Exchange<'a> {
     }
 }
 
-/// What gix writes to.
+/// Writer for the body of a request.
 pub(super) struct PostBody<'a>(Rc<Exchange<'a>>);
 
 impl Write for PostBody<'_> {
@@ -281,7 +281,7 @@ impl Write for PostBody<'_> {
     }
 }
 
-/// The headers of an answer, one a line. gix reads only the content type.
+/// Headers of an answer, one a line. gix reads only the content type.
 pub(super) struct Headers<'a> {
     exchange: Rc<Exchange<'a>>,
     lines: Option<Cursor<Vec<u8>>>,
@@ -324,7 +324,7 @@ impl BufRead for Headers<'_> {
     }
 }
 
-/// The body of an answer.
+/// Body of an answer.
 pub(super) struct Body<'a> {
     exchange: Rc<Exchange<'a>>,
     chunk: Cursor<bytes::Bytes>,

@@ -1,4 +1,4 @@
-//! The limits of one fetch: time, bytes, and cancellation.
+//! Limits of one fetch: time, bytes, and cancellation.
 //!
 //! gix reads and writes blocking. Everything that it waits for is a future here, run on a small runtime of its own, so that a
 //! server that sends nothing, or a byte a second, holds the caller no longer than the time limit, or than a moment
@@ -15,25 +15,25 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::GitError;
 
-/// How often it is looked whether the fetch is still wanted.
+/// Interval at which a wait checks the time limit and the stop.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Most bytes that a server may send before any content: they are kept in memory. Half a million names have room.
 const GREETING: u64 = 32 << 20;
 
-/// A fetch from a server.
+/// Connection to a server for one fetch.
 pub(super) struct Link<'a> {
-    /// Only `None` while it is dropped.
+    /// Runtime of the fetch. `None` only while the link is dropped.
     runtime: Option<Runtime>,
     pub host: String,
     deadline: Instant,
     timeout: Duration,
     stop: &'a AtomicBool,
     received: Cell<u64>,
-    /// Most bytes for now, and what they are.
+    /// Most bytes that may be received for now, and the name of these bytes.
     ceiling: Cell<(u64, &'static str)>,
     limit: u64,
-    /// The first error. The error of gix contains less.
+    /// First error of the fetch. The error of gix contains less.
     failure: RefCell<Option<GitError>>,
 }
 
@@ -53,7 +53,7 @@ impl<'a> Link<'a> {
         })
     }
 
-    /// Waits for something, but not longer than is wanted.
+    /// Waits for `work`, but no longer than until the time limit or a stop.
     pub(super) fn wait<T>(&self, work: impl Future<Output = T>) -> io::Result<T> {
         let Some(runtime) = &self.runtime else { return Err(io::ErrorKind::NotConnected.into()) };
         if let Some(over) = self.over() {
@@ -77,7 +77,7 @@ impl<'a> Link<'a> {
         result.map_err(|error| self.fail(error))
     }
 
-    /// Why there is no use in going on.
+    /// Returns the reason why the fetch must end, if there is one.
     pub(super) fn over(&self) -> Option<GitError> {
         if self.stop.load(Ordering::Relaxed) {
             return Some(GitError::Stopped);
@@ -85,17 +85,17 @@ impl<'a> Link<'a> {
         self.left().is_zero().then(|| GitError::Timeout { host: self.host.clone(), after: self.timeout })
     }
 
-    /// The same question for another thread.
+    /// Returns a watch, with which another thread checks for the end of the fetch.
     pub(super) fn watch(&self) -> Watch<'a> {
         Watch { stop: self.stop, deadline: self.deadline }
     }
 
-    /// How much time is left.
+    /// Returns the time that is left.
     pub(super) fn left(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
-    /// Adds to what was received.
+    /// Adds to the received bytes. Fails above the present limit.
     pub(super) fn count(&self, bytes: usize) -> io::Result<()> {
         let received = self.received.get().saturating_add(bytes as u64);
         self.received.set(received);
@@ -107,35 +107,35 @@ impl<'a> Link<'a> {
         Ok(())
     }
 
-    /// From here on content is sent, of which there may be more: it goes to disk.
+    /// Raises the byte limit from that of names to that of content, which goes to disk.
     pub(super) fn expect_content(&self) {
         self.ceiling.set((self.limit, "content"));
     }
 
-    /// How many bytes came in so far.
+    /// Returns the number of received bytes.
     pub(super) fn received(&self) -> u64 {
         self.received.get()
     }
 
-    /// Remembers what went wrong, and gives gix an error to carry.
+    /// Remembers the first error, and returns one for gix to carry.
     pub(super) fn fail(&self, error: GitError) -> io::Error {
         let words = error.to_string();
         self.failure.borrow_mut().get_or_insert(error);
         io::Error::other(words)
     }
 
-    /// Something between us and the server.
+    /// Returns an error of the connection or the server.
     pub(super) fn failed(&self, problem: impl AsRef<str>) -> GitError {
         GitError::Failed { host: self.host.clone(), problem: super::error::excerpt(problem.as_ref()) }
     }
 
-    /// What went wrong first, if it is known.
+    /// Takes the first error, if there is one.
     pub(super) fn failure(&self) -> Option<GitError> {
         self.failure.borrow_mut().take()
     }
 }
 
-/// Whether a fetch is still wanted.
+/// Check for the end of a fetch, for another thread.
 pub(super) struct Watch<'a> {
     stop: &'a AtomicBool,
     deadline: Instant,

@@ -5,27 +5,27 @@ use gix::{ObjectId, Repository, bstr::ByteSlice, objs::Kind, objs::tree::EntryKi
 use super::{GitError, error::excerpt};
 use crate::{File, Limits};
 
-/// Directories in each other. Git's own paths are not as deep.
+/// Most levels of directories. Git's own paths are not as deep.
 const DEEP: usize = 64;
 
-/// Most entries of all directories below the path. Few bytes can describe very many: a directory may be in another one often.
+/// Most entries of all directories below the path. A few bytes can describe very many, as a directory may contain another one many times.
 const ENTRIES: usize = 500_000;
 
-/// A directory's list of names may have so many bytes.
+/// Most bytes of a directory's list of names.
 const TREE: u64 = 16 << 20;
 
-/// A pointer of Git LFS is short, and begins like this.
+/// Beginning of a pointer of Git LFS, which is at most [`LFS_SIZE`] long.
 const LFS: &[u8] = b"version https://git-lfs.github.com/spec/";
 const LFS_SIZE: usize = 1024;
 
-/// A file that is part of an inventory, not yet read.
+/// File of an inventory, not yet read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Listed {
     pub path: String,
     pub blob: ObjectId,
 }
 
-/// The words of a path in a repository; none for the whole of it.
+/// Splits a path in a repository into names; none for the root.
 pub(super) fn words(path: &str) -> Result<Vec<&str>, GitError> {
     let words: Vec<&str> = path.split('/').filter(|word| !word.is_empty() && *word != ".").collect();
     if words.contains(&"..") || path.chars().any(char::is_control) || words.len() > DEEP {
@@ -34,7 +34,7 @@ pub(super) fn words(path: &str) -> Result<Vec<&str>, GitError> {
     Ok(words)
 }
 
-/// Object and kind of what is at a path, from a commit's root. `None` if nothing is.
+/// Returns object and kind at a path below a commit's root. `None` if there is nothing.
 pub(super) fn at(repo: &Repository, commit: ObjectId, path: &str) -> Result<Option<(ObjectId, EntryKind)>, GitError> {
     let words = words(path)?;
     let mut here = (root(repo, commit)?, EntryKind::Tree);
@@ -53,7 +53,7 @@ pub(super) fn at(repo: &Repository, commit: ObjectId, path: &str) -> Result<Opti
     Ok(Some(here))
 }
 
-/// The files of an inventory at a path: one file, or all with a fitting ending below a directory.
+/// Lists the files of an inventory at a path: one file, or all with a fitting ending below a directory.
 pub(super) fn list(repo: &Repository, commit: ObjectId, path: &str, limits: &Limits) -> Result<Vec<Listed>, GitError> {
     let shown = words(path)?.join("/");
     match at(repo, commit, path)? {
@@ -139,14 +139,14 @@ impl Walk<'_> {
     }
 }
 
-/// Whether a file in a directory is part of the inventory.
+/// Reports whether a file in a directory is part of the inventory.
 fn is_inventory(name: &str) -> bool {
     let ending = name.rsplit_once('.').map(|(_, ending)| ending);
     ending.is_some_and(|ending| ["yaml", "yml", "json"].contains(&ending))
 }
 
-/// Whether the name of an entry would make a path of it that reads as that of another file. Git makes no such names, but stores
-/// and sends foreign content. No file is ever written under these names; people read them in messages and act on them.
+/// Reports whether an entry's name would make its path read as that of another file. Git makes no such names, but stores and sends
+/// foreign content. No file is ever written under these names; users read them in messages and act on them.
 fn leads_away(name: &str) -> bool {
     matches!(name, "" | "." | "..") || name.contains('/')
 }
@@ -178,7 +178,7 @@ fn tree<'r>(repo: &'r Repository, id: ObjectId, path: &str) -> Result<gix::Tree<
     repo.find_tree(id).map_err(|error| GitError::damaged(error.error()))
 }
 
-/// The size of an object, without reading it.
+/// Returns the size of an object, without reading it.
 fn size(repo: &Repository, id: ObjectId, kind: Kind, path: &str) -> Result<u64, GitError> {
     let header = repo.find_header(id).map_err(|error| GitError::damaged(error.error()))?;
     if header.kind() != kind {

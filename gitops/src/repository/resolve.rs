@@ -1,4 +1,4 @@
-//! Which commit is meant: what a pool asks for, and what a server has. Pure.
+//! Resolution of a pool's reference to a commit of a server. Pure.
 
 use std::cmp::Ordering;
 
@@ -8,34 +8,34 @@ use semver::{Version, VersionReq};
 
 use super::GitError;
 
-/// What is asked for.
+/// Requested branch, tag, range or commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Wanted {
-    /// The branch that the server's HEAD names.
+    /// Branch that the server's HEAD names.
     Default,
     /// Branch.
     Branch(String),
     /// Tag.
     Tag(String),
-    /// The highest tag in a range.
+    /// Highest tag in a range of versions.
     Range(VersionReq),
     /// Commit.
     Commit(ObjectId),
 }
 
-/// What the server has of it.
+/// Object on the server for a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Found {
-    /// Commit, or annotated tag.
+    /// Id of a commit or an annotated tag.
     pub id: ObjectId,
-    /// Of the branch or tag. `None` for a commit.
+    /// Name of the branch or tag. `None` for a commit.
     pub name: Option<String>,
-    /// What it is remembered by.
+    /// Key under which the commit is recorded.
     pub key: String,
 }
 
 impl Wanted {
-    /// The first that is set of commit, semver, tag and branch.
+    /// Returns the first field that is set of commit, semver, tag and branch.
     pub(super) fn of(reference: &GitRef) -> Result<Self, GitError> {
         let invalid =
             |what, problem: &str| GitError::ReferenceInvalid { what, problem: super::error::excerpt(problem) };
@@ -66,7 +66,7 @@ impl Wanted {
         }
     }
 
-    /// What to ask the server about. It may send more.
+    /// Returns the prefix of the references to request. The server may send more.
     pub(super) fn prefix(&self) -> Option<String> {
         match self {
             Self::Default => Some("HEAD".to_owned()),
@@ -77,7 +77,7 @@ impl Wanted {
         }
     }
 
-    /// Looks it up in what a server has.
+    /// Finds the wanted reference among those of a server.
     pub(super) fn find(&self, refs: &[Ref]) -> Result<Found, GitError> {
         let missing = |what: String| GitError::RevisionNotFound { what };
         let by_name =
@@ -119,14 +119,14 @@ impl Wanted {
 const HEADS: &str = "refs/heads/";
 const TAGS: &str = "refs/tags/";
 
-/// A reference that names an object: the tag itself where there is one.
+/// Returns name and id of a reference that names an object: the tag itself if it is annotated.
 fn target(reference: &Ref) -> Option<(&str, ObjectId)> {
     let (name, id, _) = reference.unpack();
     Some((name.to_str().ok()?, id?.to_owned()))
 }
 
-/// How the version of the tag `new` compares with that of `old`. `None` if `reference` asks for no range, or one of the two is
-/// not in it: who changes the range means it.
+/// Compares the version of the tag `new` with that of `old`. `None` if `reference` has no range, or one of the two is not in the range: the
+/// user changed the range on purpose.
 pub fn compare_versions(reference: &GitRef, old: &str, new: &str) -> Option<Ordering> {
     let Ok(Wanted::Range(range)) = Wanted::of(reference) else { return None };
     Some(version(&range, new)?.cmp_precedence(&version(&range, old)?))
@@ -136,14 +136,14 @@ fn version(range: &VersionReq, tag: &str) -> Option<Version> {
     Version::parse(tag.strip_prefix('v').unwrap_or(tag)).ok().filter(|v| range.matches(v))
 }
 
-/// The highest version of all tags in a range. Of tags with the same version (`1.0.0` and `v1.0.0`, or other build metadata)
-/// the one that comes last in the alphabet, so that it is always the same.
+/// Returns the tag with the highest version in a range. Of tags with the same version (`1.0.0` and `v1.0.0`, or other build metadata)
+/// the last in the alphabet, so that the result is stable.
 fn highest<'a, T>(range: &VersionReq, tags: impl Iterator<Item = (&'a str, T)>) -> Option<(&'a str, T)> {
     let versions = tags.filter_map(|(tag, id)| Some((version(range, tag)?, tag, id)));
     versions.max_by(|a, b| a.0.cmp_precedence(&b.0).then_with(|| a.1.cmp(b.1))).map(|(_, tag, id)| (tag, id))
 }
 
-/// `>=1.0.0 <2.0.0` as `>=1.0.0, <2.0.0`: both are usual, and only the latter is read.
+/// Rewrites `>=1.0.0 <2.0.0` as `>=1.0.0, <2.0.0`: both are usual, and only the latter can be parsed.
 fn comma_separated(range: &str) -> String {
     let mut words: Vec<String> = Vec::new();
     for word in range.split([' ', ',']).filter(|word| !word.is_empty()) {

@@ -1,11 +1,11 @@
-//! What is signed of a commit or tag, byte by byte as Git signs it.
+//! Signed parts of commits and tags, byte by byte as Git signs them.
 
 use gix::{ObjectId, Repository, objs::Kind};
 
 use super::{GitError, error::excerpt};
 use crate::verify::Signed;
 
-/// Where a signature begins that stands at the end of a tag.
+/// Lines that begin a signature at the end of a tag.
 const BEGINS: &[&[u8]] = &[
     b"-----BEGIN PGP SIGNATURE-----",
     b"-----BEGIN PGP MESSAGE-----",
@@ -32,7 +32,7 @@ pub(super) fn tag(repo: &Repository, id: ObjectId, name: Option<&str>) -> Result
     Ok(signed)
 }
 
-/// The name that a tag was made for: the third of the headers that each tag begins with, in this order.
+/// Returns the name that a tag was made for: the third of the headers that each tag begins with, in this order.
 fn tag_name(data: &[u8]) -> Option<&[u8]> {
     let mut lines = data.split(|&b| b == b'\n');
     lines.next()?.strip_prefix(b"object ")?;
@@ -48,8 +48,8 @@ fn data(repo: &Repository, id: ObjectId, kind: Kind, wanted: &'static str) -> Re
     Ok(std::mem::take(&mut object.data))
 }
 
-/// A commit's signature is one of its headers, whose further lines begin with a space. Signed is the commit without it, and
-/// without a signature for the other kind of id.
+/// Splits a commit. The signature is one of its headers, whose further lines begin with a space. The signed data is the commit without
+/// this header, and without a signature for the other kind of id.
 #[cfg_attr(not(fuzzing), expect(unreachable_pub, reason = "an entry for the fuzzer"))]
 pub fn split_commit(raw: &[u8], header: &[u8]) -> Signed {
     let (mut signature, mut data) = (None::<Vec<u8>>, Vec::with_capacity(raw.len()));
@@ -83,7 +83,7 @@ pub fn split_commit(raw: &[u8], header: &[u8]) -> Signed {
     Signed { signature, data }
 }
 
-/// A tag's signature is the end of its message, from the last line on that begins one.
+/// Splits a tag. The signature is the end of its message, from the last line that begins a signature.
 #[cfg_attr(not(fuzzing), expect(unreachable_pub, reason = "an entry for the fuzzer"))]
 pub fn split_tag(raw: &[u8]) -> Signed {
     let (mut at, mut begin) = (0, None);

@@ -1,4 +1,4 @@
-//! ssh, in this process. The server proves itself with a key that `known_hosts` lists; we with the identity.
+//! SSH transport, in this process. The server proves itself with a key that `known_hosts` lists; the client with the identity.
 
 use std::{
     borrow::Cow,
@@ -23,13 +23,13 @@ use zeroize::Zeroizing;
 use super::{Access, AccessError, GitError, link::Link, url::SshPlace};
 use crate::known_hosts::{Known, host_name, known_hosts};
 
-/// As long as one address of a server may take to accept a connection. The whole has its own time limit.
+/// Time limit for a connection to one address. The whole fetch has its own time limit.
 const CONNECT: Duration = Duration::from_secs(20);
 
-/// What the server may send ahead.
+/// Most bytes that the server may send ahead.
 const WINDOW: u32 = 2 << 20;
 
-/// What is kept of what the server says on standard error.
+/// Most bytes that are kept of the server's standard error.
 const SAID: usize = 2048;
 
 /// Key exchanges of FIPS 140 beside the usual ones.
@@ -38,10 +38,10 @@ const ECDH: [kex::Name; 3] = [kex::ECDH_SHA2_NISTP256, kex::ECDH_SHA2_NISTP384, 
 const CIPHERS: [cipher::Name; 5] =
     [cipher::AES_256_GCM, cipher::AES_128_GCM, cipher::AES_256_CTR, cipher::AES_192_CTR, cipher::AES_128_CTR];
 
-/// More than any key needs.
+/// Most bytes of an identity, more than any key needs.
 const IDENTITY: usize = 64 << 10;
 
-/// Connects, logs in, and starts the other side of a fetch.
+/// Connects, logs in, and starts `git-upload-pack` on the server.
 pub(super) fn connect<'a>(
     link: &'a Link<'a>,
     place: &SshPlace,
@@ -81,7 +81,7 @@ pub(super) fn connect<'a>(
     ))
 }
 
-/// In single quotes a shell takes everything as it is, but for the quote itself.
+/// Quotes a path for a shell: single quotes protect everything but the quote itself.
 fn quoted(path: &str) -> String {
     // Older servers' shells expand `!` even there.
     format!("'{}'", path.replace('\'', r"'\''").replace('!', r"'\!'"))
@@ -111,7 +111,7 @@ fn identity(access: &Access) -> Result<PrivateKey, GitError> {
     Ok(key)
 }
 
-/// Tries each address in turn.
+/// Connects to the first address that accepts.
 async fn dial(place: &SshPlace) -> io::Result<TcpStream> {
     let mut failure = io::Error::new(io::ErrorKind::NotFound, "its name has no address");
     for address in tokio::net::lookup_host((place.host.as_str(), place.port)).await? {
@@ -127,9 +127,9 @@ async fn dial(place: &SshPlace) -> io::Result<TcpStream> {
     Err(failure)
 }
 
-/// Asks for keys of the known kinds only, so that a server with several does not seem to be another one. No SHA-1, and no
-/// compression, which a hostile server may abuse. Neither ChaCha20-Poly1305 nor encrypt-then-MAC: with a server that does not know
-/// strict key exchange they are open to Terrapin (CVE-2023-48795).
+/// Returns the SSH settings. Only keys of the known kinds are requested, so that a server with several does not seem to be another one. No
+/// SHA-1, and no compression, which a hostile server may abuse. Neither ChaCha20-Poly1305 nor encrypt-then-MAC: with a server that does not
+/// know strict key exchange they are open to Terrapin (CVE-2023-48795).
 fn config(known: &[PublicKey]) -> client::Config {
     let all = Preferred::DEFAULT.key.iter().filter(|a| **a != Algorithm::Rsa { hash: None });
     let same = |algorithm: &Algorithm, key: &PublicKey| match (algorithm, key.algorithm()) {
@@ -192,7 +192,7 @@ async fn log_in(
     }
 }
 
-/// Which keys the server may have, and the one that it offered instead.
+/// Host key check: the keys that the server may have, and the one that it offered instead.
 struct Check {
     known: Vec<PublicKey>,
     refused: Arc<Mutex<Option<String>>>,
@@ -218,11 +218,11 @@ impl client::Handler for Check {
     }
 }
 
-/// Kept for as long as one of its two ends is.
+/// SSH session, kept until the reader and the writer are dropped.
 struct Session<'a> {
     link: &'a Link<'a>,
     _handle: client::Handle<Check>,
-    /// Standard error of the other side: why it ended.
+    /// Standard error of the server, which explains an early end.
     said: RefCell<Vec<u8>>,
 }
 
@@ -243,7 +243,7 @@ impl Session<'_> {
     }
 }
 
-/// What the server sends.
+/// Reader of the server's output.
 pub(super) struct Reader<'a> {
     session: Rc<Session<'a>>,
     channel: ChannelReadHalf,
@@ -282,7 +282,7 @@ impl Read for Reader<'_> {
     }
 }
 
-/// What the server is sent.
+/// Writer of the server's input.
 pub(super) struct Writer<'a> {
     session: Rc<Session<'a>>,
     channel: ChannelWriteHalf<client::Msg>,

@@ -1,5 +1,5 @@
-//! A bare repository on disk. Names from the server never become the name of a file: packs are named by their hash, and
-//! what was fetched is noted in one file of our own.
+//! Bare repository on disk. Names from the server never become names of files: packs are named by their hash, and fetched
+//! commits are recorded in one file of our own.
 
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
@@ -11,16 +11,16 @@ use gix::{ObjectId, objs::Kind};
 
 use super::GitError;
 
-/// The local commits that are reported to a server.
+/// Most local commits that are reported to a server.
 const HAVES: usize = 256;
 
-/// How deep tags of tags are followed.
+/// Most tags of tags that are followed.
 const TAGS: usize = 5;
 
-/// Which commit was last fetched for which reference.
+/// File with the commit that was last fetched for each reference.
 const TIPS: &str = "fetched.json";
 
-/// A commit, and the tag that led to it.
+/// Commit, and the tag that led to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Peeled {
     pub commit: ObjectId,
@@ -33,7 +33,7 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// Makes an empty one; what is in its place goes.
+    /// Creates an empty repository in place of whatever the directory holds.
     pub(super) fn create(dir: &Path, hash: gix::hash::Kind) -> Result<Self, GitError> {
         remove(dir)?;
         let options = gix::create::Options { object_hash: Some(hash), ..gix::create::Options::default() };
@@ -41,12 +41,12 @@ impl Store {
         Ok(Self { dir: dir.to_owned() })
     }
 
-    /// The one in a directory. It may be damaged.
+    /// Returns the repository in a directory, which may be damaged.
     pub(super) fn at(dir: &Path) -> Self {
         Self { dir: dir.to_owned() }
     }
 
-    /// Opens it, as if this machine had no Git and no settings for it.
+    /// Opens the repository, as if this machine had no Git and no Git settings.
     pub(super) fn open(&self) -> Result<gix::Repository, GitError> {
         let options = gix::open::Options::isolated()
             .open_path_as_is(true)
@@ -55,13 +55,13 @@ impl Store {
         gix::open_opts(&self.dir, options).map_err(|error| GitError::damaged(error.error()))
     }
 
-    /// How many packs there are. Each fetch adds one.
+    /// Returns the number of packs. Each fetch adds one.
     pub(super) fn packs(&self) -> usize {
         let entries = fs::read_dir(self.dir.join("objects/pack")).into_iter().flatten().flatten();
         entries.filter(|entry| entry.path().extension().is_some_and(|extension| extension == "pack")).count()
     }
 
-    /// Takes away what a fetch that was killed has left.
+    /// Removes what a killed fetch has left.
     pub(super) fn tidy(&self) -> Result<(), GitError> {
         for entry in fs::read_dir(self.dir.join("objects/pack")).into_iter().flatten().flatten() {
             let path = entry.path();
@@ -77,12 +77,12 @@ impl Store {
         serde_json::from_slice(&text).unwrap_or_default()
     }
 
-    /// What was last fetched for a reference.
+    /// Returns the commit that was last fetched for a reference.
     pub(super) fn tip(&self, key: &str) -> Option<ObjectId> {
         ObjectId::from_hex(self.tips().get(key)?.as_bytes()).ok()
     }
 
-    /// Notes what was fetched, in one step.
+    /// Records the fetched commit of a reference, in one step.
     pub(super) fn remember(&self, key: &str, commit: ObjectId) -> Result<(), GitError> {
         if self.tip(key) == Some(commit) {
             return Ok(());
@@ -96,7 +96,7 @@ impl Store {
         Ok(())
     }
 
-    /// Commits that are here, those nearest to what was last fetched first.
+    /// Returns local commits, those nearest to the last fetched ones first.
     pub(super) fn haves(&self, repo: &gix::Repository) -> Result<Vec<ObjectId>, GitError> {
         let mut seen = HashSet::new();
         let mut haves = Vec::new();
@@ -115,7 +115,7 @@ impl Store {
     }
 }
 
-/// The parents of a commit. `None` if it is not here.
+/// Returns the parents of a commit. `None` if the commit is not here.
 pub(super) fn parents(repo: &gix::Repository, id: ObjectId) -> Result<Option<Vec<ObjectId>>, GitError> {
     let Some(object) = repo.try_find_object(id).map_err(|error| GitError::damaged(error.error()))? else {
         return Ok(None);
@@ -126,7 +126,7 @@ pub(super) fn parents(repo: &gix::Repository, id: ObjectId) -> Result<Option<Vec
     Ok(Some(object.into_commit().parent_ids().map(gix::Id::detach).collect()))
 }
 
-/// The commit that an object is, or a tag leads to. `None` if one of them is not here.
+/// Returns the commit that an object is, or to which a tag leads. `None` if an object is not here.
 pub(super) fn peel(repo: &gix::Repository, id: ObjectId) -> Result<Option<Peeled>, GitError> {
     let mut at = id;
     for _ in 0..=TAGS {
@@ -145,7 +145,7 @@ pub(super) fn peel(repo: &gix::Repository, id: ObjectId) -> Result<Option<Peeled
     Err(GitError::WrongObject { id: id.to_string(), wanted: "commit, or tag of one," })
 }
 
-/// Takes a directory away, if it is there.
+/// Removes a directory, if it exists.
 pub(super) fn remove(dir: &Path) -> Result<(), GitError> {
     match fs::remove_dir_all(dir) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(GitError::Disk(error)),

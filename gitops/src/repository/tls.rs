@@ -7,7 +7,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 
 use super::{Access, AccessError, GitError};
 
-/// TLS with ring, whatever provider the process has as its default.
+/// Returns the TLS configuration with ring, whatever provider the process has as its default.
 pub(super) fn config(access: &Access) -> Result<ClientConfig, GitError> {
     let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
@@ -43,7 +43,7 @@ fn certificates_of(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
     CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().ok()
 }
 
-/// What TLS says is wrong, if it was TLS that failed.
+/// Returns the TLS fault with a remedy, if the error comes from TLS.
 pub(super) fn problem(error: &(dyn Error + 'static)) -> Option<String> {
     let tls = find(error)?;
     let advice = match tls {
@@ -59,7 +59,7 @@ pub(super) fn problem(error: &(dyn Error + 'static)) -> Option<String> {
     Some(format!("{advice} ({})", super::error::excerpt(&tls.to_string())))
 }
 
-/// The error of rustls somewhere below: it may be wrapped into errors of I/O, which do not name it as their source.
+/// Finds the error of rustls in a chain: it may be wrapped into I/O errors, which do not name it as their source.
 fn find<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e rustls::Error> {
     let mut next = Some(error);
     while let Some(error) = next {

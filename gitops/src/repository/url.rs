@@ -1,15 +1,15 @@
-//! Where a repository is.
+//! URLs of repositories.
 
 use reqwest::Url;
 
 use super::GitError;
 
-/// A place that can be fetched from.
+/// Location of a repository that can be fetched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// Over https.
+    /// URL of a repository over https.
     Https(Url),
-    /// Over SSH.
+    /// Repository over SSH.
     Ssh(SshPlace),
 }
 
@@ -17,10 +17,10 @@ pub(super) enum Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SshPlace {
     pub user: String,
-    /// Without brackets.
+    /// Host name or address, without brackets.
     pub host: String,
     pub port: u16,
-    /// As the server is to understand it, not quoted.
+    /// Path as the server is to understand it, not quoted.
     pub path: String,
 }
 
@@ -50,7 +50,7 @@ impl Place {
         }
     }
 
-    /// The server's name, for messages.
+    /// Returns the server's name, for messages.
     pub(super) fn host(&self) -> String {
         match self {
             Self::Https(url) => origin(url),
@@ -60,7 +60,7 @@ impl Place {
     }
 }
 
-/// Host, and port if it is not the usual one.
+/// Returns host, and port if it is not the default.
 pub(super) fn origin(url: &Url) -> String {
     let host = url.host_str().unwrap_or_default();
     url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
@@ -84,7 +84,7 @@ fn ssh(url: &Url) -> Result<SshPlace, GitError> {
     Ok(SshPlace { user, host, port: url.port().unwrap_or(22), path })
 }
 
-/// `None` if what comes out is not text, or has control characters in it.
+/// Decodes %-encoding. `None` if the result is not text, or has control characters.
 fn percent_decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

@@ -1,8 +1,8 @@
 //! OpenPGP signatures, as GnuPG makes them.
 //!
-//! What a key may do, and until when, its owner says in signatures by the primary key; each of those is verified before a word of it
-//! is believed, with the same demands on its hash. A revocation counts whatever its reason and its date: the date is the signer's
-//! to choose, and so is that of a signature by a stolen key.
+//! The owner of a key states its uses and its expiry in signatures by the primary key; each of those is verified, with the same demands on
+//! its hash, before it is believed. A revocation counts whatever its reason and its date: the signer chooses the date, and so does
+//! the thief of a key.
 
 use std::time::{Duration, SystemTime};
 
@@ -18,7 +18,7 @@ use super::{Doubt, MIN_RSA_BITS, Signer, SignerKind, VerifyError};
 
 const ARMOR: &str = "-----BEGIN PGP PUBLIC KEY BLOCK-----";
 
-/// Certificates: one or several, in one or several armors, or binary.
+/// Reads OpenPGP certificates: one or several, in one or several armors, or binary.
 pub(super) fn keys(bytes: &[u8]) -> Result<Vec<SignedPublicKey>, String> {
     let bad = "it is not an OpenPGP public key: add the output of `gpg --export --armor`";
     let armored = api::text::decode(bytes).ok().filter(|text| text.contains(ARMOR));
@@ -62,13 +62,13 @@ pub(super) fn verify(
     }
 }
 
-/// Fingerprint or key id that a signature names.
+/// Returns the fingerprint or key id that a signature names.
 fn issuer(signature: &Signature) -> Option<String> {
     let fingerprint = signature.issuer_fingerprint().first().map(|f| format!("{f:x}"));
     fingerprint.or_else(|| signature.issuer_key_id().first().map(hex::encode))
 }
 
-/// The key that a signature names: a primary key, or a subkey with its primary key.
+/// Key that a signature names: a primary key, or a subkey with its primary key.
 #[derive(Clone, Copy)]
 struct SigningKey<'a> {
     owner: &'a SignedPublicKey,
@@ -99,7 +99,7 @@ impl<'a> SigningKey<'a> {
         }
     }
 
-    /// Whether this signature of this data is to be believed.
+    /// Fails if this key's signature of the data is not to be trusted.
     fn believe(&self, signature: &Signature, data: &[u8], now: SystemTime) -> Result<(), Doubt> {
         if !is_strong(signature) {
             return Err(Doubt::WeakHash);
@@ -176,14 +176,14 @@ impl<'a> SigningKey<'a> {
     }
 }
 
-/// Whether the key was valid at a time, as a signature by its owner has it.
+/// Fails if the key was not valid at a time, according to a signature by its owner.
 fn check_life(key: &impl KeyDetails, says: &Signature, at: SystemTime) -> Result<(), Doubt> {
     let begin: SystemTime = key.created_at().into();
     let life = lasts(says.key_expiration_time().map(pgp::types::Duration::as_secs));
     if at < begin || life.is_some_and(|life| begin + life <= at) { Err(Doubt::Expired) } else { Ok(()) }
 }
 
-/// None and 0 both mean for ever.
+/// Returns the lifetime of a key or signature. `None` and 0 seconds both mean no expiry.
 fn lasts(seconds: Option<u32>) -> Option<Duration> {
     seconds.filter(|s| *s != 0).map(|s| Duration::from_secs(s.into()))
 }

@@ -4,10 +4,10 @@ use russh::keys::ssh_key::{Algorithm, HashAlg, PublicKey, SshSig, public::KeyDat
 
 use super::{Doubt, MIN_RSA_BITS, Signer, SignerKind, VerifyError};
 
-/// What a signature of a Git object is made for. One for a file must not pass.
+/// Namespace of signatures of Git objects. A signature for a file must not pass.
 const NAMESPACE: &str = "git";
 
-/// Keys, one a line. Options before a key would mean nothing here, and one who writes them thinks that they do.
+/// Reads SSH public keys, one a line. Fails on options before a key: they would have no effect, which their writer does not expect.
 pub(super) fn keys(bytes: &[u8]) -> Result<Vec<PublicKey>, String> {
     let text = api::text::decode(bytes).map_err(|error| format!("{error}; add SSH public keys, one a line"))?;
     let mut keys = Vec::new();

@@ -5,7 +5,7 @@ use russh::keys::ssh_key::{Algorithm, HashAlg, LineEnding, Signature, SshSig};
 
 use super::*;
 
-/// See `fixtures/make.sh`.
+/// Reads a fixture that `fixtures/make.sh` made.
 fn fixture(name: &str) -> Vec<u8> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/verify/fixtures").join(name);
     fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
@@ -95,7 +95,7 @@ fn who_is_not_believed() {
     assert!(verify_at(&signed("signature-expired.pgp.sig"), &keys, then).is_ok());
 }
 
-/// A key may have another purpose, or be bound to a certificate that is not its own.
+/// Keys that have another purpose, or are bound to another owner's certificate.
 #[test]
 fn a_key_signs_only_if_its_owner_says_so() {
     assert_eq!(

@@ -1,4 +1,4 @@
-//! A client: what tests ask for, and where it goes.
+//! Client of a Git server: the request, and the directory of the repository.
 
 use std::{sync::atomic::AtomicBool, time::Duration};
 
@@ -25,7 +25,7 @@ impl Client {
         Self { dir, repository, request: Request { url, reference: GitRef::default(), access, timeout, limits } }
     }
 
-    /// Of a server whose authority it believes.
+    /// Returns a client that trusts the server's certificate authority.
     pub(crate) fn of(server: &Server) -> Self {
         Self::new(server.url(), believing(server))
     }
@@ -44,7 +44,7 @@ impl Client {
         self.fetch()
     }
 
-    /// Path and text of what is at a path.
+    /// Returns path and text of the files at a path.
     pub(crate) fn files(&self, commit: &str, path: &str) -> Result<Vec<(String, String)>, GitError> {
         let files = self.repository.files(commit, path, &self.request.limits)?;
         Ok(files.into_iter().map(|file| (file.path, String::from_utf8(file.bytes).unwrap())).collect())

@@ -1,4 +1,4 @@
-//! Checks of the history.
+//! Tests of the history.
 
 use gitops::{File, hosts::Entry};
 
@@ -57,7 +57,7 @@ fn many_fetches_do_not_pile_up() {
     assert!(packs <= 50, "{packs}");
 }
 
-/// `<name> <address>`, one a line; a line `bad` and nothing can be read.
+/// Reads entries of the form `<name> <address>`, one a line. `None` if a line has another form.
 fn read(files: &[File]) -> Option<Vec<Entry>> {
     let mut entries = Vec::new();
     for file in files {
@@ -148,7 +148,7 @@ fn signatures_are_distinguished_from_what_they_sign() {
     assert_eq!(client.repository.signed_tag(&head, None).unwrap_err().reason(), "GitOperationFailed");
 }
 
-/// The right to push suffices to put a tag that another person has signed under any other name.
+/// A pusher could put a tag that another user has signed under any other name.
 #[test]
 fn a_tag_counts_under_no_other_name_than_its_own() {
     let origin = Origin::new();

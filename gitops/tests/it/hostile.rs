@@ -1,4 +1,4 @@
-//! Servers that are slow, silent, or mean no good; and content that is refused.
+//! Slow, silent and malicious servers, and content that is refused.
 
 use api::Reason;
 use std::{
@@ -16,7 +16,7 @@ use crate::{
     server::{Reply, Server},
 };
 
-/// How much later than at once something may end on a busy machine.
+/// Time that a busy machine may need for something immediate.
 const LITTLE: Duration = Duration::from_secs(5);
 
 #[test]

@@ -1,4 +1,4 @@
-//! Over https.
+//! Fetches over https.
 
 use api::Reason;
 use std::time::Duration;
@@ -242,7 +242,7 @@ fn through_a_proxy() {
     assert!(error.to_string().contains("proxy") && !error.to_string().contains("wr0ng"), "{error}");
 }
 
-/// As `HTTPS_PROXY` and `NO_PROXY` say it to other programs.
+/// Proxy from `HTTPS_PROXY` and `NO_PROXY`, as other programs read them.
 #[test]
 fn through_the_proxy_of_the_program() {
     let origin = Origin::new();

@@ -1,5 +1,4 @@
-//! Fetching from real Git servers on loopback: `git http-backend` behind TLS, `git-shell` behind OpenSSH, and servers that
-//! mean no good.
+//! Fetches from real Git servers on loopback: `git http-backend` behind TLS, `git-shell` behind OpenSSH, and malicious servers.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail tests")]
 

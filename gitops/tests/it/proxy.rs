@@ -1,4 +1,4 @@
-//! A proxy that opens tunnels for those who log in.
+//! Proxy that opens tunnels for clients that log in.
 
 use std::{
     io::{self, BufRead, BufReader, Write},
@@ -34,7 +34,7 @@ impl Proxy {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// Tunnels that were opened.
+    /// Returns the number of tunnels that were opened.
     pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }

@@ -1,4 +1,4 @@
-//! Over SSH, from OpenSSH.
+//! Fetches over SSH, from OpenSSH.
 
 use api::Reason;
 use std::{net::TcpListener, time::Duration};
@@ -21,7 +21,7 @@ fn access(server: &SshServer) -> Access {
     Access { identity: Some(pem(server.openssh.key())), known_hosts, ..Access::default() }
 }
 
-/// As a Secret has it that was made on Windows.
+/// Returns the key in PEM form with carriage returns, as in a Secret that was made on Windows.
 fn pem(key: &PrivateKey) -> Zeroizing<Vec<u8>> {
     Zeroizing::new(key.to_openssh(LineEnding::CRLF).unwrap().as_bytes().to_vec())
 }

@@ -20,7 +20,7 @@ pub const WINDOWS_TARGET: &str = "x86_64-pc-windows-gnu";
 /// The target for which the operator in its image is built: a static program.
 pub const STATIC_TARGET: &str = "x86_64-unknown-linux-musl";
 
-/// The same for nodes with ARM processors.
+/// Target for which the operator is built for nodes with ARM processors: a static program.
 pub const ARM64_STATIC_TARGET: &str = "aarch64-unknown-linux-musl";
 
 /// The environment variable that names the folder to which API servers in tests write audit logs.
@@ -64,12 +64,12 @@ pub fn find(name: &str) -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-/// Whether the Rust toolchain in use has the standard library for [`WINDOWS_TARGET`].
+/// Reports whether the Rust toolchain in use has the standard library for [`WINDOWS_TARGET`].
 pub fn has_windows_target() -> bool {
     has_target(WINDOWS_TARGET)
 }
 
-/// Whether the Rust toolchain in use has the standard library for a target.
+/// Reports whether the Rust toolchain in use has the standard library for a target.
 pub fn has_target(target: &str) -> bool {
     let rustc = Command::new("rustc").current_dir(workspace_root()).args(["--print", "sysroot"]).output();
     let sysroot = rustc.ok().filter(|output| output.status.success()).and_then(|o| String::from_utf8(o.stdout).ok());
@@ -98,7 +98,7 @@ pub fn forget_caller(cargo: &mut Command) {
     }
 }
 
-/// What a test or a stage of the check returns that this machine cannot run: a proof that was not made must not count as one. Prints the reason, also
+/// Skips a test or a stage of the check that this machine cannot run: a proof that was not made must not count as one. Prints the reason, also
 /// where the output of a test that passes is not shown.
 ///
 /// # Errors
@@ -117,7 +117,7 @@ fn skipped(reason: &str, require_all: Option<&str>) -> Result<String> {
     Ok(format!("skipped: {reason}"))
 }
 
-/// How a task ends. An error is shown as its chain of causes: a stack below it would hide it at the end of a log.
+/// Returns the exit code of a task. Prints an error as its chain of causes: a stack below it would hide it at the end of a log.
 pub fn exit(result: Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -174,7 +174,7 @@ mod tests {
         }
     }
 
-    /// CI proves nothing if it may skip.
+    /// Checks that CI may not skip anything: otherwise it proves nothing.
     #[test]
     fn ci_requires_all() {
         for script in [".ci/run", ".ci/nightly"] {

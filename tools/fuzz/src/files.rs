@@ -1,4 +1,4 @@
-//! Lists of hosts and keys, and archives of them.
+//! Fuzz targets for lists of hosts and keys, and archives of them.
 
 use std::{collections::BTreeMap, io::Write as _};
 
@@ -14,7 +14,7 @@ use wnp_core::{
     rollout::release_file::ReleaseFile,
 };
 
-/// Small, so that they are met.
+/// Limits of an artifact, small so that the fuzzer meets them.
 const LIMITS: Limits = Limits { transfer: 1 << 16, files: 8, file: 1 << 12, total: 1 << 13 };
 
 pub fn hosts(data: &[u8]) {
@@ -38,7 +38,7 @@ pub fn hosts(data: &[u8]) {
     }
 }
 
-/// A key and its value on two lines each.
+/// Fuzzes `windows-instances`: each entry is a key and a value, on two lines.
 pub fn windows_instances(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let entry = |entry: &str| entry.split_once('\n').map(|(key, value)| (key.to_owned(), value.as_bytes().to_vec()));
@@ -57,7 +57,7 @@ pub fn artifact(data: &[u8]) {
     }
 }
 
-/// Checksums of gzip hide the tar from the fuzzer.
+/// Fuzzes the tar of an artifact, which the checksums of gzip hide from the fuzzer.
 pub fn artifact_tar(data: &[u8]) {
     let mut gzip = GzEncoder::new(Vec::new(), Compression::none());
     if gzip.write_all(data).is_ok()
@@ -85,7 +85,7 @@ fn check(unpacked: Result<Vec<File>, ArtifactError>) {
     }
 }
 
-/// As Git servers' keys are read, and as hosts' are.
+/// Fuzzes `known_hosts`, with keys read as those of Git servers and as those of hosts.
 pub fn known_hosts(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     for (address, port) in [("git.example.com", 22), ("fd00::1", 2222)] {
@@ -95,7 +95,7 @@ pub fn known_hosts(data: &[u8]) {
     }
 }
 
-/// The facts that were in force, as the last operator has stored them.
+/// Fuzzes the facts that were in force, as the last operator has stored them.
 pub fn kept(data: &[u8]) {
     if let Ok(kept) = Kept::parse(data) {
         let again = Kept::parse(kept.to_json().as_bytes());
@@ -104,7 +104,7 @@ pub fn kept(data: &[u8]) {
     }
 }
 
-/// The file of a release, which a plan is made from.
+/// Fuzzes the release file from which a plan is made.
 pub fn release(data: &[u8]) {
     match ReleaseFile::parse(data) {
         Ok(file) => {

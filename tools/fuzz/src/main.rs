@@ -1,4 +1,4 @@
-//! One program for all targets, because linking it many times would take longer than all of them run. `FUZZ_TARGET` chooses.
+//! Fuzz targets, all in one program, because linking it many times would take longer than all of them run. `FUZZ_TARGET` chooses the target.
 
 #![no_main]
 
@@ -12,7 +12,7 @@ use libfuzzer_sys::fuzz_target;
 
 type Target = fn(&[u8]);
 
-/// In the order of the alphabet; the seeds of each are in a folder of its name, and where `tools/xtask/src/fuzz.rs` says.
+/// Targets in alphabetical order. The seeds of each are in a folder of its name, and where `tools/xtask/src/fuzz.rs` says.
 const TARGETS: &[(&str, Target)] = &[
     ("answer", messages::answer),
     ("artifact", files::artifact),
@@ -44,7 +44,7 @@ static CHOSEN: LazyLock<Target> = LazyLock::new(|| {
 
 fuzz_target!(|data: &[u8]| CHOSEN(data));
 
-/// What reaches people or their terminals: short, and without what would move a cursor.
+/// Fails if a message for people or their terminals is too long, or has characters that would move a cursor.
 fn assert_fit_for_people(message: &str, most: usize) {
     assert!(message.chars().count() <= most, "too long: {message:?}");
     assert!(!message.chars().any(char::is_control), "control characters: {message:?}");

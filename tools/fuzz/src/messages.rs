@@ -1,4 +1,4 @@
-//! What hosts, certificate requests, Git servers and Nodes say.
+//! Fuzz targets for messages of hosts, Git servers and Nodes, and for certificate requests.
 
 use std::net::IpAddr;
 
@@ -18,11 +18,11 @@ use wnp_core::{
     operation::join::{HostSeen, NodeSeen, Wanted, is_placed, on_host},
 };
 
-/// As in the seeds.
+/// Operation, as in the seeds.
 const OPERATION: &str = "join-win-1-0";
 const NODE: &str = "win-1";
 
-/// The archive of a host with its support data.
+/// Fuzzes the archive with a host's support data.
 pub fn support(data: &[u8]) {
     let unpacked = remote::support::unpack(data);
     for (name, _) in &unpacked.files {
@@ -32,7 +32,7 @@ pub fn support(data: &[u8]) {
     unpacked.refused.iter().for_each(|line| crate::assert_fit_for_people(line, 200));
 }
 
-/// From the bytes on a host to what becomes of them.
+/// Fuzzes a host's answer, from the bytes to what becomes of them.
 pub fn answer(data: &[u8]) {
     let Answer { state: Some(state), requests, warnings, .. } = (match facts::parse_answer(data, OPERATION, Verb::Apply)
     {
@@ -77,7 +77,7 @@ fn fit(error: &RemoteError) {
     crate::assert_fit_for_people(&error.to_string(), 1000);
 }
 
-/// A request as PEM, or what is in it.
+/// Fuzzes a certificate request as PEM, or its content.
 pub fn csr(data: &[u8]) {
     let pem = if data.starts_with(b"-----") {
         data.to_vec()
@@ -133,7 +133,7 @@ pub fn webhook(data: &[u8]) {
     assert!(!controller::run::webhook::is_signed(b"token", b"body", &String::from_utf8_lossy(data)), "believed");
 }
 
-/// The annotation as text, or the message in it.
+/// Fuzzes the annotation with a username as text, or the message in it.
 pub fn username(data: &[u8]) {
     let text = String::from_utf8_lossy(data).into_owned();
     for annotation in [text, BASE64_STANDARD.encode(data)] {

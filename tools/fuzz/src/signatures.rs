@@ -1,4 +1,4 @@
-//! Git objects, their signatures, and the keys that are believed.
+//! Fuzz targets for Git objects, their signatures, and trusted keys.
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
@@ -16,7 +16,7 @@ macro_rules! fixture {
 
 const SIGNED: &[u8] = fixture!("data");
 
-/// All of them, so that a signature reaches what is asked of its key.
+/// All keys, so that a signature reaches what is asked of its key.
 static KEYS: LazyLock<Keys> = LazyLock::new(|| {
     let secret = [
         ("ed25519.sshpub", fixture!("ed25519.sshpub")),
@@ -32,7 +32,7 @@ static KEYS: LazyLock<Keys> = LazyLock::new(|| {
     Keys::from_secret(&secret).expect("the fixtures are keys")
 });
 
-/// Text as it stands in an object, or what is in its armor: nearly every change of the text would only damage the armor.
+/// Fuzzes a signature as it stands in an object, or the content of its armor: nearly every change of the text would only damage the armor.
 pub fn signature(data: &[u8]) {
     if data.starts_with(b"-----") {
         return judge(data.to_vec());
@@ -49,7 +49,7 @@ fn judge(signature: Vec<u8>) {
     assert!(verify(&signed, &KEYS).is_err(), "believed");
 }
 
-/// Without a checksum, which OpenPGP allows.
+/// Returns bytes in an armor without a checksum, which OpenPGP allows.
 fn armor(bytes: &[u8], label: &str) -> Vec<u8> {
     let body = BASE64_STANDARD.encode(bytes);
     // OpenPGP has an empty line where headers would be, and SSH has none.
@@ -58,7 +58,7 @@ fn armor(bytes: &[u8], label: &str) -> Vec<u8> {
     format!("-----BEGIN {label}-----\n{blank}{}\n-----END {label}-----\n", lines.join("\n")).into_bytes()
 }
 
-/// Keys of a Secret of every kind, and what they then say of signatures.
+/// Fuzzes the keys of a Secret, of every kind, and what they then say of signatures.
 pub fn keys(data: &[u8]) {
     let ssh = format!("ssh-ed25519 {}", BASE64_STANDARD.encode(data));
     let secrets = [("a.sshpub", data.to_vec()), ("a.sshpub", ssh.into_bytes()), ("a.asc", data.to_vec())];

@@ -129,7 +129,7 @@ pub(crate) fn key(inputs: &[&str]) -> String {
     hex::encode(&hash.finalize()[..6])
 }
 
-/// Without these the programs call themselves v0.0.0.
+/// Linker flags that set the version of Kubernetes, without which the programs call themselves v0.0.0.
 fn ldflags() -> String {
     let version = "k8s.io/component-base/version";
     let mut parts = KUBERNETES_VERSION.trim_start_matches('v').split('.');
@@ -160,13 +160,13 @@ pub(crate) fn say(message: &str) {
     eprintln!("testbed: {message}");
 }
 
-/// Run to the end, with what the command says in the error when it fails.
+/// Extension of commands that runs them to the end. The error of a command that fails has what the command says.
 pub(crate) trait Run {
-    /// Runs with no standard input.
+    /// Runs the command with no standard input.
     fn run(&mut self) -> Result<()> {
         self.read().map(drop)
     }
-    /// Runs with no standard input and returns standard output without white space around it.
+    /// Runs the command with no standard input and returns standard output without white space around it.
     fn read(&mut self) -> Result<String>;
 }
 

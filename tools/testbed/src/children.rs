@@ -40,17 +40,17 @@ impl Daemon {
         Ok(Self { name: name.to_owned(), log, child })
     }
 
-    /// Its exit status, if it has ended.
+    /// Exit status of the process, if it has ended.
     pub(crate) fn ended(&mut self) -> Result<Option<ExitStatus>> {
         Ok(self.child.try_wait()?)
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the process.
     pub(crate) fn wait(&mut self) {
         let _ = self.child.wait(); // fails only if there is no such child any more
     }
 
-    /// An error with the last lines of the log, if it has ended.
+    /// Fails with the last lines of the log if the process has ended.
     pub(crate) fn check(&mut self) -> Result<()> {
         match self.ended()? {
             None => Ok(()),
@@ -58,18 +58,18 @@ impl Daemon {
         }
     }
 
-    /// Its process id.
+    /// Process ID.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Ends it at once, and waits until it is gone.
+    /// Ends the process at once, and waits until it is gone.
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill(); // fails only for a process that is gone
         self.wait();
     }
 
-    /// The end of its log.
+    /// Last 20 lines of the log.
     pub(crate) fn last_lines(&self) -> String {
         let text = std::fs::read(&self.log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);

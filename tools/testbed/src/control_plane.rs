@@ -43,21 +43,21 @@ use crate::{
     run_dir::RunDir,
 };
 
-/// The operator's user: that of its service account. Its requests are audited.
+/// User of the operator's service account, whose requests are audited.
 pub const OPERATOR: &str = "system:serviceaccount:openshift-windows-machine-config-operator:windows-node-pools";
-/// How long a control plane may take to become ready, on a busy machine.
+/// Time limit for the start of a control plane, on a busy machine.
 const START: Duration = Duration::from_mins(3);
-/// How often kube-controller-manager is started again meanwhile.
+/// Number of times that kube-controller-manager is started again while a control plane starts.
 const RESTARTS: u32 = 20;
 
-/// How a control plane differs from the usual one.
+/// Options by which a control plane differs from the usual one.
 #[derive(Clone, Debug, Default)]
 pub struct ControlPlaneOptions {
-    /// Listen where the hosts of this network reach it, instead of on loopback.
+    /// Network whose hosts reach the control plane, which otherwise listens on loopback.
     pub network: Option<Arc<HostNetwork>>,
-    /// `--feature-gates` of all three, such as `KubeletSomething=true`.
+    /// `--feature-gates` of kube-apiserver and kube-controller-manager, such as `KubeletSomething=true`.
     pub feature_gates: Vec<String>,
-    /// Write an audit log of what the operator requests and of who approves certificate requests, also without [`AUDIT_DIR`].
+    /// True if an audit log is written of what the operator requests and of who approves certificate requests, also without [`AUDIT_DIR`].
     pub audit: bool,
     /// More flags for kube-apiserver.
     pub apiserver_flags: Vec<String>,
@@ -137,7 +137,7 @@ impl ControlPlane {
         Ok(control_plane)
     }
 
-    /// `https://address:port`
+    /// URL of the API server, `https://address:port`.
     pub fn server(&self) -> String {
         format!("https://{}", self.address)
     }
@@ -170,7 +170,7 @@ impl ControlPlane {
         client(&self.kubeconfig, false).await
     }
 
-    /// As [`ControlPlane::client`], and repeats what the API server cannot answer yet, as after its start.
+    /// An administrator's client as [`ControlPlane::client`], which repeats what the API server cannot answer yet, as after its start.
     ///
     /// # Errors
     /// When the kubeconfig cannot be read, or no client can be made from it.
@@ -373,7 +373,7 @@ impl ControlPlane {
         }
     }
 
-    /// Metadata alone: no contents.
+    /// Flags for an audit log of metadata alone, without contents.
     fn audit_flags(&self) -> Result<Vec<String>> {
         let Some(log) = self.audit_log() else { return Ok(Vec::new()) };
         let policy = self.dir.path().join("audit-policy.yaml");
@@ -476,7 +476,7 @@ async fn ready(client: &Client) -> Result<()> {
     Ok(())
 }
 
-/// Without retries, a blocked eviction is the 429 that a test wants to see.
+/// Makes a client. Without retries, a blocked eviction is the 429 that a test wants to see.
 async fn client(kubeconfig: &Path, retries: bool) -> Result<Client> {
     let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;

@@ -1,4 +1,4 @@
-//! The operator's kinds, rights and policies on a control plane, and what its hosts are logged in to with.
+//! The operator's kinds, rights and policies on a control plane, and the SSH key for its hosts.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ pub async fn install(control_plane: &ControlPlane) -> Result<()> {
     policies_in_force(control_plane).await
 }
 
-/// Applies a folder of `deploy/`, as a person does.
+/// Applies a folder of `deploy/`, as a user does.
 ///
 /// # Errors
 /// When the API server refuses something.
@@ -49,7 +49,7 @@ pub async fn apply(control_plane: &ControlPlane, folder: &str) -> Result<()> {
     Ok(())
 }
 
-/// Installs the CRDs and what the bundle for the Operator Lifecycle Manager holds, as that does. It holds no policies.
+/// Installs the CRDs and the content of the bundle as the Operator Lifecycle Manager does. The bundle holds no policies.
 ///
 /// # Errors
 /// When the API server refuses something.
@@ -75,7 +75,7 @@ pub async fn install_by_olm(control_plane: &ControlPlane) -> Result<()> {
     Ok(())
 }
 
-/// What OLM makes of a ClusterServiceVersion.
+/// Objects that OLM makes of a ClusterServiceVersion.
 fn of_version(version: &Value) -> Vec<Value> {
     let install = &version["spec"]["install"]["spec"];
     let rights = &install["clusterPermissions"][0];
@@ -117,7 +117,7 @@ pub async fn install_operator_conditions(control_plane: &ControlPlane) -> Result
 /// An API that makes machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MachineApi {
-    /// That of OpenShift.
+    /// Machine API of OpenShift.
     OpenShift,
     /// Cluster API.
     ClusterApi,
@@ -203,7 +203,7 @@ pub async fn install_flux(control_plane: &ControlPlane) -> Result<()> {
     Ok(())
 }
 
-/// Waits until a kind is served. Established is said a little before.
+/// Waits until a kind is served. Its condition Established is true a little before.
 ///
 /// # Errors
 /// When the CRD cannot be read, or is not served within a minute.
@@ -219,7 +219,8 @@ pub async fn served(client: &Client, crd: &str) -> Result<()> {
     eventually("the kind is served", || async { objects.list(&one).await.is_ok() }).await
 }
 
-/// The API server takes policies up in one go, some time after they were written: when one that is easy to probe refuses, the others do.
+/// Waits until the policies are in force. The API server takes them up in one go, some time after they were written: when one that is easy to probe
+/// refuses, the others do.
 async fn policies_in_force(control_plane: &ControlPlane) -> Result<()> {
     let bindings: Api<ClusterRoleBinding> = Api::all(operator_client(control_plane).await?);
     let name = "windows-node-pools-wicd";
@@ -239,7 +240,7 @@ async fn policies_in_force(control_plane: &ControlPlane) -> Result<()> {
     .await
 }
 
-/// Group of those who only pretend to be the operator, to see what it may do: it has no rights of its own, and marks
+/// Group of clients that only pretend to be the operator, to see what it may do. The group has no rights of its own, and marks
 /// their requests in an audit log.
 pub const PROBES: &str = "testbed:probes";
 

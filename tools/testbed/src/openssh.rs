@@ -1,7 +1,7 @@
 //! A real OpenSSH server on loopback. It lets the user that runs the test in, with one key, and does what its settings say.
 //!
-//! A new one for each connection, as systemd's `ssh.socket` starts it: so the port never belongs to another process, it
-//! answers at once, and one ends when its client hangs up.
+//! Each connection has a new sshd, as systemd's `ssh.socket` starts it: so the port never belongs to another process, it
+//! answers at once, and an sshd ends when its client hangs up.
 
 use std::{
     fs::{self, File},
@@ -25,7 +25,7 @@ use crate::{
     run_dir::RunDir,
 };
 
-/// The server.
+/// A running OpenSSH server.
 #[derive(Debug)]
 pub struct OpenSsh {
     address: SocketAddr,
@@ -36,7 +36,7 @@ pub struct OpenSsh {
 }
 
 impl OpenSsh {
-    /// Starts one with further lines of `sshd_config`, which may name files of the server's folder.
+    /// Starts a server with further lines of `sshd_config`, which may name files of the server's folder.
     ///
     /// # Errors
     /// When there is no sshd, or files cannot be written.
@@ -72,37 +72,37 @@ impl OpenSsh {
         Ok(Self { address, user, key, host_key, dir })
     }
 
-    /// Where it listens.
+    /// Address at which the server listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The user that it lets in.
+    /// User that the server lets in.
     pub fn user(&self) -> &str {
         &self.user
     }
 
-    /// The key that it lets in.
+    /// Key that the server lets in.
     pub fn key(&self) -> &PrivateKey {
         &self.key
     }
 
-    /// The same, in a file.
+    /// File with the key that the server lets in.
     pub fn key_file(&self) -> PathBuf {
         self.dir.join("key")
     }
 
-    /// Its folder.
+    /// Folder of the server.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// The key that it proves itself with.
+    /// Host key of the server.
     pub fn host_key(&self) -> &PrivateKey {
         &self.host_key
     }
 
-    /// From the next connection on it proves itself with another key. Returns the one that it had.
+    /// Gives the server another host key from the next connection on, and returns the old one.
     ///
     /// # Errors
     /// When the key cannot be written.
@@ -120,7 +120,7 @@ fn write_private(path: &Path, key: &PrivateKey) -> Result<()> {
     Ok(fs::rename(new, path)?)
 }
 
-/// What a connection needs.
+/// Program, configuration and log of the sshd for each connection.
 struct Connections {
     sshd: PathBuf,
     config: PathBuf,

@@ -19,16 +19,16 @@ use crate::{
     deployment::{OPERATOR, OPERATOR_GROUPS, within},
 };
 
-/// How to run the operator.
+/// Options for running the operator.
 #[derive(Clone, Debug)]
 pub struct OperatorOptions {
-    /// Its program.
+    /// Program of the operator.
     pub program: PathBuf,
-    /// Its payload directory.
+    /// Payload directory.
     pub payload: PathBuf,
-    /// Its `wicd.exe`.
+    /// Path of `wicd.exe`.
     pub wicd: PathBuf,
-    /// Further arguments.
+    /// Further arguments of the operator.
     pub args: Vec<String>,
 }
 
@@ -42,8 +42,8 @@ pub struct Operator {
     log: PathBuf,
 }
 
-/// Builds the operator in the profile of this program, which is xtask-operator, and returns its path: it lies beside this program. Cargo's progress goes
-/// to standard error.
+/// Builds the operator in the profile of this program, which is xtask-operator, and returns the operator's path beside this program. Cargo's
+/// progress goes to standard error.
 ///
 /// # Errors
 /// When it cannot be built.
@@ -118,42 +118,42 @@ impl Operator {
         Ok(Self { daemon, address, metrics, admin, webhook, log })
     }
 
-    /// Its process id.
+    /// Process ID of the operator.
     pub fn pid(&self) -> u32 {
         self.daemon.pid()
     }
 
-    /// Its log so far.
+    /// Log of the operator so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Where the probes are and, unless the options have `--metrics-tls`, `/metrics` without TLS.
+    /// Address of the probes and, unless the options have `--metrics-tls`, of `/metrics` without TLS.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where `/metrics` is.
+    /// Address of `/metrics`.
     pub fn metrics_address(&self) -> SocketAddr {
         self.metrics
     }
 
-    /// Where pushes are reported, while there is a token.
+    /// Address to which pushes are reported, while there is a token.
     pub fn webhook_address(&self) -> SocketAddr {
         self.webhook
     }
 
-    /// Where the log level is changed: `PUT /log-level`.
+    /// Address at which the log level is changed: `PUT /log-level`.
     pub fn admin_address(&self) -> SocketAddr {
         self.admin
     }
 
-    /// Where its log is.
+    /// Path of the operator's log.
     pub fn log_path(&self) -> &Path {
         &self.log
     }
 
-    /// An error if it has ended by itself.
+    /// Fails if the operator has ended by itself.
     ///
     /// # Errors
     /// With the end of its log.
@@ -161,7 +161,7 @@ impl Operator {
         self.daemon.check()
     }
 
-    /// Sends it a signal, as `TERM` or `STOP`.
+    /// Sends the operator a signal, as `TERM` or `STOP`.
     ///
     /// # Errors
     /// When there is no such signal or process.
@@ -171,7 +171,7 @@ impl Operator {
         Ok(())
     }
 
-    /// Its exit status, if it has ended.
+    /// Exit status of the operator, if it has ended.
     ///
     /// # Errors
     /// When that cannot be found out.
@@ -179,12 +179,12 @@ impl Operator {
         self.daemon.ended()
     }
 
-    /// Ends it as a crash does.
+    /// Ends the operator as a crash does.
     pub fn kill(mut self) {
         self.daemon.kill();
     }
 
-    /// The text at a path of its HTTP server.
+    /// Response at a path of the operator's HTTP server.
     ///
     /// # Errors
     /// When it does not answer.
@@ -208,7 +208,7 @@ impl Operator {
         Ok(lines.filter_map(|l| l.rsplit(' ').next()?.parse::<f64>().ok()).sum())
     }
 
-    /// Waits until it leads.
+    /// Waits until the operator leads.
     ///
     /// # Errors
     /// After a minute.

@@ -27,18 +27,18 @@ pub const LEVEL_RELEASE: i32 = 19;
 /// Bytes that are read at once. Fixed, so that the same content always gives the same frame.
 const CHUNK: usize = 128 << 10;
 
-/// Where the bytes of a file come from.
+/// Source of the bytes of a file.
 #[derive(Clone, Debug)]
 pub enum Content {
-    /// From memory.
+    /// Bytes from memory.
     Bytes(Vec<u8>),
-    /// From a file.
+    /// Bytes from a file.
     File(PathBuf),
     /// Bytes that do not compress, the same ones for the same seed. They are never in memory as a whole.
     Random {
-        /// How many bytes.
+        /// Number of bytes.
         size: u64,
-        /// Distinguishes contents of the same size.
+        /// Seed, which distinguishes contents of the same size.
         seed: u64,
     },
 }
@@ -61,7 +61,7 @@ impl Entry {
         Self::with(destination, Content::Bytes(content.into()))
     }
 
-    /// As [`Entry::new`], from a [`Content`].
+    /// A file as [`Entry::new`], from a [`Content`].
     pub fn with(destination: &str, content: Content) -> Self {
         let below_root = destination.strip_prefix(r"C:\k\").or_else(|| destination.strip_prefix(r"C:\"));
         Self {
@@ -93,7 +93,7 @@ impl Entry {
     }
 }
 
-/// What a host that is Wine needs in addition on a cluster with OVN-Kubernetes' hybrid overlay.
+/// Entries that a Wine host needs in addition on a cluster with OVN-Kubernetes' hybrid overlay.
 ///
 /// # Errors
 /// When a program of the test bed cannot be built.
@@ -110,7 +110,7 @@ pub fn hybrid_overlay() -> Result<Vec<Entry>> {
     ])
 }
 
-/// What such a host needs in addition on Azure.
+/// Entries that a Wine host needs in addition on Azure.
 ///
 /// # Errors
 /// When a program of the test bed cannot be built.
@@ -128,7 +128,7 @@ pub fn write(dir: &Path, entries: &[Entry], level: i32) -> Result<Manifest> {
     write_with(dir, entries, level, &|_| ())
 }
 
-/// As [`write`], and reports each finished file to `progress`.
+/// Writes a payload as [`write`], and reports each finished file to `progress`.
 ///
 /// # Errors
 /// See [`write`].

@@ -16,9 +16,9 @@ use rcgen::{
 /// A certificate and its private key, both in PEM (the key in PKCS #8).
 #[derive(Clone)]
 pub struct Identity {
-    /// `CERTIFICATE`
+    /// PEM block `CERTIFICATE`.
     pub certificate: String,
-    /// `PRIVATE KEY`
+    /// PEM block `PRIVATE KEY`.
     pub key: String,
 }
 
@@ -34,7 +34,7 @@ impl fmt::Debug for Authority {
 }
 
 impl Authority {
-    /// Makes a new one.
+    /// Makes a new authority.
     ///
     /// # Errors
     /// When no key or certificate can be made.
@@ -63,7 +63,7 @@ impl Authority {
         self.sign(params)
     }
 
-    /// As [`Authority::client`], issued so long ago, and over after so long a life.
+    /// A client certificate as [`Authority::client`], issued `age` ago and valid for `life`.
     ///
     /// # Errors
     /// As [`Authority::client`].

@@ -19,29 +19,29 @@ use crate::{binaries, children::Daemon};
 
 /// A running Prometheus, which reads its target and evaluates its rules each second.
 pub struct Prometheus {
-    /// Dropped before its files.
+    /// Process of Prometheus, dropped before its files.
     _daemon: Daemon,
     address: SocketAddr,
     files: tempfile::TempDir,
 }
 
-/// A line over time.
+/// Values of one series over time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
-    /// Labels.
+    /// Labels of the series.
     pub labels: Value,
-    /// When, from 0 at the beginning to 1 at the end, and the values.
+    /// Points of time, from 0 at the beginning to 1 at the end, and the values.
     pub points: Vec<(f64, f64)>,
 }
 
 impl Series {
-    /// The last value.
+    /// Last value of the series.
     pub fn last(&self) -> Option<f64> {
         self.points.last().map(|(_, value)| *value)
     }
 }
 
-/// As it stands in an address.
+/// Encodes a query for a URL.
 fn encoded(query: &str) -> String {
     let mut encoded = String::new();
     for byte in query.bytes() {
@@ -52,7 +52,7 @@ fn encoded(query: &str) -> String {
 }
 
 impl Prometheus {
-    /// Starts it, with the groups of a rule file. It has no target yet, and trusts any certificate.
+    /// Starts Prometheus with the groups of a rule file. It has no target yet, and trusts any certificate.
     ///
     /// # Errors
     /// When it cannot be had or started.
@@ -68,7 +68,7 @@ impl Prometheus {
         Self::run(files, rules, secured)
     }
 
-    /// Starts it for a target that serves without TLS and asks for no token.
+    /// Starts Prometheus for a target that serves without TLS and asks for no token.
     ///
     /// # Errors
     /// When it cannot be had or started.
@@ -110,7 +110,7 @@ impl Prometheus {
         Ok(())
     }
 
-    /// Its log so far.
+    /// Log of Prometheus so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.files.path().join("log")).unwrap_or_default()
     }
@@ -135,7 +135,7 @@ impl Prometheus {
         Ok(answer["data"]["result"].as_array().cloned().unwrap_or_default())
     }
 
-    /// The series of a query up to now: so many points after the first one.
+    /// The series of a query up to now: `points` points after the first one.
     ///
     /// # Errors
     /// When it does not answer, or the query is none.

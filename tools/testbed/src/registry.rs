@@ -17,7 +17,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Starts one.
+    /// Starts a registry.
     ///
     /// # Errors
     /// When crane cannot be built or started.
@@ -36,7 +36,7 @@ impl Registry {
         Ok(this)
     }
 
-    /// Host and port.
+    /// Host and port of the registry.
     pub fn address(&self) -> &str {
         &self.address
     }

@@ -38,7 +38,7 @@ impl RunDir {
         &self.path
     }
 
-    /// A file or folder in it.
+    /// Path of a file or folder in this folder.
     pub(crate) fn join(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }

@@ -21,7 +21,7 @@ pub use crate::host_network::HostNetwork;
 
 pub use host::{Process, Service, Shell, WineHost, WineOptions};
 
-/// Whether Wine hosts can run on this machine; if not, what is missing.
+/// Checks that Wine hosts can run on this machine.
 ///
 /// # Errors
 /// When this process is not root, a program is missing, or the machine gives no namespaces. The text says which.
@@ -44,7 +44,7 @@ pub fn available() -> Result<(), String> {
         .map_err(|error| format!("Wine hosts need namespaces, which this machine does not give: {error:#}"))
 }
 
-/// New namespaces for a machine of its own; it ends with the process that asked for it.
+/// Flags of `unshare` for a machine in namespaces of its own; it ends with the process that asked for it.
 const NAMESPACES: [&str; 7] = ["--net", "--mount", "--propagation=private", "--pid", "--uts", "--fork", "--kill-child"];
 
 /// The programs `wine64` and `wineserver`; the error names the one that is missing. Debian's `wine` itself is a script

@@ -40,10 +40,11 @@ enum Bench {
 /// Open files that this process asks for: a simulated host has a port and connections.
 const FILES: u32 = 8192;
 
-/// Variable with the path of a built operator. With it a benchmark runs as it is built itself: a test sees what it reports, not how fast anything is.
+/// Variable with the path of a built operator. With it a benchmark is not built anew for release: a test sees what a benchmark reports, not how fast
+/// anything is.
 const GIVEN_OPERATOR: &str = "WNP_BENCH_OPERATOR";
 
-/// Measures. A debug build builds a release and runs that instead.
+/// Runs a benchmark. A debug build builds a release and runs that instead.
 pub(crate) fn run(args: &Args) -> Result<()> {
     if cfg!(debug_assertions) && std::env::var_os(GIVEN_OPERATOR).is_none() {
         return run_release();

@@ -57,7 +57,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Path from the root of the repository, and text.
+/// All generated files: path from the root of the repository, and text.
 fn files() -> Result<BTreeMap<String, String>> {
     let mut files = BTreeMap::new();
     let mut names = Vec::new();

@@ -14,7 +14,7 @@ use testbed::deployment::{OPERATOR, PROBES};
 
 use crate::deploy;
 
-/// The files of the operator's roles. Those for its hosts' daemons are not the operator's.
+/// Files of the operator's roles. Those for its hosts' daemons are not the operator's.
 const ROLES: [&str; 4] = [
     "base/operator.yaml",
     "machine-api/user-data.yaml",
@@ -22,7 +22,7 @@ const ROLES: [&str; 4] = [
     "openshift-config/pull-secret.yaml",
 ];
 
-/// Rights that no request shows, and why there are there.
+/// Rights that no request shows, and why they are there.
 const UNSEEN: &[(&str, &str)] = &[
     (
         "update windowsmachineconfig.openshift.io windowsnodepools/finalizers",
@@ -96,13 +96,13 @@ fn is_listed(right: &Right) -> bool {
 /// One verb on one resource.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Right {
-    /// None: in all of them, or it has none.
+    /// Namespace. `None`: all namespaces, or the resource has none.
     namespace: Option<String>,
     group: String,
-    /// With its subresource, if any.
+    /// Resource, with its subresource, if any.
     resource: String,
     verb: String,
-    /// Empty: all.
+    /// Names of objects. Empty: all.
     names: Vec<String>,
 }
 
@@ -227,7 +227,7 @@ impl Seen {
         self.requests.iter().any(|request| right.covers(request))
     }
 
-    /// What was forbidden and no right covers. An API server that is starting has not read its roles yet, and forbids everything.
+    /// Requests that were forbidden and that no right covers. An API server that is starting has not read its roles yet, and forbids everything.
     fn refused(&self, rights: &[Right]) -> Vec<&Request> {
         self.forbidden.iter().filter(|request| !rights.iter().any(|right| right.covers(request))).collect()
     }

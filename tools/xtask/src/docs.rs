@@ -25,7 +25,7 @@ pub(crate) struct Args {
     pub check: bool,
 }
 
-/// Checks or builds.
+/// Checks the documentation, or builds its site.
 pub(crate) fn run(args: &Args) -> Result<()> {
     if !args.check {
         return site::build(&workspace_root());

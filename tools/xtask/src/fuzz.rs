@@ -1,4 +1,4 @@
-//! `cargo xtask fuzz`: all that reads input from outside, under libFuzzer, with coverage but on the stable toolchain.
+//! `cargo xtask fuzz`: fuzzes all that reads input from outside, under libFuzzer, with coverage but on the stable toolchain.
 
 use std::{
     collections::VecDeque,
@@ -27,7 +27,7 @@ pub(crate) struct Args {
     pub targets: Vec<String>,
 }
 
-/// Names, and folders of the repository with seeds besides `tools/fuzz/seeds/<name>`.
+/// Fuzz targets: names, and folders of the repository with seeds besides `tools/fuzz/seeds/<name>`.
 const TARGETS: [(&str, &[&str]); 15] = [
     ("answer", &[]),
     ("artifact", &[]),
@@ -46,11 +46,11 @@ const TARGETS: [(&str, &[&str]); 15] = [
     ("windows-instances", &[]),
 ];
 
-/// What a nightly toolchain has a flag of its own for. No address sanitizer: what is fuzzed has no unsafe code.
+/// Flags for coverage, for which a nightly toolchain has a flag of its own. No address sanitizer: what is fuzzed has no unsafe code.
 const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 -Cdebug-assertions";
-/// An input that takes longer is a finding. Debug code on a busy machine is slow.
+/// Seconds for one input: one that takes longer is a finding. Debug code on a busy machine is slow.
 const SECONDS_FOR_ONE: u64 = 20;
 const MEGABYTES: u64 = 1024;
 /// Most bytes of a finding that are printed.
@@ -182,7 +182,7 @@ mod tests {
         }
     }
 
-    /// What is fuzzed is what is shipped.
+    /// Checks that what is fuzzed is what is shipped.
     #[test]
     fn both_lock_files_have_the_same_versions() {
         let versions = |lock: &str| {

@@ -33,13 +33,13 @@ pub(crate) const LYCHEE: &[&str] = &["--offline", "--include-fragments=full", "-
 /// A program of crates.io, its version, and further arguments of the installation.
 pub(crate) struct Tool(&'static str, &'static str, &'static [&'static str]);
 
-/// The site. Without its own server, which needs half of its dependencies.
+/// mdBook for the site, without its own server, which needs half of its dependencies.
 pub(crate) const MDBOOK: Tool = Tool("mdbook", "0.5.4", &["--no-default-features", "--features", "search"]);
-/// Diagrams of the site. Its minor version goes with that of mdBook.
+/// Plug-in of mdBook for diagrams of the site. Its minor version goes with that of mdBook.
 pub(crate) const MDBOOK_MERMAID: Tool = Tool("mdbook-mermaid", "0.17.1", &[]);
 
 impl Tool {
-    /// The program, which is built first if need be (minutes).
+    /// Path of the program, which is built first if need be (minutes).
     pub(crate) fn program(&self) -> Result<PathBuf> {
         let Self(name, version, options) = self;
         let root = cache_dir()?.join(format!("{name}-{version}"));

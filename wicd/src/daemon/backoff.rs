@@ -1,27 +1,27 @@
-//! When a service that keeps ending may be started again.
+//! Delays before a service that keeps ending is started again.
 
 use std::time::Duration;
 
-/// Delay before the second restart; the first one is at once. Each further one doubles it.
+/// Delay before the second restart; the first restart is immediate. Each further restart doubles the delay.
 const FIRST: Duration = Duration::from_secs(10);
-/// No delay is longer.
+/// Longest delay before a restart.
 const LONGEST: Duration = Duration::from_mins(5);
-/// A service that has run for so long counts as healthy again.
+/// Running time after which a service counts as healthy again.
 const HEALTHY: Duration = Duration::from_mins(10);
 
-/// What is remembered of one service. Times are a clock that only goes forward.
+/// Restart history of one service. Times are from a clock that only goes forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Backoff {
-    /// Ends and failed starts in a row.
+    /// Number of unexpected ends and failed starts in a row.
     pub failures: u32,
-    /// When it was first seen running after its last start.
+    /// Time when the service was first seen running after its last start.
     running_since: Option<Duration>,
-    /// Not to be started before.
+    /// Earliest time of the next start.
     pub not_before: Duration,
 }
 
 impl Backoff {
-    /// It was seen running.
+    /// Records that the service was seen running.
     pub fn runs(&mut self, now: Duration) {
         let since = *self.running_since.get_or_insert(now);
         if now.saturating_sub(since) >= HEALTHY {
@@ -29,7 +29,7 @@ impl Backoff {
         }
     }
 
-    /// It was seen stopped. Counts if it was running before. Returns whether it did.
+    /// Records that the service was seen stopped, which is a failure if it was running before. Returns whether it was.
     pub fn stopped(&mut self, now: Duration) -> bool {
         let unasked = self.running_since.is_some();
         if unasked {
@@ -38,19 +38,19 @@ impl Backoff {
         unasked
     }
 
-    /// It did not start, or ended unasked.
+    /// Records that the service did not start, or ended unexpectedly.
     pub fn failed(&mut self, now: Duration) {
         self.running_since = None;
         self.failures = self.failures.saturating_add(1);
         self.not_before = now + delay(self.failures);
     }
 
-    /// It was stopped on purpose: that is no failure.
+    /// Records that the service was stopped on purpose, which is no failure.
     pub fn stopped_on_purpose(&mut self) {
         self.running_since = None;
     }
 
-    /// Whether it may be started.
+    /// Reports whether the service may be started.
     pub fn may_start(&self, now: Duration) -> bool {
         now >= self.not_before
     }

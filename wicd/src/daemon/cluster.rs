@@ -1,4 +1,4 @@
-//! What the service needs of the API server: its own Node, one ConfigMap, certificates. It has no other access.
+//! Access of wicd to the API server: its own Node, one ConfigMap, certificates, tokens of ServiceAccounts. wicd has no other access.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::host::{Host, HostError};
 const SIGNER: &str = "kubernetes.io/kube-apiserver-client";
 /// Field manager of what wicd writes to its Node.
 const MANAGER: &str = "wicd";
-/// Longer than the API server keeps a watch open without a word.
+/// Read timeout, longer than the API server keeps a watch open without an event.
 const READ_TIMEOUT: Duration = Duration::from_secs(330);
 
 /// The API server cannot be used.
@@ -41,16 +41,16 @@ pub enum ClusterError {
     /// wicd's certificate cannot be used.
     #[error("wicd's certificate cannot be used")]
     Certificate(#[source] CertificateError),
-    /// A call failed.
+    /// A call to the API server failed.
     #[error("cannot {action}")]
     Call {
-        /// What was tried.
+        /// Action that was attempted.
         action: &'static str,
-        /// Why not.
+        /// Cause of the failure.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The host refused.
+    /// An operation on the host failed.
     #[error(transparent)]
     Host(#[from] HostError),
 }
@@ -70,31 +70,31 @@ fn call<E: std::error::Error + Send + Sync + 'static>(action: &'static str) -> i
     move |source| ClusterError::Call { action, source: Box::new(source) }
 }
 
-/// What has become of a certificate request.
+/// State of a certificate request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Issue {
-    /// Nothing yet.
+    /// Request without a decision or a certificate yet.
     Pending,
-    /// The chain, PEM.
+    /// Issued certificate chain, in PEM.
     Issued(String),
-    /// It was denied or has failed, and why.
+    /// Reason why the request was denied, has failed or was deleted.
     Refused(String),
 }
 
 /// A services ConfigMap, as the API server has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServicesConfigMap {
-    /// Its data.
+    /// Data of the ConfigMap.
     pub data: BTreeMap<String, String>,
-    /// Its annotation with all that hosts get and that is not in the data.
+    /// Annotation of the ConfigMap with everything that hosts get and that is not in the data.
     pub rendered: Option<String>,
 }
 
-/// The API server, with wicd's certificate of the moment.
+/// API server, accessed with wicd's current certificate.
 pub trait Cluster: Send + Sync {
-    /// The Node of this name, now and whenever it changes; `None` while there is none.
+    /// Returns the Node of this name, now and after each change; `None` while there is none.
     fn watch_node(&self, name: &str) -> BoxStream<'static, Result<Option<Value>, ClusterError>>;
-    /// A services ConfigMap, `None` if there is none.
+    /// Returns a services ConfigMap, `None` if there is none.
     fn config_map<'a>(
         &'a self,
         namespace: &'a str,
@@ -113,19 +113,19 @@ pub trait Cluster: Send + Sync {
         service_account: &'a str,
         request: TokenRequest,
     ) -> BoxFuture<'a, Result<String, ClusterError>>;
-    /// Asks for a certificate that lives for so many seconds; returns the name of the request.
+    /// Requests a certificate with a lifetime of `seconds`; returns the name of the request.
     fn request_certificate(&self, pem: String, seconds: i32) -> BoxFuture<'_, Result<String, ClusterError>>;
-    /// What has become of a request.
+    /// Returns the state of a certificate request.
     fn certificate<'a>(&'a self, request: &'a str) -> BoxFuture<'a, Result<Issue, ClusterError>>;
 }
 
-/// Makes connections.
+/// Source of connections to the API server.
 pub trait Connect: Send + Sync {
     /// Connects with the kubeconfig and the certificate that the host has now.
     fn connect(&self) -> BoxFuture<'_, Result<Arc<dyn Cluster>, ClusterError>>;
 }
 
-/// Stands in a kubeconfig where kube would otherwise read variables, of which a damaged one were an error. Nothing connects to it.
+/// Proxy in a kubeconfig, so that kube does not read variables, of which a damaged one would be an error. No connection uses this proxy.
 const NO_PROXY: &str = "http://none.invalid";
 
 /// The real API server, by the kubeconfig on the host.
@@ -134,7 +134,7 @@ pub struct Kube {
 }
 
 impl Kube {
-    /// For a host.
+    /// Creates the source of connections for a host.
     pub fn new(host: Arc<dyn Host>) -> Self {
         Self { host }
     }
@@ -287,7 +287,7 @@ fn issue(request: &CertificateSigningRequest) -> Issue {
     }
 }
 
-/// As kubeconfigs have it.
+/// Encodes text in Base64, as in kubeconfigs.
 fn base64(text: &str) -> String {
     serde_json::to_value(ByteString(text.as_bytes().to_vec()))
         .ok()
@@ -339,7 +339,7 @@ mod tests {
         assert_eq!(kube.config().await.unwrap().proxy_url, None);
     }
 
-    /// The operator sets one machine-wide. A process of its own, because variables belong to the whole process.
+    /// The operator sets a proxy machine-wide. The test runs in a process of its own, because variables belong to the whole process.
     #[test]
     fn a_client_is_made_on_a_machine_with_a_proxy() {
         let test = "daemon::cluster::tests::a_client_is_made_from_the_files_on_the_host";

@@ -27,15 +27,15 @@ const LONGEST: usize = 1024;
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct Settled {
-    /// Which desired state, and which operation brought it.
+    /// Digest of the desired state and of the operation that brought it.
     of: String,
-    /// Services as they were wanted when all was well. `None`: that has not been yet.
+    /// Services as they were desired when all was well; `None` until then.
     services: Option<BTreeMap<String, Right>>,
-    /// Files that had the right content, and what they looked like then.
+    /// Files that had the right content, with their stamps at that time.
     files: BTreeMap<String, Stamp>,
 }
 
-/// A service as it was wanted.
+/// Service as it was desired when all was well.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 struct Right {
     command: Option<String>,
@@ -44,7 +44,7 @@ struct Right {
     environment: BTreeMap<String, String>,
 }
 
-/// Where drift was looked for. Each look replaces what an earlier one in the same place has found.
+/// Kind of checked items. Each check replaces the drift that an earlier check of the same kind has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
     /// Services.
@@ -55,7 +55,7 @@ pub enum Place {
     Files,
 }
 
-/// What has been right, and what is or was not so any more.
+/// Record of what was right on the host, and of drift since then.
 #[derive(Debug, Default)]
 pub struct Drift {
     settled: Settled,
@@ -65,7 +65,7 @@ pub struct Drift {
 }
 
 impl Drift {
-    /// Begins with what is on record if it is of this desired state as `operation` brought it, otherwise empty. An
+    /// Begins with the record on the host if it is of this desired state as `operation` brought it, otherwise empty. An
     /// operation of the operator applies the whole desired state, so it also restores what was left before.
     pub fn follow(&mut self, host: &dyn Host, desired: &Desired, operation: &str) {
         let json = serde_json::to_vec(desired).unwrap_or_default();
@@ -77,12 +77,12 @@ impl Drift {
         self.left.clear();
     }
 
-    /// Whether all services have run as wanted under this desired state.
+    /// Reports whether all services have run as desired under this desired state.
     pub fn is_settled(&self) -> bool {
         self.settled.services.is_some()
     }
 
-    /// Notes that all is well.
+    /// Notes that all services run as `wanted` says.
     pub fn settle(&mut self, wanted: &[Wanted]) {
         let before = self.settled.services.clone().unwrap_or_default();
         let right = |w: &Wanted| {
@@ -96,8 +96,8 @@ impl Drift {
         self.settled.services = Some(services);
     }
 
-    /// Drift of a service. None if it never was in its present desired state, for example when a variable in its
-    /// command has another value by now.
+    /// Returns the changed parts of a service: none if the service never was in its present desired state, for example when a variable
+    /// in its command has another value by now.
     pub fn of_service(&self, wanted: &Wanted, actual: Option<&ServiceInfo>) -> Vec<&'static str> {
         let right = self.settled.services.as_ref().and_then(|s| s.get(&wanted.name));
         let as_before = |r: &Right| {
@@ -107,7 +107,7 @@ impl Drift {
         if right.is_some_and(as_before) { changes(wanted, actual) } else { Vec::new() }
     }
 
-    /// What a file looked like when its content was last right.
+    /// Returns the stamp of a file when its content was last right.
     pub fn right_file(&self, path: &str) -> Option<Stamp> {
         self.settled.files.get(path).copied()
     }
@@ -117,7 +117,7 @@ impl Drift {
         self.unsaved |= self.settled.files.insert(path.to_owned(), stamp) != Some(stamp);
     }
 
-    /// Notes what a look has found: what was put right, and what was not.
+    /// Notes the result of a check: items that were put right, and items that were left.
     pub fn found(&mut self, place: Place, healed: BTreeSet<String>, left: BTreeSet<String>, now: Duration) {
         let before = self.left.insert(place, left).unwrap_or_default();
         for what in self.left[&place].difference(&before) {
@@ -126,7 +126,7 @@ impl Drift {
         self.healed(healed, now);
     }
 
-    /// Notes what was put right.
+    /// Notes items that were put right.
     pub fn healed(&mut self, healed: BTreeSet<String>, now: Duration) {
         for what in healed {
             warn!(what, "this was changed on the host; it is restored");
@@ -134,7 +134,7 @@ impl Drift {
         }
     }
 
-    /// For the operator: short, sorted, at most ten. What is left goes before what was put right.
+    /// Returns drift for the operator: short, sorted, at most ten texts. Entries that are left go before restored ones.
     pub fn texts(&mut self, now: Duration) -> Vec<String> {
         self.healed.retain(|_, at| now.saturating_sub(*at) < SHOWN);
         let left: BTreeSet<&String> = self.left.values().flatten().collect();
@@ -145,7 +145,7 @@ impl Drift {
         texts
     }
 
-    /// Records what is right, if that is not on record yet.
+    /// Stores the record of what is right, if it has changed.
     ///
     /// # Errors
     /// When the record cannot be written. The next call tries again.
@@ -169,7 +169,7 @@ fn changes(wanted: &Wanted, actual: Option<&ServiceInfo>) -> Vec<&'static str> {
     parts.into_iter().filter(|(_, differs)| *differs).map(|(part, _)| part).collect()
 }
 
-/// The value of the Node's annotation, `None` if there is nothing to say: as many of the texts as fit.
+/// Returns the value of the Node's drift annotation: as many of the texts as fit; `None` if there are none.
 pub fn annotation(texts: &[String]) -> Option<String> {
     let mut value = String::new();
     for text in texts {

@@ -10,9 +10,9 @@ use crate::host::{Host, HostError};
 use crate::operation::{require_reboot, untrusted};
 use crate::ownership::Ownership;
 
-/// Makes variables and trusted certificates so if `heal`, and returns what was not so. Where a variable had to be changed, a restart of
-/// the host is asked for: Windows hands them to services only when it starts. Certificates need none: programs ask Windows for them at
-/// each verification.
+/// Checks machine-wide variables and trusted certificates, restores them if `heal`, and returns those that differed. Where a variable had
+/// to be changed, a restart of the host is requested: Windows hands variables to services only when it starts. Certificates need no restart:
+/// programs ask Windows for them at each verification.
 ///
 /// The caller holds the [`crate::lock`].
 ///

@@ -15,7 +15,7 @@ use super::cluster::{Cluster, ClusterError, Connect, Issue, ServicesConfigMap};
 
 type Issuing = Box<dyn Fn(&str) -> Issue + Send + Sync>;
 
-/// A handle: clones are the same API server.
+/// Fake API server. Clones are the same API server.
 #[derive(Clone)]
 pub(crate) struct FakeCluster(Arc<Inner>);
 
@@ -24,10 +24,10 @@ pub(crate) struct Inner {
     pub config_maps: Mutex<BTreeMap<String, ServicesConfigMap>>,
     pub down: AtomicBool,
     pub connections: AtomicU32,
-    /// What is made of a certificate request.
+    /// Answer to a certificate request.
     pub issuing: Mutex<Issuing>,
     request: Mutex<String>,
-    /// What is answered to a request of a token, and all requests.
+    /// Answer to a token request, which fails without one. `tokens` has all requests.
     pub token: Mutex<Option<String>>,
     pub tokens: Mutex<Vec<String>>,
     pub patches: Mutex<Vec<BTreeMap<&'static str, Option<String>>>>,
@@ -55,7 +55,7 @@ impl FakeCluster {
         }))
     }
 
-    /// A Ready Node with these annotations.
+    /// Replaces the Node by a Ready one with these annotations.
     pub(crate) fn set_node(&self, annotations: &[(&str, &str)]) {
         let annotations: BTreeMap<_, _> = annotations.iter().copied().collect();
         self.node.send_replace(Some(json!({"metadata": {"name": "win-1", "annotations": annotations},

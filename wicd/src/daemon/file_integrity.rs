@@ -16,27 +16,27 @@ use crate::files::{self, Stamp};
 use crate::host::{Host, HostError};
 use crate::operation::blob;
 
-/// How many bytes are read in one pass, with the file that goes beyond it. The lock is held meanwhile, and the operator waits
-/// only so long for it.
+/// Bytes after which a pass reads no further file. The lock is held during a pass, and the operator waits only so long for the
+/// lock.
 const BUDGET: u64 = 128 << 20;
 
-/// How a file was found.
+/// Result of the check of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
     Right(Stamp),
     PutBack(Stamp),
-    /// It is wrong, and looks so, or is missing.
+    /// Wrong file with its stamp, or missing file.
     Wrong(Option<Stamp>),
 }
 
-/// See the module.
+/// Check of payload files, in rounds of one or more passes.
 #[derive(Debug, Default)]
 pub struct FileIntegrity {
     /// Files that are not checked yet in this round.
     queue: VecDeque<FileInfo>,
-    /// Files of this round that are drift and stay so.
+    /// Files of this round that have drifted and are left so.
     left: BTreeSet<String>,
-    /// What wrong files look like, so that they are not read again and again.
+    /// Stamps of wrong files, so that these are not read again and again.
     wrong: BTreeMap<String, Stamp>,
     /// Passes since the last round began; `None` if there was none.
     passes: Option<u32>,
@@ -44,7 +44,7 @@ pub struct FileIntegrity {
 }
 
 impl FileIntegrity {
-    /// One pass: begins a round if it is time, and goes on with it. With `heal`, drift is put right; what was never right
+    /// Makes one pass: begins a round if one is due, and goes on with it. With `heal`, drift is put right; a file that was never right
     /// under this desired state always is.
     pub fn check(
         &mut self,

@@ -16,7 +16,7 @@ struct Bed {
 }
 
 impl Bed {
-    /// Two files that are in place, and were found right.
+    /// Makes a host with two files that are in place and were found right.
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let host = FakeHost::new(dir.path());
@@ -33,7 +33,7 @@ impl Bed {
         bed
     }
 
-    /// One round, and its report.
+    /// Runs one round, and returns its report.
     fn round(&mut self, heal: bool) -> Vec<String> {
         self.integrity.passes = None;
         self.integrity.check(&self.host, &self.files, heal, 24, &mut self.drift, Duration::ZERO);

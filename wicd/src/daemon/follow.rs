@@ -27,29 +27,29 @@ use crate::host::{Host, HostError};
 use crate::lock;
 use crate::operation::marker;
 
-/// Until something is tried again that failed: at first, and at most.
+/// Delay before a retry: the base, which failures in a row double, and the longest one.
 const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
-/// How long an operation of the operator may hold the host up.
+/// Maximum wait for an operation of the operator that holds the lock.
 const LOCK_PATIENCE: Duration = Duration::from_secs(30);
 
-/// What the Node asks for cannot be had.
+/// Failure to follow the API server.
 #[derive(Debug, thiserror::Error)]
 pub enum FollowError {
-    /// The annotation is not a version.
+    /// The desired version of the Node cannot be part of an object's name.
     #[error("the desired version {0:?} of the Node cannot be the end of an object's name")]
     Version(String),
-    /// There is no such ConfigMap.
+    /// The services ConfigMap of the desired version does not exist.
     #[error("the ConfigMap {0:?} does not exist; the operator creates it")]
     NoConfigMap(String),
-    /// Its content does not match its name.
+    /// The content of the services ConfigMap does not match its name.
     #[error("the ConfigMap {name:?} is not used: {problem}; the operator stores it again")]
     Unverified {
-        /// Its name.
+        /// Name of the ConfigMap.
         name: String,
-        /// What is wrong with it.
+        /// Problem with the ConfigMap.
         problem: UnverifiedError,
     },
-    /// It is not usable.
+    /// The services ConfigMap is not usable.
     #[error(transparent)]
     Services(#[from] ServicesError),
     /// The operator is at work on the host.
@@ -58,7 +58,7 @@ pub enum FollowError {
     /// The API server cannot be used.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
-    /// The host refused.
+    /// An operation on the host failed.
     #[error(transparent)]
     Host(#[from] HostError),
 }
@@ -76,7 +76,7 @@ impl FollowError {
     }
 }
 
-/// Follows for ever.
+/// Follows the API server for ever.
 pub async fn follow(
     host: Arc<dyn Host>,
     connect: Arc<dyn Connect>,
@@ -117,7 +117,7 @@ struct Session<'a> {
 }
 
 impl Session<'_> {
-    /// Until the connection breaks or the certificate has changed.
+    /// Follows the Node until the connection breaks or the certificate has changed.
     async fn run(
         &mut self,
         connect: &dyn Connect,
@@ -178,8 +178,8 @@ impl Session<'_> {
 /// Annotations that are to be written, or (`None`) taken away.
 type Annotations = BTreeMap<&'static str, Option<String>>;
 
-/// Gets the desired state that `node` names if the host follows another one, and annotates the Node. Returns what was
-/// written.
+/// Gets the desired state that `node` names if the host follows another one, and annotates the Node. Returns the
+/// annotations that were written.
 async fn sync(
     host: &Arc<dyn Host>,
     cluster: &dyn Cluster,
@@ -211,7 +211,7 @@ async fn sync(
     refused.map_or(Ok(annotations), Err)
 }
 
-/// Gets the desired state that `node` names, if the host follows another one. What does not fit the digest in its name is not used.
+/// Gets the desired state that `node` names, if the host follows another one. A ConfigMap that does not match the digest in its name is not used.
 async fn obtain(
     host: &Arc<dyn Host>,
     cluster: &dyn Cluster,
@@ -239,7 +239,7 @@ async fn obtain(
     written.unwrap_or(Err(FollowError::Busy))
 }
 
-/// What was written is on the Node, although the watch has not delivered it yet: it is not written again meanwhile.
+/// Applies the written annotations to `node`, which the watch has not delivered yet: they are not written again meanwhile.
 fn annotate(node: &mut Value, written: &Annotations) {
     let Some(metadata) = node.get_mut("metadata").and_then(Value::as_object_mut) else { return };
     let annotations = metadata.entry("annotations").or_insert(Value::Null);
@@ -255,8 +255,8 @@ fn annotate(node: &mut Value, written: &Annotations) {
     }
 }
 
-/// Writes the new last good copy, and the version into the marker by which the operator knows it. The reconciler sees it in its
-/// next pass.
+/// Writes the new last good copy of the desired state, and the version into the marker by which the operator knows the copy. The reconciler
+/// sees the copy in its next pass.
 fn remember(host: &dyn Host, version: &str, services: ServicesConfig) -> Result<(), FollowError> {
     let _lock = lock::take(host, LOCK_PATIENCE)?.ok_or(FollowError::Busy)?;
     let Some(before) = files::read_json::<Desired>(host, path::DESIRED)? else { return Ok(()) };
@@ -272,7 +272,7 @@ fn remember(host: &dyn Host, version: &str, services: ServicesConfig) -> Result<
     Ok(())
 }
 
-/// Name of the ConfigMap of a version, if the version may be part of a name.
+/// Returns the name of the ConfigMap of a version, if the version may be part of a name.
 fn config_map_name(version: &str) -> Option<String> {
     let name = format!("{SERVICES_CONFIG_MAP_PREFIX}{version}");
     let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.';
@@ -290,11 +290,11 @@ fn annotation<'a>(node: &'a Value, key: &str) -> Option<&'a str> {
     node.get("metadata")?.get("annotations")?.get(key)?.as_str().filter(|v| !v.is_empty())
 }
 
-/// What is to be changed of the Node's annotations.
+/// Returns the changes to the Node's annotations.
 ///
-/// The version is reported only when all services run, the Node is Ready, and no restart is waited for: neither by us
-/// nor by whatever client set the annotation. The operator removes the annotation for a restart once it has observed
-/// the restart. That of drift is ours altogether; before the first pass over the host nothing is known of it.
+/// The version is reported only when all services run, the Node is Ready, and no restart is waited for: neither one of
+/// wicd's nor one for which another client set the annotation. The operator removes the restart annotation once it has
+/// observed the restart. The drift annotation is wicd's alone; before the first pass over the host no drift is known.
 fn annotations(node: &Value, report: &Report) -> Annotations {
     let mut change = Annotations::new();
     let drift = drift::annotation(&report.drift);

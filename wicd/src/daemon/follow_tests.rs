@@ -120,7 +120,7 @@ impl Bed {
         version
     }
 
-    /// Stores something under a version.
+    /// Stores a services ConfigMap under a version.
     fn store(&self, version: &str, config: &ServicesConfig) {
         let stored = ServicesConfigMap { data: config.to_data(), rendered: Some("{}".into()) };
         self.cluster.config_maps.lock().unwrap().insert(format!("windows-services-{version}"), stored);

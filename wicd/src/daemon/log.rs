@@ -9,13 +9,13 @@ use std::sync::Mutex;
 use tracing::{Level, Subscriber};
 use tracing_subscriber::{Layer, filter::LevelFilter, layer::SubscriberExt as _, registry::Registry};
 
-/// The log file. Legacy.
+/// Path of wicd's log file. Legacy.
 pub const FILE: &str = r"C:\var\log\wicd\windows-instance-config-daemon.exe.INFO";
-/// What stands in the place of `INFO` in the names of further logs, for lines from a level on.
+/// Extensions of further logs in place of `INFO`, each with the least severe level of its lines.
 pub const SEVERE: [(&str, Level); 2] = [("WARNING", Level::WARN), ("ERROR", Level::ERROR)];
 /// Size at which a new file is begun, in bytes.
 pub const LIMIT: u64 = 10 << 20;
-/// How many files there are at most, with the current one.
+/// Maximum number of files of a log, including the current one.
 pub const FILES: u32 = 3;
 
 /// A file that is moved to `<name>.1` (and that to `<name>.2`) when it has grown to its limit.
@@ -28,7 +28,7 @@ pub struct RotatingFile {
 }
 
 impl RotatingFile {
-    /// Appends to the present file. The directory is created.
+    /// Opens a file for appending. The directory is created.
     ///
     /// # Errors
     /// When the directory cannot be created, or the file cannot be opened.
@@ -66,7 +66,8 @@ fn numbered(path: &Path, n: u32) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// What takes the lines of the log and writes them to files beside `info`, which is the log. A file that cannot be opened is left out.
+/// Returns the subscriber that writes log lines to `info`, which is the log, and to files beside it. A file beside it that cannot be opened
+/// is left out.
 ///
 /// # Errors
 /// When the log itself cannot be opened.

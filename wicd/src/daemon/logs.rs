@@ -1,5 +1,5 @@
-//! Puts logs aside that their services write for ever: those that their command lines name below [`path::LOGS`]. Services
-//! that the log runner runs are left out, as it does so itself; so does wicd with its own log, see [`super::log`].
+//! Rotation of logs that their services write for ever: those that their command lines name below [`path::LOGS`]. Services
+//! that the log runner runs are left out, as it rotates their logs; wicd rotates its own log, see [`super::log`].
 //!
 //! Go programs open their logs on Windows without `FILE_SHARE_DELETE`: a log that is in use cannot be renamed. It can be read
 //! and truncated, and containerd and klog open theirs for appending, so that what they write next goes to the new beginning.
@@ -26,37 +26,37 @@ use crate::host::{Host, HostError};
 const EVERY: Duration = Duration::from_mins(1);
 /// The program that rotates the logs of what it runs.
 const LOG_RUNNER: &str = "kube-log-runner.exe";
-/// What a copy must leave free on `C:`, in bytes.
+/// Space that a copy must leave free on `C:`, in bytes.
 const RESERVE: u64 = 1 << 30;
-/// UTC time in the name of what was put aside.
+/// Format of the UTC time in the name of a file that was put aside.
 const TIME: &str = "%Y%m%dT%H%M%S";
-/// A log that begins with so many zeros is one whose program does not append.
+/// Number of zeros at the beginning of a log by which its program is known not to append.
 const GAP: usize = 512;
 
 /// A file in the directory of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogFile {
-    /// Path.
+    /// Path of the file.
     pub path: String,
-    /// Bytes.
+    /// Size of the file in bytes.
     pub size: u64,
 }
 
-/// What to do with a file.
+/// Action on a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Put the content of a log aside and truncate the log.
     CopyTruncate {
-        /// The log.
+        /// Path of the log.
         from: String,
-        /// Where its content goes.
+        /// Path to which the content of the log is copied.
         to: String,
     },
-    /// Delete what was put aside.
+    /// Delete a file that was put aside.
     Delete(String),
 }
 
-/// Checks the logs every minute, for ever. Without settings in the desired state it makes no change.
+/// Checks the logs every minute, for ever. Without log settings in the desired state, no log is changed.
 pub async fn keep(host: Arc<dyn Host>) {
     let mut said = BTreeMap::new();
     loop {
@@ -71,7 +71,7 @@ pub async fn keep(host: Arc<dyn Host>) {
     }
 }
 
-/// One pass. A failure is reported once, and retried in the next pass.
+/// Makes one pass over the logs. A failure is reported once, and retried in the next pass.
 fn pass(host: &dyn Host, now: Timestamp, said: &mut BTreeMap<String, String>) {
     let Some(desired) = files::read_json::<Desired>(host, path::DESIRED).ok().flatten() else { return };
     let Some(rotation) = desired.logs else { return };
@@ -99,7 +99,7 @@ fn say(said: &mut BTreeMap<String, String>, log: &str, text: String) {
     }
 }
 
-/// The logs that the command lines of services name, without those of services that the log runner runs.
+/// Returns the logs that the command lines of services name, without those of services that the log runner runs.
 fn logs(desired: &Desired) -> BTreeSet<String> {
     let facts = HostFacts { node_name: &desired.node_name, node_ip: &desired.node_ip };
     let services = desired.services.services.iter();
@@ -107,7 +107,7 @@ fn logs(desired: &Desired) -> BTreeSet<String> {
     services.flat_map(|s| named(&variables::command(s, facts, None).unwrap_or_else(|_| s.path.clone()))).collect()
 }
 
-/// The files below [`path::LOGS`] that a command line names.
+/// Returns the files below [`path::LOGS`] that a command line names.
 fn named(command: &str) -> Vec<String> {
     let program = match command.strip_prefix('"') {
         Some(quoted) => quoted.split('"').next(),
@@ -129,7 +129,7 @@ fn named(command: &str) -> Vec<String> {
         .collect()
 }
 
-/// The logs that are there, and what lies beside them.
+/// Returns the logs that exist, and the files beside them.
 fn look(host: &dyn Host, logs: &BTreeSet<String>) -> Result<Vec<LogFile>, HostError> {
     let mut found = Vec::new();
     for directory in logs.iter().filter_map(|log| files::parent(log)).collect::<BTreeSet<_>>() {
@@ -148,7 +148,8 @@ fn look(host: &dyn Host, logs: &BTreeSet<String>) -> Result<Vec<LogFile>, HostEr
     Ok(found)
 }
 
-/// What to do with the files that were found in the directories of `logs`. Files of other names are never touched.
+/// Returns the actions on the files that were found in the directories of `logs`. Other files than logs
+/// and what was put aside of them are never touched.
 pub fn plan_rotation(logs: &BTreeSet<String>, files: &[LogFile], rotation: LogRotation, now: Timestamp) -> Vec<Action> {
     let is_log = |path: &str| logs.iter().any(|log| log.eq_ignore_ascii_case(path));
     let time = now.to_zoned(TimeZone::UTC).strftime(TIME).to_string();
@@ -178,7 +179,7 @@ fn stem(log: &str) -> &str {
     }
 }
 
-/// When `path` was put aside, if it is what was put aside of `log`.
+/// Returns the time when `path` was put aside, if it was put aside of `log`.
 fn put_aside(log: &str, path: &str) -> Option<Timestamp> {
     let stem = stem(log);
     let (start, rest) = path.split_at_checked(stem.len())?;
@@ -190,7 +191,7 @@ fn put_aside(log: &str, path: &str) -> Option<Timestamp> {
     Some(DateTime::strptime(TIME, time).ok()?.to_zoned(TimeZone::UTC).ok()?.timestamp())
 }
 
-/// Without room for a copy the log is truncated all the same: a full disk is worse than a lost log.
+/// Puts the content of a log aside and truncates the log, even without room for a copy: a full disk is worse than a lost log.
 fn copy_truncate(host: &dyn Host, from: &str, to: &str) -> Result<(), HostError> {
     let failed = |e| HostError::system("rotate", from)(e);
     let _held = files::parents(host, from)?;

@@ -88,7 +88,7 @@ fn a_log_that_is_named_like_one_put_aside_is_not_deleted() {
 }
 
 proptest! {
-    /// Whatever lies there: only logs are rotated, and only what was put aside of them is deleted, which happens first.
+    /// Only logs are rotated, whatever lies beside them, and only files put aside of them are deleted, which happens first.
     #[test]
     fn nothing_else_is_touched(names in proptest::collection::vec(r"(containerd)?[-.a-zT0-9é]{0,20}(\.log)?", 0..8)) {
         let logs = BTreeSet::from([LOG.to_owned()]);

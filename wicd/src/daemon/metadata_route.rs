@@ -10,23 +10,23 @@ use std::net::Ipv4Addr;
 use crate::host::{Host, HostError, Route};
 use crate::ownership::Ownership;
 
-/// Low, so that it wins over a route that leads nowhere.
+/// Metric of the route, low so that it wins over a route that leads nowhere.
 const METRIC: u32 = 1;
 
-/// What to do about the route.
+/// Next step for the route to the metadata service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// It is there.
+    /// No step: the route exists.
     None,
-    /// Make it.
+    /// Make this route.
     Add(Route),
-    /// It is there, and this one, which leads elsewhere, is nearer.
+    /// Nearer route that leads elsewhere and hides the existing one.
     Hidden(Route),
-    /// There is no way out of the host that it could follow.
+    /// The host has no default route to follow.
     NoWayOut,
 }
 
-/// Chooses what to do: the route must follow the default route, wherever that is now, and no nearer one may lead elsewhere.
+/// Returns the next step: the route must follow the default route, wherever that is now, and no nearer route may lead elsewhere.
 pub fn step(routes: &[Route], address: Ipv4Addr) -> Step {
     let default = routes.iter().filter(|r| r.length == 0).min_by_key(|r| r.metric);
     let Some(default) = default else { return Step::NoWayOut };
@@ -41,8 +41,8 @@ pub fn step(routes: &[Route], address: Ipv4Addr) -> Step {
     }
 }
 
-/// Makes the route if it is missing, and records it as ours; takes out a nearer one that wicd has made. Returns whether the route was there and nothing
-/// had to be done.
+/// Makes the route to the metadata service if it is missing, and records it as wicd's; takes out a nearer route that wicd has made. Returns
+/// whether the route was there and nothing had to be done.
 ///
 /// The caller holds the [`crate::lock`].
 ///
@@ -70,7 +70,7 @@ pub fn keep(host: &dyn Host, address: Ipv4Addr) -> Result<bool, HostError> {
     }
 }
 
-/// Takes out a route of ours that was made when the default route was elsewhere. One of another program stays.
+/// Takes out a nearer route that wicd made when the default route was elsewhere. A route of another program stays, and is an error.
 fn remove_nearer(host: &dyn Host, nearer: &Route) -> Result<(), HostError> {
     let Route { destination, next_hop, interface, .. } = nearer;
     let boot_id = host.boot_id()?;

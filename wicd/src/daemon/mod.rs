@@ -42,10 +42,10 @@ use reconciler::{Reconciler, Report};
 
 /// Interval of checks of the services without a fault.
 const QUIET: Duration = Duration::from_secs(5);
-/// Between two looks while something is on its way.
+/// Interval of checks while a change is in progress.
 const BUSY: Duration = Duration::from_millis(500);
 
-/// Runs until `stop` is cancelled. The services continue to run then: wicd can be replaced without disrupting
+/// Runs wicd until `stop` is cancelled. The services continue to run then: wicd can be replaced without disrupting
 /// the node.
 pub async fn run(host: Arc<dyn Host>, connect: Arc<dyn Connect>, stop: CancellationToken) {
     let (node, node_seen) = watch::channel(None);
@@ -61,7 +61,7 @@ pub async fn run(host: Arc<dyn Host>, connect: Arc<dyn Connect>, stop: Cancellat
     }
 }
 
-/// Passes of the [`Reconciler`], for ever.
+/// Makes passes of the [`Reconciler`], for ever.
 async fn keep(host: Arc<dyn Host>, mut node: watch::Receiver<Option<Value>>, report: watch::Sender<Report>) {
     let begin = Instant::now();
     let mut reconciler = Reconciler::new(host);
@@ -82,7 +82,7 @@ async fn keep(host: Arc<dyn Host>, mut node: watch::Receiver<Option<Value>>, rep
     }
 }
 
-/// An error with its causes, in one line.
+/// Returns an error with its causes, in one line.
 pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -1,4 +1,4 @@
-//! Order among services, from who depends on whom. Names of services are not case-sensitive.
+//! Order of services by their dependencies. Names of services are not case-sensitive.
 
 use std::collections::BTreeSet;
 
@@ -7,8 +7,8 @@ use api::services::Service;
 
 use crate::host::ServiceInfo;
 
-/// Services that directly or indirectly depend on `name` and are not stopped, in the order in which to stop them: each one
-/// comes before those that it depends on.
+/// Returns the services that directly or indirectly depend on `name` and are not stopped, in the order in which to stop them:
+/// each one comes before those that it depends on.
 pub fn dependents(all: &[ServiceInfo], name: &str) -> Vec<String> {
     fn visit(all: &[ServiceInfo], name: &str, seen: &mut BTreeSet<String>, order: &mut Vec<String>) {
         for service in all.iter().filter(|s| s.dependencies.iter().any(|d| d.eq_ignore_ascii_case(name))) {
@@ -26,7 +26,7 @@ pub fn dependents(all: &[ServiceInfo], name: &str) -> Vec<String> {
     order
 }
 
-/// The services in the order in which to start them: by priority, but none before one of the list that it depends on.
+/// Returns the services in the order in which to start them: by priority, but none before one of the list that it depends on.
 /// `services` has no cycles, see [`api::services::ServicesConfig::validate`].
 pub fn start_order(services: &[Service]) -> Vec<&Service> {
     let mut left: Vec<&Service> = services.iter().collect();

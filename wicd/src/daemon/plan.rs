@@ -14,37 +14,37 @@ use crate::ownership::Ownership;
 /// Desired state of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// Name.
+    /// Name of the service.
     pub name: String,
-    /// Command line; `None` while a variable in it is not known. Then a service that is there keeps the one it has.
+    /// Command line; `None` while a variable in it is not known. Then an existing service keeps its command line.
     pub command: Option<String>,
-    /// Services that must run before it, in order.
+    /// Services that must run before this one, in order.
     pub dependencies: Vec<String>,
-    /// Variables that it has in addition to those of the machine.
+    /// Environment variables of the service in addition to those of the machine.
     pub environment: BTreeMap<String, String>,
-    /// Whether it failed so recently that it is not to be started yet.
+    /// True if the service failed so recently that it is not to be started yet.
     pub hold: bool,
-    /// How far what it needs on the host is.
+    /// Progress of what the service needs on the host.
     pub prepared: Prepared,
-    /// Whether its drift is left. It is started in any case.
+    /// True if drift of the service is left. The service is started in any case.
     pub left: bool,
 }
 
-/// How far what a service needs on the host is, see [`api::services::Prepare`].
+/// Progress of what a service needs on the host, see [`api::services::Prepare`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Prepared {
-    /// All is there, or nothing is needed.
+    /// Everything that the service needs is there, or nothing is needed.
     #[default]
     Ready,
-    /// It runs with something that has to be changed; that is done when it has stopped.
+    /// The service runs with something that has to be changed; that is done when the service has stopped.
     Stale,
-    /// Not yet.
+    /// Something that the service needs is not there yet.
     NotYet,
 }
 
 impl Wanted {
-    /// For the service manager. It is started by wicd, not with the host, so that it never starts with a configuration that
-    /// is not wanted any more; while wicd itself is away, the service manager restarts it.
+    /// Returns the configuration for the service manager. The service is started by wicd, not with the host, so that it never starts
+    /// with a configuration that is not wanted any more; while wicd itself is away, the service manager restarts the service.
     pub fn spec(&self, command: &str) -> ServiceSpec {
         ServiceSpec {
             name: self.name.clone(),
@@ -58,12 +58,12 @@ impl Wanted {
     }
 }
 
-/// What the service manager does when a service of ours ends unasked.
+/// Returns the service manager's reaction when a service of the operator ends unexpectedly.
 pub fn recovery() -> Recovery {
     Recovery { delays: [10, 60, 300].map(Duration::from_secs).to_vec(), reset: Duration::from_hours(1) }
 }
 
-/// One action.
+/// Action on a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Stop a service and those that depend on it.
@@ -77,7 +77,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// The service that it is about.
+    /// Returns the name of the service that the action is about.
     pub fn service(&self) -> &str {
         match self {
             Self::Stop(name) | Self::Delete(name) | Self::Start(name) => name,
@@ -86,40 +86,40 @@ impl Action {
     }
 }
 
-/// Why a service differs from its desired state although this pass takes no action.
+/// Reason why a service differs from its desired state although this pass takes no action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waiting {
-    /// It is on its way up or down.
+    /// The service is starting or stopping.
     Pending,
-    /// A service that it depends on does not run yet.
+    /// A dependency of the service does not run yet.
     Dependency,
-    /// A variable in its command is not known.
+    /// A variable in the service's command is not known.
     Variable,
-    /// What it needs on the host is not there yet.
+    /// Something that the service needs on the host is not there yet.
     Preparation,
-    /// It has failed, and is started again later.
+    /// The service has failed, and is started again later.
     Failing,
     /// Another installer has created a service of this name.
     Foreign,
 }
 
-/// A plan.
+/// Plan of one pass over the services.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Plan {
-    /// What to do, in this order. If one action on a service fails, its later ones are skipped.
+    /// Actions, in this order. If one action on a service fails, its later ones are skipped.
     pub actions: Vec<Action>,
-    /// Services that wait.
+    /// Services that wait, with the reason.
     pub waiting: BTreeMap<String, Waiting>,
 }
 
 impl Plan {
-    /// Whether all services match their desired state.
+    /// Reports whether all services match their desired state.
     pub fn is_settled(&self) -> bool {
         self.actions.is_empty() && self.waiting.is_empty()
     }
 }
 
-/// Plans one pass.
+/// Plans one pass over the services.
 ///
 /// `wanted` is in the order in which services start; `all` are the host's services, of which `owned` distinguishes the
 /// operator's from others. With `assure`, settings that cannot be seen in `all` (recovery) are written too.
@@ -218,7 +218,7 @@ fn one(
     }
 }
 
-/// Whether a service must be stopped to reach its desired state.
+/// Reports whether a service must be stopped to reach its desired state.
 fn differs(wanted: &Wanted, actual: &ServiceInfo) -> bool {
     if wanted.left {
         return false;
@@ -277,7 +277,7 @@ mod tests {
         }
     }
 
-    /// Actions in short.
+    /// Returns the actions and the waiting services, in short.
     fn short(plan: &Plan) -> Vec<String> {
         let word = |a: &Action| match a {
             Action::Stop(_) => "stop",

@@ -30,28 +30,28 @@ mod preparation;
 /// Number of passes without a change after which all services are checked, not only those of the operator.
 const THOROUGH: u32 = 24;
 
-/// How a pass found the host.
+/// State in which a pass found the host.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Report {
     /// The version that the host follows, if any.
     pub version: Option<String>,
-    /// Whether the host matched its desired state, without an action.
+    /// True if the host matched its desired state, without an action.
     pub settled: bool,
-    /// Why the host must be restarted, if it must.
+    /// Reason why the host must be restarted, if it must.
     pub reboot: Option<String>,
     /// Drift of the host, for example `file C:\k\kubelet.exe (healed)`, `service kubelet: command (left)`. Restored
     /// entries are reported for ten minutes, entries that are left until they are restored.
     pub drift: Vec<String>,
-    /// Number of the [`REPORT_INTERVAL`] in which the pass was made, since the service started. A new one makes the report a new one.
+    /// Number of the [`REPORT_INTERVAL`] in which the pass was made, since the service started. A new number makes the report a new one.
     pub interval: u64,
 }
 
-/// See the module.
+/// Reconciler of the host's services, variables and trusted certificates with the desired state.
 pub struct Reconciler {
     host: Arc<dyn Host>,
     backoffs: BTreeMap<String, Backoff>,
     desired: Option<Desired>,
-    /// Whether settings that cannot be seen have been written since the desired state last changed.
+    /// True if settings that cannot be seen have been written since the desired state last changed.
     assured: bool,
     /// The desired state of the last pass without a fault, and the number of passes since the last full check.
     settled: Option<(Vec<Wanted>, u32)>,
@@ -69,7 +69,7 @@ pub struct Reconciler {
 }
 
 impl Reconciler {
-    /// For a host.
+    /// Creates the reconciler of a host.
     pub fn new(host: Arc<dyn Host>) -> Self {
         Self {
             host,
@@ -88,12 +88,12 @@ impl Reconciler {
         }
     }
 
-    /// Whether something is on its way, so that the next pass should follow soon.
+    /// Reports whether a change is in progress, so that the next pass should follow soon.
     pub fn is_moving(&self) -> bool {
         self.moving
     }
 
-    /// One pass. `now` is a clock that only goes forward; `node` is the Node, if it is known.
+    /// Makes one pass. `now` is a clock that only goes forward; `node` is the Node, if it is known.
     pub fn reconcile_once(&mut self, node: Option<&Value>, now: Duration) -> Report {
         let report = self.try_pass(node, now).unwrap_or_else(|e| {
             self.settled = None;
@@ -103,7 +103,7 @@ impl Reconciler {
         Report { interval: now.as_secs() / REPORT_INTERVAL.as_secs(), ..report }
     }
 
-    /// What is known without looking.
+    /// Returns the report of what is known without looking at the host.
     fn report(&mut self, now: Duration) -> Report {
         let version = self.desired.as_ref().map(|d| d.version.clone());
         Report { version, drift: self.drift.texts(now), ..Report::default() }
@@ -139,7 +139,7 @@ impl Reconciler {
         Ok(Report { settled, reboot, ..self.report(now) })
     }
 
-    /// Variables and certificates. Only a value that was right before can drift.
+    /// Checks variables and certificates. Only a value that was right before can drift.
     fn environment(&mut self, desired: &Desired, heals: bool, now: Duration) -> Result<(), HostError> {
         let was_right = self.drift.is_settled();
         let found = environment::keep(&*self.host, desired, heals || !was_right)?;
@@ -152,7 +152,8 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Whether the route to the metadata service, if the host is to have one, was there. A node that lacks it is not what it is to be.
+    /// Makes the route to the metadata service if it is missing, and reports whether it was there or the host needs none. A node without the
+    /// route does not match its desired state.
     fn has_metadata_route(&mut self, desired: &Desired) -> bool {
         const ABOUT: &str = "route to the metadata service";
         let Some(address) = desired.metadata_address else { return true };
@@ -199,7 +200,7 @@ impl Reconciler {
         }
     }
 
-    /// The operator has brought a desired state, be it the same one again: from here on it is to be made so.
+    /// Starts over with a desired state, also if the operator has brought the same one again: from here on the host is to be made so.
     fn begin(&mut self, desired: &Desired, operation: String) {
         self.drift.follow(&*self.host, desired, &operation);
         self.integrity = FileIntegrity::default();
@@ -232,7 +233,7 @@ impl Reconciler {
         wanted
     }
 
-    /// Whether our services are still as in the last pass that found all well: a few cheap queries.
+    /// Reports whether wicd's services are still as in the last pass that found all well, by a few cheap queries.
     fn is_quiet(&mut self, wanted: &[Wanted]) -> Result<bool, HostError> {
         let Some((before, passes)) = &mut self.settled else { return Ok(false) };
         *passes += 1;
@@ -351,7 +352,7 @@ impl Reconciler {
     }
 
     /// Performs the planned actions. A failure is reported; the rest is still performed. Returns the services with
-    /// which something failed.
+    /// a failed action.
     fn execute(&mut self, plan: &Plan, now: Duration) -> Result<BTreeSet<String>, HostError> {
         let mut failed = BTreeSet::new();
         let made = plan.actions.iter().filter_map(|a| match a {
@@ -426,7 +427,7 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Removes what is left of an earlier run of a service, and what would keep it from being as it is wanted.
+    /// Removes what is left of an earlier run of a service, and what would keep the service from its desired state.
     fn clear_the_way(&self, service: &str) -> Result<(), HostError> {
         let Some(command) = self.host.service(service)?.map(|s| s.command) else { return Ok(()) };
         let ended = self.host.end_orphans(&programs(&command))?;
@@ -439,8 +440,8 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Writing a service again does not help if it reads back otherwise than it was written: then it would be stopped,
-    /// written and started for ever. So what reads back as it did after we wrote it counts as what we wrote.
+    /// Returns a service as it is, or as wicd wrote it if it reads back as it did right after that write. Writing such a service again does
+    /// not help: it would be stopped, written and started for ever.
     fn as_written(&self, mut actual: ServiceInfo) -> ServiceInfo {
         if let Some((spec, read)) = self.odd.get(&actual.name)
             && actual.command == read.command

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 const FILE: &str = r"C:\k\kubelet.exe";
 
-/// A host on which all is well: three services, a variable and a file.
+/// Makes a host on which all is well: three services, a variable and a file.
 fn settled(drift: api::Drift) -> Bed {
     let mut bed = Bed::new();
     bed.desire_all("v1", config(), drift);

@@ -136,7 +136,7 @@ impl Bed {
         files::write_json(&self.host, path::DESIRED, &desired, Access::Protected).unwrap();
     }
 
-    /// Passes until nothing is left to do.
+    /// Runs passes until nothing is left to do.
     pub(super) fn settle(&mut self) -> Report {
         for _ in 0..20 {
             let report = self.pass();
@@ -296,7 +296,7 @@ fn services_wait_while_the_operator_works_on_the_host() {
     bed.settle();
 }
 
-/// As kube-proxy does with a configuration that it refuses: no pass sees it run.
+/// A service may end before a pass sees it run, as kube-proxy does with a configuration that it refuses.
 #[test]
 fn a_service_that_ends_at_once_is_started_after_growing_delays() {
     let mut bed = Bed::new();

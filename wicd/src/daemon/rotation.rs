@@ -23,40 +23,40 @@ use crate::operation::{SETTINGS, Settings};
 
 /// Interval of checks of the certificate: the operator may have brought another one, and clocks are set.
 const LOOK: Duration = Duration::from_secs(30);
-/// Between two questions whether a certificate is there.
+/// Interval of checks whether a requested certificate is there.
 const POLL: Duration = Duration::from_secs(5);
 /// Time after which an unanswered request is abandoned.
 const PATIENCE: Duration = Duration::from_mins(15);
-/// Between two attempts: at first, and at most.
+/// Delay between two attempts, in seconds: the base, which each failure in a row doubles, and the longest.
 const AGAIN: (i64, i64) = (30, 600);
 
-/// The certificate was not renewed.
+/// Failure to renew wicd's certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum RotationError {
-    /// The request has no decision.
+    /// The certificate request has no decision.
     #[error("the certificate request {0:?} is not approved; check that the operator runs")]
     Unanswered(String),
-    /// It was denied.
+    /// The certificate request was denied, has failed or was deleted.
     #[error("the certificate request {request:?} was refused ({why})")]
     Refused {
         /// Name of the request.
         request: String,
-        /// The message of its condition.
+        /// Reason for the refusal.
         why: String,
     },
-    /// What came is not what was asked for.
+    /// The issued certificate does not match the key of the request.
     #[error("the issued certificate does not match the key of the request")]
     Mismatch,
-    /// No key could be made.
+    /// A key or a certificate request could not be made.
     #[error("cannot make a key or a certificate request")]
     Crypto(#[from] rcgen::Error),
-    /// What came is no certificate.
+    /// The issued text is not a certificate.
     #[error(transparent)]
     Certificate(#[from] CertificateError),
     /// The API server cannot be used.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
-    /// The host refused.
+    /// An operation on the host failed.
     #[error(transparent)]
     Host(#[from] HostError),
 }
@@ -74,23 +74,23 @@ impl RotationError {
     }
 }
 
-/// What matters of the certificate that is there. Times are Unix seconds.
+/// Facts about the current certificate that matter for its renewal. Times are Unix seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Current {
     not_before: i64,
     not_after: i64,
-    /// Distinguishes it from others.
+    /// Number that distinguishes the certificate from others.
     seed: u64,
 }
 
-/// What to do about it.
+/// State of the certificate's renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Due {
-    /// Nothing yet.
+    /// Renewal is not due yet.
     Later,
-    /// Renew it.
+    /// Renewal is due.
     Now,
-    /// It has ended.
+    /// The certificate has expired.
     Over,
 }
 
@@ -104,7 +104,8 @@ impl Current {
         Some(Self { not_before: validity.not_before.timestamp(), not_after: validity.not_after.timestamp(), seed })
     }
 
-    /// When to renew: after 20 to 40 % of the life, spread evenly over many hosts. A host that is switched off has the rest of it.
+    /// Returns the time to renew the certificate: after 20 to 40 % of its life, spread evenly over many hosts. A host may be switched off for
+    /// the rest of the life.
     fn renew_at(self) -> i64 {
         let life = self.not_after.saturating_sub(self.not_before).max(0);
         let permille = 200 + i64::try_from(self.seed % 201).unwrap_or(0);
@@ -122,7 +123,7 @@ impl Current {
     }
 }
 
-/// Renews for ever, and notifies `changed` of every new certificate, from any source.
+/// Renews the certificate for ever, and notifies `changed` of every new certificate, from any source.
 pub async fn rotate(host: Arc<dyn Host>, connect: Arc<dyn Connect>, changed: watch::Sender<u64>) {
     let (mut next, mut failures, mut told_over) = (0, 0_u32, None);
     loop {
@@ -195,7 +196,7 @@ async fn obtain(cluster: &dyn Cluster, request: String, seconds: i32) -> Result<
     tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| Err(RotationError::Unanswered(name.clone())))
 }
 
-/// Chain and key in one text, if they belong together.
+/// Returns chain and key in one text, if they belong together.
 fn joined(chain: &str, key: &KeyPair) -> Result<String, RotationError> {
     let ders = certificates::bundle(chain.as_bytes())?;
     let leaf = ders.first().ok_or(CertificateError::Empty)?;

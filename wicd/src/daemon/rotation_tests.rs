@@ -17,8 +17,8 @@ fn dues() {
     }
 }
 
-/// With the default life: how old the certificate is when the host is switched off, for how long it is off, and whether wicd can renew it by itself
-/// when the host is back.
+/// Cases with the default certificate life: age of the certificate in hours when the host is switched off, hours for which the host is off,
+/// and whether wicd can renew the certificate by itself when the host is back.
 #[test]
 fn what_is_left_of_the_life_is_how_long_a_host_may_be_off() {
     const HOUR: i64 = 3600;
@@ -39,7 +39,7 @@ fn what_is_left_of_the_life_is_how_long_a_host_may_be_off() {
     }
 }
 
-/// It was off for four days, as soon as its certificate was as old as any on a host that is on.
+/// The host was switched off for four days when its certificate was as old as any on a host that is on.
 #[tokio::test]
 async fn a_host_that_was_off_for_four_days_renews_by_itself() {
     let (bed, host, cluster) = bed(|signer, request| Issue::Issued(signer.sign(request, 86_400)));
@@ -77,7 +77,7 @@ proptest! {
     }
 }
 
-/// A host with a desired state, and an API server that does so with requests.
+/// Makes a host with a desired state, and an API server that answers certificate requests with `issuing`.
 fn bed(issuing: impl Fn(&Bed, &str) -> Issue + Send + Sync + 'static) -> (Bed, Arc<dyn Host>, FakeCluster) {
     let (bed, signer) = (Bed::new(), Mutex::new(Bed::new()));
     let host: FakeHost = bed.host.clone();

@@ -26,10 +26,11 @@ const LOOK: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_secs(30);
 /// Delay after a success: where the clock of the host is wrong, each new token looks old.
 const REST: Duration = Duration::from_mins(2);
-/// Lifetime of a token.
+/// Lifetime of a token, in seconds.
 const SECONDS: i64 = 3600;
 
-/// What matters of a token. It is the API server that checks it: here nothing is believed that could do more than ask too early or too late.
+/// Claims of a token that matter for its renewal. The API server verifies the token: a false claim can cause no more here than a request too
+/// early or too late.
 #[derive(Deserialize)]
 struct Claims {
     iat: i64,
@@ -57,8 +58,8 @@ impl Claims {
     }
 }
 
-/// Whether a token must be renewed: after half of its life, and if it is of another Node. A Node that was deleted and registered again is another
-/// one, also under its name; `uid` is `None` while it is not known.
+/// Reports whether a token must be renewed: after half of its life, and if it is of another Node. A Node that was deleted and registered
+/// again is another one, also under its name; `uid` is `None` while it is not known.
 fn is_due(token: &str, node: &str, uid: Option<&str>, now: i64) -> bool {
     Claims::read(token).is_none_or(|Claims { iat, exp, kubernetes: Bound { node: of } }| {
         let half = iat.saturating_add(exp.saturating_sub(iat) / 2);
@@ -66,7 +67,7 @@ fn is_due(token: &str, node: &str, uid: Option<&str>, now: i64) -> bool {
     })
 }
 
-/// Renews for ever. `node` is the Node, if it is known.
+/// Renews tokens for ever. `node` is the Node, if it is known.
 pub async fn keep(host: Arc<dyn Host>, connect: Arc<dyn Connect>, node: watch::Receiver<Option<Value>>) {
     let mut complaint = String::new();
     loop {
@@ -95,13 +96,13 @@ pub async fn keep(host: Arc<dyn Host>, connect: Arc<dyn Connect>, node: watch::R
 pub struct Due {
     /// Namespace of the ServiceAccount.
     pub namespace: String,
-    /// What is to be requested.
+    /// ServiceAccount of the token, and path of the token's file.
     pub token: ServiceAccountToken,
-    /// Node that it is bound to.
+    /// Name of the Node to which the token is bound.
     pub node: String,
 }
 
-/// The tokens that must be renewed.
+/// Returns the tokens that must be renewed.
 ///
 /// # Errors
 /// When the desired state or a token cannot be read.
@@ -119,7 +120,7 @@ pub fn due(host: &dyn Host, uid: Option<&str>, now: i64) -> Result<Vec<Due>, Hos
 }
 
 impl Due {
-    /// For the API server.
+    /// Returns the token request for the API server.
     pub fn request(&self) -> TokenRequest {
         let node = BoundObjectReference {
             api_version: Some("v1".into()),
@@ -145,7 +146,7 @@ impl Due {
     }
 }
 
-/// Returns whether there was one to renew.
+/// Renews the tokens that are due. Returns whether there were any.
 async fn renew(host: &dyn Host, connect: &dyn Connect, uid: Option<&str>, now: i64) -> Result<bool, ClusterError> {
     let all = due(host, uid, now)?;
     for due in &all {

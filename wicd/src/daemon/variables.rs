@@ -10,7 +10,7 @@ use serde_json::Value;
 /// Longest value that is put into a command, in bytes.
 const MAX_VALUE: usize = 1024;
 
-/// What the host knows by itself.
+/// Facts that the host knows by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostFacts<'a> {
     /// Name of the Node.
@@ -19,34 +19,34 @@ pub struct HostFacts<'a> {
     pub node_ip: &'a str,
 }
 
-/// A command cannot be made.
+/// Failure to make the command line of a service.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum VariableError {
-    /// There is no Node at hand, and the command needs one.
+    /// The Node is not known yet, and the command needs a value from it.
     #[error("the value of variable {0:?} comes from the Node, which does not exist yet; waiting for it")]
     NoNode(String),
-    /// The path is not one that we understand.
+    /// The variable's path is not of the form `{.a.b}`.
     #[error("variable {name:?}: the path {path:?} is not of the form {{.a.b}}; correct the services ConfigMap")]
     Path {
-        /// The variable.
+        /// Name of the variable.
         name: String,
-        /// The path.
+        /// Path of the variable's value in the Node.
         path: String,
     },
-    /// The Node has nothing there.
+    /// The Node has no value at the variable's path.
     #[error("variable {name:?}: the Node has no value at {path:?} yet")]
     Absent {
-        /// The variable.
+        /// Name of the variable.
         name: String,
-        /// The path.
+        /// Path of the variable's value in the Node.
         path: String,
     },
-    /// The value is not one plain word.
+    /// The variable's value is not one plain word.
     #[error("variable {name:?}: its value is not one plain word ({problem}), so it cannot go into a command")]
     Value {
-        /// The variable.
+        /// Name of the variable.
         name: String,
-        /// What is wrong with it.
+        /// Problem with the value.
         problem: &'static str,
     },
 }
@@ -60,13 +60,13 @@ impl VariableError {
         }
     }
 
-    /// Whether waiting may help.
+    /// Reports whether waiting may resolve the error.
     pub fn is_waiting(&self) -> bool {
         matches!(self, Self::NoNode(_) | Self::Absent { .. })
     }
 }
 
-/// The command line of `service` with all its variables replaced.
+/// Returns the command line of `service` with all its variables replaced.
 ///
 /// `node` is the Node as JSON, if it is known.
 ///
@@ -155,7 +155,7 @@ fn look_up(name: &str, path: &str, node: Option<&Value>) -> Result<String, Varia
     }
 }
 
-/// The fields of `.a.b\.c`: `a` and `b.c`.
+/// Returns the fields of a path: of `.a.b\.c`, these are `a` and `b.c`.
 fn fields(text: &str) -> Option<Vec<String>> {
     let mut fields = Vec::new();
     let mut chars = text.strip_prefix('.')?.chars();

@@ -2,7 +2,7 @@
 //!
 //! Images are pulled through CRI, as kubelet does, so that mirrors, the snapshotter and the platform are the same. CRI has no
 //! call to pin: it reads a label of containerd's record of the image. A record of an image's name gets new labels with each
-//! further pull of that name, that of its id keeps them: hence the id is what is labelled.
+//! further pull of that name, a record of an image's id keeps them: hence the record of the id is labelled.
 
 use std::future::Future;
 use std::io;
@@ -28,7 +28,7 @@ use super::{ImageError, ImageStore, Login};
 
 /// Label by which CRI knows that an image is pinned.
 const PINNED: &str = "io.cri-containerd.pinned";
-/// Its value then.
+/// Value of the label of a pinned image.
 const PINNED_VALUE: &str = "pinned";
 /// containerd's namespace of kubelet's images.
 const NAMESPACE: &str = "k8s.io";
@@ -82,7 +82,7 @@ impl Containerd {
         Ok(Self { runtime, channel, endpoint: endpoint.to_string() })
     }
 
-    /// Calls a method. `None`: it knows no such image.
+    /// Calls a method of containerd. Returns `None` if containerd knows no such image.
     fn call<Q, A>(&self, path: &'static str, what: &str, request: Q, limit: Duration) -> Result<Option<A>, ImageError>
     where
         Q: Message + Send + Sync + 'static,
@@ -151,7 +151,7 @@ impl ImageStore for Containerd {
     }
 }
 
-/// What is behind an error: those of the transport say only that there was one.
+/// Returns the deepest cause of an error: transport errors say only that there was one.
 fn deepest(error: &dyn std::error::Error) -> String {
     let mut deepest = error;
     while let Some(source) = deepest.source() {

@@ -1,5 +1,5 @@
-//! Against the real containerd and a registry in this process. They report it, and prove nothing, where containerd is missing. Where it is
-//! installed and does not work, they fail.
+//! Tests against the real containerd and a registry in this process. Where containerd is missing, they report it, and prove nothing. Where it
+//! is installed and does not work, they fail.
 #![cfg(unix)]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -16,14 +16,14 @@ use tokio::net::UnixStream;
 
 use super::*;
 
-/// What a registry answers, by path: media type and content.
+/// Answers of a registry, by path: media type and content.
 type Content = Arc<std::collections::BTreeMap<String, (String, Vec<u8>)>>;
 
 fn digest(content: &[u8]) -> String {
     format!("sha256:{}", hex::encode(Sha256::digest(content)))
 }
 
-/// A registry with the image `app:1`, which requires a login.
+/// Starts a registry with the image `app:1`, which requires a login, and returns its address.
 fn registry(user: &str, password: &str) -> String {
     let mut layer = tar::Builder::new(Vec::new());
     let mut header = tar::Header::new_gnu();
@@ -66,7 +66,7 @@ fn registry(user: &str, password: &str) -> String {
     address.to_string()
 }
 
-/// One request of a connection, which ends then.
+/// Answers one request of a connection, which ends then.
 fn answer(mut stream: &TcpStream, content: &Content, login: &str) {
     let mut lines = BufReader::new(stream).lines().map_while(Result::ok).take_while(|l| !l.is_empty());
     let Some(request) = lines.next() else { return };
@@ -87,7 +87,7 @@ fn answer(mut stream: &TcpStream, content: &Content, login: &str) {
     let _ = stream.write_all(&[head.as_bytes(), body].concat());
 }
 
-/// A containerd, ended with its process group.
+/// Running containerd, leader of a process group of its own, killed when dropped.
 struct Running(Child);
 
 impl Drop for Running {
@@ -113,7 +113,7 @@ fn start(dir: &Path) -> Result<Running, String> {
     Ok(Running(child))
 }
 
-/// Connects as soon as it answers.
+/// Connects to containerd as soon as it answers.
 fn connect(dir: &Path) -> Result<Containerd, String> {
     let deadline = Instant::now() + Duration::from_mins(1);
     loop {

@@ -34,7 +34,7 @@ struct Entry {
     auth: String,
 }
 
-/// Logins for an image, the most special first. A file that is no `config.json` has none.
+/// Returns the logins for an image, the most special first. A file that is no `config.json` has none.
 pub fn logins(config: &[u8], image: &str) -> Vec<Login> {
     let Ok(config) = serde_json::from_slice::<Config>(config) else { return Vec::new() };
     let (registry, path) = registries::split(image);

@@ -15,7 +15,7 @@ use crate::access::is_trusted;
 
 /// containerd's images, as kubelet sees them.
 pub trait ImageStore {
-    /// Id of an image that is there, `sha256:…`; `None` if it is not.
+    /// Returns the id of an image, `sha256:…`; `None` if containerd does not have the image.
     ///
     /// # Errors
     /// When containerd does not answer.
@@ -25,12 +25,12 @@ pub trait ImageStore {
     /// # Errors
     /// When containerd does not answer in time, or cannot pull it.
     fn pull(&self, image: &str, login: Option<&Login>, limit: Duration) -> Result<(), ImageError>;
-    /// Whether an image is pinned by its id. kubelet removes no pinned image when the disk is full.
+    /// Reports whether an image is pinned by its id. kubelet removes no pinned image when the disk is full.
     ///
     /// # Errors
     /// When containerd does not answer.
     fn is_pinned(&self, id: &str) -> Result<bool, ImageError>;
-    /// Pins an image by its id, or no longer. To unpin one that is gone is success.
+    /// Pins or unpins an image by its id. Unpinning an image that is gone is a success.
     ///
     /// # Errors
     /// When containerd does not answer, or an image to pin is gone.
@@ -52,33 +52,33 @@ pub fn check_owner(owner: &str) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::PermissionDenied, problem))
 }
 
-/// Why containerd did not do what was requested.
+/// Failure of a request to containerd.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ImageError {
-    /// It cannot be reached.
+    /// containerd cannot be reached.
     #[error("containerd does not answer at {endpoint}: {problem}; check that its service runs")]
     Unavailable {
-        /// Where it should listen.
+        /// Endpoint at which containerd should listen.
         endpoint: String,
-        /// Why it cannot be reached.
+        /// Reason why containerd cannot be reached.
         problem: String,
     },
-    /// It did not answer in time.
+    /// containerd did not answer in time.
     #[error(
         "containerd has not answered after {seconds} s ({what}); check the network between the host and the registry; template.spec.containerd.maxConcurrentDownloads of the pool says how many layers are fetched at once"
     )]
     Timeout {
-        /// What was requested.
+        /// Requested action.
         what: String,
-        /// How long.
+        /// Limit of the request, in seconds.
         seconds: u64,
     },
-    /// It refused.
+    /// containerd refused the request.
     #[error("cannot {what}: {problem}")]
     Refused {
-        /// What was requested.
+        /// Requested action.
         what: String,
-        /// containerd's own words.
+        /// Message from containerd.
         problem: String,
     },
 }

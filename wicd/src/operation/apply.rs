@@ -25,7 +25,7 @@ use crate::secure;
 
 /// Program whose reading and writing of image layers an antivirus slows down most. WMCO excludes the same one.
 pub(super) const CONTAINERD: &str = r"C:\k\containerd\containerd.exe";
-/// State of services: ours altogether if it was not there before us.
+/// State directories of services: ours altogether if they were not there before us.
 const STATE_TREES: [&str; 5] = [
     r"C:\var\lib\kubelet",
     r"C:\var\lib\cni",
@@ -132,7 +132,7 @@ fn quiet(host: &dyn Host, body: &Apply, report: &mut Report) -> Result<(), Failu
     Ok(())
 }
 
-/// Where everything goes, and kubelet's kubeconfig, which `start` writes. Refuses configuration files at places where none may be.
+/// Paths of all files, and of kubelet's kubeconfig, which `start` writes. Refuses configuration files at places where none may be.
 fn places(body: &Apply) -> Result<BTreeSet<String>, Failure> {
     if let Some(bad) = body.configs.iter().find(|c| !is_host_path(&c.path)) {
         return Err(Failure::new(Reason::PayloadInvalid, format!("a configuration file cannot go to {:?}", bad.path)));
@@ -153,7 +153,7 @@ fn exclude(host: &dyn Host, program: &str, owned: &mut Ownership) -> Result<(), 
     host.exclude_from_antivirus(program)
 }
 
-/// What would make a host no node, seen before anything is changed.
+/// Refuses what would make a host no node, before anything is changed.
 fn preflight(host: &dyn Host, body: &Apply, owned: &Ownership) -> Result<(), Failure> {
     let wanted = body.desired.services.services.iter().map(|s| s.name.as_str());
     let foreign = foreign(&host.services()?, owned, reserved(wanted));
@@ -219,7 +219,7 @@ fn claim(host: &dyn Host, body: &Apply, placed: &BTreeSet<String>, owned: &mut O
     Ok(())
 }
 
-/// Tokens that wicd requests for services.
+/// Paths of the tokens that wicd requests for services.
 fn tokens(services: &ServicesConfig) -> impl Iterator<Item = String> {
     services.services.iter().filter_map(|service| match &service.prepare {
         Some(Prepare::ServiceAccountToken(token)) => Some(token.path.clone()),
@@ -227,7 +227,7 @@ fn tokens(services: &ServicesConfig) -> impl Iterator<Item = String> {
     })
 }
 
-/// Makes the host's file be this one. A file that is right already is not touched; one that was damaged is repaired.
+/// Puts a payload file in place. A file that is right already is not touched; one that was damaged is repaired.
 fn place(host: &dyn Host, file: &payload::File) -> Result<(), Failure> {
     if files::sha256(host, &file.destination)?.as_deref() != Some(&file.sha256) {
         let blob = blob(&file.sha256);
@@ -264,7 +264,7 @@ fn enable_containers(host: &dyn Host, report: &mut Report) -> Result<(), HostErr
     }
 }
 
-/// Desired machine-wide variables; `None`: absent.
+/// Desired machine-wide variables, `None` if absent.
 fn wanted_variables(services: &ServicesConfig) -> BTreeMap<String, Option<String>> {
     let mut variables: BTreeMap<_, _> =
         services.watched_environment_vars.iter().map(|name| (name.clone(), None)).collect();
@@ -301,7 +301,7 @@ fn set_variables(
     Ok(())
 }
 
-/// Those of these certificates that the host does not trust. The store is listed once: a cluster may want more than a hundred.
+/// Returns those of these certificates that the host does not trust. The store is listed once: a cluster may want more than a hundred.
 ///
 /// # Errors
 /// When the store cannot be opened.

@@ -258,7 +258,7 @@ fn a_restart_is_asked_for_until_it_has_happened() {
     assert_eq!(bed.apply(wanted("1")).outcome, Outcome::Done);
 }
 
-/// While an update is installed, Windows' servicing is locked.
+/// Windows' servicing is locked while an update is installed.
 #[test]
 fn windows_is_asked_for_its_feature_once_a_boot_and_only_a_host_without_containers_needs_the_answer() {
     let asked = |bed: &Bed| bed.host.state().counts.get("enable_containers").copied().unwrap_or_default();
@@ -285,7 +285,7 @@ fn an_antivirus_that_refuses_is_only_a_warning() {
     assert_eq!((answer.outcome, answer.warnings.len()), (Outcome::Done, 1));
 }
 
-/// Wherever it is broken off, applying again leads to the same host as if it had never been.
+/// Applying again leads to the same host, wherever `apply` is broken off, as if it had never been.
 #[test]
 fn apply_converges_after_a_crash_anywhere() {
     let arrange = || {

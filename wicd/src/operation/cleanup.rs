@@ -14,18 +14,18 @@ use crate::host::{Host, HostError, ServiceInfo};
 use crate::kept_files;
 use crate::ownership::{Ownership, Routes};
 
-/// containerd's images and state. Layers of images can only be removed completely by containerd itself, so what is left of it
-/// keeps no host from being given back.
+/// Directory of containerd's images and state. Layers of images can only be removed completely by containerd itself, so what is left of it keeps no
+/// host from being given back.
 pub(super) const CONTAINERD_STATE: &str = r"C:\ProgramData\containerd";
-/// How many leftovers of it there can be.
+/// Number of leftovers of [`CONTAINERD_STATE`] that there can be.
 const LEFTOVERS: u32 = 8;
 
-/// Where it is moved before it is removed.
+/// Path to which [`CONTAINERD_STATE`] is moved before it is removed.
 fn leftover(n: u32) -> String {
     format!("{CONTAINERD_STATE}.old-{n}")
 }
 
-/// What could not be done.
+/// Failures of a cleanup, as messages.
 #[derive(Default)]
 struct Failures(Vec<String>);
 
@@ -34,7 +34,8 @@ impl Failures {
         result.map_err(|e| self.0.push(chain(&e))).ok()
     }
 
-    /// What lies behind a link is not ours: it stays, and that keeps no host from being given back.
+    /// Notes a failure, unless it is a link, which is a warning: what lies behind a link is not ours and stays, and that keeps no host from being
+    /// given back.
     fn unless_link<T>(&mut self, result: Result<T, HostError>, report: &mut Report) -> Option<T> {
         match result {
             Err(link @ HostError::Link { .. }) => {
@@ -96,8 +97,7 @@ pub(super) fn cleanup(host: &dyn Host, report: &mut Report) -> Result<Outcome, F
     Ok(Outcome::Done)
 }
 
-/// Clears the version that the host follows. Its owner stays on record until it is clean: no other operator may
-/// continue with it.
+/// Clears the version that the host follows. The owner stays on record until the host is clean: no other operator may continue with the host.
 fn withdraw(host: &dyn Host) -> Result<(), HostError> {
     let Some(marker) = super::state::marker(host) else { return Ok(()) };
     let nothing = Marker { version: String::new(), payload: String::new(), configs: String::new(), ..marker };
@@ -123,8 +123,8 @@ fn remove_services(host: &dyn Host, owned: &Ownership, report: &mut Report, fail
     }
 }
 
-/// wicd's service first, because it starts the others again; then each before those that it depends on. What depends on itself
-/// comes as it is.
+/// Orders services for their removal: wicd's first, because it starts the others again; then each before those that it depends on.
+/// What depends on itself comes as it is.
 fn removal_order(mut services: Vec<ServiceInfo>) -> Vec<String> {
     let mut order = Vec::new();
     while !services.is_empty() {
@@ -141,7 +141,7 @@ fn removal_order(mut services: Vec<ServiceInfo>) -> Vec<String> {
     order
 }
 
-/// Makes variables and trusted certificates what they were before us.
+/// Makes variables, trusted certificates and antivirus exclusions what they were before us.
 fn restore(host: &dyn Host, owned: &Ownership, failures: &mut Failures) {
     for (name, value) in &owned.env_vars {
         failures.note(host.set_env_var(name, value.as_deref()));

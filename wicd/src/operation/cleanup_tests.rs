@@ -26,7 +26,7 @@ fn joined() -> Bed {
     bed
 }
 
-/// What is left for the operator to remove, and what is not ours.
+/// Files that are left for the operator to remove, and those that are not ours.
 fn left(bed: &Bed) -> Vec<String> {
     let tree = bed.tree();
     tree.into_iter().filter(|(_, content)| content.is_some()).map(|(name, _)| name.replace('/', "\\")).collect()
@@ -57,7 +57,7 @@ fn all_of_ours_goes_and_nothing_else() {
     }
 }
 
-/// Those of CNI may be the owner's, with programs of another installer.
+/// Directories of CNI may be the owner's, with programs of another installer.
 #[test]
 fn directories_with_programs_go_unless_they_were_there_before() {
     let bed = Bed::new();
@@ -182,8 +182,7 @@ fn a_store_that_stays_is_whole() {
     assert!(!bed.exists(super::CONTAINERD_STATE) && !bed.exists(&leftover(3)) && bed.exists(&leftover(0)));
 }
 
-/// Any owner of the link: an administrator who has moved the logs to another disk, or a user who wants files to be
-/// deleted that are not his.
+/// The link may have any owner: an administrator who has moved the logs to another disk, or a user who wants files to be deleted that are not his.
 #[cfg(unix)]
 #[test]
 fn what_lies_behind_a_link_stays() {
@@ -395,7 +394,7 @@ fn a_host_taken_over_from_wmco_is_cleaned_too() {
     assert_eq!(files::list(&bed.host, path::ROOT).unwrap(), ["wicd"]);
 }
 
-/// Wherever it is broken off, cleaning up again leads to the same host as if it had never been.
+/// Cleaning up again leads to the same host, wherever `cleanup` is broken off, as if it had never been.
 #[test]
 fn cleanup_converges_after_a_crash_anywhere() {
     for arrange in [joined, host_of_wmco] {

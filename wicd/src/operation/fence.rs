@@ -1,4 +1,4 @@
-//! Keeps an operator out that has been replaced by another one: the newest epoch that a host has seen of its cluster counts.
+//! Fence that keeps an operator out that has been replaced by another one: the newest epoch that a host has seen of its cluster counts.
 
 use api::Reason;
 use api::host::{Marker, Request, path};
@@ -40,14 +40,14 @@ pub(super) fn check(host: &dyn Host, request: &Request) -> Result<(), Failure> {
     Ok(files::write(host, EPOCH, format!("{epoch} {cluster}").as_bytes(), Access::Inherited).map(drop)?)
 }
 
-/// The epoch in a record, if it is of this cluster. Others count for themselves.
+/// Epoch in a record, if the record is of this cluster. Epochs of other clusters count for themselves.
 fn parse(text: &[u8], cluster: &str) -> Option<i64> {
     let mut words = std::str::from_utf8(text).ok()?.split_ascii_whitespace();
     let epoch = words.next()?.parse().ok()?;
     counts(words.next().unwrap_or_default(), cluster).then_some(epoch)
 }
 
-/// Whether an epoch that was recorded with this cluster counts in that one. One that was recorded with none does.
+/// Reports whether an epoch that was recorded with one cluster counts in another. One that was recorded with none does.
 fn counts(recorded: &str, cluster: &str) -> bool {
     recorded.is_empty() || recorded == cluster
 }
@@ -66,7 +66,7 @@ mod tests {
         reason(&run(&bed.host, &request)).to_string()
     }
 
-    /// Also after cleanup: an operator that was replaced must not come back then.
+    /// An operator that was replaced must not come back after a cleanup either.
     #[test]
     fn a_replaced_operator_is_refused() {
         let bed = Bed::new();

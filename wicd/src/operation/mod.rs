@@ -1,4 +1,4 @@
-//! What the operator asks for over SSH. See [`api::host`] for the protocol.
+//! Operations that the operator requests over SSH. See [`api::host`] for the protocol.
 //!
 //! Every verb can be run again, after it was done as well as after a crash in its middle, and leads to the same state.
 
@@ -32,50 +32,50 @@ pub use pending::{pending_reboot, require_reboot, settle_reboot};
 pub use start::{SETTINGS, SETTLED, Settings, service_spec};
 pub use state::{blob, marker, observe};
 
-/// Which blobs the payload that is in place needs, and the one before it.
+/// File with the blobs that the payload in place needs, and the one before it.
 const PAYLOADS: &str = r"C:\k\wicd\payloads.json";
 
 /// Largest request that is read, in bytes: desired state, configuration files and a list of payload files.
 pub const MAX_REQUEST: u64 = 16 << 20;
-/// Newest epoch that was seen, as a decimal number in text, and the id of the cluster that it is of. Survives cleanup, because an old
-/// operator must not come back after it either.
+/// File with the newest epoch that was seen, as a decimal number in text, and the id of the cluster that it is of.
+/// Survives cleanup, because an old operator must not come back after that either.
 pub const EPOCH: &str = api::host::path::EPOCH;
-/// How long an operation waits for another one, or for the service, to be done.
+/// Time for which an operation waits for another one, or for the service, to be done.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// No answer could be written. The caller ends with a status that is not [`api::host::EXIT_ANSWERED`].
+/// Failure of [`serve`]. The caller ends with a status that is not [`api::host::EXIT_ANSWERED`].
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// Not the name of an operation.
+    /// Invalid name of an operation.
     #[error("{0:?} is not the name of an operation: lower-case letters, digits and `-`, at most 63")]
     OperationId(String),
-    /// The request cannot be read.
+    /// Request that cannot be read.
     #[error("the request {path} is missing, larger than 16 MiB, or not of this protocol")]
     Request {
-        /// Where it should be.
+        /// Path of the request.
         path: String,
-        /// Why not, if that is known.
+        /// Cause, if it is known.
         #[source]
         source: Option<HostError>,
     },
-    /// The answer cannot be written.
+    /// Answer that cannot be written.
     #[error("cannot write the answer {path}")]
     Answer {
-        /// Where it should be.
+        /// Path of the answer.
         path: String,
-        /// Why not.
+        /// Cause of the failure.
         #[source]
         source: HostError,
     },
-    /// What the operator sends cannot be kept from others.
+    /// Directory of what the operator sends, which cannot be kept from others.
     #[error("{} cannot be protected", path::LAUNCH)]
     Launch(#[source] HostError),
-    /// The host does not restart.
+    /// Restart of the host that failed.
     #[error("cannot restart the host")]
     Reboot(#[source] HostError),
 }
 
-/// Why an operation failed, for [`Outcome::Failed`].
+/// Reason why an operation failed, for [`Outcome::Failed`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure {
     reason: Reason,
@@ -153,7 +153,7 @@ pub fn run(host: &dyn Host, request: &Request) -> Answer {
     }
 }
 
-/// What only a request for facts asks, because it takes time.
+/// Adds the facts that only a request for facts asks for, because they take time.
 fn further(host: &dyn Host, body: &Body, state: HostState) -> HostState {
     let Body::Facts(asked) = body else { return state };
     let api_server = asked.api_server.as_deref().and_then(|url| host.unreachable(url));
@@ -219,8 +219,8 @@ fn attempt(host: &dyn Host, request: &Request, report: &mut Report) -> Result<Ou
     }
 }
 
-/// `wicd.exe <verb> <operation>`: reads the request file, runs it, writes the answer file, and restarts the host if that was
-/// asked for. The caller turns success into [`api::host::EXIT_ANSWERED`].
+/// Serves `wicd.exe <verb> <operation>`: reads the request file, runs it, writes the answer file, and restarts the host if that was asked for.
+/// The caller turns success into [`api::host::EXIT_ANSWERED`].
 ///
 /// # Errors
 /// When `operation` is not an operation's id, the request cannot be protected or read or is for another verb, the answer cannot
@@ -252,7 +252,7 @@ fn read_request(host: &dyn Host, verb: Verb, operation: &str) -> Result<Request,
     parse_request(&content, verb, operation).ok_or_else(|| refuse(None))
 }
 
-/// A request, if it is for this verb and operation. Which protocol it is of is for [`run`] to say, in an answer.
+/// Parses a request, if it is for this verb and operation. The protocol of the request is for [`run`] to check, in an answer.
 fn parse_request(content: &[u8], verb: Verb, operation: &str) -> Option<Request> {
     let request: Request = serde_json::from_slice(content).ok()?;
     (request.body.verb() == verb && request.operation == operation).then_some(request)

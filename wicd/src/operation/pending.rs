@@ -6,20 +6,20 @@ use serde::{Deserialize, Serialize};
 use crate::files::{self, Access};
 use crate::host::{Host, HostError};
 
-/// Where it is remembered.
+/// File that remembers a restart that the host needs.
 const PENDING: &str = r"C:\k\wicd\reboot.json";
-/// Boot in which Windows has reported that the feature Containers is enabled.
+/// File with the boot in which Windows has reported that the feature Containers is enabled.
 pub(super) const CONTAINERS: &str = r"C:\k\wicd\containers.json";
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Pending {
-    /// Boot in which the need arose. In another one it is over.
+    /// Boot in which the need for a restart arose. In another boot it is over.
     boot_id: String,
     why: String,
 }
 
-/// Why the host must be restarted, if it must and has not been yet.
+/// Returns why the host must be restarted, if it must and has not been yet.
 ///
 /// # Errors
 /// When a restart is on record and the boot id cannot be read. A record that cannot be read is as good as none.
@@ -28,7 +28,7 @@ pub fn pending_reboot(host: &dyn Host) -> Result<Option<String>, HostError> {
     Ok((!is_over).then_some(pending.why))
 }
 
-/// As [`pending_reboot`], and forgets one that has happened.
+/// Returns the same as [`pending_reboot`], and forgets a restart that has happened.
 ///
 /// # Errors
 /// As [`pending_reboot`]. A record that cannot be removed now is no error.
@@ -40,7 +40,7 @@ pub fn settle_reboot(host: &dyn Host) -> Result<Option<String>, HostError> {
     Ok((!is_over).then_some(pending.why))
 }
 
-/// The record, and whether the restart has happened.
+/// Record of a restart, and whether the restart has happened.
 fn record(host: &dyn Host) -> Result<Option<(Pending, bool)>, HostError> {
     let Some(pending) = files::read_json::<Pending>(host, PENDING).unwrap_or_default() else { return Ok(None) };
     let is_over = pending.boot_id != host.boot_id()?;
@@ -56,7 +56,8 @@ pub fn require_reboot(host: &dyn Host, why: &str) -> Result<(), HostError> {
     files::write_json(host, PENDING, &pending, Access::Inherited).map(drop)
 }
 
-/// Files of wicd's own in [`path::WICD`] that cleanup removes, besides the marker, which goes last. The lock and the epoch stay, and go with the directory.
+/// Files of wicd's own in [`path::WICD`] that cleanup removes, besides the marker, which goes last.
+/// The lock and the epoch stay, and go with the directory.
 pub(super) fn own_files() -> Vec<&'static str> {
     vec![PENDING, CONTAINERS, super::SETTINGS, super::PAYLOADS, path::DESIRED, super::SETTLED]
 }

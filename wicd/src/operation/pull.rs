@@ -15,7 +15,7 @@ use crate::images::{ImageError, ImageStore, logins};
 use crate::lock;
 use crate::ownership::Ownership;
 
-/// Attempts with different logins, where several fit an image.
+/// Largest number of attempts with different logins, where several fit an image.
 const MAX_LOGINS: usize = 4;
 /// Longest pull, whatever the request says.
 const LONGEST: Duration = Duration::from_hours(6);
@@ -26,7 +26,7 @@ impl From<ImageError> for Failure {
     }
 }
 
-/// Runs without the lock, which the caller has released: a pull may take an hour, and the service has to work meanwhile.
+/// Pulls and pins images. Runs without the lock, which the caller has released: a pull may take an hour, and the service has to work meanwhile.
 pub(super) fn pull(host: &dyn Host, body: &Pull, report: &mut Report) -> Result<Outcome, Failure> {
     let store = host.images()?;
     let store = store.as_ref();

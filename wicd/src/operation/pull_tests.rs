@@ -61,7 +61,7 @@ fn names_of_the_same_image_share_a_pin() {
     assert_eq!(pinned(&bed), [id(B)]);
 }
 
-/// However it is interrupted, all that is pinned is on record, and the same request completes it.
+/// All that is pinned is on record, however `pull` is interrupted, and the same request completes it.
 #[test]
 fn an_interruption_leaves_no_pin_without_a_record() {
     for calls in 0.. {

@@ -1,4 +1,4 @@
-//! Whether a request is meant for this host. Decided by the host's own record, before anything is changed.
+//! Check of whether a request is meant for this host, by the host's own record, before anything is changed.
 
 use api::Reason;
 use api::host::{Body, Desired, Marker, Owner, Request, path};
@@ -13,8 +13,8 @@ pub(super) fn check(host: &dyn Host, request: &Request) -> Result<(), Failure> {
     verdict(request, &machine_id, owner(host)?.as_ref())
 }
 
-/// Whose the host is by its own record: what it follows, or, where that is damaged, what its service keeps true. A record that is there
-/// and cannot be read just now is an error: the host may have any owner.
+/// Owner of the host by its own record: the marker, or, where that is damaged, the desired state that its service keeps.
+/// A record that is there and cannot be read just now is an error: the host may have any owner.
 pub(super) fn owner(host: &dyn Host) -> Result<Option<Owner>, HostError> {
     let marker = files::read(host, path::STATE)?.and_then(|text| serde_json::from_slice::<Marker>(&text).ok());
     if let Some(marker) = marker {
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(verdict(&apply, "m", None).unwrap_err().reason, "InternalError");
     }
 
-    /// Every verb but `facts`, and with nothing left behind: not even the epoch.
+    /// Every verb but `facts` is refused, and with nothing left behind: not even the epoch.
     #[test]
     fn a_host_of_another_is_not_changed() {
         let bed = Bed::new();

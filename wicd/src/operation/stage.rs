@@ -14,9 +14,9 @@ use super::{Failure, PAYLOADS};
 use crate::files::{self, Access};
 use crate::host::{Host, HostError};
 
-/// What must stay free on `C:` beyond the payload, in bytes.
+/// Space that must stay free on `C:` beyond the payload, in bytes.
 const RESERVE: u64 = 256 << 20;
-/// zstd frames that need more than this much memory to be read (128 MiB, as a power of two) are refused.
+/// Most memory that a zstd frame may need to be read (128 MiB, as a power of two). Others are refused.
 const WINDOW_LOG_MAX: u32 = 27;
 
 /// Content of [`PAYLOADS`].
@@ -36,7 +36,7 @@ struct Set {
 }
 
 impl Payloads {
-    /// With `files` as the current payload. The one before stays for going back.
+    /// Makes `files` the current payload. The one before stays for going back.
     fn with(self, files: &[payload::File]) -> Self {
         let current = Set { digest: payload::digest(files), blobs: files.iter().map(|f| f.sha256.clone()).collect() };
         let previous = if current.digest == self.current.digest { self.previous } else { self.current };

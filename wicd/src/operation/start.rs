@@ -16,9 +16,9 @@ use crate::files::{self, Access};
 use crate::host::{Host, Recovery, ServiceSpec, StartType};
 use crate::ownership::{Ownership, is_tagged};
 
-/// Settings of the service beside [`path::DESIRED`]: [`Settings`].
+/// File with the [`Settings`] of the service, beside [`path::DESIRED`].
 pub const SETTINGS: &str = r"C:\k\wicd\settings.json";
-/// What has been right under the desired state, for [`crate::daemon::drift`].
+/// File with what has been right under the desired state, for [`crate::daemon::drift`].
 pub const SETTLED: &str = r"C:\k\wicd\settled.json";
 /// Name of the program of the service, in a directory of its own.
 const EXE: &str = "wicd.exe";
@@ -26,7 +26,7 @@ const EXE: &str = "wicd.exe";
 const KUBELET: &str = "kubelet";
 /// WMCO's kubeconfig for a kubelet without a certificate.
 const LEGACY_BOOTSTRAP: &str = r"C:\k\bootstrap-kubeconfig";
-/// Time for the service to report that it runs. It does so first.
+/// Time for the service to report that it runs, which it does first.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Content of [`SETTINGS`].
@@ -37,7 +37,7 @@ pub struct Settings {
     pub certificate_seconds: i32,
 }
 
-/// wicd's own service, running the exe of this content hash.
+/// Specification of wicd's own service, running the exe of this content hash.
 pub fn service_spec(wicd_sha256: &str) -> ServiceSpec {
     ServiceSpec {
         name: WICD_SERVICE.to_string(),

@@ -105,7 +105,7 @@ fn another_exe_is_taken_up_and_the_old_one_goes() {
     assert_eq!(stops.lock().unwrap().len(), 2, "nothing differs, so nothing is restarted");
 }
 
-/// Of the right size, as a power cut or another user leaves it.
+/// A program of other bytes may have the right size, as a power cut or another user leaves it.
 #[test]
 fn the_service_never_runs_a_program_of_other_bytes() {
     let bed = Bed::new();
@@ -180,7 +180,7 @@ fn a_service_that_does_not_stay_up_is_reported() {
     }
 }
 
-/// Wherever it is broken off, starting again leads to a service that runs with the certificates and no key that waits.
+/// Starting again, wherever `start` is broken off, leads to a service that runs with the certificates and no key that waits.
 #[test]
 fn start_converges_after_a_crash_anywhere() {
     let arrange = || {

@@ -1,4 +1,4 @@
-//! How a host stands. Looks and changes nothing.
+//! Observed state of a host. Looks and changes nothing.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::files;
 use crate::host::{Host, HostError, ServiceInfo, StartType};
 use crate::ownership::{Ownership, is_tagged, reserved};
 
-/// How the host stands, and which blobs of `files` are missing.
+/// Returns the state of the host, and which blobs of `files` are missing.
 ///
 /// # Errors
 /// When the facts, the services, a certificate or a blob of the host cannot be read. A record of ownership that cannot be read
@@ -41,12 +41,12 @@ pub fn observe(host: &dyn Host, files: &[payload::File]) -> Result<HostState, Ho
     })
 }
 
-/// What the host follows. A record that cannot be read is as good as none.
+/// Marker of what the host follows. One that cannot be read is as good as none.
 pub fn marker(host: &dyn Host) -> Option<Marker> {
     files::read_json(host, path::STATE).ok().flatten()
 }
 
-/// Where the content of a payload file lies.
+/// Path of the content of a payload file.
 pub fn blob(sha256: &str) -> String {
     format!(r"{}\{sha256}", path::BLOBS)
 }
@@ -68,7 +68,7 @@ fn of_programs(files: &[payload::File]) -> impl Iterator<Item = &str> {
     programs.flat_map(|file| file.services.iter().map(String::as_str))
 }
 
-/// Services of names that we use, that are not ours.
+/// Services of names that we use, and that are not ours.
 pub(super) fn foreign<'a>(
     services: &[ServiceInfo],
     owned: &Ownership,
@@ -88,7 +88,7 @@ pub(super) fn foreign<'a>(
 /// Services of other container runtimes and node agents: Docker Engine and Mirantis Container Runtime, Docker Desktop, RKE2, Rancher, k0s.
 const CONTAINER_RUNTIMES: [&str; 5] = ["docker", "com.docker.service", "rke2", "rancher-wins", "k0sworker"];
 
-/// Those of them that are there and may start.
+/// Services of [`CONTAINER_RUNTIMES`] that are there and may start.
 fn container_runtimes(services: &[ServiceInfo]) -> Vec<String> {
     let is_one = |name: &str| CONTAINER_RUNTIMES.iter().any(|known| known.eq_ignore_ascii_case(name));
     let found = services.iter().filter(|s| is_one(&s.name) && s.start != StartType::Disabled);

@@ -1,4 +1,4 @@
-//! `support`: what a person needs who looks for the cause of a fault of the host, in one archive. Changes the host in no other way.
+//! `support`: collects what a user needs who looks for the cause of a fault of the host, in one archive. Changes the host in no other way.
 //!
 //! Each part may fail: `index.json`, the last entry, reports it. Secrets are left out as far as this side knows them; the operator redacts
 //! all that it unpacks. Logs of workloads are not ours to send.
@@ -20,23 +20,23 @@ use super::{Failure, chain, observe};
 use crate::files;
 use crate::host::{HnsRequest, Host, HostError, Kind};
 
-/// Of each log, its newest end, in bytes: an hour of kubelet at its usual level.
+/// Largest newest end of a log that is collected, in bytes: an hour of kubelet at its usual level.
 const MOST_OF_A_LOG: u64 = 2 << 20;
-/// Logs. Rotated ones are among them.
+/// Largest number of logs, rotated ones among them.
 const MOST_LOGS: usize = 200;
-/// Entries of the index. A directory may have any number of links, and each is an entry.
+/// Largest number of entries of the index. A directory may have any number of links, and each is an entry.
 const MOST_OF_INDEX: usize = 2000;
-/// Of the events of each query, the newest, in bytes.
+/// Largest size of the events of each query, of which the newest are taken, in bytes.
 const MOST_OF_EVENTS: usize = 8 << 20;
-/// All parts together, in bytes: fewer than the operator unpacks.
+/// Largest size of all parts together, in bytes: less than the operator unpacks.
 const MOST_OF_ALL: u64 = 48 << 20;
-/// Of that, what logs leave to the parts of Windows, in bytes: two kinds of events, and the small rest.
+/// Size that logs leave to the parts of Windows, in bytes: two kinds of events, and the small rest.
 const MOST_OF_WINDOWS: u64 = 20 << 20;
-/// Events of each query. Windows writes some thousand a day where something repeats.
+/// Largest number of events of each query. Windows writes some thousand a day where something repeats.
 const MOST_EVENTS: usize = 2000;
-/// How deep logs lie: `C:\var\log\<service>\<file>`, and one more.
+/// Depth of the directories of logs: `C:\var\log\<service>\<file>`, and one more.
 const DEPTH: usize = 3;
-/// Logs of workloads.
+/// Directories with logs of workloads.
 const OF_WORKLOADS: [&str; 2] = [r"C:\var\log\pods", r"C:\var\log\containers"];
 /// Directories of the logs that most faults need.
 const FIRST: [&str; 2] = ["kubelet", "wicd"];
@@ -44,18 +44,18 @@ const FIRST: [&str; 2] = ["kubelet", "wicd"];
 const CERTIFICATES: [&str; 3] = [path::WICD_CERTS, path::KUBELET_PKI, r"C:\k\tls\certs"];
 /// Files with certificates.
 const AUTHORITIES: [&str; 3] = [path::API_CA, path::KUBELET_CA, r"C:\k\ca-bundle.crt"];
-/// Starts and ends of Windows: event log began and ended, unexpected end, who restarted, power was lost.
+/// Query for starts and ends of Windows: event log began and ended, unexpected end, who restarted, power was lost.
 const BOOTS: &str = "*[System[(EventID=6005 or EventID=6006 or EventID=6008 or EventID=1074 or EventID=41)]]";
 const MOST_BOOTS: usize = 100;
 /// Level of compression: texts are a tenth of their size, in seconds.
 const LEVEL: i32 = 3;
 
-/// How long Windows may take. The operator waits five minutes for the answer.
+/// Time limits for Windows. The operator waits five minutes for the answer.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
-    /// For each part.
+    /// Limit for each part.
     part: Duration,
-    /// For the parts together, until the last of them begins.
+    /// Limit for the parts together, until the last of them begins.
     all: Duration,
 }
 
@@ -68,12 +68,12 @@ struct Archive {
     index: Vec<Value>,
 }
 
-/// Collects, and answers whether there is an archive.
+/// Collects support data, and answers whether there is an archive.
 pub(super) fn collect(host: &dyn Host, operation: &str, asked: &Support) -> Result<Outcome, Failure> {
     collect_within(LIMITS, host, operation, asked)
 }
 
-/// Our own files and logs come first: what Windows does not say costs nothing of them.
+/// Collects support data within these limits. Our own files and logs come first: what Windows does not say costs nothing of them.
 fn collect_within(limits: Limits, host: &dyn Host, operation: &str, asked: &Support) -> Result<Outcome, Failure> {
     let target = support_path(operation);
     let failed = |e| HostError::system("write", &target)(e);
@@ -144,7 +144,7 @@ fn pretty(value: &impl Serialize) -> Vec<u8> {
 /// A part that Windows is asked for.
 type Part = (String, Box<dyn FnOnce(&dyn Host) -> Result<Vec<u8>, HostError> + Send>);
 
-/// Adds what Windows says. A call that hangs, as those of HNS and of the event log may, costs its own part alone.
+/// Adds the parts that Windows is asked for. A call that hangs, as those of HNS and of the event log may, costs its own part alone.
 fn of_windows(limits: Limits, host: &dyn Host, asked: &Support, archive: &mut Archive) -> io::Result<()> {
     let end = Instant::now() + limits.all;
     for (name, call) in parts_of_windows(asked) {
@@ -160,7 +160,7 @@ fn of_windows(limits: Limits, host: &dyn Host, asked: &Support, archive: &mut Ar
     Ok(())
 }
 
-/// What the answer says of the host beside the archive.
+/// State of the host, for the answer beside the archive.
 pub(super) fn state(host: &dyn Host) -> Result<HostState, HostError> {
     state_within(LIMITS.part, host)
 }
@@ -170,7 +170,7 @@ fn state_within(limit: Duration, host: &dyn Host) -> Result<HostState, HostError
     answer_within(limit, host, |host| observe(host, &[])).unwrap_or_else(timeout)
 }
 
-/// Calls on a thread of its own. One that does not answer in time is left behind, and ends with the process.
+/// Makes a call on a thread of its own. One that does not answer in time is left behind, and ends with the process.
 fn answer_within<T: Send + 'static>(
     limit: Duration,
     host: &dyn Host,
@@ -247,7 +247,7 @@ fn of_ours(host: &dyn Host, archive: &mut Archive) -> io::Result<()> {
     archive.part("certificates.json", certificates(host))
 }
 
-/// Leaves the names of variables, and not their values.
+/// Removes the values of variables, and leaves their names.
 fn without_values(value: &mut Value) {
     match value {
         Value::Object(fields) => {
@@ -327,8 +327,8 @@ fn add_logs(host: &dyn Host, logs: &mut impl Iterator<Item = Log>, most: u64, ar
     Ok(())
 }
 
-/// The newest log of each directory, then the second of each, and so on: limits cut old logs, and none of a service because another
-/// writes much. Those of kubelet and of ours go before the others of their rank. Pure.
+/// Orders logs: the newest log of each directory, then the second of each, and so on, so that limits cut old logs, and none of a service because
+/// another writes much. Logs of kubelet and of ours go before the others of their rank. Pure.
 fn in_order(mut logs: Vec<Log>) -> Vec<Log> {
     logs.sort_by(|a, b| b.modified.cmp(&a.modified).then_with(|| a.file.cmp(&b.file)));
     let mut ranks: BTreeMap<String, usize> = BTreeMap::new();
@@ -344,7 +344,7 @@ fn in_order(mut logs: Vec<Log>) -> Vec<Log> {
     ranked.into_iter().map(|(_, _, log)| log).collect()
 }
 
-/// Finds the logs below a directory. Links are left out: who may write there may not have others' files sent.
+/// Finds the logs below a directory. Links are left out: a user who may write there may not have others' files sent.
 fn find_logs(host: &dyn Host, directory: &str, depth: usize, archive: &mut Archive, found: &mut Vec<Log>) {
     let names = match files::list(host, directory) {
         Ok(names) => names,

@@ -1,4 +1,4 @@
-//! The bed that the tests of all verbs stand on, and the tests of what all verbs share.
+//! Bed that the tests of all verbs stand on, and the tests of what all verbs share.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,13 +20,13 @@ use crate::host::ServiceInfo;
 pub(crate) const KUBELET: &str = r"C:\k\kubelet.exe";
 pub(crate) const ARCHIVE: &str = "join-1.tar";
 
-/// The kubeconfig of those who act in the Node's name, as far as wicd reads it.
+/// Kubeconfig of those who act in the Node's name, as far as wicd reads it.
 pub(crate) const NODE_KUBECONFIG: &str = r#"{"users": [{"name": "system:node:win-1", "user": {}}]}"#;
 
 /// Id of the cluster that the host of these tests belongs to.
 pub(crate) const CLUSTER: &str = "8c5d9c5e-0000-4000-8000-000000000001";
 
-/// A request of the operator of that cluster for the Node `win-1`.
+/// Request of the operator of [`CLUSTER`] for the Node `win-1`.
 pub(crate) fn request(operation: &str, epoch: i64, body: Body) -> Request {
     let recipient = Recipient { cluster_id: CLUSTER.into(), node_name: "win-1".into(), machine_id: None };
     let operation = operation.into();
@@ -92,7 +92,7 @@ pub(crate) fn payload_files(v: &str) -> Vec<(payload::File, Vec<u8>)> {
         .into()
 }
 
-/// What the pool wants of the host at version `v`.
+/// Desired state of the host at version `v`.
 pub(crate) fn wanted(v: &str) -> Apply {
     let service = |name: &str, priority| Service {
         name: name.into(),
@@ -191,7 +191,7 @@ impl Bed {
         params.signed_by(&self.ca).unwrap().pem()
     }
 
-    /// What `start` is asked for after `apply` has answered so.
+    /// Body of the request `start` after `apply` has given this answer.
     pub(crate) fn start_body(&self, v: &str, applied: &Answer) -> Start {
         let certificates = applied.requests.iter().map(|(kind, csr)| (*kind, self.sign(csr, 86400))).collect();
         self.write(&api::host::launcher_path(&exe(v)), v.as_bytes());
@@ -228,7 +228,7 @@ impl Bed {
         tree
     }
 
-    /// What there is besides files.
+    /// Services, variables and number of trusted certificates: what there is besides files.
     pub(crate) fn rest(&self) -> (BTreeMap<String, ServiceInfo>, BTreeMap<String, String>, usize) {
         let State { services, env, trusted, .. } = self.host.state().clone();
         (services, env, trusted.len())
@@ -357,7 +357,7 @@ fn requests_and_answers_are_files() {
     assert!(matches!(serve(&bed.host, Verb::Apply, "join-1"), Err(ServeError::Request { .. })));
 }
 
-/// All facts together take seconds.
+/// Collecting all facts takes seconds.
 #[test]
 fn no_verb_asks_for_all_facts_but_for_its_answer() {
     let bed = Bed::new();
@@ -404,7 +404,7 @@ proptest! {
     }
 }
 
-/// Of a second or two for each file: no host may depend on what its antivirus leaves alone.
+/// A delay of a second or two for each file is no fault: no host may depend on what its antivirus leaves alone.
 #[test]
 fn an_antivirus_that_holds_each_new_file_delays_a_join_and_a_removal() {
     use crate::files::tests::{antivirus, held_files};

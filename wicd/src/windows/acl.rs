@@ -1,4 +1,4 @@
-//! Who owns a file, and who may use it.
+//! Owners and access lists of files.
 //!
 //! All goes through a handle that was opened without following a link, so that what was checked is what is changed.
 
@@ -34,17 +34,17 @@ use super::wide::{check, check_code, is, text, wide};
 use crate::access::{self, AccessList, Entry, Guard};
 use crate::host::{HostError, Place};
 
-/// Kinds of entries of an access list: what a user may do, and what not.
+/// Kind of an entry of an access list for what a user may do; [`DENIED`] is for what not.
 const ALLOWED: u8 = 0;
 const DENIED: u8 = 1;
-/// A file that only SYSTEM and Administrators may use.
+/// Access list of a file that only SYSTEM and Administrators may use.
 const FILE: &str = "O:BAD:P(A;;FA;;;SY)(A;;FA;;;BA)";
-/// What a directory below a private one inherits, as Windows itself would write it.
+/// Access list that a directory below a private one inherits, as Windows itself would write it.
 const INHERITED_DIRECTORY: &str = "O:BAD:AI(A;OICIID;FA;;;SY)(A;OICIID;FA;;;BA)";
-/// The same for a file.
+/// Access list that a file below a private directory inherits, as Windows itself would write it.
 const INHERITED_FILE: &str = "O:BAD:AI(A;ID;FA;;;SY)(A;ID;FA;;;BA)";
 
-/// What is at a path. A link in its last part is not followed.
+/// Returns what is at a path. A link in the last part of the path is not followed.
 pub(super) fn place(path: &Path) -> Result<Option<Place>, HostError> {
     let failed = HostError::system("inspect", path.display().to_string());
     match open(path, READ_CONTROL | FILE_READ_ATTRIBUTES).and_then(|file| place_of(&file)) {
@@ -79,7 +79,7 @@ pub(super) fn reset_below(path: &Path, except: Option<&Path>) -> Result<(), Host
     try_reset_below(&verbatim(path), except.map(verbatim).as_deref())
 }
 
-/// The same path, as Windows takes it without changing any name in it: one may end with a dot or a space, which is cut off else.
+/// Path in the form that Windows takes without changing any name in it: a name may end with a dot or a space, which is cut off else.
 fn verbatim(path: &Path) -> PathBuf {
     let mut verbatim = OsString::from(r"\\?\");
     verbatim.push(path);
@@ -246,8 +246,8 @@ fn try_reset_below(path: &Path, except: Option<&Path>) -> Result<(), HostError> 
     Ok(())
 }
 
-/// Gives something to Administrators. Returns whether it is a directory, and not a link to one: who owns a link can make a directory
-/// of it, so it is taken as well. A file with more than one name may be one of another place: it is never changed.
+/// Gives something to Administrators. Returns whether it is a directory, and not a link to one: the owner of a link can make a directory of it, so it
+/// is taken as well. A file with more than one name may be one of another place: it is never changed.
 fn reset(path: &Path) -> Result<bool, HostError> {
     let failed = |e| HostError::system("take over", path.display().to_string())(e);
     let file = open_to_change(path).map_err(failed)?;
@@ -291,6 +291,8 @@ fn own_sid() -> io::Result<String> {
     }
 }
 
+/// SID as text.
+///
 /// # Safety
 /// `sid` is a valid one.
 unsafe fn sid_text(sid: PSID) -> io::Result<String> {

@@ -10,7 +10,7 @@ use super::wide::wide;
 use crate::host::HostError;
 
 const CONTAINERS: &str = "Containers";
-/// Stands for the running system in place of the path of an image (`DISM_ONLINE_IMAGE`).
+/// Name of the running system in place of the path of an image (`DISM_ONLINE_IMAGE`).
 const ONLINE: &str = "DISM_{53BFAE52-B167-4E2F-A258-0A37B57FF845}";
 /// `DismStateInstalled`
 const INSTALLED: i32 = 4;
@@ -51,7 +51,7 @@ type EnableFeature = unsafe extern "system" fn(
 ) -> i32;
 type Delete = unsafe extern "system" fn(*mut c_void) -> i32;
 
-/// The library, initialized.
+/// DISM library, initialized.
 struct Dism(Library);
 
 /// An open session on the running system. It is closed before the library is shut down.
@@ -65,7 +65,7 @@ fn checked(result: i32) -> io::Result<()> {
 }
 
 impl Dism {
-    /// `None`: this host has no such library.
+    /// Loads and initializes the library. `None` if this host has none.
     fn load() -> io::Result<Option<Self>> {
         let Ok(library) = Library::load("dismapi.dll") else { return Ok(None) };
         // SAFETY: the types are those of the library's documentation. Null stands for: default log, default scratch directory.
@@ -89,7 +89,7 @@ impl Drop for Dism {
 }
 
 impl Session {
-    /// `None`: this host has no such library.
+    /// Opens a session on the running system. `None` if this host has no DISM library.
     fn open() -> io::Result<Option<Self>> {
         let Some(dism) = Dism::load()? else { return Ok(None) };
         let image = wide(ONLINE)?;
@@ -117,7 +117,7 @@ impl Session {
         }
     }
 
-    /// Returns whether the host must be restarted.
+    /// Enables a feature. Returns whether the host must be restarted.
     fn enable(&self, feature: &str) -> io::Result<bool> {
         let feature = wide(feature)?;
         // SAFETY: as in `state`. Null stands for: no package, no other sources, not to be cancelled, no progress.

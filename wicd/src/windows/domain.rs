@@ -28,7 +28,7 @@ struct PrimaryDomain {
 
 type GetPrimaryDomain = unsafe extern "system" fn(*const u16, i32, *mut *mut PrimaryDomain) -> u32;
 type FreePrimaryDomain = unsafe extern "system" fn(*mut PrimaryDomain);
-/// Server, account, level, `MSA_INFO_0`.
+/// Type of `NetQueryServiceAccount`: server, account, level, `MSA_INFO_0`.
 type QueryServiceAccount = unsafe extern "system" fn(*const u16, *const u16, u32, *mut *mut i32) -> i32;
 type FreeBuffer = unsafe extern "system" fn(*mut i32) -> u32;
 
@@ -55,7 +55,7 @@ fn primary_domain() -> io::Result<Option<String>> {
     }
 }
 
-/// What the host can do with a group Managed Service Account.
+/// Reports what the host can do with a group Managed Service Account.
 pub(super) fn service_account(name: &str) -> AccountState {
     query(name).unwrap_or_default()
 }
@@ -79,7 +79,8 @@ fn query(name: &str) -> io::Result<AccountState> {
     }
 }
 
-/// By `MSA_INFO_STATE`. Only an account that is not of a group can be ready to be installed, and containers cannot use such a one.
+/// State of an account by `MSA_INFO_STATE`. Only an account that is not of a group can be ready to be installed, and containers cannot use such a
+/// one.
 fn account_state(state: i32) -> AccountState {
     match state {
         1 => AccountState::NotFound,

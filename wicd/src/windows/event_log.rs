@@ -11,12 +11,12 @@ use windows_sys::Win32::System::EventLog::{
 
 use super::wide::{check, is, text_in, wide};
 
-/// Events that are fetched at once.
+/// Number of events that are fetched at once.
 const BATCH: u32 = 32;
-/// How long Windows may take for them, in milliseconds.
+/// Time limit for Windows to fetch a batch of events, in milliseconds.
 const LIMIT: u32 = 10_000;
 
-/// A query or an event.
+/// Handle of a query or an event.
 struct Handle(EVT_HANDLE);
 
 impl Drop for Handle {

@@ -13,7 +13,7 @@ use crate::network::HNS_NETWORKS;
 
 const LIBRARY: &str = "vmcompute.dll";
 
-/// Method, path, request, response.
+/// Type of `HNSCall`: method, path, request, response.
 type HnsCall = unsafe extern "system" fn(*const u16, *const u16, *const u16, *mut *mut u16) -> i32;
 
 /// Removes the networks that our services make.
@@ -28,7 +28,7 @@ pub(super) fn remove_networks() -> Result<(), HostError> {
     Ok(())
 }
 
-/// See [`crate::host::Host::hns`].
+/// Asks HNS; see [`crate::host::Host::hns`].
 pub(super) fn ask(asked: &HnsRequest) -> Result<Value, HostError> {
     let library = Library::load(LIBRARY).map_err(HostError::system("load", LIBRARY))?;
     let what = format!("to {} {}", asked.method, asked.path);
@@ -40,7 +40,7 @@ fn function(library: &Library) -> Result<HnsCall, HostError> {
     unsafe { library.function(c"HNSCall") }.map_err(HostError::system("find", "HNSCall"))
 }
 
-/// The `Output` of the answer, null if there is none.
+/// Sends a request, and returns the `Output` of the answer, null if there is none.
 fn request(call: HnsCall, method: &str, path: &str, body: &str) -> io::Result<Value> {
     let (method, path, body) = (wide(method)?, wide(path)?, wide(body)?);
     let mut response: *mut u16 = null_mut();

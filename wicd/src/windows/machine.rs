@@ -97,7 +97,7 @@ fn number(key: &str, value: &str) -> Result<u32, HostError> {
         .map_err(HostError::system("read the registry value", format!(r"HKLM\{key}\{value}")))
 }
 
-/// As `10.0.20348.2527`. The calls for the version report an older one to programs without a manifest.
+/// Build of Windows, as `10.0.20348.2527`. The calls for the version report an older one to programs without a manifest.
 fn os_build() -> Result<String, HostError> {
     let build = text(CURRENT_VERSION, "CurrentBuildNumber")?;
     let major = number(CURRENT_VERSION, "CurrentMajorVersionNumber")?;
@@ -114,7 +114,7 @@ fn hostname() -> io::Result<String> {
     Ok(text_in(&buffer))
 }
 
-/// Since the host was started. Time in which it slept counts too.
+/// Milliseconds since the host was started. Time in which it slept counts too.
 fn uptime_ms() -> i64 {
     // SAFETY: the call takes nothing and cannot fail.
     i64::try_from(unsafe { GetTickCount64() }).unwrap_or(i64::MAX)
@@ -165,7 +165,7 @@ fn default_address() -> Option<IpAddr> {
         .or_else(|| from(Ipv6Addr::UNSPECIFIED.into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()))
 }
 
-/// Neither loopback nor link-local.
+/// Reports whether an address is neither loopback nor link-local nor unspecified.
 fn is_usable(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(a) => !a.is_loopback() && !a.is_link_local() && !a.is_unspecified(),
@@ -210,6 +210,8 @@ fn listing() -> io::Result<Vec<Listed>> {
     Err(error(ERROR_BUFFER_OVERFLOW))
 }
 
+/// Adapters of a list that Windows has made.
+///
 /// # Safety
 /// `adapter` is null or the head of a list as `GetAdaptersAddresses` makes it.
 unsafe fn listed(mut adapter: *const IP_ADAPTER_ADDRESSES_LH) -> Vec<Listed> {
@@ -232,6 +234,8 @@ unsafe fn listed(mut adapter: *const IP_ADAPTER_ADDRESSES_LH) -> Vec<Listed> {
     all
 }
 
+/// IP address of a socket address; `None` for other families.
+///
 /// # Safety
 /// The pointer in `socket` is null or points to an address of the family that it names.
 unsafe fn address(socket: &SOCKET_ADDRESS) -> Option<IpAddr> {

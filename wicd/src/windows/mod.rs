@@ -48,13 +48,13 @@ use crate::host::{
 };
 use crate::images::{self, Containerd, ImageError, ImageStore};
 
-/// containerd's shims go on when containerd stops. Those of another containerd on the host are not ours.
+/// Program of containerd's shims, which go on when containerd stops. Those of another containerd on the host are not ours.
 const LEFTOVER: &str = r"C:\k\containerd\containerd-shim-runhcs-v1.exe";
 
-/// Where containerd listens. A pipe that is busy is an error: containerd has many instances of it.
+/// Pipe on which containerd listens. A pipe that is busy is an error: containerd has many instances of it.
 const CONTAINERD_PIPE: &str = r"\\.\pipe\containerd-containerd";
 
-/// This host.
+/// Windows host on which wicd runs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WindowsHost;
 

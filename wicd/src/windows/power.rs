@@ -1,4 +1,4 @@
-//! Restarting the host.
+//! Restart of the host.
 
 use std::io;
 use std::ptr::null;

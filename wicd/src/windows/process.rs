@@ -19,10 +19,10 @@ use super::wide::{check, text_in};
 use crate::host::HostError;
 use crate::processes;
 
-/// How often processes are looked for that a family has started before its last one was ended.
+/// Number of searches for processes that a family has started before its last one was ended.
 const GENERATIONS: u32 = 10;
 
-/// A process that may be waited for and ended. Its id cannot be given to another one while this is held.
+/// A process that may be waited for and ended. The id cannot be given to another process while this one is held.
 pub(super) struct Process(HANDLE);
 
 impl Drop for Process {
@@ -41,7 +41,7 @@ impl Process {
         if handle.is_null() { Err(io::Error::last_os_error()) } else { Ok(Self(handle)) }
     }
 
-    /// Path of its program.
+    /// Path of the program of the process.
     fn program(&self) -> io::Result<String> {
         let mut buffer = [0_u16; 1024];
         let mut length = 1024;
@@ -50,7 +50,7 @@ impl Process {
         Ok(text_in(&buffer))
     }
 
-    /// Waits until it has ended. `false`: it has not within `limit`.
+    /// Waits until the process has ended. Returns false if it has not within `limit`.
     pub(super) fn wait(&self, limit: Duration) -> io::Result<bool> {
         let milliseconds = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX - 1);
         // SAFETY: the handle is open.
@@ -61,7 +61,7 @@ impl Process {
         }
     }
 
-    /// Ends it by force and waits until it is gone.
+    /// Ends the process by force and waits until it is gone.
     pub(super) fn end(&self) -> io::Result<()> {
         // SAFETY: the handle is open and has the right to terminate.
         let done = check(unsafe { TerminateProcess(self.0, 1) });
@@ -69,8 +69,8 @@ impl Process {
         if self.wait(Duration::from_secs(10))? { Ok(()) } else { done }
     }
 
-    /// Ends it, and all that it has started, directly or not: a child would keep its port and its program. The ids of those that are ended
-    /// are given to no other process meanwhile.
+    /// Ends the process, and all that it has started, directly or not: a child would keep its port and its program.
+    /// The ids of those that are ended are given to no other process meanwhile.
     pub(super) fn end_with_descendants(&self) -> io::Result<()> {
         // SAFETY: the handle is open.
         let id = unsafe { GetProcessId(self.0) };
@@ -89,7 +89,7 @@ impl Process {
         Ok(())
     }
 
-    /// When it was started, in units of 100 ns.
+    /// Start time of the process, in units of 100 ns.
     fn started(&self) -> io::Result<u64> {
         let mut times = [FILETIME::default(); 4];
         let [started, ended, kernel, user] = &mut times;

@@ -14,7 +14,7 @@ use crate::host::HostError;
 const ENVIRONMENT: &str = r"SYSTEM\CurrentControlSet\Control\Session Manager\Environment";
 /// Value of a service's key: a list of `name=value`.
 const SERVICE_ENVIRONMENT: &str = "Environment";
-/// Value beside it: the names of those that are ours.
+/// Value of a service's key: the names of those variables that are ours.
 const OUR_VARIABLES: &str = "EnvironmentOfWindowsNodePools";
 /// Group policy for Defender: exclusions by process. The other place, under `SOFTWARE\Microsoft\Windows Defender`, is
 /// closed even to SYSTEM.
@@ -61,7 +61,7 @@ pub(super) fn exclude_from_defender(program: &str) -> Result<(), HostError> {
         .map_err(failed())
 }
 
-/// Whether that policy has the program.
+/// Reports whether the policy for Defender excludes a program.
 pub(super) fn is_excluded_from_defender(program: &str) -> Result<bool, HostError> {
     let value = LOCAL_MACHINE.open(format!(r"{DEFENDER_POLICY}\Processes")).and_then(|key| key.get_value(program));
     match value.map_err(plain) {
@@ -71,7 +71,7 @@ pub(super) fn is_excluded_from_defender(program: &str) -> Result<bool, HostError
     }
 }
 
-/// Takes a program out of that policy, and the switch of the policy if no program is left in it.
+/// Takes a program out of the policy for Defender, and the switch of the policy if no program is left in it.
 pub(super) fn include_in_defender(program: &str) -> Result<(), HostError> {
     let remove = |key: &str, value: &str| -> windows_registry::Result<bool> {
         let key = LOCAL_MACHINE.options().read().write().open(key)?;
@@ -105,7 +105,7 @@ pub(super) fn service_environment(service: &str) -> BTreeMap<String, String> {
     all_variables(service).into_iter().filter(|(name, _)| ours.contains(name)).collect()
 }
 
-/// Sets them, instead of those of ours that it had. Those that the owner of the host has set stay.
+/// Sets the variables of ours that a service has, instead of those that it had. Variables that the owner of the host has set stay.
 pub(super) fn set_service_environment(service: &str, variables: &BTreeMap<String, String>) -> io::Result<()> {
     let before = list(service, OUR_VARIABLES);
     let mut all = all_variables(service);

@@ -21,7 +21,7 @@ use super::privilege;
 use super::wide::{check_code, is, plain, wide};
 use crate::host::{HostError, RegistryValue as Value, RegistryValues as Values};
 
-/// While wicd writes: SYSTEM and Administrators may change the key and what is made in it, and all may read.
+/// Access list of a key while wicd writes: SYSTEM and Administrators may change the key and what is made in it, and all may read.
 const WRITABLE: &str = "O:BAD:P(A;CI;KA;;;SY)(A;CI;KA;;;BA)(A;CI;KR;;;WD)";
 
 type IsValid = unsafe extern "system" fn(PSECURITY_DESCRIPTOR, u32, u32) -> u8;
@@ -157,7 +157,7 @@ pub(super) fn restore(key: &str, access: &[u8]) -> Result<(), HostError> {
     }
 }
 
-/// The rights of administrators to take a key, and to give it to another owner.
+/// Switches on the rights of administrators to take a key, and to give it to another owner.
 fn enable() -> io::Result<()> {
     // SAFETY: the names are Windows' own constants.
     [SE_TAKE_OWNERSHIP_NAME, SE_RESTORE_NAME].into_iter().try_for_each(|name| unsafe { privilege::enable(name) })
@@ -182,6 +182,8 @@ fn security(key: &Key) -> io::Result<Vec<u64>> {
     }
 }
 
+/// Sets owner or access list of a key, as `what` tells.
+///
 /// # Safety
 /// `descriptor` is a valid one.
 unsafe fn set_security(key: &Key, what: u32, descriptor: PSECURITY_DESCRIPTOR) -> io::Result<()> {

@@ -16,7 +16,7 @@ use windows_sys::Win32::Networking::WinSock::{AF_INET, MIB_IPPROTO_NETMGMT, SOCK
 use super::wide::{check_code, is};
 use crate::host::Route;
 
-/// All routes of the host.
+/// All IPv4 routes of the host.
 pub(super) fn list() -> io::Result<Vec<Route>> {
     let mut table: *mut MIB_IPFORWARD_TABLE2 = null_mut();
     // SAFETY: the call gives a table, which is freed after its rows were copied.
@@ -63,7 +63,7 @@ pub(super) fn remove(route: &Route) -> io::Result<()> {
     }
 }
 
-/// What makes a route this one to Windows.
+/// Row of the table with what makes a route this one to Windows.
 fn row(route: &Route) -> MIB_IPFORWARD_ROW2 {
     let mut row = MIB_IPFORWARD_ROW2::default();
     // SAFETY: the row is ours; the call fills it with what is usual.
@@ -75,6 +75,8 @@ fn row(route: &Route) -> MIB_IPFORWARD_ROW2 {
     row
 }
 
+/// Route of a row of the table.
+///
 /// # Safety
 /// The row is one of IPv4.
 unsafe fn read(row: &MIB_IPFORWARD_ROW2) -> Route {

@@ -16,9 +16,9 @@ use super::process::Process;
 use super::wide::{check, is, text, text_list, wide, wide_list};
 use crate::host::{HostError, Recovery, ServiceInfo, ServiceSpec, StartType};
 
-/// How long a service has to stop before its process is ended.
+/// Time that a service has to stop before its process is ended.
 const STOP_LIMIT: Duration = Duration::from_mins(2);
-/// How long the service manager has to notice that a process has ended, and to forget a deleted service.
+/// Time that the service manager has to notice that a process has ended, and to forget a deleted service.
 const SETTLE_LIMIT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(200);
 /// Size of the largest answer to the queries for a service's configuration (documented limit).
@@ -114,7 +114,7 @@ pub(super) fn services() -> Result<Vec<ServiceInfo>, HostError> {
     Ok(infos)
 }
 
-/// One service, `None` if it does not exist.
+/// Service with this name, `None` if it does not exist.
 pub(super) fn service(name: &str) -> Result<Option<ServiceInfo>, HostError> {
     let Some(service) = open(name, win::SERVICE_QUERY_CONFIG | win::SERVICE_QUERY_STATUS)? else {
         return Ok(None);
@@ -138,7 +138,7 @@ pub(super) fn service(name: &str) -> Result<Option<ServiceInfo>, HostError> {
     }))
 }
 
-/// The code with which a service last ended: its own, if it has one.
+/// Exit code with which a service last ended: its own, if it has one.
 pub(super) fn exit_code(name: &str) -> Result<Option<u32>, HostError> {
     let Some(service) = open(name, win::SERVICE_QUERY_STATUS)? else { return Ok(None) };
     let status = status(&service).map_err(HostError::system("query service", name))?;
@@ -203,7 +203,8 @@ fn description(service: &Handle) -> io::Result<String> {
     unsafe { Ok(text((*buffer.as_ptr().cast::<win::SERVICE_DESCRIPTIONW>()).lpDescription)) }
 }
 
-/// The delays in milliseconds and the reset period in seconds, as Windows counts them; empty if an action is no restart.
+/// Delays of restarts in milliseconds (none if an action is no restart), reset period in seconds, as Windows counts them, and whether a stop with an
+/// error counts.
 fn recovery(service: &Handle) -> io::Result<(Vec<u32>, u32, bool)> {
     let actions = config2(service, win::SERVICE_CONFIG_FAILURE_ACTIONS)?;
     let flag = config2(service, win::SERVICE_CONFIG_FAILURE_ACTIONS_FLAG)?;
@@ -223,6 +224,8 @@ fn recovery(service: &Handle) -> io::Result<(Vec<u32>, u32, bool)> {
     }
 }
 
+/// Sets one kind of additional configuration of a service.
+///
 /// # Safety
 /// `T` is the struct that belongs to the kind, and what it points to lives.
 unsafe fn set_config2<T>(service: &Handle, kind: u32, info: &T) -> io::Result<()> {
@@ -237,7 +240,7 @@ fn set_description(service: &Handle, description: &str) -> io::Result<()> {
     unsafe { set_config2(service, win::SERVICE_CONFIG_DESCRIPTION, &info) }
 }
 
-/// Windows takes the delays in milliseconds, the reset period in seconds.
+/// Delays of restarts in milliseconds and reset period in seconds, as Windows takes them.
 fn recovery_raw(recovery: &Recovery) -> (Vec<u32>, u32) {
     let delays = recovery.delays.iter().map(|d| u32::try_from(d.as_millis()).unwrap_or(u32::MAX)).collect::<Vec<_>>();
     (delays, u32::try_from(recovery.reset.as_secs()).unwrap_or(u32::MAX))

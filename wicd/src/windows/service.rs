@@ -18,8 +18,7 @@ use super::WindowsHost;
 use crate::daemon::{self, cluster::Kube, log};
 use crate::files;
 
-/// Time for which a pass over the services may continue after the service received a stop. Its unfinished work is done
-/// by the next one.
+/// Time for which a pass over the services may continue after the service received a stop. Unfinished work is done by the next pass.
 const LAST_PASS: Duration = Duration::from_secs(5);
 /// Exit code when the service could not even begin. The service manager starts it again.
 const CANNOT_BEGIN: u32 = 1;
@@ -34,7 +33,7 @@ pub fn run() -> windows_service::Result<()> {
     service_dispatcher::start(WICD_SERVICE, entry)
 }
 
-/// The same, started by hand, with the log on standard error; ends with Ctrl-C.
+/// Does the work of the service in a process that is started by hand, with the log on standard error; ends with Ctrl-C.
 ///
 /// # Errors
 /// When the asynchronous runtime cannot start.
@@ -142,7 +141,7 @@ impl Status {
     }
 }
 
-/// The log goes to a file. Without one the service still does its work.
+/// Starts the log, which goes to a file. Without one the service still does its work.
 fn start_log() {
     // The directory is made and guarded by `apply`; a link in its place leads to files of others.
     if files::parents(&WindowsHost, log::FILE).is_ok()

@@ -1,4 +1,5 @@
-//! What waits and what checks files on the host, by the registry. What cannot be read counts as not there: it is for warnings alone.
+//! Survey of what waits for a restart and what checks files on the host, by the registry.
+//! What cannot be read counts as not there: the survey is for warnings alone.
 
 use std::collections::BTreeSet;
 
@@ -9,18 +10,18 @@ use super::registry::{DEFENDER, DEFENDER_POLICY};
 use super::scm;
 use super::wide::plain;
 
-/// A key that is there from a change of features or packages until the next start.
+/// Key that is there from a change of features or packages until the next start.
 const SERVICING: &str = r"SOFTWARE\Microsoft\Windows\CurrentVersion\Component Based Servicing\RebootPending";
-/// The same for Windows Update.
+/// Key that is there from a change by Windows Update until the next start.
 const UPDATE: &str = r"SOFTWARE\Microsoft\Windows\CurrentVersion\WindowsUpdate\Auto Update\RebootRequired";
-/// The name that the computer has until the next start, and the one from then on.
+/// Keys with the name that the computer has until the next start, and with the one from then on.
 const NAMES: [&str; 2] = [
     r"SYSTEM\CurrentControlSet\Control\ComputerName\ActiveComputerName",
     r"SYSTEM\CurrentControlSet\Control\ComputerName\ComputerName",
 ];
-/// It has a value `JoinDomain` from joining a domain until the next start.
+/// Key with a value `JoinDomain` from joining a domain until the next start.
 const NETLOGON: &str = r"SYSTEM\CurrentControlSet\Services\Netlogon";
-/// Services, of which drivers are a kind.
+/// Key of services, of which drivers are a kind.
 const SERVICES: &str = r"SYSTEM\CurrentControlSet\Services";
 /// Group of the drivers that check files for malware.
 const ANTIVIRUS_GROUP: &str = "FSFilter Anti-Virus";
@@ -28,18 +29,18 @@ const ANTIVIRUS_GROUP: &str = "FSFilter Anti-Virus";
 const DEFENDER_FILTER: &str = "WdFilter";
 /// Value of `Start` for a driver that is not loaded.
 const DISABLED: u32 = 4;
-/// Drivers that are reported.
+/// Largest number of drivers that are reported.
 const MOST: usize = 32;
-/// Defender's settings: by policy, and its own.
+/// Keys of Defender's settings: by policy, and its own.
 const DEFENDER_KEYS: [&str; 2] =
     [r"SOFTWARE\Policies\Microsoft\Windows Defender", r"SOFTWARE\Microsoft\Windows Defender"];
 
-/// Packages of updates and features, each a key.
+/// Key of the packages of updates and features, each a key.
 const PACKAGES: &str = r"SOFTWARE\Microsoft\Windows\CurrentVersion\Component Based Servicing\Packages";
 /// Value of `CurrentState` for a package that is installed.
 const INSTALLED: u32 = 112;
 
-/// Names of the packages of updates that are installed. One is enough for each update: that of its parts are left out.
+/// Names of the packages of updates that are installed. One is enough for each update: those of its parts are left out.
 pub(super) fn updates() -> std::io::Result<Vec<String>> {
     let packages = LOCAL_MACHINE.open(PACKAGES).map_err(plain)?;
     let is_installed =
@@ -48,7 +49,7 @@ pub(super) fn updates() -> std::io::Result<Vec<String>> {
     Ok(names.filter(|name| name.starts_with("Package_for_")).filter(is_installed).collect())
 }
 
-/// Why Windows waits for a restart. Files to be replaced at the next start (`PendingFileRenameOperations`) are no cause: almost every
+/// Causes for which Windows waits for a restart. Files to be replaced at the next start (`PendingFileRenameOperations`) are no cause: almost every
 /// host has some.
 pub(super) fn restart_causes() -> BTreeSet<RestartCause> {
     let is_there = |key: &str| LOCAL_MACHINE.open(key).is_ok();
@@ -63,7 +64,7 @@ pub(super) fn restart_causes() -> BTreeSet<RestartCause> {
     causes.into_iter().filter_map(|(is_so, cause)| is_so.then_some(cause)).collect()
 }
 
-/// What checks files for malware, and whether Defender leaves this program alone.
+/// Programs that check files for malware, and whether Defender leaves this program alone.
 pub(super) fn antivirus(program: &str) -> Antivirus {
     Antivirus { defender: defender(program), filters: filters() }
 }

@@ -18,12 +18,12 @@ fn store() -> Result<CertStore, HostError> {
     CertStore::open_local_machine("Root").map_err(HostError::system("open", STORE))
 }
 
-/// All certificates.
+/// All trusted root certificates (DER).
 pub(super) fn trusted() -> Result<BTreeSet<Vec<u8>>, HostError> {
     Ok(store()?.certs().map(|c| c.to_der().to_vec()).collect())
 }
 
-/// Adds a certificate.
+/// Adds a trusted root certificate.
 pub(super) fn trust(der: &[u8]) -> Result<(), HostError> {
     let failed = || HostError::system("add a certificate to", STORE);
     let certificate = CertContext::new(der).map_err(failed())?;
@@ -31,7 +31,7 @@ pub(super) fn trust(der: &[u8]) -> Result<(), HostError> {
     Ok(())
 }
 
-/// Removes exactly this certificate.
+/// Removes exactly this trusted root certificate.
 pub(super) fn untrust(der: &[u8]) -> Result<(), HostError> {
     let failed = || HostError::system("remove a certificate from", STORE);
     // The store must be open while something is deleted from it, and must not be listed meanwhile.
@@ -44,7 +44,7 @@ pub(super) fn untrust(der: &[u8]) -> Result<(), HostError> {
     Ok(())
 }
 
-/// Windows writes at once. Wine writes additions when the store is closed, and deletions only on request.
+/// Commits changes of the store. Windows writes at once. Wine writes additions when the store is closed, and deletions only on request.
 fn commit(store: &CertStore) -> io::Result<()> {
     // SAFETY: the store is open; this kind of control takes no parameter.
     check(unsafe { CertControlStore(store.as_ptr(), 0, CERT_STORE_CTRL_COMMIT, null()) })

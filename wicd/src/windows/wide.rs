@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// `text` with a zero at the end. A zero inside would cut it short, so it is refused.
+/// Converts `text` to UTF-16 with a zero at the end. A zero inside would cut it short, so it is refused.
 pub(super) fn wide(text: &str) -> io::Result<Vec<u16>> {
     if text.contains('\0') {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "a zero inside a text"));
@@ -71,12 +71,12 @@ pub(super) fn text_in(buffer: &[u16]) -> String {
     String::from_utf16_lossy(&buffer[..length])
 }
 
-/// What went wrong, from a call that says so with 0 for failure.
+/// Checks the result of a call that returns 0 for failure.
 pub(super) fn check(result: i32) -> io::Result<()> {
     if result == 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// What went wrong, from a call that returns the error itself.
+/// Checks the result of a call that returns the error itself.
 pub(super) fn check_code(code: u32) -> io::Result<()> {
     match code {
         0 => Ok(()),
@@ -89,7 +89,7 @@ pub(super) fn error(code: u32) -> io::Error {
     io::Error::from_raw_os_error(code.cast_signed())
 }
 
-/// Whether `error` is the one with this Windows code.
+/// Reports whether `error` is the one with this Windows code.
 pub(super) fn is(error: &io::Error, code: u32) -> bool {
     error.raw_os_error() == Some(code.cast_signed())
 }

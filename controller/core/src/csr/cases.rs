@@ -1,4 +1,4 @@
-//! The table: what is right, what is wrong, and what is not ours.
+//! Table of certificate requests: which are right, which are wrong, and which are not ours.
 
 use k8s_openapi::{
     ByteString,
@@ -686,7 +686,7 @@ fn a_node_of_another_operator_renews_what_it_has_and_nothing_of_it_is_denied() {
     }
 }
 
-/// A person or another approver may know that the address is the host's, and a denial is final.
+/// Leaves an address without a proof to a user or another approver, who may know that it is the host's: a denial is final.
 #[test]
 fn an_address_that_the_node_has_and_nothing_proves_is_neither_approved_nor_denied() {
     for names in [

@@ -56,14 +56,14 @@ pub(crate) enum Name<'a> {
 
 /// A request in the making.
 pub(crate) struct Forged {
-    /// Each inner list is one relative distinguished name.
+    /// Relative distinguished names of the subject, one in each inner list.
     pub subject: Vec<Vec<Vec<u8>>>,
     pub extensions: Vec<Vec<u8>>,
     /// Attributes beside the one that holds the extensions.
     pub attributes: Vec<Vec<u8>>,
-    /// What is signed beside what a request consists of.
+    /// Parts that are signed beside those of a request.
     pub more: Vec<u8>,
-    /// Whether the key is written as a compressed point.
+    /// True if the key is written as a compressed point.
     pub compressed: bool,
     pub key: KeyPair,
 }
@@ -114,7 +114,7 @@ impl Forged {
         self.extension(SAN, &der(0x30, &[&entries.concat()]))
     }
 
-    /// One more part in what is signed.
+    /// Adds one more part to what is signed.
     pub(crate) fn part(mut self, part: &[u8]) -> Self {
         self.more.extend(part);
         self
@@ -132,14 +132,14 @@ impl Forged {
         self
     }
 
-    /// A second attribute with a list of extensions: programs differ in which of the two they read.
+    /// Adds a second attribute with a list of extensions: programs differ in which of the two they read.
     pub(crate) fn second_list(mut self, oid: &[u8], value: &[u8]) -> Self {
         let list = der(0x30, &[&extension(oid, value)]);
         self.attributes.push(der(0x30, &[&der(6, &[EXTENSION_REQUEST]), &der(0x31, &[&list])]));
         self
     }
 
-    /// A second list of extensions within the same attribute.
+    /// Adds a second list of extensions within the same attribute.
     pub(crate) fn second_value(mut self, oid: &[u8], value: &[u8]) -> Self {
         let first = der(0x30, &[&std::mem::take(&mut self.extensions).concat()]);
         let second = der(0x30, &[&extension(oid, value)]);

@@ -18,7 +18,7 @@
 //! request is approved or denied. All others are left alone, also those that a host's kubelet identity sends to other
 //! signers: network plug-ins obtain certificates of their own in that way, and have approvers of their own. Left alone,
 //! too, is what may be right and cannot be judged: a bootstrap identity that asks for a host which is not proven yet,
-//! and a serving certificate with an address that the Node has and nothing proves. A denial is final, and a person or
+//! and a serving certificate with an address that the Node has and nothing proves. A denial is final, and a user or
 //! another approver may know more.
 //!
 //! A Node that WMCO has made is left without an approver when WMCO is gone, until a pool has adopted it. Until then it renews its
@@ -44,76 +44,76 @@ use api::{Reason, names::user};
 pub use policy::{hosts_of, is_decided};
 pub use queue::{Outstanding, Place, is_finished, place, verdict};
 
-/// What is proven about one host of a pool.
+/// Facts about one host of a pool, for the verdict on its certificate requests.
 #[expect(clippy::struct_excessive_bools, reason = "each field is an independent observation")]
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Claim {
-    /// The name of its Node, lower case.
+    /// Name of the host's Node, in lower case.
     pub node_name: String,
     /// The IP addresses that are proven; a serving certificate may name these and no others.
     pub addresses: Vec<IpAddr>,
     /// The DNS names that are proven.
     pub dns_names: Vec<String>,
-    /// IP addresses that its Node reports, and that are neither proven nor known to be another's.
+    /// IP addresses that the Node reports, and that are neither proven nor known to be another's.
     pub reported_addresses: Vec<IpAddr>,
-    /// DNS names of that sort.
+    /// DNS names that the Node reports, and that are neither proven nor known to be another's.
     pub reported_names: Vec<String>,
-    /// The user that speaks for the legacy operator's daemon, while the host runs that one.
+    /// User of the legacy operator's daemon, while the host runs that daemon.
     pub legacy_daemon: Option<String>,
-    /// Its Node exists.
+    /// True if the Node exists.
     pub joined: bool,
-    /// `false` while a pool names the host but SSH has not proven it yet. Its right requests wait, its wrong ones are denied.
+    /// True if SSH has proven the host. Until then its right requests wait, and its wrong ones are denied.
     pub proven: bool,
-    /// It is being removed, and its pods are deleted: it needs no certificate any more.
+    /// True if the host is being removed, and its pods are deleted: it needs no certificate any more.
     pub ended: bool,
-    /// Its Node is one that an operator has made, and the host is not proven yet. With its own identity the Node renews its certificates,
-    /// for its name and for `addresses` and `dns_names`, which are what the Node alone reports.
+    /// True if an operator has made the Node, and the host is not proven yet. With its own identity the Node renews its certificates, for its name
+    /// and for `addresses` and `dns_names`, which are what the Node alone reports.
     pub renews: bool,
-    /// No pool has an instance of it: beside the renewals of its Node, nothing of it is decided.
+    /// True if no pool has an instance of the host: beside the renewals of its Node, nothing of it is decided.
     pub unclaimed: bool,
 }
 
-/// What to do with a request.
+/// Verdict on a certificate request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// Not a request of a host, or already decided: ignore it.
+    /// Request that is not of a host, or is already decided: it is ignored.
     NotOurs,
-    /// Right in every point.
+    /// Request that is right in every point.
     Approve(Kind),
-    /// Claims to come from a host and is wrong.
+    /// Request that claims to come from a host and is wrong.
     Deny {
-        /// `PascalCase`, stable.
+        /// Reason in `PascalCase`, stable.
         reason: Reason,
-        /// What is wrong, for people.
+        /// Message for users that names the fault.
         message: String,
     },
-    /// Valid as far as is known, but not to be approved now.
+    /// Request that is valid as far as is known, but not to be approved now.
     Wait {
-        /// What for.
+        /// Message that names what the request waits for.
         message: String,
-        /// The Node that asks, if a person may approve the request meanwhile.
+        /// Node that asks, if a user may approve the request meanwhile.
         node: Option<String>,
     },
-    /// Right in every point, and not the first of its host.
+    /// Request that is right in every point, and not the first of its host.
     Queue {
         /// Name of the request that must be issued before.
         behind: String,
     },
 }
 
-/// The certificates of a Windows host.
+/// Kind of a Windows host's certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// kubelet's identity towards the API server.
     KubeletClient,
-    /// What kubelet shows to those who connect to it.
+    /// kubelet's identity towards those who connect to it.
     KubeletServing,
     /// wicd's identity towards the API server.
     WicdClient,
 }
 
 impl Kind {
-    /// All kinds.
+    /// All kinds of certificates.
     pub const ALL: [Self; 3] = [Self::KubeletClient, Self::KubeletServing, Self::WicdClient];
 
     /// The signer that issues this kind (`spec.signerName`).
@@ -130,7 +130,7 @@ impl Kind {
         Self::ALL.into_iter().find(|kind| kind.signer_name() == signer_name)
     }
 
-    /// What stands before the node's name in the common name, which is also the host's user name.
+    /// Prefix of the node's name in the common name, which is also the host's user name.
     pub fn user_prefix(self) -> &'static str {
         match self {
             Self::KubeletClient | Self::KubeletServing => user::NODE_PREFIX,
@@ -164,7 +164,7 @@ impl Kind {
     }
 }
 
-/// Why a request is denied.
+/// Fault for which a request is denied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Fault {
     reason: Reason,

@@ -1,4 +1,4 @@
-//! Certificate requests that a person may approve, as the pool of the Node reports them. Pure.
+//! Certificate requests that a user may approve, as the pool of the Node reports them. Pure.
 
 use crate::enumeration::first_names;
 use api::Reason;
@@ -10,7 +10,7 @@ pub struct Pending {
     pub request: String,
     /// Node that asks.
     pub node: String,
-    /// What is not proven.
+    /// Message that says what is not proven.
     pub message: String,
 }
 

@@ -1,4 +1,4 @@
-//! The rules of a verdict.
+//! Rules of a verdict on a certificate request.
 
 use std::{
     cell::{Cell, RefCell},
@@ -14,7 +14,7 @@ use super::{
     request::{AlternativeName, ExtendedUsage, Request},
 };
 
-/// The longest life that one for the legacy operator's daemon may ask for, which is what that daemon asks for.
+/// Longest life that the legacy operator's daemon may ask for, which is what that daemon asks for.
 const MAX_LEGACY_LIFETIME: Duration = Duration::from_hours(1);
 /// Group of all users of bootstrap tokens; token users are named after the token's id.
 const BOOTSTRAP_GROUP: &str = "system:bootstrappers";
@@ -23,15 +23,15 @@ const BOOTSTRAP_USER_PREFIX: &str = "system:bootstrap:";
 const OPENSHIFT_BOOTSTRAPPER: &str = "system:serviceaccount:openshift-machine-config-operator:node-bootstrapper";
 const AUTHENTICATED: &str = "system:authenticated";
 
-/// What a request is, whatever its status and whatever other requests there are.
+/// Assessment of a request, whatever its status and whatever other requests there are.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Assessment {
     NotOurs,
     Wrong(Fault),
-    /// It cannot be judged now, or not here.
+    /// Request that cannot be judged now, or not here.
     Open {
         message: String,
-        /// The Node that asks, if a person may approve the request meanwhile.
+        /// Node that asks, if a user may approve the request meanwhile.
         node: Option<String>,
     },
     Right {
@@ -40,7 +40,7 @@ pub(super) enum Assessment {
     },
 }
 
-/// Whether a client has approved or denied it, or a signer has finished with it.
+/// Reports whether a client has approved or denied the request, or a signer has finished with it.
 pub fn is_decided(csr: &CertificateSigningRequest) -> bool {
     let Some(status) = &csr.status else { return false };
     let condition =
@@ -70,8 +70,8 @@ pub(super) fn assess(
     }
 }
 
-/// The renewal that a Node asks for with its own identity while its host is not proven. None if it is another request, or is to be
-/// assessed like any other.
+/// Assesses the renewal that a Node asks for with its own identity while its host is not proven. `None` if the request is no such renewal, or is to
+/// be assessed like any other.
 fn renewal(
     spec: &CertificateSigningRequestSpec,
     request: &Request,
@@ -143,8 +143,7 @@ pub fn hosts_of(
     asked.into_inner()
 }
 
-/// Whether it claims to come from a host, right or wrong. Look-alikes (another case, something behind the name) count
-/// as claims.
+/// Reports whether a request claims to come from a host, right or wrong. Look-alikes (another case, something behind the name) count as claims.
 fn is_ours(spec: &CertificateSigningRequestSpec, request: &Request, claims: &dyn Fn(&str) -> Option<Claim>) -> bool {
     let kubelet = Kind::KubeletClient.user_prefix();
     let wicd = Kind::WicdClient.user_prefix();
@@ -167,8 +166,8 @@ fn is_ours(spec: &CertificateSigningRequestSpec, request: &Request, claims: &dyn
         })
 }
 
-/// Whether a bootstrap identity asks for a host of which nothing is known but that a list names it. It may be another machine of that name,
-/// which gets its identity in another way, and the issuer of the token has an approver for it.
+/// Reports whether a bootstrap identity asks for a host of which nothing is known but that a list names it. The requester may be another machine of
+/// that name, which gets its identity in another way, and the issuer of the token has an approver for it.
 fn bootstraps_the_unproven(
     spec: &CertificateSigningRequestSpec,
     request: &Request,
@@ -185,7 +184,7 @@ fn is_bootstrap(spec: &CertificateSigningRequestSpec) -> bool {
     (user.starts_with(BOOTSTRAP_USER_PREFIX) && in_group) || user == OPENSHIFT_BOOTSTRAPPER
 }
 
-/// Every rule in turn, those first that do not depend on the host.
+/// Checks every rule in turn, those first that do not depend on the host.
 fn check(
     spec: &CertificateSigningRequestSpec,
     request: &Request,
@@ -273,7 +272,8 @@ fn check_requester(
     ))
 }
 
-/// `digital signature` and the kind's purpose, with or without `key encipherment`; the extensions must not say otherwise.
+/// Checks that the usages are `digital signature` and the kind's purpose, with or without `key encipherment`, and that the extensions do not say
+/// otherwise.
 fn check_usages(kind: Kind, spec: &CertificateSigningRequestSpec, request: &Request) -> Result<(), Fault> {
     let purpose = kind.purpose();
     let wrong = |message: String| Err(Fault::new(Reason::RequestDenied, message));

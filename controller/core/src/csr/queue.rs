@@ -1,4 +1,4 @@
-//! Requests that are right but not issued yet.
+//! Queue of certificate requests that are right but not issued yet.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,10 +10,11 @@ use super::{
     request::Request,
 };
 
-/// Judges `csr`.
+/// Returns the verdict on `csr`.
 ///
-/// `request` is what its `spec.request` says, which costs the check of a signature to read, and never changes. `claims` gives what is known about the host of a node name. `outstanding` holds the requests that are not issued yet: of several for
-/// one host and kind the oldest stands and the others wait. `operator_user` is the operator's own user name.
+/// `request` is the parsed `spec.request` of `csr`, which never changes; to read it costs the check of a signature. `claims` gives what is known
+/// about the host of a node name. `outstanding` holds the requests that are not issued yet: of several for one host and kind the oldest stands and
+/// the others wait. `operator_user` is the operator's own user name.
 pub fn verdict(
     csr: &CertificateSigningRequest,
     request: &Request,
@@ -35,7 +36,7 @@ pub fn verdict(
     }
 }
 
-/// When a request was made, and its name, which orders those of the same second.
+/// Creation time and name of a request. The name orders requests of the same second.
 pub type Place = (Option<Time>, String);
 
 /// The right requests without a certificate, in a queue for each host and kind, oldest first.
@@ -48,7 +49,8 @@ pub struct Outstanding {
 }
 
 impl Outstanding {
-    /// Takes in the present state of `csr`, of which `request` is what its `spec.request` says. Gives the name of the request that this lets move up, if there is one.
+    /// Takes in the present state of `csr`, of which `request` is the parsed `spec.request`. Returns the name of the request that this lets move up,
+    /// if there is one.
     pub fn observe(
         &mut self,
         csr: &CertificateSigningRequest,
@@ -68,7 +70,7 @@ impl Outstanding {
         }
     }
 
-    /// Takes out the request of that name. Gives the name of the request that this lets move up, if there is one.
+    /// Takes out the request of that name. Returns the name of the request that this lets move up, if there is one.
     pub fn forget(&mut self, name: &str) -> Option<String> {
         let (kind, node, place) = self.places.remove(name)?;
         let key = (kind, node);
@@ -81,7 +83,7 @@ impl Outstanding {
         next
     }
 
-    /// Whether the request of that name is the first in its queue.
+    /// Reports whether the request of that name is the first in its queue.
     pub fn is_first(&self, name: &str) -> bool {
         self.places.get(name).is_some_and(|(kind, node, place)| {
             self.queues.get(&(*kind, node.clone())).and_then(BTreeSet::first) == Some(place)
@@ -95,12 +97,12 @@ impl Outstanding {
     }
 }
 
-/// Where a request stands among others.
+/// Place of a request among others.
 pub fn place(csr: &CertificateSigningRequest) -> Place {
     (csr.metadata.creation_timestamp.clone(), csr.metadata.name.clone().unwrap_or_default())
 }
 
-/// Whether it is final: issued, denied, or failed by the signer.
+/// Reports whether a request is final: issued, denied, or failed by the signer.
 pub fn is_finished(csr: &CertificateSigningRequest) -> bool {
     let Some(status) = &csr.status else { return false };
     let ended = status.conditions.iter().flatten().any(|c| ["Denied", "Failed"].contains(&c.type_.as_str()));

@@ -19,10 +19,10 @@ use x509_parser::{
 
 use super::{Fault, quoted};
 
-/// A longer `spec.request` is not read at all. A real one has well under 2 KiB.
+/// Maximum size of `spec.request`, in bytes. A longer one is not read at all; a real one has well under 2 KiB.
 pub const MAX_BYTES: usize = 16 * 1024;
 
-/// Names in a request, at most. A host has a few, and what is read is kept, in which a short name takes more than in the request.
+/// Maximum number of names in a request. A host has a few, and what is read is kept, in which a short name takes more than in the request.
 const MAX_NAMES: usize = 100;
 
 const BEGIN: &str = "-----BEGIN CERTIFICATE REQUEST-----";
@@ -51,7 +51,7 @@ pub struct Request {
     pub organisations: Vec<String>,
     /// The subject alternative names; `None` without that extension.
     pub(super) alternative_names: Option<Vec<AlternativeName>>,
-    /// The key usage extension is there and asks for more than digital signature and key encipherment.
+    /// True if the key usage extension asks for more than digital signature and key encipherment.
     pub(super) excess_key_usage: bool,
     /// The extended key usage extension, reduced to what matters here.
     pub(super) extended_key_usage: Option<ExtendedUsage>,
@@ -70,7 +70,7 @@ pub(super) enum AlternativeName {
     Other(String),
 }
 
-/// What the extended key usage extension asks for.
+/// Purpose that the extended key usage extension asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ExtendedUsage {
     ClientAuth,
@@ -177,8 +177,8 @@ impl Request {
         }
     }
 
-    /// ECDSA P-256 and P-384, RSA from 2048 bits: what kubelet, `wicd` and their libraries make. Ed25519 is made by none of
-    /// them and P-521 cannot be verified here, so both are refused rather than trusted unseen.
+    /// Checks that the key is of ECDSA P-256 or P-384, or of RSA with 2048 to 8192 bits: what kubelet, `wicd` and their libraries make. Ed25519 is
+    /// made by none of them and P-521 cannot be verified here, so both are refused rather than trusted unseen.
     fn check_key(&mut self, key: &SubjectPublicKeyInfo<'_>) {
         let algorithm = &key.algorithm.algorithm;
         let curve = || key.algorithm.parameters.as_ref().and_then(|p| Oid::try_from(p.clone()).ok());
@@ -302,8 +302,8 @@ fn elements(mut bytes: &[u8]) -> Option<Vec<Element<'_>>> {
     bytes.is_empty().then_some(found)
 }
 
-/// Whether `bytes` are elements of DER as far as tags and lengths go: definite and shortest lengths, no tags beyond the universal ones
-/// and `[0]`, constructed where DER requires it. The content of an OCTET STRING or BIT STRING is not checked.
+/// Reports whether `bytes` are elements of DER as far as tags and lengths go: definite and shortest lengths, no tags beyond the universal ones and
+/// `[0]`, constructed where DER requires it. The content of an OCTET STRING or BIT STRING is not checked.
 fn is_strict_der(bytes: &[u8]) -> bool {
     elements(bytes).is_some_and(|all| {
         all.iter().all(|element| match element.tag {
@@ -314,7 +314,7 @@ fn is_strict_der(bytes: &[u8]) -> bool {
     })
 }
 
-/// Whether a request, what it signs and its key have as many parts as RFC 2986 gives them: some readers overlook one more.
+/// Reports whether a request, what it signs and its key have as many parts as RFC 2986 gives them: some readers overlook one more.
 fn has_exactly_its_parts(request: &[u8]) -> bool {
     fn parts<'a>(element: &Element<'a>, tags: &[u8]) -> Option<Vec<Element<'a>>> {
         let found = elements(element.content).filter(|_| element.tag == SEQUENCE)?;
@@ -330,7 +330,7 @@ fn has_exactly_its_parts(request: &[u8]) -> bool {
     check().is_some()
 }
 
-/// Whether the extensions are the only value in the attribute's SET: a second value would be invisible here, and perhaps not to the signer.
+/// Reports whether the extensions are the only value in the attribute's SET: a second value would be invisible here, and perhaps not to the signer.
 fn fills_its_set(set: &[u8], extensions: &[X509Extension<'_>]) -> bool {
     let Ok((content, header)) = Header::from_der(set) else { return false };
     // The parser leaves out of `set` what it has not consumed, so a second value makes the header promise more than is there.

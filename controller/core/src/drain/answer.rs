@@ -1,4 +1,4 @@
-//! What the API server's answer to an eviction means.
+//! Meaning of the API server's answer to an eviction.
 //!
 //! Source of the answers: `pkg/registry/core/pod/storage/eviction.go` of Kubernetes 1.36.
 
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kube::core::Status;
 
-/// Interval of attempts when a budget has an error that only its controller or a person can correct.
+/// Interval of attempts when a budget has an error that only its controller or a user can correct.
 const SLOW_RETRY: Duration = Duration::from_secs(20);
 /// Longest wait that an answer may ask for: an hour by mistake must not stop a drain for an hour.
 const LONGEST_RETRY: Duration = Duration::from_mins(1);
@@ -16,29 +16,29 @@ const LONGEST_TEXT: usize = 240;
 /// Meaning of one answer to one eviction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Accepted: the pod is being deleted. It still counts until it is deleted.
+    /// The eviction was accepted: the pod is being deleted. It still counts until it is deleted.
     Evicting,
     /// The pod was deleted, or another one has its name.
     Gone,
     /// The namespace is being deleted, and the pod with it: only wait.
     Terminating,
-    /// Not now.
+    /// The eviction is refused for now.
     RetryAfter {
-        /// When the server wants to be asked again; `None` = at the next pass.
+        /// Delay after which the server wants to be asked again; `None` = at the next pass.
         after: Option<Duration>,
-        /// What is in the way, without the pod's name: "budget cart needs 3 healthy pods and has 3".
+        /// Obstacle, without the pod's name: "budget cart needs 3 healthy pods and has 3".
         blocker: String,
         /// Origin of a refusal.
         by: Refusal,
     },
-    /// Asking again alone will not help: a person must act.
+    /// Evictions alone will not help: a user must act.
     NeverWithoutHelp {
-        /// What is in the way and what to do, without the pod's name.
+        /// Obstacle and remedy, without the pod's name.
         blocker: String,
     },
-    /// Permission is missing.
+    /// Permission to evict is missing.
     Forbidden(String),
-    /// The request itself is not taken.
+    /// The eviction request itself is not taken.
     Error(String),
 }
 
@@ -47,7 +47,7 @@ pub enum Answer {
 pub enum Refusal {
     /// A PodDisruptionBudget. The only refusal that `onTimeout: Force` may go over, with [`Answer::NeverWithoutHelp`].
     Budget,
-    /// This request failed for a passing reason.
+    /// The API server, which failed for a passing reason.
     Server,
     /// The API server is busy (priority and fairness) and wants fewer requests of any kind.
     Overload,
@@ -89,7 +89,7 @@ pub fn read(status: &Status) -> Answer {
     }
 }
 
-/// "The disruption budget cart needs 3 healthy pods and has 3 currently" → "budget cart needs 3 healthy pods and has 3".
+/// Shortens "The disruption budget cart needs 3 healthy pods and has 3 currently" to "budget cart needs 3 healthy pods and has 3".
 fn budget(message: &str) -> String {
     let message = text(message);
     let short = message.strip_prefix("The disruption ").unwrap_or(&message);

@@ -1,4 +1,4 @@
-//! Which pods have to leave a node, and in which order. Pure.
+//! Pods that have to leave a node, and in which order. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,25 +15,25 @@ pub const DRAIN_LABEL: &str = api::names::key::DRAIN;
 
 const MIRROR_POD: &str = "kubernetes.io/config.mirror";
 
-/// What a verdict needs besides the pod.
+/// Facts that a verdict needs besides the pod.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts {
-    /// The present.
+    /// Current time.
     pub now: Timestamp,
-    /// Whether the DaemonSet that [`daemon_set`] names for this pod exists. Ignored for other pods.
+    /// True if the DaemonSet that [`daemon_set`] names for this pod exists. Ignored for other pods.
     pub daemon_set_exists: bool,
     /// Result of [`Rules::find`] for this pod.
     pub rule: Treatment,
-    /// Pods that are longer than this past their deletion time are not waited for.
+    /// Time past its deletion time after which a pod is not waited for any more.
     pub skip_deleted_after: Option<Duration>,
 }
 
-/// What the rules want for one pod.
+/// Treatment that the rules want for one pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Treatment {
-    /// What happens to it.
+    /// Action on the pod.
     pub behavior: Behavior,
-    /// Lower orders leave first.
+    /// Order of the pod: lower orders leave first.
     pub order: i32,
 }
 
@@ -43,42 +43,42 @@ impl Default for Treatment {
     }
 }
 
-/// What has to happen to one pod.
+/// Verdict on one pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Stays, and the drain does not wait for it.
+    /// The pod stays, and the drain does not wait for it.
     Skip(Skip),
-    /// Must be evicted. The warnings name the data that are lost.
+    /// The pod must be evicted. The warnings name what is lost.
     Evict {
-        /// Lower orders leave first.
+        /// Order of the pod: lower orders leave first.
         order: i32,
-        /// Without the pod's name.
+        /// Warnings, without the pod's name.
         warnings: Vec<&'static str>,
     },
-    /// Is being deleted; only wait.
+    /// The pod is being deleted; only wait.
     Terminating {
-        /// Lower orders leave first.
+        /// Order of the pod: lower orders leave first.
         order: i32,
     },
-    /// Is left to run to its end, which is waited for.
+    /// The pod is left to run to its end, which is waited for.
     WaitCompleted {
-        /// Lower orders leave first.
+        /// Order of the pod: lower orders leave first.
         order: i32,
     },
-    /// May not be evicted without more permission from the pool's owner; then no pod at all is.
+    /// The pod may not be evicted without more permission from the pool's owner; then no pod at all is.
     Refuse(&'static str),
 }
 
-/// Why a pod is left alone.
+/// Reason why a pod is left alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Skip {
-    /// Its deletion is overdue by more than the owner wants to wait.
+    /// The pod's deletion is overdue by more than the owner wants to wait.
     DeletedLongAgo,
-    /// Its DaemonSet would only put it back.
+    /// The pod's DaemonSet would only put it back.
     DaemonSet,
-    /// It belongs to the kubelet; the API cannot remove it.
+    /// The pod belongs to the kubelet; the API cannot remove it.
     Mirror,
-    /// A rule or the pod's label requires it.
+    /// A rule or the pod's label requires that the pod stays.
     Rule,
 }
 
@@ -167,7 +167,7 @@ fn has_empty_dir(pod: &Pod) -> bool {
     pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()).any(|volume| volume.empty_dir.is_some())
 }
 
-/// Two pods that are alike in this get the same answer from the server: the same budgets select them, and they count the same.
+/// Properties of a pod. Two pods that are alike in these get the same answer from the server: the same budgets select them, and they count the same.
 pub type Likeness = (String, BTreeMap<String, String>, String, bool);
 
 /// The [`Likeness`] of a pod.
@@ -210,7 +210,7 @@ impl Rules {
         rules.iter().enumerate().map(compile).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Whether the labels of the pod's namespace are needed to decide about it.
+    /// Reports whether the labels of the pod's namespace are needed to decide about it.
     pub fn need_namespace(&self, pod: &Pod) -> bool {
         self.0.iter().any(|rule| !rule.namespaces.selects_all() && rule.pods.matches(pod.labels()))
     }

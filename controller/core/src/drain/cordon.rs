@@ -1,9 +1,9 @@
-//! Whose cordon it is.
+//! Ownership of a cordon.
 //!
 //! `spec.unschedulable` has no owner. The annotation [`CORDONED_BY`] records that this operator set it, and for which
 //! operation; both are written in one patch under `resourceVersion`, so that neither is ever there without the other. A
-//! cordon without the annotation belongs to another client and is never lifted. One case cannot be detected: a person
-//! who cordons a node that is already cordoned changes nothing on it. [`KEEP_CORDONED`] is for that person.
+//! cordon without the annotation belongs to another client and is never lifted. One case cannot be detected: a user who cordons a node that is
+//! already cordoned changes nothing on it. [`KEEP_CORDONED`] is for that user.
 
 use api::names::key::{CORDONED_BY, KEEP_CORDONED, UPGRADING};
 use k8s_openapi::api::core::v1::Node;
@@ -16,17 +16,17 @@ use serde_json::{Value, json};
 pub struct Cordon {
     /// The operation that holds the cordon.
     pub operation_id: String,
-    /// Another client had cordoned the Node before; it stays cordoned afterwards.
+    /// True if another client had cordoned the Node before; it stays cordoned afterwards.
     pub pre_cordoned: bool,
 }
 
-/// What is in the way of new pods on a Node.
+/// Reports whether a Node is cordoned, which keeps new pods away.
 pub fn is_cordoned(node: &Node) -> bool {
     node.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true)
 }
 
-/// Whether a Node looks as the legacy operator leaves it when it ends in the middle of an upgrade: cordoned, and called upgrading.
-/// Any client may write that label, so it counts only on a node that this operator has not changed yet.
+/// Reports whether a Node looks as the legacy operator leaves it when it ends in the middle of an upgrade: cordoned, and called upgrading. Any client
+/// may write that label, so it counts only on a node that this operator has not changed yet.
 pub fn is_of_the_legacy_operator(node: &Node) -> bool {
     is_cordoned(node) && cordoned_by(node).is_none() && node.labels().get(UPGRADING).is_some_and(|v| v == "true")
 }
@@ -39,8 +39,7 @@ impl Cordon {
         Self { operation_id: operation_id.into(), pre_cordoned: is_cordoned(node) && cordoned_by(node).is_none() }
     }
 
-    /// Whether [`Cordon::take_patch`] has nothing to do any more: the Node is cordoned, by this operation or by another
-    /// client.
+    /// Reports whether [`Cordon::take_patch`] has nothing to do any more: the Node is cordoned, by this operation or by another client.
     pub fn is_held(&self, node: &Node) -> bool {
         self.take_patch(node).is_none()
     }
@@ -100,7 +99,7 @@ mod tests {
         .unwrap()
     }
 
-    /// What a merge patch does to the cordon: (annotation written, unschedulable written).
+    /// Effect of a merge patch on the cordon: (annotation written, unschedulable written).
     fn effect(patch: Option<Value>) -> Option<(Value, Option<Value>)> {
         patch.map(|patch| {
             (patch["metadata"]["annotations"][CORDONED_BY].clone(), patch.pointer("/spec/unschedulable").cloned())

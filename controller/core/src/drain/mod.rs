@@ -1,4 +1,4 @@
-//! Which pods leave a node, in which order, and what the answer to an eviction means.
+//! Drain of a node: which pods leave it, in which order, and what the answer to an eviction means.
 
 pub mod answer;
 pub mod classify;
@@ -11,30 +11,30 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-/// A pod rule has a selector that means nothing.
+/// A pod rule has an invalid selector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("drain.podRules[{index}] has a selector that cannot be read: {message}; correct or remove it")]
 pub struct InvalidRule {
     /// Position in [`Options::rules`], from 0.
     pub index: usize,
-    /// What is wrong with it.
+    /// Fault of the selector.
     pub message: String,
 }
 
-/// How a pool wants its nodes drained.
+/// Drain settings of a pool.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// From the stored start; `None` or zero = no deadline.
+    /// Deadline, from the stored start; `None` or zero = no deadline.
     pub timeout: Option<Duration>,
-    /// What happens at the deadline.
+    /// Action at the deadline.
     pub on_timeout: OnTimeout,
-    /// Instead of each pod's own grace period. 0 is taken as 1: 0 kills. Negative is taken as `None`.
+    /// Grace period in place of each pod's own. 0 is taken as 1: 0 kills. Negative is taken as `None`.
     pub grace_period_seconds: Option<i64>,
-    /// Evict pods with emptyDir volumes, whose data is lost.
+    /// True if pods with emptyDir volumes are evicted, whose data is lost.
     pub delete_empty_dir_data: bool,
-    /// Evict pods that no controller recreates, and those of a deleted DaemonSet.
+    /// True if pods that no controller recreates are evicted, and those of a deleted DaemonSet.
     pub evict_unmanaged: bool,
-    /// The first that selects a pod holds.
+    /// Rules for pods. The first that selects a pod holds.
     pub rules: Vec<Rule>,
 }
 
@@ -52,42 +52,42 @@ impl Default for Options {
     }
 }
 
-/// What happens at the deadline.
+/// Action at the deadline of a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnTimeout {
-    /// Continue, and report that it is overdue. Disruption budgets are always respected.
+    /// The drain continues, and reports that it is overdue. Disruption budgets are always respected.
     Wait,
-    /// Stop. The caller uncordons and tries again later.
+    /// The drain stops. The caller uncordons and tries again later.
     Abort,
-    /// Delete the pods that a budget still holds, with their full grace period.
+    /// The pods that a budget still holds are deleted, with their full grace period.
     Force,
 }
 
 /// An exception for some pods.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// Selects pods; empty = all.
+    /// Selector of the pods; empty = all.
     pub pod_selector: LabelSelector,
-    /// Selects the pods' namespaces; empty = all.
+    /// Selector of the pods' namespaces; empty = all.
     pub namespace_selector: LabelSelector,
-    /// What happens to them.
+    /// Action on the selected pods.
     pub behavior: Behavior,
-    /// All pods of a lower order leave before any of a higher order is evicted. Pods without a rule have 0.
+    /// Order of the pods: all of a lower order leave before any of a higher order is evicted. Pods without a rule have 0.
     pub order: i32,
 }
 
-/// What happens to the pods of a rule.
+/// Action on the pods of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behavior {
-    /// They are evicted.
+    /// The pods are evicted.
     Drain,
-    /// They stay, and the drain does not wait for them.
+    /// The pods stay, and the drain does not wait for them.
     Skip,
-    /// They run to their end, which is waited for.
+    /// The pods run to their end, which is waited for.
     WaitCompleted,
 }
 
-/// From `from` to `to`; zero when `to` is earlier.
+/// Returns the time from `from` to `to`; zero when `to` is earlier.
 pub fn elapsed(from: Timestamp, to: Timestamp) -> Duration {
     Duration::try_from(to.duration_since(from)).unwrap_or_default()
 }

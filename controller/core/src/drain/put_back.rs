@@ -7,17 +7,17 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
-/// A pod that comes so soon after the cordon may have been on its way.
+/// Time after the cordon within which a new pod may have been on its way.
 const SETTLES: SignedDuration = SignedDuration::from_secs(15);
-/// Shortest time for which such a pod is left alone.
+/// Shortest time for which a pod that was put back is left alone.
 const PATIENCE: SignedDuration = SignedDuration::from_secs(30);
 
 /// A pod that was put on a cordoned node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PutBack {
-    /// Controller that puts it there, with the remedy. It does not change with the pod.
+    /// Controller that puts the pod there, with the remedy. The text does not change with the pod.
     pub why: String,
-    /// Time for which it is still left alone. Each eviction waits for twice as long as the one before.
+    /// Time for which the pod is still left alone. Each eviction waits for twice as long as the one before.
     pub wait: Duration,
 }
 

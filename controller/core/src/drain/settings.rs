@@ -4,7 +4,7 @@ use api::{OnTimeout, PodBehavior, PodRule};
 
 use super::{Behavior, Options, Rule};
 
-/// Translates. Selectors of rules are checked by [`Rules::compile`](super::classify::Rules::compile).
+/// Translates the drain settings of a pool. Selectors of rules are checked by [`Rules::compile`](super::classify::Rules::compile).
 pub fn options(drain: &api::Drain) -> Options {
     Options {
         timeout: Some(drain.timeout()).filter(|t| !t.is_zero()),

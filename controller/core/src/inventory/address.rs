@@ -1,15 +1,15 @@
-//! What may be dialled, and when two addresses are the same. Pure.
+//! Addresses: which of them may be dialled, and when two are the same. Pure.
 
 use std::net::IpAddr;
 
-/// One form for each address, whatever way it is written: `::0:1` and `::1` are the same, and so are names in any case.
+/// Returns the one form of an address, whatever way it is written: `::0:1` and `::1` are the same, and so are names in any case.
 pub fn canonical(address: &str) -> String {
     address
         .parse::<IpAddr>()
         .map_or_else(|_| address.trim_end_matches('.').to_ascii_lowercase(), |ip| ip.to_canonical().to_string())
 }
 
-/// Whether this can be dialled. Text of digits and dots alone is meant as an IPv4 address and must be one. Names in DNS may have
+/// Reports whether a text can be dialled. Text of digits and dots alone is meant as an IPv4 address and must be one. Names in DNS may have
 /// underscores, which names of hosts must not, and a dot at the end, which keeps the resolver from trying other domains.
 pub fn is_address(text: &str) -> bool {
     if text.parse::<IpAddr>().is_ok() {

@@ -1,4 +1,4 @@
-//! Whom a change concerns: which pools one of an instance, and whether one of a pool its hosts. Pure.
+//! Reach of a change: which pools one of an instance concerns, and whether one of a pool concerns its hosts. Pure.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use api::{
 };
 use kube::ResourceExt;
 
-/// Names of the pools that are reconciled for a change of an instance: its own, and once it is gone, has another entry or belongs to another pool, those that
-/// may have waited for its name or its address.
+/// Names of the pools that are reconciled for a change of an instance: its own, and once it is gone, has another entry or belongs to another pool,
+/// those that may have waited for its name or its address.
 pub fn concerned_pools(instance: &WindowsInstance, is_freed: bool, pools: &[Arc<WindowsNodePool>]) -> Vec<String> {
     let own = instance.spec.pool_ref.name.clone();
     // A pool that refuses an entry from now on, because it has not seen yet that the host is gone, is reconciled for its own new status.
@@ -18,7 +18,7 @@ pub fn concerned_pools(instance: &WindowsInstance, is_freed: bool, pools: &[Arc<
     [own].into_iter().chain(others).collect()
 }
 
-/// Whether an entry of a pool is refused because a host of another has its name or its address. The status shows the first entries only:
+/// Reports whether an entry of a pool is refused because a host of another has its name or its address. The status shows the first entries only:
 /// those that it does not show may be.
 fn may_await_hosts(pool: &WindowsNodePool) -> bool {
     pool.status.as_ref().is_some_and(|status| {
@@ -27,10 +27,10 @@ fn may_await_hosts(pool: &WindowsNodePool) -> bool {
     })
 }
 
-/// Whether the hosts of a pool must see `after`, where `before` is what they have seen last. What they read of a pool is all that a person
-/// writes, whether it is being deleted, the version that it wants, the acts that are recorded, and which hosts are noted as unclean. By three conditions they hear of
-/// what is no object of the cluster: that a pause begins or ends, that there is another operator or no right to work, and that there is not
-/// any more. The rest of the status, which changes with each host that gets on, is for people.
+/// Reports whether the hosts of a pool must see `after`, where `before` is what they have seen last. Hosts read of a pool all that a user writes,
+/// whether it is being deleted, the version that it wants, the acts that are recorded, and which hosts are noted as unclean. By three conditions they
+/// hear of what is no object of the cluster: that a pause begins or ends, that there is another operator or no right to work, and that there is not
+/// any more. The rest of the status, which changes with each host that gets on, is for users.
 pub fn concerns_hosts(before: &WindowsNodePool, after: &WindowsNodePool) -> bool {
     let (was, is) = (&before.metadata, &after.metadata);
     let same_object = was.uid == is.uid && was.deletion_timestamp == is.deletion_timestamp;
@@ -38,7 +38,7 @@ pub fn concerns_hosts(before: &WindowsNodePool, after: &WindowsNodePool) -> bool
     !same_object || !same_words || of_status(before) != of_status(after)
 }
 
-/// What hosts read of the status of a pool.
+/// Returns what hosts read of the status of a pool.
 fn of_status(pool: &WindowsNodePool) -> impl PartialEq + '_ {
     pool.status.as_ref().map(|status| {
         let condition = |type_| find(&status.conditions, type_).map(|c| (&c.status, &c.reason));
@@ -89,7 +89,7 @@ mod tests {
         }
     }
 
-    /// What changes, how, and whether hosts must see it.
+    /// Case: what changes, how, and whether hosts must see it.
     type Case = (&'static str, fn(&mut Value), bool);
 
     #[test]

@@ -1,4 +1,4 @@
-//! Hosts that are not listed any more: which of them leave, and which stay until a person confirms that they leave.
+//! Hosts that are not listed any more: which of them leave, and which stay until a user confirms that they leave.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -18,7 +18,7 @@ use crate::{
 };
 
 impl List {
-    /// Why a host leaves.
+    /// Returns the reason why a host leaves.
     pub(super) fn why_leaving(&self, name: &str) -> String {
         let revision = self.status.as_ref().and_then(|s| s.revision.as_ref());
         match (self.vanishing.contains(name), revision) {
@@ -29,8 +29,8 @@ impl List {
         }
     }
 
-    /// Decides about the hosts that are neither listed nor handed over: those that must not leave yet are put back into the list.
-    /// `unread` returns which lists of other pools have not been read since these were missed.
+    /// Decides about the hosts that are neither listed nor handed over: those that must not leave yet are put back into the list. `unread` returns
+    /// which lists of other pools have not been read since these hosts were missed.
     pub fn depart(
         &mut self,
         pool: &WindowsNodePool,
@@ -116,20 +116,20 @@ impl List {
     }
 }
 
-/// Who deletes a pool wants its hosts to leave. They wait only until it is known which of them another pool lists.
+/// Decides for a pool that is being deleted, whose hosts are meant to leave. They wait only until it is known which of them another pool lists.
 fn of_deleted_pool(change: Change<'_>) -> Verdict {
     let others = if change.others == Others::Pending { Others::Pending } else { Others::Read };
     let limit = Some(IntOrPercent::Percent(100));
     removals::decide(Change { gone: change.gone, of: change.of, others, limit, ..Change::default() })
 }
 
-/// What a person has to know of hosts that stay.
+/// Facts that a user has to know of hosts that stay.
 struct Held<'a> {
     /// Name of the pool.
     pool: &'a str,
     hosts: &'a [String],
     of: usize,
-    /// The source, or its revision.
+    /// Source of the list, or its revision.
     list: &'a str,
     trouble: &'a str,
     nameless: &'a [String],

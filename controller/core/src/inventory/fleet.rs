@@ -20,7 +20,7 @@ use crate::rollout::shared_limit::Sharer;
 #[derive(Debug, Default)]
 pub struct Fleet {
     hosts: HashMap<String, Arc<WindowsInstance>>,
-    /// Names, by where their entries say that they answer.
+    /// Names of instances, by the place at which their entries say that they answer.
     places: HashMap<Place, BTreeSet<String>>,
     pools: HashMap<String, OfPool>,
 }
@@ -101,7 +101,7 @@ impl KnownHosts for Fleet {
     }
 }
 
-/// Where the entry of a host says that it answers.
+/// Returns the place at which the entry of a host says that it answers.
 fn place(instance: &WindowsInstance) -> Place {
     let host = &instance.spec.host;
     (canonical(&host.address), host.port)
@@ -113,7 +113,7 @@ pub fn adopted_version(instance: &WindowsInstance) -> Option<&String> {
     status.current_version.as_ref()
 }
 
-/// Whether the node of an instance may be disrupted by what was granted.
+/// Reports whether the node of an instance may be disrupted by what was granted.
 fn disrupts(instance: &WindowsInstance) -> bool {
     instance.open_grant().is_some_and(|g| match g.type_ {
         GrantType::Update => g.disruption > Some(Disruption::None),
@@ -236,7 +236,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes, changes and goes in whatever order: the index is that of what is there.
+        /// Index after changes: it is that of what is there, whatever comes, changes and goes in whatever order.
         #[test]
         fn the_index_is_that_of_what_is_there(
             events in proptest::collection::vec((0..4_usize, 0..3_usize, 0..3_usize, 0..3_u8), 0..40)

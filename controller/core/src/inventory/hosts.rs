@@ -1,4 +1,4 @@
-//! What becomes of a list: hosts with the pool's settings filled in, and the entries that cannot be used. Pure.
+//! Result of a list: hosts with the pool's settings filled in, and the entries that cannot be used. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,24 +12,24 @@ use super::{
 };
 use crate::{node::permitted, operation::host_key_problem::HostKeyProblem};
 
-/// Another host that is there already.
+/// Host that is there already.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Known {
-    /// Its name.
+    /// Name of the host.
     pub name: String,
-    /// Its address.
+    /// Address of the host.
     pub address: String,
-    /// Its port.
+    /// Port of the host.
     pub port: i32,
-    /// Its pool.
+    /// Pool of the host.
     pub pool: String,
-    /// Whether it was reached elsewhere last, so that its entry may be wrong: it keeps no host of another pool out. Otherwise two hosts whose
+    /// True if the host was reached elsewhere last, so that its entry may be wrong: it keeps no host of another pool out. Otherwise two hosts whose
     /// entries in two pools were exchanged would keep each other from being put right.
     pub is_elsewhere: bool,
 }
 
 impl Known {
-    /// That of an instance.
+    /// Returns the known host of an instance.
     pub fn of(instance: &WindowsInstance) -> Self {
         let host = &instance.spec.host;
         let proven = instance.status.as_ref().and_then(|s| s.proven_at.as_ref());
@@ -83,11 +83,11 @@ impl KnownHosts for PlannedHosts {
     }
 }
 
-/// Hosts that are there, and planned ones beside them, of which those that are there already are nothing new.
+/// Hosts that are there, and planned ones beside them. A planned host that is there already is nothing new.
 pub struct WithPlanned<'a> {
     /// Hosts that are there.
     pub there: &'a (dyn KnownHosts + Sync),
-    /// Planned ones.
+    /// Planned hosts.
     pub planned: &'a PlannedHosts,
 }
 
@@ -102,9 +102,9 @@ impl KnownHosts for WithPlanned<'_> {
     }
 }
 
-/// What is known of host keys.
+/// Known host keys.
 pub struct HostKeys<'a> {
-    /// Whether a key of the host of this name is known that no entry declares.
+    /// Reports whether a key of the host of this name is known that no entry declares.
     pub is_known: &'a dyn Fn(&str) -> bool,
     /// Reads a key that an entry declares; an error if it is none.
     pub read: &'a dyn Fn(&str) -> Result<(), String>,
@@ -115,19 +115,19 @@ pub struct HostKeys<'a> {
 pub struct Resolved {
     /// Hosts by name.
     pub hosts: BTreeMap<String, InstanceHost>,
-    /// Where their entries stand, by name.
+    /// Origins of the hosts' entries, by name.
     pub origins: BTreeMap<String, Origin>,
     /// Entries that are not used.
     pub problems: Vec<EntryError>,
-    /// Pools that have the hosts of refused entries, by the names of these.
+    /// Pools that have the hosts of refused entries, by the names of these entries.
     pub owners: BTreeMap<String, String>,
-    /// Those of them that have the name of a host of the other pool.
+    /// Names of the refused entries that have the name of a host of the other pool.
     pub taken_names: BTreeSet<String>,
 }
 
 impl Resolved {
-    /// Entries that are refused only until their hosts go over, because the pools that have them do not list them any more. Their problems say so.
-    /// `is_listed` returns whether a pool lists a host.
+    /// Returns the entries that are refused only until their hosts go over, because the pools that have them do not list them any more, and has their
+    /// problems say so. `is_listed` returns whether a pool lists a host.
     pub fn going_over(&mut self, is_listed: impl Fn(&str, &str) -> bool) -> BTreeSet<String> {
         let owner = |host: &String| self.owners.get(host).filter(|pool| !is_listed(pool, host));
         let going: BTreeMap<String, String> =
@@ -144,8 +144,8 @@ impl Resolved {
     }
 }
 
-/// The hosts of a pool, with the pool's settings filled in, and the entries that are not used. An entry that is wrong
-/// stops only itself. `known` finds the instances of all pools: the first owner keeps name and address.
+/// Resolves the hosts of a pool, with the pool's settings filled in, and the entries that are not used. An entry that is wrong stops only itself.
+/// `known` finds the instances of all pools: the first owner keeps name and address.
 pub fn resolve(
     pool: &str,
     spec: &WindowsNodePoolSpec,
@@ -372,7 +372,7 @@ mod tests {
         }
     }
 
-    /// Counts what is asked for.
+    /// Known hosts that count what is asked for.
     struct Counting<'a> {
         fleet: &'a Fleet,
         asked: RefCell<Vec<String>>,
@@ -423,7 +423,7 @@ mod tests {
         assert_eq!(asked, expected);
     }
 
-    /// As after one `kubectl apply` of both pools: the other one has not let the host go yet.
+    /// Conflict as after one `kubectl apply` of both pools: the other one has not let the host go yet.
     #[test]
     fn a_host_that_its_pool_does_not_list_any_more_is_no_conflict() {
         let known = [known("a", "10.0.0.1", "q"), known("b", "10.0.0.2", "q"), known("other", "10.0.0.3", "q")];

@@ -1,4 +1,4 @@
-//! What has to be written for the instances of a pool to be those of its list, with the grants that the plan gives. Pure.
+//! Writes that make the instances of a pool those of its list, with the grants that the plan gives. Pure.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,7 +19,7 @@ use sha2::{Digest, Sha256};
 use super::{letting_go::is_owned_by, list::List};
 use crate::rollout::grants::{Decision, Granting};
 
-/// What has to be written for the instances to be those of the inventory.
+/// Writes that make the instances those of the inventory.
 #[derive(Debug, Default)]
 pub struct Changes {
     /// Instances to create.
@@ -33,20 +33,20 @@ pub struct Changes {
 /// A change of an instance.
 #[derive(Clone, Debug)]
 pub struct Update {
-    /// Its name.
+    /// Name of the instance.
     pub name: String,
     /// Merge patch.
     pub patch: serde_json::Value,
-    /// Whether the entry of the host has changed.
+    /// True if the entry of the host has changed.
     pub changed: bool,
-    /// The pool that it goes over to.
+    /// Pool that the instance goes over to.
     pub moved_to: Option<String>,
-    /// Whether the host was to leave, and stays.
+    /// True if the host was to leave, and stays.
     pub returns: bool,
 }
 
-/// Required writes. A host that has not joined yet follows `version`; a node gets another one with its grant.
-/// `pools` returns the pool of a name.
+/// Returns the required writes. A host that has not joined yet follows `version`; a node gets another one with its grant. `pools` returns the pool of
+/// a name.
 pub fn changes(
     list: &List,
     mine: &[Arc<WindowsInstance>],
@@ -128,15 +128,15 @@ pub fn changes(
     changes
 }
 
-/// What takes it back that a host is to leave.
+/// Returns the part of the spec that takes it back that a host is to leave.
 fn returned(instance: &WindowsInstance) -> serde_json::Map<String, serde_json::Value> {
     let leaves = |g: &Grant| matches!(g.type_, GrantType::Remove | GrantType::Orphan);
     let grant = instance.spec.grant.as_ref().filter(|g| leaves(g)).map(|_| "grant");
     ["leaving"].into_iter().chain(grant).map(|k| (k.to_owned(), serde_json::Value::Null)).collect()
 }
 
-/// Whether an entry stands in another place than before. One that only moves in its file, or is seen in another revision, does
-/// not: thousands of instances would have to be written for one more line.
+/// Reports whether an entry stands in another place than before. One that only moves in its file, or is seen in another revision, does not: thousands
+/// of instances would have to be written for one more line.
 fn is_elsewhere(before: Option<&Origin>, now: &Origin) -> bool {
     let place = |o: &Origin| (o.source.clone(), o.file.clone(), o.machine.clone(), o.provider_id.clone());
     before.is_none_or(|before| place(before) != place(now))
@@ -148,13 +148,13 @@ fn in_place_of(before: Option<&Origin>, now: &Origin) -> serde_json::Value {
     merged(serde_json::Value::Object(nulls.collect()), json!(now))
 }
 
-/// Whether an instance may go over to a pool now: during an operation it belongs to the pool that began it.
+/// Reports whether an instance may go over to a pool now: during an operation it belongs to the pool that began it.
 fn takes_over(pool: &WindowsNodePool, instance: &WindowsInstance) -> bool {
     let busy = instance.status.as_ref().is_some_and(|s| s.operation.is_some());
     pool.metadata.deletion_timestamp.is_none() && !pool.spec.is_plan() && !busy
 }
 
-/// The merge patch that gives an instance to another pool. What it does not use of its grant is gone.
+/// Returns the merge patch that gives an instance to another pool. The instance loses its grant.
 fn moved(instance: &WindowsInstance, to: &WindowsNodePool) -> serde_json::Value {
     json!({
         "metadata": {
@@ -232,11 +232,11 @@ pub enum Write {
         name: String,
         /// Merge patch.
         patch: serde_json::Value,
-        /// The part of the patch that holds whatever else has changed of the instance meanwhile.
+        /// Part of the patch that holds whatever else has changed of the instance meanwhile.
         mark: Option<serde_json::Value>,
-        /// Why it leaves.
+        /// Reason why the host leaves.
         why: String,
-        /// The revision of the list that does not have it any more.
+        /// Revision of the list that does not have the host any more.
         revision: Option<String>,
     },
 }
@@ -432,7 +432,7 @@ mod tests {
         }
     }
 
-    /// The host would be taken for gone with its Machine, although its pool lists it.
+    /// A host that its pool lists would be taken for gone with its Machine.
     #[test]
     fn a_host_that_the_pool_lists_itself_comes_from_no_machine_any_more() {
         let first = pool(&[("a", "10.0.0.1")]);

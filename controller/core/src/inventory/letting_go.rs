@@ -1,5 +1,5 @@
-//! Which hosts are released as they are, although their pool or their instances are deleted: not everything that
-//! deletes them wants the hosts to be deconfigured.
+//! Hosts that are released as they are, although their pool or their instances are deleted: not everything that deletes them wants the hosts to be
+//! deconfigured.
 
 use std::sync::Arc;
 
@@ -9,9 +9,9 @@ use kube::{Resource as _, ResourceExt};
 /// Kinds that are being deleted, and with them all their objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Going {
-    /// That of pools.
+    /// True if the kind of pools is being deleted.
     pub pools: bool,
-    /// That of instances.
+    /// True if the kind of instances is being deleted.
     pub instances: bool,
 }
 
@@ -26,13 +26,13 @@ pub fn lets_all_go(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], going:
         || (is_deleted && (going.pools || is_recorded() || is_orphaning() || is_deserted()))
 }
 
-/// Whether an instance was deleted as a side effect, without a deletion by a user: with its kind, or by the garbage
-/// collector with an earlier pool of that name.
+/// Reports whether an instance was deleted as a side effect, without a deletion by a user: with its kind, or by the garbage collector with an earlier
+/// pool of that name.
 pub fn is_let_go(pool: &WindowsNodePool, instance: &WindowsInstance, going: Going) -> bool {
     instance.is_deleting() && (going.instances || !is_owned_by(instance, pool))
 }
 
-/// Whether the pool owns the instance, and not only has the name of the one that does.
+/// Reports whether the pool owns the instance, and not only has the name of the one that does.
 pub(crate) fn is_owned_by(instance: &WindowsInstance, pool: &WindowsNodePool) -> bool {
     let uid = pool.meta().uid.as_deref();
     uid.is_none_or(|uid| instance.owner_references().iter().any(|o| o.uid == uid))

@@ -18,21 +18,21 @@ use super::{
     removals::Presence,
 };
 
-/// Hosts of one list that are asked for their names. Others wait until these are nodes.
+/// Most hosts of one list that are asked for their names. Others wait until these are nodes.
 pub const MAX_ASKED: usize = 1000;
 
-/// What was observed of a list.
+/// Observations of a list.
 #[derive(Clone, Debug, Default)]
 pub struct ObservedList {
-    /// What is there of it.
+    /// Presence of the list.
     pub presence: Presence,
-    /// Why there is none.
+    /// Reason why there is no list.
     pub trouble: Option<String>,
-    /// Entries that may be any host.
+    /// Entries without a known name, which may be any host.
     pub nameless: Nameless,
-    /// For Machines: their state.
+    /// Hosts that leave because of their Machines, for a list of Machines.
     pub departures: Option<Departures>,
-    /// Whether the pool is being deleted, which means that all hosts leave.
+    /// True if the pool is being deleted, which means that all hosts leave.
     pub deleting: bool,
 }
 
@@ -46,7 +46,7 @@ pub struct Nameless {
 }
 
 impl Nameless {
-    /// All of them, sorted.
+    /// Returns the addresses of all nameless entries, sorted.
     pub fn all(&self) -> Vec<String> {
         let mut all: Vec<String> = self.unnamed.iter().chain(&self.broken).cloned().collect();
         all.sort();
@@ -59,46 +59,46 @@ impl Nameless {
 pub struct List {
     /// Hosts by name.
     pub hosts: BTreeMap<String, InstanceHost>,
-    /// Where their entries stand, by name.
+    /// Origins of the hosts' entries, by name.
     pub origins: BTreeMap<String, Origin>,
-    /// What is wrong: with the source, which then comes first, and with entries.
+    /// Faults: that of the source, which comes first, and those of entries.
     pub problems: Vec<EntryError>,
     /// Entries that are refused until their hosts go over from another pool, which does not list them any more.
     pub going_over: BTreeSet<String>,
     /// Hosts whose names are not known: each may be any host of the pool that no other entry means.
     pub unnamed: Vec<(Place, Entry)>,
-    /// Those of them that are asked.
+    /// Hosts without a known name that are asked for it.
     pub to_ask: Vec<(Place, Entry)>,
     /// First contacts with hosts that have no instance yet.
     pub contacts: Vec<FirstContact>,
     /// Fingerprints of the keys that hosts showed at their first contact, by name.
     pub first_keys: BTreeMap<String, String>,
-    /// Hosts that are not listed any more, and which pool lists them now.
+    /// Hosts that are not listed any more, with the pool that lists them now.
     pub moves: BTreeMap<String, String>,
-    /// Number of hosts that are not listed any more, and stay until a person confirms it.
+    /// Number of hosts that are not listed any more, and stay until a user confirms it.
     pub to_confirm: usize,
     /// Hosts that leave together with their Machines: nothing is done with them, and they count for nothing.
     pub vanishing: BTreeSet<String>,
-    /// Whether all leave because the pool is being deleted.
+    /// True if all hosts leave because the pool is being deleted.
     pub deleting: bool,
-    /// Hosts whose removal a person has just confirmed.
+    /// Hosts whose removal a user has just confirmed.
     pub confirmed: BTreeSet<String>,
-    /// What a person has approved, if it is used up, or fits nothing.
+    /// Approval of a user that is used up, or fits nothing.
     pub spent: Option<String>,
-    /// Where the list comes from.
+    /// Source of the list, as the pool's status shows it.
     pub status: Option<InventoryStatus>,
-    /// When the source is to be asked again, if nothing of it is heard before.
+    /// Time when the source is to be asked again, if nothing of it is heard before.
     pub next: Option<Timestamp>,
-    /// Whether the fault of the source is transient.
+    /// True if the fault of the source, or the cause for which hosts stay, is transient.
     pub mends_itself: bool,
 }
 
-/// Whether nothing is wrong with a list that was in force before: an operator that has just started has not looked yet.
+/// Reports whether nothing is wrong with a list that was in force before: an operator that has just started has not looked yet.
 pub(super) fn is_no_news(trouble: &SourceError) -> bool {
     trouble.reason == Reason::Fetching
 }
 
-/// Whether a list of the pool was in force before.
+/// Reports whether a list of the pool was in force before.
 fn pool_has_list(pool: &WindowsNodePool) -> bool {
     pool.status.as_ref().is_some_and(|s| s.inventory.is_some())
 }
@@ -113,7 +113,8 @@ pub fn broken(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], problems: &
 }
 
 impl List {
-    /// It is not known what is listed: everything stays as it is. For Machines that is not known to be so unless they can be read.
+    /// Returns the list while it is not known what is listed: everything stays as it is. Hosts of Machines that were to leave stay, too: whether they
+    /// still leave is known only once the Machines can be read.
     pub fn unknown(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], trouble: &SourceError) -> Self {
         let is_of_machines = pool.spec.inventory.machine_set_ref.is_some();
         let removes = |i: &WindowsInstance| i.spec.grant.as_ref().is_some_and(|g| g.type_ == GrantType::Remove);
@@ -126,12 +127,12 @@ impl List {
         }
     }
 
-    /// There is no list: that is no wish to remove anything.
+    /// Returns the list while there is none: that is no wish to remove anything.
     pub fn missing(pool: &WindowsNodePool, trouble: &SourceError) -> Self {
         Self { problems: vec![trouble.into()], ..Self::as_before(pool) }
     }
 
-    /// What the status of the pool says of the list that was in force.
+    /// Returns the list with what the pool's status says of the one that was in force.
     fn as_before(pool: &WindowsNodePool) -> Self {
         Self {
             contacts: pool.status.as_ref().map(|s| s.contacts.clone()).unwrap_or_default(),
@@ -173,7 +174,7 @@ impl List {
         self.to_ask.truncate(MAX_ASKED);
     }
 
-    /// A host whose entry is there and cannot be used any more stays as it is: only who takes the entry out wants the host to go.
+    /// Keeps each host as it is whose entry is there and cannot be used any more: only who takes the entry out wants the host to go.
     pub fn keep_what_is_only_wrong(&mut self, mine: &[Arc<WindowsInstance>]) {
         let names: BTreeSet<String> = self.problems.iter().map(|p| p.host.clone()).collect();
         let addresses: BTreeSet<String> = names.iter().map(|host| canonical(host)).collect();
@@ -185,7 +186,7 @@ impl List {
         }
     }
 
-    /// A host that another pool lists now goes over to it, and stays the node that it is.
+    /// Hands over each host that another pool lists now, which stays the node that it is.
     pub fn hand_over(
         &mut self,
         pool: &WindowsNodePool,

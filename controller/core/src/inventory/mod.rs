@@ -1,4 +1,4 @@
-//! Which hosts a pool has, by the list that names them: names, conflicts, removals, and whether a newer list is used.
+//! Hosts of a pool, by the list that names them: names, conflicts, removals, and whether a newer list is used.
 //!
 //! Every source gives the same: a list of entries, each with where it stands, and a list of problems, each
 //! with one entry. What becomes of them is the same for all ([`hosts`]).
@@ -30,7 +30,7 @@ use jiff::Timestamp;
 pub struct Entry {
     /// The entry of the host. The name is empty where the source has no names: the host reports it.
     pub host: Host,
-    /// Where the entry stands. `None` for the pool's own list.
+    /// Place of the entry. `None` for the pool's own list.
     pub origin: Option<Origin>,
 }
 
@@ -39,19 +39,19 @@ pub struct Entry {
 pub struct HostList {
     /// Entries that can be used.
     pub entries: Vec<Entry>,
-    /// Those that cannot, where one bad entry stops only itself.
+    /// Entries that cannot be used. One bad entry stops only itself.
     pub problems: Vec<EntryError>,
-    /// Where it comes from. `None` for the pool's own list.
+    /// Source of the list. `None` for the pool's own list.
     pub status: Option<InventoryStatus>,
-    /// Why something newer is not used, or is not known.
+    /// Reason why something newer is not used, or is not known.
     pub trouble: Option<SourceError>,
-    /// Read of the source that it is from, if that was before this one: a repository is not fetched each time.
+    /// Read of the source that the list is from, if that was before this one: a repository is not fetched each time.
     pub as_of: Option<ownership::Begun>,
-    /// When the source was last read. `None` for the pool's own list, and of a list that was kept from before.
+    /// Time when the source was last read. `None` for the pool's own list, and of a list that was kept from before.
     pub read_at: Option<Timestamp>,
     /// Time of the next read of the source. `None`: when it reports a change.
     pub next: Option<Timestamp>,
-    /// For Machines: the hosts that leave with them. `None`: the removal of an entry is the sign.
+    /// Hosts that leave with their Machines, for a list of Machines. `None`: the removal of an entry is the sign.
     pub departures: Option<Departures>,
 }
 
@@ -60,41 +60,41 @@ pub struct HostList {
 pub struct Departures {
     /// Instances whose Machine is being deleted, or is gone, and the host with it. The host is left alone.
     pub vanishing: BTreeSet<String>,
-    /// Instances whose Machine a person has excluded from the operator.
+    /// Instances whose Machine a user has excluded from the operator.
     pub dismissed: BTreeSet<String>,
 }
 
-/// Why a source cannot be read, or not followed.
+/// Reason why a source cannot be read, or not followed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceError {
-    /// PascalCase.
+    /// Reason for conditions and events.
     pub reason: Reason,
-    /// What is wrong and what to do.
+    /// Fault and remedy.
     pub message: String,
-    /// Whether it lasts until a person acts.
+    /// True if the fault lasts until a user acts.
     pub stalls: bool,
 }
 
 impl From<&SourceError> for EntryError {
-    /// The fault of the source, which is that of no entry.
+    /// Converts the fault of the source, which is that of no entry.
     fn from(trouble: &SourceError) -> Self {
         Self { host: String::new(), reason: trouble.reason, message: trouble.message.clone() }
     }
 }
 
-/// What came of asking a source.
+/// Outcome of asking a source.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SourceOutcome {
-    /// This list is in force.
+    /// A list that is in force.
     Listed(Box<HostList>),
-    /// There is no list: present hosts stay unchanged until a person confirms their removal.
+    /// No list is there: present hosts stay unchanged until a user confirms their removal.
     Missing(SourceError),
     /// No list is known: hosts that are there stay as they are, and nothing is removed.
     Unknown(SourceError, Option<Timestamp>),
 }
 
 impl SourceOutcome {
-    /// When the source last gave what is in force. `None` while it does not, or if there is no source to read.
+    /// Returns the time when the source last gave what is in force. `None` while it does not, or if there is no source to read.
     pub fn success(&self) -> Option<Timestamp> {
         match self {
             Self::Listed(list) if list.trouble.is_none() => list.read_at,
@@ -102,8 +102,7 @@ impl SourceOutcome {
         }
     }
 
-    /// Whether the source cannot be read, or what it has cannot be used. A source that is being read for
-    /// the first time fails in nothing.
+    /// Reports whether the source cannot be read, or what it has cannot be used. A source that is being read for the first time fails in nothing.
     pub fn is_failure(&self) -> bool {
         match self {
             Self::Listed(list) => list.trouble.is_some(),
@@ -118,9 +117,9 @@ impl SourceOutcome {
 pub struct EntryError {
     /// Name of the host.
     pub host: String,
-    /// PascalCase.
+    /// Reason for conditions and events.
     pub reason: Reason,
-    /// What is wrong and what to do.
+    /// Fault and remedy.
     pub message: String,
 }
 

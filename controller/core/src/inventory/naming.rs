@@ -2,7 +2,7 @@
 //!
 //! A host that is there already keeps the name that it has, however its entry is written and whatever it says later: it is found by where
 //! it answers, by its addresses, and by what it has proven. Only a host that is found nowhere gets the name that it calls itself, not the
-//! one that DNS has for it. That name is the host's own word and wins against nothing.
+//! one that DNS has for it. That name is a claim of the host and wins against nothing.
 
 use std::{
     cell::OnceCell,
@@ -13,22 +13,22 @@ use api::{FirstContact, Host, Reason};
 
 use super::{Entry, EntryError, address::canonical};
 
-/// Where a host answers: its address in one form for all ways to write it, and its port.
+/// Place where a host answers: its address in one form for all ways to write it, and its port.
 pub type Place = (String, i32);
 
-/// Reason and message.
+/// Reason and message of a fault.
 pub type Why = (Reason, String);
 
 /// A host that has an instance.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Existing {
-    /// Its name.
+    /// Name of the host.
     pub name: String,
-    /// Where it answers.
+    /// Place where the host answers.
     pub place: Place,
-    /// Whether it is of another pool.
+    /// True if the host is of another pool.
     pub is_foreign: bool,
-    /// What it has proven, if it was ever logged in to.
+    /// Identity that the host has proven, if it was ever logged in to.
     pub identity: Option<Identity>,
 }
 
@@ -36,9 +36,9 @@ pub struct Existing {
 /// not the same run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
-    /// Fingerprint of its host key.
+    /// Host key fingerprint.
     pub host_key: String,
-    /// What it calls itself.
+    /// Hostname that the host reports.
     pub hostname: String,
     /// Machine id.
     pub machine_id: String,
@@ -47,7 +47,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Of a host that has answered.
+    /// Returns the identity of a host that has answered.
     pub fn of(contact: &FirstContact) -> Option<Self> {
         let identity = Self {
             host_key: contact.host_key.clone(),
@@ -63,21 +63,21 @@ impl Identity {
     }
 }
 
-/// What is known of names.
+/// Known facts about names.
 pub struct Names<'a> {
     /// Hosts that have an instance, of all pools.
     pub existing: &'a [Existing],
-    /// Names of the Nodes that have an address and were made by the legacy operator, or by this one.
+    /// Names of the Nodes at an address that were made by the legacy operator, or by this one.
     pub nodes_at: &'a dyn Fn(&str) -> Vec<String>,
-    /// Addresses of a DNS name. `None`: that is not known yet.
+    /// Addresses of a DNS name. `None` if they are not known yet.
     pub resolved: &'a dyn Fn(&str) -> Option<Vec<String>>,
-    /// Why a host must not be asked.
+    /// Reason why a host must not be asked.
     pub forbidden: &'a dyn Fn(&Entry) -> Option<Why>,
     /// The first contact with the host at a place.
     pub contact: &'a dyn Fn(&Place) -> Option<FirstContact>,
-    /// Why the host at a place could not be asked.
+    /// Reason why the host at a place could not be asked.
     pub failure: &'a dyn Fn(&Place) -> Option<Why>,
-    /// Who has a name, in words; an error if that cannot be found out.
+    /// Owner of a name, in words; an error if that cannot be found out.
     pub owner: &'a dyn Fn(&str) -> Result<Option<String>, String>,
 }
 
@@ -86,20 +86,20 @@ pub struct Names<'a> {
 pub struct Named {
     /// Entries, each with a name.
     pub entries: Vec<Entry>,
-    /// Hosts without one. Each may be a host that is there already.
+    /// Entries of hosts without a known name. Each may be a host that is there already.
     pub unnamed: Vec<Entry>,
-    /// Those of them that are to be asked.
+    /// Entries of unnamed hosts that are to be asked.
     pub to_ask: Vec<Entry>,
-    /// Those of them that could not be asked, or have no usable name.
+    /// Faults of unnamed hosts that could not be asked, or have no usable name.
     pub problems: Vec<EntryError>,
 }
 
-/// Where a host answers. `port` holds if it says nothing.
+/// Returns the place where a host answers. `port` holds if its entry has none.
 pub fn place(host: &Host, port: i32) -> Place {
     (canonical(&host.address), host.port.unwrap_or(port))
 }
 
-/// Gives a name to each entry that has none, as far as it is known. `port` is that of entries that say nothing.
+/// Gives a name to each entry that has none, as far as it is known. `port` is that of entries without one.
 pub fn name(entries: Vec<Entry>, port: i32, names: &Names<'_>) -> Named {
     let places: Vec<Place> = entries.iter().map(|e| place(&e.host, port)).collect();
     let mut search = Search::new(&entries, &places, names);
@@ -159,7 +159,7 @@ struct Search<'a> {
     /// Names of hosts of this pool that no entry has been found to mean.
     free: BTreeSet<&'a str>,
     given: BTreeSet<String>,
-    /// By the name of a Node: how many entries without a name have an address of it.
+    /// Number of entries without a name that have an address of a Node, by the name of the Node.
     rivals: OnceCell<BTreeMap<String, usize>>,
 }
 
@@ -205,7 +205,7 @@ impl<'a> Search<'a> {
         at.min_by_key(|e| e.is_foreign).map(|e| e.name.clone())
     }
 
-    /// Another port of the pool does not make another host of it, as long as there is but one at the address.
+    /// Finds the host of this pool at the address of an entry, if there is only one: another port of the pool does not make another host of it.
     fn by_address(&mut self, n: usize) -> Option<String> {
         let address = &self.places[n].0;
         let entries =
@@ -237,7 +237,8 @@ impl<'a> Search<'a> {
         only(same.into_iter()).or_else(|| only(foreign.into_iter().filter(is_same).map(|e| e.name.clone())))
     }
 
-    /// A kubelet writes the addresses of its Node: they name no entry beside another that the Node may mean just as well.
+    /// Finds the Node at the addresses of an entry. A kubelet writes the addresses of its Node: they name no entry beside another that the Node may
+    /// mean just as well.
     fn by_node(&mut self, n: usize) -> Option<String> {
         let name = self.node_of(n).filter(|name| !self.given.contains(name))?;
         let rivals = self.rivals.get_or_init(|| {
@@ -261,7 +262,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// What the host itself says, as far as it was asked.
+    /// Returns the name that the host itself reports, as far as it was asked.
     fn reported(&self, n: usize) -> Result<Option<String>, Why> {
         let (entry, names) = (&self.entries[n], self.names);
         if let Some(why) = (names.forbidden)(entry) {
@@ -312,13 +313,13 @@ impl<'a> Search<'a> {
     }
 }
 
-/// The one of several names that are all the same.
+/// Returns the name if all names are the same.
 fn only(names: impl Iterator<Item = String>) -> Option<String> {
     let names: BTreeSet<String> = names.collect();
     if names.len() == 1 { names.into_iter().next() } else { None }
 }
 
-/// The name of a Node for what a host calls itself. Windows likes capitals, Kubernetes takes none.
+/// Returns the name of a Node for the hostname that a host reports. Windows likes capitals, Kubernetes takes none.
 fn usable(host: &Host, said: &str) -> Result<String, Why> {
     let name = said.to_ascii_lowercase();
     let label = |l: &str| {

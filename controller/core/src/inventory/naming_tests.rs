@@ -20,7 +20,7 @@ fn existing(name: &str, address: &str) -> Existing {
     }
 }
 
-/// A host at an address that calls itself so.
+/// First contact with a host at an address, which reports this hostname.
 fn calls_itself(hostname: &str, dialed: &str) -> FirstContact {
     FirstContact {
         host_key: KEY.into(),
@@ -32,11 +32,11 @@ fn calls_itself(hostname: &str, dialed: &str) -> FirstContact {
     }
 }
 
-/// What is known in a case.
+/// Known facts of a case.
 #[derive(Default)]
 struct World {
     existing: Vec<Existing>,
-    /// Node and address.
+    /// Names and addresses of Nodes.
     nodes: Vec<(&'static str, &'static str)>,
     dns: Vec<(&'static str, Vec<&'static str>)>,
     contacts: Vec<(&'static str, FirstContact)>,
@@ -217,7 +217,7 @@ fn a_host_that_must_not_be_asked_is_not() {
     assert_eq!(strict.seen(&["10.0.0.2"], 22), ("old".into(), String::new(), 0, 0));
 }
 
-/// Its certificates would name it.
+/// Certificates of a host would have a DNS name that it gives itself.
 #[test]
 fn no_host_gives_itself_a_name_of_dns() {
     for (said, expected) in

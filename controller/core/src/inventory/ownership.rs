@@ -1,7 +1,7 @@
-//! Which pool lists which hosts, so that a host that changes pools is handed over and not removed.
+//! Owners of hosts: which pool lists which hosts, so that a host that changes pools is handed over and not removed.
 //!
-//! What a pool lists in its own spec is at hand. For any other list it is what was last read of it, and how it stands with reading it:
-//! before a host leaves, every other list must have been read since the host was missed first.
+//! The list in a pool's own spec is at hand. Of any other list it is known what was last read, and how it stands with reading it: before a host
+//! leaves, every other list must have been read since the host was missed first.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,18 +16,18 @@ use super::{address::canonical, removals::Others};
 /// The lists of the pools, as each was last read.
 #[derive(Debug, Default)]
 pub struct HostOwners {
-    /// Counts up: what happened before what.
+    /// Counter that tells what happened before what.
     clock: u64,
     pools: BTreeMap<String, Claim>,
-    /// When each host of a pool was missed first, by pool.
+    /// Time on the counter when each host of a pool was missed first, by pool.
     missed: BTreeMap<String, BTreeMap<String, u64>>,
     /// Pools that wait until others have been read, and since when.
     waiting: BTreeMap<String, u64>,
-    /// Entries that are refused because another pool has the host, with that pool, and the generation in which they were: by pool.
+    /// Entries, by pool, that are refused because another pool has the host: with that pool, and the generation in which they were.
     refused: BTreeMap<String, (Option<i64>, BTreeMap<String, String>)>,
 }
 
-/// What a pool lists.
+/// Hosts that a pool lists.
 #[derive(Clone, Debug, Default)]
 struct Claim {
     hosts: BTreeSet<String>,
@@ -35,14 +35,14 @@ struct Claim {
     addresses: BTreeSet<String>,
     /// Generation of the pool that was read.
     generation: Option<i64>,
-    /// When the last attempt to read it began.
+    /// Time on the counter when the last attempt to read the list began.
     tried: u64,
-    /// When the last attempt that gave a list began.
+    /// Time on the counter when the last attempt that gave a list began.
     read: u64,
 }
 
 impl Claim {
-    /// Whether an attempt to read the pool in this generation, and one that gave a list, has begun since.
+    /// Reports whether an attempt to read the pool in this generation, and whether one that gave a list, has begun since.
     fn standing(&self, since: u64, generation: Option<i64>) -> (bool, bool) {
         let is_new = |at: u64| at >= since && self.generation == generation;
         (is_new(self.tried), is_new(self.read))
@@ -54,15 +54,15 @@ impl Claim {
 pub enum Reading {
     /// A list with these hosts, and entries without a name at these addresses.
     List(BTreeSet<String>, BTreeSet<String>),
-    /// The same, while a newer list is there that cannot be used.
+    /// An older list with these hosts and addresses, while a newer one is there that cannot be used.
     Old(BTreeSet<String>, BTreeSet<String>),
-    /// Its owner, or its absence, says that it lists no others than the pool has.
+    /// No list: its owner, or its absence, says that it lists no others than the pool has.
     Nothing,
-    /// It is not known yet, or cannot be known now.
+    /// A list that is not known yet, or cannot be known now.
     Unknown,
 }
 
-/// What is known of a source that has no list, by the reason that it gives.
+/// Returns what is known of a source that has no list, by the reason that it gives.
 pub fn unknown(reason: Reason) -> Reading {
     // What does not exist lists no host.
     match reason {
@@ -75,28 +75,28 @@ pub fn unknown(reason: Reason) -> Reading {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Begun {
     at: u64,
-    /// Since when other pools wait for a read.
+    /// Time on the counter since which other pools wait for a read.
     awaited: Option<u64>,
 }
 
 impl Begun {
-    /// Whether other pools wait for a read that begins after `last`, the last attempt: what is known from that one is no answer to them.
+    /// Reports whether other pools wait for a read that begins after `last`, the last attempt: what is known from that one is no answer to them.
     pub fn is_awaited(&self, last: Option<Self>) -> bool {
         self.awaited.is_some_and(|since| last.is_none_or(|last| last.at < since))
     }
 }
 
-/// Lists of others that have not been read since.
+/// Lists of other pools that have not been read since a host was missed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unread {
-    /// Pools whose lists have not been read since: they are about to be.
+    /// Pools whose lists have not been read since the host was missed: they are about to be.
     pub pending: Vec<String>,
-    /// Pools that were, and whose list is not known.
+    /// Pools whose lists have been read since the host was missed, and are not known.
     pub unknown: Vec<String>,
 }
 
 impl Unread {
-    /// For the verdict on removals.
+    /// Returns the state of the other lists, for the verdict on removals.
     pub fn others(&self) -> Others {
         match (self.pending.is_empty(), self.unknown.is_empty()) {
             (false, _) => Others::Pending,
@@ -105,7 +105,7 @@ impl Unread {
         }
     }
 
-    /// All of them.
+    /// Returns the names of all unread pools.
     pub fn names(&self) -> Vec<String> {
         self.pending.iter().chain(&self.unknown).cloned().collect()
     }
@@ -119,7 +119,8 @@ impl HostOwners {
         Begun { at: self.clock, awaited }
     }
 
-    /// Ends a read of a pool's list, which began at `begun`: the read of the source itself, if that was earlier. Returns the pools that wait for it, if it says anything new to them.
+    /// Ends a read of a pool's list, which began at `begun`: the read of the source itself, if that was earlier. Returns the pools that wait for it,
+    /// if it says anything new to them.
     pub fn end(&mut self, pool: &WindowsNodePool, begun: Begun, reading: Reading) -> Vec<String> {
         let name = pool.name_any();
         let claim = self.pools.entry(name.clone()).or_default();
@@ -145,14 +146,14 @@ impl HostOwners {
         waiting.map(|(w, _)| w.clone()).collect()
     }
 
-    /// A pool lists no host any more, because it is being deleted. Since when its hosts are missed stays known: otherwise each look would
-    /// find every other list to be older, and the pool would wait for ever.
+    /// Releases the hosts of a pool that lists none any more, because it is being deleted. Since when its hosts are missed stays known: otherwise
+    /// each look would find every other list to be older, and the pool would wait for ever.
     pub fn release(&mut self, pool: &str) {
         self.pools.remove(pool);
         self.refused.remove(pool);
     }
 
-    /// A pool is gone.
+    /// Forgets a pool that is gone.
     pub fn forget(&mut self, pool: &str) {
         self.release(pool);
         self.missed.remove(pool);
@@ -188,7 +189,7 @@ impl HostOwners {
         claim.is_some_and(|c| c.hosts.contains(host) || c.addresses.contains(address))
     }
 
-    /// Which other pools have not been read since each of these hosts of a pool was missed. Notes that the pool waits for them.
+    /// Returns which other pools have not been read since each of these hosts of a pool was missed, and notes that the pool waits for them.
     pub fn unread(&mut self, pool: &str, missed: &BTreeSet<String>, pools: &[Arc<WindowsNodePool>]) -> Unread {
         let now = self.clock + 1;
         let known = self.missed.entry(pool.to_owned()).or_default();

@@ -1,7 +1,7 @@
-//! Whether hosts that are not listed any more may leave. Pure.
+//! Decision whether hosts that are not listed any more may leave. Pure.
 //!
 //! A removal needs intent. A list with one entry less says so; a list that is not there, that has become empty, or that has an entry which
-//! may be any host does not: then all stay until a person confirms exactly this removal.
+//! may be any host does not: then all stay until a user confirms exactly this removal.
 
 use api::{IntOrPercent, WindowsNodePool, names::key};
 
@@ -17,54 +17,54 @@ pub struct Change<'a> {
     pub gone: usize,
     /// Hosts of the pool that are not leaving.
     pub of: usize,
-    /// What is there of the list.
+    /// Presence of the list.
     pub list: Presence,
-    /// Whether an entry has no known name: it may be one of the hosts.
+    /// True if an entry has no known name: it may be one of the hosts.
     pub nameless: bool,
-    /// What is known of the lists of the other pools: a host may have gone over to one of them.
+    /// State of the lists of the other pools: a host may have gone over to one of them.
     pub others: Others,
-    /// How many one change may take out; `None`: fewer than three, or fewer than half.
+    /// Most hosts that one change may take out; `None`: fewer than three, or fewer than half.
     pub limit: Option<IntOrPercent>,
     /// The revision of the list.
     pub revision: Option<&'a str>,
-    /// What a person has approved: a number of hosts, or a revision.
+    /// Approval of a user: a number of hosts, or a revision.
     pub approved: Option<&'a str>,
 }
 
-/// What is there of a list.
+/// Presence of a list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Presence {
-    /// It names hosts.
+    /// The list names hosts.
     #[default]
     Filled,
-    /// It names none.
+    /// The list names no hosts.
     Empty,
     /// There is no list.
     Missing,
-    /// Its entries are Machines, which say themselves when they go. Of those that are gone here, none has said so.
+    /// The entries are Machines, which say themselves when they go. Of those that are gone here, none has said so.
     Machines,
 }
 
-/// What is known of the lists of the other pools.
+/// State of the lists of the other pools.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Others {
-    /// All have been read since.
+    /// All other lists have been read since the hosts were missed.
     #[default]
     Read,
-    /// Some are about to be read.
+    /// Some other lists are about to be read.
     Pending,
-    /// Some cannot be read.
+    /// Some other lists cannot be read.
     Unreadable,
 }
 
-/// Whether the hosts may leave.
+/// Verdict on hosts that are not listed any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// They may.
+    /// The hosts may leave.
     Go,
-    /// They may, because a person has confirmed their number, or the revision.
+    /// The hosts may leave, because a user has confirmed their number, or the revision.
     Confirmed,
-    /// They stay.
+    /// The hosts stay.
     Held(Hold),
 }
 
@@ -101,15 +101,15 @@ pub fn decide(change: Change<'_>) -> Verdict {
     }
 }
 
-/// Whether what a person has approved is used up: by this decision, or because it does not fit what there is to decide. Otherwise it would
-/// confirm another removal, of as many hosts, at another time. An approval of another revision waits for that one, and one of a
-/// revision with hosts of unknown names until these are known.
+/// Reports whether the approval of a user is used up: by this decision, or because it does not fit what there is to decide. Otherwise it would
+/// confirm another removal, of as many hosts, at another time. An approval of another revision waits for that one, and one of a revision with hosts
+/// of unknown names until these are known.
 pub(crate) fn is_spent(change: &Change<'_>) -> bool {
     let fits = |a: &str| is_number(a) || change.revision == Some(a) && !(change.nameless && change.gone > 0);
     change.others != Others::Pending && change.approved.is_some_and(fits)
 }
 
-/// Whether the removal that a person has announced to the guard of removals has been made or given up: the spec was changed since the pool was
+/// Reports whether the removal that a user has announced to the guard of removals has been made or given up: the spec was changed since the pool was
 /// reconciled last. Otherwise the announcement would let another removal pass, of as many hosts, at another time.
 pub fn is_announcement_spent(pool: &WindowsNodePool) -> bool {
     let seen = pool.status.as_ref().and_then(|status| status.observed_generation);

@@ -1,28 +1,28 @@
-//! Whether what a server has now is used, or what was used before. Pure.
+//! Choice between the revision that a server has now and the one that was used before. Pure.
 
 use api::Reason;
 use std::cmp::Ordering;
 
 use super::SourceError;
 
-/// What is known of the newest revision.
+/// Known facts about the newest revision.
 #[derive(Clone, Debug)]
 pub struct Newest<'a> {
-    /// It, as `main@sha1:…`.
+    /// Newest revision, as `main@sha1:…`.
     pub revision: &'a str,
     /// The revision that is in force.
     pub before: Option<&'a str>,
-    /// Whether it descends from that one; `None`: unknown.
+    /// True if the newest revision descends from the one in force; `None` if that is unknown.
     pub follows: Option<bool>,
-    /// How its version compares with that one's, where the pool asks for a range of versions.
+    /// Comparison of the newest version with the one in force, where the pool asks for a range of versions.
     pub version: Option<Ordering>,
-    /// Whether the pool takes one that does not follow, or is lower.
+    /// True if the pool takes a revision that does not follow, or is lower.
     pub may_jump: bool,
-    /// Why its signature is not believed, if the pool asks for one and it is not.
+    /// Reason why the signature is not believed, if the pool asks for one and it is not.
     pub distrust: Option<String>,
 }
 
-/// Why the newest revision is not used. `None`: it is.
+/// Returns the reason why the newest revision is not used; `None` if it is.
 pub fn reject(newest: &Newest<'_>) -> Option<SourceError> {
     let Newest { revision, before, follows, version, may_jump, distrust } = newest;
     if let Some(why) = distrust {
@@ -65,7 +65,7 @@ pub fn commit(revision: &str) -> Option<&str> {
     revision.rsplit_once(':').map(|(_, commit)| commit)
 }
 
-/// Whether two revisions are of the same branch or tag: when the pool names another one, it is meant.
+/// Reports whether two revisions are of the same branch or tag: when the pool names another one, it is meant.
 fn same_reference(a: &str, b: &str) -> bool {
     // A commit that the pool names itself is meant, too.
     name(a).is_some() && name(a) == name(b)
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     impl Newest<'_> {
-        /// As if one of the two were not in the range.
+        /// Returns the case as if one of the two versions were not in the range.
         fn unranged(self) -> Self {
             Self { version: None, ..self }
         }

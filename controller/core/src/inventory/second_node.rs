@@ -1,4 +1,4 @@
-//! Whether a new host is a Node of another name already. Pure.
+//! Check whether a new host is a Node of another name already. Pure.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,18 +11,18 @@ use kube::ResourceExt;
 
 use super::address::canonical;
 
-/// Whether a new host would be a second Node of the same machine.
+/// Verdict whether a new host would be a second Node of the same machine.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Second {
-    /// No Node has an address of it, or its own has. A Node that has an instance is left to that.
+    /// No Node has an address of the host, or its own Node has one. A Node that has an instance is left to that.
     No,
-    /// Its addresses are not known yet.
+    /// The addresses of the host are not known yet.
     Unknown,
-    /// This Node has its address.
+    /// This Node has an address of the host.
     Of(String),
 }
 
-/// Whether a new host of this name and these addresses would be a second Node. `has_instance` returns whether a Node of a name has one.
+/// Decides whether a new host of this name and these addresses would be a second Node. `has_instance` returns whether a Node of a name has one.
 pub fn second_node(
     name: &str,
     addresses: Option<&[String]>,
@@ -37,11 +37,12 @@ pub fn second_node(
     at.into_iter().find(|node| !has_instance(node)).map_or(Second::No, |node| Second::Of(node.to_owned()))
 }
 
-/// Names of the Nodes that an operator has made of hosts, by address in its one form.
+/// Names of the Nodes that an operator has made of hosts, by canonical address.
 pub struct NodesByAddress(BTreeMap<String, Vec<String>>);
 
 impl NodesByAddress {
-    /// Kubelets write the addresses of their Nodes. Of a Node with an instance, only the addresses at which that was proven count.
+    /// Indexes the Nodes of hosts. Kubelets write the addresses of their Nodes: of a Node with an instance, only the address that was proven and that
+    /// of its entry count.
     pub fn of(nodes: &[Arc<Node>], instance: &dyn Fn(&str) -> Option<Arc<WindowsInstance>>) -> Self {
         let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for node in nodes.iter().filter(|n| is_made_by_an_operator(n)) {
@@ -59,7 +60,7 @@ impl NodesByAddress {
         Self(all)
     }
 
-    /// Those that have an address.
+    /// Returns the names of the Nodes that have an address.
     pub fn at(&self, address: &str) -> &[String] {
         self.0.get(address).map(Vec::as_slice).unwrap_or_default()
     }
@@ -70,7 +71,7 @@ fn reported(node: &Node) -> Vec<String> {
     addresses.iter().map(|a| a.address.clone()).collect()
 }
 
-/// Whether an operator has made this Node of a host: this one, or the legacy one.
+/// Reports whether an operator, this one or the legacy one, has made this Node of a host.
 fn is_made_by_an_operator(node: &Node) -> bool {
     [key::BYOH, key::POOL].iter().any(|k| node.labels().contains_key(*k))
         || node.annotations().contains_key(key::VERSION)

@@ -1,4 +1,4 @@
-//! What to do about the pool that the operator makes for a source of the legacy operator. Pure.
+//! Change of the pool that the operator makes for a source of the legacy operator. Pure.
 
 use std::sync::Arc;
 
@@ -8,16 +8,16 @@ use api::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 
-/// What to do about the pool of a source.
+/// Change of the pool of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoolChange {
-    /// It is in its desired state, or a present change triggers another reconcile.
+    /// No change: the pool is in its desired state, or a present change triggers another reconcile.
     Nothing,
-    /// It has to be made.
+    /// The pool has to be made.
     Make,
-    /// A person has given the pool of that name another source.
+    /// A user has given the pool of that name another source.
     Taken,
-    /// It is not needed any more.
+    /// The pool is not needed any more.
     Drop,
 }
 
@@ -25,19 +25,19 @@ pub enum PoolChange {
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "they are independent of one another")]
 pub struct Seen<'a> {
-    /// Whether the source is there.
+    /// True if the source is there.
     pub source: bool,
-    /// The pool.
+    /// Pool that has the name of the source.
     pub pool: Option<&'a WindowsNodePool>,
-    /// Whether the pool reads the source.
+    /// True if the pool reads the source.
     pub reads: bool,
-    /// Whether another pool does.
+    /// True if another pool reads the source.
     pub other_reads: bool,
-    /// Whether the pool has instances.
+    /// True if the pool has instances.
     pub has_instances: bool,
 }
 
-/// What to do about the pool of a source.
+/// Decides what to do about the pool of a source.
 pub fn decide(seen: &Seen<'_>) -> PoolChange {
     let Seen { source, reads, other_reads, .. } = *seen;
     match seen.pool {
@@ -50,19 +50,19 @@ pub fn decide(seen: &Seen<'_>) -> PoolChange {
     }
 }
 
-/// This is the only list of hosts on which files of the operator remain.
+/// Reports whether the status of a pool lists hosts on which files of the operator remain: there is no other list of them.
 fn has_unclean_hosts(pool: &WindowsNodePool) -> bool {
     pool.status.as_ref().is_some_and(|s| !s.unclean_hosts.is_empty())
 }
 
-/// Whether only the operator has ever written to a pool, and it made the pool for a source.
+/// Reports whether only the operator has ever written to a pool, and it made the pool for a source.
 pub fn is_only_ours(fields: &[ManagedFieldsEntry]) -> bool {
     let by = |names: &[&str], f: &ManagedFieldsEntry| f.manager.as_deref().is_some_and(|m| names.contains(&m));
     fields.iter().any(|f| by(&[MANAGER_ADAPTER], f))
         && fields.iter().all(|f| by(&[MANAGER_ADAPTER, MANAGER_POOL, MANAGER_INSTANCE], f))
 }
 
-/// Whether a pool has instances.
+/// Reports whether a pool has instances.
 pub fn has_instances(instances: &[Arc<WindowsInstance>], pool: &str) -> bool {
     instances.iter().any(|i| i.spec.pool_ref.name == pool)
 }

@@ -30,12 +30,12 @@ pub fn wmco_nodes<'a>(
     names
 }
 
-/// How a person leaves mode Plan.
+/// Returns how a user leaves mode Plan, as a command.
 pub fn how_to_begin(pool: &str) -> String {
     format!(r#"set its mode to Apply: kubectl patch wnp {pool} --type merge -p '{{"spec":{{"mode":"Apply"}}}}'"#)
 }
 
-/// Why a pool was made in mode Plan, and how its takeover begins.
+/// Explains why a pool was made in mode Plan, and how its takeover begins.
 pub fn takeover_waits(pool: &str, nodes: &[String]) -> String {
     format!(
         "nodes of the Windows Machine Config Operator are in this cluster ({}), so that the pool is made in mode Plan: read its \

@@ -1,5 +1,5 @@
-//! Which Machines a MachineHealthCheck replaces: the operator leaves their hosts to it. Two that repair one node at the same time would each
-//! undo what the other does. Pure.
+//! Machines that a MachineHealthCheck replaces: the operator leaves their hosts to it. Two that repair one node at the same time would each undo what
+//! the other does. Pure.
 
 use api::MachineGroup;
 use k8s_openapi::{
@@ -39,14 +39,14 @@ pub struct HealthCheck {
     selector: Selector,
     /// Conditions of a Node, each of which has its Machine replaced once it has lasted.
     of_nodes: Vec<Condition>,
-    /// The same of a Machine.
+    /// Conditions of a Machine, each of which has it replaced once it has lasted.
     of_machines: Vec<Condition>,
     refrains: bool,
 }
 
 impl HealthCheck {
-    /// Reads one; `None`: it is paused, is being deleted, or selects nothing that can be understood, which the API that has it refuses,
-    /// too.
+    /// Reads a MachineHealthCheck; `None` if it is paused, is being deleted, or selects nothing that can be understood, which the API that has it
+    /// refuses, too.
     pub fn read(object: &DynamicObject, group: MachineGroup) -> Option<Self> {
         if object.annotations().contains_key(PAUSED) || object.metadata.deletion_timestamp.is_some() {
             return None;
@@ -67,8 +67,8 @@ impl HealthCheck {
         })
     }
 
-    /// Whether it replaces this Machine, if nothing changes: at once, or when its timeout is over. `node` is the Machine's Node, if there
-    /// is one.
+    /// Reports whether the check replaces this Machine, if nothing changes: at once, or when its timeout is over. `node` is the Machine's Node, if
+    /// there is one.
     pub fn covers(&self, machine: &Machine, node: Option<&Node>) -> bool {
         let here = machine.source.as_ref().is_some_and(|s| s.group == self.group && s.namespace == self.namespace);
         let of_cluster = self.cluster.as_ref().is_none_or(|c| machine.labels.get(CLUSTER) == Some(c));
@@ -79,7 +79,7 @@ impl HealthCheck {
         selects && !self.refrains && self.is_unhealthy(machine, node)
     }
 
-    /// Whether it takes the Machine for one that is to be replaced, but for its timeouts.
+    /// Reports whether the check takes the Machine for one that is to be replaced, but for its timeouts.
     fn is_unhealthy(&self, machine: &Machine, node: Option<&Node>) -> bool {
         // One whose Node was deleted is replaced; one that never had one, after the time for its start.
         let Some(node) = node else { return true };
@@ -92,7 +92,7 @@ impl HealthCheck {
             || self.of_machines.iter().any(|c| machine.conditions.contains(c))
     }
 
-    /// As messages name it.
+    /// Title of the check, as messages name it.
     pub fn title(&self) -> String {
         format!("MachineHealthCheck {}/{}", self.namespace, self.name)
     }
@@ -103,8 +103,8 @@ fn conditions(object: &DynamicObject, path: &str) -> Vec<Condition> {
     listed.filter_map(|condition| Condition::deserialize(condition).ok()).collect()
 }
 
-/// Whether it replaces nothing because too many Machines are unhealthy. `remediationsAllowed` does not say so: it is 0, too, while it
-/// replaces the last one that it may.
+/// Reports whether a check replaces nothing because too many Machines are unhealthy. `remediationsAllowed` does not say so: it is 0, too, while the
+/// check replaces the last one that it may.
 fn refrains(object: &DynamicObject) -> bool {
     let limits = ["/spec/maxUnhealthy", "/spec/remediation/triggerIf/unhealthyLessThanOrEqualTo"];
     let limit = limits.iter().find_map(|path| IntOrString::deserialize(object.data.pointer(path)?).ok());
@@ -155,7 +155,7 @@ mod tests {
         serde_json::from_value(json!({"metadata": {"name": "n"}, "status": {"conditions": conditions}})).unwrap()
     }
 
-    /// What the host of an unhealthy Machine needs is done by the MachineHealthCheck or by the operator, never by both: `true` means the
+    /// Work that the host of an unhealthy Machine needs is done by the MachineHealthCheck or by the operator, never by both: `true` means the
     /// MachineHealthCheck.
     #[test]
     fn a_node_that_is_not_ready_is_one_controllers_work() {

@@ -1,4 +1,4 @@
-//! From Machines to hosts. Pure.
+//! Conversion of Machines into hosts. Pure.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -13,12 +13,12 @@ use crate::{
     render::Platform,
 };
 
-/// What is known beside the Machines.
+/// Known facts beside the Machines.
 #[derive(Clone, Debug, Default)]
 pub struct Beside {
-    /// Where the cluster runs.
+    /// Platform of the cluster.
     pub platform: Platform,
-    /// Whether the pool says whom to log in as.
+    /// True if the pool says whom to log in as.
     pub pool_has_user: bool,
     /// Names of the instances that there are, by the `<namespace>/<name>` of their Machines.
     pub instances: BTreeMap<String, String>,
@@ -26,8 +26,8 @@ pub struct Beside {
 
 /// The hosts of a source.
 ///
-/// A Machine is a host as soon as there is a machine behind it, and until it is being deleted. Once there is an instance for it, it stays
-/// listed in any other state: a person must check a failed Machine.
+/// A Machine is a host as soon as there is a machine behind it, and until it is being deleted. Once there is an instance for it, it stays listed in
+/// any other state: a user must check a failed Machine.
 pub fn list(source: &Source, machines: &[Machine], beside: &Beside) -> HostList {
     let mut listing = HostList {
         status: Some(InventoryStatus { source: source.to_string(), ..InventoryStatus::default() }),
@@ -72,8 +72,8 @@ pub fn list(source: &Source, machines: &[Machine], beside: &Beside) -> HostList 
     listing
 }
 
-/// Which hosts leave because their Machines say so: of these instances, each with its Machine as `<namespace>/<name>`. `machines` are all
-/// that the API has. A Machine that is there and says nothing, as one that another MachineSet owns now, lets no host go.
+/// Returns which of the instances leave because their Machines say so. `instances` has the Machine of each as `<namespace>/<name>`, `machines` are
+/// all that the API has. A Machine that is there and says nothing, as one that another MachineSet owns now, lets no host go.
 pub fn departures(group: MachineGroup, machines: &[Machine], instances: &[(String, String)]) -> Departures {
     let mut departures = Departures::default();
     for (key, instance) in instances {
@@ -88,7 +88,7 @@ pub fn departures(group: MachineGroup, machines: &[Machine], instances: &[(Strin
     departures
 }
 
-/// Whom the images of a platform let in.
+/// User that the images of a platform let in.
 fn username(platform: Platform) -> &'static str {
     match platform {
         Platform::Azure => "capi",
@@ -105,7 +105,7 @@ fn address(machine: &Machine) -> Option<&str> {
     ip(IpAddr::is_ipv4).or_else(|| ip(IpAddr::is_ipv6)).or_else(|| of("InternalDNS").next())
 }
 
-/// What the Node is called. On AWS the cloud knows a node by the name that it has given to the machine.
+/// Name of a Machine's Node. On AWS the cloud knows a node by the name that it has given to the machine.
 fn name(machine: &Machine, platform: Platform) -> String {
     let dns = || machine.addresses.iter().find(|a| a.kind == "InternalDNS" && !a.address.is_empty());
     let name = match (&machine.node, platform) {

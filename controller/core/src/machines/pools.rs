@@ -18,14 +18,14 @@ use crate::inventory::source_pool::{self, PoolChange, Seen};
 /// Longest name of a pool.
 const LONGEST: usize = 63;
 
-/// Something to do about a pool.
+/// Action on a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Act {
-    /// Make it.
+    /// The pool is to be made.
     Make(String, Source),
-    /// There is no name left for it.
+    /// No name is left for the pool.
     Taken(String, Source),
-    /// It is not needed any more.
+    /// The pool is not needed any more.
     Drop(String),
 }
 
@@ -46,7 +46,7 @@ pub fn sources(sets: &[MachineSet], machines: &[Machine]) -> BTreeSet<Source> {
     all
 }
 
-/// What to do for each source to have a pool, and no pool to be without its source. Of groups that are not watched nothing is known.
+/// Returns what to do for each source to have a pool, and no pool to be without its source. Of groups that are not watched nothing is known.
 pub fn acts(
     sources: &BTreeSet<Source>,
     watched: &BTreeSet<MachineGroup>,
@@ -102,7 +102,7 @@ fn names(source: &Source) -> [String; 2] {
     [short(&name), short(&format!("{prefix}-{name}"))]
 }
 
-/// A name that is too long for a pool ends with a hash of the whole.
+/// Shortens a name that is too long for a pool: it ends with a hash of the whole.
 fn short(name: &str) -> String {
     if name.len() <= LONGEST {
         return name.into();

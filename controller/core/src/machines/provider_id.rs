@@ -1,19 +1,19 @@
-//! Which `spec.providerID` of a Machine its Node can get. Cluster API and the Machine API find the Node of a Machine by it. Pure.
+//! Provider IDs: which `spec.providerID` of a Machine its Node can get. Cluster API and the Machine API find the Node of a Machine by it. Pure.
 
 use std::collections::BTreeMap;
 
 use super::read::Machine;
 
-/// Far more than any provider needs, in bytes. The field of an instance takes no more.
+/// Longest provider ID, in bytes: far more than any provider needs. The field of an instance takes no more.
 const MAX: usize = 512;
 
-/// Why a provider ID is given to no Node.
+/// Reason why a provider ID is given to no Node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unusable {
-    /// Others write it, and a Node keeps it for ever.
+    /// The provider ID has another form: others write it, and a Node keeps it for ever.
     #[error("is not of the form <provider>://<id> in at most {MAX} visible ASCII characters")]
     Malformed,
-    /// Neither API would find the one Node that has it.
+    /// Several Machines have the provider ID: neither API would find the one Node that has it.
     #[error("is that of another Machine, too")]
     Shared,
 }
@@ -23,7 +23,7 @@ pub enum Unusable {
 pub struct ProviderIds<'m>(BTreeMap<&'m str, usize>);
 
 impl<'m> ProviderIds<'m> {
-    /// Reads those of `machines`.
+    /// Reads the provider IDs of `machines`.
     pub fn of(machines: &'m [Machine]) -> Self {
         let mut owners = BTreeMap::new();
         for id in machines.iter().filter_map(|m| m.provider_id.as_deref()) {
@@ -32,7 +32,7 @@ impl<'m> ProviderIds<'m> {
         Self(owners)
     }
 
-    /// The one that the Node of a Machine can get, if the Machine has one.
+    /// Returns the provider ID that the Node of a Machine can get, if the Machine has one.
     ///
     /// # Errors
     /// [`Unusable::Malformed`] when it is no provider ID, [`Unusable::Shared`] when another Machine has it, too.

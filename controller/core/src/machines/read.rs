@@ -1,4 +1,4 @@
-//! What is read of Machines and MachineSets, the same for both APIs that make them. Pure.
+//! Parts of Machines and MachineSets that are read, the same for both APIs that make them. Pure.
 //!
 //! The Machine API of OpenShift says with the label `machine.openshift.io/os-id=Windows` what runs Windows. Cluster API has no such
 //! label of its own; there, too, that one counts (OpenShift keeps it when a MachineSet goes over to Cluster API), and so does
@@ -14,22 +14,22 @@ use serde::Deserialize;
 
 use super::MACHINE_API;
 
-/// Label of a Machine of Cluster API.
+/// Label of a Machine of Cluster API with its operating system.
 pub const CLUSTER_API_OS: &str = "node.cluster.x-k8s.io/os";
 
 /// The Machines of a MachineSet, or, without a name, those of a namespace that no MachineSet owns.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Source {
-    /// Which API.
+    /// API of the Machines.
     pub group: MachineGroup,
-    /// Namespace.
+    /// Namespace of the Machines.
     pub namespace: String,
     /// Name of the MachineSet.
     pub set: Option<String>,
 }
 
 impl Source {
-    /// The one that a pool names.
+    /// Returns the source that a pool names.
     pub fn of(reference: &MachineSetRef) -> Self {
         Self {
             group: reference.group.unwrap_or_default(),
@@ -38,7 +38,7 @@ impl Source {
         }
     }
 
-    /// How a pool names it.
+    /// Returns the reference by which a pool names the source.
     pub fn reference(&self) -> MachineSetRef {
         let group = (self.group != MachineGroup::default()).then_some(self.group);
         let namespace = (self.namespace != MACHINE_API).then(|| self.namespace.clone());
@@ -62,43 +62,43 @@ impl fmt::Display for Source {
 /// A Machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Machine {
-    /// Whose it is.
+    /// Source of the Machine.
     pub source: Option<Source>,
-    /// Name.
+    /// Name of the Machine.
     pub name: String,
-    /// Unique id.
+    /// UID of the Machine.
     pub uid: String,
-    /// When it was made.
+    /// Time when the Machine was made.
     pub created: Option<Timestamp>,
-    /// Whether it runs Windows.
+    /// True if the Machine runs Windows.
     pub windows: bool,
-    /// Whether a person has said that it is no host of ours.
+    /// True if a user has said that the Machine is no host of ours.
     pub ignored: bool,
-    /// Labels, by which a MachineHealthCheck selects it.
+    /// Labels, by which a MachineHealthCheck selects the Machine.
     pub labels: BTreeMap<String, String>,
-    /// Annotations, which may keep every MachineHealthCheck from it.
+    /// Annotations, which may keep every MachineHealthCheck from the Machine.
     pub annotations: BTreeMap<String, String>,
-    /// Whether it is being deleted.
+    /// True if the Machine is being deleted.
     pub deleting: bool,
-    /// Id of the machine behind it, unchecked.
+    /// Provider ID of the machine behind the Machine, unchecked.
     pub provider_id: Option<String>,
-    /// How far it is.
+    /// Phase of the Machine.
     pub phase: String,
-    /// Its addresses, with their types.
+    /// Addresses of the Machine, with their types.
     pub addresses: Vec<Address>,
-    /// Its Node.
+    /// Name of the Machine's Node.
     pub node: Option<String>,
-    /// What its controllers say of it, by which a MachineHealthCheck of Cluster API may select it.
+    /// Conditions that the Machine's controllers report, by which a MachineHealthCheck of Cluster API may select it.
     pub conditions: Vec<Condition>,
 }
 
 /// A condition of a Machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct Condition {
-    /// Its type.
+    /// Type of the condition.
     #[serde(rename = "type", default)]
     pub kind: String,
-    /// `True`, `False` or `Unknown`.
+    /// Status of the condition: `True`, `False` or `Unknown`.
     #[serde(default)]
     pub status: String,
 }
@@ -106,7 +106,7 @@ pub struct Condition {
 /// An address of a Machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct Address {
-    /// `InternalIP`, `InternalDNS` and others.
+    /// Type of the address: `InternalIP`, `InternalDNS` and others.
     #[serde(rename = "type", default)]
     pub kind: String,
     /// The address.
@@ -117,19 +117,19 @@ pub struct Address {
 /// A MachineSet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MachineSet {
-    /// As a source of hosts.
+    /// MachineSet as a source of hosts.
     pub source: Source,
-    /// Whether its Machines run Windows.
+    /// True if the Machines of the MachineSet run Windows.
     pub windows: bool,
-    /// Whether a person has said that it needs no pool.
+    /// True if a user has said that the MachineSet needs no pool.
     pub ignored: bool,
     /// Desired number of Machines.
     pub replicas: usize,
-    /// The Secret with the user data of its Machines, if it names one.
+    /// Secret with the user data of the Machines, if the MachineSet names one.
     pub user_data: Option<String>,
-    /// Whether it is being deleted.
+    /// True if the MachineSet is being deleted.
     pub deleting: bool,
-    /// For events.
+    /// Reference to the MachineSet, for events.
     pub reference: ObjectReference,
 }
 
@@ -148,7 +148,7 @@ struct NodeRef {
 }
 
 impl Machine {
-    /// Reads one. What is not as it should be counts as not there: others write it.
+    /// Reads a Machine. What is not as it should be counts as not there: others write it.
     pub fn read(object: &DynamicObject, group: MachineGroup) -> Self {
         let status = object.data.get("status").and_then(|s| MachineStatus::deserialize(s).ok()).unwrap_or_default();
         let set = object.owner_references().iter().find(|o| o.kind == "MachineSet").map(|o| o.name.clone());
@@ -176,14 +176,14 @@ impl Machine {
         }
     }
 
-    /// `<namespace>/<name>`.
+    /// Key of the Machine: `<namespace>/<name>`.
     pub fn key(&self) -> String {
         format!("{}/{}", self.source.as_ref().map(|s| s.namespace.as_str()).unwrap_or_default(), self.name)
     }
 }
 
 impl MachineSet {
-    /// Reads one.
+    /// Reads a MachineSet.
     pub fn read(object: &DynamicObject, group: MachineGroup) -> Self {
         let labels = object.data.pointer("/spec/template/metadata/labels");
         let label = |key: &str| labels?.get(key)?.as_str();
@@ -206,7 +206,7 @@ impl MachineSet {
     }
 }
 
-/// For events about it.
+/// Returns the reference to an object, for events about it.
 pub fn reference(object: &DynamicObject) -> ObjectReference {
     ObjectReference {
         api_version: object.types.as_ref().map(|t| t.api_version.clone()),

@@ -1,5 +1,4 @@
-//! Which Machines are replaced because the operator cannot log in to their hosts: a new one gets the key that is in
-//! force. Pure.
+//! Machines that are replaced because the operator cannot log in to their hosts: a new one gets the key that is in force. Pure.
 
 use api::WindowsNodePool;
 use jiff::Timestamp;
@@ -7,37 +6,37 @@ use jiff::Timestamp;
 use super::read::{Machine, MachineSet};
 use crate::{rollout::maintenance_window, status::shown};
 
-/// A Machine of a MachineSet, and how it does.
+/// Machine of a MachineSet, with its state.
 #[derive(Clone, Debug)]
 pub struct Member<'a> {
     /// The Machine.
     pub machine: &'a Machine,
-    /// Whether its Node works, and nothing is being done to it that it might not work after.
+    /// True if the Machine's Node works, and nothing is being done to it that it might not work after.
     pub works: bool,
-    /// Whether its host has refused every key for so long that it will not take one any more.
+    /// Facts about the host, if it has refused every key for so long that it will not take one any more.
     pub refuses: Option<Refuses>,
 }
 
-/// Of a host that refuses every key.
+/// Facts about a host that refuses every key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refuses {
-    /// Whether it is a node, which would be taken away.
+    /// True if the host is a node, which would be taken away.
     pub is_node: bool,
-    /// Why it has to stay, whatever the others do.
+    /// Reason why the host has to stay, whatever the others do.
     pub stays: Option<String>,
 }
 
-/// What to do about a Machine whose host refuses every key.
+/// Verdict on a Machine whose host refuses every key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is deleted; its MachineSet makes another.
+    /// The Machine is deleted; its MachineSet makes another.
     Delete,
-    /// It is not, for this reason.
+    /// The Machine is not deleted, for this reason.
     Restricted(String),
 }
 
-/// What to do about each Machine of one MachineSet whose host refuses every key. One at a time, and only while all others work: what is
-/// wrong may be the key. `set` is that MachineSet, if it is there.
+/// Decides about each Machine of one MachineSet whose host refuses every key. One at a time, and only while all others work: what is wrong may be the
+/// key. `set` is that MachineSet, if it is there.
 pub fn verdicts<'a>(members: &[Member<'a>], set: Option<&MachineSet>) -> Vec<(&'a Machine, Verdict)> {
     let refusing = members.iter().filter(|m| !m.machine.deleting && !m.machine.ignored);
     let mut refusing: Vec<(&Member<'a>, &Refuses)> =
@@ -85,7 +84,8 @@ fn nobody_makes_another(machine: &Machine, set: Option<&MachineSet>) -> Option<S
         .then(|| "its MachineSet does not exist any more, so no controller would replace it".into())
 }
 
-/// Why a host must not be touched now, as far as its pool and its own annotations say so. `is_node`: whether it would be missed.
+/// Returns the reason why a host must not be touched now, as far as its pool and its own annotations say so. `is_node`: whether the host would be
+/// missed.
 pub fn stays(pool: &WindowsNodePool, held: bool, is_node: bool, now: Timestamp) -> Option<String> {
     if pool.spec.is_plan() {
         return Some("its pool is in mode Plan".into());

@@ -1,7 +1,7 @@
 //! The record of what a pool's template and a host's entry put on a Node: only this may be removed from the Node.
 //! Pure.
 //!
-//! It stands in the instance's status, which only the operator writes. The Node cannot hold it: kubelet writes annotations of
+//! The record stands in the instance's status, which only the operator writes. The Node cannot hold it: kubelet writes annotations of
 //! its own Node, and the operator would remove for it what kubelet itself must not remove.
 
 use std::collections::BTreeSet;
@@ -29,7 +29,7 @@ pub(crate) fn taint_id(key: &str, effect: &str) -> String {
 }
 
 impl Applied {
-    /// What was put on `node`, by the status of its instance.
+    /// Returns what was put on `node`, by the status of its instance.
     ///
     /// Without a record, only the default taint of a node that comes from the legacy operator counts: kubelet has registered
     /// with it because its configuration says so. A Node with the label of a pool was this operator's before, and its record
@@ -51,7 +51,7 @@ impl Applied {
         all
     }
 
-    /// What a Node has of `wanted` that may be removed later.
+    /// Returns what a Node has of `wanted` that may be removed later.
     pub fn of(wanted: &DesiredNodeMetadata) -> Self {
         Self {
             labels: wanted.labels.keys().cloned().collect(),
@@ -60,7 +60,7 @@ impl Applied {
         }
     }
 
-    /// Both. It is stored before a Node is changed: whether the change was made is not known after a crash.
+    /// Adds what `other` has. The union is stored before a Node is changed: whether the change was made is not known after a crash.
     pub fn and(mut self, other: &Self) -> Self {
         self.labels.extend(other.labels.iter().cloned());
         self.annotations.extend(other.annotations.iter().cloned());
@@ -68,7 +68,7 @@ impl Applied {
         self
     }
 
-    /// As the status has it.
+    /// Returns the record as the status has it.
     pub fn record(self, node_uid: Option<String>) -> TemplateApplied {
         let list = |keys: BTreeSet<String>| keys.into_iter().collect();
         TemplateApplied {
@@ -79,7 +79,7 @@ impl Applied {
         }
     }
 
-    /// Whether a record of `node` names all of these.
+    /// Reports whether a record of `node` names all of these keys.
     pub fn is_recorded(&self, node: &Node, recorded: Option<&TemplateApplied>) -> bool {
         recorded.is_some() && Self::on(node, recorded).and(self) == Self::on(node, recorded)
     }

@@ -15,10 +15,10 @@ pub struct DesiredNodeMetadata {
     pub annotations_if_missing: BTreeMap<String, String>,
     /// Labels and annotations of the operator's own, or of the one before it, that must not be there any more.
     pub stale: Vec<&'static str>,
-    /// Id of its machine, for a Node that has none: the API server lets it be written once.
+    /// Provider ID of the machine, for a Node that has none: the API server lets it be written once.
     pub provider_id: Option<String>,
     /// Taints.
     pub taints: Vec<Taint>,
-    /// The user name in the legacy annotation then, if it is known.
+    /// User name in the desired legacy annotation, if it is known.
     pub username: Option<String>,
 }

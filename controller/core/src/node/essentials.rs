@@ -1,8 +1,8 @@
-//! What the operator keeps of a Node, and which changes of it matter.
+//! Parts of a Node that the operator keeps, and changes of it that matter.
 //!
 //! kubelet reports a Node's status every few minutes, with new times and with the images on the host, and CSI drivers report volumes.
-//! kube-controller-manager writes an annotation to all Nodes when the cluster has grown. No decision reads any of that, and in a large fleet it is most
-//! of what the API server sends.
+//! kube-controller-manager writes an annotation to all Nodes when the cluster has grown. No decision reads any of that, and in a large fleet it is
+//! most of what the API server sends.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use api::names::key;
 use k8s_openapi::api::core::v1::Node;
 use kube::Resource as _;
 
-/// How long kubelet may keep Secrets and ConfigMaps, which follows from the number of Nodes.
+/// Annotation that says how long kubelet may keep Secrets and ConfigMaps, which follows from the number of Nodes.
 const TTL: &str = "node.alpha.kubernetes.io/ttl";
 
 /// Removes from a Node what no decision reads: managed fields, images, volumes, resources, features, the times of heartbeats, and [`TTL`].
@@ -36,7 +36,7 @@ pub fn keep_essentials(node: &mut Node) {
     }
 }
 
-/// Whether a controller must see `after`, where `before` is what it has seen last. Both are as [`keep_essentials`] leaves them.
+/// Reports whether a controller must see `after`, where `before` is what it has seen last. Both are as [`keep_essentials`] leaves them.
 pub fn differs(before: &Node, after: &Node) -> bool {
     let (was, is) = (before.meta(), after.meta());
     // Any write changes the resource version.
@@ -83,7 +83,7 @@ mod tests {
         node
     }
 
-    /// What changes, how, and whether that is a difference.
+    /// Case: what changes, how, and whether that is a difference.
     type Case = (&'static str, fn(&mut Value), bool);
 
     #[test]

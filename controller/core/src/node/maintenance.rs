@@ -1,15 +1,15 @@
-//! What people, programs and hosts request of a node's maintenance. Pure.
+//! Requests of users, programs and hosts for the maintenance of a node. Pure.
 
 use api::{MaintenanceState, WindowsInstance, maintenance::MOST_REASON, names::key, text::line};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
-/// Who requests a maintenance.
+/// Client that requests a maintenance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum By {
     /// A client of the API server that may write the instance.
     Person,
-    /// A client that may write the Node: a person, or the host's own kubelet.
+    /// A client that may write the Node: a user, or the host's own kubelet.
     Node,
     /// The host: an administrator there, by its daemon.
     Host,
@@ -18,14 +18,14 @@ pub enum By {
 /// A request that is in effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Who requests it.
+    /// Client that requests the maintenance.
     pub by: By,
     /// The reason, made safe to show.
     pub reason: String,
 }
 
 impl Request {
-    /// In words.
+    /// Returns the request in words.
     pub fn in_words(&self) -> String {
         match self.by {
             By::Person => self.reason.clone(),
@@ -35,16 +35,16 @@ impl Request {
     }
 }
 
-/// What the annotations say together.
+/// Requests of all annotations together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Requests {
     /// The request in effect.
     pub request: Option<Request>,
-    /// Whether the host requests a maintenance that a person refuses.
+    /// True if the host requests a maintenance that a user refuses.
     pub refused: bool,
 }
 
-/// Reads the annotations. That of the instance goes before those of the Node, which the host's own kubelet may write.
+/// Reads the annotations of a maintenance. That of the instance goes before those of the Node, which the host's own kubelet may write.
 pub fn requests(instance: &WindowsInstance, node: Option<&Node>) -> Requests {
     let on_node = |key: &str| node.and_then(|n| n.annotations().get(key)).filter(|v| !v.is_empty());
     let by_host = on_node(key::MAINTENANCE_REQUEST);

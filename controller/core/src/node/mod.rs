@@ -2,7 +2,7 @@
 //!
 //! * [`owner`]: whose a Node is.
 //! * [`metadata`]: the labels, annotations and taints of a Node, and the patch that applies them.
-//! * [`permitted`]: which labels, annotations and taints people may give to a Node.
+//! * [`permitted`]: which labels, annotations and taints users may give to a Node.
 //! * [`maintenance`]: what is requested of a node's maintenance.
 //! * [`applied`]: the record of what may be removed from a Node.
 //! * [`essentials`]: what is kept of a Node, and which changes of it matter.
@@ -37,7 +37,7 @@ pub fn is_unheard(node: &Node) -> bool {
     conditions.iter().any(|c| c.type_ == "Ready" && c.status == "Unknown")
 }
 
-/// Whether the Node is Ready, since when, and kubelet's message.
+/// Returns whether the Node is Ready, since when, and kubelet's message.
 pub fn ready(node: &Node) -> (bool, Option<jiff::Timestamp>, String) {
     let conditions = node.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
     match conditions.iter().find(|c| c.type_ == "Ready") {

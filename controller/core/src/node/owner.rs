@@ -1,4 +1,4 @@
-//! Whose a Node is: the one place that decides it.
+//! Owner of a Node: the one place that decides it.
 //!
 //! The name of a Node proves nothing: names are chosen by the author of a list, or by a host itself. The report of a
 //! host proves nothing either. A Node is a host's if
@@ -21,56 +21,56 @@ use kube::ResourceExt;
 /// Known facts about a host, to distinguish its Node from those of others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Evidence {
-    /// The name of its Node.
+    /// Name of the host's Node.
     pub name: String,
-    /// UID of its Node, as it is on record.
+    /// UID of the host's Node, as it is on record.
     pub uid: Option<String>,
-    /// Whether the host holds the name: there was no Node of that name when it was given its identity, or it was one that was proven.
+    /// True if the host holds the name: there was no Node of that name when the host was given its identity, or it was one that was proven.
     pub holds_name: bool,
-    /// Addresses at which it was reached with its pinned host key, or that its Machine has.
+    /// Addresses at which the host was reached with its pinned host key, or that its Machine has.
     pub proven: Vec<IpAddr>,
-    /// Addresses that it reports. They count only for a Node that appears under a name that the host holds.
+    /// Addresses that the host reports. They count only for a Node that appears under a name that the host holds.
     pub reported: Vec<IpAddr>,
 }
 
-/// Whose a Node is.
+/// Owner of a Node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Whose {
     /// There is no Node of that name.
     Nobodys,
-    /// The host's.
+    /// The Node is the host's.
     Hosts(By),
-    /// Another owner's, or unknown.
+    /// The Node is another owner's, or its owner is unknown.
     Others(Mismatch),
 }
 
-/// What proves that a Node is a host's.
+/// Proof that a Node is a host's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// Its UID.
+    /// UID of the Node.
     Uid,
-    /// Its name, which the host holds, and its addresses.
+    /// Name of the Node, which the host holds, and its addresses.
     Name,
     /// The mark of an operator, and an address at which the host was reached.
     Mark,
 }
 
-/// Why a Node does not count as a host's. Its text names the remedy.
+/// Reason why a Node does not count as a host's. The text names the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mismatch {
-    /// It does not run Windows.
+    /// The Node does not run Windows.
     NotWindows {
-        /// What it runs.
+        /// Operating system of the Node.
         os: String,
     },
-    /// It has other addresses.
+    /// The Node has other addresses.
     OtherAddresses {
-        /// Those that it has.
+        /// Addresses that the Node has.
         has: Vec<String>,
-        /// Those that are proven of the host.
+        /// Addresses that are proven of the host.
         proven: Vec<IpAddr>,
     },
-    /// No operator has made it a node.
+    /// No operator has marked the Node as its own.
     Unmarked,
 }
 
@@ -166,12 +166,12 @@ pub fn addresses(node: &Node) -> Vec<IpAddr> {
     all.iter().filter_map(|a| a.address.parse::<IpAddr>().ok()).map(|ip| ip.to_canonical()).collect()
 }
 
-/// Reports whether it is a Windows Node that an operator has made, this one or the legacy one.
+/// Reports whether a Node runs Windows and was made by an operator, this one or the legacy one.
 pub fn is_of_operator(node: &Node) -> bool {
     node.labels().get("kubernetes.io/os").is_some_and(|os| os == "windows") && is_marked(node)
 }
 
-/// Whether an operator, this one or the legacy one, has made it a node.
+/// Reports whether an operator, this one or the legacy one, has made a Node.
 fn is_marked(node: &Node) -> bool {
     [key::BYOH, key::POOL].iter().any(|k| node.labels().contains_key(*k))
         || [key::VERSION, key::DESIRED_VERSION, key::PUB_KEY_HASH, key::USERNAME]
@@ -197,7 +197,7 @@ mod tests {
         .unwrap()
     }
 
-    /// What a certificate may name: a host that lies about its addresses must not get one for them.
+    /// Addresses that a certificate may name: a host that lies about its own must not get one for them.
     #[test]
     fn an_address_that_a_host_only_reports_is_not_proven() {
         let machine = |name: &str| match name {

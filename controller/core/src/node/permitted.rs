@@ -1,4 +1,4 @@
-//! Which labels, annotations and taints people may give to a Node, whatever they are written in. Pure.
+//! Labels, annotations and taints that users may give to a Node, whatever they are written in. Pure.
 //!
 //! The CRD has the same rules; lists of other sources do not pass through it, nor does a pool that an older CRD has admitted.
 
@@ -10,12 +10,12 @@ use crate::render::RenderError;
 
 /// Groups whose labels belong to others, with all groups below them.
 const RESERVED: [&str; 3] = ["kubernetes.io", "k8s.io", api::names::GROUP];
-/// Groups of Kubernetes that a person may use for a Node.
+/// Groups of Kubernetes that a user may use for a Node.
 const FREE: [&str; 3] = ["node-role.kubernetes.io", "node.kubernetes.io", "topology.kubernetes.io"];
 /// Roles that pods and controllers take for a node of the control plane.
 const CONTROL_PLANE: [&str; 2] = ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"];
 
-/// What is wrong with the key of a label, and what to do.
+/// Returns what is wrong with the key of a label, and what to do.
 pub fn key_problem(key: &str) -> Option<&'static str> {
     let (group, is_key) = parts(key);
     if !is_key {
@@ -31,7 +31,7 @@ pub fn key_problem(key: &str) -> Option<&'static str> {
     )
 }
 
-/// What is wrong with the key of an annotation, and what to do.
+/// Returns what is wrong with the key of an annotation, and what to do.
 fn annotation_problem(key: &str) -> Option<&'static str> {
     let (group, is_key) = parts(key);
     if !is_key {
@@ -41,7 +41,7 @@ fn annotation_problem(key: &str) -> Option<&'static str> {
         .then_some("annotations under kubernetes.io, k8s.io and windowsmachineconfig.openshift.io belong to others")
 }
 
-/// What is wrong with a taint, and what to do.
+/// Returns what is wrong with a taint, and what to do.
 pub fn taint_problem(taint: &Taint) -> Option<String> {
     let (group, is_key) = parts(&taint.key);
     let of_others = ["node.kubernetes.io", api::names::GROUP];
@@ -58,7 +58,7 @@ pub fn taint_problem(taint: &Taint) -> Option<String> {
     value_problem(value).map(|todo| format!("{value:?} is not a valid value of the taint {}: {todo}", taint.key))
 }
 
-/// What is wrong with the value of a label, and what to do.
+/// Returns what is wrong with the value of a label, and what to do.
 pub fn value_problem(value: &str) -> Option<&'static str> {
     (!value.is_empty() && !is_word(value)).then_some("use at most 63 letters, digits, `-`, `_` and `.`")
 }
@@ -71,7 +71,7 @@ pub fn host_problem(host: &Host) -> Option<(&'static str, String)> {
 /// Checks what the template of a pool puts on each Node.
 ///
 /// # Errors
-/// [`RenderError::Setting`] for the first label, annotation or taint that a Node must not have.
+/// [`RenderError::Metadata`] for the first label, annotation or taint that a Node must not have.
 pub fn check_template(spec: &WindowsNodePoolSpec) -> Result<(), RenderError> {
     let metadata = spec.template.as_ref().and_then(|t| t.metadata.as_ref());
     let (labels, annotations) =
@@ -105,7 +105,7 @@ fn of(labels: Option<&Pairs>, annotations: Option<&Pairs>, taints: Option<&[Tain
 
 const NO_KEY: &str = "use letters, digits, `-`, `_` and `.`, with a domain and `/` before them if it is not your own";
 
-/// The group of a key, and whether it is one.
+/// Returns the group of a key, and whether the key is valid.
 fn parts(key: &str) -> (Option<&str>, bool) {
     let (group, name) = key.rsplit_once('/').map_or((None, key), |(group, name)| (Some(group), name));
     (group, is_word(name) && group.is_none_or(is_domain))

@@ -14,8 +14,8 @@ const LOOK_AGAIN: Duration = Duration::from_mins(1);
 /// Longest text of a report that is shown.
 const MOST_TEXT: usize = 40;
 
-/// Message about a daemon that is silent, or `None` if it is not. `reported` is the last report, `unchanged` for how long this process has seen it on a
-/// Ready Node, and `told` the message that stands: a process that has just started goes by it.
+/// Message about a daemon that is silent, or `None` if it is not. `reported` is the last report, `unchanged` for how long this process has seen it on
+/// a Ready Node, and `told` the message that stands: a process that has just started goes by it.
 pub fn silence(reported: &str, unchanged: Duration, told: Option<&str>) -> Option<String> {
     let message = format!(
         "wicd, the daemon of the host, last reported at {}, and kubelet works: until it reports again, no drift is restored, no version followed and no certificate renewed. On the host, start the service {WICD_SERVICE}; its log is in C:\\var\\log\\wicd",

@@ -5,7 +5,7 @@
 
 use api::names::COMPONENT;
 
-/// A public key, as a line of such a file has it.
+/// Public key, as a line of an `authorized_keys` file has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PublicKey {
     type_: String,
@@ -13,12 +13,12 @@ pub struct PublicKey {
 }
 
 impl PublicKey {
-    /// A key of this type.
+    /// Makes a public key from its type and its Base64 text.
     pub fn new(type_: &str, base64: &str) -> Self {
         Self { type_: type_.into(), base64: base64.trim_end_matches('=').into() }
     }
 
-    /// Reads `type base64`, whatever follows.
+    /// Reads a public key from `type base64`, whatever follows.
     fn parse(text: &str) -> Option<Self> {
         let mut words = text.split_ascii_whitespace();
         let (type_, base64) = (words.next()?, words.next()?);
@@ -27,25 +27,25 @@ impl PublicKey {
         is_key.then(|| Self::new(type_, base64))
     }
 
-    /// As it is written.
+    /// Returns the key as a line of the file has it.
     fn line(&self) -> String {
         let padding = "=".repeat((4 - self.base64.len() % 4) % 4);
         format!("{} {}{padding}", self.type_, self.base64)
     }
 }
 
-/// What becomes of the old key when the new one comes.
+/// Treatment of the old key when the new one is added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Old {
-    /// It stays.
+    /// The old key stays.
     Stays,
-    /// Its lines go.
+    /// The lines of the old key are removed.
     Goes,
 }
 
-/// Adds a key to a file that has another one, under the same conditions (the options before it, as `from="…"`), if it is not there
-/// yet; and takes the old one out. `None` if that changes nothing, and for a file that does not have the old key: that is not
-/// where it has to be changed.
+/// Adds the new key to a file that has the old one, under the same conditions (the options before it, as `from="…"`), if it is not there yet; with
+/// [`Old::Goes`], takes the old one out. `None` if that changes nothing, and for a file without the old key, which is not where the key has to be
+/// changed.
 pub fn edit(file: &str, new: &PublicKey, old: &PublicKey, what: Old) -> Option<String> {
     let lines: Vec<&str> = file.split_inclusive('\n').collect();
     let options = lines.iter().find_map(|line| options_of(line, old)).filter(|_| new != old)?;
@@ -68,7 +68,7 @@ pub fn edit(file: &str, new: &PublicKey, old: &PublicKey, what: Old) -> Option<S
     Some(edited)
 }
 
-/// Whether a key may log in by a line of the file.
+/// Reports whether a key may log in by a line of the file.
 pub fn holds(file: &str, key: &PublicKey) -> bool {
     file.split_inclusive('\n').any(|line| options_of(line, key).is_some())
 }
@@ -88,7 +88,7 @@ fn options_of<'a>(line: &'a str, key: &PublicKey) -> Option<&'a str> {
     (!signs && PublicKey::parse(rest).is_some_and(|k| k == *key)).then_some(options)
 }
 
-/// Options end at the first space that is not between quotes.
+/// Returns where the options of a line end: at the first space that is not between quotes.
 fn end_of_options(line: &str) -> usize {
     let (mut quoted, mut escaped) = (false, false);
     let ends = |c: char| {
@@ -120,7 +120,7 @@ mod tests {
         edit(file, &key(NEW), &key(OLD), what)
     }
 
-    /// `{N}`, `{O}` and `{X}` stand for the new, the old and a foreign key; `{A}` for the line that is added.
+    /// Fills in `{N}`, `{O}` and `{X}` for the new, the old and a foreign key, and `{A}` for the line that is added.
     fn filled(text: &str) -> String {
         let added = format!("{NEW} {COMPONENT}");
         text.replace("{A}", &added).replace("{N}", NEW).replace("{O}", OLD).replace("{X}", OTHER)

@@ -1,11 +1,11 @@
-//! Why the operator trusts no key of a host, so that it does not log in.
+//! Reasons why the operator trusts no key of a host, so that it does not log in.
 
 use api::Reason;
 
-/// Why no host key is trusted, so that the operator does not log in.
+/// Reason why no host key is trusted, so that the operator does not log in.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HostKeyProblem {
-    /// The policy is strict, and nothing is declared.
+    /// The host key policy is strict, and no key is declared.
     #[error(
         "ssh.hostKeyPolicy is Strict and no key of {address} is declared, so the operator does not log in: add hostKey to its entry, \
          or set ssh.knownHostsSecretRef to a Secret that lists the key"
@@ -14,12 +14,12 @@ pub enum HostKeyProblem {
         /// Address of the host.
         address: String,
     },
-    /// A key is there that cannot be read.
+    /// A host key cannot be read.
     #[error("{place}: {error}; until it is corrected or removed, the operator does not log in to the host")]
     Unusable {
-        /// Where it stands.
+        /// Place of the host key.
         place: String,
-        /// What is wrong with it.
+        /// Fault of the host key.
         error: String,
     },
 }

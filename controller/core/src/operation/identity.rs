@@ -1,4 +1,4 @@
-//! Whether the host that answers is the one that is meant: the one place that proves it. Pure.
+//! Proof that the host that answers is the one that is meant, in one place. Pure.
 //!
 //! The address was reached and the host key was verified before. The decision uses values that no other host can
 //! report: the machine id that was recorded when the host joined, the record that the host keeps of whose it is, and
@@ -11,25 +11,25 @@ use api::{
     names::UNKNOWN_CLUSTER,
 };
 
-/// What is to be done with the host.
+/// Purpose for which a host is identified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Make it a node.
+    /// The host is to become a node.
     Join,
-    /// Change or restart it, or ask it something: it is a node.
+    /// The host is a node, and is to be changed, restarted or asked something.
     Keep,
-    /// Remove everything that the operator put on it.
+    /// Everything that the operator put on the host is to be removed.
     Remove,
 }
 
-/// The Node of the host's name in this cluster.
+/// State of the Node with the host's name in this cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeProof {
-    /// There is none.
+    /// No Node has the host's name.
     Missing,
-    /// It is proven to be this host's: by its UID, or by the address that was reached.
+    /// The Node is proven to be this host's: by its UID, or by the address that was reached.
     Proven,
-    /// It is there, and may be another host's.
+    /// The Node exists, and may be another host's.
     Unproven,
 }
 
@@ -38,15 +38,15 @@ pub enum NodeProof {
 pub struct Meant<'a> {
     /// Id of this cluster, and name of the Node.
     pub owner: &'a Owner,
-    /// Where it is to be.
+    /// Address at which the host is to be.
     pub address: &'a str,
-    /// Machine id that was recorded when it was proven last, if it was.
+    /// Machine id that was recorded when the host was last proven, if it was.
     pub machine_id: Option<&'a str>,
-    /// Its Node.
+    /// State of the host's Node.
     pub node: NodeProof,
-    /// Whether a person has declared its host key.
+    /// True if a user has declared the host key.
     pub key_declared: bool,
-    /// Whether it is reached at another place than the one on record, and shows another host key, which no person has allowed for it.
+    /// True if the host is reached at another place than the one on record, and shows another host key, which no user has allowed for it.
     pub all_is_new: bool,
     /// Clusters whose hosts may be taken over.
     pub take_over_from: &'a [String],
@@ -55,16 +55,16 @@ pub struct Meant<'a> {
 /// The host that answers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// Machine id that it says.
+    /// Machine id that the host claims.
     pub machine_id: String,
-    /// Whose it is by its own record.
+    /// Owner by the host's own record.
     pub owner: Option<Owner>,
-    /// Whether a kubelet is installed that this operator or the legacy one has put there.
+    /// True if a kubelet is installed that this operator or the legacy one has put there.
     pub has_kubelet: bool,
 }
 
 impl Found {
-    /// What counts of a host's answer.
+    /// Takes from a host's answer what counts for its identity.
     pub fn of(state: &HostState) -> Self {
         Self {
             machine_id: state.machine.machine_id.clone(),
@@ -74,67 +74,67 @@ impl Found {
     }
 }
 
-/// What this cluster knows of others that may be the same host.
+/// Other instances and Nodes of this cluster that may be the same host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Others {
-    /// Whether the Node name on the host's record is that of another instance or Node of this cluster.
+    /// True if the Node name on the host's record is that of another instance or Node of this cluster.
     pub owner_lives: bool,
     /// An instance with the same machine id that is a node, or goes first.
     pub twin: Option<String>,
 }
 
-/// Which host it is.
+/// Identity of the host that answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Identity {
-    /// The one that is meant.
+    /// The host that is meant.
     Meant,
-    /// The one that is meant, in the place of an owner that is gone.
+    /// The host that is meant, in the place of an owner that is gone.
     Supersedes(Owner),
-    /// By now another's, and there is nothing of ours on it. Said only of a host that is to be removed.
+    /// A host that is another owner's by now, with nothing of ours on it. Only for a host that is to be removed.
     Anothers(Owner),
 }
 
-/// It is not the host that is meant, or that cannot be proven. Nothing was changed on it.
+/// The host is not the one that is meant, or that cannot be proven. Nothing was changed on it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// Another machine.
+    /// Another machine answers.
     #[error(
         "the machine at {address} is not {name}: its machine id is {found}, that of {name} is {known}; the operator did not change it. Correct \
          address and host key of {name} in its list. If the machine was reinstalled, drain and delete the Node {name}"
     )]
     NotThisMachine {
-        /// Where it is.
+        /// Address of the machine.
         address: String,
-        /// The host that is meant.
+        /// Name of the host that is meant.
         name: String,
-        /// Its id.
+        /// Machine id that was found.
         found: String,
-        /// The id of the one that is meant.
+        /// Machine id of the host that is meant.
         known: String,
     },
-    /// The host of another Node.
+    /// The machine is the host of another Node.
     #[error(
         "the machine at {address} is the host of Node {other}, not of {name}; the operator did not change it. Correct address and host key of \
          {name} in its list"
     )]
     NotThisNode {
-        /// Where it is.
+        /// Address of the machine.
         address: String,
-        /// The host that is meant.
+        /// Name of the host that is meant.
         name: String,
-        /// Whose it is.
+        /// Node whose host the machine is.
         other: String,
     },
-    /// It has another name already.
+    /// The machine is the host of another Node of this cluster, and would get a second name.
     #[error(
         "the machine at {address} is the host of Node {other} of this cluster. To rename it to {name}, wait until {other} is removed; otherwise remove one of the two from the inventory"
     )]
     HasAnotherName {
-        /// Where it is.
+        /// Address of the machine.
         address: String,
-        /// The host that is meant.
+        /// Name of the host that is meant.
         name: String,
-        /// Whose it is.
+        /// Node whose host the machine is.
         other: String,
     },
     /// Two entries lead to one machine.
@@ -142,54 +142,54 @@ pub enum Refusal {
         "the address leads to the machine of instance {other} (machine id {machine_id}); remove one of the two from the inventory. Cloned machines need a machine id each: run sysprep /generalize"
     )]
     SameMachine {
-        /// The instance that has it.
+        /// Instance that has the machine.
         other: String,
-        /// Its id.
+        /// Id of the machine.
         machine_id: String,
     },
-    /// A node of another cluster.
+    /// The host is a node of another cluster.
     #[error(
         "the host is Node {node} of another cluster, {cluster}; the operator did not change it. Remove it from the pool of that cluster first. If that cluster no longer exists, add \"{cluster}\" to spec.takeOverFrom of this pool, and declare the host's key (hostKey)"
     )]
     HostOfAnotherCluster {
-        /// The other cluster.
+        /// Id of the other cluster.
         cluster: String,
-        /// Its Node.
+        /// Node of the host in the other cluster.
         node: String,
     },
-    /// A node of another cluster that may be taken over, but whose key is not declared.
+    /// The host is a node of another cluster and may be taken over, but its key is not declared.
     #[error(
         "the host is Node {node} of cluster {cluster}, from which spec.takeOverFrom takes hosts over, but only those with a declared host key; the operator did not change it. Declare it: hostKey in its entry"
     )]
     KeyNotDeclared {
-        /// The other cluster.
+        /// Id of the other cluster.
         cluster: String,
-        /// Its Node.
+        /// Node of the host in the other cluster.
         node: String,
     },
-    /// It says that it is the host of a Node that may be another's.
+    /// The machine claims to be the host of a Node that may be another's.
     #[error(
         "the machine at {address} says that it is the host of Node {name}, and nothing proves it: there is no record of its machine id, and \
          the Node has other addresses; nothing was changed on it. Correct address and host key of {name} in its list; or, if the Node is a \
          leftover of before, delete it: kubectl delete node {name}"
     )]
     OnlySays {
-        /// Where it is.
+        /// Address of the machine.
         address: String,
-        /// The host that is meant.
+        /// Name of the host that is meant.
         name: String,
     },
-    /// There is no record of the host key of a host that is a node.
+    /// The host key of a node's host is not on record.
     #[error(
         "the Node {name} exists, but the host key of its host is not on record; the operator does not trust the first key that the host at {address} shows{}. For all hosts of the pool, list their keys in a Secret: ssh.knownHostsSecretRef with ssh.hostKeyPolicy Strict; or, for nodes of the Windows Machine Config Operator on a trusted network, set ssh.hostKeyPolicy to TrustOnAdoption. For this host alone, declare hostKey in its entry, if its list has that field, or compare the key on its console and {}; or, if the Node is a leftover of before, delete it: kubectl delete node {name}",
         shown.as_ref().map(|key| format!(", {key}")).unwrap_or_default(), Act::TrustHostKey(name, shown.as_deref().unwrap_or(FINGERPRINT))
     )]
     KeyUnproven {
-        /// The host that is meant.
+        /// Name of the host that is meant.
         name: String,
-        /// Where it is to be.
+        /// Address at which the host is to be.
         address: String,
-        /// Fingerprint of the key that it shows, if it answered.
+        /// Fingerprint of the key that the host shows, if it answered.
         shown: Option<String>,
     },
     /// Both the address and the host key of a node are new.
@@ -198,9 +198,9 @@ pub enum Refusal {
         Act::TrustHostKey(name, FINGERPRINT)
     )]
     AllIsNew {
-        /// Where it is.
+        /// Address of the machine.
         address: String,
-        /// The host that is meant.
+        /// Name of the host that is meant.
         name: String,
     },
 }
@@ -220,7 +220,7 @@ impl Refusal {
 /// Decides whether the host that answers is the one that is meant.
 ///
 /// # Errors
-/// When it is not, or when that cannot be proven.
+/// Fails if the host is not the one that is meant, or that cannot be proven.
 pub fn identify(purpose: Purpose, meant: Meant<'_>, found: &Found, others: &Others) -> Result<Identity, Refusal> {
     let known = meant.machine_id.filter(|id| !id.is_empty());
     let same_machine = known.is_some_and(|id| id == found.machine_id);
@@ -267,7 +267,7 @@ pub fn identify(purpose: Purpose, meant: Meant<'_>, found: &Found, others: &Othe
     }
 }
 
-/// The host is on record as another Node's of this cluster.
+/// Identifies a host that is on record as another Node's of this cluster.
 fn another_node(
     purpose: Purpose,
     meant: Meant<'_>,
@@ -287,7 +287,7 @@ fn another_node(
     }
 }
 
-/// The host is on record as another cluster's, or as no cluster's.
+/// Identifies a host that is on record as another cluster's, or as no cluster's.
 fn another_cluster(purpose: Purpose, meant: Meant<'_>, owner: &Owner) -> Result<Identity, Refusal> {
     let known = |text: &str| if text.is_empty() { UNKNOWN_CLUSTER.into() } else { text.to_owned() };
     let (cluster, node) = (known(&owner.cluster_id), known(&owner.node_name));

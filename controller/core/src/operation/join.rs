@@ -20,76 +20,76 @@ pub struct Wanted {
     pub configs: String,
     /// SHA-256 of wicd.
     pub wicd: String,
-    /// Whether services must be restarted in this operation.
+    /// True if services must be restarted in this operation.
     pub restarts: bool,
-    /// Whether the Node must have another address than the one that kubelet was given.
+    /// True if the Node must have another address than the one that kubelet was given.
     pub moves: bool,
     /// Boot id that the host must not have any more.
     pub leaves_boot: Option<String>,
 }
 
-/// What is seen of the Node.
+/// Observed state of the Node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeSeen {
-    /// Whether it is Ready.
+    /// True if the Node is Ready.
     pub ready: bool,
     /// Version that wicd says the host follows completely.
     pub version: Option<String>,
-    /// Boot id of the host that kubelet last said this of.
+    /// Boot id of the host, as kubelet last reported it.
     pub boot_id: String,
-    /// Whether it asks for a restart of the host. wicd says no version until that has happened.
+    /// True if the Node asks for a restart of the host. wicd reports no version until that has happened.
     pub asks_restart: bool,
 }
 
-/// What is seen of the host while the connection is open.
+/// Observed state of the host while the connection is open.
 #[derive(Clone, Debug, Default)]
 pub struct HostSeen {
-    /// What wicd last answered.
+    /// Last answer of wicd.
     pub state: HostState,
-    /// Requests that wait for their certificates.
+    /// Certificate requests that are not issued yet.
     pub requests: BTreeMap<CertificateKind, String>,
-    /// Certificates that were issued for them.
+    /// Certificates that were issued for the requests.
     pub issued: BTreeMap<CertificateKind, String>,
-    /// Whether the services were started over this connection.
+    /// True if the services were started over this connection.
     pub started: bool,
 }
 
-/// What to do next while no connection is open.
+/// Next step while no connection is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WithoutConnection {
-    /// Log in, send wicd, ask the host for its state.
+    /// Login, upload of wicd, and query of the host's state.
     Connect,
-    /// Restart the host, as its Node asks for.
+    /// Restart of the host, as its Node asks for.
     Reboot,
     /// Wait until the Node is there, Ready, and follows its version.
     Register,
-    /// Nothing: it is a node.
+    /// Nothing: the host is a node.
     Joined,
 }
 
-/// What to do next while a connection is open, in the order in which it is needed.
+/// Next step while a connection is open, in the order in which it is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnHost {
-    /// Send the payload files that are missing.
+    /// Upload of the payload files that are missing.
     Upload,
-    /// Put files in place, write configuration, make keys.
+    /// Configuration of the host: files in place, configuration written, keys made.
     Configure,
-    /// Restart the host.
+    /// Restart of the host.
     Reboot,
-    /// Have certificates issued.
+    /// Issue of the certificates.
     Certify,
-    /// Hand certificates over, start the services.
+    /// Handover of the certificates, and start of the services.
     Start,
-    /// Close the connection, and wait for the Node.
+    /// End of the connection, and wait for the Node.
     Register,
-    /// Nothing: it is a node.
+    /// Nothing: the host is a node.
     Joined,
 }
 
-/// A certificate must live for another hour to be good enough to start with.
+/// Seconds that a certificate must still live to be good enough to start with: an hour.
 const SPARE_SECONDS: i64 = 3600;
 
-/// Whether the host still runs since the boot that it must leave.
+/// Reports whether the host still runs since the boot that it must leave.
 fn stays(wanted: &Wanted, boot_id: &str) -> bool {
     wanted.leaves_boot.as_deref() == Some(boot_id)
 }
@@ -137,7 +137,7 @@ pub fn on_host(wanted: &Wanted, node: Option<&NodeSeen>, host: &HostSeen, now: T
     if node.is_some_and(|n| is_right(wanted, n)) { OnHost::Joined } else { OnHost::Register }
 }
 
-/// Whether files and configuration on the host match the desired state.
+/// Reports whether files and configuration on the host match the desired state.
 pub fn is_placed(wanted: &Wanted, state: &HostState) -> bool {
     !wanted.moves
         && state.marker.as_ref().is_some_and(|m| {

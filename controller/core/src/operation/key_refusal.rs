@@ -12,31 +12,31 @@ pub fn again(before: Option<KeyRefusal>, key_hashes: Vec<String>, now: Timestamp
     KeyRefusal { key_hashes, first_time, last_time: now }
 }
 
-/// What is known of a host and its keys.
+/// Known facts about a host and its keys.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen<'a> {
-    /// That it refuses all that were listed.
+    /// Recorded refusal of all keys that were listed.
     pub refusal: Option<&'a KeyRefusal>,
-    /// Those that are listed now; `None` if one of them cannot be had.
+    /// Hashes of the keys that are listed now; `None` if one of the keys cannot be had.
     pub listed: Option<&'a [String]>,
-    /// The key that it last accepted, if recorded. Empty if a previous operator marked the host for replacement.
+    /// Hash of the key that the host last accepted, if recorded. Empty if a previous operator marked the host for replacement.
     pub taken: Option<&'a str>,
-    /// Whether it is a node, of ours or of an operator before us.
+    /// True if the host is a node, of this operator or of one before it.
     pub is_node: bool,
 }
 
-/// What a refusal means.
+/// Meaning of a refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Meaning {
-    /// Nothing yet: the host has not refused for so long, or the keys are not those any more.
+    /// No meaning yet: the host has not refused for long enough, or the keys are not those any more.
     Nothing,
     /// The host rejects every listed key, and never got any of them.
     LockedOut,
-    /// For this reason, the key may not be the cause.
+    /// Reason why the key may not be the cause.
     Unclear(&'static str),
 }
 
-/// What it means. It counts once the host has refused the same keys for `at_least` so long, the last time at the end of it.
+/// Returns the meaning of a refusal. It counts once the host has refused the same keys for `at_least`, from the first time to the last.
 pub fn meaning(seen: Seen<'_>, at_least: Duration) -> Meaning {
     let (Some(refusal), Some(listed)) = (seen.refusal, seen.listed) else { return Meaning::Nothing };
     let lasted = refusal.first_time.known().zip(refusal.last_time.known()).and_then(|(first, last)| {

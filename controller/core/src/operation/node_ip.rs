@@ -1,14 +1,13 @@
-//! Which of a host's addresses its Node has.
+//! Choice of the host address that a Node has.
 
 use std::{fmt, net::IpAddr};
 
 use api::WindowsInstanceStatus;
 
-/// The address that a person named, if the host has it; otherwise the one that the SSH connection reached; otherwise
-/// the one of the default route; otherwise the first that others can reach. `None` if the host reported no usable
-/// address.
+/// Chooses the address of a Node: the one that a user named, if the host has it; otherwise the one that the SSH connection reached; otherwise the one
+/// of the default route; otherwise the first that others can reach. `None` if the host reported no usable address.
 ///
-/// The last two are the host's own word. Its Node gets such an address, and no certificate names it unasked.
+/// The last two are claims of the host. Its Node gets such an address, and no certificate names it unasked.
 pub fn node_ip(named: &str, reached: Option<IpAddr>, has: &[IpAddr], default_route: Option<IpAddr>) -> Option<IpAddr> {
     let proven = [named.parse().ok(), reached].into_iter().flatten().find(|a| has.contains(a));
     let reported =
@@ -16,12 +15,12 @@ pub fn node_ip(named: &str, reached: Option<IpAddr>, has: &[IpAddr], default_rou
     proven.or_else(reported)
 }
 
-/// The address that the Node of a host must have, by what the host last reported; empty if it has reported none.
+/// Returns the address that the Node of a host must have, by what the host last reported; empty if it has reported none.
 ///
 /// As long as the host has the address that kubelet was given, the Node keeps it: a host with several may be reached now at one of them and now at
-/// another. One that a person names goes before it.
+/// another. An address that a user names goes before it.
 ///
-/// `entry` is the address in its entry.
+/// `entry` is the address in the entry of the host.
 pub fn desired(entry: &str, status: &WindowsInstanceStatus) -> String {
     let Some(facts) = &status.facts else { return String::new() };
     let is = |text: &str, other: &str| text.parse::<IpAddr>().is_ok_and(|ip| other.parse() == Ok(ip));
@@ -30,12 +29,12 @@ pub fn desired(entry: &str, status: &WindowsInstanceStatus) -> String {
     given.filter(|_| !is_named).unwrap_or(&facts.node_ip).to_owned()
 }
 
-/// The Node of a host must have another address than the one that kubelet was given.
+/// Change of a host's address: its Node must have another one than kubelet was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Moved {
-    /// What kubelet was given.
+    /// Address that kubelet was given.
     pub from: String,
-    /// What the Node must have.
+    /// Address that the Node must have.
     pub to: String,
 }
 
@@ -45,7 +44,7 @@ impl fmt::Display for Moved {
     }
 }
 
-/// Whether the host has moved since kubelet was given an address. `None` also where that is not known.
+/// Returns how the host has moved since kubelet was given an address. `None` also if that is not known.
 pub fn moved(entry: &str, status: &WindowsInstanceStatus) -> Option<Moved> {
     let from = status.node_ip.clone().filter(|given| !given.is_empty())?;
     let to = desired(entry, status);
@@ -53,7 +52,7 @@ pub fn moved(entry: &str, status: &WindowsInstanceStatus) -> Option<Moved> {
     is_other.then_some(Moved { from, to })
 }
 
-/// Windows gives itself a link-local address where it gets no other.
+/// Reports whether others can reach an address. Windows gives itself a link-local one where it gets no other.
 fn can_be_reached(ip: &IpAddr) -> bool {
     let is_link_local = match ip.to_canonical() {
         IpAddr::V4(v4) => v4.is_link_local(),

@@ -1,5 +1,5 @@
-//! Whether a host can become a node, checked before anything on it is changed. All faults are found at once, so that a person corrects them in one
-//! go. What a host says of itself is believed only against it: a lie costs it nothing but its own join.
+//! Check whether a host can become a node, before anything on it is changed. All faults are found at once, so that a user corrects them in one go. A
+//! claim of the host is believed only against it: a lie costs it nothing but its own join.
 
 use std::{fmt, time::Duration};
 
@@ -12,28 +12,29 @@ use jiff::Timestamp;
 
 use super::windows_versions;
 
-/// Certificates that the cluster issues are valid from five minutes before; beyond that they are from the future.
+/// Largest difference of a host's clock. Certificates that the cluster issues are valid from five minutes before; beyond that they are from the
+/// future.
 const MAX_CLOCK_SKEW: Duration = Duration::from_mins(5);
-/// Where the API server reaches kubelet.
+/// Port at which the API server reaches kubelet.
 pub const KUBELET_PORT: u16 = 10250;
-/// Most characters of a host's words in a sentence.
+/// Longest text of a host in a sentence, in characters.
 const WORDS: usize = 200;
 
-/// A reason why a host cannot become a node.
+/// Reason why a host cannot become a node.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// The user has too few rights.
+    /// The SSH user has too few rights.
     #[error("user {user} is not an administrator of the host; log in as an administrator")]
     NotAdministrator {
-        /// The user.
+        /// User that the operator logs in as.
         user: String,
     },
-    /// Nodes cannot have this Windows.
+    /// Nodes cannot have the host's version of Windows.
     #[error("the host runs {name:?} with version {build:?}, and nodes run one of: {}", windows_versions::list())]
     WindowsNotSupported {
-        /// What Windows calls itself.
+        /// Name that Windows reports.
         name: String,
-        /// Its version.
+        /// Version that Windows reports.
         build: String,
     },
     /// The clock of the host is far off.
@@ -41,37 +42,37 @@ pub enum Fault {
         "the clock of the host is {seconds} s {direction}; certificates would not be valid: correct the host's time service"
     )]
     ClockSkew {
-        /// By how much.
+        /// Difference of the clock, in seconds.
         seconds: u64,
-        /// `ahead` or `behind`.
+        /// Direction of the difference: `ahead` or `behind`.
         direction: &'static str,
     },
-    /// Services of the same names are there already.
+    /// Foreign services have the names of the operator's.
     #[error("the host runs services that this operator did not install: {names}; remove them first")]
     ForeignServices {
-        /// Their names.
+        /// Names of the foreign services.
         names: String,
     },
     /// The disk is too full.
     #[error("the host has {free_mib} MiB free on C: and needs {needed_mib} MiB; make room")]
     DiskFull {
-        /// What there is.
+        /// Free space, in MiB.
         free_mib: u64,
-        /// What it takes.
+        /// Needed space, in MiB.
         needed_mib: u64,
     },
     /// kubelet could not reach the API server.
     #[error("the host cannot reach the API server {server}: {why}; check DNS, routes and firewalls between them")]
     ApiServerUnreachable {
-        /// The API server as hosts reach it.
+        /// API server as hosts reach it.
         server: String,
-        /// What Windows says.
+        /// Error that Windows reports.
         why: String,
     },
     /// Another program has kubelet's port.
     #[error("another program on the host listens on port {ports}, which kubelet needs; stop it")]
     PortInUse {
-        /// The ports.
+        /// Ports that are in use.
         ports: String,
     },
     /// Another installer has the class of the pool's plugin.
@@ -79,9 +80,9 @@ pub enum Fault {
         "another installer registered the plugin {clsid} on the host ({what}); uninstall that plugin, or take template.spec.gmsa.plugin out of the pool"
     )]
     ForeignCredentialPlugin {
-        /// The class.
+        /// Class of the plugin.
         clsid: String,
-        /// Its library, or what else is there.
+        /// Library of the other installer's plugin, or what else is there.
         what: String,
     },
 }
@@ -100,18 +101,19 @@ impl Fault {
         }
     }
 
-    /// Whether the fault counts only before the first change to a host: on a host that is configured, what is to be done may be what heals it.
+    /// Reports whether the fault counts only before the first change to a host: on a host that is configured, what is to be done may be what heals
+    /// it.
     fn is_of_first_change(&self) -> bool {
         matches!(self, Self::WindowsNotSupported { .. } | Self::ApiServerUnreachable { .. } | Self::PortInUse { .. })
     }
 }
 
-/// At least one reason why a host cannot become a node.
+/// Reasons why a host cannot become a node: at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Faults(Vec<Fault>);
 
 impl Faults {
-    /// Reason for conditions and events: that of the first one.
+    /// Reason for conditions and events: that of the first fault.
     pub fn reason(&self) -> Reason {
         self.0.first().map_or(Reason::HostFailed, Fault::reason)
     }
@@ -132,20 +134,20 @@ impl From<Fault> for Faults {
     }
 }
 
-/// What the host is checked for.
+/// Conditions that a host is checked for.
 #[derive(Clone, Copy, Debug)]
 pub struct Preflight<'a> {
     /// Id of the cluster that the host is to be a node of.
     pub cluster_id: &'a str,
-    /// The user that the operator logs in as.
+    /// User that the operator logs in as.
     pub user: &'a str,
-    /// The API server as hosts reach it. None: the host was not asked whether it reaches it.
+    /// API server as hosts reach it. `None` if the host was not asked whether it reaches the API server.
     pub api_server: Option<&'a str>,
     /// Bytes that will be written to the disk.
     pub needed: u64,
     /// Class of the plugin of Container Credential Guard that the host is to have.
     pub credential_plugin: Option<&'a str>,
-    /// Now.
+    /// Current time.
     pub now: Timestamp,
 }
 
@@ -160,7 +162,7 @@ pub fn check(asked: &Preflight<'_>, state: &HostState) -> Result<(), Faults> {
     if faults.is_empty() { Ok(()) } else { Err(Faults(faults)) }
 }
 
-/// Each check with its fault, if there is one.
+/// Returns each check with its fault, if there is one.
 pub fn results(asked: &Preflight<'_>, state: &HostState) -> Vec<(&'static str, Option<Fault>)> {
     let mut results = vec![
         ("rights", rights(asked, state)),
@@ -215,7 +217,7 @@ fn plugin(clsid: &str, state: &HostState) -> Option<Fault> {
     Some(Fault::ForeignCredentialPlugin { clsid: clsid.to_owned(), what: text::line(what, WORDS) })
 }
 
-/// kubelet itself listens there on a host that is a node.
+/// Finds ports of kubelet that another program has. On a host that is a node, kubelet itself listens there.
 fn port(state: &HostState) -> Option<Fault> {
     let runs = state.services.get("kubelet").is_some_and(|s| *s != ServiceState::Stopped);
     let ports: Vec<String> = state.ports_in_use.iter().take(8).map(ToString::to_string).collect();

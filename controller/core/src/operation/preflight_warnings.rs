@@ -1,5 +1,5 @@
-//! What makes a host a worse node, and stops nothing: it is reported, and its owner decides. What a host says of itself reaches
-//! people only in part and made fit to be shown.
+//! Warnings about what makes a host a worse node, and stops nothing: it is reported, and the owner of the host decides. Claims of a host reach users
+//! only in part and made fit to be shown.
 
 use std::net::Ipv4Addr;
 
@@ -17,7 +17,7 @@ pub const PATHS_TO_EXCLUDE: [&str; 3] = [r"C:\k", r"C:\ProgramData\containerd", 
 /// Most names of a host in a sentence, and most characters of each.
 const NAMES: (usize, usize) = (8, 40);
 
-/// A reason why a host is a worse node than it could be.
+/// Reason why a host is a worse node than it could be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Warning {
     /// Windows waits for a restart, and the operator has no reason to restart the host.
@@ -25,13 +25,13 @@ pub enum Warning {
         "Windows waits for a restart because of {causes}; restart the host; if it is a node already, have it drained before (annotation windowsmachineconfig.openshift.io/maintenance)"
     )]
     WindowsRestartPending {
-        /// Why, in words.
+        /// Causes of the restart, in words.
         causes: String,
     },
-    /// A product checks files.
+    /// An antivirus product checks files.
     #[error("the antivirus filters {filters} check files on the host; exclude {} in the settings of their product", PATHS_TO_EXCLUDE.join(", "))]
     AntivirusFilter {
-        /// Their names.
+        /// Names of the antivirus filters.
         filters: String,
     },
     /// Defender checks what the operator has excluded.
@@ -44,7 +44,7 @@ pub enum Warning {
         "the services {names} run containers of another installer, whose networks, ports and disk space collide with those of pods; remove them, or set their start type to disabled"
     )]
     OtherContainerRuntime {
-        /// Their names.
+        /// Names of the services.
         names: String,
     },
     /// Windows lacks an update that nodes need.
@@ -52,9 +52,9 @@ pub enum Warning {
         "{name} lacks the update {update}, without which its pods may have no network; install the current cumulative update of Windows"
     )]
     WindowsUpdateMissing {
-        /// The version.
+        /// Name of the Windows version.
         name: &'static str,
-        /// The oldest update that has it.
+        /// Oldest update that has what nodes need.
         update: &'static str,
     },
     /// Microsoft's support of the host's Windows ends.
@@ -62,9 +62,9 @@ pub enum Warning {
         "Microsoft's extended support of {name} ends in {year}; replace the host by one with a newer version of Windows Server"
     )]
     WindowsSupportEnds {
-        /// The version.
+        /// Name of the Windows version.
         name: &'static str,
-        /// In which year.
+        /// Year in which the support ends.
         year: u16,
     },
     /// The cloud controller manager of AWS finds no machine by the name of the Node.
@@ -73,23 +73,23 @@ pub enum Warning {
          Ready; list the host with that name, or in a pool with template.spec.kubelet.cloudProvider: None"
     )]
     NameNotOfInstance {
-        /// The name.
+        /// Name of the Node.
         name: String,
     },
 }
 
-/// What the host is checked with.
+/// Circumstances in which a host is checked.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Asked<'a> {
-    /// Whether the operator is about to restart the host.
+    /// True if the operator is about to restart the host.
     pub restarts: bool,
-    /// Now.
+    /// Current time.
     pub now: Timestamp,
     /// Name of the Node, where AWS's cloud controller manager is to find an instance by it.
     pub name_on_aws: Option<&'a str>,
 }
 
-/// Each check with its warning, if there is one.
+/// Returns each check with its warning, if there is one.
 pub fn results(asked: &Asked<'_>, state: &HostState) -> Vec<(&'static str, Option<Warning>)> {
     let mut results = vec![
         ("restart", restart(state, asked.restarts)),
@@ -105,13 +105,13 @@ pub fn results(asked: &Asked<'_>, state: &HostState) -> Vec<(&'static str, Optio
     results
 }
 
-/// All warnings in a sentence. Empty if there are none.
+/// Returns all warnings in a sentence. Empty if there are none.
 pub fn in_words(asked: &Asked<'_>, state: &HostState) -> String {
     let all: Vec<String> = results(asked, state).into_iter().filter_map(|(_, w)| w).map(|w| w.to_string()).collect();
     all.join("; ")
 }
 
-/// Why Windows waits for a restart, in words. `None`: it does not.
+/// Returns why Windows waits for a restart, in words; `None` if it does not.
 pub fn restart_causes(state: &HostState) -> Option<String> {
     let word = |cause: &RestartCause| match cause {
         RestartCause::Servicing => "changed features or packages",
@@ -122,14 +122,15 @@ pub fn restart_causes(state: &HostState) -> Option<String> {
     (!causes.is_empty()).then(|| causes.join(" and "))
 }
 
-/// A restart that the operator makes anyway needs no person.
+/// Warns of a restart that Windows waits for. One that the operator makes anyway needs no user.
 fn restart(state: &HostState, restarts: bool) -> Option<Warning> {
     let is_restarted =
         restarts || state.reboot_required.is_some() || state.machine.containers_feature == Feature::Disabled;
     restart_causes(state).filter(|_| !is_restarted).map(|causes| Warning::WindowsRestartPending { causes })
 }
 
-/// Defender is excluded by the operator when it configures the host: before that there is nothing to do.
+/// Warns of an antivirus that checks files. The operator excludes containerd from Defender when it configures the host: before that there is nothing
+/// to do.
 fn antivirus(state: &HostState) -> Option<Warning> {
     let is_configured = state.marker.as_ref().is_some_and(|m| !m.version.is_empty());
     let filters = &state.antivirus.filters;
@@ -156,7 +157,7 @@ fn support(state: &HostState, now: Timestamp) -> Option<Warning> {
     version.is_support_ending(now).then_some(warning)
 }
 
-/// Whether a name has the form of an instance's private DNS name, by its address or by its id. A domain of the network's own does not
+/// Reports whether a name has the form of an AWS instance's private DNS name, by its address or by its id. A domain of the network's own does not
 /// change it.
 fn is_name_of_instance(name: &str) -> bool {
     let Some((host, domain)) = name.split_once('.') else { return false };

@@ -9,46 +9,47 @@ use kube::ResourceExt as _;
 
 use crate::enumeration::first_names;
 
-/// What was observed of a host that leaves, beside its Node.
+/// Observations of a host that leaves, beside its Node.
 #[expect(clippy::struct_excessive_bools, reason = "each field is an independent observation")]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ObservedRemoval {
-    /// Whether it is cordoned, by this operation or by another client before it.
+    /// True if the Node is cordoned, by this operation or by another client before it.
     pub cordoned: bool,
-    /// Whether the last pass of the drain found it empty. Counts for one choice only.
+    /// True if the last pass of the drain found the node empty. Counts for one choice only.
     pub drained: bool,
-    /// Whether the instance is being deleted: then the removal can no longer be revoked.
+    /// True if the instance is being deleted: then the removal can no longer be revoked.
     pub deleted: bool,
-    /// Whether anything was ever put on the host.
+    /// True if anything was ever put on the host.
     pub touched: bool,
-    /// Whether the host was found clean in this operation.
+    /// True if the host was found clean in this operation.
     pub clean: bool,
-    /// Whether the host may be deconfigured in part.
+    /// True if the host may be deconfigured in part.
     pub deconfiguring: bool,
-    /// Whether the Node is Ready.
+    /// True if the Node is Ready.
     pub ready: bool,
-    /// The step that this operation had begun. It is stored before a step begins, so all earlier ones were seen done.
+    /// Step that this operation had begun. It is stored before a step begins, so all earlier ones were seen done.
     pub begun: Option<Step>,
 }
 
-/// What to do next; with the Node, where it needs one.
+/// Next step of a removal, with the Node where it needs one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next<N> {
-    /// Keep new pods away.
+    /// Cordon of the Node, which keeps new pods away.
     Cordon(N),
-    /// Move the pods away.
+    /// Drain of the node, which moves the pods away.
     Drain(N),
-    /// Delete the instance, if the host is still to leave.
+    /// Deletion of the instance, if the host is still to leave.
     Delete,
-    /// Remove everything that the operator put on the host.
+    /// Removal of everything that the operator put on the host.
     Deconfigure,
-    /// Delete the Node.
+    /// Deletion of the Node.
     DeleteNode(N),
     /// Nothing: the host is out.
     Gone,
 }
 
-/// Why a Node that was deleted is still there: the API server keeps it until each of its finalizers is removed by the controller that has set it.
+/// Explains why a Node that was deleted is still there: the API server keeps it until each of its finalizers is removed by the controller that has
+/// set it.
 pub fn kept_by_finalizers(node: &Node) -> Option<String> {
     let (name, finalizers) = (node.name_any(), node.finalizers());
     (node.metadata.deletion_timestamp.is_some() && !finalizers.is_empty()).then(|| {
@@ -61,25 +62,25 @@ pub fn kept_by_finalizers(node: &Node) -> Option<String> {
     })
 }
 
-/// Whether it is a step of a removal.
+/// Reports whether a step is one of a removal.
 pub fn is_step(step: Step) -> bool {
     matches!(step, Step::Cordon | Step::Drain | Step::Deconfigure | Step::DeleteNode)
 }
 
-/// Whether the host of a removal may be deconfigured in part: its services may be stopped already.
+/// Reports whether the host of a removal may be deconfigured in part: its services may be stopped already.
 pub fn is_deconfiguring(operation: &Operation) -> bool {
     let is_past_drain = matches!(operation.step, Step::Deconfigure | Step::DeleteNode);
     operation.type_ == GrantType::Remove && (operation.deconfiguring || is_past_drain)
 }
 
-/// Whether the removal of a host can no longer be revoked.
+/// Reports whether the removal of a host can no longer be revoked.
 pub fn is_past_return(instance: &WindowsInstance) -> bool {
     let operation = instance.status.as_ref().and_then(|s| s.operation.as_ref());
     instance.is_deleting() && operation.is_some_and(is_deconfiguring)
 }
 
-/// Whether the node must be empty before anything else is done. As soon as services on the host may be stopped no pod can be moved any
-/// more, and none is waited for. But as long as the node works, a person may lift its cordon between two attempts, and pods come.
+/// Reports whether the node must be empty before anything else is done. As soon as services on the host may be stopped no pod can be moved any more,
+/// and none is waited for. But as long as the node works, a user may lift its cordon between two attempts, and pods come.
 fn must_be_empty(seen: ObservedRemoval) -> bool {
     match seen.begun {
         _ if !seen.deconfiguring => true,

@@ -1,5 +1,5 @@
-//! Whether pods on a host can use the group Managed Service Accounts (gMSA) that its pool lists. The host becomes a node in any
-//! case: pods without such an account run on it.
+//! Check whether pods on a host can use the group Managed Service Accounts (gMSA) that its pool lists. The host becomes a node in any case: pods
+//! without such an account run on it.
 
 use api::{
     Reason,
@@ -7,10 +7,10 @@ use api::{
     host::{AccountState, HostState},
 };
 
-/// Longest name of a domain: that of the value of a label.
+/// Longest name of a domain: that of a label value.
 const DOMAIN: usize = 63;
 
-/// Why a host cannot use the accounts.
+/// Reason why a host cannot use the accounts of its pool.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AccountFault {
     /// The host is a member of no domain.
@@ -18,13 +18,13 @@ pub enum AccountFault {
         "the host is a member of no Active Directory domain, so that it cannot retrieve the passwords of {accounts}; join it to the domain, take the accounts out of template.spec.gmsa, or name a plugin there that retrieves passwords without a domain"
     )]
     NotDomainJoined {
-        /// The accounts.
+        /// Accounts of the pool.
         accounts: String,
     },
     /// The host cannot use at least one account.
     #[error("the host cannot use {accounts}")]
     AccountNotUsable {
-        /// The accounts, each with the cause and the remedy.
+        /// Accounts that cannot be used, each with the cause and the remedy.
         accounts: String,
     },
     /// Windows did not report on an account.
@@ -32,7 +32,7 @@ pub enum AccountFault {
         "the host did not report whether it can use {accounts}; check that it reaches a domain controller, then restart it"
     )]
     AccountUnknown {
-        /// The accounts.
+        /// Accounts without a report.
         accounts: String,
     },
     /// A plugin is to retrieve the passwords, and only a pod shows whether it does.
@@ -40,7 +40,7 @@ pub enum AccountFault {
         "the accounts {accounts} are not checked: the host is in no domain, and whether the plugin {clsid} retrieves their passwords shows when a pod uses them"
     )]
     AccountsNotChecked {
-        /// The accounts.
+        /// Accounts that are not checked.
         accounts: String,
         /// Class of the plugin.
         clsid: String,
@@ -64,14 +64,14 @@ impl AccountFault {
         }
     }
 
-    /// Whether a person has to do something.
+    /// Reports whether a user has to do something.
     pub fn is_warning(&self) -> bool {
         !matches!(self, Self::AccountsNotChecked { .. })
     }
 }
 
-/// Checks the accounts of a pool on a host, and returns those that it can use, for people. `state` is the host's answer to a request with these
-/// accounts. A host in no domain can be in a pool that has a plugin: which passwords that retrieves is not known before a pod needs one.
+/// Checks the accounts of a pool on a host, and returns those that it can use, in words. `state` is the host's answer to a request with these
+/// accounts. A host in no domain can be in a pool that has a plugin: which passwords a plugin retrieves is not known before a pod needs one.
 ///
 /// # Errors
 /// The worst fault: no domain before an account that cannot be used, and that before one of which nothing is known.

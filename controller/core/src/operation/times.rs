@@ -3,16 +3,16 @@
 use api::{Time, WindowsInstanceStatus};
 use jiff::{SignedDuration, Timestamp};
 
-/// Clocks of two machines that run the operator one after the other may differ by this much.
+/// Largest difference between the clocks of two machines that run the operator one after the other.
 const SKEW: SignedDuration = SignedDuration::from_mins(1);
 
-/// The stored start of something, as far as it can be believed. A start in the future was written by a clock that was wrong: what it
-/// began would never be over. It counts as begun now.
+/// Returns the stored start of something, as far as it can be believed. A start in the future was written by a clock that was wrong, and what it
+/// began would never be over: it counts as begun now.
 pub fn begun(stored: Timestamp, now: Timestamp) -> Timestamp {
     if stored.duration_since(now) > SKEW { now } else { stored }
 }
 
-/// How long ago something was, by the clock of another machine. A time that is far in the future counts as long ago.
+/// Returns the time since something was, by the clock of another machine. A time that is far in the future counts as long ago.
 pub fn age(stored: Timestamp, now: Timestamp) -> SignedDuration {
     let age = now.duration_since(stored);
     if age < -SKEW { age.abs() } else { age.max(SignedDuration::ZERO) }

@@ -1,7 +1,7 @@
 //! The next step of changing a node: of giving it another version, restarting its host, or putting it right.
 //!
-//! What is done on the host is the same as when it joined, and chosen by [`super::join`]. Around it the pods are moved away if
-//! that is needed, and the node is watched for a while before it takes pods again.
+//! Steps on the host are those of a join, chosen by [`super::join`]. Around them the pods are moved away if that is needed, and the node is watched
+//! for a while before it takes pods again.
 
 use std::collections::BTreeSet;
 
@@ -10,19 +10,19 @@ use api::{Disruption, GrantType, MaintenanceState, Step, host::RestartCause};
 /// A phase of a change, in order. What is done on the host has several steps in the status, and is one phase here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ChangePhase {
-    /// Log in, check that the host can be changed, and send missing files. The node continues unchanged.
+    /// Login, check that the host can be changed, and upload of missing files. The node continues unchanged.
     Check,
-    /// Take no new pods.
+    /// Cordon of the Node, which takes no new pods.
     Cordon,
-    /// Move the pods away.
+    /// Drain of the node, which moves the pods away.
     Drain,
-    /// Keep the node drained while its host is in maintenance.
+    /// Maintenance of the host, during which the node stays drained.
     Maintain,
-    /// Everything on the host, and until the Node is Ready again.
+    /// All work on the host, until the Node is Ready again.
     Converge,
-    /// See that it stays so.
+    /// Check that the host stays in its desired state and its Node Ready.
     Verify,
-    /// Take pods again.
+    /// End of the cordon: the node takes pods again.
     Uncordon,
 }
 
@@ -40,7 +40,7 @@ impl From<Step> for ChangePhase {
     }
 }
 
-/// The step with which a change begins. A host in need of maintenance may not answer: nothing is asked of it before.
+/// Returns the step with which a change begins. A host in need of maintenance may not answer: nothing is asked of it before.
 pub fn first_step(type_: GrantType, drains: bool) -> Step {
     match type_ {
         GrantType::Maintenance => Step::Cordon,
@@ -49,7 +49,7 @@ pub fn first_step(type_: GrantType, drains: bool) -> Step {
     }
 }
 
-/// Whether the pods are moved away first. A node that does not work has none that could be moved.
+/// Reports whether the pods are moved away first. A node that does not work has none that could be moved.
 pub fn drains(type_: GrantType, disruption: Disruption) -> bool {
     match type_ {
         GrantType::Update => disruption >= Disruption::Drain,
@@ -58,52 +58,52 @@ pub fn drains(type_: GrantType, disruption: Disruption) -> bool {
     }
 }
 
-/// Whether an operation restarts the host because Windows waits for it. At the end of a maintenance it does: the node is empty, its patches
-/// may have no effect before, and once it has pods it would have to be drained again. A new name or domain is for the person to complete who
-/// has given it.
+/// Reports whether an operation restarts the host because Windows waits for it. At the end of a maintenance it does: the node is empty, its patches
+/// may have no effect before, and once it has pods it would have to be drained again. A new name or domain is for the user to complete who has given
+/// it.
 pub fn owes_restart(type_: GrantType, causes: &BTreeSet<RestartCause>) -> bool {
     let is_patched = |cause: &RestartCause| matches!(cause, RestartCause::Servicing | RestartCause::WindowsUpdate);
     type_ == GrantType::Maintenance && causes.iter().any(is_patched)
 }
 
-/// What is requested of a node whose operation is a maintenance.
+/// Request for a node whose operation is a maintenance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Maintenance {
-    /// It is another operation.
+    /// The operation is no maintenance.
     #[default]
     None,
-    /// To be drained, and to stay so.
+    /// The node is to be drained, and to stay so.
     Requested,
-    /// Nothing any more: it is handed back.
+    /// The request is over: the node is handed back.
     Over,
 }
 
-/// What was observed of a node that changes.
+/// Observations of a node that changes.
 #[expect(clippy::struct_excessive_bools, reason = "each field is an independent observation")]
 #[derive(Clone, Copy, Debug)]
 pub struct ObservedChange {
-    /// The phase that this operation had begun. It is stored before a step begins, so all earlier ones were seen done.
+    /// Phase that this operation had begun. It is stored before a step begins, so all earlier ones were seen done.
     pub begun: ChangePhase,
-    /// Whether the pods are to be moved away.
+    /// True if the pods are to be moved away.
     pub drains: bool,
-    /// What is requested of its maintenance.
+    /// Request for the maintenance of the node.
     pub maintenance: Maintenance,
-    /// Whether the host was found fit to be changed in this operation, with everything on it that the change needs.
+    /// True if the host was found fit to be changed in this operation, with everything on it that the change needs.
     pub checked: bool,
-    /// Whether the Node is cordoned, by this operation or by another client before it.
+    /// True if the Node is cordoned, by this operation or by another client before it.
     pub cordoned: bool,
-    /// Whether the last pass of the drain found it empty. Counts for one choice only.
+    /// True if the last pass of the drain found the node empty. Counts for one choice only.
     pub drained: bool,
-    /// Whether the host is in its desired state and its Node Ready.
+    /// True if the host is in its desired state and its Node Ready.
     pub works: bool,
-    /// Whether that has been so for long enough.
+    /// True if host and Node have worked for long enough.
     pub proven: bool,
-    /// Whether a cordon of this operation is on the Node.
+    /// True if a cordon of this operation is on the Node.
     pub our_cordon: bool,
 }
 
 impl ObservedChange {
-    /// Whether pods may have to be moved away yet. Past the drain services on the host may be stopped: no pod can be moved any more, none
+    /// Reports whether pods may have to be moved away yet. Past the drain services on the host may be stopped: no pod can be moved any more, none
     /// must be waited for.
     pub fn is_before_drain(&self) -> bool {
         match self.maintenance {
@@ -113,8 +113,8 @@ impl ObservedChange {
         }
     }
 
-    /// What the Node of a maintenance is to show; `None`: what it shows. That it is drained is shown only after it is stored, and no longer
-    /// when anything on the host is about to be done.
+    /// Returns the state that the Node of a maintenance is to show; `None` leaves it as it is. `Drained` is shown only after it is stored, and no
+    /// longer when anything on the host is about to be done.
     pub fn maintenance_state(&self) -> Option<MaintenanceState> {
         match self.maintenance {
             Maintenance::None => None,
@@ -127,24 +127,24 @@ impl ObservedChange {
     }
 }
 
-/// What to do next; with the Node, where it needs one.
+/// Next step of a change, with the Node where it needs one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next<N> {
-    /// Log in, check that the host can be changed, and send missing files.
+    /// Login, check that the host can be changed, and upload of missing files.
     Check,
-    /// Take no new pods.
+    /// Cordon of the Node, which takes no new pods.
     Cordon(N),
-    /// Move the pods away.
+    /// Drain of the node, which moves the pods away.
     Drain(N),
     /// Wait, with the node drained, until the maintenance ends.
     Maintain,
-    /// Change the host.
+    /// Change of the host.
     Converge,
-    /// See that it stays as it is.
+    /// Check that the host stays in its desired state and its Node Ready.
     Verify,
-    /// Take pods again.
+    /// End of the cordon: the node takes pods again.
     Uncordon(N),
-    /// Nothing: it is done.
+    /// Nothing: the change is done.
     Done,
 }
 
@@ -179,48 +179,48 @@ pub fn next<N>(node: Option<N>, seen: ObservedChange) -> Next<N> {
     node.filter(|_| seen.our_cordon).map_or(Next::Done, Next::Uncordon)
 }
 
-/// The part at fault. Only an error of the version counts against it, and may stop or roll back a rollout.
+/// Part at fault for a failure. Only an error of the version counts against it, and may stop or roll back a rollout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blame {
     /// The host: it cannot be reached or logged in to, or is not fit to be changed. It is tried again after a while.
     Host,
-    /// What the host was given.
+    /// The version that the host was given.
     Version,
-    /// The cluster, the operator, or what a person has set in either.
+    /// The cluster, the operator, or what a user has set in either.
     Cluster,
 }
 
-/// What is known of a failure in the middle of changing a node.
+/// Known facts about a failure in the middle of changing a node.
 #[expect(clippy::struct_excessive_bools, reason = "each field is an independent flag")]
 #[derive(Clone, Copy, Debug)]
 pub struct Failure {
     /// The kind of the operation.
     pub type_: GrantType,
-    /// Whether something on the host may have been changed.
+    /// True if something on the host may have been changed.
     pub past_return: bool,
-    /// Whether the host is on its way back to the version before.
+    /// True if the host is on its way back to the version before.
     pub rolling_back: bool,
     /// The part at fault.
     pub blame: Blame,
-    /// Whether only the API server did not do what was asked, which is tried again where it was.
+    /// True if only the API server did not do what was asked, which is tried again where it was.
     pub is_of_the_api: bool,
-    /// Whether one such failure is enough, because it took all the time that there is.
+    /// True if one such failure is enough, because it took all the time that there is.
     pub is_final: bool,
     /// Failures of the version before this one.
     pub attempts: i32,
 }
 
-/// What follows from a failure.
+/// Consequence of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AfterFailure {
     /// The operation is retried from its present step, after a delay. Holds the number of failures of the version.
     Retry {
-        /// With this one.
+        /// Failures of the version, with this one.
         attempts: i32,
     },
     /// The operation ends, and with it our cordon: nothing on the host was changed.
     GiveUp,
-    /// The version does not work on this host: it gets the one before.
+    /// The version does not work on this host, which gets the one before.
     TakeBack,
 }
 

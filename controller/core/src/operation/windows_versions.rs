@@ -5,28 +5,28 @@ use jiff::{Timestamp, tz::TimeZone};
 /// A version of Windows Server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowsVersion {
-    /// Its name, with which Windows begins its own.
+    /// Name of the version, with which Windows begins its own.
     pub name: &'static str,
-    /// Its build: the third part of `10.0.20348.2527`.
+    /// Build of the version: the third part of `10.0.20348.2527`.
     pub build: u32,
     /// Year in which Microsoft's extended support ends (<https://learn.microsoft.com/lifecycle/products/>).
     pub support_ends: u16,
-    /// Tag of base images whose containers it runs without Hyper-V.
+    /// Tag of base images whose containers the version runs without Hyper-V.
     pub image: &'static str,
     /// The revision, the last part of the version, below which pods have no network, and the update that brought it.
     pub least: Option<(u32, &'static str)>,
-    /// The oldest version of `registry.k8s.io/pause`, the image of sandboxes, that is known to have it.
+    /// Oldest version of `registry.k8s.io/pause`, the image of sandboxes, that is known to have this version of Windows.
     pub min_pause: [u16; 3],
 }
 
 impl WindowsVersion {
-    /// Whether the support has ended, or ends in the year of `now`: the day is not known here.
+    /// Reports whether the support has ended, or ends in the year of `now`: the day is not known here.
     pub fn is_support_ending(&self, now: Timestamp) -> bool {
         now.to_zoned(TimeZone::UTC).year() >= i16::try_from(self.support_ends).unwrap_or(i16::MAX)
     }
 }
 
-/// The long-term servicing channel alone: containers run with process isolation, which wants a base image of the same version.
+/// Versions of the long-term servicing channel alone: containers run with process isolation, which wants a base image of the same version.
 pub const VERSIONS: [WindowsVersion; 3] = [
     WindowsVersion {
         name: "Windows Server 2019",
@@ -68,7 +68,7 @@ pub fn lacks(version: &WindowsVersion, os_build: &str) -> Option<&'static str> {
     (os_build.matches('.').count() == 3 && revision < least).then_some(update)
 }
 
-/// All of them, for a sentence.
+/// Lists all versions, for a sentence.
 pub fn list() -> String {
     VERSIONS.map(|v| format!("{} (build {})", v.name, v.build)).join(", ")
 }

@@ -1,4 +1,4 @@
-//! Facts that end up in command lines and files are checked before they are used: they come from API objects.
+//! Checks of facts that end up in command lines and files: they come from API objects.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -14,7 +14,7 @@ fn require(good: bool, what: &'static str, value: &str, problem: &'static str) -
     if good { Ok(()) } else { Err(RenderError::Fact { what, value: value.to_owned(), problem }) }
 }
 
-/// Facts that go into the services.
+/// Checks the facts that go into the services.
 pub(super) fn services(cluster: &Cluster) -> Checked {
     api_server(cluster)?;
     if let Network::OvnHybrid { vxlan_port: Some(port) } = cluster.network {
@@ -65,7 +65,7 @@ fn is_own_directory(directory: &str) -> bool {
     }
 }
 
-/// What is wrong with which part. Values stay out: they may hold a password.
+/// Checks a proxy. The error says what is wrong with which part. Values stay out: they may hold a password.
 pub(super) fn proxy(proxy: &Proxy) -> Result<(), (&'static str, &'static str)> {
     // Services ConfigMaps are readable by every host's daemon, and variables of a host by all that runs on it.
     const NO_PASSWORD: &str = "it must have no user name and no password, which every host could read; use a proxy that admits hosts by \
@@ -84,12 +84,12 @@ pub(super) fn proxy(proxy: &Proxy) -> Result<(), (&'static str, &'static str)> {
     Ok(())
 }
 
-/// Why hosts cannot have a proxy. Values stay out.
+/// Returns why hosts cannot have a proxy. Values stay out.
 pub fn proxy_problem(proxy: &Proxy) -> Option<String> {
     self::proxy(proxy).err().map(|(what, problem)| format!("its {what} cannot be used: {problem}"))
 }
 
-/// Facts that go into the files of every host.
+/// Checks the facts that go into the files of every host.
 pub(super) fn files(cluster: &Cluster) -> Checked {
     api_server(cluster)?;
     for (what, pem) in [("API server CA", &cluster.api_ca), ("kubelet client CA", &cluster.kubelet_client_ca)] {
@@ -105,17 +105,17 @@ pub(super) fn files(cluster: &Cluster) -> Checked {
     Ok(())
 }
 
-/// Each certificate must be readable: a host refuses all of them because of one that is damaged.
+/// Checks that each certificate is readable: a host refuses all of them because of one that is damaged.
 fn trusted(pem: &[u8]) -> Checked {
     let Err(damaged) = certificates(pem) else { return Ok(()) };
     let problem = "it is damaged; correct the ConfigMap trusted-ca in the operator's namespace";
     require(false, "trusted certificates", &format!("certificate {damaged}"), problem)
 }
 
-/// The certificates alone, without the comments between them.
+/// Returns the certificates alone, without the comments between them.
 ///
 /// # Errors
-/// The number of the first one that is damaged.
+/// The number of the first certificate that is damaged.
 pub fn certificates(pem: &[u8]) -> Result<String, usize> {
     const BEGIN: &[u8] = b"-----BEGIN CERTIFICATE-----";
     const WIDTH: usize = 64;
@@ -135,14 +135,14 @@ pub fn certificates(pem: &[u8]) -> Result<String, usize> {
 }
 
 impl TlsPair {
-    /// Whether it is certificates and a key in PEM.
+    /// Reports whether the pair is certificates and a key in PEM.
     pub fn is_usable(&self) -> bool {
         let has_certificates = certificates(self.certificate.as_bytes()).is_ok_and(|pem| !pem.is_empty());
         has_certificates && self.key.contains("-----BEGIN") && self.key.contains("PRIVATE KEY-----")
     }
 }
 
-/// Facts that go into the files of one host.
+/// Checks the facts that go into the files of one host.
 pub(super) fn host(host: &HostParams) -> Checked {
     let (name, ip) = (&host.node_name, &host.node_ip);
     let fine = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.';

@@ -1,4 +1,4 @@
-//! What a pool sets in containerd's configuration, as a file that the payload's configuration imports.
+//! Settings of a pool in containerd's configuration, as a file that the payload's configuration imports.
 //!
 //! containerd merges imported files key by key over the file that imports them, and takes a file without `version` for one of
 //! an older format.
@@ -33,7 +33,7 @@ struct PinnedImages<'a> {
     sandbox: &'a str,
 }
 
-/// The file, if the pool sets anything. `there` says whether hosts get containerd and its configuration from us.
+/// Renders the file with the settings of a pool, if it sets anything. `there` says whether hosts get containerd and its configuration from us.
 pub(super) fn drop_in(pool: &ContainerdSettings, there: bool) -> Result<Option<String>, RenderError> {
     let ContainerdSettings { sandbox_image, max_concurrent_downloads } = pool;
     if sandbox_image.is_none() && max_concurrent_downloads.is_none() {
@@ -81,7 +81,7 @@ struct Cni<'a> {
     conf_dir: Option<&'a str>,
 }
 
-/// The file with the directories of CNI, if the cluster has others than usual.
+/// Renders the file with the directories of CNI, if the cluster has others than usual.
 pub(super) fn network(cluster: &Cluster) -> Option<String> {
     let Cluster { cni_bin_dir, cni_conf_dir, .. } = cluster;
     let cni = Cni { bin_dirs: cni_bin_dir.as_deref().map(|d| [d]), conf_dir: cni_conf_dir.as_deref() };

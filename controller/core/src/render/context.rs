@@ -1,4 +1,4 @@
-//! What commands of services are made from.
+//! Sources from which commands of services are made.
 
 use api::{host::path, payload::Manifest};
 
@@ -9,7 +9,7 @@ pub(super) const NODE_NAME: &str = "NODE_NAME";
 /// Text in commands that becomes the address of the Node.
 pub(super) const NODE_IP: &str = "NODE_IP";
 
-/// What a service is rendered from.
+/// Sources from which a service is rendered.
 pub(super) struct Context<'a> {
     pub cluster: &'a Cluster,
     pub payload: &'a Manifest,
@@ -17,14 +17,14 @@ pub(super) struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// Whether hosts of this cluster get a file with this destination.
+    /// Reports whether hosts of this cluster get a file with this destination.
     pub(super) fn has(&self, destination: &str) -> bool {
         let platform = self.cluster.platform.as_str();
         let here = |f: &api::payload::File| f.platforms.is_empty() || f.platforms.contains(platform);
         self.payload.files.iter().any(|f| f.destination.eq_ignore_ascii_case(destination) && here(f))
     }
 
-    /// A command, run by the log runner if there is one.
+    /// Returns a command, run by the log runner if there is one.
     pub(super) fn logged(&self, service: &str, command: &str) -> String {
         if !self.has(program::LOG_RUNNER) {
             return command.to_owned();

@@ -17,7 +17,7 @@ pub(super) fn of_pool(template: &TemplateSpec) -> Option<CredentialPlugin> {
     })
 }
 
-/// These files of the payload without the libraries of other plugins.
+/// Returns the files of the payload without the libraries of other plugins.
 ///
 /// # Errors
 /// [`RenderError::Setting`] when the library of the plugin is not among them.

@@ -1,24 +1,24 @@
-//! How kubelet gets passwords for the image registries of clouds.
+//! Credential providers, from which kubelet gets passwords for the image registries of clouds.
 
 use api::host::path;
 use serde_json::{Value, json};
 
 use super::program;
 
-/// Where the configuration goes. Legacy.
+/// Path of the configuration of credential providers. Legacy.
 pub(crate) const PATH: &str = r"C:\k\credential-provider-config.yaml";
 
 /// A program that gives kubelet passwords.
 struct Provider {
     program: &'static str,
-    /// Files that it reads beside itself: without them it would fail each pull.
+    /// Files that the program reads beside itself: without them it would fail each pull.
     files: &'static [&'static str],
     cache: &'static str,
     images: &'static [&'static str],
     args: &'static [&'static str],
 }
 
-/// As the clouds' own projects configure them for Linux:
+/// Credential providers, as the clouds' own projects configure them for Linux:
 /// <https://github.com/openshift/machine-config-operator/tree/master/templates/common>.
 const PROVIDERS: [Provider; 3] = [
     Provider {

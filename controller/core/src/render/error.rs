@@ -1,11 +1,11 @@
-//! Why nothing can be rendered.
+//! Reasons why nothing can be rendered.
 
 use api::Reason;
 
-/// Nothing can be rendered.
+/// Reason why nothing can be rendered.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum RenderError {
-    /// Programs without which there is no node: their destinations.
+    /// The payload lacks programs without which there is no node. Holds their destinations.
     #[error(
         "the payload has no {}, and a host of this cluster cannot become a node without: put what cannot be built into a folder, and make the image again \
          with `make image PROGRAMS=FOLDER`, or the payload with `cargo xtask payload --out payload --from FOLDER` (docs/guide/payload.md)",
@@ -21,35 +21,35 @@ pub enum RenderError {
         kubelet: String,
         /// Minor version of the API server.
         server: u32,
-        /// What is wrong.
+        /// Fault of the version of kubelet.
         problem: &'static str,
     },
     /// A fact is unusable.
     #[error("the cluster's {what} is {value:?}: {problem}")]
     Fact {
-        /// Which one.
+        /// Name of the fact.
         what: &'static str,
-        /// Its value. Never a secret.
+        /// Value of the fact. Never a secret.
         value: String,
-        /// What is wrong with it, and what to do.
+        /// Fault of the fact, and the remedy.
         problem: &'static str,
     },
     /// A setting of a pool is unusable.
     #[error("the pool's {field} is {value:?}: {problem}")]
     Setting {
-        /// Its path in the pool, as `template.spec.logs.maxSize`.
+        /// Path of the setting in the pool, as `template.spec.logs.maxSize`.
         field: &'static str,
-        /// Its value.
+        /// Value of the setting.
         value: String,
-        /// What is wrong with it, and what to do.
+        /// Fault of the setting, and the remedy.
         problem: &'static str,
     },
-    /// The template puts something on Nodes that they must not have.
+    /// A field of the template is unusable, or puts something on Nodes that they must not have.
     #[error("the pool's {field}: {problem}")]
     Metadata {
-        /// Its path in the pool, as `template.metadata.labels`.
+        /// Path of the field in the pool, as `template.metadata.labels`.
         field: &'static str,
-        /// What is wrong with what, and what to do.
+        /// Faulty part of the field, its fault, and the remedy.
         problem: String,
     },
 }

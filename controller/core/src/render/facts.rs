@@ -1,4 +1,4 @@
-//! What is rendered from.
+//! Facts and settings from which hosts' services and files are rendered.
 
 use std::{fmt, net::Ipv4Addr};
 
@@ -25,26 +25,26 @@ pub struct Cluster {
     pub cluster_domain: String,
     /// Minor version of the oldest API server, as 36 of `1.36`, if it reports one.
     pub kubernetes_minor: Option<u32>,
-    /// Whether the control plane is being upgraded.
+    /// True if the control plane is being upgraded.
     pub is_upgrading: bool,
     /// Minor version that all API servers have already, while nodes still follow the one of before the upgrade.
     pub next_minor: Option<u32>,
     /// Addresses of API servers that do not answer, while nodes wait for their version.
     pub silent_api_servers: Vec<String>,
-    /// Where the cluster runs.
+    /// Platform of the cluster.
     pub platform: Platform,
-    /// Whether a cloud controller manager initialises nodes. kubelet then registers them as uninitialised, and they stay so
-    /// until it has been there: say it only where there is one.
+    /// True if a cloud controller manager initialises nodes. kubelet then registers them as uninitialised, and they stay so until it has been there:
+    /// set only where there is one.
     pub external_cloud_provider: bool,
     /// Provider of the pod network.
     pub network: Network,
-    /// Where containerd finds the programs of CNI, if not where the payload has them.
+    /// Directory in which containerd finds the programs of CNI, if not where the payload has them.
     pub cni_bin_dir: Option<String>,
-    /// Where containerd finds the configuration of CNI, if not where the hybrid overlay has it.
+    /// Directory in which containerd finds the configuration of CNI, if not where the hybrid overlay has it.
     pub cni_conf_dir: Option<String>,
     /// The cluster's proxy.
     pub proxy: Proxy,
-    /// What windows_exporter serves with. Without it, it serves plain HTTP.
+    /// Certificate that windows_exporter serves with. Without one, it serves plain HTTP.
     pub exporter_tls: Option<TlsPair>,
     /// PEM certificates that hosts must trust machine-wide.
     pub trusted_ca: Option<String>,
@@ -52,18 +52,18 @@ pub struct Cluster {
     pub mirrors: Vec<MirrorRule>,
     /// Logins of image registries.
     pub pull_secret: PullSecret,
-    /// What kubelet serves with. Without it, kubelet's own defaults apply.
+    /// TLS profile that kubelet serves with. Without one, kubelet's own defaults apply.
     pub tls_profile: Option<TlsProfile>,
-    /// Whether hosts would wait for tokens of a cloud-node-manager, because its ServiceAccount is missing.
+    /// True if hosts would wait for tokens of a cloud-node-manager, because its ServiceAccount is missing.
     pub lacks_node_manager: bool,
-    /// What was found and cannot be used, and leaves the rest as it is. Nothing secret.
+    /// Facts that were found and cannot be used, and leave the rest as it is. Nothing secret.
     pub unusable: Vec<String>,
-    /// What was found and cannot be used as a whole, and what is in force in its place. Nothing secret.
+    /// Facts that were found and cannot be used as a whole, and what is in force in their place. Nothing secret.
     pub held: Vec<String>,
 }
 
 impl Cluster {
-    /// What of the facts does not reach hosts, or reaches them otherwise than it is meant, and why.
+    /// Lists what of the facts does not reach hosts, or reaches them otherwise than it is meant, and why.
     pub fn problems(&self) -> Vec<String> {
         self.unusable.iter().cloned().chain(mirrors::problems(&self.mirrors, &self.pull_secret)).collect()
     }
@@ -73,7 +73,7 @@ impl Cluster {
         [&self.cni_bin_dir, &self.cni_conf_dir].into_iter().flatten().cloned().collect()
     }
 
-    /// Names of the facts that differ, for people. Values stay out: some are secret.
+    /// Names of the facts that differ, for users. Values stay out: some are secret.
     pub fn differences(&self, other: &Self) -> Vec<&'static str> {
         // A new fact must be named here, too.
         let Self {
@@ -136,10 +136,10 @@ impl Cluster {
 /// Address from which a machine gets its name, zone and credentials; it is the same in all clouds that have one.
 pub(super) const METADATA_ADDRESS: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
 
-/// Where a cluster runs.
+/// Platform of a cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Platform {
-    /// On no platform that makes a difference here.
+    /// No platform, or none that makes a difference here.
     #[default]
     None,
     /// Amazon.
@@ -155,7 +155,7 @@ pub enum Platform {
 }
 
 impl Platform {
-    /// As in the payload manifest.
+    /// Returns the name of the platform in the payload manifest.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -167,8 +167,8 @@ impl Platform {
         }
     }
 
-    /// From OpenShift's `Infrastructure` (`status.platformStatus.type`, as `AWS`) or our own spelling. What is not known
-    /// makes no difference here, and so is [`Platform::None`].
+    /// Reads OpenShift's `Infrastructure` (`status.platformStatus.type`, as `AWS`) or our own spelling. A platform that is not known makes no
+    /// difference here, and so is [`Platform::None`].
     pub fn from_name(name: &str) -> Self {
         let all = [Self::Aws, Self::Azure, Self::Gcp, Self::Vsphere, Self::Nutanix];
         all.into_iter().find(|p| p.as_str().eq_ignore_ascii_case(name)).unwrap_or_default()
@@ -214,12 +214,12 @@ impl fmt::Debug for TlsPair {
     }
 }
 
-/// One host.
+/// Parameters of one host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostParams {
-    /// Name of its Node.
+    /// Name of the host's Node.
     pub node_name: String,
-    /// Address of its Node.
+    /// Address of the host's Node.
     pub node_ip: String,
     /// Taints that the Node has from its first moment on.
     pub taints: Vec<Taint>,

@@ -11,9 +11,9 @@ use sha2::{Digest, Sha256};
 
 use super::{Cluster, PullSecret, containerd, context::NODE_NAME, credential_provider, mirrors, program, pull_secret};
 
-/// Certificates that are trusted machine-wide. Legacy.
+/// Path of the certificates that are trusted machine-wide. Legacy.
 const TRUSTED_CA: &str = r"C:\k\ca-bundle.crt";
-/// What windows_exporter serves with; its configuration in the payload names both. Legacy.
+/// Path of the certificate that windows_exporter serves with; its configuration in the payload names this and the key. Legacy.
 const EXPORTER_CERT: &str = r"C:\k\tls\certs\tls.crt";
 const EXPORTER_KEY: &str = r"C:\k\tls\certs\tls.key";
 
@@ -21,7 +21,7 @@ const EXPORTER_KEY: &str = r"C:\k\tls\certs\tls.key";
 pub(super) struct Programs {
     /// Configuration of the credential providers, if there are any.
     pub credential_providers: Option<Value>,
-    /// A cloud-node-manager.
+    /// True if hosts run a cloud-node-manager.
     pub node_manager: bool,
 }
 
@@ -63,7 +63,8 @@ pub(super) fn of_registries(cluster: &Cluster, logins: &PullSecret) -> Vec<Confi
     mirrors.into_iter().chain(kubelet).map(|(path, text)| ConfigFile { secret: true, ..file(&path, text) }).collect()
 }
 
-/// Hashes of all these files for no node in particular, without secrets: a hash must not allow a guess of a key or a password.
+/// Hashes of the files of [`of_cluster`] and [`of_registries`] for no node in particular, without secrets: a hash must not allow a guess of a key or
+/// a password.
 pub(super) fn hashes(cluster: &Cluster, programs: &Programs, logins: &PullSecret) -> BTreeMap<String, String> {
     let files = of_cluster(cluster, programs, NODE_NAME).into_iter().filter(|f| !f.secret);
     let files = files.chain(of_registries(cluster, &logins.redacted()));
@@ -74,12 +75,12 @@ pub(super) fn file(path: &str, content: String) -> ConfigFile {
     ConfigFile { path: path.into(), content, secret: false }
 }
 
-/// Pretty JSON: people read these files on hosts.
+/// Pretty JSON: users read the configuration files on hosts.
 pub(super) fn text(value: &Value) -> String {
     format!("{value:#}\n")
 }
 
-/// The same certificates give the same bytes, whatever white space is around them.
+/// Returns the content of a certificate file: the same certificates give the same bytes, whatever white space is around them.
 fn pem(text: &str) -> String {
     format!("{}\n", text.trim())
 }

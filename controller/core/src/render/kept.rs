@@ -1,7 +1,7 @@
-//! Which facts are in force when some cannot be used as they are now: each of these keeps its earlier value, also over a restart of the
-//! operator, for which the values are stored ([`Kept`]).
+//! Facts in force when some cannot be used as they are now: each of these keeps its earlier value, also over a restart of the operator, for which the
+//! values are stored ([`Kept`]).
 //!
-//! What is stored is outside input: any client that may write Secrets in the namespace may have written it.
+//! Stored values are outside input: any client that may write Secrets in the namespace may have written them.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -11,9 +11,9 @@ use super::{Cluster, MirrorRule, Proxy, PullSecret, TlsPair, check};
 /// Facts as they were read.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
-    /// All that can be used. What cannot be used as a whole is left out here.
+    /// Facts that can be used. One that cannot be used as a whole is left out here.
     pub cluster: Cluster,
-    /// What cannot be used as a whole.
+    /// Facts that cannot be used as a whole.
     pub unusable: Vec<Unusable>,
 }
 
@@ -26,15 +26,15 @@ impl From<Cluster> for Found {
 /// A fact that keeps its earlier value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unusable {
-    /// Which one.
+    /// Fact that cannot be used.
     pub fact: Fact,
-    /// What is wrong with which object, and what to do. Nothing secret.
+    /// Faulty object, its fault, and the remedy. Nothing secret.
     pub problem: String,
-    /// Whether its object is missing. That is a fault only if there was one.
+    /// True if the fact's object is missing. That is a fault only if there was one.
     pub is_missing: bool,
 }
 
-/// Which facts keep their earlier value each for itself.
+/// Fact that keeps its earlier value for itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fact {
     /// The cluster's proxy.
@@ -45,7 +45,7 @@ pub enum Fact {
     Mirrors(String),
     /// Logins of registries.
     PullSecret,
-    /// What windows_exporter serves with.
+    /// Certificate that windows_exporter serves with.
     ExporterTls,
 }
 
@@ -61,12 +61,12 @@ pub struct Kept {
     exporter_tls: Option<TlsPair>,
 }
 
-/// What is stored cannot be read. Nothing is quoted from it.
+/// The stored facts cannot be read. Nothing is quoted from them.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("it is not what an operator stores")]
 pub struct KeptError;
 
-/// How it is stored.
+/// Stored form of [`Kept`].
 #[derive(Serialize, Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct Wire {
@@ -83,7 +83,7 @@ struct Wire {
 }
 
 impl Kept {
-    /// Those of a cluster.
+    /// Returns the facts of a cluster that are kept.
     pub fn of(cluster: &Cluster) -> Self {
         Self {
             kubernetes_minor: cluster.kubernetes_minor,
@@ -95,12 +95,12 @@ impl Kept {
         }
     }
 
-    /// Nothing but the minor version of Kubernetes that nodes follow.
+    /// Returns only the minor version of Kubernetes that nodes follow.
     pub fn of_nodes(kubernetes_minor: u32) -> Self {
         Self { kubernetes_minor: Some(kubernetes_minor), ..Self::default() }
     }
 
-    /// As they are stored. Parts of them are secret.
+    /// Returns the facts as they are stored. Parts of them are secret.
     pub fn to_json(&self) -> String {
         let Self { kubernetes_minor, proxy, trusted_ca, mirrors, pull_secret, exporter_tls } = self.clone();
         let (exporter_certificate, exporter_key) = exporter_tls.map(|tls| (tls.certificate, tls.key)).unzip();
@@ -120,10 +120,10 @@ impl Kept {
         serde_json::to_string(&wire).unwrap_or_default()
     }
 
-    /// Reads them. A value that could not have been in force is left out.
+    /// Reads stored facts. A value that could not have been in force is left out.
     ///
     /// # Errors
-    /// [`KeptError`] when it is something else.
+    /// [`KeptError`] when `json` is something else.
     pub fn parse(json: &[u8]) -> Result<Self, KeptError> {
         let wire: Wire = serde_json::from_slice(json).map_err(|_| KeptError)?;
         let proxy = Proxy { http: wire.http_proxy, https: wire.https_proxy, no: wire.no_proxy };

@@ -41,7 +41,7 @@ fn all() -> Vec<Fact> {
     vec![Fact::Proxy, Fact::TrustedCa, mirrors, Fact::PullSecret, Fact::ExporterTls]
 }
 
-/// What is read while a fact cannot be used.
+/// Facts as they are read while one cannot be used.
 fn without(full: &Cluster, fact: &Fact, is_missing: bool) -> Found {
     let mut cluster = full.clone();
     match fact {

@@ -11,17 +11,17 @@ use super::{
     credential_provider, program,
 };
 
-/// kubelet's own defaults.
+/// kubelet's own default of `imageGCHighThresholdPercent`.
 const IMAGE_GC_HIGH: i64 = 85;
 const IMAGE_GC_LOW: i64 = 80;
 
-/// Leaves it to a cloud controller manager to initialise the Node.
+/// Argument of kubelet that leaves it to a cloud controller manager to initialise the Node.
 pub(super) const EXTERNAL_CLOUD: &str = "--cloud-provider=external";
 
 /// Feature gates that the operator sets.
 const FEATURE_GATES: [&str; 2] = ["NodeLogQuery", "RotateKubeletServerCertificate"];
 
-/// The command line, with variables in it.
+/// Returns kubelet's command line, with variables in it.
 pub(super) fn command(context: &Context<'_>) -> String {
     let mut arguments = vec![
         program::KUBELET.to_owned(),
@@ -106,7 +106,7 @@ pub(super) fn config(cluster: &Cluster, settings: &Settings, pool: &KubeletSetti
     Ok(config)
 }
 
-/// [`config`] of one host. Taints are written the way kubelet reads them.
+/// Adds the taints of one host to its [`config`], written the way kubelet reads them.
 pub(super) fn with_taints(mut config: Value, taints: &[api::Taint]) -> Value {
     let taint =
         |t: &api::Taint| json!({"key": t.key, "value": t.value.clone().unwrap_or_default(), "effect": t.effect});
@@ -116,8 +116,8 @@ pub(super) fn with_taints(mut config: Value, taints: &[api::Taint]) -> Value {
     config
 }
 
-/// kubelet does not start if the lower threshold is not the lower one. The API server has compared what the pool sets, but it
-/// knows nothing of what applies to the one that is not set.
+/// Checks the thresholds of image garbage collection: kubelet does not start if the lower one is not lower. The API server has compared what the pool
+/// sets, but it knows nothing of what applies to the one that is not set.
 fn image_gc(config: &Value, pool: &KubeletSettings) -> Result<(), RenderError> {
     let effective = |name: &str, default| config.get(name).and_then(Value::as_i64).unwrap_or(default);
     let (low, high) = (
@@ -140,7 +140,7 @@ fn image_gc(config: &Value, pool: &KubeletSettings) -> Result<(), RenderError> {
     if low < high { Ok(()) } else { Err(RenderError::Setting { field, value: value.to_string(), problem }) }
 }
 
-/// JSON merge patch, RFC 7386: objects are merged, null removes, any other value replaces.
+/// Applies a JSON merge patch, RFC 7386: objects are merged, null removes, any other value replaces.
 fn merge(target: &mut Map<String, Value>, patch: &Map<String, Value>) {
     for (name, value) in patch {
         match value {

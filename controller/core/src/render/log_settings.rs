@@ -5,22 +5,22 @@ use api::{Reason, host::LogRotation};
 
 use super::RenderError;
 
-/// The longest that a log is kept where no age is set: ten years. The field in pools goes no further.
+/// Longest time that a log is kept where no age is set, in seconds: ten years. The field in pools goes no further.
 const FOREVER: u64 = 315_360_000;
 
-/// How logs are rotated. `None` leaves the flag out.
+/// Rotation of logs. `None` leaves the flag out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogSettings {
     /// Size at which a file is put aside: a Kubernetes quantity.
     pub size: Option<String>,
     /// Age at which a file that was put aside is deleted: a Go duration. Without it none ever is.
     pub age: Option<String>,
-    /// How often the file is flushed to disk: a Go duration.
+    /// Interval at which the file is flushed to disk: a Go duration.
     pub flush: Option<String>,
 }
 
 impl Default for LogSettings {
-    /// WMCO does not rotate by default; hosts whose disks fill up are among its users' complaints.
+    /// Returns settings that rotate. WMCO does not rotate by default; hosts whose disks fill up are among its users' complaints.
     fn default() -> Self {
         Self { size: Some("100Mi".into()), age: Some("168h".into()), flush: None }
     }
@@ -43,14 +43,14 @@ impl LogSettingsError {
 }
 
 impl LogSettings {
-    /// Environment variable for [`LogSettings::size`]. This and the next two are WMCO's.
+    /// Environment variable of WMCO for [`LogSettings::size`].
     pub const SIZE: &str = "SERVICES_LOG_FILE_SIZE";
-    /// Environment variable for [`LogSettings::age`].
+    /// Environment variable of WMCO for [`LogSettings::age`].
     pub const AGE: &str = "SERVICES_LOG_FILE_AGE";
-    /// Environment variable for [`LogSettings::flush`].
+    /// Environment variable of WMCO for [`LogSettings::flush`].
     pub const FLUSH: &str = "SERVICES_LOG_FLUSH_INTERVAL";
 
-    /// From the operator's environment. Values are trimmed; an empty or missing one leaves the default.
+    /// Reads settings from the operator's environment. Values are trimmed; an empty or missing one leaves the default.
     ///
     /// # Errors
     /// When [`LogSettings::SIZE`] is not a quantity, or [`LogSettings::AGE`] or [`LogSettings::FLUSH`] is not a duration, of
@@ -71,7 +71,7 @@ impl LogSettings {
         })
     }
 
-    /// With what a pool sets over it.
+    /// Returns the settings with what a pool sets over them.
     pub(super) fn of_pool(&self, pool: Option<&api::LogRotation>) -> Result<Self, RenderError> {
         let mut logs = self.clone();
         if let Some(size) = pool.and_then(|p| p.max_size.as_ref()) {
@@ -95,7 +95,7 @@ impl LogSettings {
         Ok(logs)
     }
 
-    /// The same for logs that wicd rotates. None if logs are not rotated: the size is missing or 0, as kube-log-runner reads it.
+    /// Returns the rotation of logs that wicd rotates. `None` if logs are not rotated: the size is missing or 0, as kube-log-runner reads it.
     pub(super) fn rotation(&self) -> Option<LogRotation> {
         let max_bytes = self.size.as_deref().and_then(bytes).filter(|b| *b > 0)?;
         let age = self.age.as_deref().and_then(seconds).filter(|s| *s > 0);
@@ -103,12 +103,12 @@ impl LogSettings {
     }
 }
 
-/// Whether it is a Kubernetes quantity of 0 or more.
+/// Reports whether a text is a Kubernetes quantity of 0 or more.
 fn is_quantity(text: &str) -> bool {
     bytes(text).is_some()
 }
 
-/// A Kubernetes quantity of 0 or more, rounded up.
+/// Reads a Kubernetes quantity of 0 or more, rounded up.
 fn bytes(text: &str) -> Option<u64> {
     let text = text.strip_prefix('+').unwrap_or(text);
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -147,12 +147,12 @@ fn bytes(text: &str) -> Option<u64> {
     Some(u64::try_from(value).unwrap_or(u64::MAX))
 }
 
-/// Whether it is a Go duration of 0 or more.
+/// Reports whether a text is a Go duration of 0 or more.
 fn is_duration(text: &str) -> bool {
     seconds(text).is_some()
 }
 
-/// A Go duration of 0 or more, in seconds, rounded up.
+/// Reads a Go duration of 0 or more, in seconds, rounded up.
 fn seconds(text: &str) -> Option<u64> {
     let mut rest = text.strip_prefix('+').unwrap_or(text);
     if rest == "0" {
@@ -185,7 +185,7 @@ fn seconds(text: &str) -> Option<u64> {
     Some(u64::try_from(nanoseconds.div_ceil(1_000_000_000)).unwrap_or(u64::MAX))
 }
 
-/// Digits with at most one point among them, few enough for any reader: the digits, and how many of them are behind the point.
+/// Reads digits with at most one point among them, few enough for any reader: the digits, and how many of them are behind the point.
 fn number_of(text: &str) -> Option<(u128, u32)> {
     if text.len() > 12 {
         return None;

@@ -10,12 +10,12 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::PullSecret;
 
-/// containerd looks here at each pull; its configuration in the payload names the directory. Legacy.
+/// Directory in which containerd looks at each pull; its configuration in the payload names it. Legacy.
 const DIRECTORY: &str = r"C:\k\containerd\registries";
-/// Where images of `docker.io` really are.
+/// Registry of Docker Hub, and the one where its images really are.
 const DOCKER_HUB: (&str, &str) = ("docker.io", "registry-1.docker.io");
-/// In this spelling alone: a registry's token takes the place of the header. Beside one in another spelling containerd sends both, and a proxy in front of the
-/// registry may refuse that.
+/// Header with a login, in this spelling alone: a registry's token takes the place of the header. Beside one in another spelling containerd sends
+/// both, and a proxy in front of the registry may refuse that.
 const AUTHORIZATION: &str = "Authorization";
 /// Kinds of OpenShift that WMCO reads mirrors from.
 const READ_BY_WMCO: [&str; 2] = ["ImageDigestMirrorSet/", "ImageTagMirrorSet/"];
@@ -24,24 +24,24 @@ const RELEASE_IMAGES: &str = "quay.io/openshift-release-dev";
 /// A name that never resolves (RFC 2606): nothing is pulled where the source is not to be asked and there is no mirror.
 const NOWHERE: &str = "never-contact-source.invalid";
 
-/// Where else images of a source are.
+/// Rule that says where else images of a source are.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct MirrorRule {
-    /// The object that says so, as `ImageDigestMirrorSet/factory`.
+    /// Object that has the rule, as `ImageDigestMirrorSet/factory`.
     pub origin: String,
-    /// Registry, perhaps with the path of an organisation or a repository.
+    /// Registry of the source, perhaps with the path of an organisation or a repository.
     pub source: String,
-    /// The same of each mirror, the first one first.
+    /// Registry of each mirror, perhaps with a path, the first one first.
     pub mirrors: Vec<String>,
-    /// Whether for images that are named by tag, too.
+    /// True if the rule is for images that are named by tag, too.
     pub tags: bool,
-    /// Whether the source must never be asked.
+    /// True if the source must never be asked.
     pub never_source: bool,
 }
 
 impl MirrorRule {
-    /// Reports whether it is of images that no Windows host pulls.
+    /// Reports whether the rule is of images that no Windows host pulls.
     fn is_of_release(&self) -> bool {
         self.source.strip_prefix(RELEASE_IMAGES).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
@@ -79,7 +79,7 @@ impl<'a> Location<'a> {
     }
 }
 
-/// Where containerd asks: a registry, and what comes before the path of an image.
+/// Endpoint that containerd asks: a registry, and what comes before the path of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Endpoint {
     registry: String,
@@ -101,7 +101,7 @@ fn endpoint(source: Location<'_>, mirror: Location<'_>) -> Option<Endpoint> {
     Some(Endpoint { registry: registry.to_owned(), prefix: prefix.to_owned() })
 }
 
-/// What containerd can follow of the rules, by registry, and what it cannot or only with more than was meant.
+/// Rules that containerd can follow, by registry, and what it cannot follow or only with more than was meant.
 #[derive(Debug, Default)]
 struct Merged<'a> {
     registries: BTreeMap<&'a str, Registry<'a>>,
@@ -112,7 +112,7 @@ struct Merged<'a> {
 struct Registry<'a> {
     mirrors: Vec<Mirror<'a>>,
     never_source: bool,
-    /// What it follows: the rule, and its mirrors.
+    /// Rules that the registry follows, each with its mirrors.
     rules: Vec<(&'a MirrorRule, Vec<Endpoint>)>,
 }
 
@@ -121,7 +121,7 @@ struct Registry<'a> {
 struct Mirror<'a> {
     endpoint: Endpoint,
     tags: bool,
-    /// The rules that name it, each with the whole path of its mirror: that decides about the login.
+    /// Rules that name the mirror, each with the whole path of its mirror: that decides about the login.
     paths: Vec<(&'a MirrorRule, &'a str)>,
 }
 
@@ -212,8 +212,8 @@ pub(super) fn not_followed(cluster: &[MirrorRule], own: &[MirrorRule]) -> Vec<St
     sources
 }
 
-/// What a person must know: rules that are left out, those that extend to repositories that they do not name, and logins that are not used.
-/// Of rules of release images only that the source is never asked.
+/// Lists what a user must know: rules that are left out, those that extend to repositories that they do not name, and logins that are not used. Of
+/// rules of release images only that the source is never asked.
 pub(super) fn problems(rules: &[MirrorRule], secret: &PullSecret) -> Vec<String> {
     let Merged { registries, mut problems } = merge(rules);
     for (name, registry) in registries {
@@ -280,13 +280,13 @@ fn unused_logins(mirror: &Mirror<'_>, secret: &PullSecret) -> Vec<String> {
         .collect()
 }
 
-/// Path and content of each file.
+/// Path and content of each `hosts.toml`.
 pub(super) fn files(rules: &[MirrorRule], secret: &PullSecret) -> Vec<(String, String)> {
     let merged = merge(rules);
     merged.registries.iter().map(|(name, registry)| (path(name), hosts_toml(registry, secret))).collect()
 }
 
-/// The directory of a registry: Windows has no colons in names, and containerd knows that.
+/// Returns the path of a registry's `hosts.toml`: Windows has no colons in names, and containerd knows that.
 fn path(registry: &str) -> String {
     let name = registry.split_once(':').map_or_else(|| registry.to_owned(), |(name, port)| format!("{name}_{port}_"));
     format!(r"{DIRECTORY}\{name}\hosts.toml")
@@ -294,7 +294,7 @@ fn path(registry: &str) -> String {
 
 #[derive(Serialize)]
 struct HostsToml {
-    /// Asked last. containerd asks the source if there is none.
+    /// Server that is asked last. containerd asks the source if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     server: Option<String>,
     #[serde(flatten)]
@@ -306,13 +306,13 @@ struct HostsToml {
 #[derive(Clone, Serialize)]
 struct Host {
     capabilities: &'static [&'static str],
-    /// The URL is whole.
+    /// True if the URL is whole.
     override_path: bool,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     header: BTreeMap<&'static str, String>,
 }
 
-/// containerd asks mirrors in the order of the file.
+/// Writes mirrors in the order in which containerd asks them: that of the file.
 fn in_order<S: Serializer>(hosts: &[(String, Host)], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map(hosts.iter().map(|(url, host)| (url, host)))
 }

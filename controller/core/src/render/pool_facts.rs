@@ -1,4 +1,4 @@
-//! Facts of the cluster that a pool has otherwise.
+//! Cluster facts that a pool overrides.
 
 use api::{CloudProvider, ImageMirror, MirrorPull, MirrorSourcePolicy, ProxySettings, TemplateSpec};
 
@@ -7,19 +7,19 @@ use super::{Cluster, MirrorRule, Proxy, PullSecret, RenderError, check, mirrors}
 const PROXY: &str = "template.spec.proxy";
 const CERTIFICATES: &str = "template.spec.trustedCertificates";
 const MIRRORS: &str = "template.spec.imageMirrors";
-/// With all the rest in one annotation.
+/// Most bytes of a pool's mirrors, which are in one annotation with all the rest.
 const MAX_MIRRORS: usize = 64 << 10;
 
-/// Whether a cloud controller manager is to find the machines of a pool's Nodes.
+/// Reports whether a cloud controller manager is to find the machines of a pool's Nodes.
 pub fn has_cloud_controller(cluster: &Cluster, template: &TemplateSpec) -> bool {
     let chosen = template.kubelet.as_ref().and_then(|kubelet| kubelet.cloud_provider);
     chosen.map_or(cluster.external_cloud_provider, |c| c == CloudProvider::External)
 }
 
-/// What decides about the images of a pool's hosts, for the comparison with nodes of WMCO.
+/// Settings that decide about the images of a pool's hosts, for the comparison with nodes of WMCO.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImageSources {
-    /// Whether the pool names the image of sandboxes.
+    /// True if the pool names the image of sandboxes.
     pub names_sandbox: bool,
     /// Sources of which WMCO gives mirrors to hosts and this operator does not.
     pub without_mirrors: Vec<String>,
@@ -68,7 +68,7 @@ fn refuse<T>(field: &'static str, problem: String) -> Result<T, RenderError> {
     Err(RenderError::Metadata { field, problem })
 }
 
-/// With certificates and mirrors, which are all of a pool's facts that are in files of hosts.
+/// Adds certificates and mirrors to a cluster, which are all of a pool's facts that are in files of hosts.
 pub(super) fn with_files(mut cluster: Cluster, trusted: Option<&str>, own: Option<&[ImageMirror]>) -> Cluster {
     if let Some(pem) = trusted {
         let before = cluster.trusted_ca.map(|before| before.trim().to_owned() + "\n").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What the payload must have before a host can become a node of this cluster: programs, and a kubelet that the API server supports.
+//! Parts that the payload must have before a host can become a node of this cluster: programs, and a kubelet that the API server supports.
 
 use std::ops::RangeInclusive;
 
@@ -6,7 +6,7 @@ use api::payload::Manifest;
 
 use super::{Cluster, Network, Platform, RenderError, context::Context, program};
 
-/// Minor versions that kubelet may be older than the API server
+/// Number of minor versions that kubelet may be older than the API server
 /// (<https://kubernetes.io/releases/version-skew-policy/#kubelet>). It must not be newer.
 const OLDEST: u32 = 3;
 
@@ -22,7 +22,7 @@ fn programs(cluster: &Cluster) -> Vec<&'static str> {
     programs
 }
 
-/// Checks all of it.
+/// Checks that the payload has the programs, and a kubelet that the API server supports.
 pub(super) fn check(context: &Context<'_>) -> Result<(), RenderError> {
     let missing: Vec<_> = programs(context.cluster).into_iter().filter(|program| !context.has(program)).collect();
     if !missing.is_empty() {

@@ -10,9 +10,9 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// kubelet reads it from its root directory, again after five minutes.
+/// Path of kubelet's logins. kubelet reads them from its root directory, again after five minutes.
 pub(super) const PATH: &str = api::host::path::REGISTRY_LOGINS;
-/// What Red Hat identifies a cluster with. It is no registry.
+/// Name by which Red Hat identifies a cluster. It is no registry.
 const TELEMETRY: &str = "cloud.openshift.com";
 
 /// Logins of registries.
@@ -20,7 +20,7 @@ const TELEMETRY: &str = "cloud.openshift.com";
 pub struct PullSecret {
     /// Registry as it is written, perhaps with a path, and `user:password` in Base64.
     entries: BTreeMap<String, String>,
-    /// Which state of which Secret it is: a hash over passwords would let them be guessed.
+    /// State of the Secret that the logins are from: a hash over passwords would let them be guessed.
     revision: String,
 }
 
@@ -30,7 +30,7 @@ impl fmt::Debug for PullSecret {
     }
 }
 
-/// The text is no pull secret. What is wrong is not quoted from it.
+/// The text is no pull secret. Nothing is quoted from it.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("it must be JSON with the logins of registries in `auths`, as `.dockerconfigjson`")]
 pub struct PullSecretError;
@@ -41,10 +41,10 @@ struct DockerConfig {
 }
 
 impl PullSecret {
-    /// Reads `.dockerconfigjson`. Beside it come the registries whose logins cannot be used.
+    /// Reads `.dockerconfigjson`. Also returns the registries whose logins cannot be used.
     ///
     /// # Errors
-    /// [`PullSecretError`] when it is something else.
+    /// [`PullSecretError`] when the text is something else.
     pub fn parse(text: &[u8], revision: &str) -> Result<(Self, Vec<String>), PullSecretError> {
         let config: DockerConfig = serde_json::from_slice(text).map_err(|_| PullSecretError)?;
         let (mut entries, mut unusable) = (BTreeMap::new(), Vec::new());
@@ -64,13 +64,13 @@ impl PullSecret {
         Ok((Self::new(entries, revision), unusable))
     }
 
-    /// Without logins there is no revision: each state of the Secret gives hosts the same.
+    /// Makes a pull secret. Without logins there is no revision: each state of the Secret gives hosts the same.
     fn new(entries: BTreeMap<String, String>, revision: &str) -> Self {
         let revision = if entries.is_empty() { String::new() } else { revision.to_owned() };
         Self { entries, revision }
     }
 
-    /// What the hosts of a pool get of it: all, if the pool says nothing.
+    /// Returns what the hosts of a pool get of the logins: all, if the pool says nothing.
     pub(super) fn of_hosts(&self, pool: Option<&ClusterPullSecret>) -> Self {
         pool.map_or_else(|| self.clone(), |pool| self.of_pool(pool))
     }
@@ -89,7 +89,7 @@ impl PullSecret {
         Self::new(entries.map(|(r, b)| (r.clone(), b.clone())).collect(), &self.revision)
     }
 
-    /// The same without anything secret, but different wherever the secret may be.
+    /// Returns the pull secret without anything secret, but different wherever the secret may be.
     pub(super) fn redacted(&self) -> Self {
         let entries = self.entries.keys().map(|registry| (registry.clone(), self.revision.clone())).collect();
         Self { entries, revision: self.revision.clone() }
@@ -101,7 +101,7 @@ impl PullSecret {
         fits.max_by(|(a, _), (b, _)| a.cmp(b)).map(|(_, basic)| basic.as_str())
     }
 
-    /// Which state of which Secret it is.
+    /// Returns the state of the Secret that the logins are from.
     pub(super) fn revision(&self) -> &str {
         &self.revision
     }
@@ -114,7 +114,7 @@ impl PullSecret {
     }
 }
 
-/// `user:password` in Base64, from either form of an entry.
+/// Returns `user:password` in Base64, from either form of an entry.
 fn basic(entry: &Value) -> Option<String> {
     let text = |field: &str| entry[field].as_str().filter(|text| !text.is_empty());
     let login = match (text("auth"), text("username"), text("password")) {

@@ -1,4 +1,4 @@
-//! What the hosts of a pool get, and the version that stands for it.
+//! Everything that the hosts of a pool get, and the version that stands for it.
 
 use std::{collections::BTreeMap, fmt::Write as _, net::Ipv4Addr};
 
@@ -22,7 +22,7 @@ use super::{
     services::{has_node_manager, services},
 };
 
-/// The way of [`Rendered::hash`]. Raised whenever it changes, so that an old hash never equals a new one.
+/// Version of the algorithm of [`Rendered::hash`]. Raised whenever that changes, so that an old hash never equals a new one.
 pub const HASH_VERSION: u32 = 1;
 
 /// Everything that hosts of a pool get, apart from what depends on the host: immutable once stored.
@@ -30,15 +30,15 @@ pub const HASH_VERSION: u32 = 1;
 pub struct Rendered {
     /// The services.
     pub services: ServicesConfig,
-    /// All the rest.
+    /// Everything beside the services.
     pub shared: Shared,
 }
 
-/// What [`Rendered`] has beside the services.
+/// Part of [`Rendered`] beside the services.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Shared {
-    /// [`HASH_VERSION`] of the operator that rendered it.
+    /// [`HASH_VERSION`] of the operator that rendered the version.
     pub hash_version: u32,
     /// Payload files of this cluster's platform.
     pub files: Vec<File>,
@@ -53,7 +53,7 @@ pub struct Shared {
     /// Address of the cloud's metadata service. None where the hosts are in no cloud that has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata_address: Option<Ipv4Addr>,
-    /// Which logins of registries hosts get. None if the pool sets nothing.
+    /// Choice of the registry logins that hosts get. None if the pool sets nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster_pull_secret: Option<ClusterPullSecret>,
     /// PEM certificates that hosts trust in addition to those of the cluster. None if the pool sets nothing.
@@ -68,7 +68,8 @@ pub struct Shared {
     /// Plugin of Container Credential Guard. None if the pool names none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credential_plugin: Option<CredentialPlugin>,
-    /// Path and SHA-256 of the files that follow from the cluster and the three above. Never a content, and nothing of a secret.
+    /// Path and SHA-256 of the files that follow from the cluster, and from the pool's choice of logins, certificates and mirrors. Never a content,
+    /// and nothing of a secret.
     pub cluster_files: BTreeMap<String, String>,
 }
 
@@ -136,14 +137,13 @@ fn service_accounts(template: &TemplateSpec) -> Vec<String> {
 }
 
 impl Rendered {
-    /// Whether a cloud controller manager is to find the machines of the Nodes.
+    /// Reports whether a cloud controller manager is to find the machines of the Nodes.
     pub fn has_cloud_controller(&self) -> bool {
         self.services.services.iter().any(|s| s.name == "kubelet" && s.path.contains(kubelet::EXTERNAL_CLOUD))
     }
 
-    /// Hash of what it means to a host, in 64 hex digits: not of how it is written down, and not of what stays with the
-    /// operator. Comparable only with what the same operator computes, see [`HASH_VERSION`]: what was stored by another one
-    /// is hashed again.
+    /// Hash of what the version means to a host, in 64 hex digits: not of how it is written down, and not of what stays with the operator. Comparable
+    /// only with what the same operator computes, see [`HASH_VERSION`]: what was stored by another one is hashed again.
     pub fn hash(&self) -> String {
         let Shared {
             hash_version: _,
@@ -199,13 +199,13 @@ impl Rendered {
         hex::encode(hash.finalize())
     }
 
-    /// All that is not in the data of the ConfigMap that stores it, as text.
+    /// Returns all that is not in the data of the ConfigMap that stores the version, as text.
     pub(super) fn annotation(&self) -> String {
         // Its keys are texts, so that it is always JSON.
         serde_json::to_string(&self.shared).unwrap_or_default()
     }
 
-    /// The version that stands for it: `<operator version>-<digest of what is stored>`, fit for names of objects.
+    /// Name of the version: `<operator version>-<digest of what is stored>`, fit for names of objects.
     pub fn name(&self, operator_version: &str) -> String {
         // Build metadata, as in `1.2.3+abc`, is legal in a version and not in a name.
         let fit = |c: char| if c.is_ascii_lowercase() || c.is_ascii_digit() || c == '.' { c } else { '-' };

@@ -67,8 +67,8 @@ fn proxy_variables(cluster: &Cluster) -> BTreeMap<String, String> {
     variables
 }
 
-/// What is reached without the proxy: what was given, and what a node must reach in any case. A proxy may not know the cluster's inside, and the
-/// metadata service answers by who asks.
+/// List of what is reached without the proxy: what was given, and what a node must reach in any case. A proxy may not know the cluster's inside, and
+/// the metadata service answers by who asks.
 fn without_proxy(cluster: &Cluster, given: &str) -> String {
     let host = cluster.api_server.trim_start_matches("https://").split('/').next().unwrap_or_default();
     let host = host.rsplit_once(':').map_or(host, |(name, port)| if port.ends_with(']') { host } else { name });
@@ -149,7 +149,7 @@ fn hybrid_overlay(context: &Context<'_>) -> Option<Service> {
     context.has(program::HYBRID_OVERLAY).then(|| service("hybrid-overlay-node", 2, command.join(" "), &["kubelet"]))
 }
 
-/// Its configuration `C:\k\kube-proxy.conf` and that of CNI depend on the host's network, so that wicd makes them, not we.
+/// Service of kube-proxy. Its configuration `C:\k\kube-proxy.conf` and that of CNI depend on the host's network, so that wicd makes them, not we.
 fn kube_proxy(context: &Context<'_>) -> Option<Service> {
     let Network::OvnHybrid { .. } = context.cluster.network else { return None };
     let command = format!(r"{} --config C:\k\kube-proxy.conf --windows-service", program::KUBE_PROXY);
@@ -180,7 +180,7 @@ fn cloud_node_manager(context: &Context<'_>) -> Option<Service> {
     })
 }
 
-/// Whether hosts run a cloud-node-manager.
+/// Reports whether hosts run a cloud-node-manager.
 pub(super) fn has_node_manager(services: &ServicesConfig) -> bool {
     services.services.iter().any(|s| s.name == NODE_MANAGER)
 }

@@ -15,29 +15,29 @@ use k8s_openapi::{api::core::v1::ConfigMap, apimachinery::pkg::apis::meta::v1::O
 
 use super::{Rendered, Shared, kubelet};
 
-/// The API server takes no more annotations than this, in bytes.
+/// Most bytes of annotations that the API server takes.
 const MAX_ANNOTATION: usize = 256 << 10;
-/// The API server takes no larger ConfigMap than this, in bytes.
+/// Largest ConfigMap that the API server takes, in bytes.
 const MAX_DATA: usize = 1 << 20;
-/// Far more than any payload has.
+/// Most files of a payload: far more than any has.
 const MAX_FILES: usize = 1000;
-/// Far more than containerd's settings need, in bytes.
+/// Largest settings of containerd, in bytes: far more than they need.
 const MAX_CONTAINERD: usize = 16 << 10;
 
 /// A services ConfigMap.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(clippy::large_enum_variant, reason = "one is made for each version, and nearly all are ours")]
 pub enum Stored {
-    /// Rendered by this operator or another version of it.
+    /// ConfigMap rendered by this operator or another version of it.
     Ours(Rendered),
-    /// WMCO's, which knows of services alone.
+    /// ConfigMap of WMCO, which knows of services alone.
     Legacy(ServicesConfig),
 }
 
 /// A stored version cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StoredError {
-    /// It is larger than it can have been made.
+    /// The ConfigMap is larger than it can have been made.
     #[error("the services ConfigMap is too large; delete it once no node follows it")]
     TooLarge,
     /// The services cannot be read.
@@ -49,21 +49,21 @@ pub enum StoredError {
         key = key::RENDERED
     )]
     Syntax(#[source] serde_json::Error),
-    /// A payload file in it is not acceptable.
+    /// A payload file in the ConfigMap is not acceptable.
     #[error("{0}")]
     Files(#[from] ManifestError),
-    /// Something in it is not acceptable.
+    /// Something in the ConfigMap is not acceptable.
     #[error("the {what} in the services ConfigMap: {problem}; delete the ConfigMap once no node follows it")]
     Content {
-        /// What.
+        /// Part that is not acceptable.
         what: &'static str,
-        /// What is wrong with it.
+        /// Fault of the part.
         problem: &'static str,
     },
 }
 
 impl Rendered {
-    /// The ConfigMap that stores it under the version `name`.
+    /// Returns the ConfigMap that stores the rendered services under the version `name`.
     pub fn to_config_map(&self, name: &str, namespace: &str) -> ConfigMap {
         let shared = self.annotation();
         ConfigMap {
@@ -141,14 +141,14 @@ fn checked(mut shared: Shared) -> Result<Shared, StoredError> {
     Ok(shared)
 }
 
-/// Which of the stored versions may be deleted: those of this operator that nothing refers to. `stored` says of each whether it
-/// is this operator's, as [`Stored::Ours`]. Names are of the same form on both sides: versions, or ConfigMaps.
+/// Returns which of the stored versions may be deleted: those of this operator that nothing refers to. `stored` says of each whether it is this
+/// operator's, as [`Stored::Ours`]. Names are of the same form on both sides: versions, or ConfigMaps.
 pub fn collectable(stored: &[(String, bool)], referenced: &BTreeSet<String>) -> Vec<String> {
     let free = stored.iter().filter(|(name, ours)| *ours && !referenced.contains(name));
     free.map(|(name, _)| name.clone()).collect()
 }
 
-/// Whether an object with these labels is this operator's.
+/// Reports whether an object with these labels is this operator's.
 pub fn is_ours(labels: &BTreeMap<String, String>) -> bool {
     labels.get(MANAGED_BY).is_some_and(|by| by == COMPONENT)
 }

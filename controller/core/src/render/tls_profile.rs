@@ -1,6 +1,6 @@
 //! The TLS profile of an OpenShift cluster, as kubelet takes it.
 //!
-//! Its form and the contents of the named profiles:
+//! Form of the profile, and contents of the named ones:
 //! <https://github.com/openshift/api/blob/master/config/v1/types_tlssecurityprofile.go>
 
 use api::text;
@@ -9,22 +9,22 @@ use serde_json::Value;
 /// Least TLS version, and ciphers, of what serves on a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsProfile {
-    /// As `VersionTLS12`.
+    /// Least TLS version, as `VersionTLS12`.
     pub min_version: &'static str,
-    /// IANA names, the most wanted one first.
+    /// IANA names of the ciphers, the most wanted one first.
     pub ciphers: Vec<&'static str>,
 }
 
 /// A profile with which kubelet would not start, or would serve with less than the cluster asks for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum TlsProfileError {
-    /// There is no such profile.
+    /// The type of the profile is unknown.
     #[error("its type {0:?} is not known: use Old, Intermediate, Modern or Custom")]
     UnknownType(String),
     /// A field of a custom profile is missing or wrong.
     #[error("the custom profile has no usable {0}: set it")]
     Field(&'static str),
-    /// Go refuses to serve HTTP/2 without one of these.
+    /// A custom profile has none of the ciphers of which Go needs one to serve HTTP/2.
     #[error(
         "the custom profile has neither ECDHE-RSA-AES128-GCM-SHA256 nor ECDHE-ECDSA-AES128-GCM-SHA256, and kubelet does not \
          start without: add one, or set minTLSVersion to VersionTLS13"
@@ -34,11 +34,11 @@ enum TlsProfileError {
 
 const VERSIONS: [&str; 4] = ["VersionTLS10", "VersionTLS11", "VersionTLS12", "VersionTLS13"];
 const TLS_1_3: &str = "VersionTLS13";
-/// Go refuses to serve HTTP/2 without one of these, unless TLS 1.3 is the least version.
+/// Ciphers of which Go needs one to serve HTTP/2, unless TLS 1.3 is the least version.
 const HTTP2: [&str; 2] = ["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"];
 
-/// Name in a profile, name for kubelet, and how old a TLS version it takes to be of use. These are all that Go's `crypto/tls` calls secure. The others of a
-/// profile, without forward secrecy or with a finite field, are for old clients that no kubelet has.
+/// Ciphers: name in a profile, name for kubelet, and newest named profile that has it. These are all that Go's `crypto/tls` calls secure. The others
+/// of a profile, without forward secrecy or with a finite field, are for old clients that no kubelet has.
 const CIPHERS: [(&str, &str, Era); 13] = [
     ("TLS_AES_128_GCM_SHA256", "TLS_AES_128_GCM_SHA256", Era::Modern),
     ("TLS_AES_256_GCM_SHA384", "TLS_AES_256_GCM_SHA384", Era::Modern),
@@ -55,7 +55,7 @@ const CIPHERS: [(&str, &str, Era); 13] = [
     ("ECDHE-RSA-AES256-SHA", "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA", Era::Old),
 ];
 
-/// The oldest named profile that has a cipher is the last one of these that is not older.
+/// Newest named profile that has a cipher. Older profiles have it, too.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Era {
     Old,

@@ -7,107 +7,105 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::node::maintenance::By;
 
-/// What counts of one host of a pool.
+/// State of one host of a pool, as far as it counts for grants.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each field is an independent flag")]
 pub struct Candidate {
     /// Name of the instance.
     pub name: String,
-    /// Zone of its Node; empty if it has none.
+    /// Zone of the Node; empty if it has none.
     pub zone: String,
-    /// The grant it has.
+    /// Type of the host's grant.
     pub grant: Option<GrantType>,
     /// Version that a grant to stage or update names.
     pub grant_version: Option<String>,
-    /// How disruptive the update is that was granted. An update of which this is not known counts as disruptive.
+    /// Disruption of the update that was granted. An update of unknown disruption counts as disruptive.
     pub grant_disruption: Option<Disruption>,
-    /// Whether its grant was given while it took no pods, and has no place in the budget.
+    /// True if the grant was given while the node took no pods, and has no place in the budget.
     pub grant_without_place: bool,
-    /// Whether its operation has begun, and may have disturbed the node.
+    /// True if the change of the host has begun, and may have disturbed the node.
     pub begun: bool,
-    /// Whether that operation has changed something on the host, so that its grant is no longer revoked.
+    /// True if the host's change has changed something on the host, so that its grant is no longer revoked.
     pub past_return: bool,
-    /// Whether its removal has begun, which may have cordoned its Node.
+    /// True if the removal of the host has begun, which may have cordoned its Node.
     pub removing: bool,
-    /// Whether the operation of its grant is over. Nothing more is done with such a grant.
+    /// True if the operation of the grant is over. Nothing more is done with such a grant.
     pub grant_used: bool,
-    /// Whether it is to leave: taken out of the inventory, its pool deleted, or deleted by hand.
+    /// True if the host is to leave: taken out of the inventory, its pool deleted, or deleted by hand.
     pub leaving: bool,
-    /// Whether it is released as it is when it leaves, whatever its pool says.
+    /// True if the host is released as it is when it leaves, whatever its pool says.
     pub let_go: bool,
-    /// Whether it is being deconfigured: its removal is no longer revoked.
+    /// True if the host is being deconfigured: its removal is no longer revoked.
     pub deconfiguring: bool,
-    /// Whether it leaves together with its machine. Nothing is done with it, and it counts for nothing.
+    /// True if the host leaves together with its machine. Nothing is done with it, and it counts for nothing.
     pub vanishing: bool,
-    /// Whether it has joined and followed its version completely at least once.
+    /// True if the host has joined and followed its version completely at least once.
     pub joined: bool,
-    /// Whether its Node is Ready.
+    /// True if the Node is Ready.
     pub ready: bool,
-    /// Whether its Node is Ready, has been so for long enough, and takes pods.
+    /// True if the Node is Ready, has been so for long enough, and takes pods.
     pub available: bool,
     /// Time of the retry after a failure. A time in the past means that no attempt has succeeded since.
     pub waits_until: Option<Timestamp>,
-    /// Whether a person put the host on hold. It counts neither as one of the pool nor as unavailable.
+    /// True if a user put the host on hold. It counts neither as one of the pool nor as unavailable.
     pub held: bool,
-    /// What it takes to follow the target; `None`: it does.
+    /// Change that the host needs to follow the target; `None` if it follows it.
     pub change: Option<PendingChange>,
-    /// Whether the change would lose settings of the legacy operator's, which are not accepted. The adopted node stays
-    /// unchanged.
+    /// True if the change would lose settings of the legacy operator's, which are not accepted. The adopted node stays unchanged.
     pub withheld: bool,
-    /// Whether its Node is cordoned, and not by this operator.
+    /// True if the Node is cordoned, and not by this operator.
     pub cordoned: bool,
-    /// Whether it follows a version that is neither the target nor the one that the rollout began with: that of a rollout which was
-    /// abandoned.
+    /// True if the host follows a version that is neither the target nor the one that the rollout began with: that of a rollout which was abandoned.
     pub astray: bool,
-    /// The version that it follows, if wicd's certificate there has expired: it gets another with that version, whatever its change waits
+    /// Version that the host follows, if wicd's certificate there has expired: the host gets another with that version, whatever its change waits
     /// for.
     pub renews: Option<String>,
-    /// Whether everything that the change needs is on the host.
+    /// True if everything that the change needs is on the host.
     pub staged: bool,
-    /// Whether it failed to follow the target. It is not retried.
+    /// True if the host failed to follow the target. It is not retried.
     pub failed: bool,
-    /// Whether the host asks for a restart.
+    /// True if the host asks for a restart.
     pub wants_reboot: bool,
-    /// Who requests that the node be drained for maintenance.
+    /// Requester of the node's drain for maintenance.
     pub maintenance: Option<By>,
-    /// When its last maintenance since its last update was over. The host cannot change it.
+    /// Time when the last maintenance since the last update was over. The host cannot change it.
     pub maintained_at: Option<Timestamp>,
-    /// Since when its Node is not Ready.
+    /// Time since which the Node is not Ready.
     pub down_since: Option<Timestamp>,
-    /// Whether a person requests that it be repaired at once.
+    /// True if a user requests that the node be repaired at once.
     pub repair_requested: bool,
-    /// The MachineHealthCheck that replaces its Machine, which the operator therefore does not repair.
+    /// MachineHealthCheck that replaces the host's Machine, so that the operator does not repair the node.
     pub health_check: Option<String>,
-    /// Whether the host did not answer over SSH when it was last tried.
+    /// True if the host did not answer over SSH when it was last tried.
     pub unreachable: bool,
-    /// Whether it accepts another SSH key than the first of its list, or has an old one to remove.
+    /// True if the host accepts another SSH key than the first of its list, or has an old one to remove.
     pub wants_key: bool,
-    /// Whether its keys are being worked on.
+    /// True if the SSH keys of the host are being worked on.
     pub rotating: bool,
-    /// Time of its retry after a failure. A time in the past means that it has not succeeded since.
+    /// Time of the retry after a failed key rotation. A time in the past means that no rotation has succeeded since.
     pub key_waits_until: Option<Timestamp>,
-    /// Whether it has not all images that it pulls ahead, or has some to release.
+    /// True if the host has not all images that it pulls ahead, or has some to release.
     pub wants_images: bool,
-    /// Whether it pulls images.
+    /// True if the host pulls images.
     pub pulling: bool,
     /// Time of the retry after a failed pull. A time in the past means that no pull has succeeded since.
     pub images_wait_until: Option<Timestamp>,
 }
 
-/// What it takes for a node to follow the target.
+/// Change that a node needs to follow the target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PendingChange {
-    /// The target.
+    /// Target of the change.
     pub version: String,
-    /// How disruptive going there is.
+    /// Disruption by the change.
     pub disruption: Disruption,
     /// Services to restart.
     pub services: Vec<String>,
 }
 
 impl Candidate {
-    /// Has the operator bring another certificate for wicd, if the one that ended at `end` is over: the host was off when wicd would have
-    /// renewed it. One that is valid is wicd's own business. No other change is made, and none that waits keeps the node from it.
+    /// Has the operator bring another certificate for wicd, if the one that ended at `end` is over: the host was off when wicd would have renewed it.
+    /// A valid certificate is wicd's own business. No other change is made, and none that waits keeps the node from it.
     pub fn renew_certificate(&mut self, end: Option<Timestamp>, follows: Option<&str>, target: &str, now: Timestamp) {
         if !self.ready || end.is_none_or(|end| end > now) {
             return;
@@ -124,13 +122,13 @@ impl Candidate {
 /// Nodes that are no longer waited for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lost {
-    /// Their names.
+    /// Names of the lost nodes.
     pub names: BTreeSet<String>,
-    /// Whether there are so many that none is written off.
+    /// True if so many nodes are lost that none is written off.
     pub too_many: bool,
 }
 
-/// Which nodes are lost: not Ready, on hosts that do not answer either, for longer than `after`.
+/// Lost nodes: not Ready, on hosts that do not answer either, for longer than `after`.
 pub fn lost(candidates: &[Candidate], after: Option<Duration>, max_unhealthy: IntOrPercent, now: Timestamp) -> Lost {
     let gone = |s: &Candidate| is_silent(s) && later(s.down_since, after).is_some_and(|at| at <= now);
     let names: BTreeSet<String> = candidates.iter().filter(|s| gone(s)).map(|s| s.name.clone()).collect();
@@ -138,7 +136,7 @@ pub fn lost(candidates: &[Candidate], after: Option<Duration>, max_unhealthy: In
     Lost { names: if too_many { BTreeSet::new() } else { names }, too_many }
 }
 
-/// Whether what is granted makes an available node unavailable, or may.
+/// Reports whether a grant makes an available node unavailable, or may.
 pub(super) fn disturbs(grant: Option<GrantType>, disruption: Option<Disruption>) -> bool {
     match grant {
         Some(GrantType::Update) => disruption.is_none_or(|d| d >= Disruption::Restart),
@@ -150,24 +148,25 @@ pub(super) fn disturbs(grant: Option<GrantType>, disruption: Option<Disruption>)
     }
 }
 
-/// Reports whether the operator disturbs a node, or may at any moment. The change of a host that leaves is not continued without a grant: what it left behind
-/// is seen in the node, and must not keep the host and its neighbours from their removal.
+/// Reports whether the operator disturbs a node, or may at any moment. The change of a host that leaves is not continued without a grant: what it
+/// left behind is seen in the node, and must not keep the host and its neighbours from their removal.
 pub(super) fn is_disturbed(candidate: &Candidate) -> bool {
     let goes_on = candidate.begun && !(candidate.leaving && candidate.grant.is_none());
     goes_on || candidate.removing || disturbs(candidate.grant, candidate.grant_disruption)
 }
 
-/// Whether a node takes one of those that may be unavailable.
+/// Reports whether a node takes one of those that may be unavailable.
 pub(super) fn is_busy(candidate: &Candidate) -> bool {
     !candidate.available || is_disturbed(candidate)
 }
 
-/// Whether its pods depend on what the operator does with it: a node that is not Ready, or that a person has cordoned, has none to lose.
+/// Reports whether the pods of a node depend on what the operator does with it. A node that is not Ready, or that a user has cordoned, has none to
+/// lose.
 pub(super) fn has_pods(candidate: &Candidate) -> bool {
     candidate.joined && candidate.ready && !candidate.cordoned
 }
 
-/// Whether the operator disturbs it, and can still leave off and lift the cordon.
+/// Reports whether the operator disturbs a node, and can still leave off and lift the cordon.
 pub(super) fn is_revocable(candidate: &Candidate) -> bool {
     match candidate.grant {
         Some(GrantType::Remove) => candidate.leaving && !candidate.deconfiguring,
@@ -198,12 +197,12 @@ pub(super) fn is_changed_while_unavailable(candidate: &Candidate) -> bool {
     candidate.joined && !candidate.available && changes && disturbs(candidate.grant, candidate.grant_disruption)
 }
 
-/// Whether it waits after a failure.
+/// Reports whether a host waits after a failure.
 pub(super) fn waits(candidate: &Candidate, now: Timestamp) -> bool {
     candidate.waits_until.is_some_and(|until| until > now)
 }
 
-/// Whether neither the Node nor the host is heard of. Of one that is to stay in maintenance that is expected.
+/// Reports whether neither the Node nor the host is heard of. Of a node that is to stay in maintenance that is expected.
 pub(super) fn is_silent(candidate: &Candidate) -> bool {
     let is_expected = is_maintained(candidate) && candidate.maintenance.is_some();
     candidate.joined
@@ -214,37 +213,37 @@ pub(super) fn is_silent(candidate: &Candidate) -> bool {
         && !is_expected
 }
 
-/// Whether it is drained for maintenance, or is about to be.
+/// Reports whether a node is drained for maintenance, or is about to be.
 pub(super) fn is_maintained(candidate: &Candidate) -> bool {
     candidate.grant == Some(GrantType::Maintenance)
 }
 
-/// Whether it has the grant for that, and has not used it.
+/// Reports whether a node has the grant for maintenance, and has not used it.
 pub(super) fn has_its_maintenance(candidate: &Candidate) -> bool {
     is_maintained(candidate) && !candidate.grant_used
 }
 
-/// Whether a host requests its maintenance again since its last update. A person may do so as often as they like.
+/// Reports whether a host requests its maintenance again since its last update. A user may do so as often as they like.
 pub(super) fn is_repeated(candidate: &Candidate) -> bool {
     candidate.maintained_at.is_some() && candidate.maintenance.is_some_and(|by| by != By::Person)
 }
 
-/// Whether its maintenance has gone so far that people work on the host, and not the operator.
+/// Reports whether the maintenance of a node has gone so far that users work on the host, and not the operator.
 pub(super) fn is_drained(candidate: &Candidate) -> bool {
     is_maintained(candidate) && candidate.past_return
 }
 
-/// Whether it has this grant for the wanted version.
+/// Reports whether a host has a grant of this type for the wanted version.
 pub(super) fn has(candidate: &Candidate, type_: GrantType, wanted: &PendingChange) -> bool {
     candidate.grant == Some(type_) && candidate.grant_version.as_ref() == Some(&wanted.version)
 }
 
-/// Whether it has the grant for the wanted change.
+/// Reports whether a host has the grant for the wanted change.
 pub(super) fn is_granted(candidate: &Candidate, wanted: &PendingChange) -> bool {
     has(candidate, GrantType::Update, wanted) && candidate.grant_disruption.is_none_or(|d| d == wanted.disruption)
 }
 
-/// So much later; `None`: never.
+/// Time `by` later than `since`; `None`: never.
 pub(super) fn later(since: Option<Timestamp>, by: Option<Duration>) -> Option<Timestamp> {
     since?.checked_add(SignedDuration::try_from(by?).ok()?).ok()
 }

@@ -1,4 +1,4 @@
-//! Decides which hosts get a grant.
+//! Decision about which hosts get a grant.
 //!
 //! A grant is a slot: it is written on the instance, so that it can be counted, observed and revoked. Joining disrupts
 //! no node and is bounded by `provisioning.maxConcurrent` alone. A disruption of a working node, for example an update,
@@ -39,40 +39,40 @@ pub struct Limits {
     pub max_unavailable: IntOrPercent,
     /// Hosts that pull images ahead at once.
     pub max_pulling: u32,
-    /// Whether nothing new may begin.
+    /// True if nothing new may begin.
     pub paused: bool,
-    /// Whether leaving hosts are released as they are.
+    /// True if leaving hosts are released as they are.
     pub orphan: bool,
-    /// Whether changes may begin now: a maintenance window is open, or there are none.
+    /// True if changes may begin now: a maintenance window is open, or there are none.
     pub open: bool,
-    /// In which order nodes are changed.
+    /// Order in which nodes are changed.
     pub order: Order,
-    /// When a lost node is no longer waited for; `None`: it always is.
+    /// Time after which a lost node is no longer waited for; `None`: it always is.
     pub ignore_lost_after: Option<Duration>,
-    /// How many nodes may have been changed by now.
+    /// Limit on how many nodes may have been changed by now.
     pub gate: UpdateLimit,
-    /// What is done with nodes that have not been Ready for long.
+    /// Remediation of nodes that have not been Ready for long.
     pub remediation: RemediationType,
-    /// How long that is.
+    /// Time after which a node that is not Ready is repaired.
     pub not_ready_after: Duration,
-    /// When more nodes than this are not Ready, the cause is elsewhere.
+    /// Maximum number of nodes that are not Ready. When there are more, the cause is elsewhere.
     pub max_unhealthy: IntOrPercent,
-    /// What the limit over all pools leaves; `None`: there is no such limit.
+    /// Rest of the limit over all pools; `None`: there is no such limit.
     pub others: Option<Share>,
-    /// Whether there is a version for hosts that join: not the one that has failed here, if the files of no other are there.
+    /// True if there is a version for hosts that join: not the one that has failed here, if the files of no other are there.
     pub joins: bool,
 }
 
-/// What keeps every node that waits from its change, while no node that works is being changed.
+/// Cause that keeps every waiting node from its change, while no node that works is being changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UsedUp {
     /// Nodes that do not work use up `maxUnavailable`.
     Unavailable {
-        /// Their names.
+        /// Names of the nodes that do not work.
         nodes: Vec<String>,
-        /// The limit.
+        /// Number of nodes that may be unavailable.
         cap: u32,
-        /// Since when the last of them does not work.
+        /// Time since which the last of the nodes does not work.
         since: Option<Timestamp>,
     },
     /// Other pools use up the limit over all pools.
@@ -80,7 +80,7 @@ pub enum UsedUp {
 }
 
 impl UsedUp {
-    /// Since when the nodes wait.
+    /// Time since which the nodes wait.
     pub fn since(&self) -> Option<Timestamp> {
         match self {
             Self::Unavailable { since, .. } => *since,
@@ -92,15 +92,15 @@ impl UsedUp {
 /// A grant to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Granting {
-    /// Its kind.
+    /// Type of the grant.
     pub type_: GrantType,
-    /// To stage and update: the version.
+    /// Version of a grant to stage or update.
     pub version: Option<String>,
-    /// To update: how disruptive it is. To repair: whether the host is restarted, too.
+    /// Disruption of an update. For a repair: whether the host is restarted, too.
     pub disruption: Option<Disruption>,
-    /// To update: services to restart.
+    /// Services that an update restarts.
     pub services: Vec<String>,
-    /// Whether the node takes no pods now, so that it costs nothing.
+    /// True if the node takes no pods now, so that the grant costs nothing.
     pub without_place: bool,
 }
 
@@ -110,30 +110,30 @@ impl From<GrantType> for Granting {
     }
 }
 
-/// What follows.
+/// Decision about the grants of a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
-    /// Grants to write; `None` takes one back.
+    /// Grants to write, by host; `None` takes one back.
     pub changes: BTreeMap<String, Option<Granting>>,
     /// Nodes that take pods again since they were granted something that cost nothing, and for which there is a place now.
     pub placed: BTreeSet<String>,
-    /// How many more available nodes could be disturbed now.
+    /// Number of available nodes that could still be disturbed now.
     pub allowed_disruptions: u32,
-    /// Nodes that are disturbed, or may be at any moment, because of a grant.
+    /// Number of nodes that are disturbed, or may be at any moment, because of a grant.
     pub disrupting: u32,
     /// Time of the next reconcile without an event.
     pub next: Option<Timestamp>,
     /// Nodes that are no longer waited for.
     pub lost: Vec<String>,
-    /// Whether so many nodes are not Ready, or lost, that none is repaired, or none written off.
+    /// True if so many nodes are not Ready, or lost, that none is repaired, or none written off.
     pub too_many_unhealthy: bool,
     /// Nodes that are to be changed and have no grant for it, in their order.
     pub waiting: Vec<String>,
-    /// Why none of these gets its turn, though nothing holds the change up.
+    /// Cause for which no waiting node gets its turn, though nothing holds the change up.
     pub used_up: Option<UsedUp>,
 }
 
-/// Decides. The same state gives the same decision, whatever the order of `candidates`.
+/// Decides about the grants of a pool. The same state gives the same decision, whatever the order of `candidates`.
 pub fn decide(candidates: &[Candidate], limits: &Limits, now: Timestamp) -> Decision {
     if candidates.iter().any(|s| s.vanishing) {
         let rest: Vec<Candidate> = candidates.iter().filter(|s| !s.vanishing).cloned().collect();
@@ -155,20 +155,20 @@ pub fn decide(candidates: &[Candidate], limits: &Limits, now: Timestamp) -> Deci
 
 /// Desired grant of a host.
 enum GrantDecision {
-    /// The grant it has.
+    /// Present grant of the host.
     Keep,
-    /// This one.
+    /// New grant for the host.
     Give(Granting),
 }
 
-/// A decision in the making. A host without one gets no grant.
+/// Decision in the making. A host that it does not decide about gets no grant.
 struct Plan<'a> {
     limits: &'a Limits,
     now: Timestamp,
-    /// By name.
+    /// Hosts, sorted by name.
     candidates: Vec<&'a Candidate>,
     lost: Lost,
-    /// Whether so many nodes are down that the cause must be elsewhere.
+    /// True if so many nodes are down that the cause must be elsewhere.
     too_many_down: bool,
     decisions: BTreeMap<&'a str, GrantDecision>,
     /// Nodes that the gate lets pass, and that wait for their turn: a restart now would be one too many.
@@ -222,9 +222,8 @@ impl<'a> Plan<'a> {
         plan
     }
 
-    /// Whether a change that has not changed anything on its host yet is given up: a person holds the node or pauses the pool, no window
-    /// is open any more, the version has failed elsewhere, or the change is not wanted any more, as the repair of a node that is Ready
-    /// again.
+    /// Reports whether a change that has not changed anything on its host yet is given up: a user holds the node or pauses the pool, no window is
+    /// open any more, the version has failed elsewhere, or the change is not wanted any more, as the repair of a node that is Ready again.
     fn is_given_up(&self, candidate: &Candidate) -> bool {
         let is_wanted = match candidate.grant {
             Some(GrantType::Update) if candidate.renews.is_some() && candidate.renews == candidate.grant_version => {
@@ -255,7 +254,7 @@ impl<'a> Plan<'a> {
         candidate.joined && !candidate.held && !self.lost.names.contains(&candidate.name)
     }
 
-    /// Whether a node may be one of the first to be changed. A lost one would keep the place of one that shows something.
+    /// Reports whether a node may be one of the first to be changed. A lost one would keep the place of one that shows something.
     fn can_be_first(&self, candidate: &Candidate) -> bool {
         self.limits.gate.limit.is_none() || !self.lost.names.contains(&candidate.name)
     }
@@ -268,7 +267,7 @@ impl<'a> Plan<'a> {
         self.limits.open && !self.limits.paused
     }
 
-    /// Whether an operation may begin on this node, if there is reason and room for one.
+    /// Reports whether an operation may begin on this node, if there is reason and room for one.
     fn is_free(&self, candidate: &Candidate) -> bool {
         candidate.joined
             && !candidate.leaving
@@ -296,7 +295,7 @@ impl<'a> Plan<'a> {
         self.budgets.charge(candidate, Charge::Disruption(disruption))
     }
 
-    /// Joining: a host that waits after a failure gives its place to the next one, and gets another after those that were never tried.
+    /// Grants joins. A host that waits after a failure gives its place to the next one, and gets another after those that were never tried.
     fn join(&mut self) {
         let mut new: Vec<&'a Candidate> = self.candidates.iter().copied().filter(|s| !s.leaving && !s.joined).collect();
         new.sort_by_key(|s| s.waits_until);
@@ -313,7 +312,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Leaving. A host that is let go as it is is not touched, so that neither a pause nor a hold is in the way, and nothing that has begun
+    /// Grants removals. A host that is let go as it is is not touched, so that neither a pause nor a hold is in the way, and nothing that has begun
     /// is: Orphan means orphan. The place of a change that has begun is that of the removal.
     fn leave(&mut self) {
         for candidate in self.candidates.clone().into_iter().filter(|s| s.leaving) {
@@ -350,8 +349,8 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Maintenance that people and hosts request. They have chosen the time, so that no window, approval or step of a rollout is asked; a
-    /// pause is.
+    /// Grants maintenance that users and hosts request. They have chosen the time, so that no window, approval or step of a rollout is asked; a pause
+    /// is.
     fn maintain(&mut self) {
         if self.limits.paused {
             return;
@@ -364,8 +363,8 @@ impl<'a> Plan<'a> {
         self.give_maintenance(candidates);
     }
 
-    /// The same for hosts that request it again since their last update: one that ends its maintenance and begins the next would otherwise take
-    /// a place for ever, and no update its turn.
+    /// Grants maintenance to hosts that request it again since their last update, after updates: a host that ends its maintenance and begins the next
+    /// would otherwise take a place for ever, and no update its turn.
     fn maintain_again(&mut self) {
         if self.limits.paused {
             return;
@@ -388,7 +387,8 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Certificates of daemons, which only the operator can bring. No pod is disturbed, so that no window and no step of a rollout is asked.
+    /// Grants renewals of daemons' certificates, which only the operator can bring. No pod is disturbed, so that no window and no step of a rollout
+    /// is asked.
     fn renew(&mut self) {
         for candidate in self.candidates.clone() {
             let Some(version) = candidate.renews.clone().filter(|_| self.is_free(candidate)) else { continue };
@@ -399,7 +399,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Updates, and sending ahead what they need.
+    /// Grants updates, and the transfer ahead of what they need.
     fn update(&mut self) {
         let mut candidates: Vec<(&'a Candidate, &'a PendingChange)> = self
             .candidates
@@ -480,7 +480,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Restarts that hosts ask for.
+    /// Grants restarts that hosts ask for.
     fn reboot(&mut self) {
         if !self.may_change() {
             return;
@@ -497,8 +497,8 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Nodes that have not been Ready for long, those for the longest time first. One that was tried in vain makes way for those that
-    /// have not had their turn: a few that never come back must not keep the others down.
+    /// Grants repairs of nodes that have not been Ready for long, those for the longest time first. A node that was tried in vain makes way for those
+    /// that have not had their turn: a few that never come back must not keep the others down.
     fn repair(&mut self) {
         let mut candidates: Vec<&'a Candidate> =
             self.candidates.iter().copied().filter(|s| self.is_free(s) && self.is_to_be_repaired(s)).collect();
@@ -512,8 +512,8 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Keys of hosts, one host at a time: a key that locks out is detected on one of them. It is not disruptive, so
-    /// that no window and no budget is asked.
+    /// Grants key rotations, on one host at a time: a key that locks out is detected on one of them. A rotation is not disruptive, so that no window
+    /// and no budget is asked.
     fn rotate_key(&mut self) {
         // A leaving host gives its turn back, even in the middle of a rotation.
         if self.limits.paused || self.candidates.iter().any(|s| s.rotating && !s.leaving) {
@@ -530,7 +530,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Images that are pulled ahead, on a few hosts at a time. No pod is disturbed, so that no window and no budget is asked.
+    /// Grants pulls of images ahead, on a few hosts at a time. No pod is disturbed, so that no window is asked, and no budget but that of pulls.
     fn pull_images(&mut self) {
         if self.limits.paused {
             return;
@@ -549,8 +549,8 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Whether something that disturbs no pod may begin. Who has been sent what it needs may wait for its turn for days, and needs no grant
-    /// for that.
+    /// Reports whether something that disturbs no pod may begin on a node. A node that has been sent what it needs may wait for its turn for days,
+    /// and needs no grant for that.
     fn is_idle(&self, candidate: &Candidate) -> bool {
         let idles = candidate.staged && candidate.grant == Some(GrantType::Stage) && self.is_kept(candidate);
         let is_ours = candidate.joined && !candidate.held && !candidate.leaving;
@@ -576,15 +576,15 @@ impl<'a> Plan<'a> {
         self.limits.remediation != RemediationType::None && is_ours_to_repair(candidate)
     }
 
-    /// Repairing a node goes before sending it another version, unless that has been tried: perhaps only the other version
+    /// Reports whether a node is repaired before it is sent another version. It is not once a repair has been tried: perhaps only the other version
     /// can put it right.
     fn is_repaired_first(&self, candidate: &Candidate) -> bool {
         (candidate.waits_until.is_none() || candidate.repair_requested) && self.is_to_be_repaired(candidate)
     }
 
-    /// Nodes that an abandoned rollout has left go first, so that no more versions are in use than need be; then those that are
-    /// unavailable, which have nothing to lose. Those that were tried in vain, and lost ones, go last: they would only take the
-    /// others' time.
+    /// Rank of a node among those that are to be changed. Nodes that an abandoned rollout has left go first, so that no more versions are in use than
+    /// need be; then those that are unavailable, which have nothing to lose. Those that were tried in vain, and lost ones, go last: they would only
+    /// take the others' time.
     fn rank(&self, candidate: &Candidate) -> impl Ord + use<> {
         let place = match candidate {
             _ if self.lost.names.contains(&candidate.name) => 4,
@@ -614,8 +614,8 @@ impl<'a> Plan<'a> {
         self.candidates.iter().filter_map(of).min()
     }
 
-    /// What uses up the places of working nodes, while none of them is being changed. A node that has just come back is no cause: its place is free
-    /// again by itself.
+    /// Cause that uses up the places of working nodes, while none of them is being changed. A node that has just come back is no cause: its place is
+    /// free again by itself.
     fn used_up(&self) -> Option<UsedUp> {
         let is_granted = |s: &Candidate| match self.decisions.get(s.name.as_str()) {
             Some(GrantDecision::Keep) => disturbs(s.grant, s.grant_disruption),
@@ -694,14 +694,15 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Nodes that are down because of an operation are no sign of a fault of the others.
+/// Reports whether so many nodes are down that the cause must be elsewhere. Nodes that are down because of an operation are no sign of a fault of the
+/// others.
 fn is_too_many_down(candidates: &[Candidate], max_unhealthy: IntOrPercent) -> bool {
     let joined = |s: &Candidate| s.joined && !s.held;
     let down = count(candidates, |s| joined(s) && !s.leaving && !s.ready && !s.begun);
     down > max_unhealthy.of(count(candidates, joined))
 }
 
-/// Whether a node is not Ready, and no person or other program is at work on it.
+/// Reports whether a node is not Ready, and no user or other program is at work on it.
 fn is_ours_to_repair(candidate: &Candidate) -> bool {
     // What would put a node right is of the version that it has to go to.
     let is_ours = candidate.joined && !candidate.held && !candidate.leaving && !candidate.withheld;
@@ -709,8 +710,8 @@ fn is_ours_to_repair(candidate: &Candidate) -> bool {
     is_ours && candidate.maintenance.is_none() && candidate.health_check.is_none() && !candidate.ready
 }
 
-/// Whether a node pulls its images before it is disturbed. One attempt is enough: a registry that fails does not block a rollout. A node whose
-/// maintenance is requested pulls none.
+/// Reports whether a node pulls its images before it is disturbed. One attempt is enough: a registry that fails does not block a rollout. A node
+/// whose maintenance is requested pulls none.
 fn pulls_first(candidate: &Candidate, wanted: &PendingChange) -> bool {
     let is_tried = candidate.images_wait_until.is_some() || candidate.maintenance.is_some();
     wanted.disruption >= Disruption::Restart && candidate.ready && candidate.wants_images && !is_tried

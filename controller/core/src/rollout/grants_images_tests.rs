@@ -1,4 +1,4 @@
-//! Who pulls images ahead.
+//! Tests of which hosts pull images ahead.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Who is given another SSH key.
+//! Tests of which host is given another SSH key.
 
 use super::*;
 

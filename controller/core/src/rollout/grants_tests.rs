@@ -57,7 +57,7 @@ fn requested(candidate: Candidate) -> Candidate {
 fn dead_for(seconds: i64, name: &str) -> Candidate {
     Candidate { down_since: at(-seconds), ..dead(name) }
 }
-/// It has failed, and may be tried again.
+/// A host that has failed, and may be tried again.
 fn tried(candidate: Candidate) -> Candidate {
     Candidate { waits_until: at(-1), ..candidate }
 }
@@ -70,7 +70,7 @@ fn held(candidate: Candidate) -> Candidate {
 fn begun(candidate: Candidate) -> Candidate {
     Candidate { begun: true, ..candidate }
 }
-/// It has, and something on the host was changed.
+/// A host whose operation has begun and has changed something on it.
 fn changed(candidate: Candidate) -> Candidate {
     Candidate { past_return: true, ..begun(candidate) }
 }
@@ -84,14 +84,14 @@ fn changed_by(disruption: Disruption, candidate: Candidate) -> Candidate {
 fn old(candidate: Candidate) -> Candidate {
     changed_by(Disruption::Drain, candidate)
 }
-/// The same, and all is there.
+/// A node on which all is there that its change needs.
 fn staged(candidate: Candidate) -> Candidate {
     Candidate { staged: true, ..candidate }
 }
 fn ready_to_go(name: &str) -> Candidate {
     staged(old(node(name)))
 }
-/// A grant to go to a version.
+/// A host with a grant to go to a version.
 fn to(version: &str, grant: GrantType, candidate: Candidate) -> Candidate {
     let grant_disruption = (grant == GrantType::Update).then_some(Disruption::Drain);
     Candidate { grant_version: Some(version.into()), grant_disruption, ..granted(candidate, grant) }
@@ -477,7 +477,7 @@ fn updates() {
     ]);
 }
 
-/// It has been cordoned by the operator: Ready, and not available.
+/// A node that the operator has cordoned: Ready, and not available.
 fn cordoned(candidate: Candidate) -> Candidate {
     Candidate { ready: true, available: false, down_since: None, ..candidate }
 }
@@ -599,7 +599,7 @@ fn maintenance() {
     ]);
 }
 
-/// The host ends its maintenance and requests the next one in the same moment, as often as it likes.
+/// Covers a host that ends its maintenance and requests the next one in the same moment, as often as it likes.
 #[test]
 fn a_host_that_requests_its_maintenance_again_comes_after_updates() {
     use GrantType::{Maintenance, Stage, Update};
@@ -646,7 +646,7 @@ fn a_host_that_requests_its_maintenance_again_comes_after_updates() {
     ]);
 }
 
-/// One host does nothing but begin and end its maintenance.
+/// Covers hosts that do nothing but begin and end their maintenance.
 #[test]
 fn no_host_keeps_the_others_from_their_turn() {
     let mut pool = vec![asks(node("a")), asks(node("b")), ready_to_go("c"), ready_to_go("d")];
@@ -876,7 +876,7 @@ fn repairs_and_lost_nodes() {
     assert_eq!((decision.lost, decision.too_many_unhealthy), (vec![], true));
 }
 
-/// The instance does nothing more with it.
+/// Covers a grant that must be replaced, because the instance does nothing more with it.
 #[test]
 fn a_grant_whose_operation_is_over_is_not_left_as_it_is() {
     let follows = |used| Candidate { grant_used: used, ..to(V2, GrantType::Update, ready_to_go("a")) };
@@ -1092,7 +1092,7 @@ fn nodes_of_an_abandoned_rollout_go_first() {
     ]);
 }
 
-/// Otherwise the operator would cordon it in the moment before its pool takes the grant back.
+/// Covers a grant that has to get a place, otherwise the operator would cordon the node in the moment before its pool takes the grant back.
 #[test]
 fn what_cost_nothing_says_so_and_gets_a_place_when_the_node_takes_pods_again() {
     use GrantType::Remove;
@@ -1123,7 +1123,8 @@ fn what_cost_nothing_says_so_and_gets_a_place_when_the_node_takes_pods_again() {
     assert!(decision.placed.is_empty(), "what is taken back in the same decision is free in the next: {decision:?}");
 }
 
-/// A host with the certificate of the default life was off for four days, with a certificate as old as any on a host that is on. Back in time, its wicd renews by itself.
+/// Covers a host that was off for four days, with a certificate of the default life, as old as any on a host that is on. Back in time, wicd renews it
+/// by itself.
 #[test]
 fn a_host_that_comes_back_with_a_valid_certificate_is_left_alone() {
     let issued = Timestamp::UNIX_EPOCH;
@@ -1148,7 +1149,7 @@ fn a_host_that_comes_back_with_a_valid_certificate_is_left_alone() {
     assert_eq!(unknown, node("a"), "an end that is not known is not over");
 }
 
-/// Without it wicd can neither follow another version nor report.
+/// Covers an expired certificate, without which wicd can neither follow another version nor report.
 #[test]
 fn no_certificate_waits_for_a_rollout() {
     let expired = |candidate: Candidate| Candidate { renews: Some("1-a".into()), ..candidate };

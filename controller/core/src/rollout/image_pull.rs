@@ -1,4 +1,4 @@
-//! Which hosts have the images that their pool has them pull ahead.
+//! Images that a pool has its hosts pull ahead, and which hosts have them.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -11,7 +11,7 @@ use crate::{backoff::believed, enumeration::first_names, rollout::candidate::Can
 /// Number of hosts of a pool that pull images at the same time.
 pub const MAX_PULLING: u32 = 2;
 
-/// Whether a host is to pull images of the list, or to release some that it has pulled.
+/// Reports whether a host is to pull images of the list, or to release some that it has pulled.
 pub fn wants(listed: &[String], instance: &WindowsInstance) -> bool {
     match instance.status.as_ref().and_then(|s| s.pre_pulled.as_ref()) {
         None => !listed.is_empty(),
@@ -31,7 +31,7 @@ pub fn next<'a>(missing: &'a [String], failures: Option<&Failures>) -> Option<&'
     missing.get(failed.checked_rem(missing.len())?)
 }
 
-/// Failures for this list: those for another one are over.
+/// Failures for this list; failures for another list are over.
 pub fn failures<'a>(pulled: &'a PrePulled, listed: &[String]) -> Option<&'a Failures> {
     pulled.failures.as_ref().filter(|_| is_same(&pulled.requested, listed))
 }
@@ -40,7 +40,7 @@ fn is_same(some: &[String], others: &[String]) -> bool {
     some.iter().collect::<BTreeSet<_>>() == others.iter().collect::<BTreeSet<_>>()
 }
 
-/// Adds what counts of a host for a decision about grants.
+/// Observes the images of a host, as far as they count for a decision about grants.
 pub fn observe(member: &mut Member, listed: &[String], backoff_max: Duration, now: Timestamp) {
     let Member { instance, candidate } = member;
     // The host of an adopted node is not changed before its first update, which makes it the operator's.
@@ -53,7 +53,7 @@ pub fn observe(member: &mut Member, listed: &[String], backoff_max: Duration, no
     });
 }
 
-/// How it stands with the images of a pool; `None` if it lists none.
+/// State of the images of a pool; `None` if the pool lists none.
 pub fn standing(listed: &[String], members: &[Member]) -> Option<Standing> {
     if listed.is_empty() {
         return None;
@@ -77,23 +77,23 @@ pub fn standing(listed: &[String], members: &[Member]) -> Option<Standing> {
     Some(standing)
 }
 
-/// How it stands with the images of a pool.
+/// State of the images that the hosts of a pool pull ahead.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// Images.
+    /// Number of listed images.
     pub images: usize,
-    /// Nodes.
+    /// Number of nodes.
     pub total: usize,
-    /// Those that have all images.
+    /// Number of nodes that have all images.
     pub complete: usize,
-    /// Those that pull, by name.
+    /// Names of the nodes that pull.
     pub pulling: Vec<String>,
-    /// Those whose last attempt failed, and why.
+    /// Names of the nodes whose last attempt failed, and why.
     pub failed: Vec<(String, String)>,
 }
 
 impl Standing {
-    /// In a sentence.
+    /// State of the images in a sentence.
     pub fn message(&self) -> String {
         let Self { images, total, complete, pulling, failed } = self;
         let noun = if *images == 1 { "the image" } else { &format!("all {images} images") };

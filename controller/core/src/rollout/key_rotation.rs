@@ -1,4 +1,4 @@
-//! Which SSH key the hosts of a pool must accept, and which of them do not yet.
+//! SSH keys that the hosts of a pool must accept, and the hosts that do not accept them yet.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -10,13 +10,13 @@ use kube::ResourceExt;
 
 use super::member::Member;
 
-/// The operator does not watch Secrets.
+/// Time until Secrets are read again: the operator does not watch them.
 const LOOK_AGAIN: Duration = Duration::from_mins(1);
 
 /// The first keys of hosts.
 #[derive(Debug, Default)]
 pub struct Keys {
-    /// The hash of each, or why it cannot be had, by Secret and key in it.
+    /// Hash of each key, or why it cannot be had, by Secret and key in it.
     first: HashMap<Place, Result<String, String>>,
     /// Warnings for keys that are too weak.
     weak: Vec<String>,
@@ -24,14 +24,14 @@ pub struct Keys {
     of_host: HashMap<String, Place>,
 }
 
-/// Secret, and key in it.
+/// Name of a Secret, and key in the Secret.
 pub type Place = (String, String);
 
 fn place(reference: &SecretKeyRef) -> Place {
     (reference.name.clone(), reference.key().to_owned())
 }
 
-/// How old what is known of a Secret may be, if there are so many: no more than twenty a second are asked for.
+/// Maximum age of what is known of a Secret, by the number of Secrets: no more than twenty a second are read.
 pub fn may_be_old(secrets: usize) -> Duration {
     Duration::from_millis(50).saturating_mul(u32::try_from(secrets).unwrap_or(u32::MAX))
 }
@@ -42,7 +42,7 @@ pub fn first_keys(hosts: &BTreeMap<String, InstanceHost>) -> HashMap<Place, Secr
 }
 
 impl Keys {
-    /// Those of `hosts`. `first` are the hashes of [`first_keys`], or why one cannot be had; `weak` the warnings for them.
+    /// Keys of `hosts`. `first` are the hashes of [`first_keys`], or why one cannot be had; `weak` the warnings for them.
     pub fn new(
         hosts: &BTreeMap<String, InstanceHost>,
         first: HashMap<Place, Result<String, String>>,
@@ -57,7 +57,7 @@ impl Keys {
         &self.weak
     }
 
-    /// Whether a host is to be given another one. Never when it is not known which.
+    /// Reports whether a host is to be given another key. It never is when it is not known which.
     pub fn wants(&self, instance: &WindowsInstance) -> bool {
         let place = self.of_host.get(&instance.name_any());
         let Some(Ok(first)) = place.and_then(|place| self.first.get(place)) else { return false };
@@ -72,7 +72,7 @@ impl Keys {
         (!self.first.is_empty()).then(|| LOOK_AGAIN.max(may_be_old(self.first.len())))
     }
 
-    /// How it stands with them; `None` if there are no hosts.
+    /// State of the hosts' keys; `None` if there are no hosts.
     pub fn standing(&self, members: &[Member]) -> Option<Standing> {
         if self.first.is_empty() {
             return None;
@@ -108,16 +108,16 @@ fn todo(instance: &WindowsInstance) -> String {
     format!("; or list the key that it accepts, after the first one{}", machine.unwrap_or_default())
 }
 
-/// How it stands with the keys of a pool.
+/// State of the SSH keys of a pool's hosts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// Nodes.
+    /// Number of nodes.
     pub total: usize,
-    /// Those that take an old one, by name.
+    /// Names of the nodes that accept an old key.
     pub old: Vec<String>,
-    /// Those for which giving them the new one has failed, and why.
+    /// Names of the nodes that could not be given the new key, and why.
     pub failed: Vec<(String, String)>,
-    /// Why a key cannot be had.
+    /// Cause for which a key cannot be had.
     pub problem: Option<String>,
 }
 

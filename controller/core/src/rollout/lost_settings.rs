@@ -1,8 +1,8 @@
-//! What a node of the legacy operator has that a version of this one would take from it. Pure.
+//! Settings that a node of the legacy operator has, and that a version of this operator would take from it. Pure.
 //!
 //! The legacy operator reads the cluster's proxy, its cloud provider and more by itself; this one gets some of them as
 //! arguments. Where it was not, a change of version would remove them without an error. So a node with such a
-//! difference stays as it was taken over, until the setting is provided or a person accepts the loss.
+//! difference stays as it was taken over, until the setting is provided or a user accepts the loss.
 //!
 //! | what the legacy version has | is lost if the target has |
 //! |---|---|
@@ -56,16 +56,16 @@ pub enum Loss {
     Flag(String, String),
     /// The image of sandboxes, without which no pod starts.
     Sandbox,
-    /// Mirrors of these sources.
+    /// Mirrors of the sources that are named.
     Mirrors(Vec<String>),
-    /// What the version has cannot be read now.
+    /// Settings of the version that cannot be read now, with the cause.
     Unreadable(String),
-    /// The ConfigMap of this version is gone, and with it what the node has.
+    /// Settings that are unknown, because the ConfigMap of this version is gone.
     Gone(String),
 }
 
 impl Loss {
-    /// The word that accepts it.
+    /// Word that accepts the loss.
     fn name(&self) -> &str {
         match self {
             Self::Service(name) | Self::Variable(name) | Self::Flag(name, _) => name,
@@ -77,7 +77,7 @@ impl Loss {
         }
     }
 
-    /// How to keep the setting.
+    /// Remedy that keeps the setting.
     fn remedy(&self) -> &'static str {
         match self {
             Self::Service(name) if matches!(name.as_str(), "hybrid-overlay-node" | "kube-proxy") => {
@@ -143,7 +143,7 @@ pub fn node_manager(from: &ServicesConfig, to: &ServicesConfig, is_lacking: bool
     (is_lacking && runs(from) && runs(to)).then_some(Loss::NodeManager)
 }
 
-/// What a node that follows `from` would lose of the sources of its images with `to`.
+/// Losses of image sources of a node that goes from `from` to `to`.
 pub fn images(from: &ServicesConfig, to: &ServicesConfig, sources: &ImageSources) -> Vec<Loss> {
     let settings =
         |config: &ServicesConfig| config.files.iter().find(|f| f.path == CONTAINERD_CONFIG).map(|f| f.checksum.clone());
@@ -153,7 +153,7 @@ pub fn images(from: &ServicesConfig, to: &ServicesConfig, sources: &ImageSources
     sandbox.into_iter().chain(mirrors).collect()
 }
 
-/// What a node that follows `from` would lose with `to`, sorted.
+/// Losses of a node that goes from `from` to `to`, sorted.
 pub fn losses(from: &ServicesConfig, to: &ServicesConfig) -> Vec<Loss> {
     let runs = |name: &str| to.services.iter().any(|s| s.name.eq_ignore_ascii_case(name));
     let services = from.services.iter().filter(|s| !runs(&s.name)).map(|s| Loss::Service(s.name.clone()));
@@ -172,7 +172,7 @@ pub fn losses(from: &ServicesConfig, to: &ServicesConfig) -> Vec<Loss> {
     all
 }
 
-/// Those of [`FLAGS`] that kubelet's command has, with their values. `--name=value`, `--name value` and one dash are the same.
+/// Flags of [`FLAGS`] that kubelet's command has, with their values. `--name=value`, `--name value` and one dash are the same.
 fn flags(config: &ServicesConfig) -> BTreeMap<String, String> {
     let Some(kubelet) = config.services.iter().find(|s| s.name.eq_ignore_ascii_case("kubelet")) else {
         return BTreeMap::new();
@@ -220,7 +220,7 @@ pub fn message(losses: &[Loss]) -> Option<String> {
     })
 }
 
-/// As much of a text from a ConfigMap as is fit for a message.
+/// Part of a text from a ConfigMap that is fit for a message.
 fn short(text: &str) -> String {
     let mut cut: String = text.chars().filter(char::is_ascii_graphic).take(LONGEST).collect();
     if cut.len() < text.len() {

@@ -1,4 +1,4 @@
-//! When changes may begin: maintenance windows.
+//! Maintenance windows: when changes may begin.
 //!
 //! A window is open if some start of its schedule lies at most its duration in the past. That is computed each time, so
 //! that an operator that starts in the middle of a window, or was away at its start, finds it open all the same.
@@ -18,19 +18,19 @@ use jiff::{
     tz::{AmbiguousOffset, Offset, TimeZone},
 };
 
-/// How windows stand at a moment.
+/// State of the maintenance windows at a moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Windows {
-    /// Whether changes may begin.
+    /// True if changes may begin.
     pub open: bool,
-    /// When the last of those that are open now closes. Another one may have opened by then. `None` if no window is open, or
-    /// if there are none, which is always open.
+    /// Time when the last of the windows that are open now closes. Another one may have opened by then. `None` if no window is open, or if there are
+    /// none, so that changes may always begin.
     pub closes: Option<Timestamp>,
-    /// When the next one opens, if none is open.
+    /// Time when the next window opens, if none is open.
     pub opens: Option<Timestamp>,
 }
 
-/// A window says nothing about when it is open.
+/// Fault of a window that therefore does not say when it is open.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum WindowError {
     /// The schedule has more or fewer than five fields.
@@ -38,9 +38,9 @@ pub enum WindowError {
         "the schedule {schedule:?} of a maintenance window has {fields} fields; write five (minute, hour, day of month, month and day of week), for example \"0 22 * * FRI\""
     )]
     Fields {
-        /// The schedule.
+        /// Schedule of the window.
         schedule: String,
-        /// How many it has.
+        /// Number of fields in the schedule.
         fields: usize,
     },
     /// A field of the schedule cannot be read.
@@ -48,13 +48,13 @@ pub enum WindowError {
         "{value:?} in the schedule {schedule:?} of a maintenance window is not a valid {field}; write {expected}, a list (1,3), a range (1-5), steps (*/2 or 1-9/2), or *"
     )]
     Field {
-        /// The schedule.
+        /// Schedule of the window.
         schedule: String,
-        /// What it writes there.
+        /// Text of the field.
         value: String,
         /// Name of the field.
         field: &'static str,
-        /// What it may be.
+        /// Values that the field may have.
         expected: &'static str,
     },
     /// The time zone is unknown.
@@ -64,10 +64,10 @@ pub enum WindowError {
     TimeZone {
         /// Schedule of the window.
         schedule: String,
-        /// Its time zone.
+        /// Time zone of the window.
         time_zone: String,
     },
-    /// It has no duration.
+    /// The window has no duration.
     #[error(
         "the maintenance window {schedule:?} has no durationSeconds; write how many seconds it stays open, for example 14400"
     )]
@@ -80,7 +80,7 @@ pub enum WindowError {
         "the maintenance window {schedule:?} never opens: its schedule matches no day of the next five years; write days that exist"
     )]
     Never {
-        /// The schedule.
+        /// Schedule of the window.
         schedule: String,
     },
 }
@@ -97,8 +97,8 @@ const LONGEST: i32 = 7 * 24 * 3600;
 /// Days ahead in which a window has to open: five years. Eight years without a leap day come only around 2100.
 const AHEAD: i32 = 5 * 366;
 
-/// The fields of a schedule: names, what they may be, and the words that croner understands in them. It would take the name of
-/// a month for a day of the week of the same number.
+/// Fields of a schedule: names, what they may be, and the words that croner understands in them. croner would take the name of a month for a day of
+/// the week of the same number.
 const FIELDS: [(&str, &str, &[&str]); 5] = [
     ("minute", "0 to 59", &[]),
     ("hour", "0 to 23", &[]),
@@ -115,12 +115,12 @@ const FIELDS: [(&str, &str, &[&str]); 5] = [
     ),
 ];
 
-/// How windows stand. Without windows it is always open. One invalid window makes the answer an error, whether others are open
+/// Returns the state of the windows. Without windows, changes may always begin. One invalid window makes the answer an error, whether others are open
 /// or not: its author must learn of it at once.
 ///
 /// # Errors
-/// [`WindowError`] of the first invalid window: its schedule or time zone cannot be read, it has no duration, or it is closed
-/// and does not open within five years.
+/// [`WindowError`] of the first invalid window: its schedule or time zone cannot be read, it has no duration, or it is closed and does not open
+/// within five years.
 pub fn look(windows: &[MaintenanceWindow], now: Timestamp) -> Result<Windows, WindowError> {
     let mut closes: Option<Timestamp> = None;
     let mut opens: Option<Timestamp> = None;
@@ -141,7 +141,7 @@ pub fn look(windows: &[MaintenanceWindow], now: Timestamp) -> Result<Windows, Wi
 /// A window that was understood.
 struct Schedule {
     pattern: croner::CronPattern,
-    /// The times of each day that is one of the pattern's, in order.
+    /// Times of each day that matches the pattern, in order.
     times: Vec<Time>,
     zone: TimeZone,
     duration: SignedDuration,
@@ -168,7 +168,7 @@ impl Schedule {
         Ok(Self { pattern, times, zone, duration })
     }
 
-    /// When the window closes that is open now.
+    /// Time when the window that is open now closes.
     fn open_until(&self, now: Timestamp) -> Option<Timestamp> {
         let earliest = now.saturating_sub(self.duration).unwrap_or(Timestamp::MIN);
         let date = |at: Timestamp| self.zone.to_datetime(at).date();
@@ -203,7 +203,7 @@ impl Schedule {
         None
     }
 
-    /// The times of a day.
+    /// Times of a day at which the window starts.
     fn times(&self, day: Date) -> &[Time] {
         let number = |n: i8| u32::try_from(n).unwrap_or_default();
         let month = number(day.month());
@@ -230,11 +230,11 @@ impl Schedule {
     }
 }
 
-/// What is wrong with a schedule.
+/// Fault of a schedule.
 enum Fault {
-    /// It has so many fields.
+    /// Number of fields, if it is not five.
     Fields(usize),
-    /// This one of [`FIELDS`], with what it is.
+    /// Field that cannot be read: its index in [`FIELDS`], and its text.
     Field(usize, String),
 }
 
@@ -270,7 +270,7 @@ fn parse(schedule: &str) -> Result<croner::CronPattern, Fault> {
     })
 }
 
-/// Whether a field consists of items, and these of numbers, signs and words of the field.
+/// Reports whether a field consists of items, and these of numbers, signs and words of the field.
 fn is_plain(field: &str, words: &[&str]) -> bool {
     let known = |word: &str| word.is_empty() || words.iter().any(|w| w.eq_ignore_ascii_case(word));
     field.bytes().all(|c| c.is_ascii_alphanumeric() || b"*,-/#".contains(&c))

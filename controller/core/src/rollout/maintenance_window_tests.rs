@@ -191,7 +191,7 @@ fn field(min: i8, max: i8) -> impl Strategy<Value = (String, Vec<i8>)> {
 struct Simple {
     text: String,
     values: Vec<Vec<i8>>,
-    /// Whether the day of month and the day of week are `*`.
+    /// True for the day of month, and for the day of week, if the field is `*`.
     any: [bool; 2],
 }
 
@@ -220,7 +220,7 @@ impl Simple {
         has(0, local.minute()) && has(1, local.hour()) && has(3, local.month()) && on_day
     }
 
-    /// Whether a start is in this minute: one that the clock shows for the first time, or has just left out.
+    /// Reports whether a start is in this minute: one that the clock shows for the first time, or has just left out.
     fn starts(&self, at: Timestamp, zone: &TimeZone) -> bool {
         let minutes = SignedDuration::from_mins;
         let shown = |at: Timestamp| zone.to_datetime(at);
@@ -256,7 +256,7 @@ fn zones_and_moments() -> impl Strategy<Value = (&'static str, Timestamp)> {
 }
 
 proptest! {
-    /// Whatever is written, the answer is one, and not a crash.
+    /// Checks that any text and any moment give an answer, and not a crash.
     #[test]
     fn any_text_and_any_moment(
         schedule in prop_oneof![".*", "[0-9*,/#LWA-Z -]{0,30}", "([0-9*]{1,2}[-/,#LW]?[0-9]{0,2} ){4}[0-9]"],
@@ -268,7 +268,7 @@ proptest! {
         let _ = look(&[window], Timestamp::from_second(second).unwrap());
     }
 
-    /// The next opening is a moment from which it is open, and the last before it is one at which it is not.
+    /// Checks that a window is open at its next opening, and not in the last moment before.
     #[test]
     fn it_opens_when_it_says(schedule in simple(), (zone, now) in zones_and_moments()) {
         if let Ok(Windows { opens: Some(opens), .. }) = look(&[window(&schedule.text, 15, Some(zone))], now) {
@@ -279,7 +279,7 @@ proptest! {
         }
     }
 
-    /// It is open if, counted minute by minute, a start is not longer ago than the window lasts.
+    /// Checks that a window is open if, counted minute by minute, a start is not longer ago than the window lasts.
     #[test]
     fn open_as_counted(
         schedule in simple(),

@@ -1,4 +1,4 @@
-//! What is seen of each host of a pool.
+//! Hosts of a pool, with what is observed of each.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,37 +20,36 @@ use crate::{
     operation::{remove::is_past_return, times::age},
 };
 
-/// Node label with its zone.
+/// Node label with the zone.
 const ZONE: &str = "topology.kubernetes.io/zone";
 
-/// One host of the pool, with what is seen of it.
+/// One host of the pool, with what is observed of it.
 pub struct Member {
-    /// The instance.
+    /// Instance of the host.
     pub instance: Arc<WindowsInstance>,
-    /// What counts of it.
+    /// State of the host, as far as it counts for grants.
     pub candidate: Candidate,
 }
 
-/// What the pool wants, as far as it matters for what is seen of a host.
+/// Desired state of the pool, as far as it matters for what is observed of a host.
 pub struct Wish<'a> {
     /// The version that all must follow.
     pub version: &'a str,
     /// Time until a Ready node counts as available.
     pub min_ready: Duration,
-    /// Whether hosts of nodes that are not Ready are probed. Otherwise it is unknown whether they answer.
+    /// True if hosts of nodes that are not Ready are probed. Otherwise it is unknown whether they answer.
     pub looks: bool,
     /// The longest wait after a failure.
     pub backoff_max: Duration,
 }
 
-/// Whether a person holds a host as it is. The annotation of the Node goes before that of the instance.
+/// Reports whether a user holds a host as it is. The annotation of the Node goes before that of the instance.
 pub fn is_held(instance: &WindowsInstance, node: Option<&Node>) -> bool {
     let on_node = node.and_then(|n| n.annotations().get(key::HOLD));
     on_node.or_else(|| instance.annotations().get(key::HOLD)).is_some_and(|v| v == "true")
 }
 
-/// What is seen of one host. `change` says what it takes to follow the wish, for a host that does not; `sent` whether everything
-/// for it is on the host.
+/// Observes one host. `change` is what a host needs to follow the wish if it does not yet, and whether everything for that is on the host.
 pub fn member(
     instance: &Arc<WindowsInstance>,
     unwanted: bool,
@@ -138,10 +137,10 @@ pub fn member(
     Member { instance: instance.clone(), candidate }
 }
 
-/// Whether a grant whose operation is over counts as none, so that it stays until the next one takes its place. To take it back would be a write for
-/// each host, and another for the status that has seen it. Where the same may be due again, it is taken back first: what has been seen by
-/// then is newer than the operation, as that the Node does not ask for a restart any more. A removal is used up if it was granted before it was
-/// known that the host is a node.
+/// Reports whether a grant whose operation is over counts as none, so that it stays until the next one takes its place. To take it back would be a
+/// write for each host, and another for the status that has seen it. Where the same may be due again, it is taken back first: what has been seen by
+/// then is newer than the operation, as that the Node does not ask for a restart any more. A removal is used up if it was granted before it was known
+/// that the host is a node.
 fn is_nothing_once_used(grant: &Grant) -> bool {
     match grant.type_ {
         GrantType::Provision | GrantType::Stage | GrantType::Remove => true,
@@ -150,7 +149,7 @@ fn is_nothing_once_used(grant: &Grant) -> bool {
     }
 }
 
-/// When the next node will have been Ready for long enough. `node` returns the Node of a name.
+/// Time when the next node will have been Ready for long enough. `node` returns the Node of a name.
 pub fn soonest_available(
     members: &[Member],
     min_ready: Duration,

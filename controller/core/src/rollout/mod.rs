@@ -1,4 +1,4 @@
-//! Which hosts of a pool may be worked on now: grants, the progress of a change, maintenance windows.
+//! Hosts of a pool that may be worked on now: grants, the progress of a change, maintenance windows.
 
 mod budgets;
 mod candidate;

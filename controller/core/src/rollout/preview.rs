@@ -1,4 +1,4 @@
-//! What would be done with each host, for a pool in mode Plan and for the command `plan`. Pure.
+//! Preview of what would be done with each host, for a pool in mode Plan and for the command `plan`. Pure.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +7,13 @@ use api::{Disruption, InstanceHost, PlanStatus, PlannedHost, Reason, Remediation
 use super::{grants::Limits, member::Member};
 use crate::enumeration::counted;
 
-/// What is done with a host that something is to be said of all the same.
+/// Action of a host with which nothing is done, but of which something is to be said.
 const NOTHING: &str = "Nothing";
-/// What is done with a node that would lose settings: a person has to decide.
+/// Action of a node that would lose settings: a user has to decide.
 const WITHHELD: &str = "Withhold";
-/// What is done with a node that cannot be adopted as its pool is now.
+/// Action of a node that cannot be adopted as its pool is now.
 const REFUSED: &str = "Refuse";
-/// Hosts that a status shows.
+/// Maximum number of hosts in a status.
 const SHOWN: usize = 100;
 
 /// Node of another operator that a pool would adopt.
@@ -21,13 +21,13 @@ const SHOWN: usize = 100;
 pub struct Adoption {
     /// Reason and message of the refusal to adopt it, if it would be refused.
     pub refusal: Option<(Reason, String)>,
-    /// What is to be said of its next change, which would lose settings.
+    /// Message about the next change of the node, which would lose settings.
     pub withheld: Option<String>,
 }
 
-/// What has to be looked up of hosts.
+/// Facts that have to be looked up of hosts.
 pub struct Sights<'a> {
-    /// What a node's change is for, in words.
+    /// Cause of a node's change, in words.
     pub why: &'a dyn Fn(&Member) -> String,
     /// Hosts without an instance that are nodes already.
     pub adoptable: &'a BTreeMap<String, Adoption>,
@@ -35,7 +35,7 @@ pub struct Sights<'a> {
     pub beside: &'a dyn Fn(&Member, &InstanceHost) -> Vec<String>,
 }
 
-/// What would be done with each host that something would be done with, sorted by name.
+/// Hosts with which something would be done, or of which something is to be said, sorted by name.
 pub fn preview(
     hosts: &BTreeMap<String, InstanceHost>,
     members: &[Member],
@@ -77,7 +77,7 @@ pub fn preview(
     list
 }
 
-/// What would be done with a node of another operator.
+/// Plan for a node of another operator.
 fn of_adoption(name: &str, adoption: &Adoption) -> PlannedHost {
     let (action, what) = match adoption {
         Adoption { refusal: Some((reason, message)), .. } => {
@@ -93,7 +93,7 @@ fn planned(host: &str, action: &str, disruption: Disruption, why: String) -> Pla
     PlannedHost { host: host.into(), action: action.into(), disruption: disruption.as_str().into(), why }
 }
 
-/// What would be done with a node of the pool.
+/// Plan for a node of the pool; `None` if nothing would be done.
 fn of_node(member: &Member, limits: &Limits, sights: &Sights<'_>, beside: Vec<String>) -> Option<PlannedHost> {
     let candidate = &member.candidate;
     let planned = |action, disruption, why| Some(planned(&candidate.name, action, disruption, why));
@@ -132,17 +132,17 @@ fn of_node(member: &Member, limits: &Limits, sights: &Sights<'_>, beside: Vec<St
     None
 }
 
-/// Whether nothing would be done.
+/// Reports whether nothing would be done with any host.
 pub fn is_idle(list: &[PlannedHost]) -> bool {
     list.iter().all(|p| p.action == NOTHING)
 }
 
-/// The same for a status, which must not grow with the pool.
+/// Plan for a status, which must not grow with the pool.
 pub fn status_of(list: &[PlannedHost], hosts: usize) -> PlanStatus {
     PlanStatus { summary: summary(list, hosts), hosts: list.iter().take(SHOWN).cloned().collect() }
 }
 
-/// How many of what, in a sentence.
+/// Numbers of hosts by action, in a sentence.
 pub fn summary(list: &[PlannedHost], hosts: usize) -> String {
     let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
     for planned in list.iter().filter(|p| p.action != NOTHING) {

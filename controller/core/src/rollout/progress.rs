@@ -1,53 +1,53 @@
-//! How far a change has got, and how far it may go now.
+//! Progress of a change: how far it has got, and how far it may go now.
 //!
-//! A change reaches the nodes in steps. Each step waits for its nodes, and then for a time or for a person. How nodes are
-//! picked is not decided here: the gate says how many may have been changed, and the plan of grants keeps to it.
+//! A change reaches the nodes in steps. Each step waits for its nodes, and then for a time or for a user. How nodes are picked is not decided here:
+//! the gate says how many may have been changed, and the plan of grants keeps to it.
 
 use api::{FailureAction, IntOrPercent, RolloutStatus, RolloutStep, Time};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::operation::times::begun;
 
-/// What is seen of the nodes. Only those count that have joined and are neither held, lost nor leaving.
+/// Observed nodes of a pool. Only those count that have joined and are neither held, lost nor leaving.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// How many there are.
+    /// Number of nodes.
     pub total: u32,
-    /// Those that follow the version and are available.
+    /// Number of nodes that follow the version and are available.
     pub changed: u32,
-    /// Those that follow the version, available or not.
+    /// Number of nodes that follow the version, available or not.
     pub following: u32,
-    /// Nodes that failed to follow the version.
+    /// Number of nodes that failed to follow the version.
     pub failed: u32,
-    /// Version that most nodes follow that have joined; `None`: there are none.
+    /// Version that most joined nodes follow; `None`: there are none.
     pub current: Option<String>,
-    /// Whether that one is not this operator's, so that no node can be given it back.
+    /// True if `current` is not this operator's version, so that no node can be given it back.
     pub foreign: bool,
 }
 
-/// What the pool says of its rollouts.
+/// Rollout settings of the pool.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings<'a> {
-    /// Steps.
+    /// Steps of a rollout.
     pub steps: &'a [RolloutStep],
-    /// Versions that a person has approved.
+    /// Versions that a user has approved.
     pub approved: &'a [&'a str],
-    /// How many failed nodes are too many.
+    /// Number of failed nodes that is too many.
     pub max_failures: IntOrPercent,
-    /// What is done then.
+    /// Action when too many nodes have failed.
     pub action: FailureAction,
 }
 
-/// How many nodes may have been changed by now.
+/// Limit on how many nodes may have been changed by now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UpdateLimit {
-    /// Nodes that follow the target, are on their way there, or gave up; `None`: all may.
+    /// Number of nodes that may follow the target, be on their way there, or have given up; `None`: all may.
     pub limit: Option<u32>,
-    /// Why there are no more.
+    /// Cause for which no more nodes are changed.
     pub hold: BlockedBy,
 }
 
-/// Why no more nodes are changed.
+/// Cause for which no more nodes are changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum BlockedBy {
     /// Nothing holds the rollout up.
@@ -55,19 +55,19 @@ pub enum BlockedBy {
     None,
     /// The nodes of the step are there, and its pause is not over.
     Soaking {
-        /// When it is.
+        /// End of the pause.
         until: Timestamp,
     },
     /// The nodes of the step follow the version, and it is not approved.
     Approval {
-        /// The version.
+        /// Version that is not approved.
         version: String,
     },
     /// Too many nodes failed to follow the version.
     FailureLimit {
-        /// How many.
+        /// Number of nodes that failed.
         failed: u32,
-        /// Whether all go back to the version before.
+        /// True if all nodes go back to the version before.
         rolled_back: bool,
     },
 }
@@ -75,27 +75,27 @@ pub enum BlockedBy {
 /// Progress of the rollout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// What is to be remembered.
+    /// Rollout status to remember.
     pub status: Option<RolloutStatus>,
     /// Version that nodes must follow, including those that join.
     pub target: String,
-    /// How many may.
+    /// Limit on how many nodes may follow the target by now.
     pub gate: UpdateLimit,
     /// Time of the next reconcile without an event.
     pub next: Option<Timestamp>,
 }
 
 impl Progress {
-    /// The version that is in force: the one that joining hosts must follow, if this operator has its files. That is
-    /// the target only as soon as all nodes may follow it: what waits for its trial, for a person or for a window, or
-    /// has failed, is not given to a host because it is new, or was rebuilt.
+    /// The version that is in force: the one that joining hosts must follow, if this operator has its files. The target is in force only as soon as
+    /// all nodes may follow it: what waits for its trial, for a user or for a window, or has failed, is not given to a host because it is new, or was
+    /// rebuilt.
     pub fn in_force(&self, open: bool) -> &str {
         let Some(status) = &self.status else { return &self.target };
         let gated = !status.completed && (self.gate.limit.is_some() || !open);
         status.from_version.as_deref().filter(|_| gated).unwrap_or(&self.target)
     }
 
-    /// Whether a version is neither the target nor the one that the rollout began with.
+    /// Reports whether a version is neither the target nor the one that the rollout began with.
     pub fn is_astray(&self, version: &str) -> bool {
         let from = self.status.as_ref().and_then(|s| s.from_version.as_deref());
         version != self.target && from.is_some_and(|from| from != version)

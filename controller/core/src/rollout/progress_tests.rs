@@ -16,7 +16,7 @@ fn approval(nodes: IntOrPercent) -> RolloutStep {
     RolloutStep { nodes, pause_seconds: None, approval: Some(true) }
 }
 
-/// One node and 15 minutes, then a tenth and an approval.
+/// Steps of a rollout: one node and 15 minutes, then a tenth and an approval.
 fn steps() -> Vec<RolloutStep> {
     vec![pause(IntOrPercent::Int(1), 900), approval(IntOrPercent::Percent(10))]
 }
@@ -25,12 +25,12 @@ fn settings<'a>(steps: &'a [RolloutStep], approved: &'a [&'a str], action: Failu
     Settings { steps, approved, max_failures: IntOrPercent::Int(2), action }
 }
 
-/// So many of a hundred nodes have been changed, and so many gave up.
+/// A hundred nodes, of which `changed` have been changed, and `failed` gave up.
 fn seen(changed: u32, failed: u32) -> Seen {
     Seen { total: 100, changed, following: changed, failed, current: Some("v1".into()), foreign: false }
 }
 
-/// On its way from v1 to v2.
+/// A rollout on its way from v1 to v2.
 fn on_its_way(step: i32, reached: Option<i64>) -> RolloutStatus {
     RolloutStatus {
         from_version: Some("v1".into()),
@@ -251,8 +251,7 @@ prop_compose! {
 }
 
 proptest! {
-    /// A rollout goes through its steps one after the other, whatever happens to the nodes, and passes none whose condition
-    /// is not met.
+    /// Checks that a rollout goes through its steps one after the other, whatever happens to the nodes, and passes none whose condition is not met.
     #[test]
     fn no_step_is_passed_without_its_condition(
         steps in proptest::collection::vec(any_step(), 0..5),
@@ -351,7 +350,7 @@ fn who_is_astray() {
 }
 
 proptest! {
-    /// Whatever happens to the nodes, and whatever a person approves: a host that joins gets the new version only when all may have it.
+    /// Checks that a host that joins gets the new version only when all may have it, whatever happens to the nodes, and whatever a user approves.
     #[test]
     fn joiners_never_get_a_gated_version(
         steps in proptest::collection::vec(any_step(), 0..5),

@@ -1,9 +1,9 @@
-//! What a release gives to hosts, in a file that is published with it: a plan shows from it what the release does to each node before it is
+//! File with what a release gives to hosts, published with the release: a plan shows from it what the release does to each node before it is
 //! installed. Pure.
 //!
-//! Hosts get the payload and `wicd.exe`, of which the file has the hashes: the plan renders with them as with its own. They also
-//! get what the release renders, which only the release itself can do: the file has what it renders for clusters that every release
-//! knows, and the plan compares that with its own.
+//! Hosts get the payload and `wicd.exe`, of which the file has the hashes: the plan renders with them as with its own. They also get what the release
+//! renders, which only the release itself can do: the file has what it renders for clusters that every release knows, and the plan compares that with
+//! its own.
 //!
 //! The file is outside input.
 
@@ -23,13 +23,13 @@ use serde::{Deserialize, Serialize};
 use super::version_diff::{Change, change};
 use crate::render::{Cluster, Network, Platform, RenderError, Rendered, Settings, Stored, StoredError, render};
 
-/// Version of this format.
+/// Version of the format.
 const SCHEMA: u32 = 1;
-/// Far more than any release needs, in bytes.
+/// Maximum size of a file, in bytes: far more than any release needs.
 pub const MAX_BYTES: usize = 8 << 20;
-/// Far more minor versions than are supported at once.
+/// Maximum number of payloads: far more than minor versions are supported at once.
 const MAX_PAYLOADS: usize = 32;
-/// Two for each platform, and room for new ones.
+/// Maximum number of references: two for each platform, and room for new ones.
 const MAX_REFERENCES: usize = 64;
 const MAX_VERSION: usize = 64;
 /// Longest report of what is wrong, in characters.
@@ -38,89 +38,89 @@ const MAX_PROBLEM: usize = 300;
 const PLATFORMS: [Platform; 6] =
     [Platform::None, Platform::Aws, Platform::Azure, Platform::Gcp, Platform::Vsphere, Platform::Nutanix];
 
-/// What a release gives to hosts.
+/// File with what a release gives to hosts.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ReleaseFile {
-    /// Version of this format; 1.
+    /// Version of the format; 1.
     schema: u32,
     /// Version of the operator.
     pub version: String,
     /// SHA-256 of `wicd.exe`, in lower-case hex.
     pub wicd: String,
-    /// The payloads.
+    /// Payloads of the release.
     payloads: Vec<MinorPayload>,
-    /// What it renders for clusters that every release knows.
+    /// Renderings of the release for clusters that every release knows.
     references: Vec<Reference>,
 }
 
-/// A payload.
+/// Payload for a minor version of Kubernetes.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 struct MinorPayload {
-    /// The minor version of Kubernetes that it is for, as 36 of `1.36`. None: any.
+    /// Minor version of Kubernetes that the payload is for, as 36 of `1.36`. None: any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     kubernetes_minor: Option<u32>,
     manifest: Manifest,
 }
 
-/// What is rendered for a cluster.
+/// Rendering of a release for a cluster.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 struct Reference {
     platform: String,
-    /// Whether the cluster has a hybrid overlay.
+    /// True if the cluster has a hybrid overlay.
     hybrid_overlay: bool,
-    /// As a cluster stores it, without the files of the payload.
+    /// ConfigMap as a cluster stores it, without the files of the payload.
     config_map: ConfigMap,
 }
 
-/// A file cannot be used.
+/// Fault for which a file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ReleaseFileError {
-    /// It is larger than any release makes it.
+    /// The file is larger than any release makes it.
     #[error("it has more than {MAX_BYTES} bytes: use the file release.json of a release")]
     TooLarge,
-    /// It is not JSON of the right form.
+    /// The file is not JSON of the right form.
     #[error("it is not the file release.json of a release: {0}")]
     Syntax(String),
-    /// Another version of the format.
+    /// The file has another version of the format.
     #[error(
         "it has schema {0}, and this program reads schema {SCHEMA}: run the program of the release, which reads its own file"
     )]
     Schema(u32),
-    /// A payload in it is not acceptable.
+    /// A payload in the file is not acceptable.
     #[error("the payload for Kubernetes {minor}: {problem}", minor = minor.map_or("of any version".to_owned(), |minor| format!("1.{minor}")))]
     Payload {
-        /// Which.
+        /// Minor version of Kubernetes; `None`: any.
         minor: Option<u32>,
-        /// What is wrong.
+        /// Fault of the payload.
         problem: String,
     },
-    /// What it renders is not acceptable.
+    /// A rendering of the release is not acceptable.
     #[error("what the release renders for platform {platform:?}: {problem}")]
     Reference {
-        /// Which.
+        /// Platform of the rendering.
         platform: String,
-        /// What is wrong.
+        /// Fault of the rendering.
         problem: String,
     },
     /// Something else is not acceptable.
     #[error("the {what} {problem}: use the file release.json of a release, as it was published")]
     Content {
-        /// What.
+        /// Name of the content.
         what: &'static str,
-        /// What is wrong with it.
+        /// Fault of the content.
         problem: &'static str,
     },
 }
 
-/// What a release renders otherwise than this program.
+/// Differences between what a release renders and what this program renders.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RenderChange {
     /// The change on a host.
     pub change: Change,
-    /// What cannot be said, for people.
+    /// Message for users about what cannot be said.
     pub unknown: Option<String>,
 }
 
@@ -128,7 +128,7 @@ impl ReleaseFile {
     /// The file of this program, with this version, `wicd.exe` and payloads.
     ///
     /// # Errors
-    /// When the services cannot be rendered from the newest payload for a cluster that needs least of it.
+    /// Fails if the services cannot be rendered from the newest payload for a cluster that needs least of it.
     pub fn new(version: &str, wicd: &str, payloads: BTreeMap<Option<u32>, Manifest>) -> Result<Self, RenderError> {
         let newest = payloads.values().next_back().cloned().unwrap_or_default();
         // Not every payload is fit for every cluster.
@@ -150,9 +150,9 @@ impl ReleaseFile {
     /// Reads and checks a file.
     ///
     /// # Errors
-    /// When it is too large, is not JSON of this form, has another schema, or has something that no release has.
+    /// Fails if the file is too large, is not JSON of this form, has another schema, or has something that no release has.
     pub fn parse(json: &[u8]) -> Result<Self, ReleaseFileError> {
-        /// Read first: another schema has other fields.
+        /// Schema of a file, which is read first: another schema has other fields.
         #[derive(Deserialize)]
         struct Head {
             schema: u32,
@@ -204,10 +204,10 @@ impl ReleaseFile {
         self.payloads.iter().map(|p| (p.kubernetes_minor, p.manifest.clone())).collect()
     }
 
-    /// What the release renders otherwise than this program, for hosts of a cluster like this one.
+    /// Compares what the release renders with what this program renders, for hosts of a cluster like this one.
     ///
     /// # Errors
-    /// When this program cannot render with the payload of the release, or the file is not as it was checked.
+    /// Fails if the file is not as it was checked. If this program cannot render with the payload of the release, `unknown` says so.
     pub fn render_change(&self, cluster: &Cluster) -> Result<RenderChange, ReleaseFileError> {
         let is_like = |r: &&Reference| {
             r.platform == cluster.platform.as_str() && r.hybrid_overlay == (cluster.network != Network::External)
@@ -243,7 +243,7 @@ impl Reference {
         }
     }
 
-    /// Whether all of it was understood.
+    /// Reports whether all of the reference was understood.
     fn is_known(&self, understood: &Rendered) -> bool {
         let again = understood.to_config_map("reference", "reference");
         again.data == self.config_map.data && again.metadata.annotations == self.config_map.metadata.annotations
@@ -254,7 +254,7 @@ fn syntax(error: &serde_json::Error) -> ReleaseFileError {
     ReleaseFileError::Syntax(said(error))
 }
 
-/// What is wrong, fit for a terminal: it may repeat what the file has.
+/// Text of an error, fit for a terminal: it may repeat what the file has.
 fn said(error: &impl Display) -> String {
     line(&error.to_string(), MAX_PROBLEM)
 }
@@ -267,7 +267,7 @@ fn references() -> impl Iterator<Item = (Platform, Network)> {
     PLATFORMS.into_iter().flat_map(|platform| [false, true].map(|has| (platform, overlay(has))))
 }
 
-/// What this program renders for a cluster that every release knows. The values are examples, and never change.
+/// Renders what this program gives to a cluster that every release knows. The values are examples, and never change.
 fn rendered(platform: Platform, network: Network, payload: &Manifest) -> Result<Rendered, RenderError> {
     let certificate = "-----BEGIN CERTIFICATE-----\nreference\n-----END CERTIFICATE-----\n";
     let cluster = Cluster {

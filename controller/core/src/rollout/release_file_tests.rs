@@ -163,7 +163,7 @@ proptest! {
         let _ = ReleaseFile::parse(&bytes);
     }
 
-    /// A file that differs from a good one in one value: read or refused, and what is read can be used.
+    /// Checks that a file that differs from a good one in one value is read or refused, and that what is read can be used.
     #[test]
     fn any_value_is_read_or_refused(at in 0usize..4000, value in prop_oneof![
         Just(Value::Null), any::<i64>().prop_map(Value::from), ".{0,20}".prop_map(Value::from), Just(json!([])), Just(json!({})),
@@ -178,7 +178,7 @@ proptest! {
     }
 }
 
-/// Where the values are.
+/// Collects the JSON pointers of all values.
 fn pointers(value: &Value, here: String, all: &mut Vec<String>) {
     let escaped = |key: &str| key.replace('~', "~0").replace('/', "~1");
     match value {

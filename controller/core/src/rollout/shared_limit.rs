@@ -18,11 +18,11 @@ const TURN: u32 = 1;
 /// A pool, as far as shared limits depend on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sharer {
-    /// Nodes that it was granted to disrupt.
+    /// Number of nodes that the pool was granted to disrupt.
     pub disrupting: u32,
-    /// Reports whether the pool has nodes that came from WMCO and have not been updated yet.
+    /// True if the pool has nodes that came from WMCO and have not been updated yet.
     pub has_adopted: bool,
-    /// Reports whether the pool sets `rollout.maxUnavailable`.
+    /// True if the pool sets `rollout.maxUnavailable`.
     pub has_own_limit: bool,
 }
 
@@ -35,17 +35,17 @@ impl Sharer {
 /// Part of a shared limit that is left to a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Share {
-    /// Nodes that it may disrupt beside those that it was granted to.
+    /// Number of nodes that the pool may disrupt beside those that it was granted to.
     pub left: u32,
     /// The limit over all pools, if it is set. Otherwise pools with nodes of WMCO take turns.
     pub max_disruptions: Option<u32>,
-    /// Since when nothing is left.
+    /// Time since which nothing is left.
     pub since: Option<Timestamp>,
     /// Another pool that has taken of the limit, if nothing is left: the one with the most nodes.
     pub holder: Option<String>,
 }
 
-/// Decides what is left to a pool. `None` if it shares no limit. `decided` returns how many nodes a pool disrupts by what was decided of it
+/// Decides what is left to a pool; `None` if the pool shares no limit. `decided` returns how many nodes a pool disrupts by what was decided of it
 /// last, which may not have been written yet.
 pub fn share(
     pool: &str,

@@ -1,4 +1,4 @@
-//! How disruptive it is for a host to go from one version to another, and which services are restarted.
+//! Differences between versions: how disruptive it is for a host to go from one to another, and which services are restarted.
 //!
 //! | what differs | disruption | services |
 //! |---|---|---|
@@ -55,19 +55,19 @@ const READ_AT_START: [(&str, &[&str]); 3] = [
     (path::NODE_KUBECONFIG, &[KUBELET]),
     (path::NODE_MANAGER_KUBECONFIG, &[NODE_MANAGER]),
 ];
-/// CNI plugins are started for each new pod; running pods keep the network that an older one made.
+/// Folder of the CNI plugins, in lower case. Plugins are started for each new pod; running pods keep the network that an older one made.
 const CNI: &str = r"c:\k\cni\";
 /// Maximum number of differences in a message; the others are only counted.
 const SHOWN: usize = 5;
 
-/// What a change does to a host.
+/// Effect of a change on a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
-    /// How disruptive it is.
+    /// Disruption by the change.
     pub disruption: Disruption,
     /// Services to restart.
     pub services: BTreeSet<String>,
-    /// What differs, for people: the most disruptive first, then by the alphabet.
+    /// Differences, for users: the most disruptive first, then by the alphabet.
     pub why: Vec<String>,
 }
 
@@ -104,7 +104,7 @@ pub fn unknown() -> Change {
     }
 }
 
-/// What a version says of one payload file.
+/// Facts that a version has about one payload file.
 struct Known {
     name: String,
     sha256: String,
@@ -177,7 +177,7 @@ impl Differences {
         }
     }
 
-    /// Names only: a value may hold a password.
+    /// Adds the differences of environment variables, by name only: a value may hold a password.
     fn variables(&mut self, from: &ServicesConfig, to: &ServicesConfig) {
         let mut values = differing(&from.environment_vars, &to.environment_vars);
         // wicd leaves a variable of the machine that every service has of its own.
@@ -301,7 +301,7 @@ fn differing(from: &BTreeMap<String, String>, to: &BTreeMap<String, String>) -> 
     from.keys().chain(to.keys()).filter(|name| from.get(*name) != to.get(*name)).cloned().collect()
 }
 
-/// How disruptive it is to change a service.
+/// Disruption by a change of a service.
 fn of_service(name: &str) -> Disruption {
     match name {
         KUBELET | "kube-proxy" | "csi-proxy" | "windows_exporter" | NODE_MANAGER => Disruption::Restart,
@@ -309,12 +309,12 @@ fn of_service(name: &str) -> Disruption {
     }
 }
 
-/// How disruptive it is to begin with a service, or to end.
+/// Disruption by a new or removed service.
 fn presence(service: &Service) -> Disruption {
     if service.bootstrap { Disruption::Drain } else { Disruption::Restart }
 }
 
-/// Windows ignores the case of names.
+/// Services by name in lower case: Windows ignores the case of names.
 fn by_name(config: &ServicesConfig) -> BTreeMap<String, &Service> {
     config.services.iter().map(|s| (s.name.to_ascii_lowercase(), s)).collect()
 }

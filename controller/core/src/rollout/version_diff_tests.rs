@@ -51,7 +51,7 @@ fn service<'a>(rendered: &'a mut Rendered, name: &str) -> &'a mut Service {
     rendered.services.services.iter_mut().find(|s| s.name == name).unwrap()
 }
 
-/// Another content for a payload file.
+/// Gives a payload file another content.
 fn other(rendered: &mut Rendered, destination: &str) {
     rendered.shared.files.iter_mut().find(|f| f.destination == destination).unwrap().sha256 = "b".repeat(64);
     rendered.services.files.iter_mut().find(|f| f.path == destination).unwrap().checksum = "b".repeat(64);
@@ -298,7 +298,7 @@ fn cases() {
     }
 }
 
-/// As in a takeover from the legacy operator, which sets variables of the machine.
+/// Covers a takeover from the legacy operator, which sets variables of the machine.
 #[test]
 fn a_variable_of_the_machine_that_each_service_has_is_no_restart_of_the_host() {
     let mut from = base();

@@ -1,4 +1,4 @@
-//! Which versions of what hosts get are in use, so that their services ConfigMaps stay. Pure.
+//! Versions that are in use, so that their services ConfigMaps stay. Pure.
 
 use std::collections::BTreeSet;
 

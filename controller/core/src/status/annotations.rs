@@ -1,15 +1,15 @@
-//! Annotations that people set on an instance or a Node. Pure.
+//! Annotations that users set on an instance or a Node. Pure.
 
 use std::collections::BTreeMap;
 
 use api::{names::key, text::line};
 
-/// Those of an instance that are on or off.
+/// Annotations of an instance that are on or off.
 pub const OF_INSTANCE: &[&str] = &[key::HOLD, key::ABANDON];
-/// Those of a Node.
+/// Annotations of a Node that are on or off.
 pub const OF_NODE: &[&str] = &[key::HOLD, key::KEEP_CORDONED];
 
-/// Longest value that a note has.
+/// Maximum length of an annotation's value in a note.
 const MOST_VALUE: usize = 40;
 
 /// Notes on annotations that are neither on nor off: their author believes that they are in effect.

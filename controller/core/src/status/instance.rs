@@ -1,4 +1,4 @@
-//! What a person reads of an instance: phase and conditions, from the situation. Pure.
+//! Phase and conditions of an instance, from its situation. Pure.
 
 use api::{
     Failures, GrantType, Phase, Reason, Step, Time, WindowsInstanceStatus,
@@ -8,42 +8,42 @@ use jiff::Timestamp;
 
 use super::{failing::lasts, shown};
 
-/// Where an instance stands.
+/// Situation of an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Situation<'a> {
-    /// Waits for a grant.
+    /// Instance that waits for a grant.
     Waiting {
-        /// Whether it waits to be removed.
+        /// True if the instance waits to be removed.
         leaving: bool,
-        /// For what.
+        /// Message about the wait.
         why: &'a str,
     },
-    /// Something is being done.
+    /// Instance with an operation under way.
     Working {
-        /// The kind of the operation.
+        /// Type of the operation.
         type_: GrantType,
-        /// The step.
+        /// Current step of the operation.
         step: Step,
-        /// In a sentence.
+        /// Sentence about the current work.
         what: &'a str,
     },
-    /// The last attempt failed.
+    /// Instance whose last attempt failed.
     Failed {
-        /// Whether it is being removed.
+        /// True if the instance is being removed.
         leaving: bool,
     },
-    /// Its pool does not exist.
+    /// Instance whose pool does not exist.
     Poolless {
-        /// What that means, and what to do.
+        /// Message with the consequence and the remedy.
         message: &'a str,
     },
-    /// It is a node.
+    /// Instance that is a node.
     Node {
-        /// Whether it is Ready.
+        /// True if the Node is Ready.
         ready: bool,
-        /// Message of kubelet.
+        /// Message of kubelet about the Node.
         says: &'a str,
-        /// Whether it follows the version that is wanted.
+        /// True if the host follows the desired version.
         up_to_date: bool,
     },
 }
@@ -158,9 +158,9 @@ const WITHOUT_KUBELET: Reason = Reason::AnswersWithoutKubelet;
 /// Reason of [`kind::REACHABLE`] before an attempt.
 const NOT_TRIED: Reason = Reason::Waiting;
 
-/// Brings the conditions in line with the health of the Node, as far as the host is concerned: an answer of before kubelet stopped says nothing of now,
-/// nor does a failure of before the Node was Ready again. Such a failure is forgotten if it is not part of an operation, otherwise the next attempt is
-/// made at once.
+/// Brings the conditions in line with the health of the Node, as far as the host is concerned: an answer from before kubelet stopped says nothing of
+/// now, nor does a failure from before the Node was Ready again. Such a failure is forgotten if it is not part of an operation, otherwise the next
+/// attempt is made at once.
 pub fn follow_node(
     status: &mut WindowsInstanceStatus,
     (is_ready, is_unheard): (bool, bool),
@@ -205,18 +205,18 @@ pub fn follow_node(
     }
 }
 
-/// Reports whether it is to be tried whether the host answers.
+/// Reports whether it is unknown if the host answers, so that it has to be tried.
 pub fn is_untried(status: &WindowsInstanceStatus) -> bool {
     find(&status.conditions, kind::REACHABLE).is_some_and(|c| c.status == "Unknown")
 }
 
-/// Reports that the host answers although nothing is heard of kubelet.
+/// Records that the host answers although nothing is heard of kubelet.
 pub fn answers_without_kubelet(status: &mut WindowsInstanceStatus, generation: Option<i64>, now: Timestamp) {
     let message = "kubelet posts no status of the Node, and the host answers: check the services on the host";
     set(&mut status.conditions, kind::REACHABLE, Status::True, WITHOUT_KUBELET, message, generation, now);
 }
 
-/// What is known of the host of a Node of which nothing is heard, and of the address of its entry: what kubelet's message does not have.
+/// Details that kubelet's message does not have: that the host's entry is refused, or, if nothing is heard of the Node, whether the host answers.
 pub fn beside_kubelet(status: &WindowsInstanceStatus, is_unheard: bool) -> Option<String> {
     if let Some(refused) = &status.address_failures {
         return Some(format!("its entry is refused: {}", refused.last_message));
@@ -231,7 +231,7 @@ pub fn beside_kubelet(status: &WindowsInstanceStatus, is_unheard: bool) -> Optio
     }
 }
 
-/// Reports whether the host answered at the last attempt.
+/// Records whether the host answered at the last attempt.
 pub fn reached(
     status: &mut WindowsInstanceStatus,
     answer: Result<(), (Reason, &str)>,
@@ -249,7 +249,7 @@ fn times(count: i32) -> String {
     if count == 1 { "once".into() } else { format!("{count} times") }
 }
 
-/// A failure in words, with when it is tried again.
+/// Failure in words, with the time of the next attempt.
 fn failed(f: &Failures) -> String {
     let next = f.next_retry_time.and_then(Time::known).map_or_else(|| "now".into(), shown);
     format!("{} (failed {}; next try {next})", f.summary(), times(f.count))

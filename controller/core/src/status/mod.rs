@@ -1,4 +1,4 @@
-//! What people read: status and conditions, from what was observed.
+//! Status and conditions for users, from what was observed.
 
 pub mod annotations;
 pub mod apply;

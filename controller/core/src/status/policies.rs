@@ -6,18 +6,18 @@ use api::{
 };
 use jiff::Timestamp;
 
-/// How it stands with the policies.
+/// State of the admission policies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Policies {
-    /// All are in force as they ship.
+    /// All policies are in force as they ship.
     InForce,
-    /// Some that limit the operator or other clients are not: nothing stops. With a message.
+    /// Some policies that limit the operator or other clients are not in force; nothing stops. With a message.
     Missing(String),
     /// Hosts' daemons have no rights. With a reason and a message.
     Withheld(Reason, String),
 }
 
-/// Adds it to a status. A pool that is `idle` (in mode Plan, or being deleted) needs no rights: nothing of it stalls.
+/// Adds the condition of the policies to a pool's status. A pool that is `idle` (in mode Plan, or being deleted) needs no rights, and does not stall.
 pub fn describe(status: &mut WindowsNodePoolStatus, policies: &Policies, idle: bool, now: Timestamp) {
     let generation = status.observed_generation;
     let conditions = &mut status.conditions;

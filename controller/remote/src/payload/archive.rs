@@ -1,4 +1,4 @@
-//! What a host lacks, as one stream that can be taken up again at any byte.
+//! Files that a host lacks, as one stream that can be resumed at any byte.
 //!
 //! A tar (POSIX ustar) whose entries are named by the SHA-256 of the content and hold the zstd frame as it lies in the
 //! payload. Where each byte comes from follows from the manifest alone: length and any offset are known without reading
@@ -27,13 +27,13 @@ use super::{Payload, PayloadError};
 /// Size of a tar block. Headers are one, contents are filled up to whole ones, and two empty ones end the stream.
 const BLOCK_LEN: usize = 512;
 const BLOCK: u64 = BLOCK_LEN as u64;
-/// Most bytes that are read from a file at once: what one archive holds in memory.
+/// Maximum bytes that are read from a file at once: what one archive holds in memory.
 const CHUNK: u64 = 64 << 10;
 
-/// So many files are read at once. A read takes moments, as all hosts get the same files; each more would be a thread more, with memory of its own.
+/// Files that are read at once. A read takes moments, as all hosts get the same files; each more would be a thread more, with memory of its own.
 static READS: Semaphore = Semaphore::const_new(4);
 
-/// The stream. Many can be read at once: each holds one chunk and at most one open file.
+/// Stream of the files. Many streams can be read at once: each holds one chunk and at most one open file.
 #[derive(Debug)]
 pub struct Archive {
     name: String,
@@ -43,7 +43,7 @@ pub struct Archive {
     state: State,
 }
 
-/// A stretch of the stream, from its start to the start of the next one.
+/// Stretch of the stream, from its start to the start of the next one.
 #[derive(Debug)]
 struct Segment {
     start: u64,
@@ -52,11 +52,11 @@ struct Segment {
 
 #[derive(Debug)]
 enum Source {
-    /// A tar header.
+    /// Tar header.
     Header(Box<[u8; BLOCK_LEN]>),
-    /// A whole compressed file.
+    /// Whole compressed file.
     File(PathBuf),
-    /// Filling, or the end.
+    /// Zeros that fill a block, or end the stream.
     Zeros,
 }
 
@@ -68,7 +68,7 @@ enum State {
     Reading(JoinHandle<io::Result<(Bytes, Open)>>),
 }
 
-/// An open file, with the number of its segment.
+/// Open file, with the number of its segment.
 #[derive(Debug)]
 struct Open {
     segment: usize,
@@ -76,7 +76,7 @@ struct Open {
 }
 
 impl Archive {
-    /// An archive of the files with these hashes.
+    /// Returns an archive of the files with these hashes.
     ///
     /// # Errors
     /// [`PayloadError::NotInPayload`] for the first hash that no file of the payload has.
@@ -104,23 +104,23 @@ impl Archive {
         })
     }
 
-    /// File name: `<32 hex digits>.tar`. It follows from the content, so that a file of this name on a host, however
-    /// short, is the beginning of this stream.
+    /// File name: `<32 hex digits>.tar`. The name follows from the content, so that a file of this name on a host, however short, is the beginning of
+    /// this stream.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Bytes of the whole stream.
+    /// Length of the stream in bytes.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Never: even an archive of nothing has an end mark.
+    /// Always false: even an archive of nothing has an end mark.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The segment that the position lies in, its number and where it ends. None at the end.
+    /// Segment that the position lies in, its number and its end. None at the end of the stream.
     fn here(&self) -> Option<(usize, &Segment, u64)> {
         if self.position >= self.len {
             return None;
@@ -138,7 +138,7 @@ struct Builder {
 }
 
 impl Builder {
-    /// Empty stretches are left out, so that every position lies in exactly one.
+    /// Adds a segment. An empty one is left out, so that every position lies in exactly one.
     fn add(&mut self, len: u64, source: Source) {
         if len > 0 {
             self.segments.push(Segment { start: self.len, source });
@@ -208,13 +208,13 @@ impl AsyncRead for Archive {
     }
 }
 
-/// Does blocking work when its turn has come.
+/// Does blocking work once one of the [`READS`] is free.
 async fn in_turn<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     let _turn = READS.acquire().await.map_err(io::Error::other)?;
     spawn_blocking(work).await.map_err(io::Error::other)?
 }
 
-/// Lossless here: only for offsets inside a block.
+/// Converts an offset inside a block, for which the conversion is lossless.
 fn to_usize(n: u64) -> usize {
     usize::try_from(n).unwrap_or(usize::MAX)
 }
@@ -233,8 +233,7 @@ fn read_chunk(open: Option<Open>, segment: usize, path: &PathBuf, offset: u64, s
 }
 
 impl AsyncSeek for Archive {
-    /// Takes effect at once. A position beyond the end is an error, because a host that has more than the whole stream has
-    /// another error.
+    /// Seeks at once. A position beyond the end is an error, because a host that has more than the whole stream has another error.
     fn start_seek(mut self: Pin<&mut Self>, to: SeekFrom) -> io::Result<()> {
         let position = match to {
             SeekFrom::Start(n) => Some(n),

@@ -1,4 +1,4 @@
-//! A payload, copied to another directory: for an init container, where a pod cannot mount the image that has it.
+//! Copy of a payload in another directory: for an init container, where a pod cannot mount the image that has it.
 
 use std::{
     collections::BTreeSet,
@@ -10,12 +10,12 @@ use api::payload::{MANIFEST, Manifest};
 
 use super::{Payload, PayloadError};
 
-/// Marks a directory as one for copies: what a copy finds there is removed if the payload does not name it.
+/// Marker of a directory for copies: files in it that the payload does not name are removed by a copy.
 const MARK: &str = ".windows-node-pools-payload";
 
 impl Payload {
-    /// Copies the payload in `from` to `to`, and returns the copy, of which every content was checked. What is there already is replaced or
-    /// removed, and no link is followed. Blocks for seconds.
+    /// Copies the payload in `from` to `to`, and returns the copy, of which every content was checked. Files in `to` are replaced or removed, and no
+    /// link is followed. Blocks for seconds.
     ///
     /// # Errors
     /// When [`Payload::open`] refuses `from`, when `to` has files that are no payload ([`PayloadError::Occupied`]), when a file cannot be written
@@ -47,7 +47,7 @@ impl Payload {
     }
 }
 
-/// Whether a directory is empty, or has a copy or the begin of one: another one may be a person's.
+/// Reports whether a directory is empty, or has a copy or the beginning of one: another directory may be a user's.
 fn is_for_copies(directory: &Path) -> io::Result<bool> {
     // The marker is written over: as a link it would lead somewhere else.
     if let Ok(mark) = fs::symlink_metadata(directory.join(MARK)) {
@@ -57,7 +57,7 @@ fn is_for_copies(directory: &Path) -> io::Result<bool> {
     Ok(Payload::directories(directory).values().any(parsed) || fs::read_dir(directory)?.next().is_none())
 }
 
-/// Removes everything but these files and the directories that they are in. A link is removed itself, and what it leads to stays.
+/// Removes everything but the named files and the directories that they are in. A link is removed itself, and its target stays.
 fn clear(directory: &Path, named: &BTreeSet<PathBuf>) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let (path, kind) = entry.and_then(|entry| Ok((entry.path(), entry.file_type()?)))?;
@@ -76,7 +76,7 @@ fn clear(directory: &Path, named: &BTreeSet<PathBuf>) -> io::Result<()> {
     Ok(())
 }
 
-/// Copies a file under another name, and then gives it its own.
+/// Copies a file under a temporary name, and then renames it.
 fn copy_file(from: &Path, to: PathBuf) -> Result<(), PayloadError> {
     let mut input =
         fs::File::open(from).map_err(|source| PayloadError::Unreadable { path: from.to_owned(), source })?;
@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(copy.by_minor(), Payload::open(from.path()).unwrap().by_minor());
     }
 
-    /// All files below a directory, by their paths in it.
+    /// Returns all files below a directory, by their paths in it.
     fn tree(directory: &Path) -> BTreeSet<String> {
         let mut all = BTreeSet::new();
         for path in fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()) {

@@ -20,44 +20,44 @@ use sha2::{Digest, Sha256};
 pub use archive::Archive;
 pub use wicd::Wicd;
 
-/// The payload cannot be used.
+/// Error of a payload that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PayloadError {
     /// A file cannot be read.
     #[error("cannot read {path}; check that the payload is complete and readable, or make it again with `cargo xtask payload`", path = path.display())]
     Unreadable {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         #[source]
         source: io::Error,
     },
     /// A file of a copy cannot be written.
     #[error("cannot write {path}; check that the volume has space and that its user may write to it", path = path.display())]
     Unwritable {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         #[source]
         source: io::Error,
     },
     /// The directory for a copy has other files.
     #[error("{path} has files that are no payload, and they would be removed: name an empty directory", path = path.display())]
     Occupied {
-        /// The directory.
+        /// Path of the directory.
         path: PathBuf,
     },
-    /// Files are not there.
+    /// Files of the manifest are missing.
     #[error(
         "the payload lacks {n} of the files in its manifest: {list}; make it again with `cargo xtask payload`",
         n = paths.len(),
         list = paths.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(", ")
     )]
     Missing {
-        /// All of them.
+        /// Paths of all missing files.
         paths: Vec<PathBuf>,
     },
-    /// The manifest is wrong. Its message names the fault and the remedy.
+    /// The manifest is not valid. Its message names the fault and the remedy.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
     /// A compressed file has another size than in the manifest.
@@ -66,25 +66,25 @@ pub enum PayloadError {
         path = path.display()
     )]
     WrongSize {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Size in the manifest, in bytes.
         expected: u64,
-        /// Bytes that it has.
+        /// Size of the file, in bytes.
         found: u64,
     },
     /// The content of a compressed file does not match the manifest.
     #[error("the content of {path} does not match the manifest; make the payload again with `cargo xtask payload`", path = path.display())]
     WrongContent {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// A host lacks something that is not in the payload.
+    /// A host lacks a file that is not in the payload.
     #[error(
         "the payload has no file with the hash {sha256}; the host's answer is about another payload, so the operator asks it again"
     )]
     NotInPayload {
-        /// The hash.
+        /// Hash of the file.
         sha256: String,
     },
 }
@@ -96,34 +96,34 @@ impl PayloadError {
     }
 }
 
-/// The program whose version says for which clusters a payload is.
+/// Program whose version decides which clusters a payload is for.
 const KUBELET: &str = r"C:\k\kubelet.exe";
 
 fn kubelet(manifest: &Manifest) -> Option<&File> {
     manifest.files.iter().find(|file| file.destination.eq_ignore_ascii_case(KUBELET))
 }
 
-/// A payload directory whose files were seen to be there. Cheap to clone; the files stay on disk.
+/// Payload directory whose files were seen to be there. Cheap to clone; the files stay on disk.
 #[derive(Default, Clone, Debug)]
 pub struct Payload {
-    /// One for each minor version of Kubernetes, or one for all of them.
+    /// Manifests by minor version of Kubernetes, or one for all versions.
     manifests: Arc<BTreeMap<Option<u32>, Manifest>>,
-    /// By hash, of all manifests. Files with the same content share one.
+    /// Files of all manifests, by hash. Files with the same content share one entry.
     blobs: Arc<BTreeMap<String, Blob>>,
 }
 
-/// A compressed file.
+/// Compressed file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Blob {
     path: PathBuf,
-    /// Bytes of the compressed file.
+    /// Size of the compressed file in bytes.
     compressed: u64,
-    /// Bytes of its content.
+    /// Size of the content in bytes.
     size: u64,
 }
 
 impl Payload {
-    /// Reads the manifest in `dir`, or those in its directories that are named after minor versions of Kubernetes, as `1.36`, and checks that
+    /// Reads the manifest in `dir`, or the manifests in its directories that are named after minor versions of Kubernetes, as `1.36`, and checks that
     /// every file is there and has its compressed size. Contents are not read: [`Payload::verify`] does that.
     ///
     /// # Errors
@@ -141,7 +141,7 @@ impl Payload {
         Ok(Self { manifests: Arc::new(manifests), blobs: Arc::new(blobs) })
     }
 
-    /// A payload of which only the manifests are there, by minor version of Kubernetes: for a plan, which sends nothing.
+    /// Returns a payload that has only its manifests, by minor version of Kubernetes: for a plan, which sends nothing.
     pub fn announced(manifests: BTreeMap<Option<u32>, Manifest>) -> Self {
         let files = manifests.values().flat_map(|manifest| &manifest.files);
         let blob = |f: &File| Blob { path: PathBuf::new(), compressed: f.compressed_size, size: f.size };
@@ -149,7 +149,7 @@ impl Payload {
         Self { manifests: Arc::new(manifests), blobs: Arc::new(blobs) }
     }
 
-    /// The manifests by minor version of Kubernetes.
+    /// Manifests by minor version of Kubernetes.
     pub fn by_minor(&self) -> &BTreeMap<Option<u32>, Manifest> {
         &self.manifests
     }
@@ -160,7 +160,7 @@ impl Payload {
         self.manifests.values().filter_map(|manifest| minor(kubelet(manifest)?.version.as_deref()?)).collect()
     }
 
-    /// The payloads with the kubelet of each, for people.
+    /// Returns the payloads with the kubelet of each, for people.
     pub fn in_words(&self) -> String {
         let words = |(minor, manifest): (&Option<u32>, &Manifest)| {
             let of =
@@ -174,7 +174,7 @@ impl Payload {
         if all.is_empty() { "no version of Kubernetes".to_owned() } else { all.join(", ") }
     }
 
-    /// Where manifests are. `dir` itself if there are none, for an error that names it.
+    /// Finds the directories with manifests. `dir` itself if there are none, for an error that names it.
     fn directories(dir: &Path) -> BTreeMap<Option<u32>, PathBuf> {
         let mut found = BTreeMap::new();
         let entries = if dir.join(MANIFEST).is_file() { None } else { fs::read_dir(dir).ok() };
@@ -219,8 +219,8 @@ impl Payload {
         Ok((manifest, blobs))
     }
 
-    /// What nodes of a cluster get whose oldest API server has this minor version: the newest that is not newer. Where all are newer it is the
-    /// oldest, which the check of its version refuses.
+    /// Returns the manifest for nodes of a cluster whose oldest API server has this minor version: the newest that is not newer. If all are newer, it
+    /// is the oldest, which the check of its version refuses.
     pub fn manifest(&self, server: Option<u32>) -> Option<&Manifest> {
         let fits = |minor: &Option<u32>| minor.zip(server).is_none_or(|(minor, server)| minor <= server);
         let newest = self.manifests.iter().rev().find(|(minor, _)| fits(minor));
@@ -232,14 +232,13 @@ impl Payload {
         self.manifests.values()
     }
 
-    /// Whether a host can be sent the file with this hash.
+    /// Reports whether a host can be sent the file with this hash.
     pub fn has(&self, sha256: &str) -> bool {
         self.blobs.contains_key(sha256)
     }
 
-    /// Reads the file with this hash and checks its content. When a host answers `HashMismatch`, this determines whose
-    /// fault it is: the operator's if it fails, otherwise that of the network or the host. Blocks for as long as
-    /// reading and unpacking takes.
+    /// Reads the file with this hash and checks its content. When a host answers `HashMismatch`, this check determines whose fault it is: the
+    /// operator's if it fails, otherwise that of the network or the host. Blocks for as long as reading and unpacking takes.
     ///
     /// # Errors
     /// [`PayloadError::NotInPayload`] when no file has this hash. [`PayloadError::Unreadable`] when the file cannot be

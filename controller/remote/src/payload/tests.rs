@@ -6,7 +6,7 @@ use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _};
 
 use super::*;
 
-/// A small file, an empty one, one of more than two chunks, one for a platform, and one that is there twice.
+/// Returns a payload with a small file, an empty one, one of more than two chunks, one for a platform, and one that is there twice.
 fn payload() -> (tempfile::TempDir, Payload) {
     let dir = tempfile::tempdir().unwrap();
     let entries = [

@@ -9,19 +9,19 @@ use sha2::{Digest, Sha256};
 
 use super::PayloadError;
 
-/// The `wicd.exe` that this operator sends. It is sent as it is, to [`api::host::launcher_path`].
+/// `wicd.exe` that this operator sends. The file is sent unchanged, to [`api::host::launcher_path`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wicd {
-    /// Where it lies here.
+    /// Path in the operator's image.
     pub path: PathBuf,
-    /// Lower-case hex SHA-256.
+    /// SHA-256 of the file, in lower-case hex.
     pub sha256: String,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
 }
 
 impl Wicd {
-    /// Reads the file once, for its hash.
+    /// Reads the file for its hash.
     ///
     /// # Errors
     /// [`PayloadError::Unreadable`] when the file cannot be opened or read, or is empty.
@@ -36,7 +36,7 @@ impl Wicd {
         Ok(Self { path: path.to_owned(), sha256: hex::encode(hash.finalize()), size })
     }
 
-    /// Where it goes on a host.
+    /// Path on a host.
     pub fn destination(&self) -> String {
         api::host::launcher_path(&self.sha256)
     }

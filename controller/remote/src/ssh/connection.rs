@@ -1,4 +1,4 @@
-//! A connection to a host, directly or through a jump host.
+//! Connection to a host, directly or through a jump host.
 
 use std::{fmt, net::IpAddr, time::Duration};
 
@@ -16,13 +16,13 @@ use super::{
     tail,
 };
 
-/// For saying goodbye.
+/// Time limit for a disconnect.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A logged-in connection to a host that proved its key. Its functions may be used at the same time.
+/// Logged-in connection to a host that proved its key. Its methods may be used at the same time.
 pub struct Connection {
     logged_in: LoggedIn,
-    /// The way to the host, if it leads through a jump host.
+    /// Connection to the jump host, if the host is reached through one.
     tunnel: Option<Tunnel>,
     peer: IpAddr,
     address: String,
@@ -31,7 +31,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects and logs in.
+    /// Connects to a host and logs in.
     ///
     /// # Errors
     /// [`SshError::NameNotResolved`] when the name has no address. [`SshError::ConnectRefused`] or [`SshError::Unreachable`]
@@ -63,17 +63,17 @@ impl Connection {
         })
     }
 
-    /// The key that the host proved.
+    /// Key that the host proved.
     pub fn host_key(&self) -> &HostKey {
         &self.logged_in.host_key
     }
 
-    /// The key that the host accepted.
+    /// Key that the host accepted.
     pub fn identity(&self) -> &Identity {
         &self.logged_in.identity
     }
 
-    /// The address that was connected to, or that the jump host was asked to connect to.
+    /// Address that was connected to, or that the jump host was asked to connect to.
     pub fn peer_address(&self) -> IpAddr {
         self.peer
     }
@@ -104,8 +104,8 @@ impl Connection {
         self.logged_in.handle.is_closed()
     }
 
-    /// Does something over the connection for as long as there is one. A request over SFTP that is made in the moment in which
-    /// the connection breaks would wait until it times out.
+    /// Does work for as long as the connection is open. A request over SFTP that is made in the moment in which the connection breaks would wait
+    /// until it times out.
     pub(super) async fn while_open<T>(&self, work: impl Future<Output = Result<T, SshError>>) -> Result<T, SshError> {
         // In a box: it is large, and with it every future that works on a host.
         let work = Box::pin(work);
@@ -116,7 +116,7 @@ impl Connection {
         }
     }
 
-    /// The connection's end, as an error; `otherwise` if its own task has not said why.
+    /// Returns the connection's end as an error, with `otherwise` if the connection's task has not reported a cause.
     pub(super) fn disconnected(&self, otherwise: &str) -> SshError {
         let why = self.logged_in.seen.end().unwrap_or_else(|| otherwise.to_owned());
         let error = SshError::Disconnected { address: self.address.clone(), why };
@@ -126,7 +126,7 @@ impl Connection {
         }
     }
 
-    /// The connection's end, as an error, once there is no connection any more and its task has said why.
+    /// Returns the connection's end as an error, once there is no connection any more and its task has reported the cause.
     pub(crate) fn broken(&self) -> Option<SshError> {
         self.is_closed().then(|| self.logged_in.seen.end()).flatten().map(|why| self.disconnected(&why))
     }

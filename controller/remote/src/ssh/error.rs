@@ -1,19 +1,19 @@
-//! What can go wrong between the operator and a host.
+//! Errors between the operator and a host.
 
 use api::Reason;
 use std::{io, time::Duration};
 
 use api::act::{Act, HOST};
 
-/// What was being done to which file, for errors.
+/// Action and file, for errors.
 #[derive(Clone, Copy)]
 pub(super) struct Doing<'a> {
     pub(super) action: &'static str,
     pub(super) path: &'a str,
 }
 
-/// An operation over SSH that failed. The text is for people and safe to publish: it holds no key material, and of what
-/// the host says at most an excerpt without control characters.
+/// Error of an operation over SSH. The text is for people and safe to publish: it holds no key material, and of what the host says at most an excerpt
+/// without control characters.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each field is named in its variant's message")]
 pub enum SshError {
@@ -27,10 +27,10 @@ pub enum SshError {
         #[source]
         source: io::Error,
     },
-    /// No answer in time; `phase` is what was being waited for.
+    /// The host did not answer in time; `phase` is what was being waited for.
     #[error("{address} did not answer within {} s (waited for {phase}): check that the host is up and that no firewall is in between", .after.as_secs())]
     ConnectTimeout { address: String, phase: &'static str, after: Duration },
-    /// No route, or another network error.
+    /// The host cannot be reached: no route, or another network error.
     #[error("{address} cannot be reached: check its address and the network between")]
     Unreachable {
         address: String,
@@ -58,19 +58,19 @@ pub enum SshError {
         .expected.join(" or "), Act::TrustHostKey(host.as_deref().unwrap_or(HOST), offered)
     )]
     HostKeyMismatch { host: Option<String>, address: String, expected: Vec<String>, offered: String },
-    /// The policy is strict, and the host is not listed.
+    /// The policy is strict, and the host is not listed in `known_hosts`.
     #[error(
         "{address} offers the host key {offered}, which is not in known_hosts: add it there once you have verified it"
     )]
     HostKeyUnknown { address: String, offered: String },
-    /// No key was accepted.
+    /// The host accepted no key.
     #[error(
         "{username} cannot log in to {address} with {}: add one of these public keys to the user's authorized keys on the \
          host (administrators_authorized_keys for an administrator)",
         if .tried.is_empty() { "any key, as none was given".to_owned() } else { .tried.join(", ") }
     )]
     AuthenticationFailed { address: String, username: String, tried: Vec<String> },
-    /// The jump host cannot be connected to, or the connection to it broke. `fault` names it, and what to do.
+    /// The jump host cannot be connected to, or the connection to it broke. `fault` names the cause and the remedy.
     #[error("the jump host cannot be used, and the host behind it was not reached: {fault}")]
     JumpHostUnreachable { fault: Box<SshError> },
     /// The jump host proved another key than the declared one. Another machine may intercept the connection.
@@ -79,7 +79,7 @@ pub enum SshError {
          machine may intercept the connection. If its key was changed on purpose, correct ssh.jumpHost.hostKey"
     )]
     JumpHostKeyMismatch { jump_host: String, expected: String, offered: String },
-    /// The jump host does not accept its key.
+    /// The jump host does not accept the operator's key.
     #[error(
         "{username} cannot log in to the jump host {jump_host} with {tried}: add this public key to the user's authorized_keys on \
          the jump host"
@@ -103,7 +103,7 @@ pub enum SshError {
          and the network between"
     )]
     Disconnected { address: String, why: String },
-    /// The command still ran when its time was over. `log` is the end of its output.
+    /// The command still ran when its time limit was over. `log` is the end of its output.
     #[error("the command still ran on {address} after {} s, check why the host is slow: {command}", .after.as_secs())]
     CommandTimeout { address: String, command: String, after: Duration, log: String },
     /// The server would not start the command.
@@ -114,25 +114,25 @@ pub enum SshError {
     /// A request about a file failed.
     #[error("cannot {action} {path} on {address}: {why}")]
     TransferFailed { address: String, action: &'static str, path: String, why: String },
-    /// No space on the host's drive.
+    /// The host's drive has no space left.
     #[error("cannot write {path} on {address}: its disk is full; free some space")]
     DiskFull { address: String, path: String },
     /// The server has no SFTP, or something else answers in its place.
     #[error("{address} does not offer SFTP: {why}")]
     NotASftpServer { address: String, why: String },
-    /// A path that must not be sent to a host. An error in the operator or in its input.
+    /// The path must not be sent to a host. An error in the operator or in its input.
     #[error("the path {path:?} {problem}")]
     BadPath { path: String, problem: &'static str },
-    /// A command that must not be sent to a host. An error in the operator or in its input.
+    /// The command must not be sent to a host. An error in the operator or in its input.
     #[error("the command {command:?} {problem}")]
     BadCommand { command: String, problem: &'static str },
-    /// A file on the host is larger than what was asked for allows.
+    /// A file on the host is larger than the limit.
     #[error("{path} on {address} is larger than {limit} bytes")]
     TooLarge { address: String, path: String, limit: usize },
     /// A directory on the host has more entries than are read.
     #[error("{path} on {address} has more than {limit} entries: remove files that do not belong to the operator")]
     TooManyEntries { address: String, path: String, limit: usize },
-    /// What was to be uploaded could not be read, here.
+    /// The local source of an upload cannot be read.
     #[error("cannot read the local source of {path}")]
     Source {
         path: String,
@@ -142,7 +142,7 @@ pub enum SshError {
 }
 
 impl SshError {
-    /// The error of a log-in to the host of this name, for acts that name the host.
+    /// Returns the error of a log-in to the host of this name, for acts that name the host.
     #[must_use]
     pub fn of_host(mut self, name: &str) -> Self {
         if let Self::HostKeyMismatch { host, .. } = &mut self {
@@ -151,7 +151,7 @@ impl SshError {
         self
     }
 
-    /// A stable name for conditions and metrics.
+    /// Stable reason for conditions and metrics.
     pub fn reason(&self) -> Reason {
         match self {
             Self::ConnectRefused { .. }
@@ -178,7 +178,7 @@ impl SshError {
         }
     }
 
-    /// Whether the jump host is at fault, or what is declared of it. Nothing is known of the host then.
+    /// Reports whether the jump host, or its declaration, is at fault. Nothing is known of the host then.
     pub fn is_of_jump_host(&self) -> bool {
         matches!(
             self,
@@ -189,7 +189,7 @@ impl SshError {
         )
     }
 
-    /// Whether a retry may succeed without an action. The others are retried as well, but a person must act.
+    /// Reports whether a retry may succeed without an action. Other errors are retried as well, but a user must act.
     pub fn is_transient(&self) -> bool {
         matches!(
             self,

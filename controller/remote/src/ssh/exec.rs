@@ -1,4 +1,4 @@
-//! Starting a command and waiting for its exit status.
+//! Start of a command, and the wait for its exit status.
 
 use std::{ops::ControlFlow, time::Duration};
 
@@ -7,20 +7,20 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{Connection, SshError, path, tail};
 
-/// How long a channel may stay open once the exit status is there. Windows' sshd keeps it open for as long as any child of
-/// the command holds its output, which a service that the command started may do for ever.
+/// Time that a channel may stay open after the exit status. Windows' sshd keeps it open for as long as any child of the command holds its output,
+/// which a service that the command started may do for ever.
 const CLOSE_GRACE: Duration = Duration::from_secs(1);
 
-/// How a command ended.
+/// End of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exit {
-    /// The exit status. `None`: the channel closed without one, as at a reboot or when the command was killed.
+    /// Exit status. `None`: the channel closed without one, as at a reboot or when the command was killed.
     pub status: Option<u32>,
-    /// The last 4 KiB of standard output and error, safe to print. For people only, never to be parsed.
+    /// Last 4 KiB of standard output and error, safe to print. For people only, never to be parsed.
     pub log: String,
 }
 
-/// What became of a command so far.
+/// Progress of a command.
 #[derive(Default)]
 struct Progress {
     started: bool,
@@ -53,8 +53,8 @@ impl Progress {
 pub(crate) const NOT_FOUND: u32 = 127;
 
 impl Connection {
-    /// Runs `command` (see [`path::check_command`]) and waits until it ends, `timeout` at most, from sending the request. Where the shell
-    /// finds no such program ([`NOT_FOUND`]), the command is repeated in the form for POSIX shells.
+    /// Runs `command` (see [`path::check_command`]) and waits until it ends, `timeout` at most, from sending the request. If the shell finds no such
+    /// program ([`NOT_FOUND`]), the command is repeated in the form for POSIX shells.
     ///
     /// A host that goes away after it started the command gives an [`Exit`] without a status; before, an error. A command
     /// that is still running when the time is over is not killed: SSH cannot do so on Windows.

@@ -10,22 +10,22 @@ use russh_sftp::{
 use super::error::Doing;
 use super::{Connection, SshError, path, sftp, sftp::Sftp, upload};
 
-/// More than any directory of ours has: a host that lists for ever is stopped.
+/// Maximum entries of a directory, more than any of the operator's has: a host that lists for ever is stopped.
 const MAX_ENTRIES: usize = 10_000;
 
-/// An entry of a directory.
+/// Entry of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Its name in its directory, checked to be one that [`sftp_path`](super::sftp_path) takes.
+    /// Name in the directory, checked to be one that [`sftp_path`](super::sftp_path) takes.
     pub name: String,
-    /// Whether it is a directory.
+    /// True if the entry is a directory.
     pub is_directory: bool,
-    /// In bytes.
+    /// Size in bytes.
     pub size: u64,
 }
 
 impl Connection {
-    /// One request over SFTP, for as long as there is a connection.
+    /// Sends one request over SFTP, for as long as there is a connection.
     async fn request<T>(
         &self,
         doing: Doing<'_>,
@@ -35,7 +35,7 @@ impl Connection {
         self.while_open(work).await
     }
 
-    /// The bytes of a file; `None` if there is none. A file of more than `limit` bytes is an error.
+    /// Reads a file; returns `None` if it is missing. A file of more than `limit` bytes is an error.
     ///
     /// # Errors
     /// [`SshError::BadPath`] when [`sftp_path`](super::sftp_path) refuses `path`. [`SshError::TooLarge`] when the file has
@@ -112,9 +112,9 @@ impl Connection {
         }
     }
 
-    /// Changes a small file where it is, so that it keeps its owner and its access list, for whom a file that takes its place
-    /// would have others. `old` is what it has. All goes in one request, in which what is no longer needed is overwritten with
-    /// newlines before it is cut off: at no time does the end of the old text follow the new one.
+    /// Changes a small file in place, so that it keeps its owner and its access list, which a file that replaces it would not have. `old` is the
+    /// present content. All goes in one request, in which what is no longer needed is overwritten with newlines before it is cut off: at no time does
+    /// the end of the old text follow the new one.
     ///
     /// # Errors
     /// [`SshError::BadPath`] when [`sftp_path`](super::sftp_path) refuses `path`. [`SshError::TooLarge`] when the change does
@@ -161,7 +161,7 @@ impl Connection {
         })
     }
 
-    /// The directory that the user's session begins in: the user's profile. `None` if its path has characters that no path of ours
+    /// Returns the directory that the user's session begins in: the user's profile. `None` if its path has characters that no path of the operator
     /// may have.
     ///
     /// # Errors
@@ -173,7 +173,7 @@ impl Connection {
         Ok(found.files.first().and_then(|home| path::windows_path(&home.filename)))
     }
 
-    /// The size of a file in bytes; `None` if there is none.
+    /// Returns the size of a file in bytes; `None` if the file is missing.
     ///
     /// # Errors
     /// [`SshError::BadPath`] when [`sftp_path`](super::sftp_path) refuses `path`. [`SshError::TransferFailed`] when the host
@@ -186,7 +186,7 @@ impl Connection {
         Ok(found.map(|a| a.attrs.size.unwrap_or_default()))
     }
 
-    /// Makes a directory and those above it; one that exists is fine.
+    /// Makes a directory and its parents; one that exists is fine.
     ///
     /// # Errors
     /// [`SshError::BadPath`] when [`sftp_path`](super::sftp_path) refuses `path`. [`SshError::DiskFull`] when the host has no
@@ -211,7 +211,7 @@ impl Connection {
         self.request(doing, async |sftp| sftp::found(sftp.raw.remove(remote).await)).await.map(drop)
     }
 
-    /// Removes a directory if it is empty. Says whether it is gone; one that is missing is.
+    /// Removes a directory if it is empty. Reports whether it is gone; a missing directory is.
     ///
     /// # Errors
     /// [`SshError::BadPath`] when [`sftp_path`](super::sftp_path) refuses `path`. [`SshError::TransferFailed`] when the host
@@ -229,7 +229,7 @@ impl Connection {
         self.request(doing, remove).await
     }
 
-    /// Renames a file, in the place of the one at `to` if there is one.
+    /// Renames a file, and replaces a file at `to`.
     ///
     /// # Errors
     /// [`SshError::BadPath`] when [`sftp_path`](super::sftp_path) refuses `from` or `to`. [`SshError::TransferFailed`] when
@@ -241,7 +241,7 @@ impl Connection {
         self.request(doing, async |sftp| sftp.replace(&from, &to).await).await
     }
 
-    /// The entries of a directory, in no order; none if it is missing. Names that are not printable ASCII are left out.
+    /// Lists the entries of a directory, in no order; none if the directory is missing. Names that are not printable ASCII are left out.
     ///
     /// # Errors
     /// [`SshError::BadPath`] when [`sftp_path`](super::sftp_path) refuses `path`. [`SshError::TooManyEntries`] when the
@@ -291,7 +291,7 @@ impl Connection {
         }
     }
 
-    /// Opens a file for writing, making the directories above it if it is they that are missing.
+    /// Opens a file for writing, and makes the directories above it if they are missing.
     pub(super) async fn create(
         &self,
         sftp: &Sftp,
@@ -317,7 +317,7 @@ impl Connection {
         }
     }
 
-    /// Closes a file that was written. Its errors count: a server may find out only then that bytes did not fit.
+    /// Closes a file that was written. Errors count: a server may find out only then that bytes did not fit.
     pub(super) async fn finish(
         &self,
         sftp: &Sftp,
@@ -385,7 +385,7 @@ impl Connection {
     }
 }
 
-/// What has to be written where for a file to have `new`, but for its length.
+/// Returns the offset and the bytes to write so that a file has the content `new`, but for its length.
 pub(super) fn difference(old: &[u8], new: &[u8]) -> (usize, Vec<u8>) {
     let same = old.iter().zip(new).take_while(|(a, b)| a == b).count();
     let mut data = new[same..].to_vec();

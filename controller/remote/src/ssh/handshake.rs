@@ -1,4 +1,4 @@
-//! One log-in to one SSH server, a host or a jump host: addresses, key exchange, host key, log-in. All within one time limit.
+//! Log-in to one SSH server, a host or a jump host: addresses, key exchange, host key, log-in. All within one time limit.
 
 use std::{
     borrow::Cow,
@@ -29,15 +29,15 @@ use super::{
     tail,
 };
 
-/// A silent host gets a keepalive every 15 s; after three without an answer the connection is closed.
+/// Interval of keepalives to a silent host: after three without an answer the connection is closed.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 const KEEPALIVE_MAX: usize = 3;
 
-/// Ends what keepalives do not: a peer that stalls before log-in or stops reading. Beyond the keepalives' 60 s.
+/// Time after which a peer that stalls before log-in or stops reading is disconnected, which keepalives do not do. Beyond the keepalives' 60 s.
 const INACTIVITY: Duration = Duration::from_secs(90);
 
-/// What a host may send ahead on one channel. It governs downloads, which are small here, and is the most that a host
-/// which floods a channel can have on its way.
+/// Bytes that a host may send ahead on one channel. The window governs downloads, which are small here, and is the most that a host which floods a
+/// channel can have on its way.
 const WINDOW: u32 = 256 * 1024;
 
 /// Messages (of 32 KiB at most) that wait for their channel's reader. Both channels of an operation are always read, so
@@ -50,7 +50,7 @@ const ECDH: [kex::Name; 3] = [kex::ECDH_SHA2_NISTP256, kex::ECDH_SHA2_NISTP384, 
 const CIPHERS: [cipher::Name; 5] =
     [cipher::AES_256_GCM, cipher::AES_128_GCM, cipher::AES_256_CTR, cipher::AES_192_CTR, cipher::AES_128_CTR];
 
-/// A server that proved its key and let the operator in.
+/// Server that proved its key and let the operator in.
 pub(super) struct LoggedIn {
     pub(super) handle: client::Handle<Client>,
     pub(super) seen: Arc<Seen>,
@@ -67,17 +67,17 @@ impl LoggedIn {
     }
 }
 
-/// What the connection's own task reports.
+/// Observations of the connection's own task.
 #[derive(Default)]
 pub(super) struct Seen {
     host_key: Mutex<Option<HostKey>>,
     end: Mutex<Option<String>>,
-    /// Cancelled when there is no connection any more.
+    /// Token that is cancelled when there is no connection any more.
     pub(super) over: CancellationToken,
 }
 
 impl Seen {
-    /// Why there is no connection any more, once its task knows.
+    /// Cause of the connection's end, once its task knows.
     pub(super) fn end(&self) -> Option<String> {
         Self::get(&self.end)
     }
@@ -91,7 +91,7 @@ impl Seen {
     }
 }
 
-/// The connection task's view of the host.
+/// View of the host for the connection's task.
 pub(super) struct Client {
     address: String,
     check: HostKeyCheck,
@@ -104,7 +104,7 @@ impl Drop for Client {
     }
 }
 
-/// Why the connection's task ended.
+/// End of the connection's task.
 #[derive(Debug)]
 pub(super) enum End {
     Protocol(russh::Error),
@@ -120,7 +120,7 @@ impl From<russh::Error> for End {
 impl client::Handler for Client {
     type Error = End;
 
-    /// Called for each key exchange, so again when a long connection renews its keys: the key must stay the same.
+    /// Checks the server key at each key exchange, so again when a long connection renews its keys: the key must stay the same.
     async fn check_server_key(&mut self, key: &PublicKeyOrCertificate) -> Result<bool, End> {
         let offered = match key {
             PublicKeyOrCertificate::PublicKey { key, .. } => HostKey::of(key),
@@ -164,11 +164,11 @@ impl client::Handler for Client {
     }
 }
 
-/// The attempts to log in to a server, of which each asks for other types of host keys.
+/// Attempts to log in to a server, of which each asks for other types of host keys.
 pub(super) struct Attempts {
     now: Vec<Algorithm>,
     left: std::vec::IntoIter<Vec<Algorithm>>,
-    /// Error of the first attempt. It names the key that the server prefers.
+    /// Error of the first attempt, which names the key that the server prefers. It names the key that the server prefers.
     first: Option<SshError>,
 }
 
@@ -183,7 +183,7 @@ impl Attempts {
         &self.now
     }
 
-    /// Goes on to the next attempt if another key of the server may be the expected one.
+    /// Starts the next attempt if another key of the server may be the expected one.
     ///
     /// # Errors
     /// The error that all attempts come to.
@@ -202,7 +202,7 @@ impl Attempts {
     }
 }
 
-/// Dials and logs in.
+/// Dials a host and logs in.
 pub(super) async fn direct(target: &Target, deadline: Instant) -> Result<(LoggedIn, IpAddr), SshError> {
     let mut attempts = Attempts::of(target);
     loop {
@@ -214,7 +214,7 @@ pub(super) async fn direct(target: &Target, deadline: Instant) -> Result<(Logged
     }
 }
 
-/// Everything after TCP.
+/// Does everything after TCP: key exchange, host key, log-in.
 pub(super) async fn establish<S>(
     target: &Target,
     stream: S,
@@ -236,10 +236,9 @@ where
     Ok(LoggedIn { handle, seen, host_key, identity })
 }
 
-/// The OpenSSH of Windows Server 2019 and 2022 predates strict key exchange, without which ChaCha20-Poly1305 and
-/// encrypt-then-MAC modes are open to Terrapin (CVE-2023-48795): neither is offered. AES-GCM first; AES-CTR with a plain MAC for
-/// hosts that allow no other. No compression: it costs CPU, and a hostile peer may abuse it. No SHA-1 anywhere. The page
-/// `docs/guide/hosts.md` lists what is offered.
+/// Returns the SSH configuration. The OpenSSH of Windows Server 2019 and 2022 predates strict key exchange, without which ChaCha20-Poly1305 and
+/// encrypt-then-MAC modes are open to Terrapin (CVE-2023-48795): neither is offered. AES-GCM first; AES-CTR with a plain MAC for hosts that allow no
+/// other. No compression: it costs CPU, and a hostile peer may abuse it. No SHA-1 anywhere. The page `docs/guide/hosts.md` lists what is offered.
 fn config(host_keys: Vec<Algorithm>) -> client::Config {
     client::Config {
         window_size: WINDOW,
@@ -259,7 +258,7 @@ fn config(host_keys: Vec<Algorithm>) -> client::Config {
     }
 }
 
-/// The addresses of the target, as the operator resolves them.
+/// Resolves the addresses of the target.
 pub(super) async fn resolve(target: &Target, deadline: Instant) -> Result<Vec<SocketAddr>, SshError> {
     let address = target.address.clone();
     let name = target.address.trim_start_matches('[').trim_end_matches(']');
@@ -271,12 +270,12 @@ pub(super) async fn resolve(target: &Target, deadline: Instant) -> Result<Vec<So
     if found.is_empty() { Err(SshError::NameNotResolved { address, source: None }) } else { Ok(found) }
 }
 
-/// The addresses to try, each with how many are left with it.
+/// Returns the addresses to try, each with how many are left with it.
 pub(super) fn in_turn(addresses: Vec<SocketAddr>) -> impl Iterator<Item = (u32, SocketAddr)> {
     (1..=u32::try_from(addresses.len()).unwrap_or(u32::MAX)).rev().zip(addresses)
 }
 
-/// The time for one of the addresses that are left: none has more than its share.
+/// Returns the time for one of the addresses that are left: none has more than its share.
 pub(super) fn share(deadline: Instant, left: u32) -> Duration {
     deadline.saturating_duration_since(Instant::now()) / left.max(1)
 }
@@ -371,7 +370,7 @@ fn handshake_error(target: &Target, algorithms: &[Algorithm], end: End) -> SshEr
     }
 }
 
-/// Names of algorithms, without those that only announce extensions.
+/// Returns the names of algorithms, without those that only announce extensions.
 fn names(all: &[String]) -> String {
     let is_extension = |name: &str| name.starts_with("ext-info-") || name.starts_with("kex-strict-");
     all.iter().map(String::as_str).filter(|name| !is_extension(name)).collect::<Vec<_>>().join(", ")
@@ -408,8 +407,7 @@ async fn log_in(target: &Target, handle: &mut client::Handle<Client>, seen: &See
     Err(SshError::AuthenticationFailed { address: target.address.clone(), username: target.username.clone(), tried })
 }
 
-/// The hash for RSA signatures; none if the host takes SHA-1 alone. A host that does not say gets SHA-512, which OpenSSH
-/// has taken since 7.2.
+/// Returns the hash for RSA signatures; none if the host takes SHA-1 alone. A host that does not say gets SHA-512, which OpenSSH has taken since 7.2.
 async fn rsa_hash(handle: &client::Handle<Client>) -> Option<HashAlg> {
     match handle.best_supported_rsa_hash().await {
         Ok(Some(hash)) => hash,

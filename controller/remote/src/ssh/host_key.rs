@@ -1,4 +1,4 @@
-//! Host keys: what a host must prove, and what it did prove.
+//! Host keys: the key that a host must prove, and the key that it proved.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use base64::{Engine, engine::general_purpose};
 use russh::keys::{Algorithm, HashAlg, PublicKey};
 use sha2::{Digest, Sha256};
 
-/// Why a text is not a host key.
+/// Error of a text that is not a host key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{} is not an SSH host key: {problem}; give \"ssh-ed25519 AAAA…\", its base64 part, or \"SHA256:…\"", text::quote(.text, 200))]
 pub struct HostKeyError {
@@ -15,10 +15,10 @@ pub struct HostKeyError {
     problem: &'static str,
 }
 
-/// A public key of a host, as in the `ssh-host-key` annotations: the type, and the SSH wire form in base64.
+/// Public key of a host, as in the `ssh-host-key` annotations: the type, and the SSH wire form in base64.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct HostKey {
-    /// As in the wire form: `ssh-ed25519`, `ecdsa-sha2-nistp256`, `ssh-rsa`, …
+    /// Key type as in the wire form: `ssh-ed25519`, `ecdsa-sha2-nistp256`, `ssh-rsa`, …
     pub key_type: String,
     /// Padded standard base64 of the wire form, as in `known_hosts`.
     pub public_key_base64: String,
@@ -54,13 +54,13 @@ impl HostKey {
         Some(Self { key_type, public_key_base64: general_purpose::STANDARD.encode(&blob) })
     }
 
-    /// `SHA256:…`, as `ssh-keygen -l` prints it.
+    /// Fingerprint `SHA256:…`, as `ssh-keygen -l` prints it.
     pub fn fingerprint(&self) -> String {
         let blob = decode_base64(&self.public_key_base64).unwrap_or_default();
         format!("SHA256:{}", general_purpose::STANDARD_NO_PAD.encode(Sha256::digest(blob)))
     }
 
-    /// The same key, whatever the padding of its base64.
+    /// Reports whether both are the same key, whatever the padding of its base64.
     fn same(&self, other: &Self) -> bool {
         let blob = decode_base64(&self.public_key_base64);
         blob.is_some() && blob == decode_base64(&other.public_key_base64)
@@ -77,16 +77,16 @@ fn decode_base64(text: &str) -> Option<Vec<u8>> {
     general_purpose::STANDARD_NO_PAD.decode(text.trim().trim_end_matches('=')).ok()
 }
 
-/// Which host key is accepted.
+/// Check of a host key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostKeyCheck {
-    /// The one that was seen before.
+    /// Accepts the key that was seen before.
     Pinned(HostKey),
-    /// The one that has this fingerprint, `SHA256:…`.
+    /// Accepts the key that has this fingerprint, `SHA256:…`.
     PinnedFingerprint(String),
-    /// One of those that the user lists; a host without an entry is refused.
+    /// Accepts a key that the user lists; a host without an entry is refused.
     AnyOf(Vec<HostKey>),
-    /// Any. The caller keeps what the host proved ([`Connection::host_key`](super::Connection::host_key)) as the pin.
+    /// Accepts any key. The caller keeps what the host proved ([`Connection::host_key`](super::Connection::host_key)) as the pin.
     TrustOnFirstUse,
 }
 
@@ -94,14 +94,14 @@ pub enum HostKeyCheck {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Accepted,
-    /// Another key than the expected ones, whose fingerprints these are.
+    /// Another key than the expected ones, whose fingerprints are listed.
     Mismatch(Vec<String>),
-    /// Nothing is known of this host, or of this type of key.
+    /// Unknown host, or unknown type of its key.
     Unknown,
 }
 
 impl HostKeyCheck {
-    /// A pin in any of its forms: `ssh-ed25519 AAAA…`, `AAAA…` or `SHA256:…`.
+    /// Reads a pin in any of its forms: `ssh-ed25519 AAAA…`, `AAAA…` or `SHA256:…`.
     ///
     /// # Errors
     /// When `SHA256:` is not followed by 32 bytes in base64. Without `SHA256:`, when [`HostKey::parse`] fails.
@@ -140,7 +140,7 @@ impl HostKeyCheck {
         }
     }
 
-    /// Of the keys that are expected, if any are.
+    /// Fingerprints of the expected keys, if any are.
     pub(super) fn fingerprints(&self) -> Vec<String> {
         match self {
             Self::PinnedFingerprint(pin) => vec![pin.clone()],
@@ -148,9 +148,9 @@ impl HostKeyCheck {
         }
     }
 
-    /// The algorithms to ask the host for, one set for each attempt. Only those of known keys, so that a host that has several keys does
-    /// not seem to have changed when the order of preference does. The host shows its key of the first type in the set: if that is
-    /// another one, it is asked for each of the other types before it counts as changed. A fingerprint names no type.
+    /// Returns the algorithms to ask the host for, one set for each attempt. Only those of known keys, so that a host that has several keys does not
+    /// seem to have changed when the order of preference does. The host shows its key of the first type in the set: if that is another one, the host
+    /// is asked for each of the other types before it counts as changed. A fingerprint names no type.
     pub(super) fn attempts(&self) -> Vec<Vec<Algorithm>> {
         let is_known = |algorithm: &Algorithm| self.keys().iter().any(|key| key.key_type == type_of(algorithm));
         let of_known: Vec<_> = all().into_iter().filter(is_known).collect();
@@ -160,12 +160,12 @@ impl HostKeyCheck {
     }
 }
 
-/// Every algorithm that is accepted, the preferred ones first. Never RSA with SHA-1.
+/// Returns every accepted algorithm, the preferred ones first. Never RSA with SHA-1.
 pub(super) fn all() -> Vec<Algorithm> {
     russh::Preferred::DEFAULT.key.iter().filter(|a| **a != Algorithm::Rsa { hash: None }).cloned().collect()
 }
 
-/// The name of an algorithm's keys: RSA's differs from its signatures' names.
+/// Returns the key type of an algorithm: RSA's differs from its signatures' names.
 fn type_of(algorithm: &Algorithm) -> &str {
     match algorithm {
         Algorithm::Rsa { hash: None | Some(HashAlg::Sha256 | HashAlg::Sha512) } => "ssh-rsa",

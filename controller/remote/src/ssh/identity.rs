@@ -8,43 +8,43 @@ use zeroize::Zeroizing;
 
 use super::HostKey;
 
-/// More than any key needs; a Secret may be up to 1 MiB of anything.
+/// Maximum bytes of a private key, more than any needs; a Secret may be up to 1 MiB of anything.
 const MAX_PEM: usize = 64 * 1024;
 
-/// RSA keys below this size can be broken.
+/// Minimum bits of an RSA key: smaller ones can be broken.
 const MIN_RSA_BITS: usize = 2048;
 
-/// Why a private key cannot be used. `name` is what the user calls it (Secret and key); key material is never quoted.
+/// Error of a private key that cannot be used. `name` is the user's name for the key (Secret and key); key material is never quoted.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    /// Nothing there.
+    /// The key is empty.
     #[error("{name} is empty: store an SSH private key without a passphrase there")]
     Empty {
-        /// What the user calls the key.
+        /// User's name for the key.
         name: String,
     },
-    /// Protected by a passphrase, that the operator does not have.
+    /// The key is protected by a passphrase, which the operator does not have.
     #[error(
         "the SSH private key in {name} is protected by a passphrase: store a copy without one (ssh-keygen -p -N '')"
     )]
     Encrypted {
-        /// What the user calls the key.
+        /// User's name for the key.
         name: String,
     },
-    /// No private key, or in a form that is not understood.
+    /// The text is no private key, or one in an unknown form.
     #[error("{name} is not a usable SSH private key: {problem}")]
     Unusable {
-        /// What the user calls the key.
+        /// User's name for the key.
         name: String,
-        /// What is wrong and what to do.
+        /// Fault and remedy.
         problem: &'static str,
-        /// The parser's error.
+        /// Error of the parser.
         #[source]
         source: Option<russh::keys::Error>,
     },
 }
 
-/// A private key and the name that its owner knows it by. Wiped from memory when dropped.
+/// Private key and its user's name for it. Wiped from memory when dropped.
 pub struct Identity {
     name: String,
     key: Arc<PrivateKey>,
@@ -107,12 +107,12 @@ impl Identity {
         Ok(Self { name: name.to_owned(), key: Arc::new(key), public })
     }
 
-    /// What the user calls this key.
+    /// User's name for the key.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The public half's fingerprint, `SHA256:…`.
+    /// Fingerprint of the public half, `SHA256:…`.
     pub fn fingerprint(&self) -> String {
         self.public.fingerprint()
     }
@@ -122,22 +122,22 @@ impl Identity {
         (&self.public.key_type, &self.public.public_key_base64)
     }
 
-    /// The `pub-key-hash` annotation: lower-hex SHA-256 of `type base64`, without comment and newline.
+    /// Value of the `pub-key-hash` annotation: lower-hex SHA-256 of `type base64`, without comment and newline.
     pub fn public_key_hash(&self) -> String {
         hex::encode(Sha256::digest(self.authorized_key()))
     }
 
-    /// The line for a host's `authorized_keys`: `type base64`, without comment and newline.
+    /// Line for a host's `authorized_keys`: `type base64`, without comment and newline.
     pub fn authorized_key(&self) -> String {
         format!("{} {}", self.public.key_type, self.public.public_key_base64)
     }
 
-    /// The key, together with the hash that an RSA signature is to use (others ignore it).
+    /// Returns the key, together with the hash that an RSA signature is to use (others ignore it).
     pub(super) fn signing(&self, rsa_hash: HashAlg) -> russh::keys::PrivateKeyWithHashAlg {
         russh::keys::PrivateKeyWithHashAlg::new(Arc::clone(&self.key), Some(rsa_hash))
     }
 
-    /// Warning for a key that is too weak. The key is still used.
+    /// Returns a warning for a key that is too weak. The key is still used.
     pub fn weakness(&self) -> Option<String> {
         let n = self.key.public_key().key_data().rsa()?.n();
         // Without the zero that says that the number is positive.

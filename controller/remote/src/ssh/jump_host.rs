@@ -1,4 +1,4 @@
-//! The way to a host through a jump host, as with OpenSSH's `ProxyJump`.
+//! Connection to a host through a jump host, as with OpenSSH's `ProxyJump`.
 //!
 //! The session with the host runs inside a channel of the connection to the jump host, from end to end: the jump host sees
 //! what any router on the way would see, and none of the operator's keys for hosts is offered to it.
@@ -16,12 +16,11 @@ use super::{
     handshake::{LoggedIn, direct, in_turn, resolve, share},
 };
 
-/// What waits in each direction between the two connections, in bytes: more than a host may send ahead on both channels of an
-/// operation. The task of the outer connection must never wait for that of the inner one, which may be waiting for it to
-/// send: neither would go on.
+/// Buffer between the two connections in each direction, in bytes: more than a host may send ahead on both channels of an operation. The task of the
+/// outer connection must never wait for that of the inner one, which may be waiting for it to send: neither would go on.
 const BETWEEN: usize = 1024 * 1024;
 
-/// A machine through which hosts are reached, and all that is needed to log in to it.
+/// Machine through which hosts are reached, and all that is needed to log in to it.
 #[derive(Debug, Clone)]
 pub struct JumpHost {
     address: String,
@@ -32,8 +31,8 @@ pub struct JumpHost {
 }
 
 impl JumpHost {
-    /// A jump host with the one key to log in with, and the one host key that is accepted: `ssh-ed25519 AAAA…`, `AAAA…` or
-    /// `SHA256:…`. There is no trust at first use.
+    /// Returns a jump host with the one key to log in with, and the one host key that is accepted: `ssh-ed25519 AAAA…`, `AAAA…` or `SHA256:…`. There
+    /// is no trust at first use.
     ///
     /// # Errors
     /// When [`HostKeyCheck::pinned`] cannot read `host_key`.
@@ -48,7 +47,7 @@ impl JumpHost {
         Ok(Self { address: address.to_owned(), port, username: username.to_owned(), key, host_key })
     }
 
-    /// What to log in to, within the time limit of the log-in to `host`.
+    /// Returns the jump host as a log-in target, within the time limit of the log-in to `host`.
     fn target(&self, host: &Target) -> Target {
         Target {
             address: self.address.clone(),
@@ -62,7 +61,7 @@ impl JumpHost {
     }
 }
 
-/// A connection to a jump host that carries one connection to a host.
+/// Connection to a jump host that carries one connection to a host.
 pub(super) struct Tunnel {
     logged_in: LoggedIn,
     address: String,
@@ -118,7 +117,7 @@ impl Tunnel {
         Err(failure)
     }
 
-    /// The error to report: a broken connection to the host is the jump host's fault if that to the jump host is broken.
+    /// Returns the error to report: a broken connection to the host is the jump host's fault if that to the jump host is broken.
     pub(super) fn blame(&self, error: SshError) -> SshError {
         let ends = matches!(error, SshError::Disconnected { .. } | SshError::ConnectTimeout { .. });
         match self.logged_in.seen.end() {
@@ -137,7 +136,7 @@ impl Tunnel {
     }
 }
 
-/// What is wrong with the jump host, in its own words and not in those of a host.
+/// Converts the error of a log-in to the jump host, so that it names the jump host and not a host.
 fn of_jump_host(target: &Target, error: SshError) -> SshError {
     let jump_host = target.address.clone();
     match error {
@@ -151,7 +150,7 @@ fn of_jump_host(target: &Target, error: SshError) -> SshError {
     }
 }
 
-/// What the refusal means. The jump host's own words are not repeated.
+/// Returns the meaning of the refusal. The jump host's own words are not repeated.
 fn meaning(reason: &ChannelOpenFailure) -> String {
     match reason {
         ChannelOpenFailure::AdministrativelyProhibited => "administratively prohibited".to_owned(),

@@ -1,4 +1,5 @@
-//! The only way to a host: one SSH connection for an operation, directly or through a jump host, with SFTP for all bytes and exec for starting `wicd.exe`.
+//! SSH, the only way to a host: one connection for an operation, directly or through a jump host, with SFTP for all bytes and exec for starting
+//! `wicd.exe`.
 //!
 //! Nothing that a shell could read differently is ever sent: an exec request is a few plain words ([`check_command`]),
 //! requests and answers are files. Standard input is never used, since exec channels of Windows' OpenSSH lose or hold back
@@ -37,23 +38,23 @@ pub use self::{
     upload::Uploaded,
 };
 
-/// A host, and all that is needed to log in to it.
+/// Host, and all that is needed to log in to it.
 #[derive(Debug, Clone)]
 pub struct Target {
-    /// An IPv4 or IPv6 address (with or without brackets), or a DNS name, whose addresses are tried in turn.
+    /// IPv4 or IPv6 address (with or without brackets), or a DNS name, whose addresses are tried in turn.
     pub address: String,
-    /// Usually 22.
+    /// Port of the SSH server, usually 22.
     pub port: u16,
-    /// The user, an administrator of the host.
+    /// User to log in as, an administrator of the host.
     pub username: String,
-    /// Tried in this order.
+    /// Private keys, tried in this order.
     pub keys: Vec<Arc<Identity>>,
-    /// Which host key is accepted.
+    /// Accepted host key.
     pub host_key: HostKeyCheck,
-    /// The machine through which the host is reached; none: directly.
+    /// Jump host through which the host is reached. `None`: directly.
     pub jump_host: Option<JumpHost>,
-    /// For all of name look-up, TCP connect, key exchange and log-in together, and the same at the jump host.
+    /// Time limit for name look-up, TCP connect, key exchange and log-in together, and again at the jump host.
     pub connect_timeout: Duration,
-    /// For each answer to a request about a file. Commands have their own ([`Connection::exec`]).
+    /// Time limit for each answer to a request about a file. Commands have their own ([`Connection::exec`]).
     pub command_timeout: Duration,
 }

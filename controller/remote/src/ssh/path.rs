@@ -2,10 +2,10 @@
 
 use super::{SshError, tail};
 
-/// Windows' `MAX_PATH` less its terminating NUL: longer paths need a prefix that Windows' sftp-server does not add.
+/// Maximum length of a path, Windows' `MAX_PATH` less its terminating NUL: longer paths need a prefix that Windows' sftp-server does not add.
 const MAX_PATH: usize = 259;
 
-/// Well below the 8,191 characters that cmd.exe takes.
+/// Maximum length of a command, well below the 8,191 characters that cmd.exe takes.
 const MAX_COMMAND: usize = 1024;
 
 /// Device names that Windows answers to in every directory, with any extension.
@@ -40,7 +40,7 @@ pub fn sftp_path(windows: &str) -> Result<String, &'static str> {
     Ok(format!("/{drive}:/{}", rest.replace('\\', "/")))
 }
 
-/// The Windows path of what Windows' sftp-server calls `/C:/k/x`; none if [`sftp_path`] would not take it.
+/// Returns the Windows path of the sftp-server's `/C:/k/x`; none if [`sftp_path`] would not take it.
 pub(super) fn windows_path(sftp: &str) -> Option<String> {
     let windows = sftp.strip_prefix('/')?.replace('/', "\\");
     sftp_path(&windows).is_ok().then_some(windows)
@@ -71,20 +71,20 @@ pub(super) fn check_name(name: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// The directory of a path that [`sftp_path`] made; none for the root of a drive.
+/// Returns the directory of a path that [`sftp_path`] made; none for the root of a drive.
 pub(super) fn parent(sftp: &str) -> Option<&str> {
     let (directory, name) = sftp.rsplit_once('/')?;
     // "/C:" is not a directory that can be made; its root always exists.
     (!name.is_empty() && directory.len() > "/C:".len()).then_some(directory)
 }
 
-/// Command in the form for bash and other POSIX shells, to which a backslash is the beginning of an escape.
+/// Returns the command in the form for bash and other POSIX shells, to which a backslash is the beginning of an escape.
 pub(super) fn for_posix_shell(command: &str) -> String {
     command.replace('\\', r"\\")
 }
 
-/// Checks that a command line means the same to cmd.exe and PowerShell, and in the form of [`for_posix_shell`] to a POSIX shell, whatever the host's default is:
-/// words of letters, digits and `\ : . _ - / = +`, parted by single spaces. The error says what is wrong.
+/// Checks that a command line means the same to cmd.exe and PowerShell, and in the form of [`for_posix_shell`] to a POSIX shell, whatever the host's
+/// default is: words of letters, digits and `\ : . _ - / = +`, parted by single spaces. The error says what is wrong.
 ///
 /// # Errors
 /// When `command` is empty, is longer than 1,024 characters, or has other characters, two spaces in a row or a space at an
@@ -108,7 +108,7 @@ pub fn check_command(command: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// [`sftp_path`] with the error that callers return.
+/// Returns [`sftp_path`] with the error that callers return.
 pub(super) fn checked(windows: &str) -> Result<String, SshError> {
     sftp_path(windows).map_err(|problem| SshError::BadPath { path: tail::excerpt(windows), problem })
 }

@@ -1,4 +1,4 @@
-//! The SFTP channel: what the server can do, and its answers as errors of ours.
+//! Requests over the SFTP channel, and the server's answers as the operator's errors.
 
 use std::time::Duration;
 
@@ -9,24 +9,23 @@ use russh_sftp::{
 
 use super::tail;
 
-/// Data of one read or write request. With its header it is one packet of SSH: OpenSSH takes 32 KiB of data in each.
-/// Larger requests (OpenSSH allows 255 KiB) were slower, 330 MiB/s instead of 420, since sshd passes on nothing of a request
-/// before it has all of it.
+/// Bytes of data in one read or write request. With its header it is one packet of SSH: OpenSSH takes 32 KiB of data in each. Larger requests
+/// (OpenSSH allows 255 KiB) were slower, 330 MiB/s instead of 420, since sshd passes on nothing of a request before it has all of it.
 pub(super) const CHUNK: usize = 32 * 1024 - 256;
 
 pub(super) const POSIX_RENAME: &str = "posix-rename@openssh.com";
 
-/// Longest wait for a file that another program of the host holds, as wicd's own.
+/// Longest wait for a file that another program of the host holds, such as wicd's own.
 const HELD_AT_MOST: Duration = Duration::from_secs(5);
-/// Interval between attempts.
+/// Interval between attempts to replace a file.
 const AGAIN: Duration = Duration::from_millis(250);
 
-/// An open SFTP channel.
+/// Open SFTP channel.
 pub(super) struct Sftp {
     pub(super) raw: RawSftpSession,
     pub(super) posix_rename: bool,
     pub(super) statvfs: bool,
-    /// What the server takes in one request, [`CHUNK`] at most.
+    /// Bytes that the server takes in one request, [`CHUNK`] at most.
     pub(super) chunk: usize,
 }
 
@@ -36,8 +35,8 @@ impl Sftp {
         let _ = self.raw.close_session();
     }
 
-    /// Puts `from` in the place of `to`, which may exist. Waits for a file that another program of the host holds: an antivirus opens what
-    /// was just written.
+    /// Puts `from` in the place of `to`, which may exist. Waits for a file that another program of the host holds: an antivirus opens files that were
+    /// just written.
     pub(super) async fn replace(&self, from: &str, to: &str) -> Result<(), Error> {
         let mut left = HELD_AT_MOST.as_millis() / AGAIN.as_millis();
         loop {
@@ -52,8 +51,8 @@ impl Sftp {
         }
     }
 
-    /// Puts `from` in the place of `to`, once. Atomic where the server supports it; otherwise the file is
-    /// missing for the moment between a removal and a rename, as SFTP version 3 knows no other way.
+    /// Puts `from` in the place of `to`, once. Atomic if the server supports it; otherwise the file is missing for the moment between a removal and a
+    /// rename, as SFTP version 3 knows no other way.
     async fn replace_now(&self, from: &str, to: &str) -> Result<(), Error> {
         if self.posix_rename {
             let mut names = Vec::with_capacity(8 + from.len() + to.len());
@@ -72,7 +71,7 @@ impl Sftp {
         self.raw.rename(from, to).await.map(drop)
     }
 
-    /// Whether a failed write may be for want of space. SFTP version 3 has no code for that: OpenSSH says "Failure".
+    /// Reports whether a failed write may be for want of space. SFTP version 3 has no code for that: OpenSSH says "Failure".
     pub(super) async fn is_full(&self, error: &Error, directory: &str) -> bool {
         let Error::Status(Status { status_code: StatusCode::Failure, error_message, .. }) = error else { return false };
         let message = error_message.to_ascii_lowercase();
@@ -89,7 +88,7 @@ impl Sftp {
     }
 }
 
-/// `None` where the server says that there is no such file.
+/// Returns `None` if the server reports that there is no such file.
 pub(super) fn found<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
     match result {
         Ok(value) => Ok(Some(value)),
@@ -98,10 +97,10 @@ pub(super) fn found<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
     }
 }
 
-/// What `SshError::TransferFailed` says when the user's rights do not suffice.
+/// Text in `SshError::TransferFailed` if the user's rights do not suffice.
 pub const PERMISSION_DENIED: &str = "permission denied";
 
-/// A request's error in words, without the server's control characters.
+/// Returns a request's error in words, without the server's control characters.
 pub(super) fn why(error: &Error) -> String {
     match error {
         Error::Status(Status { status_code: StatusCode::PermissionDenied, .. }) => PERMISSION_DENIED.to_owned(),

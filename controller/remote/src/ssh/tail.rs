@@ -2,13 +2,13 @@
 
 use api::text;
 
-/// How much of a command's output is kept.
+/// Bytes of a command's output that are kept.
 pub(super) const LOG_LIMIT: usize = 4096;
 
-/// How much of a server's message goes into an error.
+/// Characters of a server's message that go into an error.
 const EXCERPT_LIMIT: usize = 200;
 
-/// The last [`LOG_LIMIT`] bytes of a stream of any length.
+/// Last [`LOG_LIMIT`] bytes of a stream of any length.
 #[derive(Debug, Default)]
 pub(super) struct Tail {
     bytes: Vec<u8>,
@@ -22,13 +22,13 @@ impl Tail {
         self.bytes.extend_from_slice(more);
     }
 
-    /// As text: lossy UTF-8, lines kept, made fit to be shown.
+    /// Kept bytes as text: lossy UTF-8, lines kept, made fit to be shown.
     pub(super) fn text(&self) -> String {
         text::lines(&String::from_utf8_lossy(&self.bytes))
     }
 }
 
-/// The beginning of a server's own words, on one line.
+/// Returns the beginning of a server's message, on one line.
 pub(super) fn excerpt(words: &str) -> String {
     text::line(words, EXCERPT_LIMIT)
 }

@@ -1,4 +1,4 @@
-//! The whole of the module against a real SSH and SFTP server on loopback.
+//! Tests of the module against a real SSH and SFTP server on loopback.
 
 pub(crate) mod forwards;
 pub(crate) mod host;
@@ -68,7 +68,7 @@ async fn one_connection_serves_commands_and_files() {
     }
 }
 
-/// bash is a default shell that Microsoft documents, and a backslash is an escape to it.
+/// Microsoft documents bash as a default shell, to which a backslash is an escape.
 #[tokio::test]
 async fn a_program_is_started_by_a_posix_shell_too() {
     use std::os::unix::fs::PermissionsExt as _;
@@ -118,7 +118,7 @@ async fn a_file_is_changed_where_it_is() {
     assert_eq!(error.reason(), "TransferFailed");
 }
 
-/// A write that is all there, with nothing cut off yet, as a break in between leaves it.
+/// Such a file, all written and nothing cut off yet, is what a break in between leaves.
 #[test]
 fn what_is_not_needed_any_more_is_overwritten_first() {
     for (old, new, expected) in [
@@ -401,7 +401,7 @@ async fn who_waits_for_an_answer_hears_that_the_connection_is_gone() {
     assert_eq!(error.reason(), "Unreachable", "{error}");
 }
 
-/// A request that is made in the very moment in which the connection breaks gets no answer of any kind.
+/// Requests that are made in the very moment in which the connection breaks get no answer of any kind.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_request_outlives_its_connection() {
     let running = Host::default().start().await;

@@ -1,4 +1,4 @@
-//! Sending many bytes: pipelined, resumable, within a budget of memory.
+//! Upload of many bytes: pipelined, resumable, within a budget of memory.
 
 use std::io::{self, SeekFrom};
 
@@ -17,39 +17,38 @@ use super::{
     sftp::{CHUNK, Sftp},
 };
 
-/// Write requests of one upload that are on their way at once: 3 MiB. OpenSSH's server takes 2 MiB ahead on a channel, and
-/// that window must never stand open while requests wait for answers. Measured with 256 MiB on loopback against OpenSSH
-/// 9.2, whose own sftp and scp took 4.2 s at 20 ms round trip and 1.4 to 1.9 s without: 64 requests 5.1 s, 96 3.7 s and
-/// 1.3 s, 128 3.8 s.
+/// Write requests of one upload in flight: 3 MiB. OpenSSH's server takes 2 MiB ahead on a channel, and that window must never stand open while
+/// requests wait for answers. Measured with 256 MiB on loopback against OpenSSH 9.2, whose own sftp and scp took 4.2 s at 20 ms round trip and 1.4 to
+/// 1.9 s without: 64 requests 5.1 s, 96 3.7 s and 1.3 s, 128 3.8 s.
 const DEPTH: usize = 96;
 
-/// Each upload may always have this many on their way, so that none waits for another host's.
+/// Requests that each upload may always have in flight, so that none waits for another host's.
 const GUARANTEED: usize = 2;
 
-/// Beyond those, all uploads of the process share this many: 6 MiB. It bounds the memory of many uploads at once.
+/// Further requests that all uploads of the process share: 6 MiB. The limit bounds the memory of many uploads at once.
 const SHARED: usize = 192;
 
 static BUDGET: Semaphore = Semaphore::const_new(SHARED);
 
-/// What an upload did.
+/// Result of an upload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Uploaded {
-    /// Bytes that were sent now.
+    /// Bytes that this upload sent.
     pub sent: u64,
-    /// Bytes that were there before. `sent + resumed_at` is the file's size.
+    /// Bytes that were there before this upload. `sent + resumed_at` is the file's size.
     pub resumed_at: u64,
 }
 
-/// Which side failed.
+/// Failed side of an upload.
 pub(super) enum Failure {
     Remote(Error),
     Source(io::Error),
 }
 
 impl Connection {
-    /// Sends `total` bytes of `source` to `path`, with the directories above it. Goes on where an earlier upload of the same
-    /// bytes stopped: the caller names the file by its content, so that a shorter one there is the beginning of it. What a
-    /// host lost in a crash is not seen here: the caller verifies the whole by its hash, and removes it if it is wrong.
+    /// Sends `total` bytes of `source` to `path`, with the directories above it. Resumes where an earlier upload of the same bytes stopped: the
+    /// caller names the file by its content, so that a shorter one there is the beginning of it. What a host lost in a crash is not seen here: the
+    /// caller verifies the whole by its hash, and removes it if it is wrong.
     ///
     /// `progress` periodically receives the number of bytes of the file that the host has confirmed.
     ///
@@ -104,8 +103,8 @@ impl Connection {
     }
 }
 
-/// Where to go on with a file of which `there` bytes exist. The last [`DEPTH`] chunks are sent again: at the time of the
-/// break they had not all been confirmed, and a server that does not write in order may have left holes among them.
+/// Returns where to resume a file of which `there` bytes exist. The last [`DEPTH`] chunks are sent again: at the time of the break they had not all
+/// been confirmed, and a server that does not write in order may have left holes among them.
 fn resume_at(there: Option<u64>, total: u64) -> u64 {
     match there {
         Some(there) if there < total => there.saturating_sub((DEPTH * CHUNK) as u64),
@@ -156,13 +155,13 @@ pub(super) async fn send(
     Ok(())
 }
 
-/// Leave to send one more write request, held for as long as the request is on its way.
+/// Permit to send one more write request, held for as long as the request is in flight.
 enum Leave {
     Guaranteed,
     Shared(#[expect(dead_code, reason = "given back when dropped")] SemaphorePermit<'static>),
 }
 
-/// `None` if a request must end first.
+/// Returns a permit; `None` if a request must end first.
 fn admit(on_their_way: usize) -> Option<Leave> {
     match on_their_way {
         0..GUARANTEED => Some(Leave::Guaranteed),

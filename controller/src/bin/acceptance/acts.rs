@@ -1,4 +1,4 @@
-//! The rows of the cluster's side.
+//! Rows of the cluster's side.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use super::{
     world::{Seen, World},
 };
 
-/// For how long a held pod must stay.
+/// Time for which a held pod must stay.
 const HELD: Duration = Duration::from_secs(10);
 /// Log of wicd on the host, below `C:\var\log`.
 const WICD_LOG: &str = "wicd/windows-instance-config-daemon.exe.INFO";
@@ -25,15 +25,15 @@ const WICD_LOG: &str = "wicd/windows-instance-config-daemon.exe.INFO";
 const CERTIFICATE: &str = include_str!("certificate.pem");
 /// Pods of the node after the row `update`.
 const PODS: i64 = 97;
-/// Reason of the maintenance, which the operator shows.
+/// Reason of the maintenance, which the operator reports.
 const REASON: &str = "acceptance";
-/// Seconds for which a command on the host waits: less than it may take.
+/// Seconds for which a command on the host waits: less than its time limit.
 const WAIT: u32 = 150;
-/// The path of wicd, which contains its hash.
+/// Query of wicd's path, which contains its hash.
 const SERVICE: &str =
     r"reg.exe query HKLM\SYSTEM\CurrentControlSet\Services\windows-instance-config-daemon /v ImagePath";
 
-/// A run.
+/// Run of the rows.
 pub(crate) struct Run {
     pub(crate) args: Args,
     pub(crate) world: World,
@@ -41,14 +41,14 @@ pub(crate) struct Run {
     pub(crate) kind: Kind,
     /// Directories of the operator that the host had before.
     pub(crate) before: Vec<&'static str>,
-    /// The pool with this one host, as it was applied last. JSON and not a type, so that a field that the cluster's CRD lacks is sent all the same,
-    /// and refused.
+    /// Pool with this one host, as it was applied last. JSON and not a type, so that a field that the cluster's CRD lacks is sent all the same, and
+    /// refused.
     pub(crate) pool: Mutex<Value>,
-    /// The version that the node followed first.
+    /// Version that the node followed first.
     pub(crate) first_version: Mutex<Option<String>>,
 }
 
-/// The pool of a run. `fingerprint` is that of the host's key.
+/// Returns the pool of a run. `fingerprint` is the host key fingerprint.
 pub(crate) fn pool(world: &World, args: &Args, fingerprint: &str) -> Value {
     let (name, suffix) = (world.names.name(), &world.names.suffix);
     json!({
@@ -69,7 +69,7 @@ pub(crate) fn pool(world: &World, args: &Args, fingerprint: &str) -> Value {
 }
 
 impl Run {
-    /// Applies the pool with a change. One that is refused is not kept: the rows that follow change the rest.
+    /// Applies the pool with a change. A refused change is not kept: the rows that follow change the rest.
     async fn edit(&self, edit: impl FnOnce(&mut Value)) -> anyhow::Result<()> {
         let mut pool = self.pool.lock().clone();
         edit(&mut pool);
@@ -147,7 +147,7 @@ impl Run {
         self.until_restarted(&before).await
     }
 
-    /// The image of the run with a tag, which a pool requires.
+    /// Returns the image of the run with a tag, which a pool requires.
     fn image(&self) -> anyhow::Result<String> {
         self.args.image.as_deref().map(tagged).context("needs --image")
     }
@@ -168,7 +168,7 @@ impl Run {
         shown(judge::outcome(|outputs| judge::images_pinned(&image, outputs), &outputs))
     }
 
-    /// A word that the pod prints, and which is in no text that could be there otherwise.
+    /// Word that the pod prints, and which is in no text that could be there otherwise.
     fn mark(&self) -> String {
         format!("acceptance-mark-{}", self.world.names.suffix)
     }
@@ -200,7 +200,7 @@ impl Run {
         Ok("the line that the pod printed".to_owned())
     }
 
-    /// By kubectl: the operator itself never runs commands in pods, and has no client for it.
+    /// Runs a command in the pod by kubectl: the operator itself never does, and has no client for it.
     pub(crate) async fn exec(&self) -> anyhow::Result<String> {
         let mark = format!("{}-exec", self.mark());
         let mut kubectl = Command::new("kubectl");
@@ -220,7 +220,7 @@ impl Run {
         Ok("the line that the command printed".to_owned())
     }
 
-    /// Adds to the settings of the template and waits until the node follows another version.
+    /// Adds settings to the template and waits until the node follows another version.
     async fn change(&self, more: Value) -> anyhow::Result<String> {
         let from = self.world.see().await?.follows().context("the node is not Ready")?;
         self.edit(|pool| {
@@ -335,8 +335,8 @@ impl Run {
         Ok(evidence)
     }
 
-    /// Windows Update leaves a key until the next start of Windows. The kit makes it while the node is drained. A restart before the hand-back
-    /// would not be the one that this shows, so that the boot id is read last.
+    /// Restarts a host for a patch. Windows Update leaves a key until the next start of Windows. The kit makes it while the node is drained. A
+    /// restart before the hand-back would not be the one that this row shows, so that the boot id is read last.
     pub(crate) async fn patched_restart(&self) -> anyhow::Result<String> {
         let prepared = async {
             self.drained().await?;
@@ -414,19 +414,19 @@ async fn maintenance_commands(
     Ok(outputs)
 }
 
-/// The evidence of an outcome that passed.
+/// Returns the evidence of an outcome that passed.
 fn shown(Outcome { result, text }: Outcome) -> anyhow::Result<String> {
     ensure!(result == judge::PASSED, text);
     Ok(text)
 }
 
-/// An image with the tag that it has if it names none.
+/// Returns an image with its tag, or `latest` if it names none.
 fn tagged(image: &str) -> String {
     let name = image.rsplit('/').next().unwrap_or(image);
     if name.contains([':', '@']) { image.to_owned() } else { format!("{image}:latest") }
 }
 
-/// Whether a pod that printed `mark`s around its two requests has got two answers of an API server. The outer error: not all is printed yet.
+/// Reports whether a pod that printed `mark`s around its two requests has got two answers of an API server. The outer error: not all is printed yet.
 fn answers(log: &str, mark: &str) -> Result<Result<(), String>, &'static str> {
     let part = |number: u8| {
         let (begin, end) = (format!("{mark}-{number}"), format!("{mark}-{}", number + 1));
@@ -467,7 +467,7 @@ mod tests {
         }
     }
 
-    /// Whether each connection breaks, how often `end` is sent, and whether there is a result.
+    /// Cases: whether each connection breaks, how often `end` is sent, and whether there is a result.
     #[tokio::test]
     async fn the_end_follows_a_lost_connection() {
         for (breaks, sent, is_good) in [

@@ -1,4 +1,4 @@
-//! The host over SSH: which kind of host it is, commands, and which directories it has.
+//! Host over SSH: its kind, commands, and directories.
 
 use std::time::Duration;
 
@@ -7,27 +7,27 @@ use remote::ssh::{Connection, HostKeyCheck, Target};
 
 use super::judge::Output;
 
-/// Time that a command on the host may take.
+/// Time limit of a command on the host.
 const LIMIT: Duration = Duration::from_mins(3);
-/// Most bytes of an output.
+/// Maximum bytes of an output.
 const MOST: usize = 1 << 20;
-/// What the operator makes on a host, and removes.
+/// Directories that the operator makes on a host, and removes.
 const DIRECTORIES: [&str; 3] = [r"C:\k", r"C:\windows\wicd", r"C:\var\lib\kubelet"];
-/// A program of Wine that Windows does not have.
+/// Program of Wine that Windows does not have.
 const WINECFG: &str = r"C:\windows\system32\winecfg.exe";
 
-/// What a host is, as far as it matters for what can be seen on it.
+/// Kind of a host, as far as it matters for what can be seen on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Windows.
     Windows,
     /// Wine, in the test bed.
     Wine,
-    /// A host that runs only wicd, in the test bed.
+    /// Host that runs only wicd, in the test bed.
     Simulated,
 }
 
-/// Decides by whether there is a program of Wine, and by what `ver` prints, if it ran.
+/// Decides the kind of the host by a program of Wine, and by the output of `ver`, if it ran.
 fn kind(has_winecfg: bool, ver: Option<&Output>) -> Kind {
     let version = |output: &Output| {
         let text = output.text.trim().strip_prefix("Microsoft Windows [Version 10.0.")?;
@@ -42,15 +42,15 @@ fn kind(has_winecfg: bool, ver: Option<&Output>) -> Kind {
     }
 }
 
-/// The host. Each use has its own connection, for the host restarts in between.
+/// Host of a run. Each use has its own connection, for the host restarts in between.
 pub(crate) struct Host {
     target: Target,
-    /// Path of the batch file and of its output, without an end.
+    /// Path of the batch file and of its output, without an extension.
     script: String,
 }
 
 impl Host {
-    /// Logs in, and pins the host key for all later connections. Returns its fingerprint and the kind of the host, too.
+    /// Logs in, and pins the host key for all later connections. Returns the fingerprint and the kind of the host, too.
     pub(crate) async fn open(mut target: Target) -> anyhow::Result<(Self, String, Kind)> {
         let connection = Connection::connect(&target).await?;
         let key = connection.host_key().clone();
@@ -89,7 +89,7 @@ impl Host {
         Ok(Output { status: ran?.status, text: api::text::lines(&String::from_utf8_lossy(&bytes)) })
     }
 
-    /// Which of the operator's directories there are.
+    /// Returns the operator's directories that the host has.
     pub(crate) async fn directories(&self) -> anyhow::Result<Vec<&'static str>> {
         let connection = Connection::connect(&self.target).await?;
         let mut found = Vec::new();
@@ -102,7 +102,7 @@ impl Host {
         Ok(found)
     }
 
-    /// Checks that the host has none of the operator's directories but those that it had before.
+    /// Checks that the host has none of the operator's directories but those from before the run.
     pub(crate) async fn is_as_before(&self, before: &[&str]) -> anyhow::Result<()> {
         let left: Vec<&str> = self.directories().await?.into_iter().filter(|found| !before.contains(found)).collect();
         ensure!(left.is_empty(), "the host still has {}", left.join(", "));

@@ -1,19 +1,19 @@
 //! Evidence in the output of commands on the host. Pure: a host may print anything, so that a row passes only by text that Windows prints in
 //! exactly this case, and never because a text is missing or cannot be read.
 
-/// End of a row, with its evidence or the reason, on one line.
+/// Outcome of a row, with its evidence or the reason, on one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
-    /// [`PASSED`], [`FAILED`] or [`SKIPPED`].
+    /// Result: [`PASSED`], [`FAILED`] or [`SKIPPED`].
     pub(crate) result: &'static str,
     pub(crate) text: String,
 }
 
-/// It works, as the evidence shows.
+/// Result of a row that works, as the evidence shows.
 pub(crate) const PASSED: &str = "passed";
-/// It does not work.
+/// Result of a row that does not work.
 pub(crate) const FAILED: &str = "failed";
-/// It was not tried, or could not be seen.
+/// Result of a row that was not tried, or could not be seen.
 pub(crate) const SKIPPED: &str = "skipped";
 
 pub(crate) fn passed(evidence: impl AsRef<str>) -> Outcome {
@@ -28,7 +28,7 @@ pub(crate) fn skipped(why: impl AsRef<str>) -> Outcome {
     Outcome { result: SKIPPED, ..passed(why) }
 }
 
-/// Characters of an evidence. What an operator reports of a failed host fits.
+/// Maximum characters of an evidence. An operator's report of a failed host fits.
 const MOST: usize = 400;
 
 /// Output of one command, and its exit status: `None` if it was killed, or the host went away.
@@ -39,7 +39,7 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// The text of a command that succeeded.
+    /// Text of a command that succeeded.
     fn ok(&self) -> Option<&str> {
         (self.status == Some(0)).then_some(self.text.as_str())
     }
@@ -57,10 +57,10 @@ pub(crate) const THUMBPRINT: &str = "3bb1582d319ffed7adfd0bf58077497a884f9b15";
 /// Registry of the row `image-mirrors`.
 pub(crate) const MIRRORED: &str = "registry.acceptance.invalid";
 
-/// Judges the outputs of a row's commands, one for each. `None`: they are not what Windows prints when it works.
+/// Judges the outputs of a row's commands, one for each. `None`: the outputs are not what Windows prints when it works.
 pub(crate) type Judge = fn(&[Output]) -> Option<Outcome>;
 
-/// The outcome of a row: its judge's, or what was printed in place of what was expected, beginning with the command that failed.
+/// Returns the outcome of a row: its judge's, or what was printed in place of what was expected, beginning with the command that failed.
 pub(crate) fn outcome(judge: impl Fn(&[Output]) -> Option<Outcome>, outputs: &[Output]) -> Outcome {
     judge(outputs).unwrap_or_else(|| {
         let mut printed: Vec<&Output> = outputs.iter().collect();
@@ -73,7 +73,7 @@ pub(crate) fn outcome(judge: impl Fn(&[Output]) -> Option<Outcome>, outputs: &[O
     })
 }
 
-/// The value of the one line `name : value`. A text in which two lines have the name is not one of Windows.
+/// Returns the value of the one line `name : value`. A text in which two lines have the name is not one of Windows.
 fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let mut values = text
         .lines()
@@ -81,7 +81,7 @@ fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     values.next().filter(|_| values.next().is_none())
 }
 
-/// `sc qfailure` and `sc qfailureflag`.
+/// Judges `sc qfailure` and `sc qfailureflag`.
 pub(crate) fn service_recovery(outputs: &[Output]) -> Option<Outcome> {
     let [actions, flag] = outputs else { return None };
     let delays: Vec<&str> = actions
@@ -95,14 +95,14 @@ pub(crate) fn service_recovery(outputs: &[Output]) -> Option<Outcome> {
     .then(|| passed("restarts after 10000, 60000, 300000 ms, reset 3600 s, flag TRUE"))
 }
 
-/// The process id of a service that runs, by `sc queryex`.
+/// Returns the process id of a service that runs, by `sc queryex`.
 fn running(output: &Output) -> Option<u32> {
     let text = output.ok()?;
     let runs = field(text, "STATE")?.split_whitespace().eq(["4", "RUNNING"]);
     field(text, "PID")?.parse().ok().filter(|pid| runs && *pid > 0)
 }
 
-/// `sc queryex`, `taskkill`, a pause, `sc queryex`.
+/// Judges `sc queryex`, `taskkill`, a pause, `sc queryex`.
 pub(crate) fn killed_service(outputs: &[Output]) -> Option<Outcome> {
     let [before, kill, _, after] = outputs else { return None };
     kill.ok()?;
@@ -110,7 +110,7 @@ pub(crate) fn killed_service(outputs: &[Output]) -> Option<Outcome> {
     (before != after).then(|| passed(format!("process {before} was killed, {after} runs in its place")))
 }
 
-/// `sc qc kubelet`.
+/// Judges `sc qc kubelet`.
 pub(crate) fn service_dependencies(outputs: &[Output]) -> Option<Outcome> {
     let [output] = outputs else { return None };
     (field(output.ok()?, "DEPENDENCIES")? == "containerd").then(|| passed("DEPENDENCIES: containerd"))
@@ -120,25 +120,25 @@ fn is_no_service(output: &Output) -> bool {
     output.status == Some(1060) && output.text.contains("OpenService FAILED 1060:")
 }
 
-/// `sc query` of services that must not exist.
+/// Judges `sc query` of services that must not exist.
 pub(crate) fn services_removed(outputs: &[Output]) -> Option<Outcome> {
     (!outputs.is_empty() && outputs.iter().all(is_no_service))
         .then(|| passed(format!("none of {} services exists", outputs.len())))
 }
 
-/// The events in `wevtutil qe /f:text`, each with its id.
+/// Returns the events in `wevtutil qe /f:text`, each with its id.
 fn events(output: &Output) -> Option<Vec<(&str, &str)>> {
     Some(output.ok()?.split("Event[").skip(1).filter_map(|event| Some((field(event, "Event ID")?, event))).collect())
 }
 
-/// Events 1074 of the System log.
+/// Judges the events 1074 of the System log.
 pub(crate) fn restart_event(outputs: &[Output]) -> Option<Outcome> {
     let [output] = outputs else { return None };
     let is_ours = |(id, event): &(&str, &str)| *id == "1074" && event.contains("wicd.exe");
     events(output)?.iter().any(is_ours).then(|| passed("event 1074 names wicd.exe"))
 }
 
-/// Events 7043 and 6005 of the System log. 6005, the start of the log, shows that the host has started and that its events are read.
+/// Judges the events 7043 and 6005 of the System log. 6005, the start of the log, shows that the host has started and that its events are read.
 pub(crate) fn clean_shutdown(outputs: &[Output]) -> Option<Outcome> {
     let [output] = outputs else { return None };
     let events = events(output)?;
@@ -149,7 +149,7 @@ pub(crate) fn clean_shutdown(outputs: &[Output]) -> Option<Outcome> {
     })
 }
 
-/// The value of this name in an output of `reg query`.
+/// Returns the value of this name in an output of `reg query`.
 fn value_of(output: &Output, name: &str) -> Option<String> {
     output.ok()?.lines().find_map(|line| {
         let mut words = line.split_whitespace();
@@ -159,21 +159,21 @@ fn value_of(output: &Output, name: &str) -> Option<String> {
     })
 }
 
-/// `reg query` of the variables of a service: one line, with `\0` between them.
+/// Judges `reg query` of the variables of a service: one line, with `\0` between them.
 pub(crate) fn service_variables(outputs: &[Output]) -> Option<Outcome> {
     let [output] = outputs else { return None };
     let variable = format!("HTTP_PROXY={PROXY}");
     value_of(output, "Environment")?.split(r"\0").any(|v| v == variable).then(|| passed(variable))
 }
 
-/// `reg query` of the policies of Defender.
+/// Judges `reg query` of the policies of Defender.
 pub(crate) fn antivirus_exclusion(outputs: &[Output]) -> Option<Outcome> {
     let [output] = outputs else { return None };
     let name = r"C:\k\containerd\containerd.exe";
     value_of(output, name).map(|value| passed(format!("{name} = {value}")))
 }
 
-/// `dism /online /get-featureinfo`.
+/// Judges `dism /online /get-featureinfo`.
 pub(crate) fn feature_containers(outputs: &[Output]) -> Option<Outcome> {
     let [output] = outputs else { return None };
     let text = output.ok()?;
@@ -181,7 +181,7 @@ pub(crate) fn feature_containers(outputs: &[Output]) -> Option<Outcome> {
         .then(|| passed("Containers: Enabled"))
 }
 
-/// `sc queryex hns`, `hnsdiag list networks` and `hnsdiag list endpoints`. HNS must run, for otherwise an empty list shows nothing.
+/// Judges `sc queryex hns`, `hnsdiag list networks` and `hnsdiag list endpoints`. HNS must run, for otherwise an empty list shows nothing.
 pub(crate) fn hns_removed(outputs: &[Output]) -> Option<Outcome> {
     let [service, networks, endpoints] = outputs else { return None };
     running(service)?;
@@ -189,7 +189,7 @@ pub(crate) fn hns_removed(outputs: &[Output]) -> Option<Outcome> {
         .then(|| passed("HNS runs, and has no network and no endpoint of the hybrid overlay"))
 }
 
-/// `sc query kube-proxy` and `hnsdiag list endpoints`.
+/// Judges `sc query kube-proxy` and `hnsdiag list endpoints`.
 pub(crate) fn hybrid_endpoint(outputs: &[Output]) -> Option<Outcome> {
     let [service, endpoints] = outputs else { return None };
     if is_no_service(service) {
@@ -199,10 +199,10 @@ pub(crate) fn hybrid_endpoint(outputs: &[Output]) -> Option<Outcome> {
     (endpoints.ok()?.matches("VIPEndpoint").count() == 1).then(|| passed("one VIPEndpoint"))
 }
 
-/// An entry of an access list: account, and its rights such as `OI`, `CI`, `F`. The last is what it may do.
+/// Entry of an access list: account, and its rights such as `OI`, `CI`, `F`. The last is what the account may do.
 type Entry<'a> = (&'a str, Vec<&'a str>);
 
-/// The entries of `icacls <path>`. `None` if a line is none.
+/// Returns the entries of `icacls <path>`. `None` if a line is none.
 fn entries<'a>(output: &'a Output, path: &str) -> Option<Vec<Entry<'a>>> {
     let (list, summary) = output.ok()?.trim().rsplit_once('\n')?;
     if summary.trim() != "Successfully processed 1 files; Failed processing 0 files" {
@@ -224,7 +224,7 @@ fn is_administrators_alone(list: &[Entry<'_>]) -> bool {
         && list.iter().all(|(_, rights)| rights.last() == Some(&"F"))
 }
 
-/// Outputs of `icacls` of these paths, one for each, whose lists are as they are to be. Otherwise the first that is not is shown.
+/// Judges the `icacls` outputs of these paths, one for each, by `fits`. The first that does not fit is shown.
 fn lists(outputs: &[Output], paths: &[&str], says: &str, fits: fn(&[Entry<'_>]) -> bool) -> Option<Outcome> {
     let is_wrong = |(path, output): &(&&str, &Output)| !entries(output, path).is_some_and(|list| fits(&list));
     if outputs.len() != paths.len() {
@@ -241,14 +241,14 @@ fn lists(outputs: &[Output], paths: &[&str], says: &str, fits: fn(&[Entry<'_>]) 
 const OURS: [&str; 5] =
     [r"C:\k", r"C:\windows\wicd", r"C:\var\lib\kubelet", r"C:\var\lib\kubelet\pki", r"C:\k\volume-plugins"];
 
-/// `icacls` of [`OURS`]: no directory above passes an entry on.
+/// Judges `icacls` of [`OURS`]: no directory above passes an entry on.
 pub(crate) fn access_lists(outputs: &[Output]) -> Option<Outcome> {
     lists(outputs, &OURS, "only SYSTEM and Administrators", |list| {
         is_administrators_alone(list) && !list.iter().any(|(_, rights)| rights.contains(&"I"))
     })
 }
 
-/// `dir /q C:\`.
+/// Judges `dir /q C:\`.
 pub(crate) fn owner(outputs: &[Output]) -> Option<Outcome> {
     let [output] = outputs else { return None };
     let mut lines =
@@ -261,7 +261,7 @@ pub(crate) fn owner(outputs: &[Output]) -> Option<Outcome> {
 /// Directories of [`directories_above`], in the order of its commands.
 const ABOVE: [&str; 3] = [r"C:\var", r"C:\var\lib", r"C:\var\log"];
 
-/// `icacls` of [`ABOVE`]: users may read, and no more.
+/// Judges `icacls` of [`ABOVE`]: users may read, and no more.
 pub(crate) fn directories_above(outputs: &[Output]) -> Option<Outcome> {
     lists(outputs, &ABOVE, "users may only read", |list| {
         list.iter().all(|(account, rights)| {
@@ -271,7 +271,7 @@ pub(crate) fn directories_above(outputs: &[Output]) -> Option<Outcome> {
     })
 }
 
-/// `icacls` of the directory of pods.
+/// Judges `icacls` of the directory of pods.
 pub(crate) fn pod_volumes(outputs: &[Output]) -> Option<Outcome> {
     lists(outputs, &[r"C:\var\lib\kubelet\pods"], "users have entries", |list| {
         [r"BUILTIN\Users", r"NT AUTHORITY\Authenticated Users"]
@@ -280,7 +280,7 @@ pub(crate) fn pod_volumes(outputs: &[Output]) -> Option<Outcome> {
     })
 }
 
-/// The desired state of the host, which says whether it is in a cloud, and `route print -4 169.254.169.254`.
+/// Judges the desired state of the host, which says whether it is in a cloud, and `route print -4 169.254.169.254`.
 pub(crate) fn metadata_route(outputs: &[Output]) -> Option<Outcome> {
     let [desired, output] = outputs else { return None };
     let desired: api::host::Desired = serde_json::from_str(desired.ok()?).ok()?;
@@ -296,14 +296,14 @@ pub(crate) fn metadata_route(outputs: &[Output]) -> Option<Outcome> {
     })
 }
 
-/// `dir /b C:\k\containerd\registries`.
+/// Judges `dir /b C:\k\containerd\registries`.
 pub(crate) fn mirrors_on_host(outputs: &[Output]) -> Option<Outcome> {
     let [output] = outputs else { return None };
     let is_there = output.ok()?.lines().any(|line| line.trim() == MIRRORED);
     is_there.then(|| passed(format!("the directory {MIRRORED}")))
 }
 
-/// `icacls` of kubelet's logins.
+/// Judges `icacls` of kubelet's logins.
 pub(crate) fn logins(outputs: &[Output]) -> Option<Outcome> {
     let [output] = outputs else { return None };
     if output.status != Some(0) && output.text.contains("The system cannot find the file specified.") {
@@ -312,14 +312,14 @@ pub(crate) fn logins(outputs: &[Output]) -> Option<Outcome> {
     lists(outputs, &[r"C:\var\lib\kubelet\config.json"], "only SYSTEM and Administrators", is_administrators_alone)
 }
 
-/// `tasklist` with a filter.
+/// Judges `tasklist` with a filter.
 pub(crate) fn shims_ended(outputs: &[Output]) -> Option<Outcome> {
     let [output] = outputs else { return None };
     (output.ok()?.trim() == "INFO: No tasks are running which match the specified criteria.")
         .then(|| passed("no shim runs"))
 }
 
-/// `dir` of kubelet's certificates, and `icacls` of its kubeconfig.
+/// Judges `dir` of kubelet's certificates, and `icacls` of its kubeconfig.
 pub(crate) fn client_certificate(outputs: &[Output]) -> Option<Outcome> {
     let [listing, kubeconfig] = outputs else { return None };
     let is_link = |l: &str| l.contains("<SYMLINK>") && l.contains(" kubelet-client-current.pem [");
@@ -328,14 +328,14 @@ pub(crate) fn client_certificate(outputs: &[Output]) -> Option<Outcome> {
         .then(|| passed("kubelet-client-current.pem is a <SYMLINK>; only administrators read the kubeconfig"))
 }
 
-/// `certutil -store Root <thumbprint>`.
+/// Judges `certutil -store Root <thumbprint>`.
 pub(crate) fn certificate_store(outputs: &[Output]) -> Option<Outcome> {
     let [output] = outputs else { return None };
     let hash = |line: &str| line.trim().strip_prefix("Cert Hash(sha1):").map(|hash| hash.replace(' ', ""));
     output.ok()?.lines().filter_map(hash).find(|hash| hash == THUMBPRINT).map(|hash| passed(format!("Root has {hash}")))
 }
 
-/// wicd's record of what it has put on the host. It pins an image after containerd has reported its id.
+/// Judges wicd's record of what it has put on the host. wicd pins an image after containerd has reported its id.
 pub(crate) fn images_pinned(image: &str, outputs: &[Output]) -> Option<Outcome> {
     let [output] = outputs else { return None };
     let record: serde_json::Value = serde_json::from_str(output.ok()?).ok()?;
@@ -343,7 +343,7 @@ pub(crate) fn images_pinned(image: &str, outputs: &[Output]) -> Option<Outcome> 
     api::payload::is_sha256(sha256).then(|| passed(format!("{image} is pinned: sha256:{sha256}")))
 }
 
-/// The `wicd.exe` of the service, by `reg query`: what it names is run, so that it must be in its place.
+/// Returns the path of the service's `wicd.exe`, by `reg query`. The path must be the program's place, because it is run.
 pub(crate) fn path_of_wicd(outputs: &[Output]) -> Option<String> {
     let [output] = outputs else { return None };
     let command = value_of(output, "ImagePath")?;
@@ -352,7 +352,7 @@ pub(crate) fn path_of_wicd(outputs: &[Output]) -> Option<String> {
     api::payload::is_sha256(sha256).then_some(path)
 }
 
-/// `wicd.exe maintenance` with `begin`, `status`, `end` and `status`.
+/// Judges `wicd.exe maintenance` with `begin`, `status`, `end` and `status`.
 pub(crate) fn host_maintenance(reason: &str, outputs: &[Output]) -> Option<Outcome> {
     let [begun, during, ended, after] = outputs else { return None };
     // Before it, they print what they wait for.
@@ -366,8 +366,8 @@ pub(crate) fn host_maintenance(reason: &str, outputs: &[Output]) -> Option<Outco
     .then(|| passed("begin: the node is drained; end: the node is Ready, and its maintenance is over"))
 }
 
-/// Whether `reg query /v` of [`MARK`] shows it. `None`: the answer cannot be read, which shows neither. That there is none, reg.exe says in the
-/// language of Windows, so that it is known by the exit status and by an answer that lists no key.
+/// Reports whether `reg query /v` of [`MARK`] shows the value. `None`: the answer cannot be read, which shows neither. reg.exe reports a missing
+/// value in the language of Windows, so that it is known by the exit status and by an answer that lists no key.
 pub(crate) fn has_mark(outputs: &[Output]) -> Option<bool> {
     let [output] = outputs else { return None };
     match (output.status, &output.text) {

@@ -8,7 +8,7 @@ fn status(status: u32, text: &str) -> Output {
     Output { status: Some(status), text: text.into() }
 }
 
-/// A judge, outputs that pass, and what each command must not pass with in the place of its output.
+/// Judge, outputs that pass, and outputs that must not pass in the place of a command's output.
 struct Case {
     judge: Judge,
     good: Vec<Output>,

@@ -1,4 +1,5 @@
-//! `acceptance`: the whole life of a node, on a real Windows host and a cluster where the operator runs. A program of the test bed, which is in no image.
+//! Program `acceptance`: the whole life of a node, on a real Windows host and a cluster where the operator runs. It is part of the test bed, and in
+//! no image.
 
 mod acts;
 mod host;
@@ -31,11 +32,11 @@ use self::{
     world::{Names, Seen, World, said},
 };
 
-/// For log-in and for each answer.
+/// Time limit for log-in and for each answer.
 const LOGIN: Duration = Duration::from_mins(1);
-/// Time for a node that was Ready before the row.
+/// Time within which a node that was Ready before the row must be Ready again.
 const READY: Duration = Duration::from_secs(20);
-/// The row after which there is no node.
+/// Row after which there is no node.
 const REMOVAL: &str = "removal";
 
 /// Run the whole life of a node on a real Windows host, from the join to the removal, and report what works. Restarts the host. You must be
@@ -82,7 +83,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Runs all rows, removes what it made, prints the result, and returns the exit status.
+/// Runs all rows, removes what they made, prints the result, and returns the exit status.
 async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let Chosen { config, title } = api_server::choose(&args.cluster).await?;
     let danger = format!(
@@ -116,7 +117,7 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Ends when a person or the system asks this process to end, or its terminal is closed.
+/// Returns a future that ends when a user or the system asks this process to end, or its terminal is closed.
 fn interruption() -> anyhow::Result<impl Future<Output = ()>> {
     let asked = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()];
     let mut signals = asked.into_iter().map(signal).collect::<Result<Vec<_>, _>>().context("cannot receive signals")?;
@@ -151,7 +152,7 @@ async fn prepare(args: Args, world: World) -> anyhow::Result<Run> {
     Ok(run)
 }
 
-/// A row that ended.
+/// Row that ended.
 struct Ended {
     id: &'static str,
     outcome: Outcome,
@@ -199,7 +200,7 @@ async fn run_rows(run: &Run, rows: &Mutex<Vec<Ended>>) {
     }
 }
 
-/// Reports whether the host is a Ready node, to which nothing is done. A change that came to nothing may take it a moment.
+/// Reports whether the host is a Ready node without an operation. After a change that came to nothing this may take a moment.
 async fn is_node(run: &Run) -> bool {
     let node = run.world.until_seen("the node is Ready", Seen::follows);
     timeout(READY.min(run.args.timeout), node).await.is_ok_and(|node| node.is_ok())

@@ -1,4 +1,4 @@
-//! The rows, in the order in which they run.
+//! Rows, in the order in which they run.
 
 use futures::future::LocalBoxFuture;
 
@@ -8,23 +8,23 @@ use super::{
     judge::{self, Judge},
 };
 
-/// Acts on the cluster's side, with their evidence.
+/// Action on the cluster's side, with its evidence.
 type Act = for<'a> fn(&'a Run) -> LocalBoxFuture<'a, anyhow::Result<String>>;
 
-/// How a row is run.
+/// Way to run a row.
 pub(crate) enum How {
-    /// Through the API server.
+    /// Run through the API server.
     Cluster(Act),
-    /// By commands on the host, whose outputs are judged.
+    /// Run by commands on the host, whose outputs are judged.
     Host(&'static [&'static str], Judge),
 }
 
-/// A row.
+/// Row of the acceptance test.
 pub(crate) struct Row {
     pub(crate) id: &'static str,
-    /// Hosts that can show it.
+    /// Kinds of hosts that can show the row.
     pub(crate) on: &'static [Kind],
-    /// Whether it needs an image.
+    /// True if the row needs an image.
     pub(crate) needs_image: bool,
     pub(crate) how: How,
 }
@@ -32,7 +32,7 @@ pub(crate) struct Row {
 const ANY: &[Kind] = &[Kind::Windows, Kind::Wine, Kind::Simulated];
 /// Hosts with programs and a registry.
 const PROGRAMS: &[Kind] = &[Kind::Windows, Kind::Wine];
-/// Hosts with containerd, or what plays it: pods of a simulated host are bound and evicted, and run no image, and it has a list of images.
+/// Hosts with containerd, or a stand-in: pods of a simulated host are bound and evicted, and run no image, and it has a list of images.
 const IMAGES: &[Kind] = &[Kind::Windows, Kind::Simulated];
 const WINDOWS: &[Kind] = &[Kind::Windows];
 
@@ -48,7 +48,7 @@ const fn host(id: &'static str, commands: &'static [&'static str], judge: Judge)
     Row { id, on: WINDOWS, needs_image: false, how: How::Host(commands, judge) }
 }
 
-/// Events of the last two hours in the System log.
+/// Query of the events of the last two hours in the System log.
 macro_rules! events {
     ($which:literal) => {
         concat!(
@@ -59,7 +59,7 @@ macro_rules! events {
     };
 }
 
-/// All rows. `ping.exe` is the pause that needs no console.
+/// Table of all rows. `ping.exe` is the pause that needs no console.
 #[rustfmt::skip]
 pub(crate) const ROWS: &[Row] = &[
     cluster("join", ANY, |run| Box::pin(run.join())),
@@ -115,7 +115,7 @@ mod tests {
     /// Rows of the cluster's side that need what Windows itself does, or containerd.
     const OF_WINDOWS: [&str; 5] = ["node-log", "pre-pull", "images-pinned", "maintenance-on-host", "patched-restart"];
 
-    /// The ids in the last column of the page's tables.
+    /// Returns the ids in the last column of the page's tables.
     fn of_page() -> BTreeSet<&'static str> {
         let rows = PAGE.lines().filter(|line| line.starts_with("| **"));
         let cells = rows.filter_map(|line| line.trim_end_matches([' ', '|']).rsplit(" | ").next());

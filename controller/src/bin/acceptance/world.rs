@@ -1,4 +1,4 @@
-//! The cluster: what the run reads and writes through the API server.
+//! Cluster: what the run reads and writes through the API server.
 
 use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
@@ -26,36 +26,36 @@ use tokio::time::{Instant, sleep};
 
 use super::host::Kind;
 
-/// Between two reads of what is waited for.
+/// Interval between two reads of what is waited for.
 const POLL: Duration = Duration::from_millis(500);
 /// Namespace of pods and budgets.
 const PODS: &str = "default";
 
-/// The names of a run.
+/// Names of a run.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Names {
-    /// Value of the label of all that it makes.
+    /// Label value of all objects of the run.
     pub(crate) suffix: String,
 }
 
 impl Names {
-    /// Names that no run has yet.
+    /// Returns names that no run has yet.
     pub(crate) fn new() -> Self {
         Self { suffix: format!("{:04x}", rand::random::<u16>()) }
     }
 
-    /// Of the pool, its Secret, its instance and its Node. Windows names of hosts have no more than its 15 characters.
+    /// Name of the pool, its Secret, its instance and its Node. Windows names of hosts have no more than its 15 characters.
     pub(crate) fn name(&self) -> String {
         format!("acceptance-{}", self.suffix)
     }
 
-    /// Of the pod that a PodDisruptionBudget holds.
+    /// Name of the pod that a PodDisruptionBudget holds.
     pub(crate) fn held(&self) -> String {
         format!("{}-held", self.name())
     }
 }
 
-/// What the cluster shows of the host.
+/// Objects of the host in the cluster.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) pool: WindowsNodePool,
@@ -64,7 +64,7 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// The version that the node follows, if it is Ready and no operation runs.
+    /// Version that the node follows, if it is Ready and no operation runs.
     pub(crate) fn follows(&self) -> Option<String> {
         let status = self.pool.status.as_ref()?;
         let is_so = |type_| is_true(&status.conditions, type_);
@@ -79,8 +79,8 @@ impl Seen {
         is_settled.then_some(desired)
     }
 
-    /// The boot id that kubelet has reported last, which is never one of before a restart that is over. Under Wine it does not change: there it
-    /// is that of the facts.
+    /// Boot id that kubelet has reported last, which is never one of before a restart that is over. Under Wine kubelet's id does not change: there
+    /// the id of the facts is returned.
     pub(crate) fn boot_id(&self, kind: Kind) -> Option<String> {
         let info = || self.node.as_ref()?.status.as_ref()?.node_info.as_ref().map(|info| info.boot_id.clone());
         let facts = || self.instance.as_ref()?.status.as_ref()?.facts.as_ref().map(|facts| facts.boot_id.clone());
@@ -88,22 +88,22 @@ impl Seen {
         id.filter(|id| !id.is_empty())
     }
 
-    /// Whether a person or the host asks for a restart.
+    /// Reports whether a user or the host asks for a restart.
     pub(crate) fn asks_restart(&self) -> bool {
         self.node.as_ref().is_some_and(|node| node.annotations().contains_key(key::REBOOT_REQUIRED))
     }
 
-    /// How far the maintenance of the node is.
+    /// State of the node's maintenance.
     pub(crate) fn maintenance(&self) -> Option<&str> {
         self.node.as_ref()?.annotations().get(key::MAINTENANCE_STATE).map(String::as_str)
     }
 
-    /// Whether new pods are kept away from the node.
+    /// Reports whether new pods are kept away from the node.
     pub(crate) fn is_cordoned(&self) -> bool {
         self.node.as_ref().and_then(|node| node.spec.as_ref()?.unschedulable) == Some(true)
     }
 
-    /// Whether the host has pulled and pinned this image ahead.
+    /// Reports whether the host has pulled and pinned this image ahead.
     pub(crate) fn has_pulled(&self, image: &str) -> bool {
         let pulled = self.instance.as_ref().and_then(|i| i.status.as_ref()?.pre_pulled.as_ref());
         let status = self.pool.status.as_ref();
@@ -111,13 +111,13 @@ impl Seen {
             && status.is_some_and(|status| is_true(&status.conditions, kind::IMAGES_PULLED))
     }
 
-    /// Whether kubelet reports this image, which it does for the largest ones of the node.
+    /// Reports whether kubelet reports this image, which it does for the largest ones of the node.
     pub(crate) fn reports_image(&self, image: &str) -> bool {
         let images = self.node.iter().filter_map(|node| node.status.as_ref()?.images.as_ref()).flatten();
         images.flat_map(|found| found.names.iter().flatten()).any(|name| name == image)
     }
 
-    /// What the operator says, for a wait that ends without what was waited for.
+    /// Returns the operator's report, for a wait that ends in vain.
     pub(crate) fn says(&self) -> String {
         let status = self.pool.status.as_ref();
         let ready =
@@ -130,7 +130,7 @@ impl Seen {
     }
 }
 
-/// The cluster of a run.
+/// Cluster of a run.
 pub(crate) struct World {
     pub(crate) client: Client,
     pub(crate) namespace: String,
@@ -138,7 +138,7 @@ pub(crate) struct World {
     /// Address of the host.
     pub(crate) address: String,
     pub(crate) limit: Duration,
-    /// Which cluster, for `kubectl`.
+    /// Cluster for `kubectl`.
     pub(crate) cluster: Cluster,
 }
 
@@ -167,7 +167,7 @@ impl World {
         Api::namespaced(self.client.clone(), PODS)
     }
 
-    /// Waits until `look` finds something. An answer of the API server that is an error is tried again.
+    /// Waits until `look` finds something. An error of the API server is tried again.
     pub(crate) async fn until<T>(
         &self,
         what: &str,
@@ -187,7 +187,7 @@ impl World {
         }
     }
 
-    /// The same for what the cluster shows of the host.
+    /// Waits until `read` finds something in the host's objects, as [`World::until`].
     pub(crate) async fn until_seen<T>(&self, what: &str, read: impl Fn(&Seen) -> Option<T>) -> anyhow::Result<T> {
         self.until(what, async || {
             let seen = self.see().await?;
@@ -196,7 +196,7 @@ impl World {
         .await
     }
 
-    /// What the cluster shows of the host now.
+    /// Reads the host's objects in the cluster.
     pub(crate) async fn see(&self) -> anyhow::Result<Seen> {
         let name = self.names.name();
         let pool = self.pools().get(&name).await.context("cannot read the pool")?;
@@ -250,7 +250,7 @@ impl World {
         Ok(())
     }
 
-    /// Runs for this host of which something is left. A kill gives a run no time to remove what it has made.
+    /// Returns the runs for this host of which something is left. A kill gives a run no time to remove what it has made.
     pub(crate) async fn leftovers(&self) -> anyhow::Result<Vec<Names>> {
         let made = ListParams::default().labels(names::ACCEPTANCE);
         let mut found = self.made(&self.pools().list(&made).await?.items);
@@ -277,7 +277,7 @@ impl World {
         Ok(())
     }
 
-    /// Metadata of an object that the run makes.
+    /// Returns the metadata of an object that the run makes.
     pub(crate) fn metadata(&self, name: &str) -> Value {
         json!({
             "name": name,
@@ -293,17 +293,17 @@ impl World {
         Ok(())
     }
 
-    /// Sets an annotation of the Node, or takes it away.
+    /// Sets an annotation of the Node, or removes it.
     pub(crate) async fn annotate_node(&self, key: &str, value: Option<&str>) -> anyhow::Result<()> {
         annotate(&self.nodes(), &self.names.name(), key, value).await
     }
 
-    /// Asks that the node be drained for maintenance, as a person does, or takes that back.
+    /// Requests that the node be drained for maintenance, as a user does, or takes the request back.
     pub(crate) async fn ask_maintenance(&self, reason: Option<&str>) -> anyhow::Result<()> {
         annotate(&self.instances(), &self.names.name(), key::MAINTENANCE, reason).await
     }
 
-    /// Runs a pod on the node and waits until it is Ready. It is bound to the node by its name, so that no scheduler puts it elsewhere.
+    /// Runs a pod on the node and waits until it is Ready. The pod is bound to the node by its name, so that no scheduler puts it elsewhere.
     pub(crate) async fn start_pod(&self, name: &str, image: &str, command: &str) -> anyhow::Result<()> {
         let pod = json!({
             "metadata": self.metadata(name),
@@ -331,24 +331,24 @@ impl World {
         .await
     }
 
-    /// Whether a pod is there, and not about to end.
+    /// Reports whether a pod is there, and not about to end.
     pub(crate) async fn pod_stays(&self, name: &str) -> anyhow::Result<bool> {
         Ok(self.pods().get_opt(name).await?.is_some_and(|pod| pod.metadata.deletion_timestamp.is_none()))
     }
 
-    /// The log of a pod.
+    /// Reads the log of a pod.
     pub(crate) async fn log(&self, name: &str) -> anyhow::Result<String> {
         let manner = LogParams { limit_bytes: Some(1 << 20), ..LogParams::default() };
         Ok(self.pods().logs(name, &manner).await?)
     }
 
-    /// A file of the node's log directory, through kubelet.
+    /// Reads a file of the node's log directory, through kubelet.
     pub(crate) async fn node_log(&self, path: &str) -> anyhow::Result<String> {
         let url = format!("/api/v1/nodes/{}/proxy/logs/{path}", self.names.name());
         Ok(self.client.request_text(http::Request::get(url).body(Vec::new())?).await?)
     }
 
-    /// Forbids the eviction of the pod that is to be held, and waits until that is in force.
+    /// Forbids the eviction of the held pod, and waits until that is in force.
     pub(crate) async fn hold_pod(&self) -> anyhow::Result<()> {
         let name = self.names.held();
         let budget = json!({
@@ -364,7 +364,7 @@ impl World {
         .await
     }
 
-    /// Allows it again.
+    /// Allows the eviction of the held pod again.
     pub(crate) async fn release_pod(&self) -> anyhow::Result<()> {
         gone(self.budgets().delete(&self.names.held(), &DeleteParams::default()).await)
     }
@@ -400,7 +400,7 @@ where
     done.map(drop).with_context(|| format!("cannot annotate the {} with {key}", K::kind(&())))
 }
 
-/// An error with its causes, where an answer of the API server is only its message.
+/// Returns an error with its causes, where an answer of the API server is only its message.
 pub(crate) fn said(error: &anyhow::Error) -> String {
     let one = |cause: &(dyn std::error::Error + 'static)| match cause.downcast_ref() {
         Some(kube::Error::Api(status)) => status.message.clone(),
@@ -420,7 +420,7 @@ pub(crate) fn said(error: &anyhow::Error) -> String {
     parts.join(": ")
 }
 
-/// A deletion of what is there no more is one that worked.
+/// Takes the deletion of a missing object for one that worked.
 fn gone<T>(result: kube::Result<T>) -> anyhow::Result<()> {
     match result {
         Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),

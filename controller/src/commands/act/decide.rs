@@ -14,12 +14,12 @@ use wnp_core::{acts, enumeration::counted};
 
 use crate::args::host_key_policy::shown_key;
 
-/// Longest text of another author that is repeated.
+/// Maximum characters of another author's text that are repeated.
 const MOST: usize = 400;
-/// Names that are listed.
+/// Maximum names that are listed.
 const FEW: usize = 10;
 
-/// A change, and what is said about it.
+/// Change of an object, and its messages.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Change {
     /// Merge patch; `None` if nothing is to be changed.
@@ -28,7 +28,7 @@ pub(super) struct Change {
     pub message: String,
     /// Client that may take the change back.
     pub warning: Option<String>,
-    /// Consequence that a person has to confirm.
+    /// Consequence that a user has to confirm.
     pub question: Option<String>,
 }
 
@@ -41,7 +41,7 @@ impl Change {
         Self::new(json!({"metadata": {"annotations": {key: value.into()}}}), message)
     }
 
-    /// Everything is as it is to be.
+    /// Returns no change, because everything is as it is to be.
     fn none(message: impl Into<String>) -> Self {
         Self { message: message.into(), ..Self::default() }
     }
@@ -51,14 +51,14 @@ impl Change {
     }
 }
 
-/// A decision; or why the object is not changed and what to do, in a sentence that follows the kind and the name of the object.
+/// Decision; or why the object is not changed and what to do, in a sentence that follows the kind and the name of the object.
 pub(super) type Decided = Result<Change, String>;
 
 fn refuse(message: impl Into<String>) -> Decided {
     Err(message.into())
 }
 
-/// The hosts whose removal waits, as far as they are known. The status names those of lists outside of the pool.
+/// Returns the hosts whose removal waits, as far as they are known. The status names those of lists outside of the pool.
 fn names_of_removals(pool: &WindowsNodePool, members: &[String], status: &WindowsNodePoolStatus) -> String {
     let is_listed = |name: &&String| pool.spec.hosts().iter().any(|host| host.name == **name);
     let mut names: Vec<String> = match &status.inventory {
@@ -75,7 +75,7 @@ fn names_of_removals(pool: &WindowsNodePool, members: &[String], status: &Window
     names.join(", ")
 }
 
-/// Approves what waits: this version, so many removals, or the one of both that waits. `members` are the names of the pool's instances.
+/// Approves this version, so many removals, or the one of both that waits. `members` are the names of the pool's instances.
 pub(super) fn approve(
     pool: &WindowsNodePool,
     members: &[String],
@@ -182,7 +182,7 @@ pub(super) fn resume(pool: &WindowsNodePool, now: Timestamp) -> Change {
     Change { warning: of_others(pool, &["paused", "pausedUntil"]), ..change }
 }
 
-/// The tool that has applied one of these fields of `spec.rollout`, and will again: the API server knows who has set a field.
+/// Returns the tool that has applied one of these fields of `spec.rollout`, and will again: the API server knows who has set a field.
 fn of_others(pool: &WindowsNodePool, fields: &[&str]) -> Option<String> {
     fields.iter().find_map(|field| {
         let path = format!("/f:spec/f:rollout/f:{field}");
@@ -198,7 +198,7 @@ fn of_others(pool: &WindowsNodePool, fields: &[&str]) -> Option<String> {
     })
 }
 
-/// The record of what went wrong, the operation in progress first.
+/// Returns the records of failures, the operation in progress first.
 fn failures(status: &WindowsInstanceStatus) -> impl Iterator<Item = &Failures> {
     let of_key = status.key_rotation.as_ref().and_then(|k| k.failures.as_ref());
     let of_images = status.pre_pulled.as_ref().and_then(|p| p.failures.as_ref());
@@ -228,7 +228,7 @@ pub(super) fn retry(instance: &WindowsInstance) -> Decided {
     Ok(Change::annotate(key::RETRY, instance.resource_version().unwrap_or_default(), message))
 }
 
-/// Reports whether the annotation is there and has an effect.
+/// Reports whether the hold annotation is there and has an effect.
 fn is_held(instance: &WindowsInstance) -> bool {
     instance.annotations().get(key::HOLD).is_some_and(|value| value == "true")
 }
@@ -251,7 +251,7 @@ pub(super) fn release(instance: &WindowsInstance) -> Change {
     Change::annotate(key::HOLD, Value::Null, "it was paused; now the operator works on it again")
 }
 
-/// Takes the annotation off the Node, which goes before that of the instance.
+/// Takes the hold annotation off the Node, which goes before that of the instance.
 pub(super) fn release_node(node: &Node) -> Change {
     if !node.annotations().contains_key(key::HOLD) {
         return Change::none("it has no annotation of its own");

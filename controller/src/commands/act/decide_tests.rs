@@ -54,7 +54,7 @@ fn failed(reason: &str, message: &str) -> Value {
     json!({"count": 2, "lastReason": reason, "lastMessage": message, "step": "Connect", "nextRetryTime": NOW})
 }
 
-/// The patch, or why there is none, and what is said.
+/// Returns the patch, or the refusal, and the message.
 fn outcome_of(decided: Decided) -> (Value, String) {
     match decided {
         Ok(change) => (change.patch.unwrap_or_default(), change.message),

@@ -1,5 +1,5 @@
-//! Commands that change what people may change. Each writes the annotation or field that the guide names, by a patch that fails if another client
-//! has changed the object since it was read.
+//! Commands that change what users may change. Each writes the annotation or field that the guide names, by a patch that fails if another client has
+//! changed the object since it was read.
 
 use std::{fmt::Debug, process::ExitCode};
 
@@ -28,10 +28,10 @@ mod decide;
 /// Attempts on an object that other clients change at the same time, as the operator does with each step.
 const ATTEMPTS: usize = 10;
 
-/// Asks a person whether this may happen. An error ends the command.
+/// Function that asks a user whether this may happen. An error ends the command.
 type Ask<'a> = &'a (dyn Fn(&str) -> anyhow::Result<()> + Sync);
 
-/// Changes what is asked for, and prints what was changed.
+/// Changes the objects of the command, and prints what was changed.
 ///
 /// # Errors
 /// When there is no configuration for the API server, it refuses a request or does not answer, or a question is not answered with yes.
@@ -59,28 +59,28 @@ pub async fn run(args: Act, cluster: &args::Cluster) -> anyhow::Result<ExitCode>
     Ok(if is_refused { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Decision about an object, which is given as it is now.
+/// Decision about an object, by its present state.
 type Decide<'a, K> = Box<dyn Fn(&K) -> Decided + Send + Sync + 'a>;
 
-/// An object by its name, and what is decided about it.
+/// Object by its name, and the decision about it.
 enum Step<'a> {
     Pool(&'a str, Decide<'a, WindowsNodePool>),
     Host(&'a str, Decide<'a, WindowsInstance>),
     Node(&'a str, Decide<'a, Node>),
 }
 
-/// State of other objects that decisions need.
+/// Other objects that decisions need.
 #[derive(Default)]
 struct Seen {
     /// Names of the instances of the pool.
     members: Vec<String>,
-    /// The pool of the host.
+    /// Pool of the host.
     pool: Option<WindowsNodePool>,
-    /// Reports whether the Node has an annotation of its own, which goes before that of the instance.
+    /// True if the Node has an annotation of its own, which goes before that of the instance.
     has_own_hold: bool,
 }
 
-/// The table of commands: each decides about these objects, in this order.
+/// Returns the steps of a command, each a decision about an object, in this order.
 fn steps<'a>(args: &'a Act, seen: &'a Seen) -> Vec<Step<'a>> {
     let of_node =
         |host: &'a str| seen.has_own_hold.then(|| Step::Node(host, Box::new(|node| Ok(decide::release_node(node)))));
@@ -159,7 +159,7 @@ struct Outcome {
     warning: Option<String>,
 }
 
-/// In a word.
+/// Result in a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 enum Done {
     Changed,
@@ -173,7 +173,7 @@ impl Outcome {
     }
 }
 
-/// Decides about the object and changes it. What others change meanwhile is read again, and decided about again.
+/// Decides about the object and changes it. An object that others change meanwhile is read and decided about again.
 async fn act<K>(api: &Api<K>, name: &str, ask: Ask<'_>, decide: &Decide<'_, K>) -> anyhow::Result<Outcome>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
@@ -220,7 +220,7 @@ where
     api.get_opt(name).await.map_err(|error| anyhow::anyhow!("failed to get the {kind} {name}: {}", plain(&error)))
 }
 
-/// Names of the instances of a pool.
+/// Reads the names of the instances of a pool.
 async fn members(instances: &Api<WindowsInstance>, pool: &str) -> anyhow::Result<Vec<String>> {
     let of_pool = ListParams::default().fields(&format!("spec.poolRef.name={pool}"));
     let listed = instances.list(&of_pool).await;

@@ -1,4 +1,4 @@
-//! The commands against an API server that refuses what has changed since.
+//! Tests of the commands against an API server that refuses a change of what has changed since.
 
 use api::names::{MANAGER_COMMAND, key};
 use parking_lot::Mutex;
@@ -43,7 +43,7 @@ fn annotation(api: &FakeApi, plural: &str, name: &str, key: &str) -> Value {
     api.objects(|objects| objects.get(plural, name).unwrap()["metadata"]["annotations"][key].clone())
 }
 
-/// A command line.
+/// Parses a command line.
 fn args(line: &str) -> Act {
     #[derive(clap::Parser)]
     struct Line {

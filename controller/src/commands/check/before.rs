@@ -1,4 +1,4 @@
-//! The command `check --pre`: whether the operator can be installed, and what is in the way. Changes nothing.
+//! Command `check --pre`: whether the operator can be installed, and what is in the way. Changes nothing.
 
 use std::collections::BTreeSet;
 
@@ -32,7 +32,7 @@ use crate::{
     wmco::lock::{self, Holder},
 };
 
-/// What is installed everywhere, from `deploy/`: the very files. The policies are added.
+/// Files that are installed everywhere, from `deploy/`: the very files. The policies are added.
 const BASE: [(&str, &str); 6] = [
     ("base/namespace.yaml", include_str!("../../../../deploy/base/namespace.yaml")),
     ("base/operator.yaml", include_str!("../../../../deploy/base/operator.yaml")),
@@ -41,7 +41,7 @@ const BASE: [(&str, &str); 6] = [
     ("base/deployment.yaml", include_str!("../../../../deploy/base/deployment.yaml")),
     ("base/service.yaml", include_str!("../../../../deploy/base/service.yaml")),
 ];
-/// What is added on OpenShift.
+/// Files that are added on OpenShift.
 const OPENSHIFT: [(&str, &str); 4] = [
     ("machine-api/user-data.yaml", include_str!("../../../../deploy/machine-api/user-data.yaml")),
     ("openshift-config/pull-secret.yaml", include_str!("../../../../deploy/openshift-config/pull-secret.yaml")),
@@ -51,9 +51,9 @@ const OPENSHIFT: [(&str, &str); 4] = [
         include_str!("../../../../deploy/components/windows-exporter/windows-exporter.yaml"),
     ),
 ];
-/// Questions at a time.
+/// Rights that are queried at a time.
 const AT_ONCE: usize = 8;
-/// How many rights a message has.
+/// Maximum rights in a message.
 const SHOWN: usize = 5;
 
 /// Facts of a cluster before an installation.
@@ -81,7 +81,7 @@ pub(super) fn network(facts: &Facts) -> Outcome {
     Outcome::of(finding, "nothing that the cluster says of its network speaks against pods on Windows")
 }
 
-/// The operator may be installed beside WMCO, and waits.
+/// Warns if WMCO runs: the operator may be installed beside it, and waits.
 pub(super) fn other_operator(facts: &Facts) -> Outcome {
     let waits = |holder: &Holder| {
         let message = format!("the Windows Machine Config Operator runs in the Pod {}", holder.pod());
@@ -104,13 +104,13 @@ pub(super) fn rights(facts: &Facts) -> Outcome {
     })
 }
 
-/// CRDs of an older release are not in the way.
+/// Judges the CRDs. Those of an older release are not in the way.
 pub(super) fn crds(facts: &Facts) -> Outcome {
     Outcome::of(of_crds(&facts.crds, |shipped, crd| conflict(shipped, crd?)), "none is in the way")
 }
 
-/// Who installs must be allowed to create each object, and hold what the operator is given: the API server lets no user grant more than they
-/// have.
+/// Returns the rights that the installing user lacks: to create each object, and all that the operator is given, because the API server lets no user
+/// grant more than they have.
 async fn missing_rights(client: &Client, namespace: &str) -> Read<Vec<String>> {
     let openshift = cluster::is_openshift(client).await;
     let files = BASE.iter().chain(OPENSHIFT.iter().filter(|_| openshift)).map(|(_, text)| *text);
@@ -123,18 +123,18 @@ async fn missing_rights(client: &Client, namespace: &str) -> Read<Vec<String>> {
     Ok(missing.into_iter().flatten().collect())
 }
 
-/// A right, in a namespace or in the whole cluster.
+/// Right in a namespace or in the whole cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Right {
     verb: String,
     group: String,
-    /// With its subresource; or a path, if it begins with `/`.
+    /// Resource with its subresource; or a path, if it begins with `/`.
     resource: String,
     name: Option<String>,
     namespace: Option<String>,
 }
 
-/// As `patch nodes`, or `get secrets pull-secret in openshift-config`.
+/// Text of a right, such as `patch nodes`, or `get secrets pull-secret in openshift-config`.
 impl std::fmt::Display for Right {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {}", self.verb, self.resource)?;
@@ -179,7 +179,7 @@ fn objects(text: &str) -> Vec<Value> {
     documents.filter(Value::is_object).collect()
 }
 
-/// The rights that it takes to install these objects for an operator in a namespace.
+/// Returns the rights that it takes to install these objects for an operator in a namespace.
 fn needed(objects: &[Value], namespace: &str) -> BTreeSet<Right> {
     let mut all = BTreeSet::from([Right {
         verb: "create".into(),
@@ -219,7 +219,7 @@ fn needed(objects: &[Value], namespace: &str) -> BTreeSet<Right> {
     all
 }
 
-/// The rights of a rule, one by one.
+/// Returns the rights of a rule, one by one.
 fn each(rule: &PolicyRule) -> Vec<Right> {
     let names: Vec<Option<String>> = match rule.resource_names.as_deref() {
         None | Some([]) => vec![None],

@@ -1,5 +1,5 @@
-//! Table of all checks: what must be so, the function that judges it, and where the documentation says what to do. The reference page is
-//! generated from it. Pure.
+//! Table of all checks: the requirement, the function that judges it, and where the documentation says what to do. The reference page is generated
+//! from it. Pure.
 
 use std::process::ExitCode;
 
@@ -17,14 +17,14 @@ const FAILED: u8 = 1;
 /// Commands that check something, in the order of the page.
 pub const COMMANDS: [&str; 3] = ["check", "check host", "check takeover"];
 
-/// A check.
+/// Check of a command.
 #[derive(Clone, Copy, Debug)]
 pub struct Check {
-    /// As its row names it.
+    /// Name in the check's row.
     pub id: &'static str,
-    /// What must be so. Empty for a check of `check --pre` that `check` describes.
+    /// Requirement. Empty for a check of `check --pre` that `check` describes.
     pub about: &'static str,
-    /// Where to read on, from the reference page.
+    /// Page with more information, from the reference page.
     pub more: &'static str,
     judge: Judge,
 }
@@ -34,7 +34,7 @@ pub struct Check {
 enum Judge {
     Installation(fn(&installation::Facts) -> Outcome),
     Before(fn(&before::Facts) -> Outcome),
-    /// Several checks of hosts have one function.
+    /// Judge of a host. Several checks of hosts have one function.
     Host(fn(&host::Facts, &str) -> Outcome),
     Takeover(fn(&takeover::Facts) -> Outcome),
 }
@@ -49,7 +49,7 @@ pub(super) enum Facts<'a> {
 }
 
 impl Check {
-    /// Command that has it.
+    /// Command that has the check.
     pub fn command(&self) -> &'static str {
         match self.judge {
             Installation(_) | Before(_) => COMMANDS[0],
@@ -58,18 +58,18 @@ impl Check {
         }
     }
 
-    /// Title of its section. The anchor of the section is that in lower case, with a dash for the space.
+    /// Title of the check's section. The anchor of the section is that in lower case, with a dash for the space.
     pub fn title(&self) -> String {
         format!("{} {}", self.command(), self.id)
     }
 
-    /// Anchor of its section.
+    /// Anchor of the check's section.
     pub fn anchor(&self) -> String {
         self.title().replace(' ', "-")
     }
 }
 
-/// Results of the checks that judge these facts, in the order of the table.
+/// Returns the results of the checks that judge these facts, in the order of the table.
 pub(super) fn outcomes(facts: Facts<'_>) -> Vec<(&'static Check, Outcome)> {
     let judge = |check: &'static Check| {
         let outcome = match (check.judge, facts) {
@@ -84,7 +84,7 @@ pub(super) fn outcomes(facts: Facts<'_>) -> Vec<(&'static Check, Outcome)> {
     CHECKS.iter().filter_map(judge).collect()
 }
 
-/// Rows in JSON.
+/// Returns the rows in JSON.
 pub(super) fn objects(outcomes: &[(&Check, Outcome)]) -> Vec<Value> {
     let object = |(check, outcome): &(&Check, Outcome)| outcome.object(check.id, &format!("{PAGE}#{}", check.anchor()));
     outcomes.iter().map(object).collect()
@@ -121,7 +121,7 @@ const fn check(id: &'static str, about: &'static str, more: &'static str, judge:
     Check { id, about, more, judge }
 }
 
-/// All checks, in the order of their rows.
+/// Table of all checks, in the order of their rows.
 #[rustfmt::skip]
 pub const CHECKS: &[Check] = &[
     check("version", "The API server is of a version that the operator can work with and that is supported.", "versions.md", Installation(|facts| installation::version(&facts.version))),

@@ -1,4 +1,4 @@
-//! The command `check host`: whether a host can become a node, without a cluster and without a change of the host.
+//! Command `check host`: whether a host can become a node, without a cluster and without a change of the host.
 
 use api::Reason;
 use std::{sync::Arc, time::Duration};
@@ -19,7 +19,7 @@ use wnp_core::operation::{
 use super::row::{Finding, Outcome};
 use crate::{args::CheckHost, commands::ssh_target};
 
-/// For log-in and for each answer.
+/// Time limit for log-in and for each answer.
 const LIMIT: Duration = Duration::from_mins(1);
 
 /// Facts of a host.
@@ -27,12 +27,12 @@ pub(super) struct Facts {
     args: CheckHost,
     /// Fingerprint of the host key.
     login: Result<String, RemoteError>,
-    /// Present after a log-in.
+    /// State of the host, present after a log-in.
     state: Option<Result<HostState, RemoteError>>,
     now: Timestamp,
 }
 
-/// Logs in and asks the host.
+/// Logs in and queries the host.
 ///
 /// # Errors
 /// When the key or `wicd.exe` cannot be read.
@@ -62,7 +62,7 @@ async fn open(args: &CheckHost) -> anyhow::Result<Result<Session, RemoteError>> 
     Ok(Session::open(&Arc::new(operator), &target, "", &operation, None).await)
 }
 
-/// Asks wicd, and leaves nothing on a host that had nothing of the operator.
+/// Queries wicd, and leaves nothing on a host that had nothing of the operator.
 async fn look(session: &Session, args: &CheckHost) -> Result<HostState, RemoteError> {
     let connection = session.connection();
     let was_empty = connection.list(path::LAUNCH).await?.is_empty() && connection.list(path::WICD).await?.is_empty();
@@ -102,7 +102,7 @@ pub(super) fn login(facts: &Facts, _: &str) -> Outcome {
     }
 }
 
-/// The rows below show that wicd answers.
+/// Judges whether wicd answers. If it does, the rows below show it.
 pub(super) fn program(facts: &Facts, _: &str) -> Outcome {
     match &facts.state {
         Some(Err(error)) => of_remote(error),
@@ -110,7 +110,7 @@ pub(super) fn program(facts: &Facts, _: &str) -> Outcome {
     }
 }
 
-/// Faults with which a host cannot become a node.
+/// Returns the faults with which a host cannot become a node.
 pub(super) fn fault(facts: &Facts, check: &str) -> Outcome {
     let Some(state) = facts.state() else { return Outcome::default() };
     let (args, machine) = (&facts.args, &state.machine);
@@ -137,7 +137,7 @@ pub(super) fn fault(facts: &Facts, check: &str) -> Outcome {
     Outcome::of(fault.map(|fault| Finding::failed(fault.reason(), fault)), note)
 }
 
-/// Faults with which a host can become a node.
+/// Returns the faults with which a host can become a node.
 pub(super) fn warning(facts: &Facts, check: &str) -> Outcome {
     let Some(state) = facts.state() else { return Outcome::default() };
     let results = preflight_warnings::results(&Asked { now: facts.now, ..Asked::default() }, state);
@@ -172,7 +172,7 @@ mod tests {
 
     use super::{super::catalog, *};
 
-    /// A host of which only that is wrong, the check that says so, and its result.
+    /// Name of the case, change of a host that makes only one thing wrong, and the check that says so with its result.
     type Case = (&'static str, fn(&mut HostState), Option<(&'static str, &'static str, &'static str)>);
 
     #[test]

@@ -1,4 +1,4 @@
-//! The command `check`: whether the operator that is installed can work. Changes nothing.
+//! Command `check`: whether the installed operator can work. Changes nothing.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -29,12 +29,12 @@ use crate::{
     wmco::lock::{self, Holder},
 };
 
-/// Clocks that differ by less are those of a request that took its time.
+/// Seconds of clock skew that are tolerated: a smaller difference is that of a request that took its time.
 const SKEW: i64 = 10;
-/// How many names a message has.
+/// Maximum names in a message.
 const SHOWN: usize = 5;
 
-/// A shipped CRD, and that of its name in the cluster.
+/// Shipped CRD, and the CRD of its name in the cluster.
 pub(super) type Crd = (CustomResourceDefinition, Result<Option<CustomResourceDefinition>, Finding>);
 
 /// Facts of an installation.
@@ -54,7 +54,7 @@ pub(super) struct Facts {
     release: Option<Read<(String, Option<Finding>)>>,
 }
 
-/// Reads all but what hosts get.
+/// Reads all facts but what hosts get.
 pub(super) async fn observe(client: &Client, home: OperatorNamespace) -> Facts {
     let namespace = home.name.as_str();
     let user = operator(client, namespace).await;
@@ -79,7 +79,7 @@ pub(super) async fn observe(client: &Client, home: OperatorNamespace) -> Facts {
 }
 
 impl Facts {
-    /// Notes what hosts get, and asks where they get it from.
+    /// Notes what hosts get, and checks the URL that they get it from.
     pub(super) async fn observe_release(&mut self, release: Result<&Release, &ReleaseError>, run: &Run) {
         self.release = Some(match release {
             Ok(release) => {
@@ -134,14 +134,14 @@ where
     }
 }
 
-/// The user of the operator, which policies name: a command that runs with an account of its namespace has its account.
+/// Returns the user of the operator, which policies name: a command that runs with an account of its namespace has its account.
 async fn operator(client: &Client, namespace: &str) -> String {
     let me = csr::operator_user(client).await.ok();
     let is_account = |user: &String| user.starts_with(&format!("system:serviceaccount:{namespace}:"));
     me.filter(is_account).unwrap_or_else(|| wicd_policy::default_user(namespace))
 }
 
-/// The private keys of all pools. Without a pool the default one, which the next pool needs.
+/// Reads the private keys of all pools. Without a pool the default one, which the next pool needs.
 async fn read_keys(
     client: &Client,
     namespace: &str,
@@ -193,7 +193,7 @@ pub(super) fn crds(facts: &Facts) -> Outcome {
     Outcome::of(of_crds(&facts.crds, fault), "they are served as this release has them")
 }
 
-/// Findings of CRDs, each by what is wrong with the one in the cluster.
+/// Returns the findings of CRDs, each by the fault of the CRD in the cluster.
 pub(super) fn of_crds(
     crds: &[Crd],
     fault: impl Fn(&CustomResourceDefinition, Option<&CustomResourceDefinition>) -> Option<CrdFault>,
@@ -273,7 +273,7 @@ pub(super) fn certificate(facts: &Facts) -> Outcome {
     Outcome::of(fault.clone(), format!("the certificate of {url} is one that hosts trust"))
 }
 
-/// Fault of the certificate at the URL that hosts use. That it refuses a stranger is an answer, too.
+/// Returns the fault of the certificate at the URL that hosts use. A refusal of an unknown client is an answer, too.
 async fn certificate_fault(url: &str, ca: &str) -> Option<Finding> {
     use rustls::pki_types::{CertificateDer, pem::PemObject as _};
     let problem = |problem: String| {
@@ -307,7 +307,7 @@ async fn certificate_fault(url: &str, ca: &str) -> Option<Finding> {
     }
 }
 
-/// The fault of TLS that is the cause of an error.
+/// Returns the TLS fault that is the cause of an error.
 fn of_tls<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a rustls::Error> {
     if let Some(error) = error.downcast_ref::<rustls::Error>() {
         return Some(error);
@@ -319,13 +319,13 @@ fn of_tls<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a rustls
     of_tls(error.source()?)
 }
 
-/// The last cause of an error: that of a client begins with its own layers.
+/// Returns the last cause of an error: that of a client begins with its own layers.
 fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.last().map(ToString::to_string).unwrap_or_default()
 }
 
-/// Who leads, or why no process does.
+/// Returns the leader, or the reason why no process leads.
 pub(crate) fn leader(lease: Option<&Lease>, now: Timestamp) -> Result<String, String> {
     let Some(lease) = lease else { return Err("does not exist".into()) };
     let spec = lease.spec.clone().unwrap_or_default();
@@ -339,7 +339,7 @@ pub(crate) fn leader(lease: Option<&Lease>, now: Timestamp) -> Result<String, St
     Ok(holder)
 }
 
-/// The time of the API server, from the head of an answer.
+/// Returns the time of the API server, from the head of an answer.
 pub(crate) async fn server_time(client: &Client) -> Option<Timestamp> {
     let request = http::Request::get("/version").body(Body::empty()).ok()?;
     let answer = client.send(request).await.ok()?;

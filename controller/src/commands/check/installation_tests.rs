@@ -54,7 +54,7 @@ fn private_key() -> Value {
     json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "data": {"private-key.pem": pem}})
 }
 
-/// As `-o json` has it. Each row has a section of its own in the reference.
+/// Returns the rows as `-o json` has them. Each row has a section of its own in the reference.
 fn rows(facts: catalog::Facts<'_>) -> Vec<Value> {
     let rows = catalog::objects(&catalog::outcomes(facts));
     for row in &rows {
@@ -66,7 +66,7 @@ fn rows(facts: catalog::Facts<'_>) -> Vec<Value> {
 struct Bed(FakeApi);
 
 impl Bed {
-    /// A cluster in which nothing is wrong.
+    /// Returns a cluster in which nothing is wrong.
     fn new() -> Self {
         let bed = Self(FakeApi::new());
         let api = &bed.0;
@@ -102,7 +102,7 @@ impl Bed {
         self.0.forget("GET", path).fail("GET", path, 404, "NotFound", "there is none", Value::Null);
     }
 
-    /// What is there under a name: the operator may list policies by name, and not get them.
+    /// Answers a list of the objects under a name: the operator may list policies by name, and not get them.
     fn listed(&self, path: &str, name: &str, items: &[Value]) {
         let path = format!("{path}?fieldSelector=metadata.name={name}");
         self.0.forget("GET", &path).on("GET", &path, 200, json!({"metadata": {}, "items": items}));
@@ -135,7 +135,7 @@ impl Bed {
     }
 }
 
-/// What is broken, how, and the check, the result and the reason that say so.
+/// Name of the case, the fault, and the check, the result and the reason that report it.
 type Case = (&'static str, Box<dyn Fn(&Bed)>, Option<(&'static str, &'static str, &'static str)>);
 
 fn wmco_runs(bed: &Bed) {
@@ -358,7 +358,7 @@ fn a_fault_of_tls_is_found_below_errors_of_input_and_output() {
     assert_eq!(of_tls(&std::io::Error::other("refused")), None);
 }
 
-/// A server with a certificate for a name. Returns its port and the certificate.
+/// Starts a server with a certificate for a name. Returns its port and the certificate.
 async fn server(name: &str) -> (u16, String) {
     let pair = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
     let key = rustls::pki_types::PrivateKeyDer::try_from(pair.signing_key.serialize_der()).unwrap();

@@ -1,4 +1,4 @@
-//! The command `check`: what stands in the way of something, found without a change.
+//! Command `check`: what stands in the way of something, found without a change.
 
 mod before;
 pub mod catalog;
@@ -59,7 +59,7 @@ pub async fn takeover(args: CheckTakeover, cluster: &args::Cluster) -> anyhow::R
     catalog::print(Facts::Takeover(&facts), args.output)
 }
 
-/// A cluster whose API server answers.
+/// Connects to a cluster whose API server answers.
 async fn connect(cluster: &args::Cluster) -> anyhow::Result<Cluster> {
     let cluster = Cluster::new(api_server::bounded_config(cluster).await?, &Arc::default())?;
     cluster.client.apiserver_version().await?;

@@ -1,4 +1,4 @@
-//! Findings of checks: what is wrong, and what to do about it.
+//! Findings of checks: faults and their remedies.
 
 use std::path::Path;
 
@@ -7,32 +7,32 @@ use serde_json::{Value, json};
 
 use crate::cluster::release::ReleaseError;
 
-/// An answer of the API server, or why there is none.
+/// Answer of the API server, or the finding that there is none.
 pub(super) type Read<T> = Result<T, Finding>;
 
-/// Waits for an answer about something.
+/// Waits for an answer of the API server about something.
 pub(super) async fn read<T>(what: &str, answer: impl Future<Output = kube::Result<T>>) -> Read<T> {
     answer.await.map_err(|error| Finding::unreadable(what, &crate::runtime::errors::said(&error)))
 }
 
-/// A fault, and its remedy.
+/// Fault and its remedy.
 #[derive(Clone, Debug)]
 pub(super) struct Finding {
-    /// Whether it does not matter for the exit status.
+    /// True if the finding does not matter for the exit status.
     is_warning: bool,
     reason: Reason,
     message: String,
-    /// What to do; none if the message ends with it.
+    /// Remedy; none if the message ends with it.
     remedy: Option<String>,
 }
 
 impl Finding {
-    /// A fault because of which the command fails.
+    /// Returns a fault because of which the command fails.
     pub(super) fn failed(reason: Reason, message: impl ToString) -> Self {
         Self { is_warning: false, reason, message: message.to_string(), remedy: None }
     }
 
-    /// A fault with which the operator works all the same, or that is none for certain.
+    /// Returns a fault with which the operator works all the same, or that is none for certain.
     pub(super) fn warning(reason: Reason, message: impl ToString) -> Self {
         Self { is_warning: true, ..Self::failed(reason, message) }
     }
@@ -41,13 +41,13 @@ impl Finding {
         Self { remedy: Some(remedy.into()), ..self }
     }
 
-    /// Something that cannot be read.
+    /// Returns a finding for something that cannot be read.
     pub(super) fn unreadable(what: &str, error: &str) -> Self {
         Self::warning(Reason::ApiError, format!("{what} cannot be read: {error}"))
             .remedy("run the command with rights of cluster-admin")
     }
 
-    /// A payload that cannot be given to hosts, or is not where the command runs.
+    /// Returns a finding for a payload that cannot be given to hosts, or is not where the command runs.
     pub(super) fn of_release(error: &ReleaseError, payload: &Path) -> Self {
         if !matches!(error, ReleaseError::Payload(_)) || payload.exists() {
             return Self::failed(error.reason(), error);
@@ -63,7 +63,7 @@ impl Finding {
     }
 }
 
-/// Result of a check. It has no row if it has neither a finding nor a note: nothing was asked.
+/// Result of a check. The check has no row if there is neither a finding nor a note: nothing was asked.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     findings: Vec<Finding>,
@@ -71,12 +71,12 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    /// Findings, or a note if there is none.
+    /// Returns the findings, or a note if there is none.
     pub(super) fn of(findings: impl IntoIterator<Item = Finding>, note: impl Into<String>) -> Self {
         Self { findings: findings.into_iter().collect(), note: Some(note.into()) }
     }
 
-    /// What is judged of an answer, or why there is none.
+    /// Returns the judgement on an answer, or the finding that there is none.
     pub(super) fn judged<T>(read: &Read<T>, judge: impl FnOnce(&T) -> Self) -> Self {
         match read {
             Ok(answer) => judge(answer),
@@ -93,7 +93,7 @@ impl Outcome {
         self.findings.iter().all(|finding| finding.is_warning)
     }
 
-    /// The row in JSON: the reason of the worst finding, and the messages and remedies of all.
+    /// Returns the row in JSON: the reason of the worst finding, and the messages and remedies of all.
     pub(super) fn object(&self, check: &str, link: &str) -> Value {
         let Some(worst) = self.findings.iter().min_by_key(|finding| finding.is_warning) else {
             return json!({"check": check, "result": "passed", "message": self.note, "link": link});

@@ -1,4 +1,4 @@
-//! The command `check takeover`: whether the nodes of WMCO can be taken over now, and what stands in the way. Changes nothing.
+//! Command `check takeover`: whether the nodes of WMCO can be taken over now, and what stands in the way. Changes nothing.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -49,7 +49,7 @@ const WMCO: &str = "windows-machine-config-operator";
 type Versions = BTreeMap<String, Result<Option<Stored>, String>>;
 type Services = api::services::ServicesConfig;
 
-/// What nodes of a pool would get.
+/// Services and image sources that nodes of a pool would get.
 pub(super) struct Target {
     pub(super) services: Services,
     pub(super) image_sources: ImageSources,
@@ -65,27 +65,27 @@ impl Target {
 /// Facts of a cluster with nodes of WMCO.
 pub(super) struct Facts {
     wmco: Read<Option<Holder>>,
-    /// What would start WMCO again: kind and name.
+    /// Object that would start WMCO again: kind and name.
     package: Vec<Read<(&'static str, String)>>,
-    /// All that run Windows.
+    /// Nodes that run Windows.
     nodes: Read<Vec<Node>>,
-    /// Names of those that are of WMCO.
+    /// Names of the nodes of WMCO.
     theirs: BTreeSet<String>,
-    /// Names of those whose host key is on record nowhere, so that no pool of this cluster adopts them.
+    /// Names of the nodes whose host key is on record nowhere, so that no pool of this cluster adopts them.
     unproven: BTreeSet<String>,
     conditions: Read<Vec<DynamicObject>>,
     key: Result<Arc<Key>, SecretError>,
-    /// The stored services of each version that a node names; in words what cannot be read.
+    /// Stored services of each version that a node names; in words what cannot be read.
     services: Versions,
     pub(super) version: Read<Info>,
-    /// What nodes would get in each of the pools.
+    /// Targets of nodes in each of the pools.
     targets: Read<Vec<Target>>,
     pools: Vec<WindowsNodePool>,
     certificate: Read<Option<Secret>>,
     namespace: String,
 }
 
-/// Reads all but what nodes would get.
+/// Reads all facts but what nodes would get.
 pub(super) async fn observe(client: &Client, namespace: &str) -> Facts {
     let here = Here { client: client.clone(), namespace: namespace.to_owned() };
     let nodes = here.nodes().await;
@@ -114,7 +114,7 @@ pub(super) async fn observe(client: &Client, namespace: &str) -> Facts {
 }
 
 impl Facts {
-    /// Notes what nodes would get in each of the pools that are there; otherwise in one that sets nothing.
+    /// Notes what nodes would get in each of the existing pools; otherwise in one that sets nothing.
     pub(super) fn observe_release(&mut self, release: Result<&Release, &ReleaseError>, payload: &Path) {
         let mut templates: Vec<TemplateSpec> = self.pools.iter().map(|pool| pool.spec.template_spec()).collect();
         if templates.is_empty() {
@@ -134,7 +134,7 @@ impl Facts {
     }
 }
 
-/// The namespace of both operators.
+/// Namespace of both operators.
 struct Here {
     client: Client,
     namespace: String,
@@ -147,7 +147,7 @@ impl Here {
         read("the Nodes", nodes.list(&windows)).await.map(|list| list.items)
     }
 
-    /// Names of those that are there. Before the operator is installed, there is no such kind.
+    /// Reads the names of the instances. Before the operator is installed, there is no such kind.
     async fn instances(&self) -> BTreeSet<String> {
         let all = Api::<WindowsInstance>::all(self.client.clone()).list_metadata(&ListParams::default()).await;
         all.map(|all| all.items.iter().map(ResourceExt::name_any).collect()).unwrap_or_default()
@@ -172,7 +172,7 @@ impl Here {
         found
     }
 
-    /// Objects of OLM in the operator's namespace; none where there is no OLM.
+    /// Reads objects of OLM in the operator's namespace; none if there is no OLM.
     async fn of_olm(&self, kind: &str, plural: &str, version: &str) -> Read<Vec<DynamicObject>> {
         let resource = ApiResource {
             group: "operators.coreos.com".into(),
@@ -190,7 +190,7 @@ impl Here {
         }
     }
 
-    /// Pools that are there. Before the operator is installed, there is no such kind.
+    /// Reads the pools. Before the operator is installed, there is no such kind.
     async fn pools(&self) -> Vec<WindowsNodePool> {
         let pools = Api::<WindowsNodePool>::all(self.client.clone()).list(&ListParams::default()).await;
         pools.map(|pools| pools.items).unwrap_or_default()
@@ -253,7 +253,7 @@ impl Here {
     }
 }
 
-/// Addresses and names of a Node, under which its host key may be noted.
+/// Returns the addresses and names of a Node, under which its host key may be noted.
 fn names_of(node: &Node) -> Vec<String> {
     let addresses = node.status.as_ref().and_then(|s| s.addresses.clone()).unwrap_or_default();
     addresses.into_iter().map(|a| a.address).chain([node.name_any()]).collect()
@@ -292,7 +292,7 @@ pub(super) fn idle(facts: &Facts) -> Outcome {
     Outcome::of(upgraded.chain(busy).chain(unread), "no node is being changed")
 }
 
-/// What WMCO says in its OperatorCondition while it changes a node.
+/// Returns the message in WMCO's OperatorCondition while it changes a node.
 fn busy(condition: &DynamicObject) -> Option<&str> {
     let all = condition.data["spec"]["conditions"].as_array().filter(|_| condition.name_any().starts_with(WMCO))?;
     let upgradeable = all.iter().find(|c| c["type"] == "Upgradeable" && c["status"] == "False")?;
@@ -335,7 +335,7 @@ pub(super) fn nodes(facts: &Facts) -> Outcome {
     Outcome::judged(&facts.nodes, |_| Outcome::of(findings, note))
 }
 
-/// Nothing is asked without the private key.
+/// Judges the user names of nodes. Without the private key, nothing is asked.
 pub(super) fn users(facts: &Facts) -> Outcome {
     let Ok(private) = &facts.key else { return Outcome::default() };
     let unreadable = |node: &&Node| {
@@ -369,7 +369,8 @@ pub(super) fn services(facts: &Facts) -> Outcome {
     Outcome::of(findings, "the services of each version of a node can be read")
 }
 
-/// What the first change of each node would lose. Which pool has a node is not known before it is adopted: what one of them keeps is not lost.
+/// Judges what the first change of each node would lose. Which pool has a node is not known before it is adopted: settings that one of the pools
+/// keeps are not lost.
 pub(super) fn settings(facts: &Facts) -> Outcome {
     let lost = |node: &Node, targets: &[Target]| {
         let Some(Ok(Some(Stored::Legacy(from)))) = facts.services.get(node.annotations().get(key::VERSION)?) else {

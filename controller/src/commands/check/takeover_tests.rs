@@ -69,7 +69,7 @@ struct Bed {
 }
 
 impl Bed {
-    /// A cluster in which nothing stands in the way.
+    /// Returns a cluster in which nothing stands in the way.
     fn new() -> Self {
         let (api, pem) = (FakeApi::new(), pem());
         let annotations = json!({
@@ -156,10 +156,10 @@ async fn only_what_no_pool_keeps_is_lost() {
     }
 }
 
-/// What is broken, how, and the check, the result and the reason that say so.
+/// Name of the case, the fault, and the check, the result and the reason that report it.
 type Case = (&'static str, Box<dyn Fn(&Bed)>, Option<(&'static str, &'static str, &'static str)>);
 
-/// WMCO, and what starts it.
+/// Returns the cases of WMCO, and of what starts it.
 fn cases_of_wmco() -> Vec<Case> {
     vec![
         ("nothing", Box::new(|_| {}), None),
@@ -223,7 +223,7 @@ fn cases_of_wmco() -> Vec<Case> {
     ]
 }
 
-/// What the operator needs.
+/// Returns the cases of what the operator needs.
 fn cases_of_nodes() -> Vec<Case> {
     let byoh = || json!({key::BYOH: "true"});
     vec![
@@ -287,7 +287,7 @@ fn cases_of_nodes() -> Vec<Case> {
     ]
 }
 
-/// Host keys that are on record nowhere, or elsewhere than on the Node.
+/// Returns the cases of host keys that are on record nowhere, or elsewhere than on the Node.
 fn cases_of_host_keys() -> Vec<Case> {
     let byoh = || json!({key::BYOH: "true"});
     vec![

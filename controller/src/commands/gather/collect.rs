@@ -1,4 +1,4 @@
-//! Reads a plan's objects and logs from the API server into the folder. What fails is recorded, and the rest goes on.
+//! Reads a plan's objects and logs from the API server into the folder. A failure is recorded, and the rest goes on.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -15,15 +15,15 @@ use super::{
     write::{Folder, MOST_OF_A_FILE},
 };
 
-/// For each answer of the API server: longer than a busy one needs, and short enough that forty dead ones are no hour.
+/// Time limit for each answer of the API server: longer than a busy one needs, and short enough that forty dead ones are no hour.
 const LIMIT: Duration = Duration::from_mins(1);
 /// Objects of one page.
 const PAGE: usize = 500;
-/// Objects of one kind. A cluster with more has them from a fault, and the first ones show it.
+/// Maximum objects of one kind. A cluster with more has them from a fault, and the first ones show it.
 const MOST_OBJECTS: usize = 5000;
-/// Events of one kind, which are listed by name, so that the newest may be the last.
+/// Maximum events of one kind, which are listed by name, so that the newest may be the last.
 const MOST_EVENTS: usize = 50_000;
-/// Metadata of Secrets alone. An API server that cannot return it refuses, because the request accepts only that.
+/// Media type of the metadata of Secrets alone. An API server that cannot return it refuses, because the request accepts only that.
 const METADATA_ONLY: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 
 /// Reports whether the cluster has no such kind, or no such object.
@@ -31,7 +31,7 @@ fn is_missing(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(kube::Error::Api(status)) if status.code == 404)
 }
 
-/// The words of an error.
+/// Returns the words of an error.
 fn words(error: &anyhow::Error) -> String {
     let words = match error.downcast_ref() {
         // Not the operator's rights, but those of the person.
@@ -44,7 +44,7 @@ fn words(error: &anyhow::Error) -> String {
     api::text::line(&words, 500)
 }
 
-/// Reads from the API server.
+/// Reader of the API server.
 pub(super) struct Reader {
     pub client: Client,
     /// Time of the oldest lines of logs.
@@ -52,7 +52,7 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// Of an answer that has more than twice `most` bytes the newest end, as of a log.
+    /// Reads an answer. If it has more than twice `most` bytes, the newest end is kept, as of a log.
     async fn bytes(&self, path: &str, accept: &str, most: usize) -> anyhow::Result<Vec<u8>> {
         let request = Request::get(path).header(ACCEPT, accept).body(Vec::new())?;
         let read = async {
@@ -76,7 +76,7 @@ impl Reader {
         Ok(String::from_utf8_lossy(&self.bytes(path, "*/*", MOST_OF_A_FILE).await?).into_owned())
     }
 
-    /// Objects of a list, at most about `most`, with whether there are more. `query` is for the API server, as `labelSelector=…`.
+    /// Lists at most about `most` objects, and whether there are more. `query` is for the API server, as `labelSelector=…`.
     async fn list(&self, path: &str, query: &str, accept: &str, most: usize) -> anyhow::Result<(Vec<Value>, bool)> {
         let (mut objects, mut next) = (Vec::new(), String::new());
         loop {
@@ -101,7 +101,7 @@ impl Reader {
         }
     }
 
-    /// The names of the Windows Nodes.
+    /// Reads the names of the Windows Nodes.
     pub(super) async fn nodes(&self) -> BTreeSet<String> {
         let of_windows = "&labelSelector=kubernetes.io%2Fos%3Dwindows";
         let listed = self.list("/api/v1/nodes", of_windows, "application/json", MOST_OBJECTS).await;
@@ -150,7 +150,7 @@ impl Reader {
         }
     }
 
-    /// `pods` is the path of the list.
+    /// Gathers a pod and its logs. `pods` is the path of the list.
     async fn pod(&self, pods: &str, name: &str, pod: Value, folder: &mut Folder) {
         let place = format!("{}/{name}", pods.trim_start_matches("/api/v1/"));
         let containers = plan::containers(&pod);
@@ -170,7 +170,7 @@ impl Reader {
         }
     }
 
-    /// Gathers what runs on a Windows node, without what it runs with.
+    /// Gathers a summary of the pods on a Windows node, without what they run with.
     pub(super) async fn pods_on(&self, node: &str, folder: &mut Folder) {
         let query = format!("&fieldSelector=spec.nodeName%3D{}", encode(node));
         match self.list("/api/v1/pods", &query, "application/json", MOST_OBJECTS).await {
@@ -191,7 +191,7 @@ impl Reader {
     }
 }
 
-/// A text for a query.
+/// Encodes a text for a query.
 fn encode(text: &str) -> String {
     let safe = |b: u8| b.is_ascii_alphanumeric() || b"-._~".contains(&b);
     text.bytes().map(|b| if safe(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()

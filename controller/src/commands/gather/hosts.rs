@@ -1,5 +1,5 @@
-//! What hosts report over SSH: also those whose kubelet is dead, of which the cluster knows nothing. What a host sends is hostile until it
-//! is unpacked within limits and redacted.
+//! Reports of hosts over SSH: also of those whose kubelet is dead, of which the cluster knows nothing. Data of a host is hostile until it is unpacked
+//! within limits and redacted.
 
 use std::{sync::Arc, time::Duration};
 
@@ -30,21 +30,21 @@ use crate::{
 
 /// Hosts at a time: each answer is kept in memory until it is written.
 const AT_ONCE: usize = 4;
-/// A host that reads its event log, its logs and its networks.
+/// Time limit for a host that reads its event log, its logs and its networks.
 const LIMIT: Duration = Duration::from_mins(5);
 /// Age of the oldest events, in hours.
 const HOURS: u32 = 24;
 
-/// What is needed to log in to hosts.
+/// Access to hosts for a log-in.
 struct Access {
     secrets: Secrets,
-    /// The key that a person named.
+    /// Key that a user named.
     identity: Option<Arc<Identity>>,
     operator: Arc<Operator>,
     operation: String,
 }
 
-/// Gathers from the hosts that were asked for: `all`, or names separated by commas.
+/// Gathers from the requested hosts: `all`, or names separated by commas.
 pub(super) async fn gather(client: &Client, args: &Gather, asked: &str, folder: &mut Folder) {
     let access = match Access::new(client, args) {
         Ok(access) => access,
@@ -86,7 +86,7 @@ async fn targets(client: &Client) -> kube::Result<(Vec<WindowsInstance>, Vec<Win
     Ok((instances, Api::all(client.clone()).list(&all).await?.items))
 }
 
-/// The instances that were asked for, and the names of which there is none.
+/// Returns the requested instances, and the names of which there is none.
 fn choose(instances: Vec<WindowsInstance>, asked: &str) -> (Vec<WindowsInstance>, Vec<String>) {
     if asked == "all" {
         return (instances, Vec::new());
@@ -123,7 +123,7 @@ impl Access {
         })
     }
 
-    /// The key that a person named, or those of the Secrets as far as there are any.
+    /// Returns the key that a user named, or those of the Secrets as far as there are any.
     async fn keys(&self, references: &[SecretKeyRef]) -> anyhow::Result<Vec<Arc<Identity>>> {
         if let Some(identity) = &self.identity {
             return Ok(vec![identity.clone()]);
@@ -132,7 +132,7 @@ impl Access {
         Ok(keys.0.iter().map(|key| key.identity.clone()).collect())
     }
 
-    /// Logs in, and has the host collect. The host is left as it was.
+    /// Logs in, and has the host collect. The host is left unchanged.
     async fn ask(
         &self,
         instance: &WindowsInstance,
@@ -196,7 +196,7 @@ fn named(error: SecretError) -> anyhow::Error {
     anyhow::anyhow!("{error}; or name a file with --identity")
 }
 
-/// Where the belief in the key of a host comes from. Not from its Node, which others may write.
+/// Returns the source of trust in a host key. Not its Node, which others may write.
 fn host_key(instance: &WindowsInstance, ssh: &api::Ssh) -> anyhow::Result<HostKeySource> {
     let known = KnownKeys {
         address: &instance.spec.host.address,
@@ -226,7 +226,7 @@ fn write(name: &str, answer: &host::Answer, unpacked: Unpacked, folder: &mut Fol
     }
 }
 
-/// The text of a file of Windows, of which some are UTF-16. None if it is no text.
+/// Decodes a file of Windows, of which some are UTF-16. None if it is no text.
 fn text(content: &[u8]) -> Option<String> {
     // Zeros are those of UTF-16 whose beginning was cut off, or of a log that its service truncated.
     let text = api::text::decode(content)
@@ -297,7 +297,7 @@ mod tests {
         assert!(!read("gather.log").contains(SECRET));
     }
 
-    /// Each part that wicd collects, with a secret on a command line, as people put it there.
+    /// Each part that wicd collects has a secret on a command line, as users put it there.
     #[test]
     fn no_part_of_a_host_is_written_with_a_secret() {
         const SECRET: &str = "hunter2Hunter2";

@@ -1,4 +1,4 @@
-//! The command `gather`: what a person needs who looks for the cause of a fault from afar. It changes nothing in the cluster.
+//! Command `gather`: data for a user who looks for the cause of a fault from afar. Changes nothing in the cluster.
 //!
 //! * [`plan`]: which objects. Pure.
 //! * [`collect`]: reads them, with logs and metrics.
@@ -27,12 +27,12 @@ use crate::{
 
 /// Exit status when nothing was gathered.
 const NOTHING: u8 = 1;
-/// What `version` begins with: the product, for who sorts archives of several.
+/// Beginning of the file `version`: the product, for users who sort archives of several.
 const PRODUCT: &str = "windows-node-pools/must-gather";
-/// What the reader of the folder must know.
+/// Text for the reader of the folder.
 const README: &str = include_str!("README.txt");
 
-/// Gathers, prints where it is and what failed, and returns the exit status.
+/// Gathers the data, prints the folder and what failed, and returns the exit status.
 ///
 /// # Errors
 /// When there is no configuration for the API server, or the folder cannot be written. What cannot be read is no error.
@@ -66,7 +66,7 @@ pub async fn run(mut args: Gather, cluster: &args::Cluster) -> anyhow::Result<Ex
     report(&folder, &args, gathered)
 }
 
-/// Time of the oldest lines of logs. An empty variable is none: `oc adm must-gather` may set it.
+/// Returns the time of the oldest lines of logs. An empty variable is none: `oc adm must-gather` may set it.
 fn since(args: &Gather, now: Timestamp) -> anyhow::Result<Option<Timestamp>> {
     let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
     let time = match (given(&args.since_time), given(&args.since)) {
@@ -98,7 +98,7 @@ async fn of_cluster(reader: &Reader, namespace: &str, folder: &mut Folder) {
     }
 }
 
-/// Packs, and prints what a person needs to know.
+/// Packs the folder, and prints what a user needs to know.
 fn report(folder: &Folder, args: &Gather, gathered: usize) -> anyhow::Result<ExitCode> {
     let mut text = format!("{gathered} files in {}\n", folder.root().display());
     if args.dest.is_none() {

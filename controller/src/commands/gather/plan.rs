@@ -1,4 +1,4 @@
-//! What of a cluster is gathered. Pure.
+//! Plan of what is gathered in a cluster. Pure.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use wnp_core::{csr::Kind, machines::read::CLUSTER_API_OS};
 
 const MACHINE_API: &str = "openshift-machine-api";
-/// Names of the operator's objects begin so.
+/// Prefixes of the names of the operator's objects.
 const OURS: &[&str] = &[LEASE, "windows-machine-config", "windows-instance-config-daemon"];
 const CRDS: &[&str] = &["windowsnodepools.", "windowsinstances."];
 const CONFIG_MAPS: &[&str] = &[
@@ -19,7 +19,7 @@ const CONFIG_MAPS: &[&str] = &[
     "trusted-ca",
 ];
 
-/// Kinds: version in the API, plural name, namespace (`.` for the operator's), which are kept, and in which form.
+/// Kinds: version in the API, plural name, namespace (`.` for the operator's), the objects that are kept, and their form.
 const KINDS: &[(&str, &str, &str, Keep, Form)] = &[
     ("windowsmachineconfig.openshift.io/v1alpha1", "windowsnodepools windowsinstances", "", Keep::All, Form::Whole),
     ("v1", "nodes", "", Keep::Nodes, Form::Whole),
@@ -61,53 +61,53 @@ pub(super) struct Item {
     version: &'static str,
     /// Plural name of the kind.
     resource: &'static str,
-    /// Namespace; all if there is none and the kind has namespaces.
+    /// Namespace; `None`: all, or the kind has no namespaces.
     pub namespace: Option<String>,
     pub keep: Keep,
     pub form: Form,
 }
 
-/// Which objects are kept.
+/// Selection of the objects that are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Keep {
     All,
-    /// Those whose name has one of these prefixes.
+    /// Objects whose name has one of these prefixes.
     Prefixes(&'static [&'static str]),
-    /// Windows Nodes, and what has their names.
+    /// Windows Nodes, and objects that have their names.
     Nodes,
     /// Namespace of the operator.
     Namespace,
     /// Certificate requests to the signers of hosts.
     Signers,
-    /// Events of our objects and of Windows Nodes.
+    /// Events of the operator's objects and of Windows Nodes.
     Events,
     /// Machines with Windows, and the sets that make them.
     Windows,
 }
 
-/// What of an object is written, and where.
+/// Form in which an object is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// Everything, a file for each object.
+    /// Whole object, a file for each one.
     Whole,
-    /// Everything, in one file with all.
+    /// Whole objects, in one file with all.
     List,
-    /// A pod with its logs.
+    /// Pod with its logs.
     Pod,
-    /// The names of the Secret's keys. The values are never read.
+    /// Names of the Secret's keys.
     Secret,
 }
 
-/// Names that say what is kept.
+/// Names by which objects are kept.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Scope {
     /// Namespace of the operator.
     pub namespace: String,
-    /// Windows Nodes.
+    /// Names of the Windows Nodes.
     pub nodes: BTreeSet<String>,
 }
 
-/// All that is gathered.
+/// Returns all items that are gathered.
 pub(super) fn items(namespace: &str) -> Vec<Item> {
     let items = |&(version, resources, place, keep, form): &(&'static str, &'static str, &str, Keep, Form)| {
         let place = if place == "." { namespace } else { place };
@@ -175,7 +175,7 @@ impl Item {
     }
 }
 
-/// A Secret without its values, also if an API server returns whole objects, which it must not.
+/// Returns a Secret without its values, also if an API server returns whole objects, which it must not.
 pub(super) fn names_of_keys(secret: &Value) -> Value {
     let metadata = &secret["metadata"];
     let managed = metadata["managedFields"].as_array().into_iter().flatten();
@@ -187,7 +187,7 @@ pub(super) fn names_of_keys(secret: &Value) -> Value {
     json!({"kind": "Secret", "contains": keys, "metadata": metadata})
 }
 
-/// Events from the oldest to the newest, as far as the newest fit into `most` bytes of JSON. The API server lists them by name.
+/// Sorts events from the oldest to the newest, as far as the newest fit into `most` bytes of JSON. The API server lists them by name.
 pub(super) fn newest_events(mut events: Vec<Value>, most: usize) -> Vec<Value> {
     let time = |event: &Value| {
         let times = ["/series/lastObservedTime", "/lastTimestamp", "/eventTime", "/metadata/creationTimestamp"];
@@ -204,7 +204,7 @@ pub(super) fn newest_events(mut events: Vec<Value>, most: usize) -> Vec<Value> {
     events.split_off(events.len() - kept)
 }
 
-/// What is written of a pod of another owner: what keeps it where it is, and nothing of what it runs with.
+/// Returns what is written of a pod of another owner: what keeps it where it is, and nothing of what it runs with.
 pub(super) fn summary(pod: &Value) -> Value {
     let metadata = &pod["metadata"];
     let owners = metadata["ownerReferences"].as_array().into_iter().flatten();
@@ -218,7 +218,7 @@ pub(super) fn summary(pod: &Value) -> Value {
     })
 }
 
-/// The names of a pod's containers.
+/// Returns the names of a pod's containers.
 pub(super) fn containers(pod: &Value) -> Vec<String> {
     let all = ["initContainers", "containers"]
         .into_iter()

@@ -1,4 +1,4 @@
-//! Takes secrets out of what is written. Pure.
+//! Redaction of secrets in what is written. Pure.
 //!
 //! [`value`] is for objects, where names and values are known; [`text`] is for everything else, and goes through it once, line by line:
 //! what a host sends is as long and as strange as it likes. In doubt it takes too much, the rest of a line: what is missing can be asked
@@ -6,29 +6,29 @@
 
 use serde_json::{Map, Value};
 
-/// What stands in the place of a secret.
+/// Text in the place of a secret.
 pub(crate) const REDACTED: &str = "(redacted)";
 
-/// Parts of names that say that the value is a secret, in lower case and without what separates words. `lastappliedconfiguration`
-/// repeats the whole object, with values that were taken out of it since.
+/// Parts of names whose value is a secret, in lower case and without what separates words. `lastappliedconfiguration` repeats the whole object, with
+/// values that were taken out of it since.
 const SECRET_PARTS: &str = "password passwd passphrase pwd token secret credential apikey accesskey privatekey dockerconfig dockercfg \
                             lastappliedconfiguration connectionstring cookie";
-/// Last words of names that say so: `DB_PASS`, and the signatures of URLs, with which any client has what the URL names.
+/// Last words of names whose value is a secret: `DB_PASS`, and the signatures of URLs, with which any client has what the URL names.
 const SECRET_ENDS: &str = "auth authorization pass passcode sig signature psk sas";
 /// Last words of names whose values only name or describe a secret.
 const HARMLESS_ENDS: &str = "name names namespace namespaces ref refs file files path paths directory dir type kind hash sha256 fingerprint \
                              id ids policy plugin provider seconds time timestamp at count total size bytes version algorithm usage usages \
                              mode audience audiences optional signer bits";
-/// Words before `key` that make it a public one, or one of another sense. The first two say so of variables, too.
+/// Words before `key` that make it a public one, or one of another sense. The first two do so in variables, too.
 const PUBLIC_KEYS: [&str; 10] =
     ["public", "pub", "host", "topology", "label", "match", "sort", "known", "authorized", "registry"];
 /// Beginnings of tokens: GitHub, GitLab, Slack, AWS, Google, Vault, npm, PyPI, Docker, OpenShift, and JSON in base64, as a JWT.
 const TOKENS: &str = "ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ glpat- xoxa- xoxb- xoxp- xoxr- xoxs- xapp- AKIA ASIA AIza ya29. hvs. hvb. \
                       npm_ pypi- dckr_pat_ dckr_oat_ sha256~ eyJ";
-/// Lines of the longest private key.
+/// Maximum lines of a private key.
 const LINES_OF_A_KEY: usize = 500;
 const LINES_OF_AN_ELEMENT: usize = 50;
-/// Shortest token with its beginning.
+/// Minimum length of a token with its beginning.
 const TOKEN: usize = 16;
 
 fn is_one_of(words: &str, word: &str) -> bool {
@@ -64,7 +64,7 @@ fn says_secret(name: &str) -> bool {
         || words.iter().enumerate().any(is_key)
 }
 
-/// The words of `fooBar`, `foo-bar`, `FOO_BAR` and `foo.example/bar`, in lower case.
+/// Splits `fooBar`, `foo-bar`, `FOO_BAR` and `foo.example/bar` into words in lower case.
 fn words(name: &str) -> Vec<String> {
     let (mut words, mut was_lower) = (vec![String::new()], false);
     for c in name.chars() {
@@ -87,7 +87,7 @@ pub(crate) fn value(value: &mut Value) {
     walk(value, false);
 }
 
-/// `is_secret`: a name above says so.
+/// Takes the secrets out of a value. `is_secret`: a name above says so.
 fn walk(value: &mut Value, is_secret: bool) {
     match value {
         Value::String(content) if is_secret && !content.is_empty() => *content = REDACTED.into(),
@@ -125,13 +125,13 @@ fn walk_fields(fields: &mut Map<String, Value>, is_secret: bool) {
 enum After {
     /// Lines are read.
     Nothing,
-    /// Lines go until the end of a private key, at most so many.
+    /// Lines are removed until the end of a private key, at most so many.
     Key(usize),
-    /// Lines go as long as they are indented more than this, or are items of a list there.
+    /// Lines are removed as long as they are indented more than this, or are items of a list there.
     Indented(usize),
-    /// Lines go until this end of an element of XML, at most so many: a log may have `<token>` for a word.
+    /// Lines are removed until this end of an element of XML, at most so many: a log may have `<token>` for a word.
     Element(String, usize),
-    /// The next one goes: the value of a flag, or of a name that is a value itself.
+    /// The next line is removed: the value of a flag, or of a name that is a value itself.
     Next,
 }
 
@@ -174,7 +174,7 @@ pub(crate) fn text(text: &str) -> String {
     out
 }
 
-/// A text that is JSON, without its secrets.
+/// Returns a text that is JSON without its secrets.
 fn of_json(text: &str) -> Option<String> {
     if !text.trim_start().starts_with(['{', '[']) {
         return None;
@@ -289,7 +289,7 @@ fn scan(line: &str, out: &mut String) -> After {
     After::Nothing
 }
 
-/// Length of what stands between a name and its value, if there is a separator: `: `, `=`, `":`, `&quot;:`.
+/// Returns the length of the separator between a name and its value, if there is one: `: `, `=`, `":`, `&quot;:`.
 fn separator(rest: &str) -> Option<usize> {
     let closed = rest.trim_start_matches(['"', '\'', '\\']);
     let closed = ["&quot;", "&apos;", "&#34;", "&#39;"].iter().find_map(|q| closed.strip_prefix(q)).unwrap_or(closed);
@@ -298,7 +298,7 @@ fn separator(rest: &str) -> Option<usize> {
     Some(rest.len() - value.len())
 }
 
-/// Length of the end of an element's beginning: `>`, or `'>`.
+/// Returns the length of the end of an element's opening tag: `>`, or `'>`.
 fn closing(rest: &str) -> usize {
     let value = rest.trim_start_matches(['"', '\'', '\\']).strip_prefix('>');
     value.map_or(0, |value| rest.len() - value.len())
@@ -326,7 +326,7 @@ fn is_token(word: &str) -> bool {
     word.split('/').any(|part| part.len() >= TOKEN && begins(part))
 }
 
-/// Length of the user and the password at the beginning of what a URL has after `://`.
+/// Returns the length of the user and the password after the `://` of a URL.
 fn user_info(place: &str) -> Option<usize> {
     let authority = place.split(['/', '?', '#']).next().unwrap_or_default();
     if let Some(at) = authority.rfind('@') {

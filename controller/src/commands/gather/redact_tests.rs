@@ -3,7 +3,7 @@ use serde_json::json;
 
 use super::*;
 
-/// Where a secret can stand, with `{}` in its place. What follows `\u{1}` must stay.
+/// Texts with a secret, with `{}` in its place. The text after `\u{1}` must stay.
 const CARRIERS: [&str; 86] = [
     "<AdministratorPassword>\n<PlainText>true</PlainText>\n<Value>{}</Value>\n</AdministratorPassword><x>y</x>\u{1}<x>y</x>",
     "<wcm:Password><A/>{}</wcm:Password><x>y</x>\u{1}<x>y</x>",
@@ -226,7 +226,7 @@ fn names_say_whether_their_values_are_secrets() {
     }
 }
 
-/// Texts of a host that would take hours if any part of a line were read again and again.
+/// Hostile texts would take hours if any part of a line were read again and again.
 #[test]
 fn no_text_is_read_more_than_once() {
     const LENGTH: usize = 1 << 18;

@@ -72,7 +72,7 @@ async fn what_cannot_be_read_does_not_end_the_rest() {
     assert!(api.all_calls().iter().all(|call| call.method == "GET"), "gathering changes nothing");
 }
 
-/// An object that the plan keeps, with canaries where an object of any kind may have them.
+/// Returns an object that the plan keeps, with canaries where an object of any kind may have them.
 fn with_canaries(item: &plan::Item) -> Value {
     let name = match &item.keep {
         plan::Keep::Prefixes(prefixes) => format!("{}x", prefixes[0]),
@@ -99,7 +99,7 @@ fn with_canaries(item: &plan::Item) -> Value {
     })
 }
 
-/// Each kind of the plan, so that none is added that passes by the redaction.
+/// Covers each kind of the plan, so that none is added that passes by the redaction.
 #[tokio::test]
 async fn no_kind_of_the_plan_is_written_with_a_secret() {
     for item in plan::items("operator") {
@@ -124,7 +124,7 @@ async fn no_kind_of_the_plan_is_written_with_a_secret() {
     }
 }
 
-/// A canary in each kind of object, where the name beside it is what says that it is a secret.
+/// Canaries stand in each kind of object, where the name beside it is what says that it is a secret.
 #[tokio::test]
 async fn what_the_template_of_a_report_asks_for_is_gathered_without_secrets() {
     let api = FakeApi::new();

@@ -1,4 +1,4 @@
-//! The pools in a file. Pure.
+//! Pools in a file. Pure.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -7,54 +7,54 @@ use kube::{Resource, ResourceExt};
 use serde::Deserialize as _;
 use serde_json::Value;
 
-/// A pool in a file.
+/// Pool in a file.
 #[derive(Clone, Debug)]
 pub(super) struct Document {
-    /// As it was understood.
+    /// Pool as it was understood.
     pub pool: WindowsNodePool,
-    /// Its spec as it was written, with unknown fields.
+    /// Spec as it was written, with unknown fields.
     pub spec: Value,
 }
 
-/// A file that cannot be used.
+/// Error of a file that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DocumentError {
-    /// It is no YAML.
+    /// A document is not YAML.
     #[error("document {number} is not YAML: {problem}")]
     Unreadable {
-        /// From 1.
+        /// Number of the document, from 1.
         number: usize,
-        /// What is wrong.
+        /// Fault of the document.
         problem: String,
     },
-    /// There is more of it than can be read.
+    /// The text is larger than can be read.
     #[error("line {line}: {fault}")]
     TooLarge {
-        /// From 1.
+        /// Line, from 1.
         line: usize,
-        /// The limit, and the remedy.
+        /// Limit and remedy.
         fault: String,
     },
-    /// It is no pool as it should be.
+    /// A document is no valid pool.
     #[error("document {number} is not a WindowsNodePool: {problem}")]
     Invalid {
-        /// From 1.
+        /// Number of the document, from 1.
         number: usize,
-        /// What is wrong.
+        /// Fault of the document.
         problem: String,
     },
-    /// There is nothing to plan in it.
+    /// The file has no pool to plan.
     #[error("it has no WindowsNodePool")]
     Empty,
-    /// Two of the same name.
+    /// Two pools have the same name.
     #[error("the pool {name} is defined twice")]
     Twice {
-        /// Its name.
+        /// Name of the pool.
         name: String,
     },
 }
 
-/// All pools in a text of YAML documents. Other kinds are left out, so that the output of kustomize or Helm can be given whole.
+/// Reads all pools in a text of YAML documents. Other kinds are left out, so that the output of kustomize or Helm can be given whole.
 pub(super) fn documents(text: &str) -> Result<Vec<Document>, DocumentError> {
     wnp_core::yaml::check(text).map_err(|(line, fault)| DocumentError::TooLarge { line, fault })?;
     let mut found = Vec::new();
@@ -79,7 +79,7 @@ pub(super) fn documents(text: &str) -> Result<Vec<Document>, DocumentError> {
     if found.is_empty() { Err(DocumentError::Empty) } else { Ok(found) }
 }
 
-/// The problem with its remedy, where a number has been read as text because it begins with 0.
+/// Returns the problem with its remedy, if a number has been read as text because it begins with 0.
 fn mended(problem: &str) -> String {
     let is_number = |text: &str| text.starts_with(|c: char| c.is_ascii_digit());
     match problem.split_once("invalid type: string \"0").filter(|(_, rest)| is_number(rest)) {
@@ -88,7 +88,7 @@ fn mended(problem: &str) -> String {
     }
 }
 
-/// The pools of the cluster, as they are.
+/// Returns the pools of the cluster in their present state.
 pub(super) fn of_cluster(mut pools: Vec<Arc<WindowsNodePool>>) -> Result<Vec<Document>, serde_json::Error> {
     pools.sort_by_key(|pool| pool.name_any());
     let document =
@@ -96,7 +96,7 @@ pub(super) fn of_cluster(mut pools: Vec<Arc<WindowsNodePool>>) -> Result<Vec<Doc
     pools.iter().map(document).collect()
 }
 
-/// Two pools of one name would be two plans for one pool.
+/// Fails if two pools have one name, which would be two plans for one pool.
 pub(super) fn distinct(documents: &[Document]) -> Result<(), DocumentError> {
     let mut names = BTreeSet::new();
     match documents.iter().find(|d| !names.insert(d.pool.name_any())) {

@@ -1,5 +1,5 @@
-//! The command `plan`: what would be done for pools in files, as the operator of this cluster would decide it. Nothing is written;
-//! the API server is asked for a dry run only, which applies the rules of the CRD and of admission policies.
+//! Command `plan`: what would be done for pools in files, as the operator of this cluster would decide it. Nothing is written; the API server is
+//! asked for a dry run only, which applies the rules of the CRD and of admission policies.
 
 use std::{collections::BTreeSet, io::Read, path::Path, process::ExitCode, sync::Arc};
 
@@ -43,36 +43,36 @@ const FAILED: u8 = 1;
 #[derive(Serialize, Clone, Debug, Default)]
 #[serde(rename_all = "camelCase")]
 struct Answer {
-    /// Its name.
+    /// Name of the pool.
     pool: String,
-    /// Version that its nodes would follow.
+    /// Version that the pool's nodes would follow.
     #[serde(skip_serializing_if = "Option::is_none")]
     version: Option<String>,
-    /// In a sentence.
+    /// Summary in a sentence.
     summary: String,
     /// Hosts that nothing would be done with.
     unchanged: usize,
-    /// The others, by name.
+    /// Hosts that something would be done with, by name.
     hosts: Vec<PlannedHost>,
-    /// What stands in the way, of the pool or of single hosts.
+    /// Problems of the pool or of single hosts.
     problems: Vec<Told>,
-    /// What could not be checked, and what keeps the operator from beginning.
+    /// Notes on what could not be checked, and on what keeps the operator from beginning.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     notes: Vec<String>,
 }
 
-/// A problem.
+/// Problem of a pool or a host.
 #[derive(Serialize, Clone, Debug, PartialEq, Eq)]
 struct Told {
-    /// The host that would not be used; none if it is the pool.
+    /// Host that would not be used; none if the problem is that of the pool.
     #[serde(skip_serializing_if = "Option::is_none")]
     host: Option<String>,
     reason: Reason,
-    /// What is wrong.
+    /// Description of the problem.
     message: String,
 }
 
-/// Plans, prints, and returns the exit status.
+/// Plans the pools, prints the answers, and returns the exit status.
 ///
 /// # Errors
 /// When the log or the directory for Git repositories cannot be set up, a file cannot be read, is not valid or has no pool, or
@@ -125,7 +125,7 @@ fn status(answers: &[Answer]) -> u8 {
     }
 }
 
-/// Reads the pools of a text, and drops them.
+/// Reads the pools of a text, and discards them.
 #[cfg(test)]
 pub(crate) fn read_pools(text: &str) {
     drop(documents(text));
@@ -142,7 +142,7 @@ fn read(file: &Path) -> anyhow::Result<String> {
     Ok(api::text::decode(&bytes)?.into_owned())
 }
 
-/// The file of a release. More of it than any has is not read.
+/// Reads the file of a release. A file that is larger than any release's is not read whole.
 fn announced(path: &Path) -> anyhow::Result<ReleaseFile> {
     let mut bytes = Vec::new();
     let limit = u64::try_from(release_file::MAX_BYTES).unwrap_or(u64::MAX).saturating_add(1);
@@ -155,13 +155,13 @@ fn announced(path: &Path) -> anyhow::Result<ReleaseFile> {
     ReleaseFile::parse(&bytes).with_context(|| format!("{} cannot be used", path.display()))
 }
 
-/// The plan of a pool, as that of a release. The version that nodes would follow gets its name from the release.
+/// Returns the plan of a pool, as that of a release. The version that nodes would follow gets its name from the release.
 fn of_release(answer: Answer, version: &str) -> Answer {
     let summary = format!("release {version}: {}", answer.summary);
     Answer { version: None, summary, ..answer }
 }
 
-/// What the controllers would have, as it is now, with what hosts get from this release.
+/// Returns the present state that the controllers would have, with what hosts get from this release.
 async fn context(args: Run, release: Option<&ReleaseFile>, cluster: &args::Cluster) -> anyhow::Result<PoolContext> {
     let config = api_server::bounded_config(cluster).await?;
     let cluster = Cluster::new(config, &Arc::default()).context("cannot make a client for the API server")?;
@@ -251,7 +251,7 @@ async fn answer(
     Ok(answer)
 }
 
-/// Those of the hosts that have joined.
+/// Returns the hosts that have joined.
 fn nodes(hosts: &[Known], cx: &PoolContext) -> BTreeSet<String> {
     let follows = |name: &str| {
         let instance = cx.caches.instances.get(&ObjectRef::new(name));
@@ -260,13 +260,13 @@ fn nodes(hosts: &[Known], cx: &PoolContext) -> BTreeSet<String> {
     hosts.iter().filter(|host| follows(&host.name)).map(|host| host.name.clone()).collect()
 }
 
-/// What a reader of the plan must know of a pool that is paused.
+/// Returns a note for a reader of the plan of a pool that is paused.
 fn note_of_pause(pool: &WindowsNodePool, now: Timestamp) -> Option<String> {
     let pause = pool.spec.rollout().pause(now)?;
     Some(format!("the pool is {pause} ({}): no operation begins before the pause is over", pause.field()))
 }
 
-/// The pool as it would be: what it asks for is the file's, where it stands the cluster's.
+/// Returns the pool as it would be: the spec is the file's, the status the cluster's.
 fn merged(wanted: &WindowsNodePool, there: Option<&WindowsNodePool>) -> WindowsNodePool {
     let mut pool = wanted.clone();
     pool.status = None;
@@ -279,19 +279,18 @@ fn merged(wanted: &WindowsNodePool, there: Option<&WindowsNodePool>) -> WindowsN
     pool
 }
 
-/// The answer of the API server for a pool.
+/// Answer of the API server for a pool.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
-    /// It would take it.
+    /// The API server would take the pool.
     Taken,
-    /// It would not.
+    /// The API server would refuse the pool.
     Refused(String),
-    /// This user may not ask.
+    /// The user may not ask.
     NotAsked(String),
 }
 
-/// Asks the API server whether it would take a pool, fields that it does not know included. Only the spec: labels and
-/// finalizers do not matter here.
+/// Asks the API server whether it would take a pool, unknown fields included. Only the spec: labels and finalizers do not matter here.
 async fn dry_run(client: &Client, document: &Document, exists: bool) -> anyhow::Result<Verdict> {
     const HOW: &str = "dryRun=All&fieldValidation=Strict";
     let (url, spec) = (WindowsNodePool::url_path(&(), None), &document.spec);
@@ -320,12 +319,12 @@ async fn dry_run(client: &Client, document: &Document, exists: bool) -> anyhow::
     }
 }
 
-/// The refusal of a field that is not known begins with the whole object, which says nothing.
+/// Removes the whole object from the refusal of an unknown field, which begins with it and says nothing.
 fn without_object(message: &str) -> &str {
     message.rfind("strict decoding error: ").map_or(message, |at| &message[at..])
 }
 
-/// Whether RBAC refused. Admission, which refuses the pool itself, may do so with the same code.
+/// Reports whether RBAC refused. Admission, which refuses the pool itself, may do so with the same code.
 fn is_right_missing(message: &str) -> bool {
     ["cannot create resource", "cannot patch resource"].iter().any(|said| message.contains(said))
 }

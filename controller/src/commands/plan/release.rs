@@ -1,16 +1,16 @@
-//! What a release does to nodes before it is installed. Pure.
+//! Effect of a release on nodes before it is installed. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use api::{Disruption, PlannedHost};
 use wnp_core::rollout::version_diff::Change;
 
-/// What is done with a node that the release changes.
+/// Action on a node that the release changes.
 const UPDATE: &str = "Update";
-/// What a change of the version does by the way.
+/// Actions that a change of the version does by the way.
 const ALONG: [&str; 2] = ["RotateKey", "PullImages"];
 
-/// Adds to what would be done with nodes what the release renders otherwise. `nodes` are the hosts that have joined.
+/// Adds the nodes for which the release renders something else. `nodes` are the hosts that have joined.
 pub(super) fn with_change(list: &mut Vec<PlannedHost>, nodes: &BTreeSet<String>, change: &Change) {
     if *change == Change::default() {
         return;
@@ -37,7 +37,7 @@ pub(super) fn with_change(list: &mut Vec<PlannedHost>, nodes: &BTreeSet<String>,
     list.sort_by(|a, b| a.host.cmp(&b.host));
 }
 
-/// Names the services that are restarted while pods run on.
+/// Adds the names of the services that are restarted while pods run on.
 pub(super) fn with_services(list: &mut [PlannedHost], restarts: &BTreeMap<String, BTreeSet<String>>) {
     for planned in list.iter_mut().filter(|planned| planned.disruption == Disruption::Restart.as_str()) {
         let services: Vec<&str> = restarts.get(&planned.host).into_iter().flatten().map(String::as_str).collect();

@@ -1,4 +1,4 @@
-//! The report for a pool as a table, for people. Pure.
+//! Report for a pool as a table, for people. Pure.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use crate::args::output::aligned;
 
 const HEAD: [&str; 4] = ["HOST", "ACTION", "DISRUPTION", "WHY"];
 
-/// A table of hosts, what stands in the way, and how much it is.
+/// Returns a table of hosts, the problems, and the totals.
 pub(super) fn text(answer: &Answer) -> String {
     let mut text = String::new();
     if !answer.hosts.is_empty() {

@@ -1,4 +1,4 @@
-//! `status --watch`: the tree again, whenever a pool or a host has changed.
+//! Command `status --watch`: the tree again, whenever a pool or a host has changed.
 
 use std::{collections::VecDeque, pin::pin, process::ExitCode, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::args::{Status, StatusOutput, output};
 
 /// Time for which changes are collected before the tree is printed once for all of them.
 const COLLECT: Duration = Duration::from_millis(250);
-/// Longest time between two trees: whether an operator works is no change of a pool or of a host.
+/// Maximum time between two trees: whether an operator works is no change of a pool or of a host.
 const REFRESH: Duration = Duration::from_secs(10);
 
 /// Prints the tree whenever it has changed, until the program is interrupted.
@@ -63,7 +63,8 @@ pub(super) async fn run(args: &Status, client: &Client) -> anyhow::Result<ExitCo
     }
 }
 
-/// Text to print: on a terminal in place of the one before, and no longer than the terminal; otherwise after it, with a line between them.
+/// Returns the text to print: on a terminal in place of the one before, and no longer than the terminal; otherwise after it, with a line between
+/// them.
 fn frame(text: &str, lines: Option<usize>) -> String {
     let Some(lines) = lines else { return format!("{text}\n") };
     let all = text.lines().count();

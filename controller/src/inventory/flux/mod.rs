@@ -31,19 +31,19 @@ use wnp_core::{
 
 /// Interval at which the object is checked without an event, and longest wait until an artifact is retried.
 const INTERVAL: Duration = Duration::from_mins(5);
-/// An artifact that cannot be fetched is tried again after this time, and after twice as long each further time.
+/// Time after which an artifact that cannot be fetched is tried again, and after twice as long each further time.
 const FIRST_RETRY: Duration = Duration::from_secs(2);
-/// When the API server fails us, ask again after this time.
+/// Time after which the object is asked for again when the API server fails.
 const API_RETRY: Duration = Duration::from_secs(15);
-/// How long a download may take.
+/// Time that a download may take.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Timeout of a TCP connection to its server.
+/// Timeout of a TCP connection to the artifact server.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The artifacts that pools name.
 pub(crate) struct Flux {
     servers: Servers,
-    /// What is kept for each pool.
+    /// State of the artifacts of each pool.
     kept: Mutex<HashMap<String, Kept>>,
 }
 
@@ -53,11 +53,11 @@ struct Kept {
     from: SourceRef,
     in_use: Option<InUse>,
     refused: Option<Refused>,
-    /// What the pool was last asked by hand.
+    /// Last value of the pool's annotation that requests a reconcile by hand.
     requested: Option<String>,
 }
 
-/// The list that is in force, and the digest of what it was made of.
+/// List that is in force, and the digest of what it was made of.
 #[derive(Clone)]
 struct InUse {
     digest: String,
@@ -70,23 +70,23 @@ struct Refused {
     artifact: Artifact,
     trouble: SourceError,
     failures: u32,
-    /// When it is tried again. `None`: what is wrong with its content stays wrong.
+    /// Time when the artifact is tried again. `None`: what is wrong with its content stays wrong.
     again: Option<Timestamp>,
 }
 
-/// What becomes of the artifact that the object names.
+/// Decision about the artifact that the object names.
 #[derive(Debug, PartialEq)]
 enum Fetching {
-    /// It is in use.
+    /// The artifact is in use.
     Keep,
-    /// It was tried, and it is not time to try it again.
+    /// The artifact was tried, and it is not time to try it again.
     Wait(SourceError, Option<Timestamp>),
-    /// It is fetched, after so many failures.
+    /// The artifact is fetched, after so many failures.
     Fetch(u32),
 }
 
 impl Flux {
-    /// Fetches from these servers only.
+    /// Creates the source, which fetches from the allowed servers only.
     pub(crate) fn new(args: &Run) -> Self {
         let others = args.artifact_hosts.iter().map(|host| host.to_ascii_lowercase()).collect();
         Self { servers: Servers { domain: args.cluster_domain.clone(), others }, kept: Mutex::default() }
@@ -163,7 +163,7 @@ impl Kept {
         self.outcome(object.unready(&self.from).map(|t| (t, None)), after(INTERVAL))
     }
 
-    /// A commit that changes nothing in the artifact is a revision all the same.
+    /// Notes the revision of an unchanged artifact: a commit that changes nothing in the artifact is a revision all the same.
     fn note(&mut self, artifact: &Artifact) {
         let Some(in_use) = &mut self.in_use else { return };
         let revision = in_use.listing.status.as_ref().and_then(|s| s.revision.as_deref());
@@ -211,7 +211,7 @@ fn after(wait: Duration) -> Option<Timestamp> {
 /// Artifacts that are fetched at a time. Each may have dozens of megabytes, and takes a thread.
 static DOWNLOADS: Semaphore = Semaphore::const_new(16);
 
-/// The list in an artifact.
+/// Fetches an artifact, and returns the list in it.
 async fn fetch(
     from: &SourceRef,
     artifact: &Artifact,
@@ -282,7 +282,7 @@ fn download(
     })
 }
 
-/// The cause at the bottom, which says more than `error sending request`.
+/// Root cause of an error, which says more than `error sending request`.
 fn root(error: &dyn std::error::Error) -> String {
     error.source().map_or_else(|| error.to_string(), root)
 }

@@ -10,10 +10,10 @@ use serde_json::Value;
 
 use wnp_core::inventory::SourceError;
 
-/// How much of Flux's words goes into a message.
+/// Longest text of Flux in a message, in characters.
 const WORDS: usize = 600;
 
-/// What is read of the object.
+/// Fields that are read of the object.
 #[derive(Default, Debug)]
 pub(super) struct Object {
     is_suspended: bool,
@@ -27,7 +27,7 @@ struct Status {
     conditions: Vec<Condition>,
 }
 
-/// Where the object's artifact is, and what it is.
+/// Location and identity of the object's artifact.
 #[derive(Deserialize, Default, Debug, Clone, PartialEq, Eq)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Artifact {
@@ -46,15 +46,15 @@ struct Condition {
     message: String,
 }
 
-/// Why an artifact is not used, and its revision if it has one.
+/// Error that keeps an artifact from use, and the artifact's revision if it has one.
 pub(super) type Refusal = (SourceError, Option<String>);
 
-/// What the source is called in a pool's status.
+/// Name of the source in a pool's status.
 pub(super) fn source(from: &SourceRef) -> String {
     format!("{:?} {}/{}", from.kind, from.namespace, from.name)
 }
 
-/// The kind of Flux's API.
+/// API resource of a kind of Flux.
 pub(super) fn resource(kind: SourceKind) -> ApiResource {
     let plural = match kind {
         SourceKind::GitRepository => "gitrepositories",
@@ -65,7 +65,7 @@ pub(super) fn resource(kind: SourceKind) -> ApiResource {
     ApiResource::from_gvk_with_plural(&gvk, plural)
 }
 
-/// The object as it is now.
+/// Reads the object from the API server.
 pub(super) async fn get(from: &SourceRef, client: &Client) -> Result<Object, SourceError> {
     let trouble = |reason, message| SourceError { reason, message, stalls: false };
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &from.namespace, &resource(from.kind));
@@ -90,7 +90,7 @@ pub(super) async fn get(from: &SourceRef, client: &Client) -> Result<Object, Sou
 }
 
 impl Object {
-    /// What is not there, or is not as Flux has it, is not there.
+    /// Reads the fields of the object. What is not there, or is not as Flux has it, is left out.
     fn read(data: &Value) -> Self {
         let mut status = Status::deserialize(&data["status"]).unwrap_or_default();
         for condition in &mut status.conditions {
@@ -106,8 +106,8 @@ impl Object {
         self.status.conditions.iter().find(|c| c.type_ == type_)
     }
 
-    /// The artifact, if it may be used. One in use has been verified when it was taken; that Flux does not believe something newer
-    /// changes nothing of it.
+    /// Returns the artifact, if it may be used. An artifact in use has been verified when
+    /// it was taken; that Flux does not trust a newer one changes nothing of that.
     pub(super) fn usable(&self, from: &SourceRef, in_use: Option<&str>) -> Result<&Artifact, Refusal> {
         let Some(artifact) = self.status.artifact.as_ref().filter(|a| !a.url.is_empty()) else {
             let why = match self.condition("Ready").filter(|c| !c.message.is_empty()) {
@@ -137,7 +137,7 @@ impl Object {
         Err((SourceError { reason: Reason::VerificationError, message, stalls: true }, refused))
     }
 
-    /// Why nothing newer comes. Who has suspended it knows.
+    /// Reason why no newer artifact comes. A suspended object has none: whoever has suspended it knows.
     pub(super) fn unready(&self, from: &SourceRef) -> Option<SourceError> {
         let ready = self.condition("Ready").filter(|c| c.status == "False" && !self.is_suspended)?;
         let message = format!("{} is not Ready, its last artifact stays in use: {}", source(from), ready.message);

@@ -6,17 +6,17 @@ use std::net::SocketAddr;
 use reqwest::Url;
 use wnp_core::csr::claims::reserved::is_of_service;
 
-/// Where artifacts may come from.
+/// Servers that artifacts may come from.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Servers {
     /// Domain of the cluster's DNS.
     pub domain: String,
-    /// Other hosts, in lower case.
+    /// Other allowed hosts, in lower case.
     pub others: Vec<String>,
 }
 
 impl Servers {
-    /// The URL of an artifact if it is one that is followed, otherwise what is wrong with it, without a word of it.
+    /// Returns the URL of an artifact if it may be followed, otherwise what is wrong with it, without a word of it.
     pub(crate) fn url(&self, text: &str) -> Result<Url, &'static str> {
         let url = Url::parse(text).map_err(|_| "its URL cannot be read")?;
         if !matches!(url.scheme(), "http" | "https") {
@@ -37,8 +37,8 @@ impl Servers {
         )
     }
 
-    /// Addresses at which the server of an artifact is asked. Those of a Service are in the network of Services: one of type `ExternalName` is a name of any
-    /// server that its owner likes.
+    /// Addresses at which the server of an artifact is asked. Those of a Service are in the network of
+    /// Services: one of type `ExternalName` is a name of any server that its owner likes.
     pub(crate) fn addresses(
         &self,
         url: &Url,
@@ -56,7 +56,7 @@ impl Servers {
         Ok(addresses)
     }
 
-    /// `<service>.<namespace>.svc`, with or without the cluster's domain, and with or without a dot at the end.
+    /// Reports whether a host is a Service: `<service>.<namespace>.svc`, with or without the cluster's domain, and with or without a dot at the end.
     fn is_service(&self, host: &str) -> bool {
         let host = host.strip_suffix('.').unwrap_or(host);
         let short = host.strip_suffix(&self.domain).and_then(|h| h.strip_suffix('.')).unwrap_or(host);

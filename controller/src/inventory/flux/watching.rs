@@ -17,7 +17,7 @@ use crate::{
     runtime::supervision::catch,
 };
 
-/// Delay that combines events of several pools into one reconcile.
+/// Limit of events of pools that are handled together.
 const TOGETHER: usize = 64;
 /// Time after which a watch that has ended is begun again.
 const RESTART: std::time::Duration = std::time::Duration::from_secs(10);
@@ -54,7 +54,7 @@ pub(crate) async fn run(cx: Arc<Context>, flux: Arc<Flux>, pools: Changes<Window
     }
 }
 
-/// A fault of the operator's own ends a watch, and not the pools that depend on it.
+/// Watches an object for good: a fault of the operator's own ends a watch, and not the pools that depend on it.
 async fn keep_watching(cx: Arc<Context>, key: Key) {
     loop {
         if let Err(fault) = catch(watch(cx.clone(), key.clone())).await {

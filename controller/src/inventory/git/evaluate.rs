@@ -16,19 +16,19 @@ use wnp_core::inventory::{
     revision_policy::{Newest, commit, name, reject},
 };
 
-/// What is to be made of a revision.
+/// Revision to make a list of, and what that needs.
 pub(super) struct Task {
     /// The pool's settings.
     pub git: GitSource,
-    /// What the server has.
+    /// Head of the reference on the server.
     pub head: Head,
-    /// The revision that is in force.
+    /// Revision that is in force.
     pub before: Option<String>,
     /// Keys in the Secret that the pool names for signatures. `None`: it names none.
     pub keys: Option<BTreeMap<String, Vec<u8>>>,
 }
 
-/// The list at the head, or why it is not used.
+/// Returns the list at the head, or why it is not used.
 pub(super) fn evaluate(repository: &Repository, task: &Task) -> Result<HostList, SourceError> {
     let Task { git, head, before, keys } = task;
     let signer = match keys {
@@ -86,12 +86,12 @@ pub(super) fn read(
     Ok(HostList { entries, status: Some(status), ..HostList::default() })
 }
 
-/// What the pool's status calls the source.
+/// Name of the source in the pool's status.
 pub(super) fn source(git: &GitSource) -> String {
     format!("git {}", git.url)
 }
 
-/// Who has signed what must be signed.
+/// Signer of what must be signed.
 fn signer(
     repository: &Repository,
     git: &GitSource,
@@ -117,7 +117,7 @@ fn signer(
     }
 }
 
-/// Why a signature is not believed.
+/// Reason why a signature is not trusted.
 #[derive(Debug, thiserror::Error)]
 enum Distrust {
     #[error("{0}")]
@@ -130,7 +130,7 @@ enum Distrust {
     NoTag,
 }
 
-/// What a person reads of an error.
+/// Error of the source, as the pool reports it.
 pub(super) fn trouble(error: &GitError) -> SourceError {
     SourceError { reason: error.reason(), message: error.to_string(), stalls: error.stalls() }
 }

@@ -15,7 +15,7 @@ use wnp_core::inventory::{HostList, SourceError};
 
 const LIST: &str = "- {name: win-1, address: 127.0.0.1}\n";
 
-/// A repository whose tags a person signs, its server, and the operator's copy.
+/// A repository whose tags a user signs, its server, and the operator's copy.
 struct Bed {
     origin: Origin,
     server: Server,
@@ -52,7 +52,7 @@ impl Bed {
         self.origin.git(&["tag", "-s", "-m", name, name]);
     }
 
-    /// What the operator makes of the server's repository, if `before` is in use.
+    /// Evaluates the server's repository, if `before` is in use.
     fn evaluate(&self, before: Option<&str>) -> Result<HostList, SourceError> {
         let access = Access { authority: Some(self.server.authority.pem.clone().into_bytes()), ..Access::default() };
         let request = Request {

@@ -32,17 +32,17 @@ use crate::{
 };
 use wnp_core::inventory::{SourceError, ownership::Begun};
 
-/// A look that failed is repeated after this time, and after twice as long each further time, at most after the interval.
+/// Time after which a look that failed is repeated, and after twice as long each further time, at most after the interval.
 const FIRST_RETRY: Duration = Duration::from_secs(5);
 
 /// Time that one fetch may take.
 const TIMEOUT: Duration = Duration::from_mins(1);
 
-/// What a fetch in the background needs.
+/// Dependencies of a fetch in the background.
 pub(super) struct Looker {
     pub secrets: Api<Secret>,
     pub dir: PathBuf,
-    /// `HTTPS_PROXY` and `NO_PROXY`.
+    /// Proxy settings: `HTTPS_PROXY` and `NO_PROXY`.
     pub proxy: (Option<String>, Option<String>),
     pub wake: ReconcileTrigger,
     pub metrics: Arc<Metrics>,
@@ -189,7 +189,7 @@ fn credentials(secret: &str, error: &impl std::fmt::Display) -> SourceError {
     SourceError { reason: Reason::CredentialsUnavailable, message, stalls: false }
 }
 
-/// A twentieth more or less, so that many pools do not look all at once.
+/// Varies a wait by a twentieth more or less, so that many pools do not look all at once.
 fn jitter(wait: Duration) -> Duration {
     wait.mul_f64(rand::random_range(0.95..1.05))
 }
@@ -200,7 +200,7 @@ mod tests {
     use crate::fake_api::FakeApi;
     use wnp_core::inventory::ownership::HostOwners;
 
-    /// Otherwise a pool reports a failure of its source whenever its operator is replaced.
+    /// A pool would report a failure of its source whenever its operator is replaced.
     #[tokio::test]
     async fn a_fetch_that_the_end_of_the_process_interrupts_is_no_failure_of_the_source() {
         for stops in [false, true] {

@@ -34,7 +34,7 @@ pub(crate) struct GitSources {
     client: Client,
     namespace: String,
     dir: PathBuf,
-    /// For repositories whose pool names none: `HTTPS_PROXY` and `NO_PROXY`.
+    /// Proxy settings for repositories whose pool names none: `HTTPS_PROXY` and `NO_PROXY`.
     proxy: (Option<String>, Option<String>),
     wake: ReconcileTrigger,
     metrics: Arc<Metrics>,
@@ -75,25 +75,25 @@ struct CachedRepository {
 #[derive(Default)]
 struct State {
     looking: bool,
-    /// Counts looks, so that each is evaluated once for each pool.
+    /// Number of looks, so that each is evaluated once for each pool.
     looks: u64,
     head: Option<Head>,
     trouble: Option<SourceError>,
     failures: u32,
     next: Option<Timestamp>,
-    /// When the last look was over.
+    /// Time when the last look was over.
     looked: Option<Timestamp>,
-    /// When it began, among the reads of all lists.
+    /// Start of the last look, among the reads of all lists.
     began: Option<Begun>,
-    /// Who is to be woken.
+    /// Pools to wake.
     pools: BTreeSet<String>,
-    /// What each pool was last asked by hand.
+    /// Last request by hand of each pool.
     requested: BTreeMap<String, String>,
-    /// What each pool has made of it.
+    /// List that each pool has made of the repository.
     lists: BTreeMap<String, List>,
 }
 
-/// What a pool has made of a repository.
+/// List that a pool has made of a repository.
 #[derive(Clone)]
 struct List {
     looks: u64,
@@ -104,7 +104,7 @@ struct List {
 }
 
 impl GitSources {
-    /// Keeps repositories below `dir`.
+    /// Creates the sources, which keep repositories in the cache directory.
     pub(crate) fn new(
         client: Client,
         args: &Run,
@@ -148,7 +148,7 @@ impl GitSources {
         asked(list, next, as_of, read_at)
     }
 
-    /// Fetches a repository at once, after a push. Returns the number of matching repositories.
+    /// Makes matching repositories due at once, after a push, and wakes their pools. Returns the number of matching repositories.
     pub(crate) fn on_push(&self, is_it: impl Fn(&str) -> bool) -> usize {
         let known = self.known.lock();
         let mut count = 0;
@@ -288,7 +288,7 @@ impl CachedRepository {
         self.state.lock()
     }
 
-    /// Whether a fetch is due; if so, the caller must perform it.
+    /// Reports whether a fetch is due; if so, the caller must perform it.
     fn is_due(&self, pool: &str, git: &GitSource, requested: Option<&String>, begun: Begun, now: Timestamp) -> bool {
         let mut state = self.lock();
         let by_hand = requested.is_some_and(|r| state.requested.get(pool) != Some(r));
@@ -306,7 +306,7 @@ impl CachedRepository {
         due
     }
 
-    /// What a pool has made of the last look, if it has.
+    /// List that a pool has made of the last look, if it has.
     fn list(&self, pool: &str, looks: u64, git: &GitSource) -> Option<List> {
         self.lock().lists.get(pool).filter(|l| l.looks == looks && l.settings == *git).cloned()
     }

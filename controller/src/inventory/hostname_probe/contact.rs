@@ -20,12 +20,12 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(30);
 /// Most time for one look-up.
 const LOOKUP_LIMIT: Duration = Duration::from_secs(10);
 
-/// Why a host has not reported its name.
+/// Failure of a host to report its name.
 #[derive(Debug)]
 pub(super) struct Failure {
-    /// PascalCase.
+    /// Reason of the failure.
     pub reason: Reason,
-    /// What is wrong and what to do.
+    /// Fault and remedy.
     pub message: String,
 }
 

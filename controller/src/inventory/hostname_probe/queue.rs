@@ -1,4 +1,4 @@
-//! Whose turn it is. Pure.
+//! Queue of tasks, in which pools take turns. Pure.
 //!
 //! A list may have thousands of entries that never answer. Few of them are asked at a time, fewer of each pool, and pools take turns: what
 //! one lists is not in the way of another. Within a pool the entries that have failed least come first.
@@ -18,7 +18,7 @@ pub(super) const PER_POOL: usize = 4;
 pub(super) struct Queue<T> {
     waiting: BTreeMap<String, BTreeMap<(u32, u64), T>>,
     running: BTreeMap<String, BTreeSet<T>>,
-    /// When each pool had its last turn, as the number of that turn.
+    /// Number of each pool's last turn.
     turns: BTreeMap<String, u64>,
     count: u64,
 }
@@ -30,7 +30,7 @@ impl<T> Default for Queue<T> {
 }
 
 impl<T: Ord + Clone> Queue<T> {
-    /// Whether a task waits or is under way.
+    /// Reports whether a task waits or is under way.
     pub(super) fn has(&self, pool: &str, task: &T) -> bool {
         self.running.get(pool).is_some_and(|tasks| tasks.contains(task))
             || self.waiting.get(pool).is_some_and(|tasks| tasks.values().any(|t| t == task))
@@ -71,7 +71,7 @@ impl<T: Ord + Clone> Queue<T> {
         Some((pool, task))
     }
 
-    /// A task has ended.
+    /// Notes that a task has ended.
     pub(super) fn done(&mut self, pool: &str, task: &T) {
         if let Some(tasks) = self.running.get_mut(pool) {
             tasks.remove(task);

@@ -26,7 +26,7 @@ fn contact(hostname: Option<&str>) -> FirstContact {
     }
 }
 
-/// Begins what is next, as far as it is a contact.
+/// Takes the next task, and returns its host if it is a contact.
 fn begun(asking: &HostnameProbe) -> Option<Arc<Ask>> {
     let mut state = asking.lock();
     let (pool, task) = state.queue.next()?;

@@ -1,4 +1,4 @@
-//! Pools that are made for sources of WMCO. A person may set every field of such a pool but its source, and it is deleted only if no other
+//! Pools that are made for sources of WMCO. A user may set every field of such a pool but its source, and it is deleted only if no other
 //! client has ever written to it.
 
 use std::collections::HashSet;
@@ -23,8 +23,8 @@ use wnp_core::{
     render::Stored,
 };
 
-/// Creates a pool whose hosts come from this source. Where nodes of WMCO are, it begins in mode Plan: a person is to see first what becomes
-/// of them. One that a person creates at the same time is not touched.
+/// Creates a pool whose hosts come from this source. Where nodes of WMCO are, it begins in mode Plan: a user is to see first what becomes
+/// of them. One that a user creates at the same time is not touched.
 pub(super) async fn make(cx: &Context, name: &str, inventory: Inventory) -> kube::Result<()> {
     let api: Api<WindowsNodePool> = Api::all(cx.cluster.client.clone());
     let nodes = nodes_of_wmco(cx).await;
@@ -45,8 +45,7 @@ pub(super) async fn make(cx: &Context, name: &str, inventory: Inventory) -> kube
     give_up_mode(&api, pool).await
 }
 
-/// Gives up the mode: a person who applies another one on the server's side must meet no conflict with the operator, which never writes it
-/// again.
+/// Gives up the mode: a user who applies another mode on the server's side must meet no conflict with the operator, which never writes it again.
 async fn give_up_mode(api: &Api<WindowsNodePool>, mut pool: WindowsNodePool) -> kube::Result<()> {
     let name = pool.name_any();
     while let Some(patch) = without_mode(&pool) {
@@ -64,7 +63,7 @@ async fn give_up_mode(api: &Api<WindowsNodePool>, mut pool: WindowsNodePool) -> 
     Ok(())
 }
 
-/// The patch for it, if the operator owns the mode.
+/// Patch that gives up the mode, if the operator owns it.
 fn without_mode(pool: &WindowsNodePool) -> Option<Value> {
     let mut fields = pool.managed_fields().to_vec();
     let of_adapter = fields.iter_mut().find(|f| f.manager.as_deref() == Some(MANAGER_ADAPTER))?;

@@ -9,7 +9,7 @@ use crate::{cluster::texts, context::Context, runtime::clock};
 use gitops::hosts::{Bad, windows_instances};
 use wnp_core::inventory::{Entry, EntryError, HostList, SourceError, SourceOutcome};
 
-/// When the API server fails us, ask again after this time.
+/// Time after which the list is asked for again when the API server fails.
 const RETRY: SignedDuration = SignedDuration::from_secs(5);
 
 /// The list in a ConfigMap. Its hosts have no names: each reports its own.
@@ -36,8 +36,8 @@ pub(crate) fn read(map: ConfigMap) -> HostList {
 
 /// Asks for the list in a ConfigMap of the operator's namespace.
 ///
-/// One that is not there takes no hosts away, `windows-instances` neither: a ConfigMap goes for a moment when it is replaced, and for
-/// longer when the operator's namespace is deleted and made again.
+/// A ConfigMap that is not there takes no hosts away, `windows-instances` neither: a ConfigMap goes for a moment when it is replaced, and for longer
+/// when the operator's namespace is deleted and made again.
 pub(crate) async fn ask(name: &str, cx: &Context) -> SourceOutcome {
     let api: Api<ConfigMap> = Api::namespaced(cx.cluster.client.clone(), &cx.process.args.namespace);
     match api.get_opt(name).await {

@@ -26,12 +26,12 @@ use crate::{
 };
 use wnp_core::inventory::source_pool::{PoolChange, Seen, decide, has_instances};
 
-/// What could not be written is tried again after this time.
+/// Time after which a failed write is tried again.
 const RETRY: Duration = Duration::from_secs(5);
 
 type Meta = PartialObjectMeta<ConfigMap>;
 
-/// Runs until it is stopped from outside.
+/// Watches ConfigMaps until it is stopped from outside.
 pub(super) async fn run(cx: &Context, mut pools: Changes<WindowsNodePool>) {
     // Only metadata: what is in them is asked for when it is needed.
     let api: Api<Meta> = Api::namespaced(cx.cluster.client.clone(), &cx.process.args.namespace);
@@ -87,7 +87,7 @@ async fn changed(cx: &Context, maps: &Store<Meta>, event: Event<Meta>, is_filled
     names.contains(WINDOWS_INSTANCES)
 }
 
-/// An editor of a ConfigMap reads its events, and not those of a pool.
+/// Reports bad entries on the ConfigMap: its editor reads its events, and not those of a pool.
 async fn report_bad_entries(cx: &Context, maps: &Store<Meta>, name: &str) {
     let Some(meta) = find(cx, maps, name) else { return };
     let api: Api<ConfigMap> = Api::namespaced(cx.cluster.client.clone(), &cx.process.args.namespace);

@@ -1,5 +1,4 @@
-//! Serves HTTP to untrusted clients: connections, heads and time are limited, so that none of them can take the memory
-//! or the place of others.
+//! HTTP server for untrusted clients: connections, heads and time are limited, so that none of them can take the memory or the place of others.
 
 use std::{collections::VecDeque, net::IpAddr, sync::Arc, time::Duration};
 
@@ -19,12 +18,12 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
-/// After an error of the listener, which is most often that the process has no file left.
+/// Delay after an error of the listener, which is most often that the process has no file left.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
-/// Largest head of a request, in bytes.
+/// Maximum size of a request's head, in bytes.
 const MAX_HEAD: usize = 16 << 10;
 
-/// What clients may use.
+/// Limits of clients.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// Connections that may be open at once.
@@ -37,8 +36,8 @@ pub(crate) struct Limits {
     pub connection: Duration,
 }
 
-/// Serves until `stop`. When as many connections are open as may be, a new one takes the place of the oldest: a client that opens many and
-/// sends nothing does not keep out a probe of kubelet, which takes milliseconds.
+/// Serves HTTP until `stop`. When as many connections are open as may be, a new one takes the place of the oldest: a client that opens many and sends
+/// nothing does not keep out a probe of kubelet, which takes milliseconds.
 pub(crate) async fn serve(
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
@@ -94,10 +93,10 @@ async fn speak(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, rou
 #[derive(Clone, Default)]
 struct Places(Arc<Mutex<VecDeque<(IpAddr, CancellationToken)>>>);
 
-/// A connection that counts until it is dropped.
+/// Open connection that counts until it is dropped.
 struct Place {
     places: Places,
-    /// Cancelled when another connection takes its place.
+    /// Token that is cancelled when another connection takes the place.
     taken: CancellationToken,
 }
 
@@ -138,7 +137,7 @@ mod tests {
 
     const PATIENT: Duration = Duration::from_mins(10);
 
-    /// A server that answers with the length of what it is sent.
+    /// Starts a server that answers with the length of what it is sent.
     async fn server(limits: Limits) -> std::net::SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -153,7 +152,7 @@ mod tests {
         socket.connect(to).await.unwrap()
     }
 
-    /// Output of the server before it closes the connection.
+    /// Reads the output of the server before it closes the connection.
     async fn answer(stream: &mut TcpStream) -> String {
         let mut text = Vec::new();
         // A reset says as much as an orderly end: nothing more comes.

@@ -15,24 +15,24 @@ use rustls::{
     sign::CertifiedKey,
 };
 
-/// Reasons why mounted files cannot be served.
+/// Error of mounted files that cannot be served.
 #[derive(Debug, thiserror::Error)]
 enum CertificateError {
-    /// A file is there and cannot be read.
+    /// A file exists and cannot be read.
     #[error("{file}: {source}; check the volume at --metrics-tls-directory")]
     File {
-        /// Its name.
+        /// Name of the file.
         file: &'static str,
-        /// Why not.
+        /// Cause.
         #[source]
         source: io::Error,
     },
-    /// A file is not what it should be.
+    /// A file is not valid.
     #[error("{file}: {problem}; replace the Secret of the volume at --metrics-tls-directory")]
     Invalid {
-        /// Its name.
+        /// Name of the file.
         file: &'static str,
-        /// What is wrong.
+        /// Fault of the file.
         problem: String,
     },
 }
@@ -45,7 +45,7 @@ impl CertificateError {
     }
 }
 
-/// Certificate that a new connection gets. The directory is read for each: a Secret that changes needs neither a watch nor a restart.
+/// Certificate that a new connection gets. The directory is read for each connection: a Secret that changes needs neither a watch nor a restart.
 #[derive(Debug)]
 pub(super) struct Served {
     directory: PathBuf,
@@ -53,16 +53,16 @@ pub(super) struct Served {
     mounted: Mutex<Mounted>,
 }
 
-/// Files that are served, and the last fault of those that are not.
+/// Mounted files that are served, and the last fault of those that are not.
 #[derive(Debug, Default)]
 struct Mounted {
     served: Option<(Files, Arc<CertifiedKey>)>,
-    /// A fault that stays is reported once.
+    /// Fault that was reported, once for as long as it stays.
     reported: String,
 }
 
 impl Served {
-    /// Certificate of a directory, and of this process for a namespace's Service as long as the directory has none.
+    /// Returns the certificate of a directory, and that of this process for a namespace's Service as long as the directory has none.
     ///
     /// # Errors
     /// When no key can be made.
@@ -70,7 +70,7 @@ impl Served {
         Ok(Self { directory: directory.to_owned(), own: Arc::new(self_signed(namespace)?), mounted: Mutex::default() })
     }
 
-    /// Certificate for a connection now. Files that cannot be served leave in place what was served before.
+    /// Certificate for a connection now. Files that cannot be served leave the earlier certificate in place.
     fn now(&self) -> Arc<CertifiedKey> {
         let mut mounted = self.mounted.lock();
         let problem = match Files::read(&self.directory) {
@@ -112,7 +112,7 @@ impl ResolvesServerCert for Served {
     }
 }
 
-/// Certificate that no client can verify, for the life of this process.
+/// Returns a certificate that no client can verify, for the life of this process.
 fn self_signed(namespace: &str) -> anyhow::Result<CertifiedKey> {
     let pair = rcgen::generate_simple_self_signed([format!("{METRICS_SERVICE}.{namespace}.svc")])?;
     let key = PrivateKeyDer::try_from(pair.signing_key.serialize_der()).map_err(anyhow::Error::msg)?;
@@ -133,7 +133,7 @@ impl std::fmt::Debug for Files {
 }
 
 impl Files {
-    /// Files of a directory. `None` unless both are there.
+    /// Reads the files of a directory. `None` unless both are there.
     fn read(directory: &Path) -> Result<Option<Self>, CertificateError> {
         let read = |file: &'static str| match std::fs::read(directory.join(file)) {
             Ok(text) => Ok(Some(text)),
@@ -144,7 +144,7 @@ impl Files {
         Ok(Some(Self { certificate, key: key.into() }))
     }
 
-    /// Certificate and key, which fit each other.
+    /// Parses certificate and key, which must fit each other.
     fn parse(&self) -> Result<CertifiedKey, CertificateError> {
         let invalid = |file, problem: &dyn ToString| CertificateError::Invalid { file, problem: problem.to_string() };
         let chain: Vec<_> = CertificateDer::pem_slice_iter(&self.certificate)

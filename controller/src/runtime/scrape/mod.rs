@@ -1,4 +1,4 @@
-//! `/metrics` over TLS, for who may get it.
+//! Endpoint `/metrics` over TLS, for authorized clients.
 
 mod certificate;
 mod review;
@@ -29,7 +29,7 @@ use crate::{
 use certificate::Served;
 use review::{Reviewer, Verdict};
 
-/// Serves until `stop`. The port is bound and has a certificate when this returns.
+/// Serves the metrics until `stop`. The port is bound and has a certificate when this function returns.
 ///
 /// # Errors
 /// When the address cannot be bound, or no certificate can be made.
@@ -55,7 +55,7 @@ pub(crate) async fn serve(
     Ok(())
 }
 
-/// Lets those through whom the API server lets get `/metrics`.
+/// Admits clients that the API server lets get `/metrics`.
 async fn admit(State(reviewer): State<Arc<Reviewer>>, request: Request, next: Next) -> Response {
     match reviewer.judge(request.headers()).await {
         Ok(Verdict::Allowed) => next.run(request).await,

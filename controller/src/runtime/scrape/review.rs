@@ -1,4 +1,4 @@
-//! Who may get the metrics: the API server knows the token, and its owner has the right.
+//! Review of clients that get the metrics: the API server knows the token, and its owner has the right.
 
 use api::Reason;
 use std::{
@@ -16,33 +16,33 @@ use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use tokio::{sync::Semaphore, time::timeout};
 
-/// Time for which a verdict is remembered. A scraper comes more often than that, and who loses the right loses it soon.
+/// Time for which a verdict is remembered. A scraper comes more often than that, and a client that loses the right loses it soon.
 const REMEMBERED: Duration = Duration::from_secs(30);
-/// Number of verdicts that are remembered.
+/// Maximum number of verdicts that are remembered.
 const MOST: usize = 64;
-/// Reviews at the same time. Who sends tokens without end does not keep the API server busy.
+/// Maximum reviews at the same time. A client that sends tokens without end does not keep the API server busy.
 const AT_ONCE: usize = 4;
-/// Time for a review, with the wait for a place.
+/// Time limit for a review, with the wait for a place.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What becomes of a request.
+/// Verdict on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It is answered.
+    /// The request is answered.
     Allowed,
-    /// It has no token, or one that the API server does not know.
+    /// The request has no token, or one that the API server does not know.
     Unknown,
-    /// Its sender has not the right.
+    /// The sender does not have the right.
     Forbidden,
 }
 
-/// The API server did not review a request.
+/// Error of a request that the API server did not review.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ReviewError {
-    /// It did not do what was asked.
+    /// The API server did not do the review.
     #[error("failed to review the sender of a request for metrics: {}", crate::runtime::errors::said(.0))]
     Api(#[from] kube::Error),
-    /// It did not answer in time, or too many reviews wait.
+    /// The API server did not answer in time, or too many reviews wait.
     #[error("the API server did not review the sender of a request for metrics within {} s", PATIENCE.as_secs())]
     Slow,
 }
@@ -55,7 +55,7 @@ impl ReviewError {
     }
 }
 
-/// Asks the API server, and remembers for a while what it says.
+/// Reviewer that asks the API server, and remembers its answers for a while.
 pub(super) struct Reviewer {
     client: Client,
     places: Semaphore,
@@ -67,7 +67,7 @@ impl Reviewer {
         Self { client, places: Semaphore::new(AT_ONCE), memory: Mutex::default() }
     }
 
-    /// What becomes of a request with these headers.
+    /// Judges a request with these headers.
     pub(super) async fn judge(&self, headers: &HeaderMap) -> Result<Verdict, ReviewError> {
         let Some(token) = bearer(headers) else { return Ok(Verdict::Unknown) };
         let digest = Sha256::digest(token).into();
@@ -99,7 +99,7 @@ impl Reviewer {
     }
 }
 
-/// Whether this user may get `/metrics`.
+/// Returns the review of whether this user may get `/metrics`.
 fn may_get(user: UserInfo) -> SubjectAccessReview {
     let UserInfo { extra, groups, uid, username } = user;
     let path = NonResourceAttributes { path: Some("/metrics".into()), verb: Some("get".into()) };
@@ -114,7 +114,7 @@ fn may_get(user: UserInfo) -> SubjectAccessReview {
     SubjectAccessReview { spec, ..SubjectAccessReview::default() }
 }
 
-/// The token of a request.
+/// Token of a request.
 fn bearer(headers: &HeaderMap) -> Option<&str> {
     let (scheme, token) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     let token = token.trim();

@@ -26,19 +26,19 @@ pub(crate) struct Argo {
     applications: Api<DynamicObject>,
 }
 
-/// How an Application is compared and synced.
+/// Settings for the comparison and sync of an Application.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct How {
-    /// The annotation `ServerSideDiff=true`.
+    /// True if the Application has the annotation `ServerSideDiff=true`.
     pub diff: bool,
-    /// The option `ServerSideApply=true`.
+    /// True if the Application has the option `ServerSideApply=true`.
     pub apply: bool,
-    /// A new commit is synced, and a change by hand is taken back.
+    /// True if a new commit is synced, and a change by hand is reverted, automatically.
     pub automated: bool,
 }
 
 impl Argo {
-    /// Starts it, or says what it lacks.
+    /// Starts Argo CD, or reports what is missing.
     pub(crate) async fn start(control_plane: &ControlPlane) -> Result<Option<Self>> {
         if redis().is_none() {
             testbed::skip(&format!("Argo CD needs Redis: apt-get install {REDIS_PACKAGE}"))?;
@@ -51,7 +51,7 @@ impl Argo {
         Ok(Some(Self { pages, origin, server, applications }))
     }
 
-    /// Makes an Application of a folder of the repository.
+    /// Creates an Application of a folder of the repository.
     pub(crate) async fn create(&self, name: &str, folder: &str, how: How) -> Result<()> {
         let mut policy = json!({"syncOptions": [format!("ServerSideApply={}", how.apply)]});
         if how.automated {
@@ -74,7 +74,7 @@ impl Argo {
         Ok(())
     }
 
-    /// Deletes an Application with all that is in it, as its page does.
+    /// Deletes an Application with all its objects, as Argo CD's page does.
     pub(crate) async fn delete(&self, name: &str) -> Result<()> {
         let with_all = json!({"metadata": {"finalizers": ["resources-finalizer.argocd.argoproj.io"]}});
         self.applications.patch(name, &PatchParams::default(), &Patch::Merge(with_all)).await?;
@@ -82,7 +82,7 @@ impl Argo {
         Ok(())
     }
 
-    /// Confirms that, as `argocd app confirm-deletion` does.
+    /// Confirms the deletion, as `argocd app confirm-deletion` does.
     pub(crate) async fn confirm_deletion(&self, name: &str) -> Result<()> {
         let now = Timestamp::now().to_string();
         let confirm = json!({"metadata": {"annotations": {"argocd.argoproj.io/deletion-approved": now}}});
@@ -90,7 +90,7 @@ impl Argo {
         Ok(())
     }
 
-    /// Waits until an Application is so, and returns it.
+    /// Waits until a condition holds for an Application, and returns the Application.
     pub(crate) async fn until(&self, name: &str, what: &str, is_so: impl Fn(&Value) -> bool) -> Result<Value> {
         let last = Mutex::new(Value::Null);
         let asked = within(LIMIT, &format!("{name}: {what}"), || async {
@@ -106,7 +106,7 @@ impl Argo {
         Ok(last)
     }
 
-    /// Has Argo CD compare the newest commit with the cluster, and returns what it says of each object.
+    /// Lets Argo CD compare the newest commit with the cluster, and returns the result for each object.
     pub(crate) async fn compare(&self, name: &str) -> Result<Vec<Compared>> {
         let refresh = json!({"metadata": {"annotations": {REFRESH: "normal"}}});
         self.applications.patch(name, &PatchParams::default(), &Patch::Merge(refresh)).await?;
@@ -123,7 +123,7 @@ impl Argo {
         Ok(resources.iter().map(Compared::new).collect())
     }
 
-    /// Syncs the newest commit, as a person does.
+    /// Syncs the newest commit, as a user does.
     pub(crate) async fn sync(&self, name: &str) -> Result<()> {
         let is_idle = |application: &Value| {
             application.get("operation").is_none() && application["status"]["operationState"]["phase"] != "Running"
@@ -146,7 +146,7 @@ impl Argo {
     }
 }
 
-/// Why an Application cannot be compared.
+/// Returns the reason why an Application cannot be compared.
 fn fault(application: &Value) -> Option<String> {
     let mut conditions = application["status"]["conditions"].as_array()?.iter();
     let fault = conditions.find(|condition| condition["type"] == "ComparisonError")?;
@@ -155,7 +155,7 @@ fn fault(application: &Value) -> Option<String> {
 
 const REFRESH: &str = "argocd.argoproj.io/refresh";
 
-/// What Argo CD says of an object.
+/// Argo CD's comparison of an object.
 #[derive(Clone, Debug)]
 pub(crate) struct Compared {
     pub name: String,

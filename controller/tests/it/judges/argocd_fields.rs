@@ -1,4 +1,4 @@
-//! Every field of a pool from Git by Argo CD: that a commit which adds, changes or removes its value is seen, applied, and Synced afterwards.
+//! Fields of a pool from Git by Argo CD: a commit that adds, changes or removes a field's value is seen, applied, and Synced afterwards.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use super::{
     fields::{self, Field},
 };
 
-/// Names of Applications, and how each is compared and synced.
+/// Names of Applications, and the settings of each.
 const WAYS: [(&str, How); 4] = [
     ("neither", How { diff: false, apply: false, automated: false }),
     ("diff", How { diff: true, apply: false, automated: false }),
@@ -22,12 +22,12 @@ const WAYS: [(&str, How); 4] = [
     ("both", How { diff: true, apply: true, automated: false }),
 ];
 
-/// Each field has a pool of its own.
+/// Returns the name of a field's pool.
 fn name(way: &str, field: usize) -> String {
     format!("{way}-{field}")
 }
 
-/// The file of a commit: a pool for each field, with the spec of this time.
+/// Returns the file of a commit: a pool for each field, with one of the field's specs.
 fn file(way: &str, fields: &[Field], time: usize) -> String {
     let pool = |(n, field): (usize, &Field)| {
         let (version, name, spec) = ("windowsmachineconfig.openshift.io/v1alpha1", name(way, n), &field.specs[time]);
@@ -37,7 +37,7 @@ fn file(way: &str, fields: &[Field], time: usize) -> String {
     fields.iter().enumerate().map(pool).collect()
 }
 
-/// Specs in the cluster by name.
+/// Returns the specs in the cluster by name.
 async fn specs(client: &Client) -> Result<BTreeMap<String, Value>> {
     let pools: Api<kube::api::DynamicObject> =
         Api::all_with(client.clone(), &kube::api::ApiResource::erase::<WindowsNodePool>(&()));
@@ -79,7 +79,7 @@ async fn a_commit_that_adds_changes_or_removes_any_field_is_seen_and_applied() -
     Ok(())
 }
 
-/// Compares, syncs and compares again: what fails, with the fields.
+/// Compares, syncs and compares again. Returns the failures, with the fields.
 async fn after_commit(
     argo: &Argo,
     client: &Client,
@@ -115,7 +115,7 @@ async fn compared_and_synced(
     Ok([not_seen, not_applied, differs].into_iter().flatten().collect())
 }
 
-/// Names of pools that the cluster has otherwise than the newest commit.
+/// Returns the names of pools that differ from the newest commit.
 async fn out_of_sync(argo: &Argo, way: &str) -> Result<Vec<String>> {
     let compared = argo.compare(way).await?;
     Ok(compared.into_iter().filter(|one| !one.is_synced).map(|one| one.name).collect())

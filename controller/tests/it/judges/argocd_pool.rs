@@ -1,4 +1,4 @@
-//! A pool from Git by Argo CD, and its people: its pages show the state of the nodes, and what people do there is done and stays.
+//! Pool from Git by Argo CD, and its users: its pages show the state of the nodes, and acts of users take effect and stay.
 
 use anyhow::{Context as _, Result, ensure};
 use api::{
@@ -25,10 +25,10 @@ use crate::{
 const POOL: &str = "factory";
 const OPERATOR: &str = "windows-operator";
 const POOLS: &str = "windows-node-pools";
-/// As the examples have it.
+/// Settings of the Application, as in the examples.
 const HOW: How = How { diff: true, apply: true, automated: true };
 
-/// A world whose operator and pools are in Git.
+/// World whose operator and pools are in Git.
 struct Scene {
     world: World,
     argo: Argo,
@@ -36,7 +36,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// With the operator installed by Argo CD. Its program runs beside, with the rights that it has then.
+    /// Creates a world in which Argo CD installs the operator. The program runs beside, with the rights that it then has.
     async fn new(hosts: usize) -> Result<Option<Self>> {
         let control_plane = Box::pin(ControlPlane::start(ControlPlaneOptions::default())).await?;
         let Some(argo) = Argo::start(&control_plane).await? else { return Ok(None) };
@@ -58,7 +58,7 @@ impl Scene {
         Ok(Some(Self { world, argo, hosts }))
     }
 
-    /// The pool of the example with these hosts and more fields, as a commit that Argo CD sees at once.
+    /// Commits the pool of the example with these hosts and more fields. Argo CD sees the commit at once.
     fn commit(&self, hosts: &[Value], fields: Value) -> Result<()> {
         let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/gitops/argocd-pool.yaml");
         let mut pool: Value = serde_yaml::from_str(&std::fs::read_to_string(example)?)?;
@@ -68,7 +68,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Waits until the pool is so, and Argo CD shows that, with the health and these words.
+    /// Waits until a condition holds for the pool, and Argo CD shows it, with the health and these words.
     async fn shows(
         &self,
         what: &str,
@@ -83,7 +83,7 @@ impl Scene {
         waited.with_context(|| format!("{what}: {health}"))
     }
 
-    /// Argo CD compares, and finds the pool as it is in Git, with its changes by hand.
+    /// Checks that Argo CD finds the pool as in Git, with its changes by hand.
     async fn is_synced(&self) -> Result<()> {
         let compared = self.argo.compare(POOLS).await?;
         ensure!(compared.iter().all(|one| one.is_synced), "{compared:?}");

@@ -1,4 +1,4 @@
-//! Cluster API's own controllers beside the operator: what they say of Machines is what has become of their hosts.
+//! Cluster API's own controllers beside the operator: Machines report what has become of their hosts.
 
 use std::collections::BTreeMap;
 
@@ -53,7 +53,7 @@ impl Judged {
         Ok(())
     }
 
-    /// Waits for a Machine that has no host yet, and starts one, of which the infrastructure does not know yet.
+    /// Waits for a Machine without a host, and starts a host that the infrastructure does not know yet.
     async fn new_host(&mut self) -> Result<String> {
         let all = self.api("Machine");
         let without_host = async || -> Option<String> {
@@ -161,7 +161,7 @@ async fn machines_are_running_once_their_hosts_are_nodes() -> Result<()> {
     judged.until_available(2).await
 }
 
-/// The repair of the pool and that of Cluster API, each for the node that is its own.
+/// Repairs by the pool and by Cluster API, each of the node that is its own.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_health_check_replaces_its_machine_and_the_operator_repairs_the_other() -> Result<()> {
     let mut judged = Judged::new().await?;

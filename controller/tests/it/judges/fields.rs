@@ -1,4 +1,4 @@
-//! Every field of a pool's spec with two values, made from the schema of its kind.
+//! Fields of a pool's spec with two values each, from the schema of the kind.
 
 use anyhow::{Context as _, Result};
 use api::WindowsNodePool;
@@ -7,13 +7,13 @@ use serde_json::{Map, Value, json};
 
 use crate::crd::{host, merge};
 
-/// A field, and specs of a pool without it, with it, and with another value.
+/// Field, and specs of a pool without it, with it, and with another value.
 pub(crate) struct Field {
     pub path: String,
     pub specs: [Value; 3],
 }
 
-/// Strings for fields that do not take any, by the end of their path.
+/// Strings for fields that do not accept any string, by the end of the path.
 const STRINGS: &[(&str, [&str; 2])] = &[
     (".address", ["10.0.0.1", "10.0.0.2"]),
     (".clsid", ["{CCC2A336-D7F3-4818-A213-272B7924213E}", "{CCC2A336-D7F3-4818-A213-272B7924213F}"]),
@@ -42,10 +42,10 @@ const STRINGS: &[(&str, [&str; 2])] = &[
     (".git.url", ["https://git.example.com/first.git", "https://git.example.com/second.git"]),
 ];
 
-/// Numbers that another field bounds.
+/// Numbers for fields that another field bounds.
 const NUMBERS: &[(&str, [i64; 2])] = &[(".imageGCHighThresholdPercent", [90, 91])];
 
-/// What fields need beside them, by the beginning of their path.
+/// Returns the fields that a field needs beside it, by the beginning of the path.
 fn beside(path: &str) -> Value {
     match path {
         ".template.spec.kubelet.shutdownGracePeriodCriticalPods" => {
@@ -56,7 +56,7 @@ fn beside(path: &str) -> Value {
     }
 }
 
-/// All fields of the kind as it is served: what is in none of the tables has a value of its type.
+/// Returns all fields of the kind as it is served. A field that is in none of the tables gets a value of its type.
 pub(crate) fn all() -> Result<Vec<Field>> {
     let crd = json!(WindowsNodePool::crd());
     let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
@@ -91,7 +91,7 @@ fn walk(root: &Value, schema: &Value, path: String, fields: &mut Vec<Field>) -> 
     Some(())
 }
 
-/// Keys that a map takes.
+/// Returns keys that a map accepts.
 fn keys(path: &str) -> [&'static str; 2] {
     match path.rsplit('.').next() {
         Some("evictionHard") => ["memory.available", "nodefs.available"],
@@ -100,7 +100,7 @@ fn keys(path: &str) -> [&'static str; 2] {
     }
 }
 
-/// A list or map of two, and of one.
+/// Returns a list or map with two entries, and one with one entry.
 fn many(schema: &Value, path: &str) -> Option<[Value; 2]> {
     if schema["items"].is_object() {
         let one = |n| value(&schema["items"], &format!("{path}[]"), n);
@@ -111,7 +111,7 @@ fn many(schema: &Value, path: &str) -> Option<[Value; 2]> {
     Some([json!({first: one(0)?, second: one(1)?}), json!({first: one(0)?})])
 }
 
-/// The smallest value that the schema takes: the first or the second.
+/// Returns the smallest value that the schema accepts: the first or the second.
 fn value(schema: &Value, path: &str, n: usize) -> Option<Value> {
     let found = |end: &str| path.ends_with(end);
     if path == ".rollout.steps[]" {
@@ -163,7 +163,7 @@ fn value(schema: &Value, path: &str, n: usize) -> Option<Value> {
     }
 }
 
-/// Specs without a field, and with each of its values.
+/// Returns specs without a field, and with each of its values.
 fn specs(root: &Value, path: &str, values: &[Value; 2]) -> Option<[Value; 3]> {
     let own_hosts = json!({"inventory": {"hosts": [host("first")]}});
     let source = path.strip_prefix(".inventory.").and_then(|rest| rest.split(['.', '[', ',']).next());
@@ -192,7 +192,7 @@ fn specs(root: &Value, path: &str, values: &[Value; 2]) -> Option<[Value; 3]> {
     Some([without, first, second])
 }
 
-/// Puts a value to its place, with what its surroundings must have.
+/// Puts a value in its place, with the fields that its surroundings need.
 fn put(schema: &Value, target: &mut Value, at: &str, path: &str, new: &Value) -> Option<()> {
     let rest = path.strip_prefix(at)?;
     if rest.is_empty() {

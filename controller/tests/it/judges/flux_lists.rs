@@ -15,10 +15,10 @@ use testbed::{
 use super::repository::Repository;
 use crate::fleet::{World, entry, is_ready, pool_status};
 
-/// A pool of each kind of source.
+/// Pools, and the kind of source of each.
 const KINDS: [(&str, &str); 2] = [("from-git", "GitRepository"), ("from-registry", "OCIRepository")];
 
-/// A list of hosts as a team has it.
+/// Returns a list of hosts in a team's format.
 fn list(hosts: &[SimHost]) -> String {
     let line = |host: &SimHost| format!("- {}\n", json!(entry(host)));
     hosts.iter().map(line).collect()
@@ -58,7 +58,7 @@ impl Lists {
         Ok(Self { world, repository, registry, hosts })
     }
 
-    /// So many hosts of each.
+    /// Publishes so many hosts in each list.
     fn publish(&self, count: usize) -> Result<()> {
         self.repository.origin.commit("halls/a.yaml", list(&self.hosts[0][..count]), "The list");
         push(&self.registry, &list(&self.hosts[1][..count]))
@@ -97,7 +97,7 @@ async fn lists_that_flux_fetches_are_followed() -> Result<()> {
     Ok(())
 }
 
-/// One goes while the other still reads its list.
+/// One pool is deleted while the other still reads its list.
 #[tokio::test(flavor = "multi_thread")]
 async fn pools_with_lists_of_flux_can_be_deleted() -> Result<()> {
     let lists = Lists::new(1).await?;

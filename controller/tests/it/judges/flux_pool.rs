@@ -1,4 +1,4 @@
-//! A pool from Git by Flux: that Flux installs the operator and waits for nodes, and what people do beside Git stays.
+//! Pool from Git by Flux: Flux installs the operator and waits for nodes, and acts of users beside Git stay.
 
 use anyhow::{Result, ensure};
 use api::{
@@ -27,7 +27,7 @@ use crate::{
 const POOL: &str = "factory";
 const POOLS: &str = "windows-node-pools";
 
-/// A pool as it is in Git.
+/// Commits a pool to Git.
 fn commit(repository: &Repository, hosts: &[SimHost], fields: &Value) {
     let hosts: Vec<_> = hosts.iter().map(entry).collect();
     let mut spec = json!({"inventory": {"hosts": hosts}});
@@ -37,7 +37,7 @@ fn commit(repository: &Repository, hosts: &[SimHost], fields: &Value) {
     repository.origin.commit("windows-node-pools/factory.yaml", pool.to_string(), "The pool");
 }
 
-/// The pods of the operator run, as their kubelet would say. Its program runs beside.
+/// Sets the pods of the operator to running, as their kubelet would. The program runs beside.
 async fn pods_run(client: &Client) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
     eventually("the Deployment has a pod", || async {
@@ -98,7 +98,7 @@ async fn the_operator_its_pools_and_workloads_come_in_order() -> Result<()> {
     world.eventually("the workload is there", || async { workloads.get("workload").await.is_ok() }).await
 }
 
-/// A world with a pool of Flux. The operator is there already.
+/// Creates a world with a pool of Flux and a running operator.
 async fn scene(hosts: usize, fields: &Value) -> Result<(World, Repository, Vec<SimHost>)> {
     let world = World::new(SimOptions::default(), &[]).await?;
     let repository = Repository::start(&world.control_plane).await?;
@@ -117,7 +117,7 @@ async fn scene(hosts: usize, fields: &Value) -> Result<(World, Repository, Vec<S
     Ok((world, repository, hosts))
 }
 
-/// Waits until the pool is so, and has Flux apply it again and again.
+/// Waits until a condition holds for the pool, and still holds while Flux applies the pool again and again.
 async fn stays(
     world: &World,
     repository: &Repository,
@@ -140,7 +140,7 @@ async fn kubectl(world: &World, args: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Annotates the pool as a person does who has no plugin.
+/// Annotates the pool as a user does who has no plugin.
 async fn annotate(world: &World, key: &str, value: &str) -> Result<()> {
     kubectl(world, &["annotate", "--overwrite", "wnp", POOL, &format!("{key}={value}")]).await
 }

@@ -21,7 +21,7 @@ use crate::{
     transcripts::root,
 };
 
-/// What the API server and the webhooks say to an object, in a dry run in which fields that are not known are faults.
+/// Applies an object in a dry run in which unknown fields are faults, and returns the answer of the API server and the webhooks.
 async fn apply(control_plane: &ControlPlane, object: &str) -> Result<std::result::Result<Value, String>> {
     let file = tempfile::NamedTempFile::with_suffix(".yaml")?;
     std::fs::write(file.path(), object)?;
@@ -75,7 +75,7 @@ fn kind(world: &World, kind: &str) -> Api<DynamicObject> {
     Api::namespaced_with(world.client.clone(), MachineApi::OpenShift.namespace(), &ApiResource::from_gvk(&gvk))
 }
 
-/// Waits for so many Machines, and for each that has none starts a host and says that the machine is there.
+/// Waits for so many Machines, starts a host for each that has none, and reports that the machine is there.
 async fn provide(world: &World, count: usize, hosts: &mut Vec<SimHost>) -> Result<()> {
     let machines = kind(world, "Machine");
     let without_host = async || -> Vec<String> {

@@ -17,7 +17,7 @@ use std::{path::Path, process::Command};
 use anyhow::{Result, ensure};
 use testbed::git::Origin;
 
-/// Puts a folder of this project into a repository, as people copy it.
+/// Copies a folder of this project into a repository, as users do.
 fn add(origin: &Origin, folder: &str) -> Result<()> {
     let to = origin.work().join(folder);
     std::fs::create_dir_all(&to)?;

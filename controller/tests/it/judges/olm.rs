@@ -1,5 +1,5 @@
-//! The Operator Lifecycle Manager itself: it installs the bundle by the guide, waits with an upgrade while a host joins, and leaves what the
-//! guide says, which the guide then takes away.
+//! The Operator Lifecycle Manager itself: it installs the bundle by the guide, delays an upgrade while a host joins, and leaves behind what the
+//! guide says, which the guide's commands then remove.
 
 use std::fs;
 
@@ -31,11 +31,11 @@ const PACKAGE: &str = "windows-node-pools";
 const WMCO: &str = "windows-machine-config-operator";
 const OLM_GROUP: &str = "operators.coreos.com";
 
-/// OLM, in whose cluster Pods are called Ready.
+/// OLM in a cluster whose Pods are reported as Ready.
 struct Judged {
     client: Client,
     files: TempDir,
-    /// What is served, or was: OLM goes over to the last one of a package.
+    /// Catalogs that are served, or were: OLM goes over to the last one of a package.
     catalogs: Vec<Catalog>,
     _olm: Olm,
     _pods: JoinSet<()>,
@@ -88,7 +88,7 @@ impl Judged {
         Ok(())
     }
 
-    /// Makes the objects of the guide, but for the CatalogSource, which names an image, and for those that are there already.
+    /// Creates the objects of the guide, except the CatalogSource, which names an image, and those that are there already.
     async fn subscribe(&self, control_plane: &ControlPlane, there: &[&str]) -> Result<()> {
         let guide = Guide::open(control_plane, "install-olm.md", "judges/olm")?;
         for document in guide.block("## 3. Install", "yaml")?.split("---\n") {
@@ -101,7 +101,7 @@ impl Judged {
         Ok(())
     }
 
-    /// Approves the InstallPlan of a version, as a person does.
+    /// Approves the InstallPlan of a version, as a user does.
     async fn approve(&self, version: &str) -> Result<()> {
         let plan = self.plan(version, "RequiresApproval").await?;
         let approved = Patch::Merge(json!({"spec": {"approved": true}}));
@@ -117,7 +117,7 @@ impl Judged {
         found().await.context("it was there a moment ago")
     }
 
-    /// The InstallPlan of a version, if the Subscription refers to it and it is in this phase.
+    /// Returns the InstallPlan of a version, if the Subscription refers to it and it is in this phase.
     async fn plan_now(&self, version: &str, phase: &str) -> Option<DynamicObject> {
         let subscription = self.subscriptions().get(PACKAGE).await.ok()?;
         let name = subscription.data["status"]["installPlanRef"]["name"].as_str()?.to_owned();
@@ -142,7 +142,7 @@ impl Judged {
         self.until(version, "Succeeded", "InstallSucceeded").await
     }
 
-    /// The bundle of this repository as the one of another release.
+    /// Returns the bundle of this repository as that of another release.
     fn bundle(&self, version: &str, replaces: Option<&str>) -> Result<Bundle> {
         let folder = self.files.path().join(version);
         let manifests = folder.join("manifests");
@@ -175,7 +175,7 @@ fn name_of(version: &str) -> String {
     format!("{PACKAGE}.v{version}")
 }
 
-/// Installs a release and starts the operator with the rights that OLM gave it.
+/// Installs a release, and starts the operator with the rights that OLM gave it.
 async fn installed(control_plane: ControlPlane, judged: &Judged, version: &str) -> Result<World> {
     let name = name_of(version);
     judged.approve(&name).await?;
@@ -188,7 +188,7 @@ async fn installed(control_plane: ControlPlane, judged: &Judged, version: &str) 
     Ok(world)
 }
 
-/// The operator of the next release, in the place of the one before.
+/// Starts the operator of the next release in place of the previous one.
 async fn follows(world: &mut World, version: &str) -> Result<()> {
     world.stop().await?;
     let condition = world.options.args.iter_mut().find(|arg| arg.starts_with(&name_of("")));
@@ -196,7 +196,7 @@ async fn follows(world: &mut World, version: &str) -> Result<()> {
     world.new_operator().await
 }
 
-/// The next release is offered while a host joins. `is_approved`: by itself.
+/// Offers the next release while a host joins. `is_approved` is true if the upgrade is approved automatically.
 async fn waits_for_a_host(judged: &mut Judged, world: &World, bundles: &[Bundle], is_approved: bool) -> Result<()> {
     let [.., old, new] = bundles else { bail!("no next release") };
     let options = HostOptions { faults: vec![Fault::HangInCommand], ..HostOptions::named(new.name.replace('.', "-")) };
@@ -257,7 +257,7 @@ async fn the_guide_installs_upgrades_and_uninstalls() -> Result<()> {
     Box::pin(leaves_by_the_guide(&judged, world)).await
 }
 
-/// Names that are the operator's or its kinds'.
+/// Returns the names of the operator's objects and kinds in the cluster.
 async fn what_olm_made(judged: &Judged) -> Result<Vec<String>> {
     let roles = Api::<ClusterRole>::all(judged.client.clone()).list_metadata(&ListParams::default()).await?;
     let names = roles.items.iter().map(ResourceExt::name_any);
@@ -342,7 +342,7 @@ async fn without_the_kinds_of_the_prometheus_operator_the_plan_says_what_to_inst
     judged.until_succeeded(&bundles[0].name).await
 }
 
-/// A package with the names and kinds of WMCO's, which is in no registry that a test can read. What it lacks are the rules and the program.
+/// Returns a package with the names and kinds of WMCO's, which is in no registry that a test can read. It lacks the rules and the program.
 fn wmco(files: &std::path::Path) -> Result<Bundle> {
     let (folder, name) = (files.join(WMCO), format!("{WMCO}.v11.0.0"));
     fs::create_dir_all(folder.join("manifests"))?;
@@ -392,7 +392,7 @@ fn wmco(files: &std::path::Path) -> Result<Bundle> {
     Ok(Bundle { package: WMCO, channel: "stable", name, replaces: None, folder })
 }
 
-/// What is there of the rights that WMCO's package brings.
+/// Returns the rights from WMCO's package that are in the cluster.
 async fn of_wmco(control_plane: &ControlPlane) -> Result<Vec<String>> {
     let cluster = ["get", "clusterroles,clusterrolebindings", "-o", "name"];
     let own = ["get", "-n", NAMESPACE, "roles,rolebindings,serviceaccounts", "-o", "name"];

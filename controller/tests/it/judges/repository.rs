@@ -1,4 +1,4 @@
-//! What Flux applies: the example's objects, from a Git repository behind a real server.
+//! Repository that Flux applies: the example's objects, from a Git repository behind a real server.
 
 use std::sync::Mutex;
 
@@ -41,7 +41,7 @@ impl Repository {
         Ok(Self { flux, origin, server, client: control_plane.client().await? })
     }
 
-    /// Applies the example, with this repository in it, with this timeout for pools.
+    /// Applies the example with this repository, and this timeout for pools.
     pub(crate) async fn apply_example(&self, timeout: &str) -> Result<()> {
         let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/gitops/flux.yaml");
         for document in serde_yaml::Deserializer::from_str(&std::fs::read_to_string(example)?) {
@@ -58,12 +58,12 @@ impl Repository {
         Ok(())
     }
 
-    /// The part of a GitRepository that says where this one is.
+    /// Returns the spec of a GitRepository that refers to this repository.
     pub(crate) fn git(&self) -> Value {
         json!({"url": self.server.url(), "secretRef": {"name": "git"}, "ref": {"branch": "main"}})
     }
 
-    /// Applies an object of Flux, as a person does.
+    /// Applies an object of Flux, as a user does.
     pub(crate) async fn apply(&self, object: &Value) -> Result<()> {
         let (kind, name) = (object["kind"].as_str().context("no kind")?, object["metadata"]["name"].as_str());
         let params = PatchParams::apply("a-person").force();
@@ -71,7 +71,7 @@ impl Repository {
         Ok(())
     }
 
-    /// Has Flux read the repository and apply the newest commit again.
+    /// Lets Flux read the repository and apply the newest commit again.
     pub(crate) async fn reconcile(&self, kustomization: &str) -> Result<()> {
         self.request("GitRepository", "cluster").await?;
         self.request("Kustomization", kustomization).await?;
@@ -83,7 +83,7 @@ impl Repository {
         self.until("Kustomization", kustomization, "the newest commit is applied", applied).await.map(drop)
     }
 
-    /// Asks for a reconcile as `flux reconcile` does, and waits for its end.
+    /// Requests a reconcile as `flux reconcile` does, and waits for its end.
     pub(crate) async fn request(&self, kind: &str, name: &str) -> Result<()> {
         let at = Timestamp::now().to_string();
         let annotate = json!({"metadata": {"annotations": {"reconcile.fluxcd.io/requestedAt": at}}});

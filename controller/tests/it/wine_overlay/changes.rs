@@ -1,4 +1,4 @@
-//! Facts of the cluster change while the node runs: each reaches the host, and disturbs what has to be disturbed.
+//! Facts of the cluster that change while the node runs: each reaches the host, and disturbs no more than necessary.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,15 +9,15 @@ use serde_json::Value;
 
 use super::{POOL, SERVICES, World, facts, the_endpoint};
 
-/// The processes of each service: under kube-log-runner two, otherwise one.
+/// Returns the processes of each service: under kube-log-runner two, otherwise one.
 pub(super) async fn processes(world: &World) -> Result<BTreeMap<&'static str, BTreeSet<u32>>> {
     let all = world.host.processes().await?;
     let of = |program: &str| all.iter().filter(|p| p.command.contains(program)).map(|p| p.pid).collect();
     Ok(SERVICES.iter().map(|(service, program)| (*service, of(program))).collect())
 }
 
-/// The services of which no process of before is left. A service that has kept some and not others is an error. wicd itself does not count: it is
-/// started again with each version.
+/// Returns the services with no process left from `before`. A service that has kept some processes and not others is an error. wicd itself does
+/// not count: it is started again with each version.
 fn restarted(
     before: &BTreeMap<&'static str, BTreeSet<u32>>,
     after: &BTreeMap<&'static str, BTreeSet<u32>>,
@@ -35,12 +35,12 @@ fn restarted(
     Ok(all)
 }
 
-/// The pool of the node.
+/// Returns the pool of the node.
 pub(super) async fn pool(world: &World) -> Result<WindowsNodePool> {
     Ok(Api::<WindowsNodePool>::all(world.client.clone()).get(POOL).await?)
 }
 
-/// The version that the pool has reached, if it has.
+/// Returns the version that the pool has reached, if it has reached one.
 pub(super) fn reached(pool: &WindowsNodePool) -> Option<String> {
     let status = pool.status.clone().unwrap_or_default();
     let is = |kind| api::conditions::is_true(&status.conditions, kind);
@@ -60,7 +60,7 @@ async fn change(world: &World, object: &Value, expected: &[&'static str]) -> Res
     Ok(())
 }
 
-/// As [`change`], and returns whether the endpoint of the pod network is the same.
+/// Makes a change as [`change`] does, and returns whether the endpoint of the pod network is the same.
 async fn keeps_endpoint(world: &World, object: &Value, expected: &[&'static str]) -> Result<bool> {
     let (before, boots, endpoint) = (processes(world).await?, world.host.boots(), the_endpoint(world)?);
     let version = reached(&pool(world).await?).context("the pool is not done")?;
@@ -73,7 +73,7 @@ async fn keeps_endpoint(world: &World, object: &Value, expected: &[&'static str]
     Ok(the_endpoint(world)? == endpoint)
 }
 
-/// What the cluster had when the host joined.
+/// Checks that the host has the facts that the cluster had when the host joined.
 pub(super) async fn were_there_from_the_start(world: &World) -> Result<()> {
     ensure!(facts::trusts(world, &world.trusted[0]).await?, "the certificate is not trusted");
     ensure!(facts::pulls_from(world, facts::MIRRORS[0], facts::LOGINS[0])?, "hosts.toml");
@@ -84,7 +84,7 @@ pub(super) async fn were_there_from_the_start(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Changes each of them.
+/// Changes each fact of the cluster, and checks that the change reaches the node.
 pub(super) async fn reach_the_node(world: &World) -> Result<()> {
     let [old, new] = &world.trusted;
     change(world, &facts::trusted_ca(new), &[]).await.context("a trusted CA")?;

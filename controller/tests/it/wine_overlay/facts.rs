@@ -1,4 +1,4 @@
-//! Objects of an OpenShift cluster that hold its facts, and what hosts have of them.
+//! Objects of an OpenShift cluster that hold its facts, and their counterparts on hosts.
 
 use std::fs;
 
@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 use super::{World, cmd, on_drive};
 
-/// Where Windows keeps the certificates that the machine trusts.
+/// Registry key under which Windows keeps the certificates that the machine trusts.
 const TRUSTED: &str = r"HKLM\Software\Microsoft\SystemCertificates\Root\Certificates";
-/// A registry, and the mirrors that it has one after the other.
+/// Registry, and the mirrors that it has one after the other.
 const REGISTRY: &str = "registry.example.com:5000";
 pub(super) const MIRRORS: [&str; 2] = ["mirror-1.example.com:5000", "mirror-2.example.com:5000"];
 pub(super) const PROXIES: [&str; 2] = ["http://proxy-1.example.com:3128", "http://proxy-2.example.com:3128"];
@@ -23,19 +23,19 @@ fn config(kind: &str, name: &str, fields: &Value) -> Value {
     object
 }
 
-/// A cluster on Azure, whose nodes a cloud controller manager initialises.
+/// Returns the infrastructure of a cluster on Azure, whose nodes a cloud controller manager initialises.
 pub(super) fn infrastructure(api_server: &str) -> Value {
     let status = json!({"platformStatus": {"type": "Azure"}, "apiServerInternalURI": api_server});
     config("Infrastructure", "cluster", &json!({"status": status}))
 }
 
-/// Its network, OVN-Kubernetes.
+/// Returns the cluster network, OVN-Kubernetes.
 pub(super) fn network() -> Value {
     let spec = json!({"serviceNetwork": ["10.96.0.0/16"]});
     config("Network", "cluster", &json!({"spec": spec, "status": {"networkType": "OVNKubernetes"}}))
 }
 
-/// How its hybrid overlay is configured.
+/// Returns the configuration of the cluster's hybrid overlay.
 pub(super) fn overlay(port: u16) -> Value {
     let hybrid = json!({"hybridOverlayConfig": {"hybridOverlayVXLANPort": port}});
     json!({
@@ -44,19 +44,19 @@ pub(super) fn overlay(port: u16) -> Value {
     })
 }
 
-/// Its proxy, as its network operator has checked it.
+/// Returns the cluster's proxy, as its network operator has checked it.
 pub(super) fn proxy(url: &str) -> Value {
     let status = json!({"httpProxy": url, "httpsProxy": url, "noProxy": ".cluster.local,.svc"});
     config("Proxy", "cluster", &json!({"status": status}))
 }
 
-/// The mirror of the registry.
+/// Returns the mirror of the registry.
 pub(super) fn mirrors(mirror: &str) -> Value {
     let rules = json!({"imageDigestMirrors": [{"source": REGISTRY, "mirrors": [mirror]}]});
     config("ImageDigestMirrorSet", "factory", &json!({"spec": rules}))
 }
 
-/// Logins of both mirrors.
+/// Returns a pull secret with logins of both mirrors.
 pub(super) fn pull_secret(password: &str) -> Value {
     let login = json!({"username": "robot", "password": password});
     let auths = json!({"auths": {MIRRORS[0]: login, MIRRORS[1]: login}});
@@ -67,7 +67,7 @@ pub(super) fn pull_secret(password: &str) -> Value {
     })
 }
 
-/// What the machines of the cluster trust.
+/// Returns the ConfigMap with the certificate that the machines of the cluster trust.
 pub(super) fn trusted_ca(certificate: &rcgen::Certificate) -> Value {
     let namespace = api::names::DEFAULT_NAMESPACE;
     json!({
@@ -80,12 +80,12 @@ pub(super) fn certificate() -> Result<rcgen::Certificate> {
     Ok(rcgen::CertificateParams::new(Vec::new())?.self_signed(&rcgen::KeyPair::generate()?)?)
 }
 
-/// Whether the host trusts the certificate.
+/// Reports whether the host trusts the certificate.
 pub(super) async fn trusts(world: &World, certificate: &rcgen::Certificate) -> Result<bool> {
     Ok(cmd(&world.host, &format!("reg query {TRUSTED} /s")).await?.contains(&hex::encode_upper(certificate.der())))
 }
 
-/// Whether containerd is led to this mirror, with this login.
+/// Reports whether containerd uses this mirror, with this login.
 pub(super) fn pulls_from(world: &World, mirror: &str, password: &str) -> Result<bool> {
     let directory = REGISTRY.replace(':', "_");
     let toml = fs::read_to_string(on_drive(world, &format!(r"C:\k\containerd\registries\{directory}_\hosts.toml"))?)
@@ -94,13 +94,13 @@ pub(super) fn pulls_from(world: &World, mirror: &str, password: &str) -> Result<
     Ok(toml.contains(&format!("[host.\"https://{mirror}/v2\"]")) && toml.contains(&login))
 }
 
-/// Whether kubelet has this login.
+/// Reports whether kubelet has this login.
 pub(super) fn logs_in_with(world: &World, password: &str) -> Result<bool> {
     let config = fs::read_to_string(on_drive(world, r"C:\var\lib\kubelet\config.json")?).context("config.json")?;
     Ok(config.contains(&BASE64.encode(format!("robot:{password}"))) || config.contains(password))
 }
 
-/// Whether the service is given this proxy, and may reach the API server without it.
+/// Reports whether the service is given this proxy, and may reach the API server without it.
 pub(super) async fn uses_proxy(world: &World, service: &str, url: &str) -> Result<bool> {
     let key = format!(r"HKLM\System\CurrentControlSet\Services\{service}");
     let variables = cmd(&world.host, &format!("reg query {key} /v Environment")).await?;

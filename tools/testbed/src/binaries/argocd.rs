@@ -1,4 +1,4 @@
-//! What Argo CD makes of objects with the scripts of a customization (`tools/testbed/argocd`).
+//! Scripts of an Argo CD customization, run on objects as Argo CD runs them (`tools/testbed/argocd`).
 
 use std::{
     io::Write as _,

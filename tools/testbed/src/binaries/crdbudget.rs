@@ -9,9 +9,9 @@ use super::{Run as _, built_once, cache_dir, go_build, key, say};
 /// A version of the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ApiServer {
-    /// The oldest that is supported.
+    /// Oldest supported version.
     Oldest,
-    /// The newest that there is.
+    /// Newest version that there is.
     Newest,
 }
 

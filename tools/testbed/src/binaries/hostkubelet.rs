@@ -17,7 +17,7 @@ use super::{
     GO_MOD, GO_SUM, KUBERNETES_VERSION, Run as _, built_once, cache_dir, go, go_build, go_dir, key, ldflags, say,
 };
 
-/// What a program is built for.
+/// Platform that a program is built for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Platform {
     /// `hostkubelet.exe`, which runs under Wine.
@@ -29,11 +29,11 @@ pub enum Platform {
 /// A file of a module, and how it is to differ.
 struct Edit {
     file: &'static str,
-    /// What is replaced by what, and how often it has to occur: another number means that upstream changed.
+    /// Replaced text, its replacement, and how often the text has to occur: another number means that upstream changed.
     replace: &'static [(&'static str, &'static str, usize)],
 }
 
-/// Wine 8's CreateSymbolicLinkW does nothing and reports success: hard-link the current certificate instead, and close it
+/// Edits for Wine 8, whose CreateSymbolicLinkW does nothing and reports success: hard-link the current certificate instead, and close it
 /// before it is linked, since two links share one share mode.
 const WINDOWS: &[Edit] = &[Edit {
     file: "util/certificate/certificate_store.go",
@@ -44,7 +44,7 @@ const WINDOWS: &[Edit] = &[Edit {
     ],
 }];
 
-/// The node says what it was compiled for.
+/// Edits for Linux: the node would report the platform that it was compiled for.
 const LINUX: &[Edit] = &[
     Edit { file: "pkg/kubelet/kubelet_node_status.go", replace: &[("goruntime.GOOS", "\"windows\"", 4)] },
     Edit { file: "pkg/kubelet/nodestatus/setters.go", replace: &[("goruntime.GOOS", "\"windows\"", 1)] },

@@ -17,7 +17,7 @@ pub fn promtool() -> Result<PathBuf> {
     of_package("promtool")
 }
 
-/// Finds Prometheus as [`promtool`].
+/// Finds Prometheus where [`promtool`] finds promtool.
 ///
 /// # Errors
 /// As [`promtool`].

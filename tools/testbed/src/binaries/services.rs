@@ -1,5 +1,4 @@
-//! The programs that stand on a host that is Wine where containerd and the services of an OpenShift node do, and the real one that runs some
-//! of them.
+//! Stand-ins for containerd and the services of an OpenShift node on a Wine host, and the real log runner that runs some of them.
 
 use std::path::PathBuf;
 

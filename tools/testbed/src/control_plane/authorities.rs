@@ -28,24 +28,24 @@ use crate::{
     pki::{self, Authority, Identity},
 };
 
-/// How far the rotation of the API server's authority and of that of its own client certificate is.
+/// Progress of the rotation of the API server's authority and of the authority of the API server's client certificate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CaRotation {
-    /// The old ones are in use.
+    /// The old authorities are in use.
     #[default]
     NotBegun,
-    /// The old ones are in use, and the new ones are trusted.
+    /// The old authorities are in use, and the new ones are trusted.
     BothTrusted,
-    /// The new ones are in use, and the old ones are still trusted.
+    /// The new authorities are in use, and the old ones are still trusted.
     NewInUse,
-    /// The old ones are trusted no more.
+    /// The old authorities are trusted no more.
     Done,
 }
 
 /// All authorities.
 #[derive(Debug)]
 pub(super) struct Authorities {
-    /// Of clients and nodes, and of the API server at first.
+    /// Authority of clients and nodes, and of the API server at first.
     pub(super) first: Authority,
     next_server: Authority,
     kubelet_clients: [Authority; 2],
@@ -61,7 +61,7 @@ impl Authorities {
         })
     }
 
-    /// All that may sign the API server at some time: an administrator goes on.
+    /// All authorities that may sign the API server at some time: an administrator's client goes on.
     pub(super) fn all_roots(&self) -> String {
         pem(&self.first) + &pem(&self.next_server)
     }
@@ -90,7 +90,7 @@ impl Authorities {
         self.take(dir, ip, CaRotation::NotBegun)
     }
 
-    /// Writes whom to trust.
+    /// Writes the authorities to trust, `clients.crt` and `roots.crt`.
     pub(super) fn trust(&self, dir: &Path, at: CaRotation) -> Result<()> {
         replace(dir, "clients.crt", &self.clients(at))?;
         replace(dir, "roots.crt", &trusted(at, &self.first, &self.next_server))
@@ -116,8 +116,9 @@ impl Authorities {
 }
 
 impl ControlPlane {
-    /// Leads the authority of the API server, and that of the certificate with which it goes to kubelets, to this point of their rotation.
-    /// Whom to trust is published by what does so in a real cluster, and the API server runs all the while, but for a restart with its new certificates.
+    /// Rotates the authority of the API server, and that of the certificate with which it goes to kubelets, up to `to`.
+    /// The trusted authorities are published by what does so in a real cluster. The API server runs all the while, but for a restart with its
+    /// new certificates.
     ///
     /// # Errors
     /// When a file cannot be written, or the control plane is not ready within 3 minutes.
@@ -169,7 +170,7 @@ impl ControlPlane {
         self.authorities.kubelet_client(next)
     }
 
-    /// As [`ControlPlane::client_certificate`], issued so long ago, and over after so long a life.
+    /// A client certificate as [`ControlPlane::client_certificate`], issued `age` ago and valid for `life`.
     ///
     /// # Errors
     /// As [`ControlPlane::client_certificate`].
@@ -190,7 +191,7 @@ fn trusted(at: CaRotation, old: &Authority, new: &Authority) -> String {
     }
 }
 
-/// In one step: the API server reads some of them again while it runs.
+/// Replaces a file in one step: the API server reads some files again while it runs.
 fn replace(dir: &Path, name: &str, content: &str) -> Result<()> {
     let new = dir.join(format!("{name}.new"));
     fs::write(&new, content).and_then(|()| fs::rename(&new, dir.join(name))).with_context(|| format!("write {name}"))

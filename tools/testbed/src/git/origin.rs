@@ -8,7 +8,7 @@ use std::{
 
 use tempfile::TempDir;
 
-/// Where it is below its server.
+/// Path of the repository below its server.
 pub const PATH: &str = "work/.git";
 
 pub struct Origin {
@@ -16,14 +16,14 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// With one commit on `main`: `hosts.yaml`.
+    /// Makes a repository with one commit on `main`: `hosts.yaml`.
     pub fn new() -> Self {
         let origin = Self::empty(&[]);
         origin.commit("hosts.yaml", "a: 1\n", "First");
         origin
     }
 
-    /// Without a commit.
+    /// Makes a repository without a commit.
     pub fn empty(options: &[&str]) -> Self {
         let origin = Self { dir: TempDir::new().unwrap() };
         fs::create_dir(origin.work()).unwrap();
@@ -55,20 +55,20 @@ impl Origin {
         fs::write(path, text).unwrap();
     }
 
-    /// Commits all that is there.
+    /// Commits all that is there, and returns the commit.
     pub fn commit_all(&self, message: &str) -> String {
         self.git(&["add", "-A"]);
         self.git(&["commit", "-q", "--allow-empty", "-m", message]);
         self.head()
     }
 
-    /// Writes a file, and commits it.
+    /// Writes a file, commits it, and returns the commit.
     pub fn commit(&self, path: &str, text: impl AsRef<[u8]>, message: &str) -> String {
         self.write(path, text);
         self.commit_all(message)
     }
 
-    /// As many commits on `main`, all at once: each writes what it is given.
+    /// Adds a number of commits to `main`, all at once: each writes what `write` gives it.
     pub fn grow(&self, commits: u32, write: impl Fn(u32) -> Vec<(String, Vec<u8>)>) {
         let mut stream = Vec::new();
         for n in 0..commits {
@@ -93,7 +93,7 @@ impl Origin {
         self.git(&["reset", "-q", "--hard"]);
     }
 
-    /// So many more versions of `hosts.yaml`.
+    /// Adds a number of versions of `hosts.yaml`.
     pub fn more(&self, commits: u32, word: &str) {
         self.grow(commits, |n| vec![("hosts.yaml".to_owned(), format!("{word}: {n}\n").into_bytes())]);
     }
@@ -103,7 +103,7 @@ impl Origin {
     }
 }
 
-/// Without any settings of this machine.
+/// Isolates a command from all settings of this machine.
 pub fn isolated(command: &mut Command, home: &Path) {
     command
         .env_clear()

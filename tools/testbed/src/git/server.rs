@@ -17,7 +17,7 @@ use super::{
     tls::Authority,
 };
 
-/// What a client asks.
+/// Request of a client.
 #[derive(Clone, Debug)]
 pub struct Asked {
     pub method: String,
@@ -33,17 +33,17 @@ impl Asked {
     }
 }
 
-/// What a test answers in Git's place.
+/// Answer of a test in Git's place.
 pub enum Reply {
     /// Status, further headers, body.
     Full(u16, Vec<(&'static str, String)>, Vec<u8>),
     /// The beginning of an answer, and then nothing for as long as the client waits.
     Stall(Vec<u8>),
-    /// What Git answers, a byte at a time.
+    /// Git's answer, a byte at a time.
     Drip(Duration),
     /// Git's answer to a client of its first protocol.
     Old,
-    /// What Git answers, as if it could not leave history out. Newer or older protocol.
+    /// Git's answer as if it could not leave history out, in the newer or older protocol.
     Whole(Protocol),
 }
 
@@ -58,7 +58,7 @@ type Rule = dyn Fn(&Asked) -> Option<Reply> + Send + Sync;
 pub struct Server {
     pub authority: Authority,
     pub port: u16,
-    /// All that was asked.
+    /// All requests so far.
     pub log: Arc<Mutex<Vec<Asked>>>,
 }
 
@@ -96,7 +96,7 @@ impl Server {
         format!("https://localhost:{}/{path}", self.port)
     }
 
-    /// How many requests there were.
+    /// Number of requests so far.
     pub fn asked(&self) -> usize {
         self.log.lock().unwrap().len()
     }

@@ -13,7 +13,7 @@ use russh::keys::{PrivateKey, PublicKey};
 use super::origin::{self, isolated};
 use crate::{deployment::new_key, openssh::OpenSsh};
 
-/// How a server takes the wish for a newer protocol.
+/// Server's treatment of the wish for a newer protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Environment {
     Taken,
@@ -52,29 +52,29 @@ impl SshServer {
         format!("ssh://{}@{}/{path}", self.openssh.user(), self.openssh.address())
     }
 
-    /// A line of `known_hosts` for the key that it proves itself with now.
+    /// Line of `known_hosts` for the present host key of the server.
     pub fn known_hosts(&self) -> String {
         self.known_as(self.openssh.host_key().public_key())
     }
 
-    /// A line of `known_hosts` as if it had this key.
+    /// Line of `known_hosts` as if the server had this host key.
     pub fn known_as(&self, key: &PublicKey) -> String {
         format!("[127.0.0.1]:{} {}\n", self.openssh.address().port(), key.to_openssh().unwrap())
     }
 
-    /// Proves itself with a new key. Returns the one that it had.
+    /// Gives the server a new host key, and returns the old one.
     pub fn change_host_key(&mut self) -> PrivateKey {
         self.openssh.set_host_key(new_key().unwrap()).unwrap()
     }
 
-    /// The commands that were sent.
+    /// Commands that clients sent.
     pub fn commands(&self) -> Vec<String> {
         fs::read_to_string(&self.commands).unwrap().lines().map(Into::into).collect()
     }
 }
 
-/// Gives what a client sent to `git-shell`, with the root of the file system elsewhere. What has no path there is a command that
-/// `git-shell` does not know.
+/// Script that gives a client's command to `git-shell`, with the root of the file system elsewhere. A command that has no path there is one
+/// that `git-shell` does not know.
 fn script(root: &Path, commands: &Path) -> String {
     let mut script = "#!/bin/sh\n".to_owned();
     let mut git = Command::new("git");

@@ -1,4 +1,4 @@
-//! An authority, and what it signs.
+//! A certificate authority, and what it signs.
 
 use std::sync::Arc;
 

@@ -22,7 +22,7 @@ pub const REDIS_PACKAGE: &str = "redis-tools";
 const MODULE: Module = Module("argocd");
 const SOURCE: &str = "github.com/argoproj/argo-cd/v3";
 
-/// All its parts. They end on drop.
+/// All parts of Argo CD. They end on drop.
 pub struct ArgoCd {
     _parts: [Daemon; 4],
     server: SocketAddr,
@@ -35,8 +35,8 @@ pub fn redis() -> Option<PathBuf> {
 }
 
 impl ArgoCd {
-    /// Installs its kinds and default settings, adds ours as the guide says, and starts it. It trusts `authority` (PEM) for repositories on
-    /// `localhost`.
+    /// Installs the kinds and default settings of Argo CD, adds ours as the guide says, and starts Argo CD. It trusts `authority` (PEM) for
+    /// repositories on `localhost`.
     ///
     /// # Errors
     /// When a program is missing, cannot be built or does not start.
@@ -78,7 +78,7 @@ impl ArgoCd {
         Ok(Self { _parts: [controller, pages, reader, cache], server, dir })
     }
 
-    /// Begins a sync of an application, as a person does from its page.
+    /// Begins a sync of an application, as a user does from its page.
     ///
     /// # Errors
     /// When Argo CD refuses it.
@@ -87,7 +87,7 @@ impl ArgoCd {
         self.ask("POST", &format!("/api/v1/applications/{application}/sync"), &body.to_string()).await.map(drop)
     }
 
-    /// Starts an action on a cluster-scoped object of an application, as a person does from its page.
+    /// Starts an action on a cluster-scoped object of an application, as a user does from its page.
     ///
     /// # Errors
     /// When Argo CD refuses it.
@@ -100,7 +100,7 @@ impl ArgoCd {
         self.ask("POST", &path, &body.to_string()).await.map(drop)
     }
 
-    /// Names of the actions that a person may start on such an object now.
+    /// Names of the actions that a user may start on a cluster-scoped object of an application now.
     ///
     /// # Errors
     /// When Argo CD does not say it.
@@ -146,7 +146,7 @@ impl ArgoCd {
     }
 }
 
-/// Folders of ours in place of those in its container.
+/// Environment variables of Argo CD, and our folders in place of those in its container.
 const FOLDERS: [(&str, &str); 4] = [
     ("ARGOCD_TLS_DATA_PATH", "tls"),
     ("ARGOCD_SSH_DATA_PATH", "ssh"),
@@ -174,7 +174,7 @@ fn part(control_plane: &ControlPlane, dir: &RunDir, name: &str, redis: SocketAdd
     Daemon::start(name, dir.join(&format!("{name}.log")), &command)
 }
 
-/// Its kinds, its settings as it ships them, and our health checks and actions.
+/// Installs Argo CD's kinds, its settings as shipped, and our health checks and actions.
 async fn install(control_plane: &ControlPlane) -> Result<()> {
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
     control_plane.apply_yaml(&namespace.to_string()).await?;

@@ -22,7 +22,7 @@ use crate::{
 
 const MODULE: Module = Module("cluster-api");
 const REQUIRED: &str = "sigs.k8s.io/cluster-api";
-/// The version that runs.
+/// Version of Cluster API that runs.
 pub const VERSION: &str = "1.13.6";
 
 /// Name of the cluster.
@@ -31,7 +31,7 @@ const INFRASTRUCTURE: &str = "infrastructure.cluster.x-k8s.io";
 
 /// The running controllers.
 pub struct ClusterApi {
-    /// Dropped before its files.
+    /// Process of the controllers, dropped before its files.
     _daemon: Daemon,
     _files: TempDir,
     client: Client,
@@ -111,7 +111,7 @@ impl ClusterApi {
         })
     }
 
-    /// Says of the infrastructure of a Machine that it is there, with this provider ID and address.
+    /// Reports the infrastructure of a Machine as provisioned, with this provider ID and address.
     ///
     /// # Errors
     /// When the API server refuses it.
@@ -144,7 +144,7 @@ fn bare_kind(kind: &str) -> Value {
     })
 }
 
-/// A Cluster that is this one: its kubeconfig is in a Secret, and its control plane is there.
+/// Makes a Cluster that stands for this cluster: its kubeconfig is in a Secret, and its control plane is there.
 async fn make_cluster(control_plane: &ControlPlane, namespace: &str) -> Result<()> {
     let metadata = |name: &str| json!({"name": name, "namespace": namespace, "labels": {"cluster.x-k8s.io/cluster-name": CLUSTER}});
     let kubeconfig = fs::read_to_string(control_plane.kubeconfig())?;

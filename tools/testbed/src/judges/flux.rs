@@ -11,10 +11,10 @@ use crate::{ControlPlane, children::Daemon, operator::free_address, run_dir::Run
 /// The namespace of Flux.
 pub const NAMESPACE: &str = "flux-system";
 
-/// Both controllers. They end on drop.
+/// Both controllers of Flux. They end on drop.
 pub struct Flux {
     controllers: [Daemon; 2],
-    /// Dropped after them.
+    /// Folder of the controllers, dropped after them.
     _dir: RunDir,
 }
 
@@ -38,7 +38,7 @@ impl Flux {
         Ok(Self { controllers, _dir: dir })
     }
 
-    /// The ends of their logs.
+    /// Last lines of the controllers' logs.
     pub fn last_lines(&self) -> String {
         self.controllers.iter().map(Daemon::last_lines).collect::<Vec<_>>().join("\n")
     }

@@ -57,13 +57,13 @@ pub async fn install(control_plane: &ControlPlane) -> Result<()> {
 
 /// The controller of MachineSets, with the webhooks for a platform in force.
 pub struct MachineSets {
-    /// Dropped before its files.
+    /// Process of the controller, dropped before its files.
     _daemon: Daemon,
     _files: TempDir,
 }
 
 impl MachineSets {
-    /// Starts it for a platform, as `AWS`, in the place of one for another platform.
+    /// Starts the controller for a platform, as `AWS`, in the place of one for another platform.
     ///
     /// # Errors
     /// When it cannot be had or started, or the API server refuses something.
@@ -97,8 +97,8 @@ impl MachineSets {
     }
 }
 
-/// Both configurations, as in a cluster but for the address, and for failures, which are refusals here: a webhook that is not asked would
-/// admit all.
+/// Both webhook configurations, as in a cluster but for the address, and for failures, which are refusals here: a webhook that is not asked
+/// would admit all.
 fn webhooks(port: u16, authority: &str) -> [Value; 2] {
     use base64::Engine as _;
     let authority = base64::engine::general_purpose::STANDARD.encode(authority);
@@ -131,7 +131,7 @@ async fn command(control_plane: &ControlPlane, name: &'static str) -> Result<Com
 pub struct Controller(#[expect(dead_code, reason = "it runs until it is dropped")] Daemon);
 
 impl Controller {
-    /// Starts the one that links Machines and Nodes.
+    /// Starts the controller that links Machines and Nodes.
     ///
     /// # Errors
     /// When it cannot be had or started.
@@ -140,7 +140,7 @@ impl Controller {
         Self::started("nodelink-controller", control_plane.dir(), &command)
     }
 
-    /// Starts the one of MachineHealthChecks.
+    /// Starts the controller of MachineHealthChecks.
     ///
     /// # Errors
     /// When it cannot be had or started.

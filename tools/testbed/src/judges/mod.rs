@@ -1,7 +1,7 @@
 //! Judges: programs of other projects that work with this operator in a cluster, as their makers ship them.
 //!
-//! Each is built from a Go module of its own in `tools/testbed/judges/`, which names versions and sums. Kinds and manifests of a project are read
-//! from Go's module cache, so that no foreign file is kept here.
+//! Each judge is built from a Go module of its own in `tools/testbed/judges/`, which names versions and sums. Kinds and manifests of a project are
+//! read from Go's module cache, so that no foreign file is kept here.
 
 pub mod argocd;
 pub mod cluster_api;
@@ -26,7 +26,7 @@ use crate::{
     deployment::{served, within},
 };
 
-/// How long a judge may take to start, on a busy machine.
+/// Time limit for the start of a judge, on a busy machine.
 const START: Duration = Duration::from_mins(3);
 
 /// A Go module in `tools/testbed/judges/`.
@@ -58,7 +58,7 @@ impl Module {
         Ok(said["Dir"].as_str().with_context(|| format!("{required} has no folder: {said}"))?.into())
     }
 
-    /// Installs the CRDs in a folder of such a module, and waits until they are served.
+    /// Installs the CRDs in a folder of a required module, and waits until they are served.
     pub(crate) async fn install_crds(self, to: &ControlPlane, required: &str, folder: &str) -> Result<()> {
         let client = to.client().await?;
         let dir = self.source(required)?.join(folder);

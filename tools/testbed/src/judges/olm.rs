@@ -1,5 +1,5 @@
-//! The Operator Lifecycle Manager, version 0: its two programs, and catalogs that `opm` serves. Nothing runs a Pod: [`Olm::run_pods`] says of
-//! those of a namespace that they are Ready.
+//! The Operator Lifecycle Manager, version 0: its two programs, and catalogs that `opm` serves. Nothing runs a Pod: [`Olm::run_pods`]
+//! reports the Pods of a namespace as Ready.
 
 use std::{
     fs,
@@ -25,17 +25,17 @@ use crate::{ControlPlane, binaries::Run as _, children::Daemon, deployment::with
 const MODULE: Module = Module("olm");
 const REQUIRED: &str = "github.com/operator-framework/operator-lifecycle-manager";
 const OPM: Module = Module("opm");
-/// Without them it needs libraries of C.
+/// Build flags of `opm`, without which it needs libraries of C.
 const OPM_FLAGS: &[&str] = &["-tags", "json1,containers_image_openpgp,exclude_graphdriver_btrfs"];
 
 /// Namespace of the catalogs that serve all others.
 pub const CATALOGS: &str = "openshift-marketplace";
 
-/// The running programs.
+/// The running programs of OLM.
 pub struct Olm {
     _versions: Daemon,
     _catalogs: Daemon,
-    /// Both would serve metrics at this port of all addresses, and go on without. It is another program's, if it is not ours.
+    /// Port at which both programs would serve metrics on all addresses; they go on without. `None` if another program has the port.
     _no_metrics: Option<TcpListener>,
 }
 
@@ -67,7 +67,7 @@ impl Olm {
         })
     }
 
-    /// Says of all Pods of a namespace that they are Ready, those that come later, too, until it is dropped.
+    /// Reports all Pods of a namespace as Ready, also those that come later, until the returned set is dropped.
     pub fn run_pods(client: Client, namespace: &str) -> tokio::task::JoinSet<()> {
         let pods: Api<Pod> = Api::namespaced(client, namespace);
         let mut running = tokio::task::JoinSet::new();
@@ -100,9 +100,9 @@ pub struct Bundle {
     pub channel: &'static str,
     /// Name of the ClusterServiceVersion.
     pub name: String,
-    /// The one that it replaces.
+    /// ClusterServiceVersion that this one replaces.
     pub replaces: Option<String>,
-    /// The folder.
+    /// Folder of the bundle.
     pub folder: PathBuf,
 }
 
@@ -159,7 +159,7 @@ impl Catalog {
         Ok(Self { _daemon: daemon, address: address.to_string(), _files: files })
     }
 
-    /// The CatalogSource that offers it.
+    /// The CatalogSource that offers this catalog.
     pub fn source(&self, name: &str) -> Value {
         json!({
             "apiVersion": "operators.coreos.com/v1alpha1", "kind": "CatalogSource",
@@ -168,7 +168,7 @@ impl Catalog {
     }
 }
 
-/// The annotations that say what a folder is.
+/// Writes the annotations that mark a folder as a bundle.
 ///
 /// # Errors
 /// When they cannot be written.

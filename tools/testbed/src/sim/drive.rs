@@ -1,4 +1,4 @@
-//! Where the paths of a simulated host lie: `C:\k\x` (in programs) and `/C:/k/x` (over SFTP) are `k/x` below one directory.
+//! Paths of a simulated host: `C:\k\x` (in programs) and `/C:/k/x` (over SFTP) are `k/x` below one directory.
 
 use std::{
     io,
@@ -45,7 +45,7 @@ pub(super) fn place(path: &str, windows: bool) -> Place {
     }
 }
 
-/// How the host spells a place.
+/// Spells a place as the host does.
 pub(super) fn spell(place: &Place, windows: bool) -> String {
     match place {
         Place::Below(parts) if windows => {

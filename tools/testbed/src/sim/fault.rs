@@ -1,4 +1,4 @@
-//! What can be wrong with a simulated host.
+//! Faults of a simulated host.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub enum Fault {
     CutAfterBytes {
         /// Bytes of the TCP connection.
         bytes: u64,
-        /// Whether the fault is gone after it has cut one connection.
+        /// True if the fault is gone after it has cut one connection.
         once: bool,
     },
     /// Nothing can be written over SFTP, and the host says that it has no space left.

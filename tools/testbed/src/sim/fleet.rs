@@ -1,4 +1,4 @@
-//! What all simulated kubelets share: one client of the API server, one watch each of Nodes, certificate requests and Pods,
+//! State that all simulated kubelets share: one client of the API server, one watch each of Nodes, certificate requests and Pods,
 //! one clock for all heartbeats.
 
 use std::{
@@ -32,19 +32,19 @@ use tokio_util::sync::CancellationToken;
 use super::{SimOptions, fault::Fault, machine::Machine};
 use crate::lock::lock;
 
-/// Images that a kubelet reports: as many as it does at most (`nodeStatusMaxImages`).
+/// Number of images that a kubelet reports: as many as it does at most (`nodeStatusMaxImages`).
 const IMAGES: usize = 50;
 
-/// What a kubelet does about its serving certificate.
+/// Handling of the serving certificate by a kubelet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ServingCertificate {
-    /// Ask for it, and become Ready when it has been issued. (A real kubelet does not wait; here, so that a Node which is
+    /// Request the certificate, and become Ready when it has been issued. (A real kubelet does not wait; here, so that a Node which is
     /// Ready proves the approval too.)
     #[default]
     Await,
-    /// Ask for it, and become Ready at once.
+    /// Request the certificate, and become Ready at once.
     Request,
-    /// Do not ask.
+    /// Request no certificate.
     Skip,
 }
 
@@ -57,7 +57,7 @@ const LEASE_SECONDS: i32 = 40;
 /// Requests of kubelets that are under way at once; each may need a connection of its own.
 const REQUESTS: usize = 64;
 
-/// What is known of a Node from the watch.
+/// State of a Node, as the watch shows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct NodeView {
     pub(super) uid: Option<String>,
@@ -66,7 +66,7 @@ pub(super) struct NodeView {
     pub(super) reboot_required: bool,
     pub(super) drift: Option<String>,
     pub(super) reported: Option<String>,
-    /// When the cluster last wrote the Node's status: that kubelet is not heard of.
+    /// Time when the cluster last wrote the Node's status, because kubelet is not heard of.
     pub(super) doubted: Option<String>,
     /// The Node as JSON: its metadata, without what is written all the time.
     pub(super) json: Option<Value>,
@@ -90,10 +90,10 @@ impl NodeView {
     }
 }
 
-/// How a certificate request ended.
+/// Outcome of a certificate request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Issued {
-    /// With this chain, PEM.
+    /// Issued with this chain, PEM.
     Yes(String),
     No,
 }
@@ -102,7 +102,7 @@ pub(super) enum Issued {
 struct Live {
     machine: Arc<Machine>,
     address: String,
-    /// Its own way to the API server, if it has one.
+    /// The kubelet's own client of the API server, if it has one.
     client: Option<Client>,
     next_heartbeat: Instant,
     next_report: Instant,
@@ -138,7 +138,7 @@ impl Identity {
 type RequestResult = Result<http::Request<Vec<u8>>, kube::core::request::Error>;
 
 impl Fleet {
-    /// Returns the fleet, and where the names of Nodes come that are live from then on.
+    /// Starts the fleet. Returns it, and the channel with the names of Nodes that are live from then on.
     pub(super) fn start(
         client: Client,
         options: SimOptions,
@@ -195,8 +195,7 @@ impl Fleet {
         lock(&self.views).entry(node.to_string()).or_default().subscribe()
     }
 
-    /// Waits until this certificate request has been decided. It may have been already: the first of the two
-    /// leaves the other a note.
+    /// Waits until this certificate request has been decided. That may have happened already: the first of the two leaves the other a note.
     pub(super) async fn decision(&self, request: &str) -> Issued {
         let mut note = lock(&self.requests).entry(request.to_string()).or_default().subscribe();
         let issued = note.wait_for(Option::is_some).await.ok().and_then(|i| i.clone()).unwrap_or(Issued::No);
@@ -204,7 +203,7 @@ impl Fleet {
         issued
     }
 
-    /// From now on the Node has heartbeats, and its Pods end on request. Until the guard is dropped.
+    /// Gives the Node heartbeats from now on, and ends its Pods on request, until the guard is dropped.
     pub(super) fn go_live(
         self: &Arc<Self>,
         node: &str,
@@ -353,7 +352,7 @@ impl Fleet {
     }
 }
 
-/// Ends what [`Fleet::go_live`] began.
+/// Guard that ends on drop what [`Fleet::go_live`] began.
 pub(super) struct LiveGuard {
     fleet: Arc<Fleet>,
     node: String,
@@ -365,7 +364,7 @@ impl Drop for LiveGuard {
     }
 }
 
-/// When the controller manager last wrote the Node's status.
+/// Time when the controller manager last wrote the Node's status.
 fn doubted(node: &PartialObjectMeta<Node>) -> Option<String> {
     let by_cluster = |f: &&ManagedFieldsEntry| {
         f.manager.as_deref() == Some("kube-controller-manager") && f.subresource.as_deref() == Some("status")
@@ -374,7 +373,7 @@ fn doubted(node: &PartialObjectMeta<Node>) -> Option<String> {
     times.map(|t| t.0.to_string()).max()
 }
 
-/// Whether a certificate request has been decided, and how.
+/// Outcome of a certificate request, if it has been decided.
 fn judge(request: &CertificateSigningRequest) -> Option<Issued> {
     let status = request.status.as_ref()?;
     if let Some(chain) = status.certificate.as_ref().filter(|c| !c.0.is_empty()) {
@@ -408,7 +407,7 @@ where
         .filter_map(|event| std::future::ready(event.ok()))
 }
 
-/// Tries until it works, less and less often. Dropped, it stops.
+/// Repeats an attempt until it succeeds, less and less often. Dropped, it stops.
 pub(super) async fn insist<T, F: Future<Output = kube::Result<T>>>(what: &str, mut attempt: impl FnMut() -> F) -> T {
     let mut pause = Duration::from_millis(200);
     loop {

@@ -69,12 +69,12 @@ impl SimJumpHost {
         self.machine.address.port()
     }
 
-    /// The host key that it shows.
+    /// Host key that the jump host shows.
     pub fn host_key(&self) -> PublicKey {
         self.machine.host_key.public_key().clone()
     }
 
-    /// Connections that it has made to others.
+    /// Number of connections that the jump host has made to others.
     pub fn forwarded(&self) -> u64 {
         self.machine.forwarded.load(Ordering::Relaxed)
     }
@@ -84,7 +84,7 @@ impl SimJumpHost {
         self.powered.send_replace(false);
     }
 
-    /// Switches it on again.
+    /// Switches the jump host on again.
     pub fn power_on(&self) {
         self.powered.send_replace(true);
     }

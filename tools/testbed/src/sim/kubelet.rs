@@ -49,7 +49,7 @@ use super::{
     windows::KUBELET,
 };
 
-/// A `kubelet.exe` that begins with these bytes runs, registers its Node and never becomes Ready.
+/// First bytes of a `kubelet.exe` that runs, registers its Node and never becomes Ready.
 pub const BROKEN: &[u8] = b"BROKEN";
 
 /// Delay after which Windows starts the service again.
@@ -65,7 +65,7 @@ pub(super) async fn supervise(fleet: Arc<Fleet>, machine: Arc<Machine>, cluster:
     }
 }
 
-/// As the real one, wicd's service continues later what it could not do, be it that another process held the host's lock.
+/// Has wicd's service continue later what it could not do, as the real one does, for example because another process held the host's lock.
 async fn go_on(machine: &Machine) {
     loop {
         sleep(START_AGAIN).await;
@@ -146,8 +146,8 @@ async fn run(fleet: &Arc<Fleet>, machine: &Arc<Machine>) {
     tokio::join!(serves, kubelet.report_version(), kubelet.rotate());
 }
 
-/// The way of a kubelet to the API server: with its own certificate, and with the authorities that were in the host's file when it started. (A
-/// kubelet before Kubernetes 1.36 does not read them again.)
+/// Client of a kubelet for the API server: with the kubelet's own certificate, and with the authorities that were in the host's file when
+/// kubelet started. (A kubelet before Kubernetes 1.36 does not read them again.)
 async fn own_client(machine: &Machine) -> Result<kube::Client> {
     let mut kubeconfig: Kubeconfig = serde_json::from_slice(&drive::read(machine.drive(), path::NODE_KUBECONFIG)?)?;
     let pem = fake_kubelet::start(machine.windows().host()).map_err(Error::msg)?;
@@ -244,13 +244,13 @@ pub(super) fn ready_node(machine: &Machine) -> Result<Value> {
     Ok(new_node(&desired.node_name, node_status(machine, &desired.node_name, &address, "v1.36.3", !is_broken(machine))))
 }
 
-/// What wicd changes in the annotations of the Node.
+/// Changes of the Node's annotations by wicd.
 pub(super) fn report(machine: &Machine, node: &PartialObjectMeta<Node>) -> BTreeMap<&'static str, Option<String>> {
     let seen = NodeView::of(node);
     annotations(&seen, &machine.windows().keep(seen.json.as_ref()))
 }
 
-/// Whether its program is one that never becomes Ready.
+/// Reports whether the program of the kubelet is one that never becomes Ready.
 fn is_broken(machine: &Machine) -> bool {
     let mut begins = [0; BROKEN.len()];
     let program = drive::find(machine.drive(), &["k", "kubelet.exe"]);
@@ -258,7 +258,7 @@ fn is_broken(machine: &Machine) -> bool {
     std::fs::File::open(program).is_ok_and(|mut file| file.read_exact(&mut begins).is_ok()) && begins == BROKEN
 }
 
-/// What a kubelet reads before it starts: that its certificate is that of its Node.
+/// Reads the desired state of the host, as a kubelet does before it starts. Fails if kubelet's certificate is not a valid one of its Node.
 fn who_am_i(machine: &Machine) -> Result<Desired> {
     let desired: Desired = serde_json::from_slice(&drive::read(machine.drive(), path::DESIRED)?)?;
     let pem = fake_kubelet::start(machine.windows().host()).map_err(Error::msg)?;
@@ -277,7 +277,7 @@ fn who_am_i(machine: &Machine) -> Result<Desired> {
 }
 
 struct Kubelet<'a> {
-    /// Its own way to the API server; without one, that of all.
+    /// The kubelet's own client of the API server; without one, the kubelet uses the client of all.
     client: Option<kube::Client>,
     fleet: &'a Arc<Fleet>,
     machine: &'a Arc<Machine>,
@@ -334,7 +334,7 @@ impl Kubelet<'_> {
         node_status(self.machine, &self.node, &self.address, &self.fleet.options().kubelet_version, ready)
     }
 
-    /// Asks for a serving certificate, and returns whether one was issued. A host that has one does not ask again.
+    /// Requests a serving certificate, and returns whether one was issued. A host that has one does not ask again.
     async fn is_served(&self) -> bool {
         if self.machine.windows().has_serving_certificate(&self.node, &self.address) {
             return true;
@@ -353,7 +353,7 @@ impl Kubelet<'_> {
         true
     }
 
-    /// Posts a request, and returns its name and the key.
+    /// Posts a request for a serving certificate, and returns its name and the key.
     async fn request_serving(&self) -> kube::Result<(String, String)> {
         let (request, key) =
             serving_request(&self.node, &self.address).map_err(|e| kube::Error::Service(format!("{e:#}").into()))?;
@@ -373,7 +373,7 @@ impl Kubelet<'_> {
         Ok((created.metadata.name.unwrap_or_default(), key))
     }
 
-    /// wicd's part, too: the tokens of services with an identity of their own.
+    /// Renews the tokens of services with an identity of their own, as wicd does.
     async fn renew_tokens(&self, wicd: &Identity, node: Option<&Value>) {
         let host = self.machine.windows().host();
         let now = k8s_openapi::jiff::Timestamp::now().as_second();
@@ -393,7 +393,7 @@ impl Kubelet<'_> {
         }
     }
 
-    /// wicd's part: renews its certificate, where it goes to the API server with it. Goes on until dropped.
+    /// Renews wicd's certificate as wicd does, where it goes to the API server with it. Goes on until dropped.
     async fn rotate(&self) {
         if self.client.is_some() {
             let host = Arc::new(self.machine.windows().host().clone());
@@ -401,7 +401,7 @@ impl Kubelet<'_> {
         }
     }
 
-    /// wicd's part: keeps the host, and says in the Node which version it follows completely and whether it must be
+    /// Keeps the host as wicd does, and says in the Node which version the host follows completely and whether it must be
     /// restarted. kubelet contradicts where the cluster says that it is not heard of. Goes on until dropped.
     async fn report_version(&self) {
         let mut view = self.fleet.view(&self.node);

@@ -20,7 +20,7 @@ use tokio::{
 };
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
-/// How good the line is.
+/// Quality of the line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Link {
     /// Time that a packet takes there and back.
@@ -35,7 +35,7 @@ const PIECE: usize = 32 << 10;
 const PIECES_UNDER_WAY: usize = 1024;
 
 impl Link {
-    /// Whether bytes are to be held up at all.
+    /// Reports whether the line holds up no bytes at all.
     pub(super) fn is_ideal(self) -> bool {
         self.rtt.is_zero() && self.bandwidth.is_none()
     }
@@ -110,7 +110,7 @@ impl Metered {
         Self { stream, cut: Box::pin(cut), received, mine: 0, limit: None, is_cut: false }
     }
 
-    /// Breaks after `bytes`, and then calls `then`.
+    /// Makes the connection break after `bytes`, and then calls `then`.
     pub(super) fn with_limit(mut self, bytes: u64, then: impl FnOnce() + Send + Sync + 'static) -> Self {
         self.limit = Some((bytes, Box::new(then)));
         self

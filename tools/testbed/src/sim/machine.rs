@@ -27,34 +27,34 @@ use super::{
 };
 use crate::lock::lock;
 
-/// Between the end of the program that asks for a restart and the restart, as `shutdown /r` has it, so that its exit status
+/// Time between the end of the program that asks for a restart and the restart, as `shutdown /r` has it, so that the exit status
 /// still gets out.
 const RESTART_AFTER: Duration = Duration::from_millis(200);
 
-/// Where the keys are that may log in, as far as these files are there. Without any, those that the host was made with may.
+/// Files with the keys that may log in, as far as they are there. Without any, the keys that the host was made with may log in.
 const KEY_FILES: [&[&str]; 2] =
     [&["ProgramData", "ssh", "administrators_authorized_keys"], &["Users", "Administrator", ".ssh", "authorized_keys"]];
 
-/// What can change about a machine.
+/// State of a machine: all that can change about it.
 #[derive(Clone, Debug)]
 pub(super) struct State {
     pub(super) powered: bool,
     /// Restarts so far; the boot id.
     pub(super) boots: u32,
     pub(super) faults: Vec<Fault>,
-    /// Raised whenever services may have changed.
+    /// Number that is raised whenever services may have changed.
     pub(super) revision: u64,
-    /// How often kubelet was started.
+    /// Number of times that kubelet was started.
     pub(super) kubelet_runs: u64,
-    /// How long kubelet takes to come up.
+    /// Time that kubelet takes to come up.
     pub(super) boot: Duration,
-    /// Where its SSH port is.
+    /// Address and SSH port of the machine.
     pub(super) address: SocketAddr,
-    /// Number of the cluster whose world runs its kubelet now.
+    /// Number of the cluster whose world runs the machine's kubelet now.
     pub(super) cluster: u32,
 }
 
-/// How a machine is made.
+/// Parts that a machine is made of.
 pub(super) struct Parts {
     pub(super) name: String,
     pub(super) address: SocketAddr,
@@ -68,7 +68,7 @@ pub(super) struct Parts {
     pub(super) boot: Duration,
 }
 
-/// A machine.
+/// A simulated machine.
 pub(super) struct Machine {
     parts: Parts,
     drive: PathBuf,
@@ -84,7 +84,7 @@ pub(super) struct Machine {
     whole: Mutex<HashMap<String, (SystemTime, u64)>>,
 }
 
-/// How a program ended.
+/// Exit status and output of a program.
 pub(super) struct Exit {
     pub(super) status: u32,
     pub(super) output: String,
@@ -138,12 +138,12 @@ impl Machine {
         &self.parts
     }
 
-    /// Its address now, with the SSH port.
+    /// Address of the machine now, with the SSH port.
     pub(super) fn address(&self) -> SocketAddr {
         self.state.borrow().address
     }
 
-    /// Gives it another address in the place of its own: connections are cut, and services know nothing of it.
+    /// Gives the machine another address in the place of its own: connections are cut, and services know nothing of the change.
     pub(super) fn readdress(&self, address: SocketAddr) {
         let mut windows = self.windows.host().state();
         windows.machine.addresses = vec![address.ip().to_string()];
@@ -194,7 +194,7 @@ impl Machine {
         }
     }
 
-    /// How long its programs ran that have ended.
+    /// Time that the ended programs of the machine ran.
     pub(super) fn busy(&self) -> Duration {
         Duration::from_micros(self.busy.load(Ordering::Relaxed))
     }
@@ -283,7 +283,7 @@ impl Machine {
         }
     }
 
-    /// Whether `C:\windows\wicd\<sha256>\wicd.exe` is the program that its name says.
+    /// Reports whether `C:\windows\wicd\<sha256>\wicd.exe` is the program that its name says.
     fn is_whole(&self, sha256: &str) -> bool {
         let exe = super::drive::find(&self.drive, &["windows", "wicd", sha256, "wicd.exe"]);
         let Ok(metadata) = fs::metadata(&exe) else { return false };
@@ -300,7 +300,7 @@ impl Machine {
         whole
     }
 
-    /// Restarts: connections are cut, the port refuses for a while, the boot id changes, and services that start with the
+    /// Restarts the machine: connections are cut, the port refuses for a while, the boot id changes, and services that start with the
     /// host start.
     pub(super) fn restart(self: &Arc<Self>) {
         self.restart_after(Duration::ZERO);
@@ -326,7 +326,7 @@ impl Machine {
         });
     }
 
-    /// Pulls the plug.
+    /// Pulls the plug of the machine.
     pub(super) fn power_off(&self) {
         self.windows.halt();
         self.change(|s| {
@@ -335,7 +335,7 @@ impl Machine {
         });
     }
 
-    /// Switches it on again, with a new boot id.
+    /// Switches the machine on again, with a new boot id.
     pub(super) fn power_on(&self) {
         self.change(|s| {
             s.boots += 1;
@@ -349,7 +349,7 @@ impl Machine {
     }
 }
 
-/// Whether a line of a key file is for this key. Options before it are ignored.
+/// Reports whether a line of a key file is for this key. Options before the key are ignored.
 fn lets_in(line: &str, key: &PublicKey) -> bool {
     let words: Vec<&str> = line.split_ascii_whitespace().collect();
     let read = |pair: &[&str]| PublicKey::from_openssh(&pair.join(" ")).ok();

@@ -56,16 +56,16 @@ use wicd::{
 pub use self::{fault::Fault, fleet::ServingCertificate, jump_host::SimJumpHost, kubelet::BROKEN, link::Link};
 use self::{fleet::Fleet, machine::Machine, machine::Parts};
 
-/// What all hosts of a [`Sim`] have in common.
+/// Options that all hosts of a [`Sim`] have in common.
 #[derive(Clone, Debug)]
 pub struct SimOptions {
     /// The line to every host.
     pub link: Link,
-    /// How long a host takes to start a program.
+    /// Time that a host takes to start a program.
     pub process_start: Duration,
-    /// How long a kubelet takes from its start to its Node.
+    /// Time that a kubelet takes from its start to its Node.
     pub boot: Duration,
-    /// How long a restart takes, until the SSH port answers again.
+    /// Time that a restart takes, until the SSH port answers again.
     pub restart: Duration,
     /// Account that SSH admits.
     pub user: String,
@@ -73,19 +73,19 @@ pub struct SimOptions {
     pub authorized_keys: Vec<PublicKey>,
     /// SSH port of every host.
     pub port: u16,
-    /// Where the hosts' disks lie; a temporary directory if not given. `/dev/shm` is faster than a disk.
+    /// Directory of the hosts' disks; a temporary directory if not given. `/dev/shm` is faster than a disk.
     pub dir: Option<PathBuf>,
-    /// What a kubelet does about its serving certificate.
+    /// Handling of the serving certificate by a kubelet.
     pub serving: ServingCertificate,
-    /// How often each Node's Lease is renewed. `None`: never, and then the controller manager needs longer timeouts.
+    /// Interval at which each Node's Lease is renewed. `None`: never, and then the controller manager needs longer timeouts.
     pub heartbeat: Option<Duration>,
-    /// How often each kubelet reports a status that has not changed. `None`: never.
+    /// Interval at which each kubelet reports a status that has not changed. `None`: never.
     pub status_report: Option<Duration>,
-    /// The longest that a Pod takes to end; less if its grace period is shorter.
+    /// Longest time that a Pod takes to end; less if its grace period is shorter.
     pub termination: Duration,
-    /// What Nodes say as their version.
+    /// Version that Nodes report.
     pub kubelet_version: String,
-    /// Whether kubelet and wicd of each host go to the API server with what the host has for it, certificates and CA, and kubelet answers requests for
+    /// True if kubelet and wicd of each host go to the API server with the host's own certificates and CA, and kubelet answers requests for
     /// logs. Otherwise all hosts share one connection, as many must.
     pub own_credentials: bool,
 }
@@ -111,7 +111,7 @@ impl Default for SimOptions {
     }
 }
 
-/// What one host has of its own. The rest is as in [`SimOptions`].
+/// Options of one host. The rest is as in [`SimOptions`].
 #[derive(Clone, Debug, Default)]
 pub struct HostOptions {
     /// Host name.
@@ -120,31 +120,31 @@ pub struct HostOptions {
     pub user: Option<String>,
     /// Keys that SSH admits.
     pub authorized_keys: Option<Vec<PublicKey>>,
-    /// The line to it.
+    /// The line to the host.
     pub link: Option<Link>,
-    /// How long it takes to start a program.
+    /// Time that the host takes to start a program.
     pub process_start: Option<Duration>,
-    /// How long its kubelet takes from its start to its Node.
+    /// Time that the host's kubelet takes from its start to its Node.
     pub boot: Option<Duration>,
-    /// What is wrong with it from the beginning.
+    /// Faults of the host from the beginning.
     pub faults: Vec<Fault>,
 }
 
 impl HostOptions {
-    /// A host as all others.
+    /// Options of a host as all others.
     pub fn named(name: impl Into<String>) -> Self {
         Self { name: name.into(), ..Self::default() }
     }
 }
 
-/// What has happened to a host since it was made.
+/// Counts of what has happened to a host since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// TCP connections to its SSH port.
+    /// TCP connections to the SSH port of the host.
     pub connections: u64,
     /// Programs that were started.
     pub processes: u64,
-    /// Bytes that came over those connections.
+    /// Bytes that came over the connections to the SSH port.
     pub bytes_received: u64,
 }
 
@@ -221,7 +221,7 @@ impl Sim {
         Ok(SimHost { machine })
     }
 
-    /// Runs the kubelet of another world's host from now on: its Node is one of this world's cluster. All else of it stays where it is.
+    /// Runs the kubelet of another world's host from now on: its Node is one of this world's cluster. All else of the host stays where it is.
     pub fn take_over(&self, host: &SimHost) {
         let cluster = host.machine.state().borrow().cluster + 1;
         host.machine.change(|s| s.cluster = cluster);
@@ -257,17 +257,17 @@ impl SimHost {
         self.machine.address().port()
     }
 
-    /// The host key that it shows now.
+    /// Host key that the host shows now.
     pub fn host_key(&self) -> PublicKey {
         self.machine.current_host_key().public_key().clone()
     }
 
-    /// The directory that is its `C:\`.
+    /// Directory that is the host's `C:\`.
     pub fn drive_c(&self) -> &Path {
         self.machine.drive()
     }
 
-    /// Puts a file on its `C:` before the first log-in, as an image of a disk has it. It is a hard link, so that one
+    /// Puts a file on the host's `C:` before the first log-in, as an image of a disk has it. The file is a hard link, so that one
     /// file serves many hosts.
     ///
     /// # Errors
@@ -279,7 +279,7 @@ impl SimHost {
         std::fs::hard_link(file, &path).with_context(|| format!("cannot link {} to {}", path.display(), file.display()))
     }
 
-    /// Breaks something, from now on.
+    /// Breaks the host with a fault, from now on.
     pub fn fault(&self, fault: Fault) {
         if fault == Fault::NeedsReboot {
             // The feature goes with a restart in real life, after which wicd asks for it again.
@@ -289,22 +289,22 @@ impl SimHost {
         self.machine.change(|s| s.faults.push(fault));
     }
 
-    /// Removes all faults.
+    /// Removes all faults of the host.
     pub fn mend(&self) {
         self.machine.change(|s| s.faults.clear());
     }
 
-    /// What has happened to it since it was made.
+    /// Counts of what has happened to the host since it was made.
     pub fn stats(&self) -> Stats {
         self.machine.stats()
     }
 
-    /// How long its programs ran that have ended, all together.
+    /// Time that the ended programs of the host ran, all together.
     pub fn busy(&self) -> Duration {
         self.machine.busy()
     }
 
-    /// Restarts it, as a person with the power button would.
+    /// Restarts the host, as a user with the power button would.
     pub fn reboot(&self) {
         self.machine.restart();
     }
@@ -314,12 +314,12 @@ impl SimHost {
         self.machine.power_off();
     }
 
-    /// Switches it on again, with a new boot id.
+    /// Switches the host on again, with a new boot id.
     pub fn power_on(&self) {
         self.machine.power_on();
     }
 
-    /// Gives it another address, as a DHCP server does while it runs. Its machine id and its host key stay.
+    /// Gives the host another address, as a DHCP server does while the host runs. The machine id and the host key stay.
     ///
     /// # Errors
     /// When there is no address to listen on.
@@ -330,12 +330,12 @@ impl SimHost {
         Ok(())
     }
 
-    /// Restarts so far, and one. This is its boot id.
+    /// Number of restarts so far, and one. This is the host's boot id.
     pub fn boots(&self) -> u32 {
         self.machine.state().borrow().boots
     }
 
-    /// How long its kubelet takes from its next start to its Node.
+    /// Sets the time that the host's kubelet takes from its next start to its Node.
     pub fn set_boot_delay(&self, boot: Duration) {
         self.machine.change(|s| s.boot = boot);
     }
@@ -350,18 +350,18 @@ impl SimHost {
         self.windows().state().registry.extend(keys);
     }
 
-    /// Its Windows: services, variables, trusted certificates and facts, to read and to change as an administrator on
+    /// The host's Windows: services, variables, trusted certificates and facts, to read and to change as an administrator on
     /// the host would. What [`Fault`]s govern is set again when one comes or goes.
     pub fn windows(&self) -> &FakeHost {
         self.machine.windows().host()
     }
 
-    /// How often its kubelet was started.
+    /// Number of times that the host's kubelet was started.
     pub fn kubelet_starts(&self) -> u64 {
         self.machine.state().borrow().kubelet_runs
     }
 
-    /// The Node that its kubelet registers and keeps, for a test without a cluster. `None` while no kubelet runs.
+    /// The Node that the host's kubelet registers and keeps, for a test without a cluster. `None` while no kubelet runs.
     ///
     /// # Errors
     /// When the kubelet cannot start: its configuration or its certificate is not that of a node.
@@ -369,7 +369,7 @@ impl SimHost {
         self.machine.windows().is_running(windows::KUBELET).then(|| kubelet::ready_node(&self.machine))
     }
 
-    /// Has its wicd do its work, if it runs, and returns what it changes in the annotations of the Node. It works without a Node too: what
+    /// Has the host's wicd do its work, if it runs, and returns the changes of the Node's annotations. wicd works without a Node too: what
     /// failed once is tried again.
     pub fn wicd_report(&self, node: Option<&PartialObjectMeta<Node>>) -> BTreeMap<&'static str, Option<String>> {
         if let Some(node) = node {
@@ -380,14 +380,14 @@ impl SimHost {
         }
     }
 
-    /// What `wicd.exe maintenance` does on it, with its own credentials. A second of it takes a tenth.
+    /// Runs `wicd.exe maintenance` on the host, with the host's own credentials. A second of it takes a tenth.
     pub async fn maintenance(&self, action: &Action) -> Outcome {
         let connect = Kube::new(Arc::new(self.windows().clone()));
         let means = Means { host: self.windows(), connect: &connect, say: &|_| {}, second: Duration::from_millis(100) };
         wicd::maintenance::run(&means, action, std::future::pending()).await
     }
 
-    /// State of its Windows services.
+    /// State of the host's Windows services.
     pub fn services(&self) -> BTreeMap<String, ServiceState> {
         self.windows().state().services.iter().map(|(name, s)| (name.clone(), s.state)).collect()
     }
@@ -402,7 +402,7 @@ fn new_key() -> PrivateKey {
 
 /// Networks that processes share out among themselves: 127.16.0.0/16 and those after it.
 const NETS: std::ops::Range<u8> = 16..216;
-/// Where a process listens to have a network for itself.
+/// Port at which a process listens to have a network for itself.
 const RESERVED_PORT: u16 = 22_522;
 
 /// The second byte of the addresses of this process. As long as it runs it listens at the last of them: a host that restarts gives up its

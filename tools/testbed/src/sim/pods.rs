@@ -21,7 +21,7 @@ use tokio::{sync::mpsc, time::sleep};
 use super::fleet::{Fleet, Identity, events, insist};
 use crate::lock::lock;
 
-/// What a kubelet needs to know of a Pod.
+/// State of a Pod, as far as a kubelet needs it.
 #[derive(Clone, Debug)]
 struct Bound {
     namespace: String,
@@ -30,9 +30,9 @@ struct Bound {
     node: String,
     containers: Vec<(String, String)>,
     host_network: bool,
-    /// Whether its status says what it does.
+    /// True if the Pod is over or its status says that it is Ready.
     runs: bool,
-    /// Grace period, if it is to end.
+    /// Grace period, if the Pod is to end.
     ends: Option<Duration>,
 }
 

@@ -1,4 +1,4 @@
-//! The SSH port of a simulated host: open while the host is on, with what is wrong with its line.
+//! The SSH port of a simulated host: open while the host is on, with the faults of its line.
 
 use std::{
     net::SocketAddr,
@@ -87,7 +87,7 @@ fn welcome(machine: &Arc<Machine>, mut stream: TcpStream, up: &CancellationToken
     tokio::spawn(sshd::serve(machine.clone(), wire));
 }
 
-/// The port was ours a moment ago, and will be again.
+/// Binds a port again. The port was ours a moment ago, and will be again.
 pub(super) async fn rebind(address: SocketAddr) -> TcpListener {
     loop {
         match TcpListener::bind(address).await {

@@ -23,11 +23,11 @@ use super::{
     machine::Machine,
 };
 
-/// As OpenSSH's: the largest packet, read and write.
+/// Largest packet, as OpenSSH's; `MAX_DATA` is the largest read and write.
 const MAX_PACKET: u32 = 256 << 10;
 const MAX_DATA: u32 = MAX_PACKET - 1024;
 
-/// Reports the free space of the disk.
+/// Extension that reports the free space of the disk.
 const STATVFS: &str = "statvfs@openssh.com";
 
 /// One SFTP session.
@@ -61,7 +61,7 @@ impl Session {
         }
     }
 
-    /// A place where something is to be made.
+    /// Returns the path of a place where something is to be made.
     fn path_to_write(&self, path: &str) -> Reply<PathBuf> {
         let found = self.path(path)?;
         let root = if self.windows { self.machine.drive().to_path_buf() } else { self.machine.linux() };
@@ -105,7 +105,7 @@ impl Session {
     }
 }
 
-/// How OpenSSH puts an error of the operating system.
+/// Status by which OpenSSH reports an error of the operating system.
 fn status(error: io::Error) -> StatusReply {
     match error.kind() {
         io::ErrorKind::NotFound => StatusCode::NoSuchFile,
@@ -115,7 +115,7 @@ fn status(error: io::Error) -> StatusReply {
     .into()
 }
 
-/// Windows writes, replaces and removes no read-only file, for any user; here the administrator may be root, without
+/// Fails for a read-only file. Windows writes, replaces and removes none, for any user; here the administrator may be root, without
 /// restrictions.
 fn writable(path: &Path) -> Reply<()> {
     match fs::metadata(path) {

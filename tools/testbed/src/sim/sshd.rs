@@ -129,7 +129,7 @@ async fn run(machine: &Arc<Machine>, command: &str, id: ChannelId, handle: &Hand
     let _ = handle.close(id).await;
 }
 
-/// What a PowerShell of another language makes of output: a banner, UTF-16, and progress records.
+/// Garbles output as a PowerShell of another language does: a banner, UTF-16, and progress records.
 fn garble(output: &[u8]) -> Vec<u8> {
     let mut noise = b"\xff\xfe".to_vec();
     let banner = format!("Willkommen \u{2013} {}\r\n", String::from_utf8_lossy(output));

@@ -1,4 +1,4 @@
-//! What Windows is to a simulated host: wicd's fake host, over the directory that SFTP serves.
+//! Windows of a simulated host: wicd's fake host, over the directory that SFTP serves.
 //!
 //! The operator's verbs are run by wicd's own core, and services are kept by its service's own [`Reconciler`]: not all the time,
 //! as that would be too much for hundreds of hosts, but whenever something happens, and until there is nothing left to do.
@@ -43,7 +43,7 @@ pub(super) struct Windows {
 }
 
 impl Windows {
-    /// `changed` is called after a service was started or stopped.
+    /// Makes Windows for a host. `changed` is called after a service was started or stopped.
     pub(super) fn new(
         hostname: &str,
         address: IpAddr,
@@ -77,7 +77,7 @@ impl Windows {
         &self.host
     }
 
-    /// Says how the host stands.
+    /// Sets the host's boot id, and the clock, free space and Containers feature as the faults say.
     pub(super) fn set_conditions(&self, boots: u32, faults: &[Fault]) {
         let ahead = faults.iter().find_map(|f| match f {
             Fault::ClockAhead(by) => Some(millis(*by)),
@@ -100,20 +100,20 @@ impl Windows {
         Ok(self.host.state().reboots != restarts)
     }
 
-    /// Work of wicd's service, if it runs: brings services and files to their desired state. Returns the state of the
+    /// Does the work of wicd's service, if it runs: brings services and files to their desired state. Returns the state of the
     /// host.
     pub(super) fn keep(&self, node: Option<&Value>) -> Report {
         if self.is_running(WICD_SERVICE) { settle(&self.reconciler, node) } else { Report::default() }
     }
 
-    /// Whether wicd's service runs and has not come to an end with its work, for example because a verb held the host's lock.
+    /// Reports whether wicd's service runs and has not come to an end with its work, for example because a verb held the host's lock.
     pub(super) fn is_moving(&self) -> bool {
         // Who has it is at work on it now.
         let moving = || self.reconciler.try_lock().is_ok_and(|r| r.is_moving());
         self.is_running(WICD_SERVICE) && moving()
     }
 
-    /// The host itself.
+    /// Facts of the host as a machine.
     pub(super) fn machine(&self) -> Machine {
         self.host.state().machine.clone()
     }
@@ -122,14 +122,14 @@ impl Windows {
         self.host.state().services.get(service).is_some_and(|s| s.state == ServiceState::Running)
     }
 
-    /// All services end at once.
+    /// Ends all services at once.
     pub(super) fn halt(&self) {
         for service in self.host.state().services.values_mut() {
             service.state = ServiceState::Stopped;
         }
     }
 
-    /// Services that start with the host start.
+    /// Starts the services that start with the host.
     pub(super) fn boot(&self) {
         let automatic = |start| start == StartType::Auto;
         let names: Vec<String> =
@@ -141,7 +141,7 @@ impl Windows {
         }
     }
 
-    /// Whether kubelet has a serving certificate for this Node at this address. What was taken away from the host is gone.
+    /// Reports whether kubelet has a serving certificate for this Node at this address. What was taken away from the host is gone.
     pub(super) fn has_serving_certificate(&self, node: &str, address: &str) -> bool {
         let is_for = |pem: &str| {
             let block = Pem::iter_from_buffer(pem.as_bytes()).flatten().find(|b| b.label == "CERTIFICATE")?;
@@ -164,7 +164,7 @@ impl Windows {
         std::fs::read_to_string(self.host.path(path::KUBELET_PKI).ok()?.join(SERVING)).ok()
     }
 
-    /// Keeps it where kubelet keeps its own.
+    /// Stores a serving certificate where kubelet keeps its own.
     pub(super) fn keep_serving_certificate(&self, pem: &str) {
         let kept = self
             .host
@@ -186,7 +186,7 @@ impl Drop for Windows {
 /// Name of the file in which kubelet keeps its serving certificate.
 const SERVING: &str = "kubelet-server-current.pem";
 
-/// Passes until there is nothing left to do, or nothing can be done.
+/// Repeats passes of a reconciler until there is nothing left to do, at most [`PASSES`] times.
 fn settle(reconciler: &Mutex<Reconciler>, node: Option<&Value>) -> Report {
     static SINCE: LazyLock<Instant> = LazyLock::new(Instant::now);
     let mut reconciler = lock(reconciler);

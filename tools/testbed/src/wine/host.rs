@@ -25,7 +25,7 @@ use crate::{
     run_dir::RunDir,
 };
 
-/// How long a host may take to start or to restart, on a busy machine.
+/// Time limit for the start or restart of a host, on a busy machine.
 const BOOT: Duration = Duration::from_mins(2);
 const SSH_PORT: u16 = 22;
 
@@ -35,12 +35,12 @@ pub enum Shell {
     /// cmd.exe, as Windows' OpenSSH has it.
     #[default]
     Plain,
-    /// Runs the command and gives its exit status, but prints a banner before and after, mangles what the command prints,
+    /// Shell that runs the command and gives its exit status, but prints a banner before and after, mangles what the command prints,
     /// and keeps standard input to itself.
     Hostile,
 }
 
-/// What a host is.
+/// Options of a host.
 #[derive(Clone, Debug)]
 pub struct WineOptions {
     /// Host name: a DNS label of at most 15 characters.
@@ -63,18 +63,18 @@ impl WineOptions {
 /// A Windows service as the service manager sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Service {
-    /// Its name.
+    /// Name of the service.
     pub name: String,
-    /// `RUNNING`, `STOPPED`, `START_PENDING`, …
+    /// State of the service: `RUNNING`, `STOPPED`, `START_PENDING`, …
     pub state: String,
 }
 
 /// A running program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// Its number inside the host, as Linux counts.
+    /// Process ID inside the host, as Linux counts.
     pub pid: u32,
-    /// Its command line, starting with the Windows path of the program.
+    /// Command line, starting with the Windows path of the program.
     pub command: String,
 }
 
@@ -175,22 +175,22 @@ impl WineHost {
         })
     }
 
-    /// Its host name.
+    /// Name of the host.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its address, reachable from this machine and from the other hosts of its network.
+    /// Address of the host, reachable from this machine and from the other hosts of its network.
     pub fn address(&self) -> IpAddr {
         self.cable.address.into()
     }
 
-    /// Its SSH port.
+    /// SSH port of the host.
     pub fn port(&self) -> u16 {
         SSH_PORT
     }
 
-    /// `ssh-ed25519 AAAA…`
+    /// Public host key, as `ssh-ed25519 AAAA…`.
     pub fn host_public_key(&self) -> &str {
         &self.host_public_key
     }
@@ -209,12 +209,12 @@ impl WineHost {
         self.dir.join("prefix/drive_c")
     }
 
-    /// What the host's SSH server and services printed.
+    /// Path of the log with what the host's SSH server and services printed.
     pub fn log(&self) -> PathBuf {
         self.dir.join("log")
     }
 
-    /// Runs a line of cmd.exe on the host, past SSH. A failing one is not an error: check the output's status.
+    /// Runs a line of cmd.exe on the host, past SSH. A failing line is not an error: check the output's status.
     ///
     /// # Errors
     /// When `nsenter` cannot be started.
@@ -261,7 +261,7 @@ impl WineHost {
         Ok(())
     }
 
-    /// How often Windows has started so far, which is also its `BootId`. Counts a start once the host is up.
+    /// Number of times that Windows has started so far, which is also the host's `BootId`. Counts a start once the host is up.
     pub fn boots(&self) -> u32 {
         fs::read_to_string(self.dir.join("boots")).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
     }

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, anyhow};
 use super::{NAMESPACES, programs, scripts};
 use crate::binaries::{Run as _, cache_dir, key, lock, say};
 
-/// What the template is made of; another one is made when any of it changes.
+/// Inputs of the template; another one is made when any of them changes.
 const INPUTS: [&str; 10] = [
     include_str!("../../wine/machine.sh"),
     include_str!("../../wine/template.sh"),

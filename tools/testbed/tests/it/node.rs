@@ -1,4 +1,4 @@
-//! The whole bed: a kubelet that runs as a Windows service on a Wine host makes a node of it.
+//! Test of the whole bed: a kubelet that runs as a Windows service on a Wine host makes a node of it.
 
 use std::{fs, sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Wine hosts. Without Wine or root these say so and show nothing.
+//! Tests of Wine hosts. Without Wine or root these say so and show nothing.
 
 use std::{fs, process::Output, sync::Arc};
 
@@ -48,7 +48,8 @@ impl Session {
         sftp.output().await.context("start sftp")
     }
 
-    /// `seconds` is how long it waits for a connection and the server's greeting, which takes seconds on a busy machine.
+    /// Command of OpenSSH for the host. `seconds` is how long it waits for a connection and the server's greeting, which takes seconds on a busy
+    /// machine.
     fn openssh(&self, program: &str, seconds: u8) -> Command {
         let dir = self.client.path().display();
         let mut command = Command::new(program);

@@ -1,4 +1,4 @@
-//! What the operator must reach, on 2 cores with the control plane and all hosts on them.
+//! Aims of the operator, on 2 cores with the control plane and all hosts on them.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ impl Aim {
     }
 }
 
-/// Of `bench join`.
+/// Aims of `bench join`.
 pub(super) fn join(profile: &str) -> Vec<Aim> {
     let mut aims = vec![
         AtMost("ssh_connections_per_host", 1.0),
@@ -53,7 +53,7 @@ pub(super) fn join(profile: &str) -> Vec<Aim> {
     aims
 }
 
-/// Of `bench rollout`.
+/// Aims of `bench rollout`.
 pub(super) fn rollout(hosts: u32) -> Vec<Aim> {
     let slots = if hosts <= 500 { 0.95 } else { 0.9 };
     vec![
@@ -64,7 +64,7 @@ pub(super) fn rollout(hosts: u32) -> Vec<Aim> {
     ]
 }
 
-/// Of `bench upload`: as fast as the fastest of OpenSSH's tools.
+/// Aims of `bench upload`: as fast as the fastest of OpenSSH's tools.
 pub(super) fn upload() -> Vec<Aim> {
     vec![AtLeast("ratio_to_fastest", 1.0)]
 }
@@ -74,12 +74,12 @@ const WRITES_OF_A_RENEWAL: f64 = 2.0;
 /// The least part of the life after which wicd renews a certificate.
 const EARLIEST_RENEWAL: f64 = 0.2;
 
-/// The most that renewals cost for each node and day, with the default life of a certificate.
+/// Largest number of writes that renewals cost for each node and day, with the default life of a certificate.
 fn certificate_writes_each_day() -> f64 {
     WRITES_OF_A_RENEWAL * DAY.as_secs_f64() / (EARLIEST_RENEWAL * WICD_CERTIFICATE_LIFE.as_secs_f64())
 }
 
-/// Of `bench idle`: less than 1 % of a core.
+/// Aims of `bench idle`: less than 1 % of a core.
 pub(super) fn idle(hosts: u32, seconds: u32) -> Vec<Aim> {
     let days = f64::from(hosts) * f64::from(seconds) / DAY.as_secs_f64();
     let rss = if hosts <= 1000 { 100.0 } else { 250.0 };

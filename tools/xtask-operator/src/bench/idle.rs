@@ -1,4 +1,4 @@
-//! Ready instances that nothing happens to.
+//! Benchmark of Ready instances that nothing happens to.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -32,19 +32,19 @@ pub(super) struct Args {
     settle: u64,
 }
 
-/// How often a real kubelet renews its Lease, and reports a status that has not changed.
+/// Intervals at which a real kubelet renews its Lease, and (`STATUS`) reports a status that has not changed.
 const LEASE: Duration = Duration::from_secs(10);
 const STATUS: Duration = Duration::from_mins(5);
 
 const CONNECTIONS: &str = "windows_node_pool_ssh_connections_total";
-/// The operator's approvals. It requests nothing for a host that has joined.
+/// Metric of the operator's approvals. The operator requests nothing for a host that has joined.
 const APPROVALS: &str = r#"windows_node_pool_api_writes_total{resource="certificatesigningrequests/approval"}"#;
 
-/// What the operator has written until now.
+/// Writes of the operator until now.
 struct Written {
     all: f64,
     approvals: f64,
-    /// When wicd's certificates end, as the statuses of the instances have it.
+    /// Ends of wicd's certificates, as the statuses of the instances have them.
     ends: BTreeMap<String, Option<Time>>,
 }
 

@@ -1,4 +1,4 @@
-//! Simulated hosts join.
+//! Benchmark of simulated hosts that join.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -28,7 +28,7 @@ pub(super) struct Args {
     limit: u64,
 }
 
-/// Hosts and what they are like.
+/// Profile of the benchmark: hosts, and what they are like.
 #[derive(Clone, Copy, Debug)]
 struct Profile {
     name: &'static str,
@@ -36,9 +36,9 @@ struct Profile {
     payload_mib: u32,
     rtt: Duration,
     process_start: Duration,
-    /// How long a kubelet takes from its start to its Node.
+    /// Time that a kubelet takes from its start to its Node.
     boot: Duration,
-    /// Whether OpenSSH's sftp sends the same bytes first, for comparison.
+    /// True if OpenSSH's sftp sends the same bytes first, for comparison.
     beside_sftp: bool,
 }
 
@@ -90,7 +90,7 @@ pub(super) async fn run(args: &Args) -> Result<()> {
     if failed.is_empty() { Ok(()) } else { bail!("profiles failed: {}", failed.join(", ")) }
 }
 
-/// What OpenSSH's sftp takes for the same bytes over the same line, where it is compared and can be measured.
+/// Seconds that OpenSSH's sftp takes for the same bytes over the same line, where it is compared and can be measured.
 async fn sftp_seconds(profile: &Profile) -> Option<f64> {
     if !profile.beside_sftp {
         return None;
@@ -99,7 +99,7 @@ async fn sftp_seconds(profile: &Profile) -> Option<f64> {
     measured.inspect_err(|error| eprintln!("{}: sftp is not measured: {error:#}", profile.name)).ok()
 }
 
-/// `one` is how long a single host took.
+/// Measures a profile. `one` is the seconds that a single host took.
 async fn measure(profile: &Profile, limit: Duration, one: Option<f64>) -> Result<Vec<Field>> {
     let sim = SimOptions {
         link: Link { rtt: profile.rtt, bandwidth: None },

@@ -1,23 +1,23 @@
-//! What a process has used, from `/proc`.
+//! Resource usage of a process, from `/proc`.
 
 use anyhow::{Context as _, Result};
 
 /// Ticks of a second in `/proc/<pid>/stat`. Linux says 100 to programs, however it counts.
 const TICKS: f64 = 100.0;
 
-/// What a process has used.
+/// Resource usage of a process.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Usage {
-    /// Seconds of processor time, its own and the kernel's for it.
+    /// Seconds of processor time, the process's own and the kernel's for it.
     pub(super) cpu_seconds: f64,
     /// Memory now, in MiB.
     pub(super) rss_mib: f64,
-    /// The most memory that it ever had, in MiB.
+    /// Peak memory, in MiB.
     pub(super) peak_rss_mib: f64,
 }
 
 impl Usage {
-    /// Of the process with this id.
+    /// Reads the usage of the process with this id.
     pub(super) fn of(pid: u32) -> Result<Self> {
         let read = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}"));
         parse(&read("stat")?, &read("status")?).with_context(|| format!("/proc/{pid} has another form"))

@@ -14,14 +14,14 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-/// Read at once, at most.
+/// Largest number of bytes that are read at once.
 const PIECE: usize = 64 << 10;
 /// Pieces on their way in one direction: up to 64 MiB, more than any window here.
 const PIECES: usize = 1024;
 
-/// Passes connections on until it is dropped.
+/// Proxy that passes connections on until it is dropped.
 pub(super) struct Proxy {
-    /// Where it listens.
+    /// Address at which the proxy listens.
     pub(super) address: SocketAddr,
     task: AbortHandle,
 }

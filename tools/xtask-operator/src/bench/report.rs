@@ -1,4 +1,4 @@
-//! A table for people, or one JSON object a line.
+//! Reports: a table for people, or one JSON object a line.
 
 use serde_json::{Map, Value};
 
@@ -24,7 +24,7 @@ impl Cell {
         }
     }
 
-    /// As it is printed.
+    /// Value of the cell as it is printed.
     fn printed(&self) -> Value {
         match self {
             Self::Exact(value) => value.clone(),
@@ -42,7 +42,7 @@ impl<T: Into<Value>> From<T> for Cell {
     }
 }
 
-/// Prints results as they come. All have the same fields.
+/// Report that prints results as they come. All results have the same fields.
 pub(super) struct Report {
     json: bool,
     begun: bool,
@@ -70,7 +70,7 @@ impl Report {
     }
 }
 
-/// Each column is as wide as its name, and no value is wider than that here.
+/// Joins the cells of a line. Each column is as wide as its name, but at least 5, and no value is wider than that here.
 fn line(fields: &[Field], cell: impl Fn(&Field) -> String) -> String {
     let cells = fields.iter().map(|field| format!("{:>width$}", cell(field), width = field.0.len().max(5)));
     cells.collect::<Vec<_>>().join("  ")
@@ -99,7 +99,7 @@ pub(super) fn share(value: f64) -> Cell {
     Cell::Measured(value, 2)
 }
 
-/// How `value` compares with another one, if there is one.
+/// Ratio of `value` to another one, if there is one.
 pub(super) fn ratio(value: f64, to: Option<f64>) -> Cell {
     to.map_or(Cell::NONE, |to| share(value / to))
 }

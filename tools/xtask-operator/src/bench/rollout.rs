@@ -1,4 +1,4 @@
-//! A change of the kubelet reaches the nodes of simulated hosts.
+//! Benchmark of a change of the kubelet that reaches the nodes of simulated hosts.
 
 use std::time::{Duration, Instant};
 
@@ -46,13 +46,13 @@ pub(super) struct Args {
 }
 
 const PROFILES: [&str; 4] = ["50", "500", "2000", "5000"];
-/// `rollout.maxUnavailable`
+/// `rollout.maxUnavailable` of the pools.
 const MAX_UNAVAILABLE: IntOrPercent = IntOrPercent::Percent(5);
-/// How long a kubelet takes from its start to its Node, as when hosts join.
+/// Time that a kubelet takes from its start to its Node, as when hosts join.
 const BOOT: Duration = Duration::from_secs(5);
-/// How long hosts may take to join.
+/// Time limit for hosts to join.
 const JOIN: Duration = Duration::from_mins(30);
-/// All that etcd has put into its log. The size of its database goes down again when it is compacted.
+/// Metric of all that etcd has put into its log. The size of etcd's database goes down again when it is compacted.
 const ETCD_BYTES: &str = "etcd_disk_wal_write_bytes_total";
 
 /// Runs the profiles, one after the other, each in a cluster of its own.
@@ -73,7 +73,7 @@ pub(super) async fn run(args: &Args) -> Result<()> {
     if failed.is_empty() { Ok(()) } else { bail!("profiles failed: {}", failed.join(", ")) }
 }
 
-/// A pool whose nodes take so many pods.
+/// A pool whose nodes take `max_pods` pods.
 pub(super) fn spec(max_pods: i32) -> WindowsNodePoolSpec {
     let kubelet = KubeletSettings { max_pods: Some(max_pods), ..KubeletSettings::default() };
     let template = TemplateSpec { kubelet: Some(kubelet), ..TemplateSpec::default() };
@@ -133,7 +133,7 @@ async fn measure(hosts: u32, limit: Duration) -> Result<Vec<Field>> {
     Ok(fields)
 }
 
-/// What is read before and after.
+/// Figures that are read before and after a rollout.
 struct Figures {
     usage: Usage,
     api_writes: f64,
@@ -152,14 +152,14 @@ impl Figures {
     }
 }
 
-/// What a watch sees.
+/// Event of a watch.
 enum Seen {
     Instance(Change<WindowsInstance>),
     Node(Change<Node>),
     Pool(Change<WindowsNodePool>),
 }
 
-/// What has become of an object.
+/// Change of an object.
 enum Change<K> {
     Is(Box<K>),
     Gone(Box<K>),
@@ -186,7 +186,7 @@ where
     changes.boxed()
 }
 
-/// What has been seen.
+/// State that the watches have shown.
 struct Watched {
     started: Instant,
     hosts: u32,
@@ -265,7 +265,7 @@ impl Watched {
     }
 }
 
-/// Whether all pools have seen what they are now, and say that all nodes follow it.
+/// Reports whether all pools have observed their present generation, and say that all nodes follow it.
 pub(super) fn is_updated(pools: &[WindowsNodePool], hosts: u32) -> bool {
     let says = |pool: &WindowsNodePool| {
         let updated = find(&pool.status.as_ref()?.conditions, kind::UPDATED)?;

@@ -1,4 +1,5 @@
-//! Joins, removals, changes, cut connections, restarts and a killed operator, at random and for long. What ends well leaves nothing behind.
+//! Benchmark of joins, removals, changes, cut connections, restarts and a killed operator, at random and for long. What ends well leaves nothing
+//! behind.
 
 mod rest;
 
@@ -39,13 +40,13 @@ pub(super) struct Args {
     seed: Option<u64>,
 }
 
-/// The longest that the fleet may take to be as its list says, once it is left alone.
+/// Time limit for the fleet to become as its list says, once it is left alone.
 const CONVERGES: Duration = Duration::from_mins(15);
-/// What the operator does after the last change has no end that is seen: its HTTP client closes connections by then that it no longer needs.
+/// Wait after the last change. The operator's work has no end that is seen: its HTTP client closes connections by then that it no longer needs.
 const SETTLES: Duration = Duration::from_mins(1);
-/// The longest until nothing is pending any more.
+/// Time limit until nothing is pending any more.
 const ENDS: Duration = Duration::from_mins(2);
-/// How long the operator keeps versions that are not in use. The default is longer than the fleet is left alone here.
+/// Arguments for how long the operator keeps versions that are not in use. The default is longer than the fleet is left alone here.
 const VERSION_GRACE: [&str; 2] = ["--version-grace", "10s"];
 /// The longest pause between two events.
 const PAUSE_MS: u64 = 4_000;
@@ -95,13 +96,13 @@ struct Soak {
     world: World,
     rng: StdRng,
     listed: Vec<bool>,
-    /// Grows with each change: a host that has failed with a version is not changed to that again.
+    /// `maxPods` of the pools, which grows with each change: a host that has failed with a version is not changed to that again.
     max_pods: i32,
-    /// Hosts with a fault, and until when.
+    /// Hosts with a fault, and when the fault ends.
     faulty: BTreeMap<usize, Instant>,
-    /// How often each event was caused.
+    /// Number of times that each event was caused.
     done: BTreeMap<&'static str, u32>,
-    /// The same by host.
+    /// Causes so far, counted by host.
     causes: Causes,
 }
 
@@ -116,7 +117,7 @@ impl Soak {
         Ok(Self { world, rng, listed, max_pods: 110, faulty: BTreeMap::new(), done: BTreeMap::new(), causes })
     }
 
-    /// Causes events until then.
+    /// Causes events until `until`.
     async fn disturb(&mut self, until: Instant, kills: bool) -> Result<()> {
         let mut reported = Instant::now();
         while Instant::now() < until {
@@ -198,14 +199,14 @@ impl Soak {
         });
     }
 
-    /// Changes the template of all hosts. Those that are not listed may still be leaving.
+    /// Changes the template of all hosts. Hosts that are not listed may still be leaving.
     async fn change(&mut self) -> Result<WindowsNodePool> {
         self.max_pods += 1;
         self.causes.changes += u32::try_from(self.listed.len())?;
         self.apply().await
     }
 
-    /// How many hosts are in an operation now, or may begin one.
+    /// Number of hosts that are in an operation now, or may begin one.
     async fn in_operation(&self) -> Result<u32> {
         let instances = Api::<WindowsInstance>::all(self.world.client.clone()).list(&ListParams::default()).await?;
         let is = |i: &&WindowsInstance| {
@@ -261,7 +262,7 @@ impl Soak {
         Ok(())
     }
 
-    /// What is there once nothing is pending any more, for example versions that the operator collects. What never ends is in it, too.
+    /// Reads the state once nothing is pending any more, for example versions that the operator collects. What never ends is in it, too.
     async fn settled(&mut self) -> Result<Rest> {
         sleep(SETTLES).await;
         let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! What is counted while a change reaches the nodes: pure, from what watches see and when.
+//! Counts while a change reaches the nodes: pure, from what watches see and when.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,7 +9,7 @@ use api::{GrantType, WindowsInstance, WindowsInstanceStatus, conditions};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt as _;
 
-/// Counts. Times are counted from one moment, whichever it is, and never go back.
+/// Counts of a rollout. Times are counted from one moment, whichever it is, and never go back.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     slots: Slots,
@@ -17,7 +17,7 @@ pub(super) struct Tally {
     status_writes: u32,
     /// Hosts that were given a slot at least once.
     granted: BTreeSet<String>,
-    /// Nodes that take no pods or are not Ready, and since when.
+    /// Nodes that take no pods or are not Ready, each with the time since when.
     disrupted: BTreeMap<String, Duration>,
     disruption: Duration,
 }
@@ -50,7 +50,7 @@ impl Tally {
         self.set_disrupted(at, &node.name_any(), unschedulable || !ready);
     }
 
-    /// A Node is gone.
+    /// Records that a Node is gone.
     pub(super) fn node_gone(&mut self, at: Duration, name: &str) {
         self.set_disrupted(at, name, true);
     }
@@ -79,7 +79,7 @@ impl Tally {
         (self.disruption + still).as_secs_f64()
     }
 
-    /// How much of `cap` slots was used on average, from when the first was given to when the last was. Before and after, there
+    /// Share of `cap` slots that was used on average, from when the first was given to when the last was. Before and after, there
     /// are not as many hosts to change as there are slots. `None` if all were given at once.
     pub(super) fn slots_used_ratio(&self, cap: u32) -> Option<f64> {
         self.slots.mean().map(|mean| mean / f64::from(cap))
@@ -89,14 +89,14 @@ impl Tally {
 /// Slots in use, over time.
 #[derive(Debug, Default)]
 struct Slots {
-    /// Hosts that have one, with the name of their operation.
+    /// Hosts that have a slot, with the name of their operation.
     used: BTreeMap<String, String>,
     /// Seconds of all slots together up to `until`.
     seconds: f64,
     until: Duration,
-    /// When the first one was given.
+    /// Time when the first slot was given.
     first: Option<Duration>,
-    /// When the last one was given, and the seconds until then.
+    /// Time when the last slot was given, and the seconds until then.
     last: Option<(Duration, f64)>,
 }
 

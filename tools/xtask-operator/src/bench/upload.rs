@@ -1,4 +1,4 @@
-//! The operator's upload beside OpenSSH's sftp and scp: the same bytes to the same OpenSSH server.
+//! Benchmark of the operator's upload beside OpenSSH's sftp and scp: the same bytes to the same OpenSSH server.
 
 use std::{
     fs,
@@ -37,7 +37,7 @@ pub(super) struct Args {
     times: u32,
 }
 
-/// What sends.
+/// Tool that sends.
 #[derive(Clone, Copy, Debug)]
 enum Tool {
     Ours,
@@ -70,16 +70,16 @@ pub(super) async fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// How often [`sftp_seconds`] measures.
+/// Number of measurements in [`sftp_seconds`].
 const TIMES: u32 = 3;
 
-/// Seconds that OpenSSH's sftp takes to send so much: the median of some times.
+/// Seconds that OpenSSH's sftp takes to send `mib` MiB: the median of [`TIMES`] measurements.
 pub(super) async fn sftp_seconds(mib: u32, rtt: Duration) -> Result<f64> {
     let [seconds] = Sender::start(mib)?.medians([Tool::Sftp], rtt, TIMES).await?;
     Ok(seconds)
 }
 
-/// What is sent, and the server that it is sent to.
+/// File to send, and the server that it is sent to.
 struct Sender {
     server: Server,
     source: PathBuf,
@@ -93,7 +93,7 @@ impl Sender {
         Ok(Self { server, source })
     }
 
-    /// Seconds of each tool. They take turns, so that what else the machine does disturbs all alike.
+    /// Median seconds of each tool. The tools take turns, so that what else the machine does disturbs all alike.
     async fn medians<const N: usize>(&self, tools: [Tool; N], rtt: Duration, times: u32) -> Result<[f64; N]> {
         let proxy = if rtt.is_zero() { None } else { Some(Proxy::start(self.server.0.address(), rtt).await?) };
         let address = proxy.as_ref().map_or(self.server.0.address(), |proxy| proxy.address);
@@ -118,7 +118,7 @@ impl Sender {
     }
 }
 
-/// The one in the middle, or the mean of the two there. Of nothing there is none.
+/// Median: the value in the middle, or the mean of the two there. NaN without values.
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
@@ -198,7 +198,7 @@ impl Server {
         Ok(())
     }
 
-    /// Compares what arrived with what was sent, and takes it away.
+    /// Compares what arrived with what was sent, and removes it.
     fn take(&self, source: &Path) -> Result<()> {
         let sent = self.0.dir().join("root/C:/sent");
         ensure!(same(source, &sent)?, "other bytes arrived than were sent");

@@ -25,7 +25,7 @@ use super::{GIVEN_OPERATOR, process::Usage};
 /// The operator's own count of what it writes to the API server.
 pub(super) const API_WRITES: &str = "windows_node_pool_api_writes_total";
 
-/// The most that a pool allows.
+/// Number of hosts of a pool that join at once: the most that a pool allows.
 const MAX_CONCURRENT: i32 = 100;
 /// Hosts of one pool, at most.
 const POOL_HOSTS: usize = 1000;
@@ -42,7 +42,7 @@ pub(super) fn without_heartbeats() -> SimOptions {
     SimOptions { heartbeat: None, status_report: None, ..SimOptions::default() }
 }
 
-/// All that runs. The order is that of the shutdown.
+/// All that runs, in the order of the shutdown.
 pub(super) struct World {
     pub(super) operator: Operator,
     options: OperatorOptions,
@@ -59,7 +59,7 @@ impl World {
         Self::start_with(hosts, payload_mib, sim, &[]).await
     }
 
-    /// As [`World::start`], with further arguments of the operator.
+    /// Starts everything but the pool, with further arguments of the operator.
     pub(super) async fn start_with(hosts: u32, payload_mib: u64, sim: SimOptions, args: &[&str]) -> Result<Self> {
         let program = match std::env::var_os(GIVEN_OPERATOR) {
             Some(given) => given.into(),
@@ -180,7 +180,7 @@ impl World {
         self.control_plane.processes().into_iter().map(|pid| Ok(Usage::of(pid)?.cpu_seconds)).sum()
     }
 
-    /// What some of the instances say of which this condition is not true.
+    /// Messages of at most ten instances of which this condition is not true.
     pub(super) async fn complaints(&self, condition: &str) -> Result<String> {
         let instances: Api<WindowsInstance> = Api::all(self.client.clone());
         let instances = instances.list(&ListParams::default()).await.context("list the instances")?;

@@ -1,8 +1,8 @@
-//! What to do next: commands to copy.
+//! Guide to what to do next: commands to copy.
 
 use std::{net::SocketAddr, path::PathBuf};
 
-/// What the commands need.
+/// Names and addresses that the commands need.
 pub(super) struct Places {
     /// Folder of the control plane: `admin.kubeconfig`, the switches in `off`, the operator's log.
     pub(super) dir: PathBuf,
@@ -10,17 +10,17 @@ pub(super) struct Places {
     pub(super) bin: PathBuf,
     /// File name of the operator's log.
     pub(super) log: String,
-    /// Where `/metrics` is.
+    /// Address of `/metrics`.
     pub(super) http: SocketAddr,
-    /// Where the log level is changed.
+    /// Address at which the log level is changed.
     pub(super) admin: SocketAddr,
-    /// The pool.
+    /// Name of the pool.
     pub(super) pool: &'static str,
-    /// Its hosts, in their order.
+    /// Hosts of the pool, in their order.
     pub(super) hosts: Vec<String>,
 }
 
-/// The text.
+/// Text of the guide.
 pub(super) fn text(places: &Places) -> String {
     let Places { dir, bin, log, http, admin, pool, hosts } = places;
     let (first, last) = (hosts.first().map_or("", String::as_str), hosts.last().map_or("", String::as_str));

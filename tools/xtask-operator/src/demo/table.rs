@@ -13,10 +13,10 @@ use api::{
 };
 use jiff::Timestamp;
 
-/// Rows that are shown at once, so that the table fits on a terminal. Those that are Ready are left out first.
+/// Rows that are shown at once, so that the table fits on a terminal. Rows of Ready hosts are left out first.
 const ROWS: usize = 16;
 
-/// What is shown of the cluster.
+/// Objects of the cluster that the table shows.
 pub(super) struct View {
     /// The pool, if it is there yet.
     pub(super) pool: Option<WindowsNodePool>,
@@ -24,7 +24,7 @@ pub(super) struct View {
     pub(super) instances: Vec<WindowsInstance>,
 }
 
-/// One host.
+/// Row of one host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Row {
     host: String,
@@ -50,7 +50,7 @@ impl Table {
         Self { terminal, begun: Instant::now(), drawn: 0, told: BTreeMap::new() }
     }
 
-    /// Draws it, and returns whether all of `hosts` hosts are Ready nodes.
+    /// Draws the table, and returns whether all of `hosts` hosts are Ready nodes.
     pub(super) fn draw(&mut self, view: &View, hosts: usize) -> bool {
         let rows: Vec<Row> = view.instances.iter().map(row).collect();
         let pool = pool_line(view, &rows, hosts);
@@ -82,7 +82,7 @@ impl Table {
         pool_ready && rows.iter().filter(|r| r.ready).count() == hosts
     }
 
-    /// Shows how all ended. On a terminal that is there already.
+    /// Shows how all ended. On a terminal, the table shows that already.
     pub(super) fn finish(&self, view: &View, hosts: usize) {
         if !self.terminal {
             let rows: Vec<Row> = view.instances.iter().map(row).collect();
@@ -122,7 +122,7 @@ fn pool_line(view: &View, rows: &[Row], hosts: usize) -> String {
     if message.is_empty() { format!("{ready} of {hosts} nodes Ready") } else { message }
 }
 
-/// All lines: a head, rows, the pool.
+/// All lines of the table: a head, rows, the pool.
 fn lines(rows: &[Row], pool: &str, now: Timestamp) -> Vec<String> {
     let mut shown: Vec<&Row> = rows.iter().collect();
     if shown.len() > ROWS {
@@ -145,7 +145,7 @@ fn lines(rows: &[Row], pool: &str, now: Timestamp) -> Vec<String> {
     lines
 }
 
-/// As kubectl writes ages, in short.
+/// Age as kubectl writes ages, in short.
 fn age(seconds: i64) -> String {
     match seconds.max(0) {
         s @ 0..120 => format!("{s}s"),

@@ -1,4 +1,4 @@
-//! What the demo starts.
+//! Control plane, hosts and operator of the demo.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,10 +22,10 @@ use super::{guide::Places, table::View};
 pub(super) const POOL: &str = "demo";
 /// Names of the hosts under Wine.
 const WINE_HOSTS: [&str; 2] = ["wine-1", "wine-2"];
-/// Wine takes a rooted path without a drive for one of Linux.
+/// Kubelet settings for Wine, which takes a rooted path without a drive for one of Linux.
 const WINE_KUBELET: &str = r#"{"podLogsDir": "C:\\var\\log\\pods"}"#;
 
-/// All that runs. The order is that of the shutdown.
+/// All that runs, in the order of the shutdown.
 pub(super) struct World {
     pub(super) operator: Operator,
     wine: Vec<WineHost>,
@@ -129,12 +129,12 @@ impl World {
         Ok(Self { operator, wine, simulated, _sim: sim, client, control_plane, _files: files })
     }
 
-    /// How many hosts there are.
+    /// Number of hosts.
     pub(super) fn count(&self) -> usize {
         self.wine.len() + self.simulated.len()
     }
 
-    /// Applies the pool, as a person would.
+    /// Applies the pool, as a user would.
     pub(super) async fn apply_pool(&self) -> Result<()> {
         let host = |name: &str, address: String, port: u16| Host {
             name: name.into(),
@@ -155,7 +155,7 @@ impl World {
         Ok(())
     }
 
-    /// How all stands.
+    /// Reads the pool and its instances.
     pub(super) async fn look(&self) -> Result<View> {
         let pool = Api::<WindowsNodePool>::all(self.client.clone()).get_opt(POOL).await?;
         let instances: Api<WindowsInstance> = Api::all(self.client.clone());
@@ -181,7 +181,7 @@ impl World {
         Ok(true)
     }
 
-    /// What the guide names.
+    /// Names and addresses for the guide.
     pub(super) fn places(&self) -> Result<Places> {
         let kubectl = binaries::control_plane()?.kubectl;
         Ok(Places {

@@ -9,37 +9,37 @@ pub(super) const FILE: &str = include_str!("../../../../deploy/chart/windows-nod
 /// An alert.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Alert {
-    /// Its name.
+    /// Name of the alert.
     #[serde(rename = "alert")]
     pub name: String,
-    /// When it fires.
+    /// Expression that must hold for the alert to fire.
     #[cfg_attr(not(test), expect(dead_code, reason = "tests evaluate it"))]
     pub expr: String,
-    /// For how long that must be so. `None`: it fires at once.
+    /// Time for which the expression must hold. `None`: the alert fires at once.
     #[serde(rename = "for")]
     pub lasts: Option<String>,
-    /// Its own labels.
+    /// Labels of the alert.
     pub labels: Labels,
-    /// What it says.
+    /// Texts of the alert.
     pub annotations: Annotations,
 }
 
 /// Labels of an alert.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Labels {
-    /// `warning`, for example.
+    /// Severity, such as `warning`.
     pub severity: String,
 }
 
 /// Texts of an alert.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Annotations {
-    /// A sentence.
+    /// Summary: a sentence.
     pub summary: String,
-    /// What is wrong with what, and what to do.
+    /// Description: the fault, its object and the remedy.
     #[cfg_attr(not(test), expect(dead_code, reason = "tests read it"))]
     pub description: String,
-    /// The page about it.
+    /// URL of the runbook page about the alert.
     #[cfg_attr(not(test), expect(dead_code, reason = "tests read it"))]
     pub runbook_url: String,
 }

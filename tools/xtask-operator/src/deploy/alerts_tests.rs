@@ -1,4 +1,4 @@
-//! Each alert, by promtool: it fires of its cause, and is silent while the cause is what people want. And that each has a runbook.
+//! Tests of each alert by promtool: it fires for its cause, and is silent while the cause is what people want. Each has a runbook.
 
 use std::{collections::BTreeSet, fs, process::Command};
 
@@ -17,7 +17,7 @@ const OF_OTHERS: [&str; 1] = ["kube_deployment_spec_replicas"];
 const ON: &str = "1+0x120";
 const OFF: &str = "0+0x120";
 
-/// What fires an alert, and what does not: why, and the series.
+/// Case of an alert: series that fire it, and series that do not, with the reason.
 struct Case {
     alert: &'static str,
     fires: Series,
@@ -253,7 +253,7 @@ fn minutes(alert: &Alert) -> u32 {
     }
 }
 
-/// Number of alerts of this name that fire, at some minutes.
+/// Test for promtool of whether an alert of this name fires, at some minutes.
 fn test(name: &str, alert: &str, series: Series, expected: &[(u32, bool)]) -> Value {
     let input: Vec<Value> = series.iter().map(|(series, values)| json!({"series": series, "values": values})).collect();
     let at = |(minute, fires): &(u32, bool)| {
@@ -347,7 +347,7 @@ fn each_series_of_an_expression_is_one_that_there_is() {
     }
 }
 
-/// Alertmanager and the console make a link of it.
+/// Checks the runbook URL of each alert, of which Alertmanager and the console make a link.
 #[test]
 fn the_runbook_of_an_alert_is_a_page_below_one_url() {
     for Alert { name, annotations, .. } in alerts() {

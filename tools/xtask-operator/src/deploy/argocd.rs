@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::HEADER;
 
-/// Its folder, from the root of the repository.
+/// Folder of the files for Argo CD, from the root of the repository.
 pub(crate) const FOLDER: &str = "deploy/argocd";
 
 macro_rules! file {
@@ -21,19 +21,19 @@ macro_rules! file {
     };
 }
 
-/// A kind of ours.
+/// Customization of Argo CD for a kind of ours.
 pub(crate) struct Customization {
     /// The kind.
     pub kind: &'static str,
-    /// Its health.
+    /// Script for the health of the kind.
     pub health: &'static str,
-    /// Which actions there are, and which are possible.
+    /// Script that says which actions there are, and which are possible.
     pub discovery: &'static str,
     /// Name and script of each action.
     pub actions: &'static [(&'static str, &'static str)],
 }
 
-/// Our kinds.
+/// Customizations of our kinds.
 pub(crate) const ALL: &[Customization] = &[
     Customization {
         kind: "WindowsNodePool",
@@ -78,7 +78,7 @@ impl Customization {
     }
 }
 
-/// Path from the root of the repository, and text.
+/// Generated files for Argo CD: path from the root of the repository, and text.
 pub(super) fn files() -> Result<BTreeMap<String, String>> {
     let settings = settings()?;
     let nothing: Map<_, _> = settings.keys().map(|key| (key.clone(), Value::Null)).collect();

@@ -1,4 +1,4 @@
-//! The scripts for Argo CD, by the rules of Argo CD's own tests: on objects of the test bed, stored beside the scripts.
+//! Tests of the scripts for Argo CD, by the rules of Argo CD's own tests: on objects of the test bed, stored beside the scripts.
 
 use std::{fs, path::PathBuf};
 
@@ -99,7 +99,7 @@ fn actions_do_what_the_test_says_and_nothing_else() {
     }
 }
 
-/// The three forms have the same scripts.
+/// Checks that the three forms have the same scripts.
 #[test]
 fn forms_agree() {
     let config_map: Value = read(&format!("{FOLDER}/argocd-cm-patch.yaml"));

@@ -16,7 +16,7 @@ use super::{VERSION, object::Object};
 
 /// Name of the chart, of the Deployment, and of most objects of the operator's own.
 pub(super) const NAME: &str = api::names::COMPONENT;
-/// Its folder, from the root of the repository.
+/// Folder of the chart, from the root of the repository.
 pub(super) const FOLDER: &str = "deploy/chart/windows-node-pools";
 /// URL of the API server where no cluster is known: Helm asks for one, and what is rendered has none.
 const NO_API_SERVER: &str = "https://without.example.com";
@@ -29,7 +29,7 @@ pub(super) fn values(platform: &str) -> Value {
     }
 }
 
-/// What Helm renders with values, or what it says of them.
+/// Renders the chart with values, or fails with what Helm says of them.
 pub(super) fn helm(values: &Value) -> Result<String> {
     let mut helm = Command::new(binaries::helm()?);
     let version = binaries::KUBERNETES_VERSION;

@@ -1,4 +1,4 @@
-//! Queries of the dashboard name only series that there are, and both forms have them.
+//! Tests that queries of the dashboard name only series that there are, and that both forms have them.
 
 use serde_json::Value;
 
@@ -9,10 +9,10 @@ use super::{
 
 /// The dashboard of pools, as Grafana reads it.
 const GRAFANA: &str = include_str!("../../../../deploy/chart/windows-node-pools/files/dashboards/grafana.json");
-/// The same queries in the older form of OpenShift's console.
+/// The dashboard of pools in the older form of OpenShift's console, with the same queries.
 const CONSOLE: &str = include_str!("../../../../deploy/chart/windows-node-pools/files/dashboards/openshift.json");
 
-/// All queries. `$pool` stands for the pools that are chosen.
+/// All queries of the dashboard. `$pool` stands for the pools that are chosen.
 fn queries() -> Vec<String> {
     all(&serde_json::from_str(GRAFANA).unwrap(), "expr")
 }

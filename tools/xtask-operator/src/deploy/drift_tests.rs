@@ -1,4 +1,4 @@
-//! Every form of the installation, rendered by the tools of its users, holds the same objects: but for what is named here.
+//! Tests that every form of the installation, rendered by the tools of its users, holds the same objects, but for what is named here.
 
 use std::collections::BTreeMap;
 
@@ -17,14 +17,14 @@ use super::{
 /// Objects by kind, namespace and name.
 pub(super) type Objects = BTreeMap<(String, String, String), Value>;
 
-/// What a form has otherwise than the chart as Helm installs it, and how.
+/// Difference of a form from the chart as Helm installs it: its reason, and the change of the objects.
 pub(super) type Difference = (&'static str, fn(&mut Objects));
 
 const NAME: &str = "registry.example.com/a";
 const DIGEST_ALONE: &str = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 const DIGEST: &str = "registry.example.com/a@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
-/// Of all other forms.
+/// Differences of all other forms from that of Helm.
 const WITHOUT_HELM: &[Difference] = &[
     ("Helm has a test", |objects| objects.retain(|(kind, ..), _| kind != "Pod")),
     ("they belong to no release", |objects| {
@@ -61,7 +61,7 @@ pub(super) fn label(objects: &mut Objects, key: &str, value: &str) {
     }
 }
 
-/// What the chart has with these values, as another tool has it; with the namespace, which Helm makes itself.
+/// Objects of the chart with these values, as another tool has them; with the namespace, which Helm makes itself.
 pub(super) fn expected(platform: Platform, values: &[&str], differences: &[Difference]) -> Objects {
     let platform_value = format!("platform={}", platform.name());
     let api_server = "operator.apiServer=https://api.example.com:6443";
@@ -95,7 +95,7 @@ pub(super) fn by_name(values: impl Iterator<Item = Value>) -> Objects {
     objects
 }
 
-/// Whole numbers as such, whatever wrote them.
+/// Makes numbers equal, whatever wrote them.
 fn normalise(value: &mut Value) {
     match value {
         Value::Object(map) => map.values_mut().for_each(normalise),
@@ -112,7 +112,7 @@ pub(super) fn assert_same(form: &str, rendered: &Objects, expected: &Objects) {
     }
 }
 
-/// What Helm renders, or its error.
+/// Output of Helm, or its error.
 fn helm(values: &[&str]) -> Result<String, String> {
     helm_with(&values.iter().flat_map(|value| ["--set", value]).collect::<Vec<_>>())
 }
@@ -128,7 +128,7 @@ fn helm_with(args: &[&str]) -> Result<String, String> {
     if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
 }
 
-/// As a person installs it from a registry.
+/// Installs the chart from a registry, as a user does.
 #[test]
 fn a_chart_in_a_registry_is_the_same() {
     let (registry, folder) = (Registry::start().unwrap(), tempfile::tempdir().unwrap());
@@ -190,7 +190,7 @@ components:
     assert_same("kustomize", &by_kustomize, &expected(Platform::OpenShift, &values, OF_KUSTOMIZE));
 }
 
-/// The payload in an image of its own, mounted or copied by init containers.
+/// Checks the payload in an image of its own, mounted or copied by init containers.
 #[test]
 fn the_payload_in_an_image_of_its_own_is_the_same_in_each_form() {
     for (component, by) in [("payload-volume", "volume"), ("payload-init", "initContainers")] {
@@ -231,7 +231,7 @@ fn init_containers_copy_the_payload_to_where_the_operator_reads_it() {
     assert!(to.starts_with(files["volumeMounts"][1]["mountPath"].as_str().unwrap()));
 }
 
-/// The pod of `helm test` has what the operator has, and no Service leads to it.
+/// Checks that the pod of `helm test` has what the operator has, and that no Service leads to it.
 #[test]
 fn the_pod_of_the_test_is_the_operators_with_another_command() {
     let mut objects = read(&helm(&[]).unwrap());
@@ -250,7 +250,7 @@ fn the_pod_of_the_test_is_the_operators_with_another_command() {
     assert!(!selectors.filter_map(Value::as_object).any(matches));
 }
 
-/// What is in the chart but follows from the code: the version, and the CRDs.
+/// Checks what is in the chart but follows from the code: the version, and the CRDs.
 #[test]
 fn the_chart_is_of_this_version() {
     let text = std::fs::read_to_string(devenv::workspace_root().join(chart::FOLDER).join("Chart.yaml")).unwrap();
@@ -277,7 +277,7 @@ const FIXED: &[(&str, &str)] = &[
     ("operator_condition", "OLM sets it"),
 ];
 
-/// Each setting is a value, whose comment is the setting's help, and which sets its variable.
+/// Checks that each setting is a value, whose comment is the setting's help, and which sets its variable.
 #[test]
 fn each_setting_of_the_operator_is_a_value() {
     let command = Run::command();
@@ -452,7 +452,7 @@ fn a_value_takes_objects_out() {
     assert!(crds.clone().count() == 2 && crds.into_iter().all(|(_, crd)| crd["metadata"]["annotations"].is_null()));
 }
 
-/// What the operator refuses when it starts, Helm refuses before.
+/// Checks that Helm refuses what the operator would refuse when it starts.
 #[test]
 fn the_chart_has_the_bounds_of_the_operator() {
     for (key, argument, values) in [

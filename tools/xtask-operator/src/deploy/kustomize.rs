@@ -29,7 +29,7 @@ const FILES: [(&str, &str); 18] = [
     ("dashboard-openshift.yaml", "components/dashboard-openshift/dashboard.yaml"),
 ];
 
-/// All objects, each with its file below `deploy/`.
+/// All objects of kustomize, each with its file below `deploy/`.
 pub(super) fn objects() -> Result<Vec<Object>> {
     static RENDERED: OnceLock<Vec<Object>> = OnceLock::new();
     if let Some(rendered) = RENDERED.get() {
@@ -60,7 +60,7 @@ pub(super) fn objects() -> Result<Vec<Object>> {
     Ok(RENDERED.get_or_init(|| objects).clone())
 }
 
-/// Path from the root of the repository, and text.
+/// Generated files of kustomize: path from the root of the repository, and text.
 pub(super) fn files() -> Result<BTreeMap<String, String>> {
     let mut files: BTreeMap<String, String> = BTreeMap::new();
     for object in objects()? {

@@ -1,4 +1,4 @@
-//! What users do with the folders of kustomize, by the kustomize in kubectl.
+//! Tests of what users do with the folders of kustomize, by the kustomize in kubectl.
 
 use std::{fs, path::Path, process::Command};
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use testbed::binaries;
 
-/// What `kubectl kustomize` renders of a folder, or its error.
+/// Output of `kubectl kustomize` for a folder, or its error.
 pub(super) fn build(folder: &Path) -> Result<String, String> {
     let output =
         Command::new(binaries::control_plane().unwrap().kubectl).arg("kustomize").arg(folder).output().unwrap();
@@ -29,7 +29,7 @@ pub(super) fn folder(files: &[(&str, &str)]) -> TempDir {
     folder
 }
 
-/// As a person does who has the base in no folder: by the URL of a repository.
+/// Uses the base as a user who has it in no folder: by the URL of a repository.
 #[test]
 fn a_base_in_a_repository_is_the_same() {
     let root = devenv::workspace_root();
@@ -138,7 +138,8 @@ secretGenerator:
     }
 }
 
-/// The policies name the operator's namespace in expressions, and roles must stay in the namespaces of what they are for.
+/// Checks that another namespace and other names are refused: policies name the operator's namespace in expressions, and roles must stay in the
+/// namespaces of what they are for.
 #[test]
 fn another_namespace_and_other_names_are_refused() {
     for overlay in ["openshift", "kubernetes"] {

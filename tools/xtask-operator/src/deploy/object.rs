@@ -6,11 +6,11 @@ use serde_json::Value;
 /// An object of the installation.
 #[derive(Clone, Debug)]
 pub(crate) struct Object {
-    /// Its template in the chart, or its file.
+    /// Template of the object in the chart, or its file.
     pub file: String,
-    /// Comment above it.
+    /// Comment above the object.
     pub about: String,
-    /// Its YAML with all comments.
+    /// YAML of the object with all comments.
     pub text: String,
     /// The object.
     pub value: Value,
@@ -25,7 +25,7 @@ impl Object {
         Ok(Self { file: file.to_owned(), about, text: format!("{text}\n"), value })
     }
 
-    /// `ClusterRole`, for example.
+    /// Kind of the object, such as `ClusterRole`.
     pub(crate) fn kind(&self) -> &str {
         self.value["kind"].as_str().unwrap_or_default()
     }

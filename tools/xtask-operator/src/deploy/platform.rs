@@ -14,12 +14,12 @@ const HEADER: &str = "# Apply with `kubectl apply --server-side -f`. Generated b
 pub(crate) enum Platform {
     /// OpenShift.
     OpenShift,
-    /// All others.
+    /// All other clusters.
     Kubernetes,
 }
 
 impl Platform {
-    /// All of them.
+    /// All platforms.
     pub(crate) const ALL: [Self; 2] = [Self::OpenShift, Self::Kubernetes];
 
     /// Name of the folder in `deploy/`, and value `platform` of the chart.

@@ -1,4 +1,4 @@
-//! What kustomize must know of pools, for those who keep pools of their own with it.
+//! Files with what kustomize must know of pools, for users who keep pools of their own with it.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ const ABOUT: &str = "# Names of Secrets and ConfigMaps in pools, for the field `
 # of a generated Secret, is changed in the pool, too.
 ";
 
-/// Path from the root of the repository, and text.
+/// Generated files for users of kustomize: path from the root of the repository, and text.
 pub(super) fn files() -> Result<BTreeMap<String, String>> {
     let crds = api::crds();
     let pool = crds.iter().find(|crd| crd.spec.names.kind == "WindowsNodePool").context("no CRD of pools")?;
@@ -26,7 +26,7 @@ pub(super) fn files() -> Result<BTreeMap<String, String>> {
     .into())
 }
 
-/// The lists of a pool whose items a patch finds by their keys. From all others it takes the place.
+/// The lists of a pool whose items a patch finds by their keys. The patch replaces all other lists.
 fn openapi(spec: &Value) -> Value {
     let kind = json!({"group": GROUP, "version": VERSION, "kind": "WindowsNodePool"});
     let definition = json!({
@@ -42,7 +42,7 @@ fn openapi(spec: &Value) -> Value {
     })
 }
 
-/// What of a schema leads to lists with keys.
+/// Part of a schema that leads to lists with keys.
 fn merging(schema: &Value) -> Option<Value> {
     if let Some(items) = schema.get("items") {
         let keys = schema.get("x-kubernetes-list-map-keys")?.as_array()?;

@@ -8,13 +8,13 @@ const FILE: &str = include_str!("../../../../deploy/chart/windows-node-pools/val
 pub(super) struct Setting {
     /// Keys, as in `.Values`.
     pub(super) path: String,
-    /// Its comment.
+    /// Comment of the value.
     pub(super) about: String,
-    /// Its default. Null: as the comment says.
+    /// Default of the value. Null: as the comment says.
     pub(super) default: Value,
 }
 
-/// Each key with a comment, in the order of the file. A key without one holds others.
+/// Settings of all keys with a comment, in the order of the file. A key without a comment holds others.
 pub(super) fn all() -> Vec<Setting> {
     let defaults: Value = serde_yaml::from_str(FILE).unwrap_or_default();
     let (mut keys, mut about, mut settings) = (Vec::new(), String::new(), Vec::new());

@@ -7,7 +7,7 @@ use devenv::{skip, workspace_root};
 
 const MODULE: &str = "github.com/prometheus-community/windows_exporter";
 const RECORD: &str = include_str!("windows_exporter_series.txt");
-/// Of the file with the record, from the root of the repository.
+/// Path of the file with the record, from the root of the repository.
 const FILE: &str = "tools/xtask-operator/src/deploy/windows_exporter_series.txt";
 
 /// All series of the record.
@@ -15,7 +15,7 @@ pub(super) fn recorded() -> BTreeSet<&'static str> {
     RECORD.lines().filter(|line| !line.starts_with('#')).collect()
 }
 
-/// The collectors with which hosts run it.
+/// Collectors with which hosts run windows_exporter.
 fn collectors() -> Vec<String> {
     let golden = fs::read_to_string(workspace_root().join("controller/core/goldens/none.yaml")).unwrap();
     let (_, rest) = golden.split_once("--collectors.enabled").unwrap();

@@ -1,4 +1,4 @@
-//! The recorded series, by promtool: from the windows_exporter of this operator's payload, and from those that WMCO has installed.
+//! Tests of the recorded series by promtool: from the windows_exporter of this operator's payload, and from those that WMCO has installed.
 
 use std::{collections::BTreeSet, fs, process::Command};
 
@@ -22,7 +22,7 @@ const OURS: &[&str] = &[
     "windows_net_bytes_sent_total",
     "windows_os_visible_memory_bytes",
 ];
-/// That of WMCO has another name for this one.
+/// Name of `windows_os_visible_memory_bytes` in the windows_exporter of WMCO.
 const MEMORY_OF_WMCO: &str = "windows_memory_physical_total_bytes";
 
 /// Labels that a series has on a host, beside `instance`. Newer exporters, as those of WMCO, say of which pod a container is.

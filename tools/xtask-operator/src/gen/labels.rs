@@ -14,9 +14,9 @@ const OBJECTS: &[(&str, &str)] =
 /// A key, and what its doc comment says.
 struct Key {
     name: &'static str,
-    /// `Node annotation`, for example.
+    /// Place of the key, such as `Node annotation`.
     place: String,
-    /// Who writes it.
+    /// Writer of the key.
     writer: String,
     meaning: String,
 }

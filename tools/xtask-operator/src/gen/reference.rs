@@ -65,7 +65,7 @@ fn section(page: &mut String, path: &str, object: &Value) {
     }
 }
 
-/// What the API server insists on besides the limits of single fields.
+/// Rules that the API server insists on besides the limits of single fields.
 fn rules(page: &mut String, object: &Value) {
     let messages: Vec<_> =
         list(&object["x-kubernetes-validations"]).iter().map(|rule| text(&rule["message"])).collect();

@@ -39,7 +39,7 @@ fn rows(role: &Object) -> Vec<Vec<String>> {
     rules.iter().zip(role.whys()).map(row).collect()
 }
 
-/// `nodes`, or `pods.metrics.k8s.io`.
+/// Objects of a rule, as `nodes` or `pods.metrics.k8s.io`.
 fn objects(rule: &Value) -> String {
     let groups = rule["apiGroups"].as_array().map_or(&[][..], Vec::as_slice);
     let of_groups = groups.iter().map(|group| words(&rule["resources"], text_of(group)));

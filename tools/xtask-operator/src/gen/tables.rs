@@ -228,7 +228,7 @@ fn setting(command: &Command, arg: &Arg) -> Vec<String> {
     ]
 }
 
-/// clap drops the full stop of a help's first paragraph.
+/// Text with its full stop, which clap drops from a help's first paragraph.
 fn sentence(text: &str) -> String {
     if text.is_empty() || text.ends_with('.') { text.to_owned() } else { format!("{text}.") }
 }

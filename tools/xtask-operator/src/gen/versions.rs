@@ -9,7 +9,7 @@ use super::tables::{code, page, section};
 
 /// The `go.mod` from which the payload's containerd is built.
 const CONTAINERD: &str = include_str!("../../../xtask/payload/containerd/go.mod");
-/// The module in it.
+/// Module of containerd in that `go.mod`.
 const MODULE: &str = "github.com/containerd/containerd/v2 ";
 
 /// The text of the page.
@@ -29,7 +29,7 @@ fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
     cells.map(ToOwned::to_owned).to_vec()
 }
 
-/// All axes together, one row for each payload that a release can have.
+/// Writes the table of all axes together, one row for each payload that a release can have.
 fn combinations(text: &mut String) {
     let about = "Each row is a release of the operator with one payload, and all that it works with. The sections below say what shows each part.";
     let tested = minor(testbed::binaries::KUBERNETES_VERSION);

@@ -1,4 +1,4 @@
-//! Programs that the user gives: what is known of them without a host to run them on.
+//! Checks of programs that the user gives: what is known of them without a host to run them on.
 
 use std::{path::Path, process::Command};
 
@@ -85,7 +85,7 @@ mod tests {
         }
     }
 
-    /// Go's own record of a program, with the path that one of containerd 1 has.
+    /// Checks Go's own record of a program, with the path that one of containerd 1 has.
     #[test]
     fn an_old_containerd_is_refused() {
         let dir = tempfile::tempdir().unwrap();

@@ -17,7 +17,7 @@ pub(super) struct Program {
     pub module: &'static str,
     /// Package of the program.
     pub package: &'static str,
-    /// Linker flags that set its version, with `{version}` (as `v1.36.3`), `{bare}` (`1.36.3`), `{major}` and
+    /// Linker flags that set the program's version, with `{version}` (as `v1.36.3`), `{bare}` (`1.36.3`), `{major}` and
     /// `{minor}`.
     pub version: &'static str,
 }

@@ -1,4 +1,4 @@
-//! What a payload is made of.
+//! Parts that a payload is made of.
 
 use wnp_core::render::program;
 
@@ -8,25 +8,25 @@ use super::go::Program;
 pub(super) struct Part {
     /// Name for `--only`.
     pub name: &'static str,
-    /// Where it goes on a host.
+    /// Path of the file on a host.
     pub destination: &'static str,
-    /// Where it comes from.
+    /// Source of the file.
     pub source: Source,
-    /// Services that have to be restarted when it changes. Programs that are started for each use have none.
+    /// Services that have to be restarted when the file changes. Programs that are started for each use have none.
     pub services: &'static [&'static str],
-    /// Platforms that need it; none means all.
+    /// Platforms that need the file; none means all.
     pub platforms: &'static [&'static str],
 }
 
-/// Where a file comes from.
+/// Source of a file.
 pub(super) enum Source {
-    /// Built.
+    /// Program that is built.
     Go(Program),
-    /// As it is here.
+    /// Content of a file in this repository.
     Static(&'static str),
-    /// From the user's folder: it is in no Go module that could be built.
+    /// File of the user's folder: it is in no Go module that could be built.
     Folder {
-        /// What is lost without it.
+        /// Loss on hosts without the file.
         without: &'static str,
     },
 }
@@ -272,7 +272,7 @@ mod tests {
         );
     }
 
-    /// Go takes these settings from the module that is built, and that one is ours.
+    /// Checks the settings of Go, which Go takes from the module that is built, and that one is ours.
     #[test]
     fn each_set_has_the_settings_of_go_of_its_programs() {
         let settings = |go_mod: &std::path::Path| -> Vec<String> {
@@ -295,10 +295,10 @@ mod tests {
         }
     }
 
-    /// What containerd was tested with is in its go.mod.
+    /// Checks the version of the shim: the one that containerd was tested with is in its go.mod.
     #[test]
     fn the_shim_is_the_one_of_containerd_unless_that_cannot_be_built() {
-        /// That of containerd, of which cosesign1go v1.6.0 is not served by the module proxy, and ours.
+        /// Version of containerd, of which cosesign1go v1.6.0 is not served by the module proxy, and ours.
         const NOT_SERVED: [&str; 2] = ["v0.15.0-rc.4", "v0.14.1"];
         let pin = |set: &str| {
             let go_mod =

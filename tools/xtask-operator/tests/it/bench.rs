@@ -1,5 +1,5 @@
-//! Each benchmark runs, with hardly any hosts and as a debug build, and reports the fields that its page lists. How fast anything is, no test
-//! can say.
+//! Tests that each benchmark runs, with hardly any hosts and as a debug build, and reports the fields that its page lists. How fast anything is,
+//! no test can say.
 
 use std::{collections::BTreeSet, path::Path, process::Command};
 
@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 const PAGE: &str = include_str!("../../../../docs/reference/benchmarks.md");
 const PROGRAM: &str = env!("CARGO_BIN_EXE_xtask-operator");
 
-/// What a benchmark reports: one object a line.
+/// Runs a benchmark, and returns what it reports: one object a line.
 fn reports(benchmark: &str, args: &[&str]) -> Result<Vec<Map<String, Value>>> {
     let operator = Path::new(PROGRAM).with_file_name("windows-node-pools");
     ensure!(operator.exists(), "{} is not built: run the tests with --workspace", operator.display());
@@ -60,7 +60,7 @@ fn idle_reports_what_its_page_lists() -> Result<()> {
     reports_what_the_page_lists("idle", &["--hosts", "1", "--seconds", "1", "--settle", "0"], 1)
 }
 
-/// At both round trips.
+/// Checks what `bench upload` reports at both round trips.
 #[test]
 fn upload_reports_what_its_page_lists() -> Result<()> {
     reports_what_the_page_lists("upload", &["--mib", "1", "--times", "1"], 2)

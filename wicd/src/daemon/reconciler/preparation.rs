@@ -1,4 +1,4 @@
-//! What a service needs on the host before it starts.
+//! Preparation of what a service needs on the host before it starts.
 
 use api::host::{Desired, ServiceState, path};
 use api::services::{Prepare, Service, ServiceAccountToken};
@@ -10,7 +10,7 @@ use crate::files;
 use crate::host::{HostError, ServiceInfo};
 use crate::network::{self, Progress};
 
-/// Name of the service that stores the certificate of those who act in the Node's name.
+/// Name of the service that stores the certificate of services that act in the Node's name.
 const KUBELET: &str = "kubelet";
 
 impl Reconciler {
@@ -74,7 +74,7 @@ impl Reconciler {
         Ok(if is_there { Progress::Ready } else { missing() })
     }
 
-    /// Reports once what is still missing, and returns whether nothing is.
+    /// Reports once what is still missing, and returns whether all is there.
     fn is_done(&mut self, service: &Service, part: &str, progress: Result<Progress, HostError>) -> bool {
         let about = format!("{part} of {}", service.name);
         match progress {
@@ -95,7 +95,7 @@ impl Reconciler {
     }
 }
 
-/// Whether a service goes to the API server in the Node's name, with kubelet's certificate.
+/// Reports whether a service goes to the API server in the Node's name, with kubelet's certificate.
 fn acts_as_node(service: &Service) -> bool {
     let is_of_network = match &service.prepare {
         Some(Prepare::OvnHybridNetwork(network)) => network.kubeconfig == path::NODE_KUBECONFIG,

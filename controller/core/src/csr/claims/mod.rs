@@ -1,4 +1,4 @@
-//! What is proven of a host, for the verdict on its certificate requests.
+//! Claims of hosts: what is proven of each, for the verdict on its certificate requests.
 //!
 //! Proven is the address at which the host was reached last, with its pinned key and its machine id; what the status of its Machine
 //! lists; the name of its Node; and the host name that it reports, if that is the Node's name or the first part of it. Of these nothing
@@ -22,23 +22,23 @@ use reserved::Reserved;
 /// The service account of the legacy operator's daemon.
 const LEGACY_DAEMON: &str = "windows-instance-config-daemon";
 
-/// What a claim is made of, beside the instance.
+/// Facts of which a claim is made, beside the instance.
 pub struct Beside<'a> {
     /// IP addresses that are proven.
     pub proven: Vec<IpAddr>,
-    /// Addresses of its Machine: names and IP addresses.
+    /// Addresses of the host's Machine: names and IP addresses.
     pub machine: Vec<String>,
-    /// What belongs to the cluster.
+    /// Addresses and names of the cluster.
     pub reserved: &'a Reserved,
-    /// What belongs to others, if that has been found out.
+    /// Addresses and names of others, as far as they have been found out.
     pub neighbours: &'a Neighbours,
-    /// Its Node.
+    /// Node of the host.
     pub node: Option<&'a Node>,
     /// Namespace of the legacy operator and of this one.
     pub namespace: &'a str,
 }
 
-/// What is proven of the host of an instance.
+/// Returns the claim for the host of an instance: what is proven of it.
 pub fn claim(instance: &WindowsInstance, status: &WindowsInstanceStatus, beside: &Beside<'_>) -> Claim {
     let name = instance.name_any();
     let facts = status.facts.as_ref();
@@ -92,8 +92,8 @@ fn legacy_daemon(namespace: &str) -> String {
     format!("system:serviceaccount:{namespace}:{LEGACY_DAEMON}")
 }
 
-/// What a Node that an operator has made may renew while nothing is proven of its host, and no instance stands for it. What it reports
-/// is its own word, so that nothing counts that another reports, too.
+/// Returns what a Node that an operator has made may renew while nothing is proven of its host, as if no instance stood for it. What a Node reports
+/// is only a claim, so that nothing counts that another Node reports, too.
 pub fn of_node(node: &Node, reserved: &Reserved, neighbours: &Neighbours) -> Claim {
     let name = node.name_any();
     let said = node.status.as_ref().and_then(|s| s.addresses.clone()).unwrap_or_default();
@@ -116,7 +116,7 @@ pub fn of_node(node: &Node, reserved: &Reserved, neighbours: &Neighbours) -> Cla
     }
 }
 
-/// Whether another claim may follow from an instance, of which `before` was seen.
+/// Reports whether the claim that follows from an instance may differ from that which followed from `before`.
 pub fn differs(before: &WindowsInstance, after: &WindowsInstance) -> bool {
     let proof = |instance: &WindowsInstance| {
         let status = instance.status.as_ref()?;
@@ -126,7 +126,7 @@ pub fn differs(before: &WindowsInstance, after: &WindowsInstance) -> bool {
     proof(before) != proof(after)
 }
 
-/// Whether the host is a node that was taken over and still runs what the legacy operator has put on it, its daemon included.
+/// Reports whether the host is a node that was taken over and still runs what the legacy operator has put on it, its daemon included.
 fn follows_legacy(status: &WindowsInstanceStatus, node: Option<&Node>) -> bool {
     let follows = node.and_then(|n| n.annotations().get(key::VERSION));
     let is_changed = status.operation.as_ref().is_some_and(|o| o.applied);
@@ -190,7 +190,7 @@ mod tests {
         claim(&instance, status, &beside)
     }
 
-    /// What would be in a certificate, and what would be left for a person to judge.
+    /// Names that would be in a certificate, and names that would be left for a user to judge.
     fn names(claim: &Claim) -> (String, String) {
         let text = |ips: &[IpAddr], names: &[String]| {
             ips.iter().map(ToString::to_string).chain(names.iter().cloned()).collect::<Vec<_>>().join(" ")

@@ -1,4 +1,4 @@
-//! Which addresses and names others have: what no second host is certified for.
+//! Addresses and names of others, for which no second host is certified.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -22,9 +22,9 @@ pub struct Neighbours {
 }
 
 impl Neighbours {
-    /// Gathers it. Of a host of a pool only the address counts at which it was reached: what its Node says is its own word, with which it
-    /// could take another's address from it. So could any other node, of which only those of the control plane count: no kubelet can give
-    /// its Node their label.
+    /// Gathers the addresses and names. Of a host of a pool only the address counts at which it was reached: what its Node reports is only a claim,
+    /// with which it could take another's address from it. So could any other node, of which only those of the control plane count: no kubelet can
+    /// give its Node their label.
     pub fn gather<'a>(instances: &[Arc<WindowsInstance>], nodes: impl IntoIterator<Item = &'a Node>) -> Self {
         let mut found = Self::default();
         for instance in instances {
@@ -49,7 +49,7 @@ impl Neighbours {
         found
     }
 
-    /// Whether a host other than `host` has the address.
+    /// Reports whether a host other than `host` has the address.
     pub fn has_address(&self, ip: IpAddr, host: &str) -> bool {
         self.addresses.get(&ip.to_canonical()).is_some_and(|owners| owners.iter().any(|owner| owner != host))
     }
@@ -59,13 +59,13 @@ impl Neighbours {
         self.reported.get(&spelled(address)).is_some_and(|nodes| nodes.iter().any(|node| node != host))
     }
 
-    /// Whether a host other than `host` has the name.
+    /// Reports whether a host other than `host` has the name.
     pub fn has_name(&self, name: &str, host: &str) -> bool {
         name != host && self.names.contains(name)
     }
 }
 
-/// The one spelling of an address or a name.
+/// Canonical spelling of an address or a name.
 fn spelled(address: &str) -> String {
     match address.parse::<IpAddr>() {
         Ok(ip) => ip.to_canonical().to_string(),

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use crate::render::Cluster;
 
-/// What belongs to the cluster itself.
+/// Addresses and names that belong to the cluster itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reserved {
     services: Vec<(IpAddr, u8)>,
@@ -14,12 +14,12 @@ pub struct Reserved {
     /// Host name of the API server, and other names of its own; `*.domain` stands for all names of a domain.
     names: Vec<String>,
     domain: String,
-    /// Whether the API server itself is at a loopback address, and so the hosts are, too: a cluster on one machine, for tests.
+    /// True if hosts may be at loopback addresses: the API server is at one, in a cluster on one machine for tests, or the caller allows it.
     on_one_machine: bool,
 }
 
 impl Reserved {
-    /// What belongs to this cluster. `loopback_hosts`: hosts may be at loopback addresses although the API server is not.
+    /// Returns what belongs to a cluster. `loopback_hosts`: hosts may be at loopback addresses although the API server is not.
     pub fn of(cluster: &Cluster, loopback_hosts: bool) -> Self {
         let url = cluster.api_server.split_once("://").map_or(cluster.api_server.as_str(), |(_, rest)| rest);
         let authority = url.split('/').next().unwrap_or_default();
@@ -40,7 +40,7 @@ impl Reserved {
         }
     }
 
-    /// Whether an address can be that of a host.
+    /// Reports whether an address can be that of a host.
     pub fn allows_address(&self, ip: IpAddr) -> bool {
         let ip = ip.to_canonical();
         let is_local = match ip {
@@ -52,7 +52,7 @@ impl Reserved {
         !is_special && !self.addresses.contains(&ip) && !self.services.iter().any(|network| contains(*network, ip))
     }
 
-    /// Whether a DNS name can be that of a host.
+    /// Reports whether a DNS name can be that of a host.
     pub fn allows_name(&self, name: &str) -> bool {
         let name = name.trim_end_matches('.').to_ascii_lowercase();
         let labels: Vec<&str> = name.split('.').collect();
@@ -70,7 +70,7 @@ impl Reserved {
     }
 }
 
-/// Reports whether a name is an own one, or one of a domain of its own.
+/// Reports whether a name is `own`, or belongs to the domain if `own` is `*.domain`.
 fn is_of(name: &str, own: &str) -> bool {
     match own.strip_prefix("*.") {
         Some(domain) => name == domain || name.strip_suffix(domain).is_some_and(|rest| rest.ends_with('.')),
@@ -78,7 +78,7 @@ fn is_of(name: &str, own: &str) -> bool {
     }
 }
 
-/// Whether an address belongs to a Service, where `service_cidr` is the network of Services: one range, or several with commas in between.
+/// Reports whether an address belongs to a Service. `service_cidr` is the network of Services: one range, or several with commas in between.
 pub fn is_of_service(service_cidr: &str, ip: IpAddr) -> bool {
     networks(service_cidr).any(|network| contains(network, ip.to_canonical()))
 }

@@ -1,4 +1,4 @@
-//! What keeps nodes from their change until a person acts, though nothing is wrong with them. Pure.
+//! Causes for which nodes wait for their change until a user acts, though nothing is wrong with them. Pure.
 
 use api::{
     GrantType,
@@ -30,7 +30,7 @@ pub(super) fn withheld(members: &[Member]) -> Option<Wait> {
     (!names.is_empty()).then(|| Wait::new(Cause::LostSettings, message))
 }
 
-/// Nodes that people hold as they are.
+/// Nodes that users hold as they are.
 pub(super) fn on_hold(members: &[Member]) -> Option<Wait> {
     let names = names(members, |m| m.candidate.held && !m.candidate.leaving && m.candidate.change.is_some());
     let message = format!(
@@ -44,12 +44,12 @@ pub(super) fn on_hold(members: &[Member]) -> Option<Wait> {
     (!names.is_empty()).then(|| Wait::new(Cause::Hold, message))
 }
 
-/// Nodes that people hold, whether or not they are to be changed.
+/// Nodes that users hold, whether or not they are to be changed.
 pub(super) fn held(members: &[Member]) -> Vec<String> {
     names(members, |m| m.candidate.held && !m.candidate.leaving)
 }
 
-/// Nodes that people have cordoned, and that use up what may be unavailable, so that others wait.
+/// Nodes that users have cordoned, and that use up what may be unavailable, so that others wait.
 pub(super) fn by_cordon(members: &[Member], decision: &Decision) -> Option<Wait> {
     let is_changed = |m: &Member| m.candidate.begun || m.candidate.grant.is_some_and(GrantType::is_change);
     // A cordoned node that is to be changed goes first, and costs nothing.
@@ -72,7 +72,7 @@ pub(super) fn by_cordon(members: &[Member], decision: &Decision) -> Option<Wait>
     Some(Wait::new(Cause::Cordon, message))
 }
 
-/// What uses up the places of the nodes that are to be changed, so that none of them gets its turn.
+/// Wait of nodes that are to be changed and do not get their turn, because something uses up their places.
 pub(super) fn used_up(decision: &Decision) -> Option<Wait> {
     let n = decision.waiting.len();
     let wait = format!("{n} to be updated {}", if n == 1 { "waits" } else { "wait" });
@@ -104,7 +104,7 @@ pub(super) fn used_up(decision: &Decision) -> Option<Wait> {
     Some(Wait::new(cause, message))
 }
 
-/// Nodes that people have cordoned, whether or not they are to be changed.
+/// Nodes that users have cordoned, whether or not they are to be changed.
 pub(super) fn cordoned(members: &[Member]) -> Vec<String> {
     names(members, |m| m.candidate.cordoned && m.candidate.joined && !m.candidate.held && !m.candidate.leaving)
 }
@@ -115,7 +115,7 @@ fn names(members: &[Member], which: impl Fn(&Member) -> bool) -> Vec<String> {
     names
 }
 
-/// The name of the only host; for several, a reader chooses.
+/// Name of the only host; for several, a placeholder that the reader fills in.
 fn only(names: &[String]) -> &str {
     if let [name] = names { name } else { HOST }
 }

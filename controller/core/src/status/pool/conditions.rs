@@ -22,13 +22,13 @@ use crate::{
     wait::{Cause, Wait},
 };
 
-/// What becomes of a condition.
+/// Change to a condition.
 pub(super) enum Next {
-    /// It says this.
+    /// New status, reason and message.
     Set(Status, Reason, String),
-    /// It goes.
+    /// Removal of the condition.
     Remove,
-    /// It says what it said.
+    /// Condition as it was before.
     Keep,
 }
 
@@ -36,16 +36,16 @@ fn set(status: Status, reason: Reason, message: impl Into<String>) -> Next {
     Next::Set(status, reason, message.into())
 }
 
-/// All that conditions are made of.
+/// All data that conditions are made of.
 pub(super) struct View<'a> {
     pub pool: &'a WindowsNodePool,
     pub seen: &'a ObservedPool<'a>,
     pub groups: &'a Groups,
-    /// What nodes that are to be changed wait for, other than for their turn.
+    /// Wait of nodes that are to be changed, other than for their turn.
     pub held: Option<Held>,
-    /// What is wrong, the worst first.
+    /// Trouble of the pool, the worst first.
     pub trouble: Option<Trouble>,
-    /// What is happening.
+    /// Current activity in words; empty if there is none.
     pub act: String,
     pub pause: Option<Pause>,
 }
@@ -63,7 +63,7 @@ impl<'a> View<'a> {
         Self { pool, seen, groups, trouble: worst(pool, pause, seen, groups, now), held, act, pause }
     }
 
-    /// Whether each entry of the list is used, and the list is what it must be.
+    /// Returns [`kind::INVENTORY_SYNCED`]: True if each entry of the list is used, and the list is what it must be.
     pub(super) fn inventory_synced(&self) -> Next {
         let (list, strays) = (self.seen.list, strays_in_words(self.seen.strays));
         match list.problems.first() {
@@ -78,7 +78,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Who has signed the list.
+    /// Returns [`kind::SOURCE_VERIFIED`], with the signer of the list.
     pub(super) fn source_verified(&self) -> Next {
         if !self.pool.spec.inventory.is_verified() {
             return Next::Remove;
@@ -93,13 +93,13 @@ impl<'a> View<'a> {
         set(is_so, why, format!("{revision} was signed by {signer}"))
     }
 
-    /// Whether a person has paused the pool.
+    /// Returns [`kind::PAUSED`]: True if a user has paused the pool.
     pub(super) fn paused(&self) -> Next {
         let (status, why, message) = pause_in_words(self.pause);
         set(status, why, message)
     }
 
-    /// Whether something is wrong.
+    /// Returns [`kind::DEGRADED`]: True if something is wrong.
     pub(super) fn degraded(&self) -> Next {
         let Some(Trouble { reason, message }) = &self.trouble else {
             return match self.keys_trouble() {
@@ -110,7 +110,7 @@ impl<'a> View<'a> {
         set(Status::True, *reason, message)
     }
 
-    /// Whether every host is a node of the desired version.
+    /// Returns [`kind::UPDATED`]: True if every host is a node of the desired version.
     pub(super) fn updated(&self) -> Next {
         let groups = self.groups;
         if !groups.outdated.is_empty() {
@@ -131,7 +131,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// What is happening.
+    /// Returns [`kind::UPDATING`], with the current activity.
     pub(super) fn updating(&self) -> Next {
         if self.act.is_empty() {
             let (why, message) = self.held.as_ref().map_or((Reason::AsExpected, ""), |h| (h.reason(), h.message()));
@@ -151,7 +151,8 @@ impl<'a> View<'a> {
         set(Status::True, why, &self.act)
     }
 
-    /// The sum of it, for those who read one condition only. It is Unknown, not False, as long as the operator gets on.
+    /// Returns [`kind::READY`], which sums up the others for those who read one condition only. It is Unknown, not False, as long as the operator
+    /// makes progress.
     pub(super) fn ready(&self) -> Next {
         let (groups, act) = (self.groups, &self.act);
         if self.seen.deleting {
@@ -208,7 +209,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// What is done about hosts of a pool that is being deleted, or why nothing is.
+    /// Message about a pool that is being deleted: the current activity, and the pause or trouble that stops it.
     fn deletion(&self) -> String {
         let trouble = self.trouble.as_ref().map(|t| t.message.clone());
         let pause = self.pause.filter(|_| !self.groups.leaving.is_empty()).map(|pause| {
@@ -225,8 +226,8 @@ impl<'a> View<'a> {
         ["being deleted".to_owned()].into_iter().chain(trouble).chain(pause).chain(act).collect::<Vec<_>>().join("; ")
     }
 
-    /// What a person must know whatever happens: a pause, nodes on hold, cordoned nodes, nodes in maintenance, and keys and accounts that cannot be used. The
-    /// nodes work all the same.
+    /// Facts that users must know in any case: a pause, nodes on hold, cordoned nodes, nodes in maintenance, nodes to be restarted, nodes without
+    /// reports of wicd, and keys and accounts that cannot be used. The nodes work all the same.
     fn asides(&self) -> impl Iterator<Item = String> {
         let is_said = self.held.as_ref().is_some_and(|h| h.reason() == Reason::OnHold);
         let held = Some(blocked::held(self.seen.members)).filter(|held| !is_said && !held.is_empty());
@@ -276,15 +277,15 @@ impl<'a> View<'a> {
             .chain(self.keys_trouble().map(|(_, message)| message))
     }
 
-    /// Why the SSH keys of hosts cannot be changed.
+    /// Reason and message if the SSH keys of hosts cannot be changed.
     fn keys_trouble(&self) -> Option<(Reason, String)> {
         let keys = self.seen.keys.as_ref().filter(|keys| keys.problem.is_some() || !keys.failed.is_empty())?;
         let (_, why, message) = keys_in_words(keys, self.pause.is_some());
         Some((why, message))
     }
 
-    /// Whether only a person can help. An operation that goes on for too long while a person has paused the pool does not count, if that is the
-    /// only fault: kstatus would call it failed.
+    /// Returns [`kind::STALLED`]: True if only a user can help, or an operation has gone on or failed for too long. An operation that goes on for too
+    /// long in a paused pool does not count if that is the only fault: kstatus would call the pool failed.
     pub(super) fn stalled(&self) -> Next {
         let limit = self.pool.spec.rollout().progress_deadline().as_secs();
         let overdue = || {
@@ -303,7 +304,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Whether the operator gets on, in the terms of kstatus: never beside Stalled.
+    /// Returns [`kind::RECONCILING`]: True if the operator makes progress, in the terms of kstatus. It is never set beside Stalled.
     pub(super) fn reconciling(&self) -> Next {
         if matches!(self.stalled(), Next::Set(..)) {
             return Next::Remove;
@@ -320,7 +321,7 @@ impl<'a> View<'a> {
         set(Status::True, why, message)
     }
 
-    /// Whether every host accepts the first key of its list.
+    /// Returns [`kind::KEYS_CURRENT`]: True if every host accepts the first key of its list.
     pub(super) fn keys_current(&self) -> Next {
         let keys = self.seen.keys.as_ref().filter(|keys| keys.total > 0 || keys.problem.is_some());
         let Some(keys) = keys else { return Next::Remove };
@@ -328,7 +329,7 @@ impl<'a> View<'a> {
         set(status, why, message)
     }
 
-    /// Whether every host has the images that it pulls ahead.
+    /// Returns [`kind::IMAGES_PULLED`]: True if every host has the images that it pulls ahead.
     pub(super) fn images_pulled(&self) -> Next {
         let Some(images) = image_pull::standing(self.pool.spec.pre_pull_images(), self.seen.members) else {
             return Next::Remove;
@@ -343,7 +344,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// Whether hosts of the list are no nodes yet.
+/// Reports whether hosts of the list are not nodes yet.
 fn has_to_join(groups: &Groups) -> bool {
     !(groups.joining.is_empty() && groups.failing.is_empty() && groups.waiting.is_empty() && groups.new == 0)
 }
@@ -356,7 +357,7 @@ fn to_update(seen: &ObservedPool<'_>, held: Option<&Held>) -> Vec<String> {
     }
 }
 
-/// What is happening, in words; nothing if nothing is.
+/// Current activity of the operator in words; empty if there is none.
 fn act(seen: &ObservedPool<'_>, groups: &Groups, to_update: &[String]) -> String {
     let first = groups.updating.first().or(groups.repairing.first()).and_then(|first| step_of(seen.members, first));
     let mut doing: Vec<String> = first.into_iter().collect();
@@ -397,7 +398,7 @@ fn strays_in_words(strays: &[String]) -> String {
     }
 }
 
-/// Whether the operator begins nothing, and until when.
+/// Status, reason and message of [`kind::PAUSED`]: whether the operator begins nothing, and until when.
 pub(super) fn pause_in_words(pause: Option<Pause>) -> (Status, Reason, String) {
     match pause {
         Some(pause) => (Status::True, Reason::Paused, pause.to_string()),
@@ -405,8 +406,8 @@ pub(super) fn pause_in_words(pause: Option<Pause>) -> (Status, Reason, String) {
     }
 }
 
-/// Hosts that still accept an old key, and the cause. It is independent of the other conditions: the nodes work with
-/// either key.
+/// Status, reason and message of [`kind::KEYS_CURRENT`]: hosts that still accept an old key, and the cause. They are independent of the other
+/// conditions: the nodes work with either key.
 fn keys_in_words(keys: &Standing, paused: bool) -> (Status, Reason, String) {
     let of = format!("{} of {} hosts accept an old key: {}", keys.old.len(), keys.total, first_names(&keys.old));
     match (keys.old.is_empty(), keys.failed.first(), &keys.problem) {
@@ -426,15 +427,15 @@ fn keys_in_words(keys: &Standing, paused: bool) -> (Status, Reason, String) {
     }
 }
 
-/// Cause for which nodes that are to be changed do not change now, other than their turn.
+/// Cause, other than their turn, for which nodes that are to be changed do not change now.
 pub(super) enum Held {
     /// Wait of the nodes.
     Waits(Wait),
-    /// Only a user can help.
+    /// Fault that only a user can correct.
     Stalled {
         reason: Reason,
         message: String,
-        /// Reports whether the nodes still come to a version: the one before.
+        /// True if the nodes still come to a version: the one before.
         passes: bool,
     },
 }
@@ -527,7 +528,7 @@ fn held(pool: &WindowsNodePool, seen: &ObservedPool<'_>, pause: Option<Pause>, n
     }
 }
 
-/// Faults that only a person can correct.
+/// First fault that only a user can correct.
 fn stalled(
     pool: &WindowsNodePool,
     seen: &ObservedPool<'_>,
@@ -544,7 +545,7 @@ fn stalled(
     first.map(|first| (first.reason, first.message.clone()))
 }
 
-/// What is being done with a node, in its own words.
+/// Current step of a node's operation, in words.
 fn step_of(members: &[Member], name: &str) -> Option<String> {
     let status = members.iter().find(|m| m.candidate.name == name)?.instance.status.as_ref()?;
     let operation = status.operation.as_ref().filter(|o| o.type_.is_change())?;

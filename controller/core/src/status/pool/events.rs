@@ -8,7 +8,7 @@ use api::{
 
 use crate::enumeration::counted;
 
-/// Reasons for which changes of a pool wait: for a person or for a time.
+/// Reasons for which changes of a pool wait: for a user or for a time.
 const WAITS: [Reason; 6] = [
     Reason::InvalidWindow,
     Reason::FailureLimitReached,

@@ -1,4 +1,4 @@
-//! The hosts of a pool by what is the matter with them.
+//! Groups of a pool's hosts by their state.
 
 use api::{Failures, GrantType, Operation, Phase, RolloutStatus, WindowsNodePool};
 use jiff::Timestamp;
@@ -19,7 +19,7 @@ pub(super) struct Groups {
     pub failing: Vec<String>,
     /// Hosts whose removal failed.
     pub stuck: Vec<String>,
-    /// Nodes that should be Ready. Of a node that is being changed it is expected that it is not.
+    /// Nodes that are not Ready and should be. A node that is being changed is not expected to be.
     pub not_ready: Vec<String>,
     /// Hosts that join.
     pub joining: Vec<String>,
@@ -29,9 +29,9 @@ pub(super) struct Groups {
     pub leaving: Vec<String>,
     /// Ready nodes that stay.
     pub ready: Vec<String>,
-    /// Those of them that have been Ready for long enough, and take pods.
+    /// Nodes that have been Ready for long enough, take pods, and stay.
     pub available: Vec<String>,
-    /// Those of them that follow the desired version.
+    /// Ready nodes that stay, and follow the desired version.
     pub up_to_date: Vec<String>,
     /// Nodes that are not available.
     pub unavailable: Vec<String>,
@@ -41,7 +41,7 @@ pub(super) struct Groups {
     pub repairing: Vec<String>,
     /// Nodes that are to be restarted, because Windows or a user requests it, and that wait for their turn.
     pub to_restart: Vec<String>,
-    /// Nodes that are drained for maintenance, or are about to be. Of such a node nothing is expected.
+    /// Nodes that are drained for maintenance, or are about to be. Nothing is expected of them.
     pub maintained: Vec<String>,
     /// Nodes that are being sent what their change needs.
     pub staging: Vec<String>,
@@ -49,13 +49,13 @@ pub(super) struct Groups {
     pub overdue: Vec<String>,
     /// Nodes that do not follow the desired version.
     pub outdated: Vec<String>,
-    /// Number of nodes that do, Ready or not.
+    /// Number of nodes that follow the desired version, Ready or not.
     pub updated: usize,
-    /// All that failed.
+    /// All hosts that failed.
     pub failed: Vec<String>,
-    /// Those of them that have failed for so long, or so often, that the pool counts as failed while the operator goes on trying.
+    /// Hosts that have failed for so long, or so often, that the pool counts as failed while the operator goes on trying.
     pub lasting: Vec<String>,
-    /// Number of listed hosts that have no instance yet: it is made after this was observed.
+    /// Number of listed hosts that had no instance yet when the pool was observed.
     pub new: usize,
 }
 
@@ -146,13 +146,14 @@ fn failures(member: &Member) -> Option<&Failures> {
     member.instance.status.as_ref()?.failures.as_ref()
 }
 
-/// A host counts as failed until an attempt succeeds: the numbers must not dance with every retry.
+/// Reports whether a host has failed since its last success. A host counts as failed until an attempt succeeds: the numbers must not dance with every
+/// retry.
 fn fails(member: &Member) -> bool {
     failures(member).is_some()
 }
 
-/// Whether a node has failures, and still is to be changed or restarted: its host cannot be reached, sent what it needs, or
-/// is not fit for it. Nothing is being done with it for most of the time.
+/// Reports whether a node has failures, and still is to be changed or restarted: its host cannot be reached, sent what it needs, or is not fit for
+/// it. Nothing is being done with it for most of the time.
 fn is_kept_waiting(member: &Member) -> bool {
     let candidate = &member.candidate;
     fails(member)
@@ -162,18 +163,18 @@ fn is_kept_waiting(member: &Member) -> bool {
         && (candidate.change.is_some() || candidate.wants_reboot)
 }
 
-/// Whether a person keeps the host in maintenance, for as long as they like. What a host keeps on requesting is reported.
+/// Reports whether a user keeps the host in maintenance, for as long as they like. Maintenance that a host keeps on requesting is reported.
 fn is_in_maintenance(operation: &Operation, member: &Member) -> bool {
     operation.type_ == GrantType::Maintenance && member.candidate.maintenance == Some(By::Person)
 }
 
-/// Whether a host has been on its way for as long as the pool allows.
+/// Reports whether a host has been on its way for as long as the pool allows.
 fn is_overdue(member: &Member, pool: &WindowsNodePool, rollout: Option<&RolloutStatus>, now: Timestamp) -> bool {
     deadline(member, pool, rollout).is_some_and(|at| at <= now)
 }
 
-/// When the next of these hosts, or the change of all, has been on its way for as long as the pool allows, or has failed for so long that it counts as failed. No
-/// other event may come with that time: a host that hangs reports nothing.
+/// Time when the next of these hosts, or the change of all, will have been on its way for as long as the pool allows, or will have failed for so long
+/// that it counts as failed. No other event may come with that time: a host that hangs reports nothing.
 pub fn next_deadline(
     members: &[Member],
     pool: &WindowsNodePool,
@@ -186,7 +187,7 @@ pub fn next_deadline(
     times.flatten().chain(standstill(pool, decision)).filter(|at| *at > now).min()
 }
 
-/// When a host will have been on its way for as long as the pool allows. None if it is not on its way.
+/// Time when a host will have been on its way for as long as the pool allows; `None` if it is not on its way.
 fn deadline(member: &Member, pool: &WindowsNodePool, rollout: Option<&RolloutStatus>) -> Option<Timestamp> {
     on_its_way_since(member, rollout)?.checked_add(pool.spec.rollout().progress_deadline()).ok()
 }
@@ -214,7 +215,7 @@ fn on_its_way_since(member: &Member, rollout: Option<&RolloutStatus>) -> Option<
     [under_way, failing].into_iter().flatten().min()
 }
 
-/// When a change that no node has got on with counts as stuck.
+/// Time when a change counts as stuck that no node makes progress with.
 pub(super) fn standstill(pool: &WindowsNodePool, decision: &Decision) -> Option<Timestamp> {
     decision.used_up.as_ref()?.since()?.checked_add(pool.spec.rollout().progress_deadline()).ok()
 }

@@ -1,4 +1,4 @@
-//! What a person reads of a pool. Pure.
+//! Status and conditions of a pool. Pure.
 
 mod blocked;
 mod conditions;
@@ -36,28 +36,28 @@ pub use events::events;
 pub use groups::next_deadline;
 use groups::{Groups, current};
 
-/// Refused entries that the status has.
+/// Maximum number of refused entries in the status.
 const MOST_REFUSED: usize = 50;
 /// Longest text about a refused entry.
 const MOST_TEXT: usize = 500;
 
-/// The observed state of the pool.
+/// Observed state of a pool.
 pub struct ObservedPool<'a> {
     /// Nodes that the legacy operator has put on its list, and that no list names.
     pub strays: &'a [String],
-    /// Its desired hosts.
+    /// Desired hosts of the pool.
     pub list: &'a List,
-    /// Instances.
+    /// Instances of the pool.
     pub members: &'a [Member],
-    /// What the plan decided.
+    /// Decision about grants.
     pub decision: &'a Decision,
-    /// How far the change to another version may have got.
+    /// Progress of the change to another version.
     pub course: &'a Progress,
-    /// Whether changes may begin now.
+    /// State of the maintenance windows, or the fault of one.
     pub window: Result<&'a Windows, &'a WindowError>,
-    /// Whether the pool is being deleted.
+    /// True if the pool is being deleted.
     pub deleting: bool,
-    /// Whether all hosts that leave it stay as they are.
+    /// True if all hosts that leave the pool stay as they are.
     pub orphan: bool,
     /// State of the hosts' SSH keys, if it must be reported.
     pub keys: Option<Standing>,
@@ -67,7 +67,7 @@ fn count(n: usize) -> i32 {
     i32::try_from(n).unwrap_or(i32::MAX)
 }
 
-/// A failed host in words, for the pool.
+/// Failure of a host in words, for the pool.
 fn failure(member: &Member) -> Option<String> {
     let status = member.instance.status.as_ref()?;
     if let (None, Some(version)) = (&status.failures, &status.failed_version) {
@@ -78,7 +78,7 @@ fn failure(member: &Member) -> Option<String> {
     Some(format!("{}: {}{}", member.candidate.name, failures.summary(), since.unwrap_or_default()))
 }
 
-/// The status that follows from what was observed.
+/// Status of a pool that follows from what was observed.
 pub fn next(
     pool: &WindowsNodePool,
     seen: &ObservedPool<'_>,
@@ -161,12 +161,12 @@ pub fn warn(status: &mut WindowsNodePoolStatus, warning: Option<&(Reason, String
     }
 }
 
-/// The problems of entries, without those of the source.
+/// Problems of entries, without those of the source.
 fn refused(problems: &[EntryError]) -> impl Iterator<Item = &EntryError> {
     problems.iter().filter(|p| !p.host.is_empty())
 }
 
-/// The first of them, for the status.
+/// First refused entries of the list, for the status.
 fn refused_entries(problems: &[EntryError]) -> Vec<RefusedEntry> {
     let entry = |p: &EntryError| RefusedEntry {
         host: line(&p.host, MOST_TEXT),
@@ -176,7 +176,7 @@ fn refused_entries(problems: &[EntryError]) -> Vec<RefusedEntry> {
     refused(problems).take(MOST_REFUSED).map(entry).collect()
 }
 
-/// How many nodes follow which version.
+/// Number of nodes for each version.
 fn versions(current: impl Iterator<Item = String>) -> Vec<VersionCount> {
     let mut counts: BTreeMap<String, i32> = BTreeMap::new();
     for version in current {
@@ -185,7 +185,7 @@ fn versions(current: impl Iterator<Item = String>) -> Vec<VersionCount> {
     counts.into_iter().map(|(version, nodes)| VersionCount { version, nodes }).take(32).collect()
 }
 
-/// The status of a pool in mode Plan. `refused_node` is the first node of another operator that cannot be adopted, with the reason.
+/// Status of a pool in mode Plan. `refused_node` is the first node of another operator that cannot be adopted, with the reason.
 pub fn planned(
     pool: &WindowsNodePool,
     list: &[PlannedHost],
@@ -239,7 +239,7 @@ pub fn planned(
     status
 }
 
-/// The status of a pool that cannot be worked on at all. `ready_nodes` is how many of its nodes are Ready, where that is seen: one fault must not hide
+/// Status of a pool that cannot be worked on at all. `ready_nodes` is the number of its Ready nodes, where it is known: one fault must not hide
 /// others.
 pub fn refuse(
     pool: &WindowsNodePool,

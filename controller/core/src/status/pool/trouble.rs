@@ -1,4 +1,4 @@
-//! What is wrong with a pool, the worst first: which host, since when, and what to do. Pure.
+//! Trouble of a pool, the worst first: which host, since when, and what to do. Pure.
 
 use api::{GrantType, Pause, Reason, RemediationType, WindowsNodePool};
 use jiff::{SignedDuration, Timestamp};
@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::{super::shown, ObservedPool, failure, groups::Groups};
 use crate::{enumeration::first_names, rollout::member::Member};
 
-/// Kinds of trouble that fit in a message.
+/// Maximum number of kinds of trouble in a message.
 const SHOWN: usize = 3;
 
 /// One kind of trouble.
@@ -14,7 +14,7 @@ const SHOWN: usize = 3;
 pub(super) struct Trouble {
     /// Reason of conditions.
     pub reason: Reason,
-    /// What is wrong, with what, and what to do.
+    /// Message with the fault, its object and the remedy.
     pub message: String,
 }
 
@@ -24,7 +24,7 @@ impl Trouble {
     }
 }
 
-/// The worst kind, with the others in its message. `None` if nothing is wrong.
+/// Worst kind of trouble, with the others in its message; `None` if nothing is wrong.
 pub(super) fn worst(
     pool: &WindowsNodePool,
     pause: Option<Pause>,
@@ -50,18 +50,18 @@ pub(super) fn worst(
     all.first().map(|worst| Trouble::new(worst.reason, messages.join("; ")))
 }
 
-/// Without a source nothing is known of what the pool must have.
+/// Trouble with the source, without which it is unknown what the pool must have.
 fn source(seen: &ObservedPool<'_>) -> Option<Trouble> {
     let problem = seen.list.problems.iter().find(|p| p.host.is_empty())?;
     Some(Trouble::new(problem.reason, &problem.message))
 }
 
-/// Nothing can be changed by windows that cannot be read.
+/// Trouble with maintenance windows that cannot be read, so that nothing can be changed.
 fn window(seen: &ObservedPool<'_>) -> Option<Trouble> {
     seen.window.err().map(|error| Trouble::new(error.reason(), error.to_string()))
 }
 
-/// Nothing is repaired until a person has found the common cause.
+/// Trouble with too many nodes that are not Ready: nothing is repaired until a user has found the common cause.
 pub(super) fn too_many_unhealthy(pool: &WindowsNodePool, seen: &ObservedPool<'_>, groups: &Groups) -> Option<Trouble> {
     let message = || {
         format!(
@@ -114,7 +114,7 @@ fn not_ready(
     ))
 }
 
-/// When the operator repairs a node that has not been Ready since then, if no MachineHealthCheck replaces its Machine.
+/// Words on when the operator repairs a node that has not been Ready since `since`, if no MachineHealthCheck replaces its Machine.
 fn repair(pool: &WindowsNodePool, pause: Option<Pause>, member: &Member, since: Timestamp, now: Timestamp) -> String {
     let candidate = &member.candidate;
     if let Some(by) = candidate.health_check.as_deref() {
@@ -176,7 +176,7 @@ fn member<'a>(seen: &ObservedPool<'a>, name: &str) -> Option<&'a Member> {
     seen.members.iter().find(|m| m.candidate.name == name)
 }
 
-/// What is wrong with the first of these hosts.
+/// Failure of the first of these hosts, in words; empty if there is none.
 pub(super) fn first_failure(names: &[String], seen: &ObservedPool<'_>) -> String {
     names.first().and_then(|name| member(seen, name)).and_then(failure).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Which Windows the hosts of a pool have.
+//! Windows builds of a pool's hosts.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use api::{HostFacts, WindowsBuild};
 
 use crate::operation::windows_versions;
 
-/// Builds that are shown.
+/// Maximum number of builds in a status.
 const MOST: usize = 32;
 
 /// Hosts for each build, the newest last. What hosts report is only counted.
@@ -21,7 +21,7 @@ pub(super) fn builds<'a>(hosts: impl Iterator<Item = &'a HostFacts>) -> Vec<Wind
     found.into_values().collect()
 }
 
-/// The part that fits into a status: that of the most hosts.
+/// Builds that fit into a status: those of the most hosts.
 pub(super) fn shown(mut builds: Vec<WindowsBuild>) -> Vec<WindowsBuild> {
     if builds.len() > MOST {
         builds.sort_by_key(|b| std::cmp::Reverse(b.hosts));
@@ -31,7 +31,7 @@ pub(super) fn shown(mut builds: Vec<WindowsBuild>) -> Vec<WindowsBuild> {
     builds
 }
 
-/// Hosts that another host with the same version of Windows is ahead of.
+/// Number of hosts that another host with the same version of Windows is ahead of.
 pub(super) fn behind(builds: &[WindowsBuild]) -> i32 {
     let version = |b: &WindowsBuild| numbers(&b.build).and_then(|n| n.get(2).copied());
     let is_behind = |b: &&WindowsBuild| {
@@ -40,7 +40,7 @@ pub(super) fn behind(builds: &[WindowsBuild]) -> i32 {
     builds.iter().filter(is_behind).map(|b| b.hosts).sum()
 }
 
-/// As 10, 0, 20348, 2527: `10.0.20348.99` is older than `10.0.20348.2527`.
+/// Numbers of a build, for example 10, 0, 20348, 2527: `10.0.20348.99` is older than `10.0.20348.2527`.
 fn numbers(build: &str) -> Option<Vec<u32>> {
     let numbers: Vec<u32> = build.split('.').map(str::parse).collect::<Result<_, _>>().ok()?;
     (numbers.len() == 4).then_some(numbers)

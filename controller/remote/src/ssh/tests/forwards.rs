@@ -1,4 +1,4 @@
-//! What a host for tests does as a jump host.
+//! Behaviour of a test host as a jump host.
 
 use std::{
     net::{Shutdown, SocketAddr},
@@ -14,18 +14,18 @@ use tokio::{
     net::TcpStream,
 };
 
-/// What a host does when it is asked to connect to another one.
+/// Response of a test host to a request to connect to another host.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Forwards {
-    /// Refuses, as it is not allowed.
+    /// Refuses, because forwarding is not allowed.
     Nothing,
-    /// Connects to where it is asked to, and says so if that fails.
+    /// Connects to the requested address, and reports a failure.
     Asked,
-    /// Connects to this one in any case.
+    /// Connects to this address in any case.
     Always(SocketAddr),
     /// Never answers.
     Hangs,
-    /// Connects, and ends its own connection after this many bytes from the other one.
+    /// Connects, and ends the connection after this many bytes from the other host.
     Breaks(u64),
 }
 

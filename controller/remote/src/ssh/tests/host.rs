@@ -1,4 +1,4 @@
-//! A host for tests: an SSH server with SFTP over a directory, and faults.
+//! Host for tests: an SSH server with SFTP over a directory, and faults.
 
 use std::{
     collections::HashMap,
@@ -40,13 +40,13 @@ pub(crate) fn identity(key: &PrivateKey) -> Arc<Identity> {
     Arc::new(Identity::from_pem("a key", pem(key).as_bytes()).unwrap())
 }
 
-/// How the host behaves.
+/// Behaviour of the host.
 pub(crate) struct Host {
     pub(crate) own_keys: Vec<PrivateKey>,
     pub(crate) preferred: russh::Preferred,
     pub(crate) authorized: Vec<PublicKey>,
     pub(crate) listen: &'static str,
-    /// Whether OpenSSH's posix-rename, limits and statvfs are offered.
+    /// True if OpenSSH's posix-rename, limits and statvfs are offered.
     pub(crate) extensions: bool,
     pub(crate) sftp: bool,
     /// Bytes that can be written before the connection is cut.
@@ -55,7 +55,7 @@ pub(crate) struct Host {
     pub(crate) disk: i64,
     /// Renames that fail because another program holds the file.
     pub(crate) held: i64,
-    /// What it does as a jump host.
+    /// Behaviour as a jump host.
     pub(crate) forwards: Forwards,
 }
 
@@ -76,15 +76,15 @@ impl Default for Host {
     }
 }
 
-/// A host that runs until it is dropped.
+/// Test host that runs until it is dropped.
 pub(crate) struct Running {
     pub(crate) root: tempfile::TempDir,
     pub(crate) address: SocketAddr,
-    /// How many connections there ever were.
+    /// Number of all connections so far.
     pub(crate) connections: Arc<AtomicUsize>,
-    /// How many there are.
+    /// Number of open connections.
     pub(crate) open: watch::Receiver<usize>,
-    /// What clients have asked for: methods of log-in with users and keys, and places to connect to.
+    /// Requests of clients: methods of log-in with users and keys, and places to connect to.
     pub(crate) asked: Arc<Mutex<Vec<String>>>,
     task: tokio::task::JoinHandle<()>,
 }
@@ -250,7 +250,7 @@ impl server::Handler for Login {
         Ok(())
     }
 
-    /// The command's first word says what happens.
+    /// Acts as the command's first word says.
     async fn exec_request(&mut self, id: ChannelId, data: &[u8], session: &mut Session) -> Result<(), Self::Error> {
         // Its output is not read: what a client writes to standard input would fill it.
         self.channels.remove(&id);
@@ -311,7 +311,7 @@ enum Open {
 }
 
 impl Files {
-    /// Windows refuses to rename a file that another program has opened for itself.
+    /// Refuses a rename while another program holds the file, as Windows does.
     fn is_let_go(&self) -> Result<(), StatusCode> {
         let is_held = self.shared.held.fetch_sub(1, Ordering::Relaxed) > 0;
         if is_held { Err(StatusCode::PermissionDenied) } else { Ok(()) }
@@ -453,7 +453,7 @@ impl russh_sftp::server::Handler for Files {
         std::fs::remove_file(self.path(&filename)).map_err(code).map(|()| ok(id))
     }
 
-    /// As OpenSSH's: the target must not exist.
+    /// Renames a file as OpenSSH's server does: the target must not exist.
     async fn rename(&mut self, id: u32, oldpath: String, newpath: String) -> Result<Status, StatusCode> {
         self.is_let_go()?;
         if self.path(&newpath).exists() {

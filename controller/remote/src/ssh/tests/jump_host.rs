@@ -15,7 +15,7 @@ use super::{
 };
 use crate::ssh::{Connection, HostKeyCheck, JumpHost, SshError, Target};
 
-/// Seed of the key of the jump host, and of the key that it lets in.
+/// Seed of the jump host's key. `JUMP_KEY` is the seed of the key that it lets in.
 const JUMP: u8 = 11;
 const JUMP_KEY: u8 = 12;
 
@@ -32,7 +32,7 @@ fn through(host: &Running, jump: &Running) -> Target {
     Target { jump_host: Some(jump_host(jump, JUMP_KEY, JUMP)), ..host.target() }
 }
 
-/// What is declared of a jump host: its address, the key to log in with, and the key that it must show.
+/// Returns a declared jump host: its address, the key to log in with, and the key that it must show.
 fn jump_host(jump: &Running, key: u8, own: u8) -> JumpHost {
     let (ip, port) = (jump.address.ip().to_string(), jump.address.port());
     JumpHost::new(&ip, port, "relay", identity(&ed25519(key)), &public(&ed25519(own)).fingerprint()).unwrap()
@@ -74,7 +74,7 @@ async fn both_connections_end_when_one_is_closed_or_dropped() {
     }
 }
 
-/// Each of the two connections must go on reading while it has to write.
+/// Both connections must go on reading while they have to write.
 #[tokio::test]
 async fn uploads_and_output_without_end_do_not_hold_up_each_other() {
     let (host, jump) = (Host::default().start().await, jump(Forwards::Asked).start().await);

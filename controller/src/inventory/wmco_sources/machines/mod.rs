@@ -28,7 +28,7 @@ use wnp_core::{
     },
 };
 
-/// When the API server fails us, ask again after this time.
+/// Time after which the list is asked for again when the API server fails.
 const RETRY: SignedDuration = SignedDuration::from_secs(5);
 
 /// Asks for the hosts of a pool that names Machines. Without the watch, as at the start and in the command `plan`, they are listed.

@@ -33,10 +33,10 @@ use wnp_core::{
 /// Instances by their Machines.
 type Instances<'a> = BTreeMap<&'a str, &'a Arc<WindowsInstance>>;
 
-/// Why a Machine is not deleted is said again after this time.
+/// Time after which the reason why a Machine is not deleted is reported again.
 const SAY_AGAIN_AFTER: Duration = Duration::from_mins(10);
 
-/// Why Machines are not deleted, by their unique ids, as last reported. Checks are much more frequent than changes.
+/// Reasons why Machines are not deleted, by their unique ids, as last reported. Checks are much more frequent than changes.
 #[derive(Default)]
 pub(super) struct Restrictions(HashMap<String, (Instant, String)>);
 
@@ -81,7 +81,7 @@ pub(super) async fn replace(cx: &Context, restrictions: &mut Restrictions) {
     restrictions.0.retain(|uid, _| seen.contains(uid));
 }
 
-/// The Windows Machines of a MachineSet, and how they do.
+/// Windows Machines of a MachineSet, and how they do.
 async fn members<'a>(
     cx: &Context,
     source: &Source,
@@ -102,7 +102,7 @@ async fn members<'a>(
     members
 }
 
-/// Whether a Node works: it is Ready, an operator has said that it is complete, and we do nothing to it that it might not work after.
+/// Reports whether a Node works: it is Ready, an operator has said that it is complete, and we do nothing to it that it might not work after.
 fn works(node: &Node, machine: &Machine, instance: Option<&Arc<WindowsInstance>>) -> bool {
     let complete = machine.ignored || node.annotations().get(key::VERSION).is_some_and(|v| !v.is_empty());
     let changes = instance.is_some_and(|i| {
@@ -141,7 +141,7 @@ async fn refuses(cx: &Context, machine: &Machine, instance: &WindowsInstance) ->
     Some(Refuses { is_node, stays })
 }
 
-/// A Machine whose Node is not Ready is replaced by its MachineHealthCheck, if it has one.
+/// Reason to leave a Machine to its MachineHealthCheck, which replaces Machines whose Node is not Ready.
 fn left_to(cx: &Context, machine: &Machine, node: Option<&Node>) -> Option<String> {
     let is_down = node.is_none_or(|n| !node::ready(n).0);
     let check = cx.caches.machines.health_check(&machine.key(), node).filter(|_| is_down)?;
@@ -213,8 +213,8 @@ impl<'a> Found<'a> {
         self.report(cx, EventReason::MachineDeletionFailed, &what);
     }
 
-    /// What speaks against deleting it, asked of the API server: what was watched may be older than what we did last, and then two would
-    /// go for one.
+    /// Returns what speaks against deleting the Machine, asked of the API server: what was
+    /// watched may be older than what we did last, and then two would go for one.
     async fn objection(
         &self,
         cx: &Context,
@@ -248,10 +248,10 @@ impl<'a> Found<'a> {
     }
 }
 
-/// What speaks against deleting a Machine.
+/// Objection to deleting a Machine.
 enum Objection {
     None,
-    /// It is seen otherwise now.
+    /// The Machine is seen otherwise now.
     Outdated,
     Of(String),
 }

@@ -38,7 +38,7 @@ use wnp_core::{
 /// Delay that combines several changes into one reconcile.
 const DEBOUNCE: Duration = Duration::from_millis(200);
 
-/// Runs until it is stopped from outside; what it has started ends with it.
+/// Watches Machines until it is stopped from outside; what it has started ends with it.
 pub(in crate::inventory::wmco_sources) async fn run(cx: &Arc<Context>) {
     let mut watches: BTreeMap<MachineGroup, (Served, Watch)> = BTreeMap::new();
     let mut restrictions = Restrictions::default();
@@ -80,7 +80,7 @@ pub(in crate::inventory::wmco_sources) async fn run(cx: &Arc<Context>) {
     }
 }
 
-/// A running watch; it ends when this is dropped.
+/// Running watch, which ends when it is dropped.
 struct Watch(AbortHandle);
 
 impl Drop for Watch {

@@ -1,4 +1,4 @@
-//! What new Machines run at their first start: it opens SSH and lets the operator's key in. MachineSets name the Secret with it.
+//! User data of new Machines, which runs at their first start: it opens SSH and lets the operator's key in. MachineSets name the Secret with it.
 //!
 //! The Secret is compared by the public key that it carries. Text with the key in force is left unchanged, whatever its
 //! author: a rewrite would not change running Machines, and tools that compare bytes would replace them all.
@@ -19,7 +19,7 @@ use wnp_core::{
     render::Platform,
 };
 
-/// Key in the Secret.
+/// Key of the user data in the Secret.
 const KEY: &str = "userData";
 const HOST: &str = include_str!("host.ps1");
 const AWS: &str = include_str!("aws.ps1");
@@ -37,7 +37,7 @@ pub(crate) fn render(platform: Platform, public_key: &str) -> String {
     }
 }
 
-/// Whether user data lets this key in. `public_key` is one line as in an `authorized_keys` file; comments may follow it.
+/// Reports whether user data lets this key in. `public_key` is one line as in an `authorized_keys` file; comments may follow it.
 pub(crate) fn carries(user_data: &str, public_key: &str) -> bool {
     let is_of_a_key = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '=' | '-');
     !public_key.is_empty()
@@ -47,13 +47,13 @@ pub(crate) fn carries(user_data: &str, public_key: &str) -> bool {
         })
 }
 
-/// Whether Machines with this user data still take passwords over SSH: older releases of the legacy operator leave sshd's default.
+/// Reports whether Machines with this user data still take passwords over SSH: older releases of the legacy operator leave sshd's default.
 fn lets_passwords_in(user_data: &str) -> bool {
     let words: String = user_data.split_whitespace().collect::<Vec<_>>().join(" ").to_ascii_lowercase();
     !words.contains("passwordauthentication no")
 }
 
-/// Whether new Machines of a namespace let one of these keys in. Asked of the API server: a Machine is about to go for it.
+/// Reports whether new Machines of a namespace let one of these keys in. Asks the API server: a Machine is about to go for it.
 pub(super) async fn lets_in(cx: &Context, namespace: &str, keys: &[SecretKeyRef]) -> kube::Result<bool> {
     let api: Api<Secret> = Api::namespaced(cx.cluster.client.clone(), namespace);
     let secret = api.get_opt(USER_DATA_SECRET).await?;
@@ -160,7 +160,7 @@ mod tests {
         }
     }
 
-    /// A rotation asks for it: see `instance/rotate.rs`.
+    /// A key rotation asks for the record: see `instance/rotate.rs`.
     #[test]
     fn the_script_leaves_a_record_beside_the_keys() {
         assert!(HOST.contains("Join-Path $ssh 'windows-node-pools-machine.txt'"));

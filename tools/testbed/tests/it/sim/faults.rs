@@ -1,4 +1,4 @@
-//! Each fault, and its removal.
+//! Tests of each fault, and of its removal.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use testbed::sim::{Fault, HostOptions};
 
 use super::operator::{Connection, eventually, facts, lonely_host, options, put};
 
-/// How long nothing must happen before we believe that nothing will.
+/// Time in which nothing must happen before we believe that nothing will.
 const QUIET: Duration = Duration::from_millis(300);
 
 #[tokio::test]

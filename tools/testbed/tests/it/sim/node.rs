@@ -1,4 +1,4 @@
-//! From `start` to a Node and to the end of its Pods, on a real control plane.
+//! Tests of a host from `start` to a Node and to the end of its Pods, on a real control plane.
 
 use std::collections::BTreeMap;
 
@@ -28,10 +28,10 @@ use testbed::{
 
 use super::operator::{CLUSTER, Connection, eventually, options};
 
-/// Versions that the host of these tests follows.
+/// Version that the host of these tests follows.
 const VERSION: &str = "1.2.3";
 
-/// What wicd may do with its Node; the product brings its own, stricter rules.
+/// Rights of wicd on its Node; the product brings its own, stricter rules.
 const RIGHTS: &str = r#"
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole

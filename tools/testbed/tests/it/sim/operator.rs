@@ -17,10 +17,10 @@ use sha2::{Digest as _, Sha256};
 use testbed::sim::{HostOptions, Sim, SimHost, SimOptions};
 use tokio::io::AsyncWriteExt as _;
 
-/// What stands for `wicd.exe`: a simulated host cares only for its name.
+/// Stand-in for `wicd.exe`: a simulated host cares only for its name.
 pub(super) const EXE: &[u8] = b"MZ not really a program";
 
-/// Id of the cluster that this operator is of.
+/// ID of the cluster of this operator.
 pub(super) const CLUSTER: &str = "8c5d9c5e-0000-4000-8000-000000000001";
 
 pub(super) fn key(seed: u8) -> PrivateKey {
@@ -32,7 +32,7 @@ pub(super) fn options() -> SimOptions {
     SimOptions { authorized_keys: vec![key(1).public_key().clone()], ..SimOptions::default() }
 }
 
-/// A host without a cluster. The world ends with what comes first.
+/// Makes a host without a cluster. Its world ends when the returned [`Sim`] is dropped.
 pub(super) async fn lonely_host(options: SimOptions) -> Result<(Sim, SimHost)> {
     let sim = Sim::without_cluster(options)?;
     let host = sim.host(HostOptions::named("win-1")).await?;
@@ -46,7 +46,7 @@ pub(super) struct Connection {
     pub host_key: PublicKey,
 }
 
-/// Takes any host key and remembers it.
+/// Client that takes any host key and remembers it.
 pub(super) struct Seen(Arc<std::sync::Mutex<Option<PublicKey>>>);
 
 impl client::Handler for Seen {
@@ -87,7 +87,7 @@ impl Connection {
         Ok(SftpSession::new_with_config(channel.into_stream(), config).await?)
     }
 
-    /// Exit status and output of a command.
+    /// Runs a command, and returns its exit status and output.
     pub(super) async fn exec(&self, line: &str) -> Result<(u32, Vec<u8>)> {
         let mut channel = self.ssh.channel_open_session().await?;
         channel.exec(true, line).await?;
@@ -116,7 +116,7 @@ impl Connection {
         Ok(sha256)
     }
 
-    /// One verb, from request to answer.
+    /// Runs one verb, from request to answer.
     pub(super) async fn verb(&self, exe: &str, id: &str, body: Body) -> Result<Answer> {
         let verb = body.verb();
         let sftp = self.sftp().await?;
@@ -147,7 +147,7 @@ pub(super) fn sftp_path(windows_path: &str) -> String {
     format!("/{}", windows_path.replace('\\', "/"))
 }
 
-/// Polls until it holds. The limit only ends a test that has failed.
+/// Polls until `look` finds something. The limit only ends a test that has failed.
 pub(super) async fn eventually<T, F: Future<Output = Result<Option<T>>>>(
     what: &str,
     mut look: impl FnMut() -> F,
@@ -163,7 +163,7 @@ pub(super) async fn eventually<T, F: Future<Output = Result<Option<T>>>>(
     tokio::time::timeout(Duration::from_mins(1), wait).await.with_context(|| format!("never: {what}"))?
 }
 
-/// Facts without any files to look for.
+/// Request for facts, without any files to look for.
 pub(super) fn facts() -> Body {
     Body::Facts(api::host::Facts::default())
 }

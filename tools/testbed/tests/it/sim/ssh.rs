@@ -1,4 +1,4 @@
-//! SSH, SFTP and the verbs.
+//! Tests of SSH, SFTP and the verbs of a simulated host.
 
 use std::time::{Duration, Instant};
 

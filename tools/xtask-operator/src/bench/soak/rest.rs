@@ -1,4 +1,4 @@
-//! What is there when nothing happens, and what of it must not be: pure, but for [`Rest::of`].
+//! State of a cluster when nothing happens, and what of it must not be: pure, but for [`Rest::of`].
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,9 +22,9 @@ use super::super::{process::Usage, world::World};
 
 /// Memory that a process may have more at the end than at half-time. Allocators keep what they may need again.
 const MEMORY_MIB: f64 = 32.0;
-/// Files that it may have open more: one connection to the API server more or less.
+/// Files that a process may have open more at the end: one connection to the API server more or less.
 const FILES: usize = 4;
-/// Versions in use once all hosts have followed two changes after the last one that joined: theirs, and the one before.
+/// Versions in use once all hosts have followed two changes after the last one that joined: the hosts' version, and the one before.
 pub(super) const VERSIONS: usize = 2;
 /// Names of objects in an error, at most.
 const NAMED: usize = 10;
@@ -40,23 +40,23 @@ const EVENTS_OF_INTERRUPTION: u32 = 8;
 
 const OPEN_CONNECTIONS: &str = "windows_node_pool_ssh_connections_open";
 
-/// What was caused so far: hosts, each as often as it happened to it.
+/// Causes so far: hosts, each as often as the event happened to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Causes {
     pub(super) joins: u32,
     pub(super) removals: u32,
     pub(super) changes: u32,
-    /// Cut off, restarted, or in an operation when the operator or the API server ended.
+    /// Hosts that were cut off, restarted, or in an operation when the operator or the API server ended.
     pub(super) interruptions: u32,
 }
 
 impl Causes {
-    /// Certificate requests that these cause at most. An interrupted join may begin again.
+    /// Largest number of certificate requests from these causes. An interrupted join may begin again.
     pub(super) fn requests(self) -> u32 {
         REQUESTS_OF_JOIN * (self.joins + self.interruptions)
     }
 
-    /// Events that these cause at most.
+    /// Largest number of events from these causes.
     pub(super) fn events(self) -> u32 {
         EVENTS_OF_JOIN * self.joins
             + EVENTS_OF_REMOVAL * self.removals
@@ -65,14 +65,14 @@ impl Causes {
     }
 }
 
-/// What is there when nothing happens.
+/// State of a cluster when nothing happens.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Rest {
     pub(super) rss_mib: f64,
     /// Open files and connections of the operator.
     pub(super) files: usize,
     open_connections: f64,
-    /// Names of the objects of each kind, without those below.
+    /// Names of the objects of each kind, without those in the fields below.
     objects: BTreeMap<String, BTreeSet<String>>,
     versions: BTreeSet<String>,
     undecided_requests: BTreeSet<String>,
@@ -81,7 +81,7 @@ pub(super) struct Rest {
 }
 
 impl Rest {
-    /// What is there now.
+    /// Reads the present state.
     pub(super) async fn of(world: &World) -> Result<Self> {
         let client = &world.client;
         let mut objects = BTreeMap::from([
@@ -115,7 +115,7 @@ impl Rest {
         })
     }
 
-    /// What is not over yet, or never will be.
+    /// Lists what is not over yet, or never will be.
     pub(super) fn pending(&self) -> Vec<String> {
         let mut pending = Vec::new();
         if self.open_connections > 0.0 {
@@ -131,7 +131,7 @@ impl Rest {
         pending
     }
 
-    /// What is there that was not there after the hosts had joined, and what is more than `causes` explain.
+    /// Lists what is there that was not there after the hosts had joined, and what is more than `causes` explain.
     pub(super) fn left_behind(&self, joined: &Self, causes: Causes) -> Vec<String> {
         let mut left = self.pending();
         let none = BTreeSet::new();
@@ -151,7 +151,7 @@ impl Rest {
         left
     }
 
-    /// What the same process has more than it had then.
+    /// Lists what the same process has more of than in `then`.
     pub(super) fn grown(&self, then: &Self) -> Vec<String> {
         let mut grown = Vec::new();
         if self.rss_mib > then.rss_mib + MEMORY_MIB {
@@ -170,7 +170,7 @@ fn list(names: &BTreeSet<String>) -> String {
     format!("{}{more}", shown.join(", "))
 }
 
-/// The kind, and the names of all that there are of it, with their namespaces.
+/// Kind of objects, and the names of all that there are, with their namespaces.
 async fn names<K>(client: &Client) -> Result<(String, BTreeSet<String>)>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,

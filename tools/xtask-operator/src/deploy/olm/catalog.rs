@@ -10,7 +10,7 @@ use super::{
     csv_name,
 };
 
-/// What the catalog repeats of a ClusterServiceVersion, for consoles.
+/// Fields of a ClusterServiceVersion that the catalog repeats, for consoles.
 const OF_SPEC: [&str; 9] = [
     "description",
     "displayName",
@@ -23,7 +23,7 @@ const OF_SPEC: [&str; 9] = [
     "provider",
 ];
 
-/// The documents: the package, its channel, its bundle.
+/// Documents of the catalog: the package, its channel, its bundle.
 pub(super) fn documents(release: &Release<'_>, csv: &Value, bundle_image: &str) -> Result<String> {
     let package =
         json!({"schema": "olm.package", "name": PACKAGE, "defaultChannel": CHANNEL, "description": csv::DESCRIPTION});

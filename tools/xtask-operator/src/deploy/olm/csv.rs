@@ -8,7 +8,7 @@ use super::{NAME, Release, Sorted, VERSION, csv_name, openshift_version};
 
 /// The property of the newest OpenShift.
 pub(super) const MAX_OPENSHIFT: &str = "olm.maxOpenShiftVersion";
-/// One sentence.
+/// Short description: one sentence.
 pub(super) const DESCRIPTION: &str = "Turns Windows hosts into nodes of the cluster, over SSH, and removes them again.";
 
 /// The long description, in Markdown.
@@ -34,7 +34,7 @@ rights, and begins nothing on a host.
 
 Not proven on real Windows: the tests run under Wine and on simulated hosts.";
 
-/// What certification asks for, each as it is today.
+/// Features that certification asks for, each as it is today.
 const FEATURES: [(&str, bool); 10] = [
     // Every image is named by its digest, and hosts follow the cluster's mirrors.
     ("disconnected", true),
@@ -62,7 +62,7 @@ pub(super) fn skip_range() -> String {
     format!("<{VERSION}")
 }
 
-/// The whole of it.
+/// The whole ClusterServiceVersion.
 pub(super) fn csv(release: &Release<'_>, sorted: &Sorted) -> Result<Value> {
     let minimum = openshift_version::oldest_kubernetes(release.kubernetes).context("a payload has no kubelet")?;
     Ok(json!({
@@ -99,7 +99,7 @@ fn related_images(release: &Release<'_>) -> Vec<Value> {
     images.into_iter().filter_map(|(name, image)| Some(json!({"name": name, "image": image?}))).collect()
 }
 
-/// The kinds of the operator have no namespace, and its own namespace is that of its Pod: it is the same in both modes.
+/// Install modes. The operator's kinds have no namespace, and the operator's own namespace is that of its Pod: it is the same in both modes.
 fn install_modes() -> Value {
     let mode = |(mode, supported)| json!({"type": mode, "supported": supported});
     let modes =
@@ -138,7 +138,7 @@ fn annotations(release: &Release<'_>) -> Result<Value> {
     Ok(annotations)
 }
 
-/// An example of each kind is asked for, also of the one that the operator alone creates.
+/// Example of a WindowsInstance: one of each kind is asked for, also of the one that the operator alone creates.
 fn instance() -> Value {
     let key = json!({"name": DEFAULT_KEY_SECRET, "key": DEFAULT_KEY_SECRET_KEY});
     json!({
@@ -182,7 +182,7 @@ fn owned() -> Result<Vec<Value>> {
         .collect()
 }
 
-/// What consoles show beside the fields of an object.
+/// Descriptors that consoles show beside the fields of an object.
 fn descriptors(properties: &Value) -> Vec<Value> {
     let descriptor = |(path, schema): (&String, &Value)| {
         let mut descriptor = json!({"path": path, "displayName": words(path), "description": schema["description"]});

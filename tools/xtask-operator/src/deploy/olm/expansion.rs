@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use api::names::DEFAULT_NAMESPACE;
 use serde_json::{Value, json};
 
-/// The objects, in no order. Those that OLM names itself have the name of the ServiceAccount that they are for.
+/// Expands a bundle to its objects, in no order. Those that OLM names itself have the name of the ServiceAccount that they are for.
 pub(super) fn expand(files: &BTreeMap<String, String>) -> Vec<Value> {
     let manifests = files.iter().filter(|(path, _)| path.starts_with("manifests/"));
     let (csvs, mut objects): (Vec<Value>, Vec<Value>) = manifests

@@ -1,4 +1,4 @@
-//! What a bundle says of itself outside the ClusterServiceVersion.
+//! Metadata of a bundle outside the ClusterServiceVersion.
 
 use serde_json::{Value, json};
 
@@ -26,20 +26,20 @@ fn labels() -> [(String, &'static str); 8] {
     ]
 }
 
-/// `metadata/annotations.yaml`.
+/// Content of `metadata/annotations.yaml`.
 pub(super) fn annotations() -> Value {
     let annotations: serde_json::Map<_, _> = labels().into_iter().map(|(key, value)| (key, json!(value))).collect();
     json!({"annotations": annotations})
 }
 
-/// The same labels on the image.
+/// Containerfile of the bundle, which sets the labels of `metadata/annotations.yaml` on the image.
 pub(super) fn containerfile() -> String {
     let labels: Vec<String> = labels().iter().map(|(key, value)| format!("LABEL {key}={value}\n")).collect();
     let copies = "COPY manifests /manifests/\nCOPY metadata /metadata/\nCOPY tests/scorecard /tests/scorecard/\n";
     format!("{HEADER}FROM scratch\n{}{copies}", labels.concat())
 }
 
-/// `tests/scorecard/config.yaml`.
+/// Content of `tests/scorecard/config.yaml`.
 pub(super) fn scorecard() -> Value {
     let test = |(suite, name): (&str, &str)| {
         json!({

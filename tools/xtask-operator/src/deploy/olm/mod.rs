@@ -26,10 +26,10 @@ const MANAGED_BY: &str = "olm";
 
 /// Name of the package in catalogs.
 const PACKAGE: &str = NAME;
-/// The channel of the bundle. One that promises more comes with an API that is no alpha version.
+/// Channel of the bundle. One that promises more comes with an API that is no alpha version.
 const CHANNEL: &str = "candidate";
 
-/// What a bundle is made for.
+/// Release that a bundle is made for.
 #[derive(Clone, Debug)]
 pub(crate) struct Release<'a> {
     /// The operator's image; by digest, except in the form that stands in the repository.
@@ -47,7 +47,7 @@ fn csv_name() -> String {
     format!("{PACKAGE}.v{VERSION}")
 }
 
-/// What becomes of an object in a bundle.
+/// Place of an object in a bundle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// A file of its own.
@@ -56,12 +56,12 @@ enum Place {
     Deployment,
     /// Rules for the whole cluster in the ClusterServiceVersion.
     ClusterPermissions,
-    /// Nothing: OLM makes it from the ClusterServiceVersion, or it is not OLM's.
+    /// No place: OLM makes the object from the ClusterServiceVersion, or it is not OLM's.
     Left,
 }
 
-/// The rights in the operator's own namespace are a file. In the ClusterServiceVersion they would be `permissions`, which OLM grants for
-/// the whole cluster where the operator watches all namespaces: it could read every Secret.
+/// Place of an object. The rights in the operator's own namespace are a file. In the ClusterServiceVersion they would be `permissions`, which
+/// OLM grants for the whole cluster where the operator watches all namespaces: it could read every Secret.
 fn place(object: &Object) -> Place {
     let metadata = &object.value["metadata"];
     let is_operators = metadata["name"] == NAME;
@@ -104,7 +104,7 @@ fn sorted(release: &Release<'_>) -> Result<Sorted> {
     })
 }
 
-/// Path below the bundle's folder, and text. Without the CRDs, which stand in `crds/`.
+/// Files of a bundle without the CRDs, which stand in `crds/`: path below the bundle's folder, and text.
 fn without_crds(release: &Release<'_>) -> Result<BTreeMap<String, String>> {
     let sorted = sorted(release)?;
     let csv = csv::csv(release, &sorted)?;
@@ -119,7 +119,7 @@ fn without_crds(release: &Release<'_>) -> Result<BTreeMap<String, String>> {
     Ok(files)
 }
 
-/// A bundle: path below its folder, and text.
+/// Files of a bundle: path below its folder, and text.
 pub(crate) fn bundle(release: &Release<'_>) -> Result<BTreeMap<String, String>> {
     let mut files = without_crds(release)?;
     files.insert("bundle.Containerfile".into(), metadata::containerfile());
@@ -135,7 +135,7 @@ pub(crate) fn catalog(release: &Release<'_>, bundle_image: &str) -> Result<Strin
     Ok(HEADER.to_owned() + &catalog::documents(release, &csv, bundle_image)?)
 }
 
-/// What has OLM v0 offer the catalog in this image.
+/// CatalogSource by which OLM v0 offers the catalog in this image.
 pub(crate) fn catalog_source(catalog_image: &str) -> Result<String> {
     plain(&json!({
         "apiVersion": "operators.coreos.com/v1alpha1",
@@ -145,7 +145,7 @@ pub(crate) fn catalog_source(catalog_image: &str) -> Result<String> {
     }))
 }
 
-/// Path from the root of the repository, and text: what reviewers read and tests install. The image has a tag, and the CRDs are in `crds/`.
+/// Files that reviewers read and tests install: path from the root of the repository, and text. The image has a tag, and the CRDs are in `crds/`.
 pub(super) fn files(kubernetes: &[u32]) -> Result<BTreeMap<String, String>> {
     let image = format!("{NAME}:{VERSION}");
     let release = Release { image: &image, must_gather: None, payload: None, kubernetes };

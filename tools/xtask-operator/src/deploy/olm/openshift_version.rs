@@ -4,10 +4,10 @@ use wnp_core::render::api_servers_of_kubelet;
 
 /// The first minor of Kubernetes that is in OpenShift 5: that of 5.0, which is also called 4.23.
 const OF_OPENSHIFT_5: u32 = 36;
-/// OpenShift 4.N has the minor N + 13 of Kubernetes.
+/// Difference between minor versions: OpenShift 4.N has the minor N + 13 of Kubernetes.
 const BEHIND: u32 = 13;
 
-/// OpenShift with a minor version of Kubernetes.
+/// Version of OpenShift that has a minor version of Kubernetes.
 pub(crate) fn openshift(kubernetes: u32) -> String {
     match kubernetes.checked_sub(OF_OPENSHIFT_5) {
         Some(minor) => format!("5.{minor}"),

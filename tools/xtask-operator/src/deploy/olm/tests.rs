@@ -1,4 +1,4 @@
-//! What OLM asks of a bundle, and that a bundle holds the objects of the other forms. OLM itself does not run here.
+//! Tests of what OLM asks of a bundle, and that a bundle holds the objects of the other forms. OLM itself does not run here.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ const BUNDLE_IMAGE: &str =
 const RELEASE: Release<'_> = Release { image: IMAGE, must_gather: Some(MUST_GATHER), payload: None, kubernetes: &[36] };
 
 const PAYLOAD: &str = "registry.example.com/p@sha256:ffeeddccbbaa99887766554433221100ffeeddccbbaa99887766554433221100";
-/// The operator's image has no payload.
+/// Release whose operator's image has no payload.
 const WITH_PAYLOAD: Release<'_> = Release { payload: Some(PAYLOAD), ..RELEASE };
 
 /// The kinds that a bundle of format registry+v1 may hold, and whether they are in a namespace: `supportedResources` of operator-registry,
@@ -83,7 +83,7 @@ fn olm_takes_every_kind_of_the_bundle_and_puts_it_where_it_belongs() {
     }
 }
 
-/// How the bundle's objects differ from those of `deploy/openshift`.
+/// Differences of the bundle's objects from those of `deploy/openshift`.
 const DIFFERENCES: &[Difference] = &[
     ("people apply the policies, because a bundle cannot hold them", |objects| {
         objects.retain(|(kind, ..), _| !kind.starts_with("ValidatingAdmissionPolicy"));
@@ -166,7 +166,7 @@ fn every_image_of_a_release_has_a_digest_and_is_listed() {
     }
 }
 
-/// On each cluster: many nodes cannot mount an image.
+/// Checks that a bundle copies the payload, on each cluster: many nodes cannot mount an image.
 #[test]
 fn a_bundle_copies_the_payload_from_an_image_of_its_own() {
     let csv = csv_of(&WITH_PAYLOAD);

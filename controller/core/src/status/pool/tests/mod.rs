@@ -1,4 +1,4 @@
-//! Situations of a pool, and what a person, kstatus and Argo CD read of them.
+//! Situations of a pool, and what users, kstatus and Argo CD read of them.
 
 mod rollout;
 mod trouble;
@@ -59,7 +59,7 @@ fn member(name: &str, phase: Phase) -> Member {
     Member { instance: Arc::new(instance), candidate }
 }
 
-/// A rollout that nothing holds up, to the version that all follow.
+/// A rollout to the version that all nodes follow, held up by `hold`.
 fn course(hold: BlockedBy) -> Progress {
     Progress { status: None, target: VERSION.into(), gate: UpdateLimit { limit: None, hold }, next: None }
 }
@@ -75,7 +75,7 @@ fn listed(hosts: usize, problems: &[EntryError]) -> List {
     List { hosts, problems: problems.to_vec(), ..List::default() }
 }
 
-/// What is observed of a pool while changes may begin.
+/// Observed state of a pool in which changes may begin.
 fn observed<'a>(
     list: &'a List,
     members: &'a [Member],
@@ -197,7 +197,7 @@ fn a_pool_whose_instances_are_not_made_yet_is_not_ready() {
     assert_eq!(find(&status.conditions, kind::READY).unwrap().status, "True");
 }
 
-/// It is that pool's from the moment on in which that one lists it.
+/// Checks that a host belongs to another pool from the moment in which that pool lists it.
 #[test]
 fn a_host_that_goes_over_to_another_pool_does_not_count() {
     let members = [member("h0", Phase::Ready), member("h1", Phase::Ready)];

@@ -1,4 +1,4 @@
-//! The column STATUS names the worst first.
+//! Tests of the column STATUS, which names the worst trouble first.
 
 use api::{DrainStatus, Reason, Remediation, RemediationType, Step};
 
