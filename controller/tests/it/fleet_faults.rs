@@ -15,7 +15,7 @@ const HOSTS: usize = 100;
 /// Broken hosts: the host, the fault, the reported reason, and the expected message.
 const BROKEN: [(&str, Fault, &str, &[&str]); 4] = [
     ("win-7", Fault::Refuse, "Unreachable", &["refuses connections", "check that the OpenSSH server runs"]),
-    ("win-23", Fault::Hang, "Unreachable", &["did not answer within 20 s", "check that the host is up"]),
+    ("win-23", Fault::Hang, "Unreachable", &["did not answer within 15 s", "check that the host is up"]),
     ("win-42", Fault::ChangedHostKey, "HostKeyMismatch", &["host key", "changed", "trust-host-key", "SHA256:"]),
     ("win-99", Fault::DiskFull, "DiskFull", &["disk is full", "free some space"]),
 ];

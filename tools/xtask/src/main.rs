@@ -27,7 +27,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Measures the operator: `join`, `rollout`, `upload`, `idle` or `inventory`.
+    /// Measures the operator: `join`, `rollout`, `upload`, `idle` or `soak`.
     #[command(disable_help_flag = true)]
     Bench(Forwarded),
     Boundaries(boundaries::Args),
