@@ -486,7 +486,7 @@ pub struct Status {
     #[arg(short, long, env = "WATCH_NAMESPACE", default_value = api::names::DEFAULT_NAMESPACE)]
     pub namespace: String,
     /// Output format. A table has one line for more than ten hosts of a pool that are Ready; with `wide` each has its own.
-    #[arg(short, long, value_enum, default_value_t = StatusOutput::Table, conflicts_with = "watch")]
+    #[arg(short, long, value_enum, default_value_t = StatusOutput::Table)]
     pub output: StatusOutput,
 }
 

@@ -34,6 +34,9 @@ const OVERDUE: SignedDuration = SignedDuration::from_mins(1);
 /// When there is no configuration for the API server, it refuses a request or does not answer, or there is no pool of a name.
 pub async fn run(args: Status, cluster: &args::Cluster) -> anyhow::Result<ExitCode> {
     if args.watch {
+        if !matches!(args.output, StatusOutput::Table | StatusOutput::Wide) {
+            bail!("--watch prints a tree: leave --output out, or set it to wide");
+        }
         // A watch is silent as long as nothing changes.
         let unbounded = args::Cluster { request_timeout: Duration::ZERO, ..cluster.clone() };
         return Box::pin(watch::run(&args, &api_server::client(&unbounded).await?)).await;
@@ -87,8 +90,7 @@ impl Seen {
         pools: &[impl Borrow<WindowsNodePool>],
         instances: &[impl Borrow<WindowsInstance>],
     ) -> Self {
-        let now = server_time(client).await.unwrap_or_else(Timestamp::now);
-        let operator = operator(client, &args.namespace, now).await;
+        let (operator, now) = operator_now(args, client).await;
         Self { pools: summarize(pools, instances, now), operator }
     }
 
@@ -104,6 +106,12 @@ impl Seen {
     fn exit(&self) -> u8 {
         exit(&self.pools, &self.operator)
     }
+}
+
+/// The operator, and the time of the API server.
+async fn operator_now(args: &Status, client: &Client) -> (Operator, Timestamp) {
+    let now = server_time(client).await.unwrap_or_else(Timestamp::now);
+    (operator(client, &args.namespace, now).await, now)
 }
 
 /// Columns at which lines are wrapped.
@@ -328,7 +336,7 @@ fn row(host: &Host, pool: &Pool, column: usize, with_version: bool, with_address
         (true, version) => format!("  {:14}", version.as_deref().map(short).unwrap_or_default()),
         (false, _) => String::new(),
     };
-    let address = if with_address { format!("  {:15}", host.address) } else { String::new() };
+    let address = if with_address { format!("  {:15}", text::line(&host.address, 253)) } else { String::new() };
     let since = host.since.and_then(Time::known).map(|at| format!(" (since {})", Time::from(at)));
     let mut said = if host.is_fine { String::new() } else { host.message.clone() + &since.unwrap_or_default() };
     if host.is_fine && host.is_outdated() {

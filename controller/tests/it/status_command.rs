@@ -6,7 +6,8 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use api::{Host, WindowsNodePoolSpec, conditions::kind};
+use api::{Host, WindowsNodePool, WindowsNodePoolSpec, conditions::kind};
+use kube::{Api, api::DeleteParams};
 use serde_json::Value;
 use testbed::sim::SimOptions;
 
@@ -96,7 +97,10 @@ async fn a_watch_prints_what_changes() -> Result<()> {
     world.join("factory", &spec(&world.hosts("win", 1).await?)).await?;
     ensure!(lines.any(|line| line == "factory  1 of 1 nodes Ready"), "the pool is never shown as Ready");
     ensure!(lines.next().as_deref() == Some("└─ win-0  Ready"), "its host is not below it");
-    child.kill()?;
-    child.wait()?;
+    // It ends with its reader, at the next change.
+    drop(lines);
+    Api::<WindowsNodePool>::all(world.client.clone()).delete("factory", &DeleteParams::default()).await?;
+    let ended = tokio::task::spawn_blocking(move || child.wait()).await??;
+    ensure!(ended.success(), "{ended}");
     Ok(())
 }
