@@ -1,6 +1,6 @@
 //! Check that the admission policies are in force as they ship with this binary.
 //!
-//! Those that hold wicd decide over its rights. One role for all hosts lets every wicd patch every Node. What keeps each to its own Node are the
+//! Policies that bound wicd decide over its rights. One role for all hosts lets every wicd patch every Node. What keeps each to its own Node are the
 //! `ValidatingAdmissionPolicies` of `deploy/base/policies.yaml`, so that role is bound only while the API server has exactly these, with bindings
 //! that deny.
 

@@ -37,14 +37,6 @@ enum CertificateError {
     },
 }
 
-impl CertificateError {
-    /// Reason for the log.
-    #[expect(clippy::unused_self, reason = "as all errors, of which most have several reasons")]
-    fn reason(&self) -> Reason {
-        Reason::CertificateInvalid
-    }
-}
-
 /// Certificate that a new connection gets. The directory is read for each connection: a Secret that changes needs neither a watch nor a restart.
 #[derive(Debug)]
 pub(super) struct Served {
@@ -100,7 +92,7 @@ impl Mounted {
     fn report(&self, error: &CertificateError) -> String {
         let problem = error.to_string();
         if self.reported != problem {
-            tracing::warn!(reason = error.reason().as_str(), "the certificate for metrics: {problem}");
+            tracing::warn!(reason = Reason::CertificateInvalid.as_str(), "the certificate for metrics: {problem}");
         }
         problem
     }
