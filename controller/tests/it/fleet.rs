@@ -17,7 +17,7 @@ use kube::{
 use russh::keys::PrivateKey;
 use serde_json::{Value, json};
 use testbed::{
-    ControlPlane, ControlPlaneOptions, Operator, OperatorOptions,
+    Cluster, ControlPlane, Operator, OperatorOptions,
     deployment::{self, within},
     payload::{self, Entry},
     sim::{HostOptions, Sim, SimHost, SimOptions},
@@ -33,7 +33,7 @@ pub(crate) struct World {
     pub operator: Operator,
     pub sim: Sim,
     pub client: Client,
-    pub control_plane: ControlPlane,
+    pub control_plane: Cluster,
     pub options: OperatorOptions,
     pub key: PrivateKey,
     files: tempfile::TempDir,
@@ -50,8 +50,8 @@ impl World {
 
     /// Creates a world as [`World::new`] does, but does not wait until the operator leads.
     pub(crate) async fn without_leader(sim: SimOptions, args: &[&str]) -> Result<Self> {
-        let control_plane = Box::pin(ControlPlane::start(ControlPlaneOptions::default())).await?;
-        Box::pin(Self::on(control_plane, sim, &entries(b"kubelet"), None, args)).await
+        let control_plane = Box::pin(Cluster::installed()).await?;
+        Box::pin(Self::installed(control_plane, sim, &entries(b"kubelet"), None, args)).await
     }
 
     /// Creates a world as [`World::without_leader`] does, on a running control plane, with another payload, and another wicd than one of which
@@ -69,12 +69,13 @@ impl World {
 
     /// Creates a world as [`World::on`] does, on a control plane on which the operator is installed.
     pub(crate) async fn installed(
-        control_plane: ControlPlane,
+        control_plane: impl Into<Cluster>,
         sim: SimOptions,
         payload: &[Entry],
         wicd: Option<PathBuf>,
         args: &[&str],
     ) -> Result<Self> {
+        let control_plane = control_plane.into();
         let key = deployment::new_key()?;
         deployment::store_key(&control_plane, &key).await?;
         let client = control_plane.client().await?;

@@ -4,6 +4,7 @@
 //! PodDisruptionBudget status. About 5 s from nothing to ready; 450 MB of memory.
 
 mod authorities;
+mod records;
 
 use std::{
     fs,
@@ -12,7 +13,7 @@ use std::{
     process::{Command, Output, Stdio},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -34,7 +35,9 @@ use tokio::{
 
 use self::authorities::Authorities;
 pub use self::authorities::CaRotation;
+pub(crate) use self::records::Records;
 use crate::{
+    apply,
     binaries::{self, ControlPlaneBinaries},
     children::Daemon,
     host_network::HostNetwork,
@@ -80,6 +83,8 @@ pub struct ControlPlane {
     etcd_peer_port: u16,
     kubeconfig: PathBuf,
     kubeconfigs: AtomicU32,
+    /// True if its programs were stopped or have got other certificates than at their start.
+    is_changed: AtomicBool,
     dir: RunDir,
 }
 
@@ -128,6 +133,7 @@ impl ControlPlane {
             etcd_peer_port: peer_port,
             kubeconfig: kubeconfig.clone(),
             kubeconfigs: AtomicU32::new(0),
+            is_changed: AtomicBool::new(false),
             dir,
         };
         let roots = control_plane.authorities.all_roots();
@@ -224,22 +230,20 @@ impl ControlPlane {
         self.kubectl_with_input(args, "").await
     }
 
-    /// Applies manifests with server-side apply, overriding other field managers.
+    /// Applies manifests with server-side apply, overriding other field managers, as kubectl does.
     ///
     /// # Errors
-    /// When kubectl cannot be started, or its exit status is not 0.
+    /// When a manifest is no object, or the API server refuses one.
     pub async fn apply_yaml(&self, manifests: &str) -> Result<()> {
-        let args = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
-        succeeded(self.kubectl_with_input(&args, manifests).await?)
+        apply::yaml(&self.client().await?, manifests).await
     }
 
-    /// Applies a file or a folder with server-side apply, overriding other field managers.
+    /// Applies a file as [`ControlPlane::apply_yaml`] does.
     ///
     /// # Errors
-    /// When `path` is not UTF-8, kubectl cannot be started, or its exit status is not 0.
+    /// When the file cannot be read, a manifest is no object, or the API server refuses one.
     pub async fn apply_file(&self, path: &Path) -> Result<()> {
-        let path = path.to_str().context("path is not UTF-8")?;
-        succeeded(self.kubectl(&["apply", "--server-side", "--force-conflicts", "-R", "-f", path]).await?)
+        self.apply_yaml(&fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?).await
     }
 
     async fn kubectl_with_input(&self, args: &[&str], input: &str) -> Result<Output> {
@@ -267,15 +271,26 @@ impl ControlPlane {
     /// # Errors
     /// When etcd does not answer, or has no such metric.
     pub async fn etcd_metric(&self, name: &str) -> Result<f64> {
-        let address = self.etcd_url.strip_prefix("http://").context("etcd has no address")?;
-        let mut stream = TcpStream::connect(address).await?;
         // In HTTP/1.0 the answer comes in one piece.
-        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").await?;
-        let mut text = String::new();
-        stream.read_to_string(&mut text).await?;
+        let text = self.ask_etcd("GET /metrics HTTP/1.0\r\n\r\n").await?;
         let lines = text.lines().filter(|l| l.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{'])));
         let values: Vec<f64> = lines.filter_map(|l| l.rsplit(' ').next()?.parse().ok()).collect();
         (!values.is_empty()).then(|| values.iter().sum()).with_context(|| format!("etcd has no metric {name}"))
+    }
+
+    /// Sends a request of HTTP/1.0 to etcd, and returns the body of the answer, whatever its status.
+    async fn ask_etcd(&self, request: &str) -> Result<String> {
+        let address = self.etcd_url.strip_prefix("http://").context("etcd has no address")?;
+        let mut stream = TcpStream::connect(address).await?;
+        stream.write_all(request.as_bytes()).await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        Ok(answer.split_once("\r\n\r\n").context("etcd does not speak HTTP")?.1.to_owned())
+    }
+
+    /// Reports whether all its programs run as they were started.
+    pub(crate) fn is_as_started(&self) -> bool {
+        !self.is_changed.load(Ordering::Relaxed)
     }
 
     /// Ids of the processes that run: etcd, API server and controller manager.
@@ -288,6 +303,7 @@ impl ControlPlane {
 
     /// Kills the API server; every connection breaks and new ones are refused.
     pub fn stop_apiserver(&self) {
+        self.is_changed.store(true, Ordering::Relaxed);
         *lock(&self.apiserver) = None;
     }
 
@@ -324,6 +340,7 @@ impl ControlPlane {
     }
 
     async fn while_down(&self, change: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+        self.is_changed.store(true, Ordering::Relaxed);
         for daemon in [&self.controller_manager, &self.apiserver, &self.etcd] {
             *lock(daemon) = None;
         }

@@ -1,6 +1,6 @@
 //! The operator's kinds, rights and policies on a control plane, and the SSH key for its hosts.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::{
@@ -13,6 +13,7 @@ use kube::{
 };
 use russh::keys::{Algorithm, PrivateKey, ssh_key::LineEnding};
 use serde_json::{Value, json};
+use tokio::sync::Mutex;
 
 use crate::ControlPlane;
 pub use crate::control_plane::OPERATOR;
@@ -37,16 +38,22 @@ pub async fn install(control_plane: &ControlPlane) -> Result<()> {
     policies_in_force(control_plane).await
 }
 
-/// Applies a folder of `deploy/`, as a user does.
+/// Applies a folder of `deploy/`, as kubectl's kustomize renders it.
 ///
 /// # Errors
-/// When the API server refuses something.
+/// When kustomize cannot render the folder, or the API server refuses something.
 pub async fn apply(control_plane: &ControlPlane, folder: &str) -> Result<()> {
-    let path = devenv::workspace_root().join("deploy").join(folder);
-    let path = path.to_str().context("path is not UTF-8")?;
-    let output = control_plane.kubectl(&["apply", "--server-side", "--force-conflicts", "-k", path]).await?;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    Ok(())
+    static RENDERED: Mutex<BTreeMap<String, String>> = Mutex::const_new(BTreeMap::new());
+    let mut rendered = RENDERED.lock().await;
+    if !rendered.contains_key(folder) {
+        let path = devenv::workspace_root().join("deploy").join(folder);
+        let output = control_plane.kubectl(&["kustomize", path.to_str().context("path is not UTF-8")?]).await?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        rendered.insert(folder.to_owned(), String::from_utf8(output.stdout)?);
+    }
+    let manifests = rendered[folder].clone();
+    drop(rendered);
+    control_plane.apply_yaml(&manifests).await
 }
 
 /// Installs the CRDs and the content of the bundle as the Operator Lifecycle Manager does. The bundle holds no policies.

@@ -1,7 +1,9 @@
 //! The test bed: a real control plane, Windows hosts under Wine, simulated hosts, and the operator as a process.
 
+mod apply;
 pub mod binaries;
 mod children;
+mod cluster;
 pub mod control_plane;
 pub mod deployment;
 pub mod git;
@@ -21,6 +23,7 @@ pub mod wine;
 
 use std::path::PathBuf;
 
+pub use cluster::Cluster;
 pub use control_plane::{CaRotation, ControlPlane, ControlPlaneOptions};
 pub use devenv::{AUDIT_DIR, skip};
 

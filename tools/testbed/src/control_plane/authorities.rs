@@ -12,6 +12,7 @@ use std::{
     fs,
     net::{IpAddr, Ipv4Addr},
     path::Path,
+    sync::atomic::Ordering,
     time::{Duration, Instant},
 };
 
@@ -123,6 +124,7 @@ impl ControlPlane {
     /// # Errors
     /// When a file cannot be written, or the control plane is not ready within 3 minutes.
     pub async fn rotate(&self, to: CaRotation) -> Result<()> {
+        self.is_changed.store(true, Ordering::Relaxed);
         self.authorities.trust(self.dir.path(), to)?;
         if to == CaRotation::NewInUse {
             self.authorities.take(self.dir.path(), self.address.ip(), to)?;

@@ -1,0 +1,92 @@
+//! What etcd holds of a cluster, and its way back to an earlier state. The API server and the controllers see the changes by their watches.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, Result, ensure};
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use serde_json::{Value, json};
+
+use super::ControlPlane;
+
+/// First key of the API server's records, and the first one after them.
+const KEYS: [&str; 2] = ["/registry/", "/registry0"];
+/// Records that the programs of the control plane write all the time.
+const OF_PROGRAMS: [&str; 2] = ["/registry/leases/", "/registry/masterleases/"];
+/// Number of operations that etcd takes at once.
+const AT_ONCE: usize = 100;
+
+/// Keys and values, both in Base64.
+pub(crate) type Records = BTreeMap<String, String>;
+
+impl ControlPlane {
+    /// Returns all records of the API server.
+    pub(crate) async fn records(&self) -> Result<Records> {
+        let [key, range_end] = KEYS.map(|key| BASE64_STANDARD.encode(key));
+        let answer = self.etcd("/v3/kv/range", &json!({"key": key, "range_end": range_end})).await?;
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let records = answer["kvs"].as_array().context("etcd has no records")?;
+        Ok(records.iter().map(|record| (text(&record["key"]), text(&record["value"]))).collect())
+    }
+
+    /// Makes the records those of an earlier time, and fails if clients go on to change them.
+    pub(crate) async fn go_back_to(&self, earlier: &Records) -> Result<()> {
+        for _ in 0..20 {
+            let changes = changes(&self.records().await?, earlier);
+            if changes.is_empty() {
+                return Ok(());
+            }
+            for some in changes.chunks(AT_ONCE) {
+                let answer = self.etcd("/v3/kv/txn", &json!({"success": some})).await?;
+                ensure!(answer["succeeded"] == true, "etcd refuses to go back: {answer}");
+            }
+            // What follows from the change, as a controller's answer to it, is seen in the next round.
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        }
+        anyhow::bail!("the cluster goes on to change")
+    }
+
+    async fn etcd(&self, path: &str, body: &Value) -> Result<Value> {
+        let body = body.to_string();
+        let head = format!("POST {path} HTTP/1.0\r\nContent-Length: {}\r\n\r\n", body.len());
+        Ok(serde_json::from_str(&self.ask_etcd(&(head + &body)).await?)?)
+    }
+}
+
+/// Returns the operations of etcd that turn `now` into `earlier`.
+fn changes(now: &Records, earlier: &Records) -> Vec<Value> {
+    let is_of_programs = |key: &str| {
+        let key = BASE64_STANDARD.decode(key).unwrap_or_default();
+        OF_PROGRAMS.iter().any(|prefix| key.starts_with(prefix.as_bytes()))
+    };
+    let put = earlier.iter().filter(|(key, value)| now.get(*key) != Some(value) && !is_of_programs(key));
+    let delete = now.keys().filter(|key| !earlier.contains_key(*key));
+    put.map(|(key, value)| json!({"request_put": {"key": key, "value": value}}))
+        .chain(delete.map(|key| json!({"request_delete_range": {"key": key}})))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_is_reached_from_each_other_one() {
+        let records = |these: &[(&str, &str)]| -> Records {
+            these.iter().map(|(key, value)| (BASE64_STANDARD.encode(key), (*value).to_owned())).collect()
+        };
+        let earlier = records(&[("/registry/a", "1"), ("/registry/b", "2"), ("/registry/leases/cm", "3")]);
+        let key = |key: &str| BASE64_STANDARD.encode(key);
+        let put = |name: &str, value: &str| json!({"request_put": {"key": key(name), "value": value}});
+        let delete = |name: &str| json!({"request_delete_range": {"key": key(name)}});
+        for (now, expected) in [
+            (earlier.clone(), vec![]),
+            (records(&[("/registry/b", "2"), ("/registry/leases/cm", "9")]), vec![put("/registry/a", "1")]),
+            (
+                records(&[("/registry/a", "9"), ("/registry/b", "2"), ("/registry/leases/of-a-test", "1")]),
+                vec![put("/registry/a", "1"), delete("/registry/leases/of-a-test")],
+            ),
+        ] {
+            assert_eq!(changes(&now, &earlier), expected);
+        }
+    }
+}
