@@ -196,7 +196,7 @@ pub struct Run {
     #[arg(short, long, env = "WATCH_NAMESPACE", default_value = api::names::DEFAULT_NAMESPACE)]
     pub namespace: String,
     /// Name of this process for the Lease; must differ between processes.
-    #[arg(long, env = "POD_NAME")]
+    #[arg(long, hide = true, env = "POD_NAME")]
     pub identity: Option<String>,
     /// Directory of the payload (see `cargo xtask payload`).
     #[arg(long, env = "PAYLOAD_DIR", default_value = "/payload")]
@@ -345,7 +345,7 @@ pub struct Run {
     #[arg(long, env = "WINDOWS_NODE_POOLS_WEBHOOK_SECRET", default_value = "windows-node-pools-webhook")]
     pub webhook_secret: String,
     /// Name of the `OperatorCondition` that the Operator Lifecycle Manager makes for the operator. If not set, none is written.
-    #[arg(long, env = "OPERATOR_CONDITION_NAME")]
+    #[arg(long, hide = true, env = "OPERATOR_CONDITION_NAME")]
     pub operator_condition: Option<String>,
     /// Proxy for http, for the hosts of a cluster whose `Proxy` object names none. The operator itself makes no such request.
     #[arg(long, env = "HTTP_PROXY", hide_env_values = true)]

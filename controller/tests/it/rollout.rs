@@ -162,6 +162,30 @@ pub(crate) struct Observed {
     broken: Vec<String>,
 }
 
+impl Observed {
+    /// Takes up the state of nodes at one moment.
+    fn nodes(&mut self, nodes: &[Node]) {
+        for node in nodes {
+            let name = node.name_any();
+            let is_cordoned = is_cordoned(node);
+            let is_disrupted = is_cordoned || !node_is_ready(node);
+            for (is_so, now, ever) in [
+                (is_cordoned, &mut self.cordoned, &mut self.ever_cordoned),
+                (is_disrupted, &mut self.disrupted, &mut self.ever_disrupted),
+            ] {
+                if is_so {
+                    ever.insert(name.clone());
+                    now.insert(name.clone());
+                } else {
+                    now.remove(&name);
+                }
+            }
+        }
+        self.most_cordoned = self.most_cordoned.max(self.cordoned.len());
+        self.most_disrupted = self.most_disrupted.max(self.disrupted.len());
+    }
+}
+
 /// Watcher of nodes, pods and budgets, until it is dropped.
 pub(crate) struct Watcher {
     pub seen: Arc<Mutex<Observed>>,
@@ -191,28 +215,26 @@ impl Watcher {
         let nodes = watcher(Api::<Node>::all(client.clone()), config);
         let into = seen.clone();
         let watch_nodes = tokio::spawn(async move {
-            let mut nodes = std::pin::pin!(nodes.applied_objects());
-            while let Some(node) = nodes.next().await {
-                let Ok(node) = node else {
-                    // Nothing must be missed that happens as soon as the API server is back.
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                    continue;
+            let mut nodes = std::pin::pin!(nodes);
+            let mut listed = Vec::new();
+            while let Some(event) = nodes.next().await {
+                // What is listed after an outage is one state: its nodes did not become so one after another.
+                let changed = match event {
+                    Ok(watcher::Event::Apply(node)) => vec![node],
+                    Ok(watcher::Event::InitDone) => std::mem::take(&mut listed),
+                    Ok(watcher::Event::InitApply(node)) => {
+                        listed.push(node);
+                        continue;
+                    }
+                    Ok(watcher::Event::Init | watcher::Event::Delete(_)) => continue,
+                    Err(_) => {
+                        listed.clear();
+                        // Nothing must be missed that happens as soon as the API server is back.
+                        tokio::time::sleep(Duration::from_millis(100)).await;
+                        continue;
+                    }
                 };
-                let mut seen = into.lock().unwrap();
-                if is_cordoned(&node) {
-                    seen.ever_cordoned.insert(node.name_any());
-                    seen.cordoned.insert(node.name_any());
-                } else {
-                    seen.cordoned.remove(&node.name_any());
-                }
-                seen.most_cordoned = seen.most_cordoned.max(seen.cordoned.len());
-                if is_cordoned(&node) || !node_is_ready(&node) {
-                    seen.ever_disrupted.insert(node.name_any());
-                    seen.disrupted.insert(node.name_any());
-                } else {
-                    seen.disrupted.remove(&node.name_any());
-                }
-                seen.most_disrupted = seen.most_disrupted.max(seen.disrupted.len());
+                into.lock().unwrap().nodes(&changed);
             }
         });
         let pods = watcher(Api::<Pod>::default_namespaced(client.clone()), watcher::Config::default());

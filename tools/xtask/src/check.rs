@@ -136,8 +136,8 @@ fn fuzz_targets(seconds: u64) -> Result<()> {
     fuzz::run(&fuzz::Args { seconds, input: None, targets: Vec::new() })
 }
 
-/// The tests of the packages, without their integration tests.
-const BESIDE_THE_CODE: &[&str] = &["--lib", "--bins"];
+/// The tests of the packages, without their integration tests. Some of them wait.
+const BESIDE_THE_CODE: &[&str] = &["--lib", "--bins", "--", "--test-threads", "4"];
 
 /// Integration tests whose fleets take both processors: they run after the others, which mostly wait.
 const BUSY: &[&str] = &["fleet_faults::", "pairs::", "waits::", "walk::", "wine"];
@@ -146,7 +146,7 @@ const BUSY: &[&str] = &["fleet_faults::", "pairs::", "waits::", "walk::", "wine"
 const JUDGES: &str = "judges::";
 
 /// Number of the other integration tests that run at once.
-const AT_ONCE: &str = "4";
+const AT_ONCE: &str = "6";
 
 /// Runs all tests, with the audit logs of their API servers.
 fn all_tests() -> Result<()> {
