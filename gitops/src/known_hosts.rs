@@ -87,8 +87,7 @@ pub fn known_hosts<K: PartialEq>(
         let key = words.next().zip(words.next()).and_then(|(key_type, base64)| parse(&format!("{key_type} {base64}")));
         match (marker, key) {
             (Some("@cert-authority"), _) => authority = Some(line),
-            // A key that cannot be read cannot be in `keys` either.
-            (Some("@revoked"), key) => revoked.extend(key.map(|key| (line, key))),
+            (Some("@revoked"), Some(key)) => revoked.push((line, key)),
             (None, Some(key)) => keys.push(key),
             _ => damaged.push(line),
         }

@@ -56,23 +56,24 @@ fn other_key(scope: &Scope) -> Option<String> {
 /// DNS lookups at the same time. Each holds a thread until the resolver gives up, also when its answer is no longer waited for.
 static LOOKUPS: Semaphore = Semaphore::const_new(16);
 
-/// Reports whether the DNS name of a host leads to other addresses than the one at which the host was proven last. A name without an answer does not.
-async fn leads_elsewhere(scope: &Scope) -> bool {
+/// Reports whether the DNS name of a host leads to other addresses than the one at which the host was proven last. Returns nothing if the name has
+/// no answer.
+async fn leads_elsewhere(scope: &Scope) -> Option<bool> {
     let host = &scope.instance.spec.host;
     let proven = scope.status.proven_address.as_deref().and_then(|a| a.parse::<IpAddr>().ok());
     let (Some(proven), Ok(port), true) = (proven, u16::try_from(host.port), is_name(&host.address)) else {
-        return false;
+        return Some(false);
     };
     // When so many wait for an answer, there is none to be had: the next time comes soon.
-    let Ok(permit) = LOOKUPS.try_acquire() else { return false };
+    let permit = LOOKUPS.try_acquire().ok()?;
     let name = host.address.clone();
     let lookup = tokio::spawn(async move {
         let _permit = permit;
         tokio::net::lookup_host((name, port)).await.map(Iterator::collect::<Vec<_>>)
     });
-    let Ok(Ok(Ok(found))) = tokio::time::timeout(LOOKUP, lookup).await else { return false };
+    let Ok(Ok(Ok(found))) = tokio::time::timeout(LOOKUP, lookup).await else { return None };
     let found: Vec<IpAddr> = found.into_iter().map(|a| a.ip().to_canonical()).collect();
-    !found.is_empty() && !found.contains(&proven.to_canonical())
+    (!found.is_empty()).then(|| !found.contains(&proven.to_canonical()))
 }
 
 fn is_name(address: &str) -> bool {
@@ -94,12 +95,19 @@ pub(super) async fn verify(scope: &mut Scope) -> Result<Option<Duration>, StepEr
 
 async fn verify_place(scope: &mut Scope) -> Result<Option<Duration>, StepError> {
     let known = other_key(scope);
-    if known.is_none() && !is_elsewhere(scope) && !leads_elsewhere(scope).await {
-        if scope.status.record().address_failures.take().is_some() {
-            // It was changed back.
-            scope.mark_reachable();
+    if known.is_none() && !is_elsewhere(scope) {
+        match leads_elsewhere(scope).await {
+            Some(true) => {}
+            Some(false) => {
+                if scope.status.record().address_failures.take().is_some() {
+                    // It was changed back.
+                    scope.mark_reachable();
+                }
+                return Ok(None);
+            }
+            // A failure stays until its host is proven.
+            None => return Ok(None),
         }
-        return Ok(None);
     }
     // An entry that was changed since is verified at once.
     let same = scope.status.address_failures.as_ref().filter(|f| f.host_digest == Some(scope.host_digest()));

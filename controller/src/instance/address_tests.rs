@@ -113,3 +113,24 @@ async fn a_name_that_leads_elsewhere_is_verified() {
         assert_eq!(scope.moved().map(|m| (m.from, m.to)), looks.then(|| ("127.0.0.9".into(), own.clone())), "{proven}");
     }
 }
+
+/// A failure of the address ends when the host is proven, and not because a resolver is away.
+#[tokio::test]
+async fn a_failure_stays_as_long_as_the_name_has_no_answer() {
+    let bed = Bed::new().await;
+    let failures = json!({"count": 1, "step": "VerifyAddress", "lastReason": "Unreachable", "lastMessage": "no answer",
+        "lastFailureTime": "2026-01-01T00:00:00Z"});
+    let status = json!({
+        "currentVersion": "1-a",
+        "provenAt": {"address": "nobody.invalid", "port": 22},
+        "provenAddress": "127.0.0.9",
+        "addressFailures": failures,
+    });
+    let mut instance = bed.instance(&json!({}), &json!({}), &status);
+    (instance.spec.host.address, instance.spec.host.port) = ("nobody.invalid".into(), 22);
+    let mut scope = bed.scope(instance);
+    assert!(scope.status.address_failures.is_some());
+    let again = verify(&mut scope).await.unwrap().expect("a name is looked up again");
+    assert!(again >= NAME_INTERVAL, "{again:?}");
+    assert!(scope.status.address_failures.is_some(), "the failure is forgotten");
+}

@@ -10,7 +10,10 @@ use k8s_openapi::api::{
 };
 use kube::{Api, ResourceExt, api::ListParams};
 use russh::keys::ssh_key::LineEnding;
-use testbed::sim::{Fault, SimHost, SimOptions};
+use testbed::{
+    sim::{Fault, SimHost, SimOptions},
+    wine::WineHost,
+};
 use tokio::process::Command;
 
 use crate::fleet::{World, is_ready, spec};
@@ -184,25 +187,28 @@ async fn a_wine_host() -> Result<()> {
     let key = key.into_values().next().context("the Secret has no key")?.0;
     let identity = tempfile::NamedTempFile::new()?;
     std::fs::write(identity.path(), key)?;
-    for host in &world.hosts {
-        let more = ["--yes", "--timeout", "3m", "--image", "example.com/windows"];
-        let kubeconfig = world.control_plane.kubeconfig();
-        let output = command(host.address(), kubeconfig.as_ref(), identity.path(), &more).output().await?;
-        let table = String::from_utf8(output.stdout)?;
-        let progress = String::from_utf8(output.stderr)?;
-        ensure!(output.status.code() == Some(0), "{table}\n{progress}\n{}", world.show().await);
-        for (id, (result, why)) in of_table(&table) {
-            let is_in = |ids: &[&str]| ids.contains(&id.as_str());
-            let is_shown = is_in(&SHOWN) && !is_in(&NEED_CONTAINERD) || is_in(&SHOWN_BY_WINE);
-            let is_skipped = result == "skipped" && why == "not shown by Wine";
-            ensure!(if is_shown { result == "passed" } else { is_skipped }, "{id}\n{table}");
-        }
-        let update = r"HKLM\Software\Microsoft\Windows\CurrentVersion\WindowsUpdate\Auto Update\RebootRequired";
-        ensure!(
-            !host.cmd(&format!(r#"reg query "{update}""#)).await?.status.success(),
-            "Windows still waits for a restart"
-        );
+    futures::future::try_join_all(world.hosts.iter().map(|host| passes(&world, host, identity.path()))).await?;
+    Ok(())
+}
+
+async fn passes(world: &crate::wine::World, host: &WineHost, identity: &Path) -> Result<()> {
+    let more = ["--yes", "--timeout", "3m", "--image", "example.com/windows"];
+    let kubeconfig = world.control_plane.kubeconfig();
+    let output = command(host.address(), kubeconfig.as_ref(), identity, &more).output().await?;
+    let table = String::from_utf8(output.stdout)?;
+    let progress = String::from_utf8(output.stderr)?;
+    ensure!(output.status.code() == Some(0), "{table}\n{progress}\n{}", world.show().await);
+    for (id, (result, why)) in of_table(&table) {
+        let is_in = |ids: &[&str]| ids.contains(&id.as_str());
+        let is_shown = is_in(&SHOWN) && !is_in(&NEED_CONTAINERD) || is_in(&SHOWN_BY_WINE);
+        let is_skipped = result == "skipped" && why == "not shown by Wine";
+        ensure!(if is_shown { result == "passed" } else { is_skipped }, "{id}\n{table}");
     }
+    let update = r"HKLM\Software\Microsoft\Windows\CurrentVersion\WindowsUpdate\Auto Update\RebootRequired";
+    ensure!(
+        !host.cmd(&format!(r#"reg query "{update}""#)).await?.status.success(),
+        "Windows still waits for a restart"
+    );
     Ok(())
 }
 
