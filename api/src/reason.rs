@@ -220,7 +220,7 @@ reasons! {
     PoolsNotReady,
     /// Another program listens on the port of kubelet.
     PortInUse,
-    /// A host could not [pull an image ahead](../guide/images.md). Changes of its node no longer wait for it.
+    /// A host could not [pull an image ahead](../guide/rollouts.md#pull-images-ahead). Changes of its node no longer wait for it.
     PrePullFailed,
     /// An operation takes longer than `rollout.progressDeadlineSeconds`. The operator continues with it.
     ProgressDeadlineExceeded,
