@@ -60,7 +60,7 @@ reasons! {
     ApiServerTooOld,
     /// The host, or the machine where `check` runs, cannot reach the API server.
     ApiServerUnreachable,
-    /// The artifact of a [Flux](../guide/git.md#with-flux) source could not be received, checked or unpacked. The list that was used before stays
+    /// The artifact of a [Flux](../guide/inventory.md#with-flux) source could not be received, checked or unpacked. The list that was used before stays
     /// in force.
     ArtifactNotReadable,
     /// The state is the one that is wanted. No action is needed.
@@ -118,7 +118,7 @@ reasons! {
     /// Another installer put services, or the [plugin for gMSA](../guide/gmsa.md#a-plugin-for-hosts-in-no-domain), on the host under names that
     /// the operator uses.
     ForeignServices,
-    /// The fetch from the [Git server](../guide/git.md#what-is-used-and-what-is-not) failed. The list that was used before stays in force.
+    /// The fetch from the [Git server](../guide/inventory.md#what-is-used-and-what-is-not) failed. The list that was used before stays in force.
     GitOperationFailed,
     /// Another pool lists the host, and is in mode Plan.
     HandOverWaits,
