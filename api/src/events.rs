@@ -202,7 +202,7 @@ event_reasons! {
     KeyRotationFailed: Warning on WindowsInstance;
     /// The host has all images of `provisioning.prePullImages`. No action is needed.
     ImagesPulled: Normal on WindowsInstance;
-    /// The host could not [pull images ahead](../guide/images.md). The node continues, and the operator retries; the note begins with the
+    /// The host could not [pull images ahead](../guide/rollouts.md#pull-images-ahead). The node continues, and the operator retries; the note begins with the
     /// [reason](conditions.md#reasons).
     PrePullFailed: Warning on WindowsInstance;
     /// The list has new hosts, and the pool an instance for each. The note has their names and the locations of their entries; what the note has no

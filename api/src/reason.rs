@@ -60,7 +60,7 @@ reasons! {
     ApiServerTooOld,
     /// The host, or the machine where `check` runs, cannot reach the API server.
     ApiServerUnreachable,
-    /// The artifact of a [Flux](../guide/git.md#with-flux) source could not be received, checked or unpacked. The list that was used before stays
+    /// The artifact of a [Flux](../guide/inventory.md#with-flux) source could not be received, checked or unpacked. The list that was used before stays
     /// in force.
     ArtifactNotReadable,
     /// The state is the one that is wanted. No action is needed.
@@ -118,7 +118,7 @@ reasons! {
     /// Another installer put services, or the [plugin for gMSA](../guide/gmsa.md#a-plugin-for-hosts-in-no-domain), on the host under names that
     /// the operator uses.
     ForeignServices,
-    /// The fetch from the [Git server](../guide/git.md#what-is-used-and-what-is-not) failed. The list that was used before stays in force.
+    /// The fetch from the [Git server](../guide/inventory.md#what-is-used-and-what-is-not) failed. The list that was used before stays in force.
     GitOperationFailed,
     /// Another pool lists the host, and is in mode Plan.
     HandOverWaits,
@@ -220,7 +220,7 @@ reasons! {
     PoolsNotReady,
     /// Another program listens on the port of kubelet.
     PortInUse,
-    /// A host could not [pull an image ahead](../guide/images.md). Changes of its node no longer wait for it.
+    /// A host could not [pull an image ahead](../guide/rollouts.md#pull-images-ahead). Changes of its node no longer wait for it.
     PrePullFailed,
     /// An operation takes longer than `rollout.progressDeadlineSeconds`. The operator continues with it.
     ProgressDeadlineExceeded,

@@ -1,4 +1,4 @@
-//! Faults as the user on call sees them: `docs/guide/faults.md` shows the output of kubectl, the metrics, and the command that corrects each.
+//! Faults as the user on call sees them: `docs/guide/transcripts/faults.txt` shows the output of kubectl, the metrics, and the command that corrects each.
 
 use std::time::Duration;
 
@@ -124,7 +124,7 @@ impl Case<'_> {
 /// Fault, and the reaction of the user on call.
 type Happens = for<'a> fn(Case<'a>) -> LocalBoxFuture<'a, Result<()>>;
 
-/// Faults, with the number of hosts of each. Each has a section in `docs/guide/faults.md`.
+/// Faults, with the number of hosts of each. Each has a section in `docs/guide/transcripts/faults.txt`, and a row in `docs/guide/troubleshooting.md`.
 pub(crate) const FAULTS: [(&str, usize, Happens); 16] = [
     ("connection-refused", 1, |case| Box::pin(connection_refused(case))),
     ("key-refused", 1, |case| Box::pin(key_refused(case))),

@@ -31,7 +31,7 @@ const SHOWS: &[(&str, &str, &str)] = &[
     ("gmsa.md", "## The domain of a host", "win-1"),
     ("gmsa.md", "## Check the accounts", "win-1"),
     ("keys.md", "## How to", "condition met"),
-    ("git.md", "## Fetch at once", "annotated"),
+    ("inventory.md", "## Fetch at once", "annotated"),
     ("troubleshooting.md", "### Try again now", "annotated"),
     ("troubleshooting.md", "### Hosts refuse every operator", "annotated"),
 ];

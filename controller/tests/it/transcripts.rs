@@ -60,7 +60,7 @@ pub(crate) fn copied(folder: &str, to: &Path) -> Result<PathBuf> {
 
 /// Returns all transcripts, and the documents that show them.
 fn pages() -> impl Iterator<Item = (String, &'static str)> {
-    let faults = FAULTS.iter().map(|(name, ..)| (format!("fault-{name}"), "docs/guide/faults.md"));
+    let faults = FAULTS.iter().map(|(name, ..)| (format!("fault-{name}"), "docs/guide/transcripts/faults.txt"));
     PAGES.iter().map(|(name, guide)| ((*name).to_owned(), *guide)).chain(faults)
 }
 
