@@ -87,6 +87,7 @@ mod transcripts;
 mod two_pools;
 mod unnamed;
 mod upgrade;
+mod versions;
 mod waits;
 mod wakes;
 mod walk;

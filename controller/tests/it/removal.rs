@@ -251,7 +251,7 @@ pub(crate) async fn delete_pool(world: &World, name: &str) -> Result<()> {
     Ok(())
 }
 
-async fn the_pool_is_deleted(world: &World) -> Result<()> {
+pub(crate) async fn the_pool_is_deleted(world: &World) -> Result<()> {
     let hosts = world.hosts("deleted", 2).await?;
     world.join("deleted", &spec_with(&hosts, json!({"rollout": {"maxUnavailable": "100%"}}))).await?;
     delete_pool(world, "deleted").await?;

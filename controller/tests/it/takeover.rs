@@ -36,7 +36,7 @@ use crate::{
 /// Version of the legacy operator that has the same services and files as ours.
 pub(crate) const SAME: &str = "10.19.0-aaaaaaa";
 /// Version of the legacy operator with another containerd.
-const OTHER: &str = "10.19.0-bbbbbbb";
+pub(crate) const OTHER: &str = "10.19.0-bbbbbbb";
 /// Second version of the legacy operator with another containerd.
 const OTHER_TOO: &str = "10.19.0-fffffff";
 /// Version like [`SAME`], of a cluster whose hosts are in `windows-instances`.
@@ -470,7 +470,7 @@ async fn a_node_that_waits_for_its_takeover_renews(world: &World, legacy: &Legac
     world.until(legacy.name, "the request is gone", |p| warning(p).is_none()).await
 }
 
-async fn what_differs_is_changed_in_turn(world: &World, legacy: &Legacy) -> Result<()> {
+pub(crate) async fn what_differs_is_changed_in_turn(world: &World, legacy: &Legacy) -> Result<()> {
     for host in &legacy.hosts {
         // What the legacy operator put there is a file of its own, no link to a blob of ours.
         let containerd = host.drive_c().join("k/containerd/containerd.exe");

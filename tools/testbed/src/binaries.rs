@@ -19,14 +19,15 @@ use std::{
     fs::{self, File},
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    time::Instant,
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use sha2::{Digest as _, Sha256};
 
 pub use argocd::run_lua;
 pub use crane::crane;
-pub use crdbudget::{ApiServer, crdbudget};
+pub use crdbudget::crdbudget;
 pub use devenv::{cache_dir, forget_caller};
 pub(crate) use devenv::{find, with_progress, workspace_root};
 pub use helm::helm;
@@ -37,8 +38,10 @@ pub use promtool::{prometheus, promtool};
 pub use services::{host_containerd, host_node_manager, host_overlay, host_proxy, log_runner};
 pub use wicd_exe::wicd_exe;
 
-/// The version of Kubernetes that `tools/testbed/go/go.mod` requires.
-pub const KUBERNETES_VERSION: &str = "v1.36.3";
+/// Version of each minor of Kubernetes whose programs can be built, the newest first: those that the sets of the payload require.
+pub const KUBERNETES: [&str; 5] = ["v1.37.2", "v1.36.3", "v1.35.4", "v1.34.4", "v1.33.13"];
+/// Version of Kubernetes that is used where no other is named, which `tools/testbed/go/go.mod` requires, too.
+pub const KUBERNETES_VERSION: &str = KUBERNETES[0];
 
 const GO_MOD: &str = include_str!("../go/go.mod");
 const GO_SUM: &str = include_str!("../go/go.sum");
@@ -56,36 +59,76 @@ pub struct ControlPlaneBinaries {
     pub kubectl: PathBuf,
 }
 
-/// Finds or builds what a control plane needs. The first build takes minutes and says so on standard error.
+/// Finds or builds what a control plane of [`KUBERNETES_VERSION`] needs. The first build takes minutes and says so on standard error.
 ///
 /// # Errors
 /// When a program is missing and cannot be built, or the cache cannot be written.
 pub fn control_plane() -> Result<ControlPlaneBinaries> {
+    control_plane_of(KUBERNETES_VERSION)
+}
+
+/// Finds or builds what a control plane needs whose API server and controller manager have one of the versions [`KUBERNETES`]. Its etcd
+/// and its kubectl are those of the newest.
+///
+/// # Errors
+/// When a program is missing and cannot be built, or the cache cannot be written.
+pub fn control_plane_of(version: &str) -> Result<ControlPlaneBinaries> {
     Ok(ControlPlaneBinaries {
-        etcd: tool("etcd", "go.etcd.io/etcd/server/v3", "half a minute")?,
-        apiserver: tool("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver", "about 4 minutes")?,
+        etcd: tool(KUBERNETES_VERSION, "etcd", "go.etcd.io/etcd/server/v3", "half a minute")?,
+        apiserver: tool(version, "kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver", "about 4 minutes")?,
         controller_manager: tool(
+            version,
             "kube-controller-manager",
             "k8s.io/kubernetes/cmd/kube-controller-manager",
             "about 2 minutes",
         )?,
-        kubectl: tool("kubectl", "k8s.io/kubernetes/cmd/kubectl", "about 1 minute")?,
+        kubectl: tool(KUBERNETES_VERSION, "kubectl", "k8s.io/kubernetes/cmd/kubectl", "about 1 minute")?,
     })
 }
 
-fn tool(name: &str, package: &str, duration: &str) -> Result<PathBuf> {
-    if let Some(assets) = std::env::var_os("KUBEBUILDER_ASSETS") {
+fn tool(version: &str, name: &str, package: &str, duration: &str) -> Result<PathBuf> {
+    if let Some(assets) = std::env::var_os("KUBEBUILDER_ASSETS").filter(|_| version == KUBERNETES_VERSION) {
         let path = Path::new(&assets).join(name);
         if path.is_file() {
             return Ok(path);
         }
     }
-    let dir = cache_dir()?.join(format!("kubernetes-{KUBERNETES_VERSION}-{}", key(&[GO_MOD, GO_SUM])));
+    let set = Set::of(version)?;
+    let dir = cache_dir()?.join(format!("kubernetes-{version}-{}", set.key));
     built_once(&dir, name, |out| {
-        let what = if name == "etcd" { name.to_owned() } else { format!("{name} {KUBERNETES_VERSION}") };
+        let what = if name == "etcd" { name.to_owned() } else { format!("{name} {version}") };
         say(&format!("building {what} ({duration}, once)"));
-        go_build().args(["-ldflags", &ldflags()]).arg("-o").arg(out).arg(package).run()
+        let start = Instant::now();
+        set.build(out, Path::new(package))?;
+        say(&format!("built {what} in {} s", start.elapsed().as_secs()));
+        Ok(())
     })
+}
+
+/// Go modules of a version of Kubernetes, which the payload is built from, too.
+pub(crate) struct Set {
+    version: String,
+    dir: PathBuf,
+    /// Key of what it pins.
+    pub(crate) key: String,
+}
+
+impl Set {
+    /// Finds the set of one of the versions [`KUBERNETES`].
+    pub(crate) fn of(version: &str) -> Result<Self> {
+        let minor: Vec<&str> = version.trim_start_matches('v').split('.').take(2).collect();
+        let dir = workspace_root().join("tools/xtask/payload").join(format!("kubernetes-{}", minor.join(".")));
+        let [go_mod, go_sum] = ["go.mod", "go.sum"].map(|name| fs::read_to_string(dir.join(name)));
+        let (go_mod, go_sum) = (go_mod.with_context(|| format!("there is no set for Kubernetes {version}"))?, go_sum?);
+        ensure!(go_mod.contains(&format!("\tk8s.io/kubernetes {version} ")), "{} is not of {version}", dir.display());
+        Ok(Self { version: version.to_owned(), dir, key: key(&[&go_mod, &go_sum]) })
+    }
+
+    /// Builds a package of the set, or a file of ours with its modules.
+    pub(crate) fn build(&self, out: &Path, what: &Path) -> Result<()> {
+        let mut build = go_build();
+        build.current_dir(&self.dir).args(["-ldflags", &ldflags(&self.version)]).arg("-o").arg(out).arg(what).run()
+    }
 }
 
 /// Builds `name` in `dir` with `build`, unless it is there. Of several processes that want it one builds, the others
@@ -130,13 +173,11 @@ pub(crate) fn key(inputs: &[&str]) -> String {
 }
 
 /// Linker flags that set the version of Kubernetes, without which the programs call themselves v0.0.0.
-fn ldflags() -> String {
+fn ldflags(kubernetes: &str) -> String {
     let version = "k8s.io/component-base/version";
-    let mut parts = KUBERNETES_VERSION.trim_start_matches('v').split('.');
+    let mut parts = kubernetes.trim_start_matches('v').split('.');
     let (major, minor) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
-    format!(
-        "-s -w -X {version}.gitVersion={KUBERNETES_VERSION} -X {version}.gitMajor={major} -X {version}.gitMinor={minor}"
-    )
+    format!("-s -w -X {version}.gitVersion={kubernetes} -X {version}.gitMajor={major} -X {version}.gitMinor={minor}")
 }
 
 /// A `go` command in `tools/testbed/go` that never asks for another toolchain and never changes `go.mod`.
@@ -185,8 +226,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn version_is_the_one_that_go_mod_requires() {
+    fn versions_are_those_that_go_mod_requires() {
         assert!(GO_MOD.contains(&format!("k8s.io/kubernetes {KUBERNETES_VERSION}\n")));
+        for version in KUBERNETES {
+            Set::of(version).unwrap();
+        }
     }
 
     #[test]

@@ -56,6 +56,8 @@ const RESTARTS: u32 = 20;
 /// Options by which a control plane differs from the usual one.
 #[derive(Clone, Debug, Default)]
 pub struct ControlPlaneOptions {
+    /// Version of its programs, one of [`binaries::KUBERNETES`]; otherwise the newest.
+    pub kubernetes: Option<&'static str>,
     /// Network whose hosts reach the control plane, which otherwise listens on loopback.
     pub network: Option<Arc<HostNetwork>>,
     /// `--feature-gates` of kube-apiserver and kube-controller-manager, such as `KubeletSomething=true`.
@@ -110,7 +112,7 @@ impl ControlPlane {
     }
 
     fn spawn(options: ControlPlaneOptions) -> Result<Self> {
-        let binaries = binaries::control_plane()?;
+        let binaries = binaries::control_plane_of(options.kubernetes.unwrap_or(binaries::KUBERNETES_VERSION))?;
         let dir = RunDir::new("control-plane")?;
         let ip = options.network.as_ref().map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |network| network.gateway().into());
         let authorities = Authorities::new()?;

@@ -27,7 +27,7 @@ pub(crate) struct Args {
     /// Run the steps of minutes: those of --fast, dependencies, the site, clippy, generated files and the tests beside the code, which start no API server.
     #[arg(long)]
     quick: bool,
-    /// Run what takes hours instead: property tests with many cases, long walks, programs of other projects that judge this one, fuzz targets for ten minutes each, and the images of a release, built twice.
+    /// Run what takes hours instead: property tests with many cases, long walks, each version of Kubernetes, programs of other projects that judge this one, fuzz targets for ten minutes each, and the images of a release, built twice.
     #[arg(long)]
     nightly: bool,
 }
@@ -72,11 +72,13 @@ const THOROUGH: &[Step] = &[
     ("fuzz targets", || fuzz_targets(10)),
 ];
 
-/// Steps of hours. Each repeats for longer what a change must pass, but two: programs of other projects judge this one, and images are built twice from the same sources.
+/// Steps of hours. Each repeats for longer what a change must pass, but three: hosts go their way with each version of Kubernetes, programs of other projects judge this one, and images are built twice from
+/// the same sources.
 const NIGHTLY: &[Step] = &[
     ("property tests with many cases", || tests(&[BESIDE_THE_CODE], &[("PROPTEST_CASES", "10000")])),
     ("long walks", || tests(&[&["--test", "it", "--", "walk::"]], &[("WALK_STEPS", "500")])),
     ("pairs with the whole cluster", || tests(&[&["--test", "it", "--", "pairs::", "--ignored"]], &[])),
+    ("each version of Kubernetes", || tests(&[&["--test", "it", "--", "versions::", "--ignored"]], &[])),
     ("judges", || tests(&[&["--test", "it", "--", JUDGES, "--test-threads", "1"]], &[])),
     ("fuzz targets", || fuzz_targets(600)),
     ("payload", || execute(operator_task("payload").args(["--out", "target/payload", "--kubernetes", "all"]))),

@@ -4,38 +4,18 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 
-use super::{Run as _, built_once, cache_dir, go_build, key, say};
+use super::{Set, built_once, cache_dir, key, say};
 
-/// A version of the API server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ApiServer {
-    /// Oldest supported version.
-    Oldest,
-    /// Newest version that there is.
-    Newest,
-}
-
-/// Finds or builds crdbudget with the code of an API server: a minute.
+/// Finds or builds crdbudget with the code of an API server, of one of the versions [`super::KUBERNETES`]: a minute.
 ///
 /// # Errors
 /// When it is missing and cannot be built, or the cache cannot be written.
-pub fn crdbudget(of: ApiServer) -> Result<PathBuf> {
-    let main = include_str!("../../crdbudget/main.go");
-    let (file, inputs) = match of {
-        ApiServer::Oldest => {
-            let sums = include_str!("../../crdbudget/oldest.sum");
-            ("oldest.mod", [main, include_str!("../../crdbudget/oldest.mod"), sums])
-        }
-        ApiServer::Newest => {
-            let sums = include_str!("../../crdbudget/go.sum");
-            ("go.mod", [main, include_str!("../../crdbudget/go.mod"), sums])
-        }
-    };
-    let dir = cache_dir()?.join(format!("crdbudget-{}", key(&inputs)));
+pub fn crdbudget(kubernetes: &str) -> Result<PathBuf> {
+    let set = Set::of(kubernetes)?;
+    let dir = cache_dir()?
+        .join(format!("crdbudget-{kubernetes}-{}", key(&[include_str!("../../crdbudget/main.go"), &set.key])));
     built_once(&dir, "crdbudget", |out| {
-        say("building crdbudget (a minute, once)");
-        let mut build = go_build();
-        build.current_dir(crate::source_dir().join("crdbudget")).arg(format!("-modfile={file}"));
-        build.arg("-o").arg(out).arg(".").run()
+        say(&format!("building crdbudget for Kubernetes {kubernetes} (a minute, once)"));
+        set.build(out, &crate::source_dir().join("crdbudget/main.go"))
     })
 }

@@ -71,7 +71,7 @@ pub fn host_kubelet(platform: Platform) -> Result<PathBuf> {
             .env("GOFLAGS", "-buildvcs=false -mod=mod")
             .arg(format!("-modfile={}", work.join("go.mod").display()))
             .arg(format!("-overlay={}", overlay.display()))
-            .args(["-ldflags", &ldflags()])
+            .args(["-ldflags", &ldflags(KUBERNETES_VERSION)])
             .arg("-o")
             .arg(out)
             .arg("./hostkubelet")

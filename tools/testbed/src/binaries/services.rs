@@ -41,7 +41,13 @@ pub fn log_runner() -> Result<PathBuf> {
     let dir = cache_dir()?.join(format!("{NAME}-{KUBERNETES_VERSION}-{}", key(&[GO_MOD, GO_SUM])));
     built_once(&dir, &format!("{NAME}.exe"), |out| {
         let package = format!("k8s.io/component-base/logs/{NAME}");
-        go_build().env("GOOS", "windows").args(["-ldflags", &ldflags()]).arg("-o").arg(out).arg(package).run()
+        go_build()
+            .env("GOOS", "windows")
+            .args(["-ldflags", &ldflags(KUBERNETES_VERSION)])
+            .arg("-o")
+            .arg(out)
+            .arg(package)
+            .run()
     })
 }
 
@@ -69,6 +75,12 @@ fn build(name: &str, source: &str) -> Result<PathBuf> {
     let dir = cache_dir()?.join(format!("{name}-{}", key(&[GO_MOD, GO_SUM, SERVICE, source])));
     built_once(&dir, &format!("{name}.exe"), |out| {
         let mut build = go_build();
-        build.env("GOOS", "windows").args(["-ldflags", &ldflags()]).arg("-o").arg(out).arg(format!("./{name}")).run()
+        build
+            .env("GOOS", "windows")
+            .args(["-ldflags", &ldflags(KUBERNETES_VERSION)])
+            .arg("-o")
+            .arg(out)
+            .arg(format!("./{name}"))
+            .run()
     })
 }

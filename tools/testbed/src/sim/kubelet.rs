@@ -48,6 +48,7 @@ use super::{
     machine::{Machine, State},
     windows::KUBELET,
 };
+use crate::binaries::KUBERNETES_VERSION;
 
 /// First bytes of a `kubelet.exe` that runs, registers its Node and never becomes Ready.
 pub const BROKEN: &[u8] = b"BROKEN";
@@ -241,7 +242,10 @@ pub(super) fn ready_node(machine: &Machine) -> Result<Value> {
     let desired = who_am_i(machine)?;
     let own = machine.address().ip().to_string();
     let address = if desired.node_ip.is_empty() { own } else { desired.node_ip };
-    Ok(new_node(&desired.node_name, node_status(machine, &desired.node_name, &address, "v1.36.3", !is_broken(machine))))
+    Ok(new_node(
+        &desired.node_name,
+        node_status(machine, &desired.node_name, &address, KUBERNETES_VERSION, !is_broken(machine)),
+    ))
 }
 
 /// Changes of the Node's annotations by wicd.

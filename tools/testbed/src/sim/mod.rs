@@ -105,7 +105,7 @@ impl Default for SimOptions {
             heartbeat: Some(Duration::from_secs(20)),
             status_report: Some(Duration::from_secs(20)),
             termination: Duration::ZERO,
-            kubelet_version: "v1.36.3".into(),
+            kubelet_version: crate::binaries::KUBERNETES_VERSION.into(),
             own_credentials: false,
         }
     }

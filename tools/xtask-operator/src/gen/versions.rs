@@ -1,6 +1,7 @@
 //! The page of versions that work together, from the data that decides about them.
 
 use controller::OLDEST_KUBERNETES;
+use testbed::binaries::KUBERNETES;
 use wnp_core::{operation::windows_versions::VERSIONS, render::api_servers_of_kubelet};
 
 use crate::{deploy, payload};
@@ -11,6 +12,11 @@ use super::tables::{code, page, section};
 const CONTAINERD: &str = include_str!("../../../xtask/payload/containerd/go.mod");
 /// Module of containerd in that `go.mod`.
 const MODULE: &str = "github.com/containerd/containerd/v2 ";
+
+/// Test that runs with each version of Kubernetes.
+const SMOKE: &str = "`controller/tests/it/versions.rs`";
+/// Versions of Kubernetes that [`SMOKE`] was seen to pass with, and when. The newest, with which each change is tested, needs no date.
+const SEEN: &[(&str, &str)] = &[];
 
 /// The text of the page.
 pub(super) fn versions() -> String {
@@ -63,16 +69,21 @@ fn containerd() -> &'static str {
 }
 
 fn clusters(text: &mut String) {
-    let tested = testbed::binaries::KUBERNETES_VERSION.trim_start_matches('v');
+    let versions = KUBERNETES.map(|version| version.trim_start_matches('v'));
     let oldest = OLDEST_KUBERNETES;
-    let rows = vec![
+    let tested = versions.map(|version| {
+        let (state, shown) = if version == versions[0] {
+            ("tested".to_owned(), "all tests with a real API server (`controller/tests/it`) run it".to_owned())
+        } else {
+            let shown =
+                format!("{SMOKE}, by night: hosts join, follow a change with a drain, are taken over and are removed");
+            (seen(version), shown)
+        };
+        row([&format!("Kubernetes {version}"), &state, &shown])
+    });
+    let others = [
         row([
-            &format!("Kubernetes {tested}"),
-            "tested",
-            "all tests with a real API server (`controller/tests/it`) run it",
-        ]),
-        row([
-            &format!("Kubernetes 1.{oldest} or newer, other than {tested}"),
+            &format!("Kubernetes 1.{oldest} or newer, other than these"),
             "should work",
             "the operator reports nothing against them, and the chart takes them",
         ]),
@@ -87,7 +98,16 @@ fn clusters(text: &mut String) {
             "tests create objects of OpenShift's kinds on the API server; no test runs OpenShift",
         ]),
     ];
+    let rows: Vec<_> = tested.into_iter().chain(others).collect();
     section(text, "Clusters", "", &["cluster", "state", "shown by"], rows);
+}
+
+/// State of a version that only tests of the night run.
+fn seen(version: &str) -> String {
+    match SEEN.iter().find(|(of, _)| of.trim_start_matches('v') == version) {
+        Some((_, date)) => format!("tested by night, last noted on {date}"),
+        None => "should work; its test has not been run yet".to_owned(),
+    }
 }
 
 fn minor(version: &str) -> u32 {
@@ -185,16 +205,27 @@ mod tests {
     fn rows_follow_from_the_data() {
         let text = versions();
         for row in [
-            "| 0.1.0 | kubelet 1.36, containerd 2.",
+            "| 0.1.0 | kubelet 1.37, containerd 2.",
             " | 1.35 to 1.38 | 4.22 to 5.2 | 17763, 20348, 26100 | OVN-Kubernetes with hybrid overlay, or a network in HostProcess pods | should work |",
-            "| Kubernetes 1.36.3 | tested |",
-            "| 1.36 | 1.36 to 1.39 | 5.0 to 5.3 |",
+            "| Kubernetes 1.37.2 | tested |",
+            "| Kubernetes 1.33.13 | should work; its test has not been run yet |",
+            "| 1.37 | 1.37 to 1.40 | 5.1 to 5.4 |",
             "| 1.33 | 1.33 to 1.36 | 4.20 to 5.0 |",
             "| Windows Server 2022 | 20348 | `ltsc2022` |",
             "| containerd 2.",
         ] {
             assert!(text.contains(row), "{row}\n{text}");
         }
+    }
+
+    #[test]
+    fn what_was_seen_is_of_versions_that_there_are() {
+        for (version, date) in SEEN {
+            assert!(KUBERNETES.contains(version), "{version}");
+            assert!(date.parse::<jiff::civil::Date>().is_ok(), "{date}");
+        }
+        let oldest = KUBERNETES[KUBERNETES.len() - 1];
+        assert_eq!(minor(oldest), OLDEST_KUBERNETES, "the oldest that is claimed is tested");
     }
 
     #[test]
@@ -208,6 +239,7 @@ mod tests {
             ("controller/core/src/operation/windows_versions.rs", "versions_of_hosts"),
             ("tools/xtask-operator/src/payload/given.rs", "major_versions_of_containerd"),
             ("controller/tests/it/upgrade.rs", "nodes_stay_with_the_next_release_and_back_by_one"),
+            ("controller/tests/it/versions.rs", "hosts_go_the_whole_way_with_each"),
             ("controller/tests/it/newer.rs", "what_cannot_be_read_is_reported_and_touches_nobody"),
         ] {
             assert!(std::fs::read_to_string(root.join(file)).unwrap().contains(name), "{file} has no {name}");

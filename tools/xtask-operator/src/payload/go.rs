@@ -1,8 +1,9 @@
 //! Builds programs for Windows from Go modules.
 //!
 //! Each set of programs has a module of its own under `tools/xtask/payload/`, which names them as tools: go.mod pins the versions,
-//! go.sum the hashes, and no set decides the dependencies of another. Kubernetes has a set for each minor version. To take a newer
-//! version: change it in that go.mod (and, for Kubernetes, in its replace lines) and run `go mod tidy` there.
+//! go.sum the hashes, and no set decides the dependencies of another. Kubernetes has a set for each minor version, of which the test bed builds
+//! control planes, too. To take a newer version: change it in that go.mod (and, for Kubernetes, in its replace lines and in
+//! `testbed::binaries::KUBERNETES`) and run `go mod tidy` there.
 
 use std::{path::PathBuf, process::Command, time::Instant};
 

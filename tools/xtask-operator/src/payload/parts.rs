@@ -39,10 +39,10 @@ impl Part {
 }
 
 /// Minor versions of Kubernetes whose programs can be built, the newest one first.
-pub(super) const MINORS: [&str; 4] = ["1.36", "1.35", "1.34", "1.33"];
+pub(super) const MINORS: [&str; 5] = ["1.37", "1.36", "1.35", "1.34", "1.33"];
 
 /// Set of the newest minor version.
-const NEWEST: &str = "kubernetes-1.36";
+const NEWEST: &str = "kubernetes-1.37";
 
 const KUBERNETES_VERSION: &str = "-X k8s.io/component-base/version.gitVersion={version} \
      -X k8s.io/component-base/version.gitMajor={major} -X k8s.io/component-base/version.gitMinor={minor} \
@@ -266,10 +266,9 @@ mod tests {
             std::fs::read_dir(sets).unwrap().filter_map(|entry| entry.unwrap().file_name().into_string().ok());
         assert_eq!(folders.filter(|name| name.starts_with("kubernetes")).count(), MINORS.len());
         assert_eq!(NEWEST, format!("kubernetes-{}", MINORS[0]));
-        assert!(
-            testbed::binaries::KUBERNETES_VERSION.starts_with(&format!("v{}.", MINORS[0])),
-            "the newest one is tested"
-        );
+        let tested =
+            testbed::binaries::KUBERNETES.map(|version| version.trim_start_matches('v').rsplit_once('.').unwrap().0);
+        assert_eq!(tested, MINORS, "each can be tested");
     }
 
     /// Checks the settings of Go, which Go takes from the module that is built, and that one is ours.

@@ -225,8 +225,8 @@ fn the_version_says_where_it_installs_and_claims_nothing_that_is_not_so() {
     assert_eq!(annotations["features.operators.openshift.io/fips-compliant"], "false");
     assert_eq!(annotations["operatorframework.io/suggested-namespace"], api::names::DEFAULT_NAMESPACE);
     let properties: Value = serde_json::from_str(annotations["olm.properties"].as_str().unwrap()).unwrap();
-    assert_eq!(properties, json!([{"type": "olm.maxOpenShiftVersion", "value": "5.3"}]));
-    assert_eq!(csv["spec"]["minKubeVersion"], "1.36.0");
+    assert_eq!(properties, json!([{"type": "olm.maxOpenShiftVersion", "value": "5.4"}]));
+    assert_eq!(csv["spec"]["minKubeVersion"], "1.37.0");
     let modes: BTreeMap<_, _> = csv["spec"]["installModes"]
         .as_array()
         .unwrap()
