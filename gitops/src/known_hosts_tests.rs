@@ -111,7 +111,13 @@ fn known_hosts_refuses_what_it_cannot_honour() {
     }
     // A damaged line spoils itself alone, wherever it stands.
     let good = format!("h {key}\n");
-    for bad in ["h ssh-ed25519\n", "h ssh-ed25519 AAAA\n", "h,x ssh-rsa \u{fffd}\n", "@unheard-of h kind\n", "@revoked h kind\n"] {
+    for bad in [
+        "h ssh-ed25519\n",
+        "h ssh-ed25519 AAAA\n",
+        "h,x ssh-rsa \u{fffd}\n",
+        "@unheard-of h kind\n",
+        "@revoked h kind\n",
+    ] {
         for (text, line) in [(format!("{bad}{good}"), 1), (format!("{good}{bad}"), 2)] {
             let known = known_hosts(&text, "h", 22, |key| PublicKey::from_openssh(key).ok()).unwrap();
             assert_eq!((known.keys.len(), known.damaged), (1, vec![line]), "{text}");

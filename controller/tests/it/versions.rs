@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::{certificates::v1::CertificateSigningRequest, core::v1::Pod};
 use kube::{
     Api, ResourceExt,
@@ -21,6 +21,12 @@ use crate::{
 };
 
 const POOL: &str = "changed";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hosts_go_the_whole_way_with_the_oldest() -> Result<()> {
+    let oldest = KUBERNETES.last().copied().context("no version is claimed")?;
+    Box::pin(the_whole_way(oldest)).await
+}
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "each version takes minutes to build: it runs by night"]
