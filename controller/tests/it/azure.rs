@@ -116,13 +116,7 @@ async fn a_cloud_node_manager_initialises_its_own_node_and_no_other() -> Result<
         ("another node", "win-1", false, initialise.clone(), "the Node of its own host and no other"),
         ("the status of another", "win-1", true, addresses, "the Node of its own host and no other"),
         ("a cordon", "win-0", false, json!({"spec": {"unschedulable": true}}), "nothing more of the spec"),
-        (
-            "another providerID",
-            "win-0",
-            false,
-            json!({"spec": {"providerID": "azure:///vm-1"}}),
-            "may not change providerID",
-        ),
+        ("another providerID", "win-0", false, json!({"spec": {"providerID": "azure:///vm-1"}}), "spec.providerID"),
         (
             "a taint",
             "win-0",

@@ -4,11 +4,12 @@ use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::{
-    api::rbac::v1::ClusterRoleBinding, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+    api::{authentication::v1::TokenRequest, core::v1::ServiceAccount},
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kube::{
     Api, Client,
-    api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams},
+    api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, PostParams},
     runtime::{conditions, wait::await_condition},
 };
 use russh::keys::{Algorithm, PrivateKey, ssh_key::LineEnding};
@@ -20,6 +21,8 @@ pub use crate::control_plane::OPERATOR;
 
 /// The operator's namespace.
 pub const NAMESPACE: &str = api::names::DEFAULT_NAMESPACE;
+/// Policy that `deploy/base` has last.
+const LAST_POLICY: &str = "windows-node-pools-wicd-tokens";
 /// Groups of the operator's user.
 pub const OPERATOR_GROUPS: [&str; 2] =
     ["system:serviceaccounts", "system:serviceaccounts:openshift-windows-machine-config-operator"];
@@ -226,21 +229,15 @@ pub async fn served(client: &Client, crd: &str) -> Result<()> {
     eventually("the kind is served", || async { objects.list(&one).await.is_ok() }).await
 }
 
-/// Waits until the policies are in force. The API server takes them up in one go, some time after they were written: when one that is easy to probe
-/// refuses, the others do.
+/// Waits until the policies are in force. The API server takes up all that it has, in one go: when the one that was applied last refuses, the
+/// others do.
 async fn policies_in_force(control_plane: &ControlPlane) -> Result<()> {
-    let bindings: Api<ClusterRoleBinding> = Api::all(operator_client(control_plane).await?);
-    let name = "windows-node-pools-wicd";
-    let group = "rbac.authorization.k8s.io";
-    let probe = Patch::Apply(json!({
-        "apiVersion": format!("{group}/v1"), "kind": "ClusterRoleBinding", "metadata": {"name": name},
-        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": name},
-        "subjects": [{"apiGroup": group, "kind": "User", "name": "probe"}],
-    }));
-    let dry_run = PatchParams { dry_run: true, ..PatchParams::apply("probe").force() };
+    let wicd = control_plane.client_as("system:wicd-node:probe", &["system:wicd-nodes", "system:masters"]).await?;
+    let accounts: Api<ServiceAccount> = Api::default_namespaced(wicd);
+    let dry_run = PostParams { dry_run: true, ..PostParams::default() };
     eventually("the policies are in force", || async {
-        match bindings.patch(name, &dry_run, &probe).await {
-            Err(kube::Error::Api(status)) => status.message.contains("windows-node-pools-operator-rbac"),
+        match accounts.create_token_request("default", &dry_run, &TokenRequest::default()).await {
+            Err(kube::Error::Api(status)) => status.message.contains(LAST_POLICY),
             _ => false,
         }
     })

@@ -88,8 +88,9 @@ pub(super) fn config(cluster: &Cluster, settings: &Settings, pool: &KubeletSetti
             config.insert("tlsCipherSuites".to_owned(), tls.ciphers.clone().into());
         }
         merge(config, &settings.kubelet_extra);
-        // The names of the fields are kubelet's.
-        if let Ok(Value::Object(pool)) = serde_json::to_value(pool) {
+        // The names of the fields are kubelet's, but for one that is an argument of kubelet.
+        if let Ok(Value::Object(mut pool)) = serde_json::to_value(pool) {
+            pool.remove("cloudProvider");
             merge(config, &pool);
         }
         // Names of TLS 1.3 alone are no list for an older version, and kubelet would not start with it.
@@ -217,11 +218,14 @@ mod tests {
     fn what_the_pool_sets_goes_over_the_operators_patch() {
         let patch = json!({"maxPods": 50, "imageMinimumGCAge": "5m"}).as_object().unwrap().clone();
         let settings = Settings { kubelet_extra: patch, ..Settings::default() };
-        let pool = json!({"maxPods": 100, "shutdownGracePeriod": "30s", "evictionHard": {"memory.available": "1Gi"}});
+        let pool = json!({
+            "maxPods": 100, "shutdownGracePeriod": "30s", "evictionHard": {"memory.available": "1Gi"}, "cloudProvider": "None",
+        });
         let set = config(&Cluster::default(), &settings, &serde_json::from_value(pool).unwrap()).unwrap();
         for (field, expected) in [
             ("maxPods", json!(100)),
             ("imageMinimumGCAge", json!("5m")),
+            ("cloudProvider", Value::Null),
             ("shutdownGracePeriod", json!("30s")),
             ("evictionHard", json!({"memory.available": "1Gi", "nodefs.available": "10%", "imagefs.available": "15%"})),
         ] {

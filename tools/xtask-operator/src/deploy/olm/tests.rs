@@ -18,7 +18,7 @@ const MUST_GATHER: &str =
     "registry.example.com/c@sha256:00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 const BUNDLE_IMAGE: &str =
     "registry.example.com/b@sha256:fedcba9876543210fedcba9876543210fedcba9876543210fedcba9876543210";
-const RELEASE: Release<'_> = Release { image: IMAGE, must_gather: Some(MUST_GATHER), payload: None, kubernetes: &[36] };
+const RELEASE: Release<'_> = Release { image: IMAGE, must_gather: Some(MUST_GATHER), payload: None, kubernetes: &[37] };
 
 const PAYLOAD: &str = "registry.example.com/p@sha256:ffeeddccbbaa99887766554433221100ffeeddccbbaa99887766554433221100";
 /// Release whose operator's image has no payload.
