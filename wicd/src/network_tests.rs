@@ -42,46 +42,13 @@ fn written(steps: &Steps) -> (Value, Value) {
     (serde_json::from_str(cni).unwrap(), serde_json::from_str(proxy).unwrap())
 }
 
-/// The fields and values that WMCO's script writes (contract section 3.3).
+/// Compares the fields and values with those that WMCO's script writes (contract section 3.3), and that the programs take.
 #[test]
 fn both_files() {
     let (cni, proxy) = written(&steps(&complete(), wish(&config())));
-    let policy = |value: Value| json!({"name": "EndpointPolicy", "value": value});
-    assert_eq!(
-        cni,
-        json!({
-            "cniVersion": "0.2.0",
-            "name": "OVNKubernetesHybridOverlayNetwork",
-            "type": "win-overlay",
-            "apiVersion": 2,
-            "capabilities": {"portMappings": true, "dns": true},
-            "ipam": {"type": "host-local", "subnet": "10.132.1.0/24"},
-            "policies": [
-                policy(json!({"type": "OutBoundNAT", "settings":
-                    {"exceptionList": ["172.30.0.0/16"], "destinationPrefix": "", "needEncap": false}})),
-                policy(json!({"type": "SDNRoute", "settings":
-                    {"exceptionList": [], "destinationPrefix": "172.30.0.0/16", "needEncap": true}})),
-                policy(json!({"type": "ProviderAddress", "settings": {"providerAddress": "10.0.0.7"}})),
-            ],
-        })
-    );
-    assert_eq!(
-        proxy,
-        json!({
-            "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
-            "kind": "KubeProxyConfiguration",
-            "clientConnection": {"kubeconfig": r"C:\k\node-kubeconfig"},
-            "logging": {"verbosity": 0},
-            "hostnameOverride": "win-1",
-            "mode": "kernelspace",
-            "winkernel": {
-                "networkName": "OVNKubernetesHybridOverlayNetwork",
-                "sourceVip": "10.132.1.2",
-                "enableDSR": true,
-            },
-            "clusterCIDR": "10.132.1.0/24",
-        })
-    );
+    let golden = |text: &str| serde_json::from_str::<Value>(text).unwrap();
+    assert_eq!(cni, golden(include_str!("network/cni.json")));
+    assert_eq!(proxy, golden(include_str!("network/kube-proxy.json")));
 }
 
 #[test]

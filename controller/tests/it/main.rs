@@ -60,6 +60,7 @@ mod metrics_tls;
 mod moved_host;
 mod newer;
 mod node_identity;
+mod node_programs;
 mod off_host;
 mod olm;
 mod others_objects;

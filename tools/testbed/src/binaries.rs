@@ -11,6 +11,7 @@ mod helm;
 mod hostkubelet;
 mod hoststoml;
 mod kstatus;
+mod node_programs;
 mod promtool;
 mod services;
 mod wicd_exe;
@@ -34,6 +35,9 @@ pub use helm::helm;
 pub use hostkubelet::{Platform, host_kubelet};
 pub use hoststoml::hosts_toml;
 pub use kstatus::kstatus;
+pub use node_programs::{
+    CONTAINERD, NodeProgram, OLDEST_CONTAINERD, WIN_OVERLAY, WINDOWS_EXPORTER, node_program, nodejudge,
+};
 pub use promtool::{prometheus, promtool};
 pub use services::{host_containerd, host_node_manager, host_overlay, host_proxy, log_runner};
 pub use wicd_exe::wicd_exe;
@@ -99,7 +103,7 @@ fn tool(version: &str, name: &str, package: &str, duration: &str) -> Result<Path
         let what = if name == "etcd" { name.to_owned() } else { format!("{name} {version}") };
         say(&format!("building {what} ({duration}, once)"));
         let start = Instant::now();
-        set.build(out, Path::new(package))?;
+        set.build(out, Path::new(package), "linux")?;
         say(&format!("built {what} in {} s", start.elapsed().as_secs()));
         Ok(())
     })
@@ -124,9 +128,10 @@ impl Set {
         Ok(Self { version: version.to_owned(), dir, key: key(&[&go_mod, &go_sum]) })
     }
 
-    /// Builds a package of the set, or a file of ours with its modules.
-    pub(crate) fn build(&self, out: &Path, what: &Path) -> Result<()> {
+    /// Builds a package of the set, or a file of ours with its modules, for `goos`.
+    pub(crate) fn build(&self, out: &Path, what: &Path, goos: &str) -> Result<()> {
         let mut build = go_build();
+        build.env("GOOS", goos);
         build.current_dir(&self.dir).args(["-ldflags", &ldflags(&self.version)]).arg("-o").arg(out).arg(what).run()
     }
 }

@@ -8,6 +8,7 @@
 //! Another one (`tools/testbed/wine/vmcompute.c`) plays HNS.
 
 mod host;
+mod prefix;
 mod template;
 
 use std::{
@@ -20,6 +21,7 @@ use crate::binaries::{Run as _, find};
 pub use crate::host_network::HostNetwork;
 
 pub use host::{Process, Service, Shell, WineHost, WineOptions};
+pub use prefix::Prefix;
 
 /// Checks that Wine hosts can run on this machine.
 ///

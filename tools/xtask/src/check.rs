@@ -78,7 +78,9 @@ const NIGHTLY: &[Step] = &[
     ("property tests with many cases", || tests(&[BESIDE_THE_CODE], &[("PROPTEST_CASES", "10000")])),
     ("long walks", || tests(&[&["--test", "it", "--", "walk::"]], &[("WALK_STEPS", "500")])),
     ("pairs with the whole cluster", || tests(&[&["--test", "it", "--", "pairs::", "--ignored"]], &[])),
-    ("each version of Kubernetes", || tests(&[&["--test", "it", "--", "versions::", "--ignored"]], &[])),
+    ("each version of Kubernetes", || {
+        tests(&[&["--test", "it", "--", "versions::", "node_programs::", "--ignored"]], &[])
+    }),
     ("judges", || tests(&[&["--test", "it", "--", JUDGES, "--test-threads", "1"]], &[])),
     ("fuzz targets", || fuzz_targets(600)),
     ("payload", || execute(operator_task("payload").args(["--out", "target/payload", "--kubernetes", "all"]))),

@@ -1,0 +1,357 @@
+//! Programs of a node judge their command lines and files under Wine: kubelet's and kube-proxy's own code, of pools that the API server
+//! takes, and containerd, windows_exporter and win-overlay as far as they go without a node.
+
+use std::{fs, io::Write as _, path::Path, process::Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use api::{TemplateSpec, WindowsNodePool, host::path, services::Service};
+use kube::{
+    Api,
+    api::{DynamicObject, PostParams},
+    core::ApiResource,
+};
+use proptest::{
+    prelude::*,
+    sample::select,
+    strategy::ValueTree as _,
+    test_runner::{Config, TestRunner},
+};
+use serde_json::{Value, json};
+use testbed::{
+    binaries::{
+        CONTAINERD, KUBERNETES, NodeProgram, OLDEST_CONTAINERD, WIN_OVERLAY, WINDOWS_EXPORTER, node_program, nodejudge,
+    },
+    wine::{Prefix, available},
+};
+use wnp_core::render::{
+    self, Cluster, HostParams, Platform, Settings,
+    fixtures::{PROGRAMS, cluster, host, payload},
+    program,
+};
+
+use crate::crd::pool;
+
+/// The oldest and the newest version.
+const ENDS: [&str; 2] = [KUBERNETES[KUBERNETES.len() - 1], KUBERNETES[0]];
+/// Number of random pools.
+const POOLS: usize = 200;
+
+/// Files that wicd writes, which its own tests compare.
+const CNI_CONF: &str = include_str!("../../../wicd/src/network/cni.json");
+const KUBE_PROXY_CONF: &str = include_str!("../../../wicd/src/network/kube-proxy.json");
+
+/// Files and services of a node.
+struct Node {
+    files: Vec<(String, String)>,
+    services: Vec<Service>,
+}
+
+impl Node {
+    fn new(cluster: &Cluster, template: &TemplateSpec) -> Result<Self> {
+        let rendered = render::render(cluster, &payload(&PROGRAMS), &Settings::default(), template)?;
+        let taints = template.taints.clone().unwrap_or_default();
+        let configs = rendered.configs(cluster, &HostParams { taints, ..host() })?;
+        let files = configs.into_iter().map(|file| (file.path, file.content)).collect();
+        Ok(Self { files, services: rendered.services.services.clone() })
+    }
+
+    /// Returns what follows a program in the command line of the service that starts it.
+    fn arguments(&self, program: &str) -> Result<Vec<String>> {
+        let service = self.services.iter().find(|service| service.path.contains(program)).context("no service")?;
+        let line = service.path.replace("NODE_NAME", "win-1").replace("NODE_IP", "10.0.0.7");
+        Ok(line.split(' ').skip_while(|word| *word != program).skip(1).map(str::to_owned).collect())
+    }
+}
+
+/// Returns what a node gets that is of interest to kubelet and kube-proxy.
+fn node(cluster: &Cluster, template: &TemplateSpec) -> Result<Value> {
+    let cluster = Cluster { network: render::Network::OvnHybrid { vxlan_port: None }, ..cluster.clone() };
+    let node = Node::new(&cluster, template)?;
+    let content = |path: &str| node.files.iter().find(|(name, _)| name == path).map(|(_, content)| content);
+    let [kubelet, proxy] = [node.arguments(program::KUBELET)?, node.arguments(program::KUBE_PROXY)?];
+    ensure!(!kubelet.is_empty() && !proxy.is_empty(), "{kubelet:?} {proxy:?}");
+    Ok(json!({
+        "arguments": kubelet,
+        "config": content(path::KUBELET_CONFIG).context("kubelet has no configuration")?,
+        "credentialProviders": content(r"C:\k\credential-provider-config.yaml"),
+        "proxyArguments": proxy,
+        "proxyConfig": KUBE_PROXY_CONF,
+    }))
+}
+
+/// Returns standard output and error of a program for Windows, and whether it ended well.
+fn run(
+    windows: &Prefix,
+    program: &Path,
+    arguments: &[String],
+    env: &[(&str, &str)],
+    input: &str,
+) -> Result<([String; 2], bool)> {
+    let mut command = windows.command(program)?;
+    command.args(arguments).envs(env.iter().copied());
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let (mut stdin, input) = (child.stdin.take().context("no input")?, input.to_owned());
+    let writer = std::thread::spawn(move || stdin.write_all(input.as_bytes()));
+    let output = child.wait_with_output()?;
+    writer.join().ok().context("the writer panicked")??;
+    Ok(([String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?], output.status.success()))
+}
+
+/// Returns what kubelet and kube-proxy refuse, each line with the number of the node.
+fn refused(windows: &Prefix, kubernetes: &str, nodes: &[Value]) -> Result<Vec<String>> {
+    let lines: String = nodes.iter().map(|node| format!("{node}\n")).collect();
+    let ([said, error], is_good) = run(windows, &nodejudge(kubernetes)?, &[], &[], &lines)?;
+    ensure!(is_good, "nodejudge: {error}");
+    Ok(said.lines().map(str::to_owned).collect())
+}
+
+/// Clusters that differ in what kubelet gets.
+fn clusters() -> Vec<Cluster> {
+    let tls = |profile: Value| Some(render::TlsProfile::of_cluster(Some(&profile)).0);
+    vec![
+        cluster(),
+        Cluster { platform: Platform::Aws, external_cloud_provider: true, ..cluster() },
+        Cluster { tls_profile: tls(json!({"type": "Modern"})), ..cluster() },
+        Cluster { tls_profile: tls(json!({"type": "Intermediate"})), ..cluster() },
+        Cluster { tls_profile: tls(json!({"type": "Old"})), ..cluster() },
+    ]
+}
+
+/// Returns settings of kubelet and taints at random, some of which are refused.
+fn template() -> impl Strategy<Value = Value> {
+    let reserved = || {
+        vec![
+            json!({"cpu": "500m"}),
+            json!({"cpu": "0.5", "memory": "2Gi"}),
+            json!({"memory": "1e9", "ephemeral-storage": "1G"}),
+            json!({"memory": "1.5Gi"}),
+            json!({"memory": "0"}),
+            json!({"memory": "-1"}),
+            json!({"pods": "1"}),
+        ]
+    };
+    let threshold = || ["0", "1", "500Mi", "1e3", "1.5Gi", "0%", "5%", "15.5%", "100%", "101%", "-1", "x"];
+    let time = || ["0s", "1ms", "500ms", "1s", "30s", "1m30s", "1.5h", "-1s", "1"];
+    let texts = |values: &[&str]| values.iter().map(|value| json!(value)).collect::<Vec<_>>();
+    let threshold_of = |signal: &str| threshold().map(|value| json!({signal: value})).to_vec();
+    let signals = ["memory.available", "nodefs.available", "imagefs.available", "pid.available"];
+    let fields: Vec<(&str, Vec<Value>)> = vec![
+        ("maxPods", [0, 1, 250, 1000].map(|n| json!(n)).to_vec()),
+        ("systemReserved", reserved()),
+        ("kubeReserved", reserved()),
+        ("evictionHard", signals.into_iter().flat_map(threshold_of).collect()),
+        ("imageGCHighThresholdPercent", [1, 80, 81, 100].map(|n| json!(n)).to_vec()),
+        ("imageGCLowThresholdPercent", [0, 79, 84, 85, 99].map(|n| json!(n)).to_vec()),
+        ("containerLogMaxSize", texts(&["10Mi", "1", "0", "50M", "1e6", "1.5Gi", "-1", "8Ei"])),
+        ("containerLogMaxFiles", [1, 2, 100].map(|n| json!(n)).to_vec()),
+        ("shutdownGracePeriod", texts(&time())),
+        ("shutdownGracePeriodCriticalPods", texts(&time())),
+        ("cloudProvider", texts(&["External", "None"])),
+    ];
+    let taint = |key: &str, value: Value, effect: &str| json!({"key": key, "value": value, "effect": effect});
+    let taints = vec![
+        json!([]),
+        json!([taint("example.com/line", json!(""), "NoExecute"), taint("os", json!("Windows"), "NoSchedule")]),
+        json!([taint("os", json!("a_b.c-d"), "PreferNoSchedule"), taint("os", json!("Windows"), "NoSchedule")]),
+        json!([{"key": "os", "effect": "NoSchedule"}]),
+    ];
+    let field = |(name, values): (&'static str, Vec<Value>)| {
+        prop::option::weighted(0.25, select(values)).prop_map(move |value| value.map(|value| (name.to_owned(), value)))
+    };
+    let kubelet: Vec<_> = fields.into_iter().map(field).collect();
+    (kubelet, prop::option::of(select(taints))).prop_map(|(kubelet, taints)| {
+        let kubelet: serde_json::Map<_, _> = kubelet.into_iter().flatten().collect();
+        let mut template = json!({"kubelet": kubelet});
+        if let Some(taints) = taints {
+            template["taints"] = taints;
+        }
+        template
+    })
+}
+
+/// Returns random templates that the API server takes.
+async fn taken() -> Result<Vec<Value>> {
+    let client = crate::cluster::shared().await?.client().await?;
+    let pools: Api<DynamicObject> = Api::all_with(client, &ApiResource::erase::<WindowsNodePool>(&()));
+    let dry = PostParams { dry_run: true, ..PostParams::default() };
+    let mut random = TestRunner::new_with_rng(
+        Config::default(),
+        proptest::test_runner::TestRng::deterministic_rng(prop::test_runner::RngAlgorithm::ChaCha),
+    );
+    let (template, mut taken) = (template(), Vec::new());
+    for _ in 0..POOLS {
+        let template = template.new_tree(&mut random).map_err(anyhow::Error::msg)?.current();
+        let pool = pool("random", &json!({"template": {"spec": template}}));
+        match pools.create(&dry, &serde_json::from_value(pool)?).await {
+            Ok(_) => taken.push(template),
+            Err(kube::Error::Api(status)) if status.code == 422 => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(taken)
+}
+
+async fn nodes_are_taken(versions: &[&str]) -> Result<()> {
+    if let Err(reason) = available() {
+        return testbed::skip(&reason);
+    }
+    let taken = taken().await?;
+    ensure!((POOLS / 10..POOLS).contains(&taken.len()), "{} of {POOLS} pools are taken", taken.len());
+    let mut nodes =
+        clusters().iter().map(|cluster| node(cluster, &TemplateSpec::default())).collect::<Result<Vec<_>>>()?;
+    let rendered_alone = nodes.len();
+    for template in &taken {
+        let template: TemplateSpec = serde_json::from_value(template.clone())?;
+        nodes.push(node(&cluster(), &template).with_context(|| format!("{template:?}"))?);
+    }
+    let windows = Prefix::new()?;
+    for version in versions {
+        let refused = refused(&windows, version, &nodes)?;
+        let shown: Vec<String> = refused
+            .iter()
+            .map(|line| {
+                let number = line.split(':').next().and_then(|number| number.parse().ok()).unwrap_or(0);
+                let template = taken.get(usize::wrapping_sub(number, rendered_alone));
+                format!("{line} of {}", template.cloned().unwrap_or_default())
+            })
+            .collect();
+        ensure!(refused.is_empty(), "{version} refuses:\n{}", shown.join("\n"));
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_oldest_and_the_newest_kubelet_take_what_the_api_server_takes() -> Result<()> {
+    nodes_are_taken(&ENDS).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "each version takes minutes to build: it runs by night"]
+async fn each_kubelet_takes_what_the_api_server_takes() -> Result<()> {
+    nodes_are_taken(&KUBERNETES).await
+}
+
+#[test]
+fn arguments_and_fields_that_kubelet_or_kube_proxy_cannot_use_are_found() -> Result<()> {
+    if let Err(reason) = available() {
+        return testbed::skip(&reason);
+    }
+    let good = node(&cluster(), &TemplateSpec::default())?;
+    let with = |name: &str, from: &str, to: &str| -> Result<Value> {
+        let mut node = good.clone();
+        let text = node[name].to_string();
+        ensure!(text.contains(from), "{text} has no {from}");
+        node[name] = serde_json::from_str(&text.replace(from, to))?;
+        Ok(node)
+    };
+    let nodes = [
+        with("arguments", "--node-ip=", "--node-address=")?,
+        with("config", "maxPods", "maximumOfPods")?,
+        with("config", "500Mi", "500Q")?,
+        with("proxyArguments", "--windows-service", "--linux-service")?,
+        with("proxyConfig", "sourceVip", "sourceAddress")?,
+        with("proxyConfig", "kernelspace", "iptables")?,
+    ];
+    let windows = Prefix::new()?;
+    for version in ENDS {
+        let refused = refused(&windows, version, &nodes)?;
+        let parts =
+            ["node-address", "maximumOfPods", "quantities must match", "linux-service", "sourceAddress", "iptables"];
+        for (number, part) in parts.into_iter().enumerate() {
+            let is_said = |line: &String| line.starts_with(&format!("{number}: ")) && line.contains(part);
+            ensure!(refused.iter().any(is_said), "{version}: {part}: {refused:?}");
+        }
+    }
+    Ok(())
+}
+
+/// Checks that a containerd ignores no key of the payload's configuration and of the pool's, and takes the values.
+fn containerd_takes_its_files(containerd: &NodeProgram) -> Result<()> {
+    if let Err(reason) = available() {
+        return testbed::skip(&reason);
+    }
+    let windows = Prefix::new()?;
+    let cluster = Cluster {
+        cni_bin_dir: Some(r"C:\opt\cni\bin".into()),
+        cni_conf_dir: Some(r"C:\etc\cni\net.d".into()),
+        ..cluster()
+    };
+    let template = json!({"containerd": {"sandboxImage": "example.com/pause:1", "maxConcurrentDownloads": 7}});
+    let node = Node::new(&cluster, &serde_json::from_value(template)?)?;
+    let config = include_str!("../../../tools/xtask/payload/static/containerd_conf.toml");
+    let payload = (program::CONTAINERD_CONFIG.to_owned(), config.to_owned());
+    for (path, content) in node.files.iter().chain([&payload]) {
+        let path = windows.drive_c().join(path.trim_start_matches(r"C:\").replace('\\', "/"));
+        fs::create_dir_all(path.parent().context("a file has a folder")?)?;
+        fs::write(path, content)?;
+    }
+    let mut arguments = node.arguments(program::CONTAINERD)?;
+    // Without it the program asks the service manager.
+    arguments.retain(|argument| argument != "--run-service");
+    arguments.extend(["config".into(), "dump".into()]);
+    let dump = || run(&windows, &node_program(containerd)?, &arguments, &[], "");
+    let ([said, error], _) = dump()?;
+    let log = fs::read_to_string(windows.drive_c().join("var/log/containerd/containerd.log")).unwrap_or_default();
+    for part in ["example.com/pause:1", "max_concurrent_downloads = 7", r"C:\opt\cni\bin", r"C:\etc\cni\net.d"] {
+        ensure!(said.contains(part), "no {part} in {said}\n{error}\n{log}");
+    }
+    ensure!(!(error.clone() + &log).contains("gnoring"), "{error}\n{log}");
+    let unknown = "version = 3\n\n[plugins.'io.containerd.cri.v1.images']\nno_such_key = 1\n";
+    fs::write(windows.drive_c().join("k/containerd/conf.d/z.toml"), unknown)?;
+    let ([_, error], _) = dump()?;
+    let log = fs::read_to_string(windows.drive_c().join("var/log/containerd/containerd.log")).unwrap_or_default();
+    ensure!((error.clone() + &log).contains("no_such_key"), "an unknown key is not reported: {error}\n{log}");
+    Ok(())
+}
+
+#[test]
+fn containerd_of_the_payload_takes_its_files() -> Result<()> {
+    containerd_takes_its_files(&CONTAINERD)
+}
+
+#[test]
+fn the_oldest_containerd_takes_its_files() -> Result<()> {
+    containerd_takes_its_files(&OLDEST_CONTAINERD)
+}
+
+#[test]
+fn windows_exporter_takes_its_arguments() -> Result<()> {
+    if let Err(reason) = available() {
+        return testbed::skip(&reason);
+    }
+    let windows = Prefix::new()?;
+    let mut arguments = Node::new(&cluster(), &TemplateSpec::default())?.arguments(program::WINDOWS_EXPORTER)?;
+    ensure!(arguments.len() > 2, "{arguments:?}");
+    // It prints its version only if it takes the arguments before.
+    arguments.push("--version".into());
+    let says = |arguments: &[String]| run(&windows, &node_program(&WINDOWS_EXPORTER)?, arguments, &[], "");
+    let ([said, error], is_good) = says(&arguments)?;
+    ensure!(is_good, "{said}\n{error}");
+    arguments.insert(0, "--no-such-flag".into());
+    let ([said, error], is_good) = says(&arguments)?;
+    ensure!(!is_good && error.contains("no-such-flag"), "{said}\n{error}");
+    Ok(())
+}
+
+/// Checks that the plugin reads the network's document and goes on to ask Windows for the network, which Wine does not have.
+#[test]
+fn win_overlay_takes_its_document() -> Result<()> {
+    if let Err(reason) = available() {
+        return testbed::skip(&reason);
+    }
+    let windows = Prefix::new()?;
+    let env = [
+        ("CNI_COMMAND", "ADD"),
+        ("CNI_CONTAINERID", "c1"),
+        ("CNI_NETNS", "4b0a7a2e-0000-0000-0000-000000000001"),
+        ("CNI_IFNAME", "eth0"),
+        ("CNI_PATH", r"C:\k\cni"),
+    ];
+    let says = |document: &str| run(&windows, &node_program(&WIN_OVERLAY)?, &[], &env, document);
+    let ([said, _], _) = says(CNI_CONF)?;
+    ensure!(said.contains("GetNetworkByName(OVNKubernetesHybridOverlayNetwork)"), "{said}");
+    let broken = CNI_CONF.replace(r#""portMappings": true"#, r#""portMappings": 1"#);
+    let ([said, _], _) = says(&broken)?;
+    ensure!(broken != CNI_CONF && said.contains("capabilities"), "{said}");
+    Ok(())
+}
