@@ -3,10 +3,11 @@ use std::collections::BTreeMap;
 use crate::{
     CloudProvider, ClusterPullSecret, ContainerdSettings, CredentialPlugin, DeletionPolicy, Drain, Drift,
     FailureAction, FailurePolicy, GitRef, GitSource, GitVerify, GmsaSettings, Host, HostKeyPolicy, ImageMirror,
-    IntOrPercent, Inventory, JumpHost, KubeletDuration, KubeletSettings, LogRotation, MaintenanceWindow, MirrorPull,
-    MirrorSourcePolicy, Mode, NodeTemplate, OnTimeout, Order, PodBehavior, PodRule, Provisioning, ProxySettings,
-    Quantity, Remediation, RemediationType, Removal, Rollout, RolloutStep, SecretKeyRef, SecretRef, SourceKind,
-    SourceRef, Ssh, Taint, TaintEffect, TemplateMetadata, TemplateSpec, WindowsNodePool, WindowsNodePoolSpec,
+    IntOrPercent, Inventory, JumpHost, KubeletDuration, KubeletSettings, LogLevel, LogRotation, MaintenanceWindow,
+    MirrorPull, MirrorSourcePolicy, Mode, NodeTemplate, OnTimeout, Order, PodBehavior, PodRule, Provisioning,
+    ProxySettings, Quantity, Remediation, RemediationType, Removal, Rollout, RolloutStep, SecretKeyRef, SecretRef,
+    SourceKind, SourceRef, Ssh, Taint, TaintEffect, TemplateMetadata, TemplateSpec, WindowsNodePool,
+    WindowsNodePoolSpec,
 };
 
 /// A pool for people to start from, as `examples/<name>.yaml`.
@@ -180,7 +181,11 @@ pub fn examples() -> Vec<Example> {
                                 sandbox_image: None,
                                 max_concurrent_downloads: Some(6),
                             }),
-                            logs: Some(LogRotation { max_size: Some("50Mi".into()), max_age_seconds: Some(259_200) }),
+                            logs: Some(LogRotation {
+                                max_size: Some("50Mi".into()),
+                                max_age_seconds: Some(259_200),
+                                level: Some(LogLevel::Info),
+                            }),
                             cluster_pull_secret: Some(ClusterPullSecret {
                                 mode: None,
                                 registries: Some(vec!["quay.io".into(), "registry.example.com:5000".into()]),

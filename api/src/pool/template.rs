@@ -99,7 +99,7 @@ pub struct TemplateSpec {
     /// Settings of containerd. A change drains the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub containerd: Option<ContainerdSettings>,
-    /// Rotation of the logs of all services on the nodes.
+    /// Rotation and level of the logs of the services on the nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logs: Option<LogRotation>,
     /// Use of the cluster's pull secret on the nodes, with which kubelet and containerd log in to image registries. All of it if
@@ -293,7 +293,7 @@ pub struct ContainerdSettings {
     pub max_concurrent_downloads: Option<i32>,
 }
 
-/// Rotation of the logs of services. On by default.
+/// Rotation and level of the logs of services. They are rotated by default.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct LogRotation {
@@ -305,6 +305,20 @@ pub struct LogRotation {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 3600, max = 315_360_000))]
     pub max_age_seconds: Option<i32>,
+    /// Level of the logs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub level: Option<LogLevel>,
+}
+
+/// Level of the logs of kubelet, kube-proxy, csi-proxy, windows_exporter and hybrid-overlay-node. Info if not set: the usual messages. Debug: all
+/// details. A change restarts these services, and drains nodes that run hybrid-overlay-node.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum LogLevel {
+    /// The usual messages.
+    #[default]
+    Info,
+    /// Detailed messages.
+    Debug,
 }
 
 /// A taint of a node.

@@ -95,6 +95,7 @@ fn what_depends_on_the_version_of_windows() {
                 api_server: None,
                 needed: 0,
                 credential_plugin: None,
+                vxlan_port: None,
                 now: Timestamp::UNIX_EPOCH,
             };
             let found = results(&asked, &HostState { machine, ..HostState::default() });

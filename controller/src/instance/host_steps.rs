@@ -33,7 +33,7 @@ use wnp_core::{
         preflight_warnings::restart_causes,
         update::owes_restart,
     },
-    render::HostParams,
+    render::{Cluster, HostParams},
 };
 
 /// Interval at which a host that restarts is asked whether it is back.
@@ -82,10 +82,10 @@ pub(super) async fn connect(scope: &mut Scope, target: &Target, step: Step) -> R
         scope.save().await?;
     }
     scope.while_shown(session.prepare()).await??;
-    let api_server = scope.cx.hosts.release.get().cluster.api_server.clone();
+    let release = scope.cx.hosts.release.get();
     let asked = host::Facts {
         files: target.rendered.files().to_vec(),
-        api_server: Some(api_server.clone()),
+        api_server: Some(release.cluster.api_server.clone()),
         ports: vec![preflight::KUBELET_PORT],
         service_accounts: target.rendered.shared.service_accounts.clone(),
         credential_plugin: target.rendered.shared.credential_plugin.as_ref().map(|plugin| plugin.clsid.clone()),
@@ -93,7 +93,7 @@ pub(super) async fn connect(scope: &mut Scope, target: &Target, step: Step) -> R
     let state = scope.while_shown(session.facts(asked)).await??;
     check(scope, &mut session, &state)?;
     note_boot(scope, &state);
-    preflight(scope, target, &api_server, &state)?;
+    preflight(scope, target, &release.cluster, &state)?;
     suitability::report_accounts(scope, &target.rendered.shared, &state);
     scope.record_identity(session.connection());
     note_wicd_certificate(scope, &state);
@@ -159,12 +159,20 @@ fn check(scope: &mut Scope, session: &mut Session, state: &HostState) -> Result<
 }
 
 /// Checks whether the host can be a node, and says so in its condition.
-fn preflight(scope: &mut Scope, target: &Target, api_server: &str, state: &HostState) -> Result<(), StepError> {
+fn preflight(scope: &mut Scope, target: &Target, cluster: &Cluster, state: &HostState) -> Result<(), StepError> {
     let user = scope.instance.spec.host.username.clone();
     let (now, needed) = (clock::now(), space(target.rendered.files(), state));
     let cluster_id = &scope.cx.cluster.id;
     let credential_plugin = target.rendered.shared.credential_plugin.as_ref().map(|plugin| plugin.clsid.as_str());
-    let asked = Preflight { cluster_id, user: &user, api_server: Some(api_server), needed, credential_plugin, now };
+    let asked = Preflight {
+        cluster_id,
+        user: &user,
+        api_server: Some(&cluster.api_server),
+        needed,
+        credential_plugin,
+        vxlan_port: cluster.network.vxlan_port(),
+        now,
+    };
     let found = preflight::check(&asked, state);
     suitability::report(scope, &target.rendered, found.as_ref().copied(), state);
     Ok(found?)

@@ -224,6 +224,8 @@ async fn services_of_the_nodes() -> Result<()> {
         ("an image", spec(json!({"containerd": {"sandboxImage": "mcr.example.com/oss/pause:3.10@sha256:ab"}})), Taken),
         ("no image", spec(json!({"containerd": {"sandboxImage": "a b"}})), Refused("must be the name of an image")),
         ("old logs", spec(json!({"logs": {"maxSize": "100Mi", "maxAgeSeconds": 3600}})), Taken),
+        ("a level of logs", spec(json!({"logs": {"level": "Debug"}})), Taken),
+        ("no level of logs", spec(json!({"logs": {"level": "debug"}})), Refused("Unsupported value: \"debug\"")),
         ("no time for logs", spec(json!({"logs": {"maxAgeSeconds": 0}})), Refused("greater than or equal to 3600")),
         ("no size for logs", spec(json!({"logs": {"maxSize": "0Mi"}})), Refused("must be a quantity of at least 1Ki")),
         (

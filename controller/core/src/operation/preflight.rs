@@ -37,6 +37,19 @@ pub enum Fault {
         /// Version that Windows reports.
         build: String,
     },
+    /// Networks of the host's version of Windows cannot have the cluster's VXLAN port.
+    #[error(
+        "{name} takes no VXLAN port but {}, and the hybrid overlay of the cluster has {port}: the Node would not become Ready; replace the host by one with Windows Server 2022 or newer, or \
+         give the overlay port {} (hybridOverlayVXLANPort, or --vxlan-port)",
+        windows_versions::VXLAN_PORT,
+        windows_versions::VXLAN_PORT
+    )]
+    VxlanPortNotSupported {
+        /// Name of the version of Windows.
+        name: &'static str,
+        /// VXLAN port of the cluster.
+        port: u16,
+    },
     /// The clock of the host is far off.
     #[error(
         "the clock of the host is {seconds} s {direction}; certificates would not be valid: correct the host's time service"
@@ -92,7 +105,7 @@ impl Fault {
     pub fn reason(&self) -> Reason {
         match self {
             Self::NotAdministrator { .. } => Reason::NotAdministrator,
-            Self::WindowsNotSupported { .. } => Reason::WindowsNotSupported,
+            Self::WindowsNotSupported { .. } | Self::VxlanPortNotSupported { .. } => Reason::WindowsNotSupported,
             Self::ClockSkew { .. } => Reason::ClockSkew,
             Self::ForeignServices { .. } | Self::ForeignCredentialPlugin { .. } => Reason::ForeignServices,
             Self::DiskFull { .. } => Reason::DiskFull,
@@ -104,7 +117,13 @@ impl Fault {
     /// Reports whether the fault counts only before the first change to a host: on a host that is configured, what is to be done may be what heals
     /// it.
     fn is_of_first_change(&self) -> bool {
-        matches!(self, Self::WindowsNotSupported { .. } | Self::ApiServerUnreachable { .. } | Self::PortInUse { .. })
+        matches!(
+            self,
+            Self::WindowsNotSupported { .. }
+                | Self::VxlanPortNotSupported { .. }
+                | Self::ApiServerUnreachable { .. }
+                | Self::PortInUse { .. }
+        )
     }
 }
 
@@ -147,6 +166,8 @@ pub struct Preflight<'a> {
     pub needed: u64,
     /// Class of the plugin of Container Credential Guard that the host is to have.
     pub credential_plugin: Option<&'a str>,
+    /// VXLAN port of the cluster's hybrid overlay. `None` if it has the usual one, or there is no overlay.
+    pub vxlan_port: Option<u16>,
     /// Current time.
     pub now: Timestamp,
 }
@@ -166,7 +187,7 @@ pub fn check(asked: &Preflight<'_>, state: &HostState) -> Result<(), Faults> {
 pub fn results(asked: &Preflight<'_>, state: &HostState) -> Vec<(&'static str, Option<Fault>)> {
     let mut results = vec![
         ("rights", rights(asked, state)),
-        ("windows", windows(state)),
+        ("windows", windows(asked, state)),
         ("clock", clock(asked, state)),
         ("services", services(state)),
         ("disk", disk(asked, state)),
@@ -187,12 +208,14 @@ fn rights(asked: &Preflight<'_>, state: &HostState) -> Option<Fault> {
     (!state.machine.is_admin).then(|| Fault::NotAdministrator { user: asked.user.to_owned() })
 }
 
-fn windows(state: &HostState) -> Option<Fault> {
+fn windows(asked: &Preflight<'_>, state: &HostState) -> Option<Fault> {
     let machine = &state.machine;
-    let (name, build) = (text::line(&machine.os_name, 64), text::line(&machine.os_build, 32));
-    windows_versions::find(&machine.os_name, &machine.os_build)
-        .is_none()
-        .then_some(Fault::WindowsNotSupported { name, build })
+    let Some(version) = windows_versions::find(&machine.os_name, &machine.os_build) else {
+        let (name, build) = (text::line(&machine.os_name, 64), text::line(&machine.os_build, 32));
+        return Some(Fault::WindowsNotSupported { name, build });
+    };
+    let port = asked.vxlan_port.filter(|port| !version.any_vxlan_port && *port != windows_versions::VXLAN_PORT)?;
+    Some(Fault::VxlanPortNotSupported { name: version.name, port })
 }
 
 fn clock(asked: &Preflight<'_>, state: &HostState) -> Option<Fault> {
@@ -238,6 +261,7 @@ mod tests {
             api_server: Some("https://api:6443"),
             needed: 1 << 30,
             credential_plugin: Some("{A}"),
+            vxlan_port: None,
             now,
         }
     }
@@ -346,6 +370,32 @@ mod tests {
         let all = check(&asked(), &bad).unwrap_err();
         // The two clocks make a right one, and one sentence names both of Windows.
         assert_eq!((all.reason().as_str(), all.0.len()), ("NotAdministrator", 7), "{all}");
+    }
+
+    #[test]
+    fn windows_server_2019_takes_no_other_vxlan_port() {
+        let node = Some(Marker { version: "1".into(), cluster_id: "here".into(), ..Marker::default() });
+        for (build, vxlan_port, marker, expected) in [
+            ("10.0.17763.6414", None, None, None),
+            ("10.0.17763.6414", Some(4789), None, None),
+            ("10.0.17763.6414", Some(9898), None, Some("WindowsNotSupported")),
+            ("10.0.17763.6414", Some(9898), node, None),
+            ("10.0.20348.2527", Some(9898), None, None),
+            ("10.0.26100.1", Some(9898), None, None),
+        ] {
+            let asked = Preflight { vxlan_port, ..asked() };
+            let mut state = good();
+            state.machine.os_build = build.into();
+            state.marker = marker;
+            let found = check(&asked, &state).err();
+            assert_eq!(found.as_ref().map(|f| f.reason().as_str()), expected, "{build} {vxlan_port:?}");
+            let text = found.map(|f| f.to_string()).unwrap_or_default();
+            assert!(
+                expected.is_none()
+                    || ["9898", "2019", "2022 or newer", "--vxlan-port"].iter().all(|p| text.contains(p)),
+                "{text}"
+            );
+        }
     }
 
     #[test]

@@ -17,7 +17,12 @@ pub struct WindowsVersion {
     pub least: Option<(u32, &'static str)>,
     /// Oldest version of `registry.k8s.io/pause`, the image of sandboxes, that is known to have this version of Windows.
     pub min_pause: [u16; 3],
+    /// True if networks of an overlay may have another VXLAN port than [`VXLAN_PORT`].
+    pub any_vxlan_port: bool,
 }
+
+/// VXLAN port that every version of Windows takes.
+pub const VXLAN_PORT: u16 = 4789;
 
 impl WindowsVersion {
     /// Reports whether the support has ended, or ends in the year of `now`: the day is not known here.
@@ -36,6 +41,7 @@ pub const VERSIONS: [WindowsVersion; 3] = [
         // Direct server return of Services in an overlay.
         least: Some((1217, "KB4551853")),
         min_pause: [3, 6, 0],
+        any_vxlan_port: false,
     },
     WindowsVersion {
         name: "Windows Server 2022",
@@ -44,6 +50,7 @@ pub const VERSIONS: [WindowsVersion; 3] = [
         image: "ltsc2022",
         least: Some((681, "KB5012637")),
         min_pause: [3, 6, 0],
+        any_vxlan_port: true,
     },
     WindowsVersion {
         name: "Windows Server 2025",
@@ -52,6 +59,7 @@ pub const VERSIONS: [WindowsVersion; 3] = [
         image: "ltsc2025",
         least: None,
         min_pause: [3, 10, 2],
+        any_vxlan_port: true,
     },
 ];
 

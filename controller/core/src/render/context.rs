@@ -29,7 +29,7 @@ impl Context<'_> {
         if !self.has(program::LOG_RUNNER) {
             return command.to_owned();
         }
-        let LogSettings { size, age, flush } = &self.settings.logs;
+        let LogSettings { size, age, flush, level: _ } = &self.settings.logs;
         let mut line =
             vec![program::LOG_RUNNER.to_owned(), format!(r"-log-file={}\{service}\{service}.log", path::LOGS)];
         let flags = [("log-file-size", size), ("log-file-age", age), ("flush-interval", flush)];

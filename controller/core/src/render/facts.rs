@@ -188,6 +188,16 @@ pub enum Network {
     },
 }
 
+impl Network {
+    /// VXLAN port of the hybrid overlay. `None` if it has the usual one, or there is no overlay.
+    pub fn vxlan_port(self) -> Option<u16> {
+        match self {
+            Self::OvnHybrid { vxlan_port } => vxlan_port,
+            Self::External => None,
+        }
+    }
+}
+
 /// Proxy variables; they go to hosts as they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Proxy {

@@ -31,7 +31,7 @@ pub(super) fn command(context: &Context<'_>) -> String {
         "--windows-service".to_owned(),
         format!("--node-labels={}=Windows", key::OS_ID),
         "--windows-priorityclass=ABOVE_NORMAL_PRIORITY_CLASS".to_owned(),
-        "--v=2".to_owned(),
+        format!("--v={}", context.settings.logs.of_level(2, 4)),
     ];
     if context.cluster.external_cloud_provider {
         arguments.push(EXTERNAL_CLOUD.to_owned());

@@ -1,14 +1,14 @@
-//! Rotation of the logs of services that do not rotate theirs: values for `kube-log-runner`, which refuses to start with a
+//! Level of the logs of services, and rotation of those that do not rotate theirs: values for `kube-log-runner`, which refuses to start with a
 //! wrong one. So each is checked here first.
 
-use api::{Reason, host::LogRotation};
+use api::{LogLevel, Reason, host::LogRotation};
 
 use super::RenderError;
 
 /// Longest time that a log is kept where no age is set, in seconds: ten years. The field in pools goes no further.
 const FOREVER: u64 = 315_360_000;
 
-/// Rotation of logs. `None` leaves the flag out.
+/// Rotation and level of logs. `None` leaves the flag out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogSettings {
     /// Size at which a file is put aside: a Kubernetes quantity.
@@ -17,12 +17,14 @@ pub struct LogSettings {
     pub age: Option<String>,
     /// Interval at which the file is flushed to disk: a Go duration.
     pub flush: Option<String>,
+    /// Level of the logs.
+    pub level: LogLevel,
 }
 
 impl Default for LogSettings {
     /// Returns settings that rotate. WMCO does not rotate by default; hosts whose disks fill up are among its users' complaints.
     fn default() -> Self {
-        Self { size: Some("100Mi".into()), age: Some("168h".into()), flush: None }
+        Self { size: Some("100Mi".into()), age: Some("168h".into()), flush: None, level: LogLevel::Info }
     }
 }
 
@@ -63,11 +65,12 @@ impl LogSettings {
             None => Ok(default),
         };
         let duration = "a duration of 0 or more, for example 5s or 1h30m";
-        let Self { size, age, flush } = Self::default();
+        let Self { size, age, flush, level } = Self::default();
         Ok(Self {
             size: read(Self::SIZE, is_quantity, "a quantity of bytes, for example 100Mi", size)?,
             age: read(Self::AGE, is_duration, duration, age)?,
             flush: read(Self::FLUSH, is_duration, duration, flush)?,
+            level,
         })
     }
 
@@ -92,7 +95,16 @@ impl LogSettings {
             let hours = (seconds % 3600 == 0).then(|| format!("{}h", seconds / 3600));
             logs.age = Some(hours.unwrap_or_else(|| format!("{seconds}s")));
         }
+        logs.level = pool.and_then(|p| p.level).unwrap_or(logs.level);
         Ok(logs)
+    }
+
+    /// Picks the value of a service for the level.
+    pub(super) fn of_level<T>(&self, info: T, debug: T) -> T {
+        match self.level {
+            LogLevel::Info => info,
+            LogLevel::Debug => debug,
+        }
     }
 
     /// Returns the rotation of logs that wicd rotates. `None` if logs are not rotated: the size is missing or 0, as kube-log-runner reads it.
@@ -249,10 +261,13 @@ mod tests {
         let operator = |size: Option<&str>, age: Option<&str>| LogSettings {
             size: size.map(Into::into),
             age: age.map(Into::into),
-            flush: None,
+            ..LogSettings::default()
         };
-        let pool =
-            |size: Option<&str>, seconds| api::LogRotation { max_size: size.map(Into::into), max_age_seconds: seconds };
+        let pool = |size: Option<&str>, seconds| api::LogRotation {
+            max_size: size.map(Into::into),
+            max_age_seconds: seconds,
+            level: None,
+        };
         let rotation = |max_bytes, max_age_seconds| Some(LogRotation { max_bytes, max_age_seconds });
         let mi = 1 << 20;
         for (name, operator, pool, expected) in [
@@ -293,7 +308,12 @@ mod tests {
             ("SERVICES_LOG_FILE_AGE", "24h"),
             ("SERVICES_LOG_FLUSH_INTERVAL", "5s"),
         ];
-        let expected = LogSettings { size: Some("10Mi".into()), age: Some("24h".into()), flush: Some("5s".into()) };
+        let expected = LogSettings {
+            size: Some("10Mi".into()),
+            age: Some("24h".into()),
+            flush: Some("5s".into()),
+            level: LogLevel::Info,
+        };
         assert_eq!(LogSettings::from_env(env(all)), Ok(expected));
         let error = LogSettings::from_env(env(&[("SERVICES_LOG_FILE_AGE", "-1h")])).unwrap_err();
         assert!(error.to_string().contains("SERVICES_LOG_FILE_AGE"), "{error}");

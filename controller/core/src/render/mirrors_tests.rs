@@ -68,6 +68,27 @@ fn rules_of_release_images_are_no_trouble() {
     assert!(problems(&[followed], &secret())[0].contains("NeverContactSource"), "the whole registry is cut off");
 }
 
+/// The example of OpenShift's page on mirrors for Windows nodes.
+#[test]
+fn the_example_of_openshift() {
+    let ubi = |mirrors: &[&str]| rule("registry.access.redhat.com/ubi9/ubi-minimal", mirrors);
+    let rest =
+        [never(rule("registry.redhat.io", &["mirror.example.com"])), rule("docker-mirror.internal", &["docker.io"])];
+    let names = |rules: &[MirrorRule]| written(rules).into_iter().map(|(path, _)| path).collect::<Vec<_>>();
+    let file = |registry: &str| format!(r"C:\k\containerd\registries\{registry}\hosts.toml");
+
+    // containerd would ask example.io/example/ubi9/ubi-minimal, where the image is not.
+    let given = [&[ubi(&["example.io/example/ubi-minimal", "example.com/example2/ubi-minimal"])], &rest[..]].concat();
+    assert_eq!(names(&given), [file("docker-mirror.internal"), file("registry.redhat.io")]);
+    let said = problems(&given, &secret());
+    assert_eq!(said.len(), 2, "{said:?}");
+    assert!(said.iter().all(|text| text.contains("must end with \"ubi9/ubi-minimal\"")), "{said:?}");
+
+    let whole = [&[ubi(&["example.io/example/ubi9/ubi-minimal"])], &rest[..]].concat();
+    assert_eq!(names(&whole)[1], file("registry.access.redhat.com"));
+    assert_eq!((names(&whole).len(), problems(&whole, &secret())), (3, Vec::new()));
+}
+
 #[test]
 fn mirrors_that_only_the_legacy_operator_gives() {
     let of = |kind: &str, rule: MirrorRule| MirrorRule { origin: format!("{kind}/x"), ..rule };

@@ -1,6 +1,6 @@
 use api::{
-    CloudProvider, ContainerdSettings, EvictionThresholds, KubeletSettings, LogRotation as PoolLogs, Reserved,
-    TaintEffect, services::HostVariable,
+    CloudProvider, ContainerdSettings, EvictionThresholds, KubeletSettings, LogLevel, LogRotation as PoolLogs,
+    Reserved, TaintEffect, services::HostVariable,
 };
 use serde_json::json;
 
@@ -40,7 +40,11 @@ fn full() -> TemplateSpec {
     });
     TemplateSpec {
         containerd: Some(ContainerdSettings { sandbox_image: Some("x/pause:1".into()), ..Default::default() }),
-        logs: Some(PoolLogs { max_size: Some("10Mi".into()), max_age_seconds: Some(7200) }),
+        logs: Some(PoolLogs {
+            max_size: Some("10Mi".into()),
+            max_age_seconds: Some(7200),
+            level: Some(LogLevel::Debug),
+        }),
         ..template
     }
 }
@@ -103,7 +107,7 @@ fn the_pool_goes_over_the_operator_and_the_operator_over_what_is_usual() {
         "registerWithTaints": [{"key": "x", "effect": "NoSchedule"}]});
     let settings = Settings {
         kubelet_extra: patch.as_object().unwrap().clone(),
-        logs: LogSettings { size: Some("5Mi".into()), age: None, flush: Some("5s".into()) },
+        logs: LogSettings { size: Some("5Mi".into()), age: None, flush: Some("5s".into()), ..LogSettings::default() },
     };
     let with = |template: &TemplateSpec| render(&cluster(), &payload(&PROGRAMS), &settings, template).unwrap();
 
@@ -130,6 +134,7 @@ fn the_pool_goes_over_the_operator_and_the_operator_over_what_is_usual() {
     assert_eq!(pool.shared.logs, Some(LogRotation { max_bytes: 10 << 20, max_age_seconds: 7200 }));
     let command = &pool.services.services.iter().find(|s| s.name == "kubelet").unwrap().path;
     assert!(command.contains(" -log-file-size=10Mi -log-file-age=2h -flush-interval=5s C:"), "{command}");
+    assert!(command.contains(" --v=4 "), "{command}");
     assert!(pool.shared.containerd.as_ref().unwrap().contains("x/pause:1"));
 }
 

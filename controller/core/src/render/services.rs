@@ -119,16 +119,17 @@ fn windows_exporter(context: &Context<'_>) -> Option<Service> {
     if context.cluster.exporter_tls.is_some() && context.has(program::WINDOWS_EXPORTER_CONFIG) {
         command.push(format!("--web.config.file {}", program::WINDOWS_EXPORTER_CONFIG));
     }
-    command.push("--log.level info".to_owned());
+    command.push(format!("--log.level {}", context.settings.logs.of_level("info", "debug")));
     command.push(format!(r"--log.file {}\windows_exporter\windows_exporter.log", path::LOGS));
     context.has(program::WINDOWS_EXPORTER).then(|| service("windows_exporter", 2, command.join(" "), &[]))
 }
 
 fn csi_proxy(context: &Context<'_>) -> Option<Service> {
     let command = format!(
-        r"{} -log_file={}\csi-proxy\csi-proxy.log -logtostderr=false -windows-service --v=2",
+        r"{} -log_file={}\csi-proxy\csi-proxy.log -logtostderr=false -windows-service --v={}",
         program::CSI_PROXY,
         path::LOGS,
+        context.settings.logs.of_level(2, 4),
     );
     context.has(program::CSI_PROXY).then(|| service("csi-proxy", 2, command, &[]))
 }
@@ -146,6 +147,7 @@ fn hybrid_overlay(context: &Context<'_>) -> Option<Service> {
     if let Some(port) = vxlan_port {
         command.push(format!("--hybrid-overlay-vxlan-port {port}"));
     }
+    command.extend(context.settings.logs.of_level(None, Some("--loglevel 5".to_owned())));
     context.has(program::HYBRID_OVERLAY).then(|| service("hybrid-overlay-node", 2, command.join(" "), &["kubelet"]))
 }
 
@@ -157,7 +159,7 @@ fn kube_proxy(context: &Context<'_>) -> Option<Service> {
     let network = OvnHybridNetwork {
         service_cidr: context.cluster.service_cidr.clone(),
         kubeconfig: path::NODE_KUBECONFIG.to_owned(),
-        verbosity: 0,
+        verbosity: context.settings.logs.of_level(0, 4),
     };
     context.has(program::KUBE_PROXY).then(|| Service {
         prepare: Some(Prepare::OvnHybridNetwork(network)),

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use api::{
-    TemplateSpec,
+    LogLevel, TemplateSpec,
     host::{ConfigFile, path},
     services::{OvnHybridNetwork, Prepare, Service, ServicesConfig},
 };
@@ -15,7 +15,7 @@ use super::{
 };
 
 fn no_rotation() -> Settings {
-    Settings { logs: LogSettings { size: None, age: None, flush: None }, ..Settings::default() }
+    Settings { logs: LogSettings { size: None, age: None, ..LogSettings::default() }, ..Settings::default() }
 }
 
 fn rendered(cluster: &Cluster, destinations: &[&str], settings: &Settings) -> BTreeMap<String, Service> {
@@ -139,7 +139,14 @@ fn settings_change_command_lines() {
         ("rotation by default", |_, _| (), "kubelet", " -log-file-size=100Mi -log-file-age=168h C:"),
         (
             "rotation",
-            |_, s| s.logs = LogSettings { size: Some("1Gi".into()), age: None, flush: Some("5s".into()) },
+            |_, s| {
+                s.logs = LogSettings {
+                    size: Some("1Gi".into()),
+                    age: None,
+                    flush: Some("5s".into()),
+                    ..LogSettings::default()
+                }
+            },
             "kube-proxy",
             " -log-file-size=1Gi -flush-interval=5s C:",
         ),
@@ -153,6 +160,33 @@ fn settings_change_command_lines() {
         let command = &rendered(&cluster, &PROGRAMS, &settings)[service].path;
         assert!(command.contains(expected), "{name}: {command}");
     }
+}
+
+#[test]
+fn one_level_of_logs_for_all_services() {
+    let cluster = Cluster { network: OVN, ..cluster() };
+    let of = |level| {
+        let logs = LogSettings { level, ..LogSettings::default() };
+        rendered(&cluster, &PROGRAMS, &Settings { logs, ..Settings::default() })
+    };
+    let (info, debug) = (of(LogLevel::Info), of(LogLevel::Debug));
+    assert_eq!(info, rendered(&cluster, &PROGRAMS, &Settings::default()));
+    for (service, usual, detailed) in [
+        ("kubelet", "--v=2 ", "--v=4 "),
+        ("csi-proxy", "--v=2", "--v=4"),
+        ("windows_exporter", "--log.level info ", "--log.level debug "),
+        ("hybrid-overlay-node", r"C:\k\bootstrap-ca.crt", r"C:\k\bootstrap-ca.crt --loglevel 5"),
+        ("containerd", "--log-level info", "--log-level info"),
+    ] {
+        let (before, after) = (&info[service].path, &debug[service].path);
+        assert!(before.contains(usual), "{before}");
+        assert_eq!(&before.replace(usual, detailed), after);
+    }
+    let verbosity = |services: &BTreeMap<String, Service>| match &services["kube-proxy"].prepare {
+        Some(Prepare::OvnHybridNetwork(network)) => network.verbosity,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((verbosity(&info), verbosity(&debug)), (0, 4));
 }
 
 #[test]

@@ -195,6 +195,13 @@ const CASES: &[Case] = &[
         "the command of hybrid-overlay-node",
     ),
     (
+        "the overlay's level of logs",
+        |r| service(r, "hybrid-overlay-node").path.push_str(" --loglevel 5"),
+        Drain,
+        ABOVE_OVERLAY,
+        "the command of hybrid-overlay-node",
+    ),
+    (
         "variables of a command",
         |r| service(r, "hybrid-overlay-node").host_variables_in_command.clear(),
         Drain,

@@ -74,6 +74,25 @@ fn the_newest_payload_that_is_not_newer_than_the_api_server_is_taken() {
     assert!(Payload::default().manifest(None).is_none());
 }
 
+/// A control plane that goes from 1.33 over 1.34 to 1.35, as between two EUS releases of OpenShift: each other payload is a change of all nodes.
+#[test]
+fn nodes_go_over_two_minor_versions_in_one_change() {
+    for (about, minors, changes) in
+        [("without the version in the middle", &["1.33", "1.35"][..], 1), ("with it", &["1.33", "1.34", "1.35"], 2)]
+    {
+        let dir = tempfile::tempdir().unwrap();
+        for minor in minors {
+            write(&dir.path().join(minor), &[Entry::new(r"C:\k\kubelet.exe", *minor)], LEVEL_FAST).unwrap();
+        }
+        let payload = Payload::open(dir.path()).unwrap();
+        let mut taken: Vec<_> =
+            [33, 34, 35].map(|server| payload.manifest(Some(server)).unwrap().files[0].sha256.clone()).into();
+        assert_eq!(taken[2], hex::encode(Sha256::digest("1.35")), "{about}");
+        taken.dedup();
+        assert_eq!(taken.len() - 1, changes, "{about}");
+    }
+}
+
 #[test]
 fn every_missing_file_is_named() {
     let (dir, _) = payload();

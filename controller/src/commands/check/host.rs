@@ -120,6 +120,7 @@ pub(super) fn fault(facts: &Facts, check: &str) -> Outcome {
         api_server: args.api_server.as_deref(),
         needed: args.needed_mib.saturating_mul(1 << 20),
         credential_plugin: None,
+        vxlan_port: None,
         now: facts.now,
     };
     let results = preflight::results(&asked, state);
