@@ -159,9 +159,9 @@ fn template() -> impl Strategy<Value = Value> {
         prop::option::weighted(0.25, select(values)).prop_map(move |value| value.map(|value| (name.to_owned(), value)))
     };
     let kubelet: Vec<_> = fields.into_iter().map(field).collect();
-    (kubelet, prop::option::of(select(taints))).prop_map(|(kubelet, taints)| {
+    (kubelet, prop::option::of(select(taints)), select(vec!["Info", "Debug"])).prop_map(|(kubelet, taints, level)| {
         let kubelet: serde_json::Map<_, _> = kubelet.into_iter().flatten().collect();
-        let mut template = json!({"kubelet": kubelet});
+        let mut template = json!({"kubelet": kubelet, "logs": {"level": level}});
         if let Some(taints) = taints {
             template["taints"] = taints;
         }
@@ -320,7 +320,8 @@ fn windows_exporter_takes_its_arguments() -> Result<()> {
         return testbed::skip(&reason);
     }
     let windows = Prefix::new()?;
-    let mut arguments = Node::new(&cluster(), &TemplateSpec::default())?.arguments(program::WINDOWS_EXPORTER)?;
+    let template = serde_json::from_value(json!({"logs": {"level": "Debug"}}))?;
+    let mut arguments = Node::new(&cluster(), &template)?.arguments(program::WINDOWS_EXPORTER)?;
     ensure!(arguments.len() > 2, "{arguments:?}");
     // It prints its version only if it takes the arguments before.
     arguments.push("--version".into());

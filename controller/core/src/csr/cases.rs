@@ -98,12 +98,22 @@ fn node_client(user: &str, groups: &[&str], pem: impl Into<Vec<u8>>) -> Certific
     csr(user, groups, KUBELET_CLIENT, &["digital signature", "client auth"], pem)
 }
 
+/// Request of the kubelet of win-1 for its next client certificate.
+fn renewal(pem: impl Into<Vec<u8>>) -> CertificateSigningRequest {
+    node_client(W1, NODES, pem)
+}
+
 fn serving(user: &str, groups: &[&str], pem: impl Into<Vec<u8>>) -> CertificateSigningRequest {
     csr(user, groups, SERVING, &["digital signature", "server auth"], pem)
 }
 
 fn wicd(user: &str, groups: &[&str], pem: impl Into<Vec<u8>>) -> CertificateSigningRequest {
     csr(user, groups, CLIENT, &["digital signature", "client auth", "key encipherment"], pem)
+}
+
+/// Request to the signer that also signs for others than hosts.
+fn client_of(user: &str, groups: &[&str], pem: impl Into<Vec<u8>>) -> CertificateSigningRequest {
+    csr(user, groups, CLIENT, &["digital signature", "client auth"], pem)
 }
 
 fn node(name: &str) -> Forged {
@@ -169,60 +179,50 @@ fn reason(verdict: &Verdict) -> String {
 
 const W1: &str = "system:node:win-1";
 const D1: &str = "system:wicd-node:win-1";
+const TOKEN: &str = "system:bootstrap:abcdef";
 const OPENSHIFT: &str = "system:serviceaccount:openshift-machine-config-operator:node-bootstrapper";
 
 #[test]
 fn right_requests_are_approved() {
+    use Kind::{KubeletClient, KubeletServing, WicdClient};
     let names = || node("win-1").names(&[Name::Dns("win-1"), Name::Ip("10.0.0.1"), Name::Ip("fd00::1")]);
     let eku_client = der(0x30, &[&der(6, &[&[0x2b, 6, 1, 5, 5, 7, 3, 2]])]);
     let key_usage = der(3, &[&[5, 0b1010_0000]]);
     let crlf = node("win-1").pem().replace('\n', "\r\n");
     let long_usages = ["client auth", "key encipherment", "digital signature"];
-    let mut no_expiry = node_client(W1, NODES, node("win-1").pem());
+    let mut no_expiry = renewal(node("win-1"));
     no_expiry.spec.expiration_seconds = None;
-    let mut a_week = wicd(D1, WICDS, wicd_node("win-1").pem());
+    let mut a_week = wicd(D1, WICDS, wicd_node("win-1"));
     a_week.spec.expiration_seconds = Some(604_800);
     let table = [
-        (
-            "first kubelet certificate, by the operator",
-            node_client(OPERATOR, &[], node("win-new").pem()),
-            Kind::KubeletClient,
-        ),
-        ("again for a host that has joined", node_client(OPERATOR, &[], node("win-1").pem()), Kind::KubeletClient),
-        ("kubelet renews", node_client(W1, NODES, node("win-1").pem()), Kind::KubeletClient),
-        (
-            "with key encipherment",
-            csr(W1, NODES, KUBELET_CLIENT, &long_usages, node("win-1").pem()),
-            Kind::KubeletClient,
-        ),
-        ("signer's own lifetime", no_expiry, Kind::KubeletClient),
-        ("P-384", node_client(W1, NODES, node("win-1").key(&rcgen::PKCS_ECDSA_P384_SHA384).pem()), Kind::KubeletClient),
-        ("RSA 2048", node_client(W1, NODES, include_str!("fixtures/rsa-2048.pem")), Kind::KubeletClient),
-        ("made by openssl", node_client(W1, NODES, include_str!("fixtures/p256.pem")), Kind::KubeletClient),
-        ("lines end as on Windows", node_client(W1, NODES, crlf), Kind::KubeletClient),
+        ("first kubelet certificate, by the operator", node_client(OPERATOR, &[], node("win-new")), KubeletClient),
+        ("again for a host that has joined", node_client(OPERATOR, &[], node("win-1")), KubeletClient),
+        ("kubelet renews", renewal(node("win-1")), KubeletClient),
+        ("with key encipherment", csr(W1, NODES, KUBELET_CLIENT, &long_usages, node("win-1")), KubeletClient),
+        ("signer's own lifetime", no_expiry, KubeletClient),
+        ("P-384", renewal(node("win-1").key(&rcgen::PKCS_ECDSA_P384_SHA384)), KubeletClient),
+        ("RSA 2048", renewal(include_str!("fixtures/rsa-2048.pem")), KubeletClient),
+        ("made by openssl", renewal(include_str!("fixtures/p256.pem")), KubeletClient),
+        ("lines end as on Windows", renewal(crlf), KubeletClient),
         (
             "extensions that agree",
-            node_client(
-                W1,
-                NODES,
-                node("win-1").extension(EXTENDED_KEY_USAGE, &eku_client).extension(KEY_USAGE, &key_usage).pem(),
-            ),
-            Kind::KubeletClient,
+            renewal(node("win-1").extension(EXTENDED_KEY_USAGE, &eku_client).extension(KEY_USAGE, &key_usage)),
+            KubeletClient,
         ),
         (
             "the legacy daemon whose certificate has ended",
-            wicd(LEGACY_DAEMON, &["system:serviceaccounts"], wicd_node("win-old").pem()),
-            Kind::WicdClient,
+            wicd(LEGACY_DAEMON, &["system:serviceaccounts"], wicd_node("win-old")),
+            WicdClient,
         ),
-        ("serving", serving(W1, NODES, names().pem()), Kind::KubeletServing),
+        ("serving", serving(W1, NODES, names()), KubeletServing),
         (
             "serving, host name as proven",
-            serving(W1, NODES, node("win-1").names(&[Name::Dns("win-1.corp.example")]).pem()),
-            Kind::KubeletServing,
+            serving(W1, NODES, node("win-1").names(&[Name::Dns("win-1.corp.example")])),
+            KubeletServing,
         ),
-        ("first wicd certificate, by the operator", wicd(OPERATOR, &[], wicd_node("win-new").pem()), Kind::WicdClient),
-        ("wicd renews", wicd(D1, WICDS, wicd_node("win-1").pem()), Kind::WicdClient),
-        ("wicd for a week", a_week, Kind::WicdClient),
+        ("first wicd certificate, by the operator", wicd(OPERATOR, &[], wicd_node("win-new")), WicdClient),
+        ("wicd renews", wicd(D1, WICDS, wicd_node("win-1")), WicdClient),
+        ("wicd for a week", a_week, WicdClient),
     ];
     for (what, csr, kind) in table {
         assert_eq!(judge(&csr), Verdict::Approve(kind), "{what}");
@@ -232,14 +232,13 @@ fn right_requests_are_approved() {
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn wrong_requests_of_ours_are_denied() {
-    let p = |forged: Forged| forged.pem();
     let one = || node("win-1");
     let with = |change: &dyn Fn(&mut CertificateSigningRequest), mut csr: CertificateSigningRequest| {
         change(&mut csr);
         csr
     };
-    let usages = |usages: &[&str]| csr(W1, NODES, KUBELET_CLIENT, usages, node("win-1").pem());
-    let served = |names: &[Name<'_>]| serving(W1, NODES, node("win-1").names(names).pem());
+    let usages = |usages: &[&str]| csr(W1, NODES, KUBELET_CLIENT, usages, node("win-1"));
+    let served = |names: &[Name<'_>]| serving(W1, NODES, node("win-1").names(names));
     let mut spoilt = one().der();
     *spoilt.last_mut().unwrap() ^= 1;
     let trailing = [one().der(), vec![0]].concat();
@@ -254,195 +253,155 @@ fn wrong_requests_of_ours_are_denied() {
     let wide: Vec<u8> = W1.encode_utf16().flat_map(u16::to_be_bytes).collect();
     let table = vec![
         // Whose it is.
-        ("another node renews", node_client("system:node:win-2", NODES, p(one())), "WrongRequester"),
-        ("a Linux node renews", node_client("system:node:linux-1", NODES, p(one())), "WrongRequester"),
-        ("host asks for another host", node_client(W1, NODES, p(node("win-2"))), "WrongRequester"),
-        ("host asks for a Linux node", node_client(W1, NODES, p(node("linux-1"))), "UnknownHost"),
-        ("a person", node_client("alice", &["system:authenticated"], p(one())), "WrongRequester"),
-        ("no user name", node_client("", &[], p(one())), "WrongRequester"),
-        ("wicd asks for kubelet's", node_client(D1, WICDS, p(one())), "WrongRequester"),
+        ("another node renews", node_client("system:node:win-2", NODES, one()), "WrongRequester"),
+        ("a Linux node renews", node_client("system:node:linux-1", NODES, one()), "WrongRequester"),
+        ("host asks for another host", renewal(node("win-2")), "WrongRequester"),
+        ("host asks for a Linux node", renewal(node("linux-1")), "UnknownHost"),
+        ("a person", node_client("alice", &["system:authenticated"], one()), "WrongRequester"),
+        ("no user name", node_client("", &[], one()), "WrongRequester"),
+        ("wicd asks for kubelet's", node_client(D1, WICDS, one()), "WrongRequester"),
         (
             "another service account",
-            node_client("system:serviceaccount:default:windows-node-pools", &[], p(one())),
+            node_client("system:serviceaccount:default:windows-node-pools", &[], one()),
             "WrongRequester",
         ),
-        ("right name, wrong groups", node_client(W1, &["system:authenticated"], p(one())), "WrongRequester"),
-        (
-            "bootstrap token after joining",
-            node_client("system:bootstrap:abcdef", BOOTSTRAP, p(one())),
-            "WrongRequester",
-        ),
-        ("OpenShift's bootstrapper after joining", node_client(OPENSHIFT, &[], p(one())), "WrongRequester"),
-        (
-            "bootstrap token while the host joins",
-            node_client("system:bootstrap:abcdef", BOOTSTRAP, p(node("win-new"))),
-            "WrongRequester",
-        ),
+        ("right name, wrong groups", node_client(W1, &["system:authenticated"], one()), "WrongRequester"),
+        ("bootstrap token after joining", node_client(TOKEN, BOOTSTRAP, one()), "WrongRequester"),
+        ("OpenShift's bootstrapper after joining", node_client(OPENSHIFT, &[], one()), "WrongRequester"),
+        ("bootstrap token while the host joins", node_client(TOKEN, BOOTSTRAP, node("win-new")), "WrongRequester"),
         (
             "OpenShift's bootstrapper while the host joins",
-            node_client(OPENSHIFT, &[], p(node("win-new"))),
+            node_client(OPENSHIFT, &[], node("win-new")),
             "WrongRequester",
         ),
-        ("the legacy daemon for a host of ours", wicd(LEGACY_DAEMON, &[], p(wicd_node("win-1"))), "WrongRequester"),
-        ("the legacy daemon asks for kubelet's", node_client(LEGACY_DAEMON, &[], p(node("win-old"))), "WrongRequester"),
+        ("the legacy daemon for a host of ours", wicd(LEGACY_DAEMON, &[], wicd_node("win-1")), "WrongRequester"),
+        ("the legacy daemon asks for kubelet's", node_client(LEGACY_DAEMON, &[], node("win-old")), "WrongRequester"),
         (
             "a daemon of that name in another namespace",
-            wicd("system:serviceaccount:default:windows-instance-config-daemon", &[], p(wicd_node("win-old"))),
+            wicd("system:serviceaccount:default:windows-instance-config-daemon", &[], wicd_node("win-old")),
             "WrongRequester",
         ),
         (
             "the legacy daemon for longer than it asks for",
-            with(&|c| c.spec.expiration_seconds = Some(3601), wicd(LEGACY_DAEMON, &[], p(wicd_node("win-old")))),
+            with(&|c| c.spec.expiration_seconds = Some(3601), wicd(LEGACY_DAEMON, &[], wicd_node("win-old"))),
             "LifetimeTooLong",
         ),
         (
             "kubelet of a host that is being cleaned",
-            node_client("system:node:win-gone", NODES, p(node("win-gone"))),
+            node_client("system:node:win-gone", NODES, node("win-gone")),
             "HostLeaves",
         ),
         (
             "wicd of a host that is being cleaned",
-            wicd("system:wicd-node:win-gone", WICDS, p(wicd_node("win-gone"))),
+            wicd("system:wicd-node:win-gone", WICDS, wicd_node("win-gone")),
             "HostLeaves",
         ),
-        (
-            "token user without the group",
-            node_client("system:bootstrap:abcdef", &[], p(node("win-new"))),
-            "WrongRequester",
-        ),
+        ("token user without the group", node_client(TOKEN, &[], node("win-new")), "WrongRequester"),
         (
             "bootstrap token asks for serving",
-            serving("system:bootstrap:abcdef", BOOTSTRAP, p(node("win-new").names(&[Name::Dns("win-new")]))),
+            serving(TOKEN, BOOTSTRAP, node("win-new").names(&[Name::Dns("win-new")])),
             "WrongRequester",
         ),
-        (
-            "bootstrap token asks for wicd",
-            wicd("system:bootstrap:abcdef", BOOTSTRAP, p(wicd_node("win-new"))),
-            "WrongRequester",
-        ),
-        ("operator asks for serving", serving(OPERATOR, &[], p(one().names(&[Name::Dns("win-1")]))), "WrongRequester"),
+        ("bootstrap token asks for wicd", wicd(TOKEN, BOOTSTRAP, wicd_node("win-new")), "WrongRequester"),
+        ("operator asks for serving", serving(OPERATOR, &[], one().names(&[Name::Dns("win-1")])), "WrongRequester"),
         (
             "another node asks for serving",
-            serving("system:node:win-2", NODES, p(one().names(&[Name::Dns("win-1")]))),
+            serving("system:node:win-2", NODES, one().names(&[Name::Dns("win-1")])),
             "WrongRequester",
         ),
         (
             "serving without the node group",
-            serving(W1, &["system:authenticated"], p(one().names(&[Name::Dns("win-1")]))),
+            serving(W1, &["system:authenticated"], one().names(&[Name::Dns("win-1")])),
             "WrongRequester",
         ),
-        ("another wicd renews", wicd("system:wicd-node:win-2", WICDS, p(wicd_node("win-1"))), "WrongRequester"),
-        ("wicd without its group", wicd(D1, &["system:authenticated"], p(wicd_node("win-1"))), "WrongRequester"),
-        ("kubelet asks for wicd's", wicd(W1, NODES, p(wicd_node("win-1"))), "WrongRequester"),
-        ("wicd of a host that no pool has", wicd("system:wicd-node:gone", WICDS, p(wicd_node("gone"))), "UnknownHost"),
-        ("operator for an unknown host", wicd(OPERATOR, &[], p(wicd_node("gone"))), "UnknownHost"),
+        ("another wicd renews", wicd("system:wicd-node:win-2", WICDS, wicd_node("win-1")), "WrongRequester"),
+        ("wicd without its group", wicd(D1, &["system:authenticated"], wicd_node("win-1")), "WrongRequester"),
+        ("kubelet asks for wicd's", wicd(W1, NODES, wicd_node("win-1")), "WrongRequester"),
+        ("wicd of a host that no pool has", wicd("system:wicd-node:gone", WICDS, wicd_node("gone")), "UnknownHost"),
+        ("operator for an unknown host", wicd(OPERATOR, &[], wicd_node("gone")), "UnknownHost"),
         // The subject.
-        ("longer name", node_client(W1, NODES, p(node("win-1x"))), "UnknownHost"),
-        ("shorter name", node_client(W1, NODES, p(node("win-"))), "UnknownHost"),
-        ("no name", node_client(W1, NODES, p(node(""))), "WrongSubject"),
-        ("upper case name", node_client(W1, NODES, p(node("WIN-1"))), "UnknownHost"),
-        (
-            "upper case prefix",
-            node_client(W1, NODES, p(Forged::new("SYSTEM:NODE:win-1", &["system:nodes"]))),
-            "WrongSubject",
-        ),
-        ("upper case, by a stranger", node_client("alice", &[], p(node("WIN-1"))), "UnknownHost"),
-        ("NUL behind the name", node_client("alice", &[], p(node("win-1\0.evil"))), "UnknownHost"),
-        ("space behind the name", node_client("alice", &[], p(node("win-1 "))), "UnknownHost"),
+        ("longer name", renewal(node("win-1x")), "UnknownHost"),
+        ("shorter name", renewal(node("win-")), "UnknownHost"),
+        ("no name", renewal(node("")), "WrongSubject"),
+        ("upper case name", renewal(node("WIN-1")), "UnknownHost"),
+        ("upper case prefix", renewal(Forged::new("SYSTEM:NODE:win-1", &["system:nodes"])), "WrongSubject"),
+        ("upper case, by a stranger", node_client("alice", &[], node("WIN-1")), "UnknownHost"),
+        ("NUL behind the name", node_client("alice", &[], node("win-1\0.evil")), "UnknownHost"),
+        ("space behind the name", node_client("alice", &[], node("win-1 ")), "UnknownHost"),
         (
             "prefix without a colon",
-            wicd(D1, WICDS, p(Forged::new("system:wicd-nodex:win-1", &["system:wicd-nodes"]))),
+            wicd(D1, WICDS, Forged::new("system:wicd-nodex:win-1", &["system:wicd-nodes"])),
             "WrongSubject",
         ),
-        ("prefix twice", node_client(W1, NODES, p(node("system:node:win-1"))), "UnknownHost"),
-        ("two common names", node_client(W1, NODES, p(one().also(CN, UTF8, b"system:node:win-2"))), "WrongSubject"),
+        ("prefix twice", renewal(node("system:node:win-1")), "UnknownHost"),
+        ("two common names", renewal(one().also(CN, UTF8, b"system:node:win-2")), "WrongSubject"),
         (
             "two common names, ours last",
-            node_client("alice", &[], p(Forged::new("alice", &["system:nodes"]).also(CN, UTF8, W1.as_bytes()))),
+            node_client("alice", &[], Forged::new("alice", &["system:nodes"]).also(CN, UTF8, W1.as_bytes())),
             "WrongSubject",
         ),
         (
             "no common name",
-            node_client(W1, NODES, p(Forged { subject: vec![vec![attribute(O, UTF8, b"system:nodes")]], ..one() })),
+            renewal(Forged { subject: vec![vec![attribute(O, UTF8, b"system:nodes")]], ..one() }),
             "WrongSubject",
         ),
-        ("empty subject", node_client(W1, NODES, p(Forged { subject: vec![], ..one() })), "WrongSubject"),
-        (
-            "extra organisation",
-            node_client(W1, NODES, p(Forged::new(W1, &["system:nodes", "system:masters"]))),
-            "WrongOrganisation",
-        ),
-        ("system:masters alone", node_client(W1, NODES, p(Forged::new(W1, &["system:masters"]))), "WrongOrganisation"),
+        ("empty subject", renewal(Forged { subject: vec![], ..one() }), "WrongSubject"),
+        ("extra organisation", renewal(Forged::new(W1, &["system:nodes", "system:masters"])), "WrongOrganisation"),
+        ("system:masters alone", renewal(Forged::new(W1, &["system:masters"])), "WrongOrganisation"),
         (
             "system:masters for wicd",
-            wicd(D1, WICDS, p(Forged::new(D1, &["system:wicd-nodes", "system:masters"]))),
+            wicd(D1, WICDS, Forged::new(D1, &["system:wicd-nodes", "system:masters"])),
             "WrongOrganisation",
         ),
         (
             "the same organisation twice",
-            node_client(W1, NODES, p(Forged::new(W1, &["system:nodes", "system:nodes"]))),
+            renewal(Forged::new(W1, &["system:nodes", "system:nodes"])),
             "WrongOrganisation",
         ),
-        ("no organisation", node_client(W1, NODES, p(Forged::new(W1, &[]))), "WrongOrganisation"),
-        ("upper case organisation", node_client(W1, NODES, p(Forged::new(W1, &["System:Nodes"]))), "WrongOrganisation"),
-        (
-            "wicd's organisation for kubelet",
-            node_client(W1, NODES, p(Forged::new(W1, &["system:wicd-nodes"]))),
-            "WrongOrganisation",
-        ),
+        ("no organisation", renewal(Forged::new(W1, &[])), "WrongOrganisation"),
+        ("upper case organisation", renewal(Forged::new(W1, &["System:Nodes"])), "WrongOrganisation"),
+        ("wicd's organisation for kubelet", renewal(Forged::new(W1, &["system:wicd-nodes"])), "WrongOrganisation"),
         (
             "wicd's organisation for a stranger",
-            csr(
-                "alice",
-                &[],
-                CLIENT,
-                &["digital signature", "client auth"],
-                p(Forged::new("alice", &["system:wicd-nodes"])),
-            ),
+            client_of("alice", &[], Forged::new("alice", &["system:wicd-nodes"])),
             "WrongSubject",
         ),
         (
             "many other parts in the subject of a stranger",
-            csr(
+            client_of(
                 "alice",
                 &[],
-                CLIENT,
-                &["digital signature", "client auth"],
-                p((0..100).fold(Forged::new("alice", &["system:wicd-nodes"]), |f, _| f.also(OU, UTF8, b"a"))),
+                (0..100).fold(Forged::new("alice", &["system:wicd-nodes"]), |f, _| f.also(OU, UTF8, b"a")),
             ),
             "WrongSubject",
         ),
-        ("many organisations", node_client(W1, NODES, p(Forged::new(W1, &["system:nodes"; 101]))), "WrongSubject"),
-        ("organisational unit", node_client(W1, NODES, p(one().also(OU, UTF8, b"system:masters"))), "WrongSubject"),
-        ("both in one part", node_client(W1, NODES, p(both_in_one)), "WrongSubject"),
+        ("many organisations", renewal(Forged::new(W1, &["system:nodes"; 101])), "WrongSubject"),
+        ("organisational unit", renewal(one().also(OU, UTF8, b"system:masters")), "WrongSubject"),
+        ("both in one part", renewal(both_in_one), "WrongSubject"),
         (
             "wide characters",
-            node_client(
-                W1,
-                NODES,
-                p(Forged {
-                    subject: vec![vec![attribute(O, UTF8, b"system:nodes")], vec![attribute(CN, BMP, &wide)]],
-                    ..one()
-                }),
-            ),
+            renewal(Forged {
+                subject: vec![vec![attribute(O, UTF8, b"system:nodes")], vec![attribute(CN, BMP, &wide)]],
+                ..one()
+            }),
             "WrongSubject",
         ),
         // Signer, usages, lifetime.
         (
             "other signer",
-            csr(W1, NODES, "kubernetes.io/legacy-unknown", &["digital signature", "client auth"], p(one())),
+            csr(W1, NODES, "kubernetes.io/legacy-unknown", &["digital signature", "client auth"], one()),
             "WrongSigner",
         ),
         (
             "signer of a third party",
-            csr(W1, NODES, "example.com/signer", &["digital signature", "client auth"], p(one())),
+            csr(W1, NODES, "example.com/signer", &["digital signature", "client auth"], one()),
             "WrongSigner",
         ),
-        ("kubelet's name for wicd's signer", wicd(W1, NODES, p(one())), "WrongSubject"),
-        ("wicd's name for kubelet's signer", node_client(D1, WICDS, p(wicd_node("win-1"))), "WrongSubject"),
+        ("kubelet's name for wicd's signer", wicd(W1, NODES, one()), "WrongSubject"),
+        ("wicd's name for kubelet's signer", node_client(D1, WICDS, wicd_node("win-1")), "WrongSubject"),
         (
             "client's usages for serving",
-            csr(W1, NODES, SERVING, &["digital signature", "client auth"], p(one().names(&[Name::Dns("win-1")]))),
+            csr(W1, NODES, SERVING, &["digital signature", "client auth"], one().names(&[Name::Dns("win-1")])),
             "WrongUsages",
         ),
         ("server auth for a client", usages(&["digital signature", "server auth"]), "WrongUsages"),
@@ -452,31 +411,27 @@ fn wrong_requests_of_ours_are_denied() {
         ("any", usages(&["digital signature", "client auth", "any"]), "WrongUsages"),
         ("cert sign", usages(&["digital signature", "client auth", "cert sign"]), "WrongUsages"),
         ("no usages", usages(&[]), "WrongUsages"),
-        (
-            "extended usage differs",
-            node_client(W1, NODES, p(one().extension(EXTENDED_KEY_USAGE, &eku(1)))),
-            "WrongUsages",
-        ),
+        ("extended usage differs", renewal(one().extension(EXTENDED_KEY_USAGE, &eku(1))), "WrongUsages"),
         (
             "key usage to sign certificates",
-            node_client(W1, NODES, p(one().extension(KEY_USAGE, &der(3, &[&[2, 0b1000_0100]])))),
+            renewal(one().extension(KEY_USAGE, &der(3, &[&[2, 0b1000_0100]]))),
             "WrongUsages",
         ),
         (
             "wicd for longer than a week",
-            with(&|c| c.spec.expiration_seconds = Some(604_801), wicd(D1, WICDS, p(wicd_node("win-1")))),
+            with(&|c| c.spec.expiration_seconds = Some(604_801), wicd(D1, WICDS, wicd_node("win-1"))),
             "LifetimeTooLong",
         ),
         (
             "wicd for as long as the signer likes",
-            with(&|c| c.spec.expiration_seconds = None, wicd(D1, WICDS, p(wicd_node("win-1")))),
+            with(&|c| c.spec.expiration_seconds = None, wicd(D1, WICDS, wicd_node("win-1"))),
             "LifetimeTooLong",
         ),
         // Names.
-        ("client with a DNS name", node_client(W1, NODES, p(one().names(&[Name::Dns("win-1")]))), "WrongNames"),
-        ("client with an empty list of names", node_client(W1, NODES, p(one().names(&[]))), "WrongNames"),
-        ("wicd with an address", wicd(D1, WICDS, p(wicd_node("win-1").names(&[Name::Ip("10.0.0.1")]))), "WrongNames"),
-        ("serving without names", serving(W1, NODES, p(one())), "WrongNames"),
+        ("client with a DNS name", renewal(one().names(&[Name::Dns("win-1")])), "WrongNames"),
+        ("client with an empty list of names", renewal(one().names(&[])), "WrongNames"),
+        ("wicd with an address", wicd(D1, WICDS, wicd_node("win-1").names(&[Name::Ip("10.0.0.1")])), "WrongNames"),
+        ("serving without names", serving(W1, NODES, one()), "WrongNames"),
         ("serving with an empty list of names", served(&[]), "WrongNames"),
         ("another host's name", served(&[Name::Dns("win-1"), Name::Dns("win-2")]), "ForeignName"),
         ("another host's address", served(&[Name::Ip("10.0.0.1"), Name::Ip("10.0.0.2")]), "ForeignName"),
@@ -500,71 +455,51 @@ fn wrong_requests_of_ours_are_denied() {
         ("e-mail", served(&[Name::Dns("win-1"), Name::Email("admin@corp.example")]), "WrongNames"),
         ("URI", served(&[Name::Dns("win-1"), Name::Uri("spiffe://corp.example/admin")]), "WrongNames"),
         // Extensions and attributes.
-        (
-            "certificate authority",
-            node_client(W1, NODES, p(one().extension(BASIC_CONSTRAINTS, &ca))),
-            "UnexpectedExtension",
-        ),
-        (
-            "basic constraints at all",
-            node_client(W1, NODES, p(one().extension(BASIC_CONSTRAINTS, &not_ca))),
-            "UnexpectedExtension",
-        ),
-        (
-            "name constraints",
-            node_client(W1, NODES, p(one().extension(NAME_CONSTRAINTS, &not_ca))),
-            "UnexpectedExtension",
-        ),
-        (
-            "unknown extension",
-            node_client(W1, NODES, p(one().extension(&[0x2a, 3, 4], &not_ca))),
-            "UnexpectedExtension",
-        ),
+        ("certificate authority", renewal(one().extension(BASIC_CONSTRAINTS, &ca)), "UnexpectedExtension"),
+        ("basic constraints at all", renewal(one().extension(BASIC_CONSTRAINTS, &not_ca)), "UnexpectedExtension"),
+        ("name constraints", renewal(one().extension(NAME_CONSTRAINTS, &not_ca)), "UnexpectedExtension"),
+        ("unknown extension", renewal(one().extension(&[0x2a, 3, 4], &not_ca)), "UnexpectedExtension"),
         (
             "names twice",
-            serving(W1, NODES, p(one().names(&[Name::Dns("win-2")]).names(&[Name::Dns("win-1")]))),
+            serving(W1, NODES, one().names(&[Name::Dns("win-2")]).names(&[Name::Dns("win-1")])),
             "UnexpectedExtension",
         ),
-        ("extension that is no DER", serving(W1, NODES, p(one().extension(SAN, b"\x30\x7f"))), "UnexpectedExtension"),
-        ("challenge password", node_client(W1, NODES, p(one().challenge_password())), "UnexpectedAttribute"),
+        ("extension that is no DER", serving(W1, NODES, one().extension(SAN, b"\x30\x7f")), "UnexpectedExtension"),
+        ("challenge password", renewal(one().challenge_password()), "UnexpectedAttribute"),
         (
             "two lists of extensions",
-            serving(W1, NODES, p(one().names(&[Name::Dns("win-1")]).second_list(SAN, &foreign_san))),
+            serving(W1, NODES, one().names(&[Name::Dns("win-1")]).second_list(SAN, &foreign_san)),
             "UnexpectedAttribute",
         ),
         (
             "two values of one list",
-            serving(W1, NODES, p(one().names(&[Name::Dns("win-1")]).second_value(SAN, &foreign_san))),
+            serving(W1, NODES, one().names(&[Name::Dns("win-1")]).second_value(SAN, &foreign_san)),
             "UnexpectedAttribute",
         ),
         // Key and signature.
-        ("RSA 1024", node_client(W1, NODES, include_str!("fixtures/rsa-1024.pem")), "KeyNotAllowed"),
-        ("P-224", node_client(W1, NODES, include_str!("fixtures/p224.pem")), "KeyNotAllowed"),
-        ("P-521", node_client(W1, NODES, include_str!("fixtures/p521.pem")), "KeyNotAllowed"),
-        ("Ed25519", node_client(W1, NODES, p(one().key(&rcgen::PKCS_ED25519))), "KeyNotAllowed"),
-        ("SHA-1", node_client(W1, NODES, include_str!("fixtures/rsa-2048-sha1.pem")), "BadSignature"),
-        ("bad signature", node_client(W1, NODES, armour(&spoilt)), "BadSignature"),
+        ("RSA 1024", renewal(include_str!("fixtures/rsa-1024.pem")), "KeyNotAllowed"),
+        ("P-224", renewal(include_str!("fixtures/p224.pem")), "KeyNotAllowed"),
+        ("P-521", renewal(include_str!("fixtures/p521.pem")), "KeyNotAllowed"),
+        ("Ed25519", renewal(one().key(&rcgen::PKCS_ED25519)), "KeyNotAllowed"),
+        ("SHA-1", renewal(include_str!("fixtures/rsa-2048-sha1.pem")), "BadSignature"),
+        ("bad signature", renewal(armour(&spoilt)), "BadSignature"),
         // The envelope.
-        ("empty", node_client(W1, NODES, ""), "BadEncoding"),
-        ("no PEM", node_client(W1, NODES, one().der()), "BadEncoding"),
-        ("another type", node_client(W1, NODES, p(one()).replace("CERTIFICATE REQUEST", "CERTIFICATE")), "BadEncoding"),
-        ("text before", node_client(W1, NODES, format!("hello\n{}", p(one()))), "BadEncoding"),
-        ("text after", node_client(W1, NODES, format!("{}hello", p(one()))), "BadEncoding"),
-        ("second block", node_client(W1, NODES, p(one()) + &p(node("win-2"))), "BadEncoding"),
-        ("second block, by a stranger", node_client("alice", &[], p(one()) + &p(one())), "BadEncoding"),
-        ("headers", node_client(W1, NODES, p(one()).replacen("-----\n", "-----\nA: b\n\n", 1)), "BadEncoding"),
-        ("bytes after the request", node_client(W1, NODES, armour(&trailing)), "BadEncoding"),
-        ("a fourth part", node_client(W1, NODES, armour(&with_part(&one().der(), &[4, 0]))), "BadEncoding"),
-        ("NULL behind the signature", node_client(W1, NODES, armour(&with_part(&one().der(), &[5, 0]))), "BadEncoding"),
-        ("a fifth part of what is signed", node_client(W1, NODES, p(one().part(&[5, 0]))), "BadEncoding"),
-        ("a compressed point", node_client(W1, NODES, p(one().compressed())), "KeyNotAllowed"),
-        ("no DER", node_client(W1, NODES, armour(b"hello")), "BadEncoding"),
-        (
-            "many names",
-            serving(W1, NODES, node("win-1").names(&[const { Name::Dns("win-1") }; 101]).pem()),
-            "WrongNames",
-        ),
-        ("huge", node_client(W1, NODES, p(one()) + &"\n".repeat(16 * 1024)), "TooLarge"),
+        ("empty", renewal(""), "BadEncoding"),
+        ("no PEM", renewal(one().der()), "BadEncoding"),
+        ("another type", renewal(one().pem().replace("CERTIFICATE REQUEST", "CERTIFICATE")), "BadEncoding"),
+        ("text before", renewal(format!("hello\n{}", one().pem())), "BadEncoding"),
+        ("text after", renewal(format!("{}hello", one().pem())), "BadEncoding"),
+        ("second block", renewal(one().pem() + &node("win-2").pem()), "BadEncoding"),
+        ("second block, by a stranger", node_client("alice", &[], one().pem() + &one().pem()), "BadEncoding"),
+        ("headers", renewal(one().pem().replacen("-----\n", "-----\nA: b\n\n", 1)), "BadEncoding"),
+        ("bytes after the request", renewal(armour(&trailing)), "BadEncoding"),
+        ("a fourth part", renewal(armour(&with_part(&one().der(), &[4, 0]))), "BadEncoding"),
+        ("NULL behind the signature", renewal(armour(&with_part(&one().der(), &[5, 0]))), "BadEncoding"),
+        ("a fifth part of what is signed", renewal(one().part(&[5, 0])), "BadEncoding"),
+        ("a compressed point", renewal(one().compressed()), "KeyNotAllowed"),
+        ("no DER", renewal(armour(b"hello")), "BadEncoding"),
+        ("many names", serving(W1, NODES, node("win-1").names(&[const { Name::Dns("win-1") }; 101])), "WrongNames"),
+        ("huge", renewal(one().pem() + &"\n".repeat(16 * 1024)), "TooLarge"),
     ];
     assert!(table.len() >= 25);
     let mut wrong = vec![];
@@ -583,39 +518,29 @@ fn wrong_requests_of_ours_are_denied() {
 #[test]
 fn requests_of_others_are_left_alone() {
     let decided = |type_: &str| {
-        let mut csr = node_client(W1, NODES, node("win-1").pem());
+        let mut csr = renewal(node("win-1"));
         let condition =
             CertificateSigningRequestCondition { type_: type_.into(), status: "True".into(), ..Default::default() };
         csr.status = Some(CertificateSigningRequestStatus { conditions: Some(vec![condition]), certificate: None });
         csr
     };
     let linux = "system:node:linux-1";
-    let client = ["digital signature", "client auth"];
     let table = [
-        ("a Linux node renews", node_client(linux, NODES, node("linux-1").pem())),
-        ("a Linux node's serving", serving(linux, NODES, node("linux-1").names(&[Name::Ip("10.9.9.9")]).pem())),
-        ("a Linux node's wrong request", node_client(linux, NODES, Forged::new(linux, &["system:masters"]).pem())),
-        (
-            "a machine bootstraps under a name that a list has",
-            node_client("system:bootstrap:abcdef", BOOTSTRAP, node("win-dark").pem()),
-        ),
-        ("the same on OpenShift", node_client(OPENSHIFT, &[], node("win-dark").pem())),
-        ("a Linux node bootstraps", node_client("system:bootstrap:abcdef", BOOTSTRAP, node("linux-2").pem())),
-        ("a Linux node whose name begins like ours", node_client("system:node:win-1x", NODES, node("win-1x").pem())),
-        ("a person's client certificate", csr("alice", &[], CLIENT, &client, Forged::new("alice", &["dev"]).pem())),
+        ("a Linux node renews", node_client(linux, NODES, node("linux-1"))),
+        ("a Linux node's serving", serving(linux, NODES, node("linux-1").names(&[Name::Ip("10.9.9.9")]))),
+        ("a Linux node's wrong request", node_client(linux, NODES, Forged::new(linux, &["system:masters"]))),
+        ("a machine bootstraps under a name that a list has", node_client(TOKEN, BOOTSTRAP, node("win-dark"))),
+        ("the same on OpenShift", node_client(OPENSHIFT, &[], node("win-dark"))),
+        ("a Linux node bootstraps", node_client(TOKEN, BOOTSTRAP, node("linux-2"))),
+        ("a Linux node whose name begins like ours", node_client("system:node:win-1x", NODES, node("win-1x"))),
+        ("a person's client certificate", client_of("alice", &[], Forged::new("alice", &["dev"]))),
         (
             "a person's certificate, by an operator who is an administrator",
-            csr(OPERATOR, &[], CLIENT, &client, Forged::new("alice", &["dev"]).pem()),
+            client_of(OPERATOR, &[], Forged::new("alice", &["dev"])),
         ),
         // A network plug-in obtains its certificate with kubelet's identity, and has its own approver.
-        (
-            "a plug-in on our host",
-            csr(W1, NODES, CLIENT, &client, Forged::new("system:ovn-node:win-1", &["system:ovn-nodes"]).pem()),
-        ),
-        (
-            "a stranger's look-alike of wicd",
-            csr("alice", &[], CLIENT, &client, Forged::new("system:wicd-nodex:win-1", &["x"]).pem()),
-        ),
+        ("a plug-in on our host", client_of(W1, NODES, Forged::new("system:ovn-node:win-1", &["system:ovn-nodes"]))),
+        ("a stranger's look-alike of wicd", client_of("alice", &[], Forged::new("system:wicd-nodex:win-1", &["x"]))),
         ("a stranger's rubbish", node_client("alice", &[], "rubbish")),
         ("a stranger's huge request", node_client("alice", &[], node("win-1").pem() + &"\n".repeat(16 * 1024))),
         ("approved", decided("Approved")),
@@ -629,10 +554,10 @@ fn requests_of_others_are_left_alone() {
 
 #[test]
 fn an_unproven_host_waits_if_its_request_is_right() {
-    let right = node_client(OPERATOR, &[], node("win-dark").pem());
+    let right = node_client(OPERATOR, &[], node("win-dark"));
     let names = node("win-dark").names(&[Name::Ip("10.0.0.9")]);
-    let right_but_for_proof = serving("system:node:win-dark", NODES, names.pem());
-    let wrong = node_client("alice", &[], node("win-dark").pem());
+    let right_but_for_proof = serving("system:node:win-dark", NODES, names);
+    let wrong = node_client("alice", &[], node("win-dark"));
     assert_eq!(reason(&judge(&right)), "Wait");
     assert_eq!(reason(&judge(&right_but_for_proof)), "Wait");
     assert_eq!(reason(&judge(&wrong)), "WrongRequester");
@@ -643,20 +568,19 @@ fn a_node_of_another_operator_renews_what_it_has_and_nothing_of_it_is_denied() {
     let with = |kind: &dyn Fn(&str, &str) -> CertificateSigningRequest, user: &str| {
         ["wmco-1", "wmco-2"].map(|node| reason(&judge(&kind(&user.replace("NODE", node), node))))
     };
-    let client = |user: &str, name: &str| node_client(user, NODES, node(name).pem());
-    let daemon = |user: &str, name: &str| wicd(user, WICDS, wicd_node(name).pem());
-    let served = |names: &'static [Name<'static>]| {
-        move |user: &str, name: &str| serving(user, NODES, node(name).names(names).pem())
-    };
+    let client = |user: &str, name: &str| node_client(user, NODES, node(name));
+    let daemon = |user: &str, name: &str| wicd(user, WICDS, wicd_node(name));
+    let served =
+        |names: &'static [Name<'static>]| move |user: &str, name: &str| serving(user, NODES, node(name).names(names));
     let own_name =
-        |user: &str, name: &str| serving(user, NODES, node(name).names(&[Name::Dns(name), Name::Ip("10.0.1.1")]).pem());
-    let no_group = |user: &str, name: &str| node_client(user, &["system:authenticated"], node(name).pem());
-    let of_another = |user: &str, _: &str| node_client(user, NODES, node("win-2").pem());
-    let of_a_third = |user: &str, _: &str| node_client(user, NODES, node("linux-1").pem());
+        |user: &str, name: &str| serving(user, NODES, node(name).names(&[Name::Dns(name), Name::Ip("10.0.1.1")]));
+    let no_group = |user: &str, name: &str| node_client(user, &["system:authenticated"], node(name));
+    let of_another = |user: &str, _: &str| node_client(user, NODES, node("win-2"));
+    let of_a_third = |user: &str, _: &str| node_client(user, NODES, node("linux-1"));
     let to_master = |user: &str, name: &str| {
-        node_client(user, NODES, Forged::new(&format!("system:node:{name}"), &["system:masters"]).pem())
+        node_client(user, NODES, Forged::new(&format!("system:node:{name}"), &["system:masters"]))
     };
-    let bootstrap = |user: &str, name: &str| node_client(user, BOOTSTRAP, node(name).pem());
+    let bootstrap = |user: &str, name: &str| node_client(user, BOOTSTRAP, node(name));
     let (own, own_daemon) = ("system:node:NODE", "system:wicd-node:NODE");
     for (about, kind, user, unclaimed, unproven) in [
         (
@@ -677,7 +601,7 @@ fn a_node_of_another_operator_renews_what_it_has_and_nothing_of_it_is_denied() {
         ("that of another node", &of_a_third, own, "Wait", "UnknownHost"),
         ("another node asks", &client, "system:node:win-2", "NotOurs", "WrongRequester"),
         ("a person asks", &client, "alice", "NotOurs", "WrongRequester"),
-        ("a bootstrap token asks", &bootstrap, "system:bootstrap:abcdef", "NotOurs", "WrongRequester"),
+        ("a bootstrap token asks", &bootstrap, TOKEN, "NotOurs", "WrongRequester"),
         ("a person asks for its daemon's", &daemon, "alice", "NotOurs", "WrongRequester"),
         ("WMCO's account asks for its daemon's", &daemon, LEGACY_DAEMON, "NotOurs", "WrongRequester"),
         ("the operator asks", &client, OPERATOR, "NotOurs", "Wait"),
@@ -694,7 +618,7 @@ fn an_address_that_the_node_has_and_nothing_proves_is_neither_approved_nor_denie
         &[Name::Dns("win-1"), Name::Ip("10.0.0.1"), Name::Ip("172.16.0.1")],
         &[Name::Dns("ip-172-16-0-1.internal")],
     ] {
-        let verdict = judge(&serving(W1, NODES, node("win-1").names(names).pem()));
+        let verdict = judge(&serving(W1, NODES, node("win-1").names(names)));
         let Verdict::Wait { message, node: Some(_) } = verdict else { panic!("{verdict:?}") };
         assert!(message.contains("172") && message.contains("is not proven to belong to node win-1"), "{message}");
     }
@@ -713,12 +637,12 @@ fn of_several_for_one_host_and_kind_the_oldest_stands() {
         csr.metadata.creation_timestamp = Some(Time(jiff::Timestamp::from_second(second).unwrap()));
         csr
     };
-    let wrong_and_oldest = at("csr-0", 1, node_client("alice", &[], node("win-1").pem()));
-    let mut first = at("csr-b", 10, node_client(W1, NODES, node("win-1").pem()));
-    let second = at("csr-a", 11, node_client(W1, NODES, node("win-1").pem()));
-    let same_second = at("csr-c", 10, node_client(W1, NODES, node("win-1").pem()));
-    let other_host = at("csr-d", 12, node_client("system:node:win-2", NODES, node("win-2").pem()));
-    let other_kind = at("csr-e", 12, wicd(D1, WICDS, wicd_node("win-1").pem()));
+    let wrong_and_oldest = at("csr-0", 1, node_client("alice", &[], node("win-1")));
+    let mut first = at("csr-b", 10, renewal(node("win-1")));
+    let second = at("csr-a", 11, renewal(node("win-1")));
+    let same_second = at("csr-c", 10, renewal(node("win-1")));
+    let other_host = at("csr-d", 12, node_client("system:node:win-2", NODES, node("win-2")));
+    let other_kind = at("csr-e", 12, wicd(D1, WICDS, wicd_node("win-1")));
 
     let mut outstanding = Outstanding::default();
     for csr in [&second, &wrong_and_oldest, &first, &same_second, &other_host, &other_kind] {
@@ -764,7 +688,7 @@ proptest! {
     #[test]
     fn noise_is_never_approved(noise in proptest::collection::vec(any::<u8>(), 0..600)) {
         for pem in [noise.clone(), armour(&noise).into_bytes()] {
-            let ours = reason(&judge(&node_client(W1, NODES, pem.clone())));
+            let ours = reason(&judge(&renewal(pem.clone())));
             prop_assert_eq!(ours, "BadEncoding");
             let foreign = reason(&judge(&node_client("alice", &[], pem)));
             prop_assert_eq!(foreign, "NotOurs");
@@ -776,7 +700,7 @@ proptest! {
         let pem = node("win-1").pem();
         let at = at.index(pem.len() - 2);
         for garbled in [pem[..at].to_owned(), format!("{}{text}{}", &pem[..at], &pem[at..])] {
-            let verdict = judge(&node_client(W1, NODES, garbled));
+            let verdict = judge(&renewal(garbled));
             prop_assert!(!matches!(verdict, Verdict::Approve(_)), "{verdict:?}");
         }
     }

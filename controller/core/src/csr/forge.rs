@@ -195,6 +195,12 @@ impl Forged {
     }
 }
 
+impl From<Forged> for Vec<u8> {
+    fn from(request: Forged) -> Self {
+        request.pem().into_bytes()
+    }
+}
+
 fn extension(oid: &[u8], value: &[u8]) -> Vec<u8> {
     der(0x30, &[&der(6, &[oid]), &der(4, &[value])])
 }

@@ -298,6 +298,8 @@ mod tests {
     #[test]
     #[expect(clippy::too_many_lines, reason = "a table of cases")]
     fn the_filter() {
+        const LEAVES: Verdict = Verdict::Terminating { order: 0 };
+        use Skip::{DaemonSet, DeletedLongAgo, Mirror, Rule as ByRule};
         let evict = |warnings: &[&'static str]| Verdict::Evict { order: 0, warnings: warnings.to_vec() };
         let facts = Facts {
             now: NOW.parse().unwrap(),
@@ -315,7 +317,7 @@ mod tests {
         let unmanaged = "no controller recreates it";
         let cases = vec![
             ("plain", pod(json!({})), facts, &strict, evict(&[])),
-            ("of a DaemonSet", pod(of_daemon_set()), facts, &strict, Verdict::Skip(Skip::DaemonSet)),
+            ("of a DaemonSet", pod(of_daemon_set()), facts, &strict, Verdict::Skip(DaemonSet)),
             ("of a DaemonSet, finished", with(&[of_daemon_set(), finished()]), facts, &strict, evict(&[])),
             (
                 "of another API's DaemonSet",
@@ -332,25 +334,13 @@ mod tests {
                 &free,
                 evict(&["its DaemonSet does not exist; no controller recreates it"]),
             ),
-            (
-                "orphan of a DaemonSet, leaving",
-                with(&[of_daemon_set(), deleted(NOW)]),
-                orphan,
-                &strict,
-                Verdict::Terminating { order: 0 },
-            ),
-            ("mirror", with(&[mirror(), bare(), empty_dir()]), facts, &strict, Verdict::Skip(Skip::Mirror)),
-            ("mirror, finished", with(&[mirror(), finished()]), facts, &free, Verdict::Skip(Skip::Mirror)),
+            ("orphan of a DaemonSet, leaving", with(&[of_daemon_set(), deleted(NOW)]), orphan, &strict, LEAVES),
+            ("mirror", with(&[mirror(), bare(), empty_dir()]), facts, &strict, Verdict::Skip(Mirror)),
+            ("mirror, finished", with(&[mirror(), finished()]), facts, &free, Verdict::Skip(Mirror)),
             ("emptyDir", pod(empty_dir()), facts, &strict, refused.clone()),
             ("emptyDir, allowed", pod(empty_dir()), facts, &free, evict(&[data])),
             ("emptyDir, finished", with(&[empty_dir(), finished()]), facts, &strict, evict(&[])),
-            (
-                "emptyDir, leaving",
-                with(&[empty_dir(), deleted(NOW)]),
-                facts,
-                &strict,
-                Verdict::Terminating { order: 0 },
-            ),
+            ("emptyDir, leaving", with(&[empty_dir(), deleted(NOW)]), facts, &strict, LEAVES),
             ("no controller", pod(bare()), facts, &strict, refused.clone()),
             (
                 "an owner that is no controller",
@@ -364,36 +354,18 @@ mod tests {
             ("no controller, allowed", pod(bare()), facts, &free, evict(&[unmanaged])),
             ("no controller, finished", with(&[bare(), finished()]), facts, &strict, evict(&[])),
             ("all warnings", with(&[bare(), empty_dir()]), facts, &free, evict(&[data, unmanaged])),
-            ("leaving", pod(deleted("2026-11-21T11:00:00Z")), facts, &free, Verdict::Terminating { order: 0 }),
+            ("leaving", pod(deleted("2026-11-21T11:00:00Z")), facts, &free, LEAVES),
             (
                 "leaving for too long",
                 pod(deleted("2026-11-21T11:58:59Z")),
                 impatient,
                 &free,
-                Verdict::Skip(Skip::DeletedLongAgo),
+                Verdict::Skip(DeletedLongAgo),
             ),
-            (
-                "leaving for not too long",
-                pod(deleted("2026-11-21T11:59:00Z")),
-                impatient,
-                &free,
-                Verdict::Terminating { order: 0 },
-            ),
-            (
-                "leaving, grace still runs",
-                pod(deleted("2026-11-21T12:30:00Z")),
-                impatient,
-                &free,
-                Verdict::Terminating { order: 0 },
-            ),
-            ("rule skips", pod(json!({})), rule(Behavior::Skip, 3), &free, Verdict::Skip(Skip::Rule)),
-            (
-                "rule skips one that leaves",
-                pod(deleted(NOW)),
-                rule(Behavior::Skip, 3),
-                &free,
-                Verdict::Skip(Skip::Rule),
-            ),
+            ("leaving for not too long", pod(deleted("2026-11-21T11:59:00Z")), impatient, &free, LEAVES),
+            ("leaving, grace still runs", pod(deleted("2026-11-21T12:30:00Z")), impatient, &free, LEAVES),
+            ("rule skips", pod(json!({})), rule(Behavior::Skip, 3), &free, Verdict::Skip(ByRule)),
+            ("rule skips one that leaves", pod(deleted(NOW)), rule(Behavior::Skip, 3), &free, Verdict::Skip(ByRule)),
             (
                 "rule orders",
                 pod(json!({})),
@@ -415,9 +387,9 @@ mod tests {
                 pod(of_daemon_set()),
                 rule(Behavior::Drain, 0),
                 &free,
-                Verdict::Skip(Skip::DaemonSet),
+                Verdict::Skip(DaemonSet),
             ),
-            ("label skips", pod(label("skip")), rule(Behavior::Drain, 3), &free, Verdict::Skip(Skip::Rule)),
+            ("label skips", pod(label("skip")), rule(Behavior::Drain, 3), &free, Verdict::Skip(ByRule)),
             ("label lets run", pod(label("wait-completed")), facts, &free, Verdict::WaitCompleted { order: 0 }),
             ("an unknown label is none", pod(label("never")), facts, &free, evict(&[])),
         ];

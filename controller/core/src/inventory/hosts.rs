@@ -278,30 +278,22 @@ mod tests {
             ..host("l", "10.0.0.8")
         };
         let other_port = Host { port: Some(2222), ..host("b", "10.0.0.1") };
-        for (about, hosts, others, used, refused) in [
-            ("all fine", vec![host("a", "10.0.0.1"), host("b", "10.0.0.2")], vec![], vec!["a", "b"], vec![]),
-            (
-                "same address",
-                vec![host("a", "10.0.0.1"), host("b", "10.0.0.1")],
-                vec![],
-                vec!["a"],
-                vec![("b", "HostConflict")],
-            ),
+        for (about, hosts, others, expected) in [
+            ("all fine", vec![host("a", "10.0.0.1"), host("b", "10.0.0.2")], vec![], "a, b"),
+            ("same address", vec![host("a", "10.0.0.1"), host("b", "10.0.0.1")], vec![], "a, b: HostConflict"),
             (
                 "a label that no Node can have",
                 vec![host("a", "10.0.0.1"), bad_label("line", "x y")],
                 vec![],
-                vec!["a"],
-                vec![("l", "InvalidInventory")],
+                "a, l: InvalidInventory",
             ),
             (
                 "a label that makes another node of it",
                 vec![host("a", "10.0.0.1"), bad_label("kubernetes.io/os", "linux")],
                 vec![],
-                vec!["a"],
-                vec![("l", "InvalidInventory")],
+                "a, l: InvalidInventory",
             ),
-            ("same address, other port", vec![host("a", "10.0.0.1"), other_port], vec![], vec!["a", "b"], vec![]),
+            ("same address, other port", vec![host("a", "10.0.0.1"), other_port], vec![], "a, b"),
             (
                 "same address, written otherwise",
                 vec![
@@ -311,64 +303,45 @@ mod tests {
                     host("d", "x.example.com."),
                 ],
                 vec![],
-                vec!["a", "c"],
-                vec![("b", "HostConflict"), ("d", "HostConflict")],
+                "a, c, b: HostConflict, d: HostConflict",
             ),
             (
                 "the newcomer stands first in the list",
                 vec![host("new", "10.0.0.1"), host("old", "10.0.0.1")],
                 vec![known("old", "10.0.0.1", "p")],
-                vec!["old"],
-                vec![("new", "HostConflict")],
+                "old, new: HostConflict",
             ),
             (
                 "address in another pool",
                 vec![host("a", "10.0.0.1")],
                 vec![known("x", "10.0.0.1", "q")],
-                vec![],
-                vec![("a", "HostConflict")],
+                "a: HostConflict",
             ),
             (
                 "address in another pool, whose host was reached elsewhere",
                 vec![host("a", "10.0.0.1")],
                 vec![Known { is_elsewhere: true, ..known("x", "10.0.0.1", "q") }],
-                vec!["a"],
-                vec![],
+                "a",
             ),
             (
                 "name in another pool",
                 vec![host("a", "10.0.0.1"), host("b", "10.0.0.2")],
                 vec![known("a", "10.9.9.9", "q")],
-                vec!["b"],
-                vec![("a", "HostConflict")],
+                "b, a: HostConflict",
             ),
-            (
-                "our own instance is no conflict",
-                vec![host("a", "10.0.0.1")],
-                vec![known("a", "10.0.0.1", "p")],
-                vec!["a"],
-                vec![],
-            ),
-            (
-                "listed twice",
-                vec![host("a", "10.0.0.1"), host("a", "10.0.0.2")],
-                vec![],
-                vec!["a"],
-                vec![("a", "HostConflict")],
-            ),
-            ("bad key", vec![bad_key], vec![], vec![], vec![("k", "InvalidInventory")]),
+            ("our own instance is no conflict", vec![host("a", "10.0.0.1")], vec![known("a", "10.0.0.1", "p")], "a"),
+            ("listed twice", vec![host("a", "10.0.0.1"), host("a", "10.0.0.2")], vec![], "a, a: HostConflict"),
+            ("bad key", vec![bad_key], vec![], "k: InvalidInventory"),
             (
                 "bad address",
                 vec![host("a", "10.0.0.256"), host("b", "-x.example.com"), host("c", "a..b")],
                 vec![],
-                vec![],
-                vec![("a", "InvalidInventory"), ("b", "InvalidInventory"), ("c", "InvalidInventory")],
+                "a: InvalidInventory, b: InvalidInventory, c: InvalidInventory",
             ),
         ] {
             let (hosts, problems) = resolve("p", &spec(hosts), &others);
-            assert_eq!(hosts.keys().map(String::as_str).collect::<Vec<_>>(), used, "{about}");
-            let named: Vec<(&str, &str)> = problems.iter().map(|p| (p.host.as_str(), p.reason.as_str())).collect();
-            assert_eq!(named, refused, "{about}");
+            let refused = problems.iter().map(|p| format!("{}: {}", p.host, p.reason.as_str()));
+            assert_eq!(hosts.into_keys().chain(refused).collect::<Vec<_>>().join(", "), expected, "{about}");
         }
     }
 

@@ -202,6 +202,10 @@ mod tests {
     fn with_a_connection() {
         use OnHost::{Certify, Configure, Reboot, Register, Start, Upload};
         let no_certificates = |s: &mut HostSeen| s.state.certificates.clear();
+        let keys_made = |s: &mut HostSeen| {
+            no_certificates(s);
+            s.requests = pem();
+        };
         for (name, seen, expected) in [
             ("files are missing", but(|s| s.state.missing = vec!["x".into()]), Upload),
             ("nothing is in place", but(|s| s.state.marker = None), Configure),
@@ -229,25 +233,16 @@ mod tests {
             (
                 "keys are made, a restart is needed",
                 but(|s| {
-                    no_certificates(s);
-                    s.requests = pem();
+                    keys_made(s);
                     s.state.reboot_required = Some("Containers".into());
                 }),
                 Reboot,
             ),
-            (
-                "keys are made",
-                but(|s| {
-                    no_certificates(s);
-                    s.requests = pem();
-                }),
-                Certify,
-            ),
+            ("keys are made", but(keys_made), Certify),
             (
                 "one is issued",
                 but(|s| {
-                    no_certificates(s);
-                    s.requests = pem();
+                    keys_made(s);
                     s.issued = pem();
                     s.issued.remove(&CertificateKind::Wicd);
                 }),
@@ -256,8 +251,7 @@ mod tests {
             (
                 "both are issued",
                 but(|s| {
-                    no_certificates(s);
-                    s.requests = pem();
+                    keys_made(s);
                     s.issued = pem();
                 }),
                 Start,

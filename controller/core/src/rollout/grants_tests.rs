@@ -100,207 +100,92 @@ fn gated(limit: u32) -> Limits {
     Limits { gate: UpdateLimit { limit: Some(limit), ..UpdateLimit::default() }, ..limits() }
 }
 
-fn changes(candidates: &[Candidate], limits: &Limits) -> Vec<(String, Option<GrantType>)> {
-    let decision = decide(candidates, limits, NOW);
-    decision.changes.into_iter().map(|(n, c)| (n, c.map(|g| g.type_))).collect()
+/// Returns the changes of grants: each name with its grant, or with `-` if the grant is taken back.
+fn changes(candidates: &[Candidate], limits: &Limits) -> String {
+    let change =
+        |(name, grant): (String, Option<Granting>)| format!("{name} {}", grant.map_or("-", |g| g.type_.as_str()));
+    decide(candidates, limits, NOW).changes.into_iter().map(change).collect::<Vec<_>>().join(", ")
 }
 
-type Case = (&'static str, Vec<Candidate>, Limits, Vec<(&'static str, Option<GrantType>)>);
+/// Checks which grants change under these limits: a description, the candidates, and the [`changes`].
+macro_rules! check {
+    ($limits:expr; $($name:literal: $candidates:expr => $expected:literal,)+) => {
+        $(assert_eq!(changes(&$candidates, $limits), $expected, $name);)+
+    };
+}
 
-fn check(cases: Vec<Case>) {
-    for (name, candidates, limits, expected) in cases {
-        let expected: Vec<_> = expected.into_iter().map(|(n, g)| (n.to_string(), g)).collect();
-        assert_eq!(changes(&candidates, &limits), expected, "{name}");
+#[test]
+fn joining_and_leaving() {
+    use GrantType::{Provision, Remove, Update};
+    let paused = Limits { paused: true, ..limits() };
+    let orphan = Limits { orphan: true, ..limits() };
+    let closed = Limits { open: false, ..limits() };
+    check! { &limits();
+        "new hosts up to the limit, by name": [new("c"), new("a"), new("b")] => "a Provision, b Provision",
+        "a candidate that is taken counts": [granted(new("a"), Provision), new("b"), new("c")] => "b Provision",
+        "who has failed goes last": [tried(new("a")), new("b"), new("c")] => "b Provision, c Provision",
+        "who waits gives its candidate away":
+            [waiting(granted(new("a"), Provision)), new("b"), new("c")] => "a -, b Provision, c Provision",
+        "who waits is not taken": [waiting(new("a"))] => "",
+        "who has joined gives its candidate back": [granted(node("a"), Provision)] => "a -",
+        "nothing to do": [node("a"), node("b")] => "",
+    }
+    check! { &paused;
+        "paused: nothing new": [new("a"), leaving(node("b"))] => "",
+        "paused: what has begun goes on": [granted(new("a"), Provision), granted(leaving(node("b")), Remove)] => "",
+    }
+    check! { &closed;
+        "a window that is closed does not concern them": [new("a"), leaving(node("b"))] => "a Provision, b Remove",
+    }
+    check! { &limits();
+        "one at a time leaves": [leaving(node("a")), leaving(node("b")), node("c")] => "a Remove",
+        "one that leaves already counts": [granted(leaving(node("a")), Remove), leaving(node("b"))] => "",
+        "a dead node takes the budget of the others": [dead("a"), leaving(node("b"))] => "",
+        "a node whose removal could not begin gives its place to others":
+            [waiting(granted(leaving(node("a")), Remove)), leaving(node("b"))] => "a -",
+        "until its next attempt": [waiting(leaving(node("a"))), leaving(node("b"))] => "b Remove",
+        "and keeps it once it is cordoned":
+            [Candidate { removing: true, ..waiting(granted(leaving(cordoned(node("a"))), Remove)) },
+                leaving(node("b"))] => "",
+        "but is itself removed for nothing": [leaving(dead("a")), node("b")] => "a Remove",
+        "who never joined is removed for nothing":
+            [dead("x"), leaving(new("a")), leaving(new("b")), leaving(new("c"))] => "a Remove, b Remove",
+        "a removal that fails blocks no other host":
+            [waiting(granted(leaving(dead("a")), Remove)), granted(leaving(dead("b")), Remove), leaving(dead("c")),
+                leaving(dead("d"))] => "c Remove",
+    }
+    check! { &orphan;
+        "orphans go at once": [leaving(node("a")), held(leaving(node("b")))] => "a Orphan, b Orphan",
+        "Orphan goes before a removal that was granted": [granted(leaving(node("a")), Remove)] => "a Orphan",
+        "and before a change that has begun": [leaving(begun(to(V2, Update, old(dead("a")))))] => "a Orphan",
+        "what is being deconfigured is finished":
+            [held(Candidate { deconfiguring: true, ..granted(leaving(dead("a")), Remove) })] => "",
+    }
+    check! { &limits();
+        "one without a deletion by a user is released, in a pool that deconfigures":
+            [held(leaving(Candidate { let_go: true, ..node("a") })), leaving(node("b")),
+                node("c")] => "a Orphan, b Remove",
+        "one that vanishes is ignored, and blocks no other host":
+            [leaving(Candidate { vanishing: true, ..granted(dead("a"), Update) }), leaving(node("b")),
+                node("c")] => "b Remove",
+        "leaving in the middle of joining": [granted(leaving(new("a")), Provision)] => "a Remove",
+        "who is to stay is not removed": [granted(node("a"), Remove)] => "a -",
+        "nor who was drained for it": [granted(Candidate { available: false, ..node("a") }, Remove)] => "a -",
+        "who is held neither joins nor leaves":
+            [held(new("a")), held(leaving(node("b"))), held(granted(new("c"), Provision))] => "c -",
+        "leaving before the update has begun": [leaving(to(V2, Update, ready_to_go("a")))] => "a Remove",
+        "leaving in the middle of an update, whose place it takes":
+            [leaving(begun(to(V2, Update, old(dead("a"))))), node("b")] => "a Remove",
+        "leaving during a change that is not disruptive, which has no place":
+            [Candidate { grant_disruption: Some(Disruption::None), ..leaving(begun(to(V2, Update, old(node("a"))))) },
+                dead("b")] => "",
+        "on hold, it is updated first": [held(leaving(begun(to(V2, Update, old(dead("a"))))))] => "",
     }
 }
 
 #[test]
-#[expect(clippy::too_many_lines, reason = "a table of cases")]
-fn joining_and_leaving() {
-    use GrantType::{Orphan, Provision, Remove, Update};
-    let paused = Limits { paused: true, ..limits() };
-    let orphan = Limits { orphan: true, ..limits() };
-    let closed = Limits { open: false, ..limits() };
-    check(vec![
-        (
-            "new hosts up to the limit, by name",
-            vec![new("c"), new("a"), new("b")],
-            limits(),
-            vec![("a", Some(Provision)), ("b", Some(Provision))],
-        ),
-        (
-            "a candidate that is taken counts",
-            vec![granted(new("a"), Provision), new("b"), new("c")],
-            limits(),
-            vec![("b", Some(Provision))],
-        ),
-        (
-            "who has failed goes last",
-            vec![tried(new("a")), new("b"), new("c")],
-            limits(),
-            vec![("b", Some(Provision)), ("c", Some(Provision))],
-        ),
-        (
-            "who waits gives its candidate away",
-            vec![waiting(granted(new("a"), Provision)), new("b"), new("c")],
-            limits(),
-            vec![("a", None), ("b", Some(Provision)), ("c", Some(Provision))],
-        ),
-        ("who waits is not taken", vec![waiting(new("a"))], limits(), vec![]),
-        ("who has joined gives its candidate back", vec![granted(node("a"), Provision)], limits(), vec![("a", None)]),
-        ("nothing to do", vec![node("a"), node("b")], limits(), vec![]),
-        ("paused: nothing new", vec![new("a"), leaving(node("b"))], paused.clone(), vec![]),
-        (
-            "paused: what has begun goes on",
-            vec![granted(new("a"), Provision), granted(leaving(node("b")), Remove)],
-            paused,
-            vec![],
-        ),
-        (
-            "a window that is closed does not concern them",
-            vec![new("a"), leaving(node("b"))],
-            closed,
-            vec![("a", Some(Provision)), ("b", Some(Remove))],
-        ),
-        (
-            "one at a time leaves",
-            vec![leaving(node("a")), leaving(node("b")), node("c")],
-            limits(),
-            vec![("a", Some(Remove))],
-        ),
-        (
-            "one that leaves already counts",
-            vec![granted(leaving(node("a")), Remove), leaving(node("b"))],
-            limits(),
-            vec![],
-        ),
-        ("a dead node takes the budget of the others", vec![dead("a"), leaving(node("b"))], limits(), vec![]),
-        (
-            "a node whose removal could not begin gives its place to others",
-            vec![waiting(granted(leaving(node("a")), Remove)), leaving(node("b"))],
-            limits(),
-            vec![("a", None)],
-        ),
-        (
-            "until its next attempt",
-            vec![waiting(leaving(node("a"))), leaving(node("b"))],
-            limits(),
-            vec![("b", Some(Remove))],
-        ),
-        (
-            "and keeps it once it is cordoned",
-            vec![
-                Candidate { removing: true, ..waiting(granted(leaving(cordoned(node("a"))), Remove)) },
-                leaving(node("b")),
-            ],
-            limits(),
-            vec![],
-        ),
-        ("but is itself removed for nothing", vec![leaving(dead("a")), node("b")], limits(), vec![("a", Some(Remove))]),
-        (
-            "who never joined is removed for nothing",
-            vec![dead("x"), leaving(new("a")), leaving(new("b")), leaving(new("c"))],
-            limits(),
-            vec![("a", Some(Remove)), ("b", Some(Remove))],
-        ),
-        (
-            "a removal that fails blocks no other host",
-            vec![
-                waiting(granted(leaving(dead("a")), Remove)),
-                granted(leaving(dead("b")), Remove),
-                leaving(dead("c")),
-                leaving(dead("d")),
-            ],
-            limits(),
-            vec![("c", Some(Remove))],
-        ),
-        (
-            "orphans go at once",
-            vec![leaving(node("a")), held(leaving(node("b")))],
-            orphan.clone(),
-            vec![("a", Some(Orphan)), ("b", Some(Orphan))],
-        ),
-        (
-            "Orphan goes before a removal that was granted",
-            vec![granted(leaving(node("a")), Remove)],
-            orphan.clone(),
-            vec![("a", Some(Orphan))],
-        ),
-        (
-            "and before a change that has begun",
-            vec![leaving(begun(to(V2, Update, old(dead("a")))))],
-            orphan.clone(),
-            vec![("a", Some(Orphan))],
-        ),
-        (
-            "what is being deconfigured is finished",
-            vec![held(Candidate { deconfiguring: true, ..granted(leaving(dead("a")), Remove) })],
-            orphan,
-            vec![],
-        ),
-        (
-            "one without a deletion by a user is released, in a pool that deconfigures",
-            vec![held(leaving(Candidate { let_go: true, ..node("a") })), leaving(node("b")), node("c")],
-            limits(),
-            vec![("a", Some(Orphan)), ("b", Some(Remove))],
-        ),
-        (
-            "one that vanishes is ignored, and blocks no other host",
-            vec![leaving(Candidate { vanishing: true, ..granted(dead("a"), Update) }), leaving(node("b")), node("c")],
-            limits(),
-            vec![("b", Some(Remove))],
-        ),
-        (
-            "leaving in the middle of joining",
-            vec![granted(leaving(new("a")), Provision)],
-            limits(),
-            vec![("a", Some(Remove))],
-        ),
-        ("who is to stay is not removed", vec![granted(node("a"), Remove)], limits(), vec![("a", None)]),
-        (
-            "nor who was drained for it",
-            vec![granted(Candidate { available: false, ..node("a") }, Remove)],
-            limits(),
-            vec![("a", None)],
-        ),
-        (
-            "who is held neither joins nor leaves",
-            vec![held(new("a")), held(leaving(node("b"))), held(granted(new("c"), Provision))],
-            limits(),
-            vec![("c", None)],
-        ),
-        (
-            "leaving before the update has begun",
-            vec![leaving(to(V2, Update, ready_to_go("a")))],
-            limits(),
-            vec![("a", Some(Remove))],
-        ),
-        (
-            "leaving in the middle of an update, whose place it takes",
-            vec![leaving(begun(to(V2, Update, old(dead("a"))))), node("b")],
-            limits(),
-            vec![("a", Some(Remove))],
-        ),
-        (
-            "leaving during a change that is not disruptive, which has no place",
-            vec![
-                Candidate {
-                    grant_disruption: Some(Disruption::None),
-                    ..leaving(begun(to(V2, Update, old(node("a")))))
-                },
-                dead("b"),
-            ],
-            limits(),
-            vec![],
-        ),
-        ("on hold, it is updated first", vec![held(leaving(begun(to(V2, Update, old(dead("a"))))))], limits(), vec![]),
-    ]);
-}
-
-#[test]
-#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn updates() {
-    use GrantType::{Reboot, Remove, Stage, Update};
+    use GrantType::{Reboot, Stage, Update};
     let paused = Limits { paused: true, ..limits() };
     let closed = Limits { open: false, ..limits() };
     let two = Limits { max_unavailable: IntOrPercent::Int(2), ..limits() };
@@ -311,170 +196,79 @@ fn updates() {
     };
     let none = |name| staged(changed_by(Disruption::None, node(name)));
     let quiet = |name| Candidate { grant_disruption: Some(Disruption::None), ..to(V2, Update, none(name)) };
-    check(vec![
-        (
-            "what is needed is sent first, only so far ahead",
-            ["a", "b", "c", "d", "e", "f"].map(|n| old(node(n))).to_vec(),
-            limits(),
-            ["a", "b", "c", "d"].map(|n| (n, Some(Stage))).to_vec(),
-        ),
-        (
-            "who has got all counts among those ahead",
-            [ready_to_go("a"), ready_to_go("b")]
-                .into_iter()
-                .chain(["c", "d", "e", "f", "g"].map(|n| old(node(n))))
-                .collect(),
-            limits(),
-            vec![("a", Some(Update)), ("c", Some(Stage)), ("d", Some(Stage)), ("e", Some(Stage))],
-        ),
-        (
-            "the grant to send is replaced by that to update",
-            vec![to(V2, Stage, ready_to_go("a")), to(V2, Stage, ready_to_go("b")), to(V2, Stage, old(node("c")))],
-            limits(),
-            vec![("a", Some(Update))],
-        ),
-        (
-            "another version is to be sent",
-            vec![to("1-a", Stage, old(node("a"))), to("1-a", Stage, node("b"))],
-            limits(),
-            vec![("a", Some(Stage)), ("b", None)],
-        ),
-        (
-            "one is being changed: the others wait",
-            vec![to(V2, Update, ready_to_go("b")), ready_to_go("a")],
-            limits(),
-            vec![],
-        ),
-        ("a node that comes up after its update counts", vec![dead("a"), ready_to_go("b")], limits(), vec![]),
-        ("so much is allowed", vec![ready_to_go("a"), ready_to_go("b")], two.clone(), {
-            vec![("a", Some(Update)), ("b", Some(Update))]
-        }),
-        ("a removal comes first", vec![leaving(node("b")), ready_to_go("a")], limits(), vec![("b", Some(Remove))]),
-        ("the cap over all pools", vec![ready_to_go("a"), ready_to_go("b")], capped(1), vec![("a", Some(Update))]),
-        ("the cap over all pools is reached", vec![ready_to_go("a")], capped(0), vec![]),
-        (
-            "dead ones cost nothing, and go first",
-            vec![
-                ready_to_go("a"),
-                node("x"),
-                node("y"),
-                staged(old(dead("d"))),
-                staged(old(dead("c"))),
-                staged(old(dead("b"))),
-            ],
-            limits(),
-            vec![("b", Some(Update)), ("c", Some(Update))],
-        ),
-        (
-            "unless there are so many that they may all come back at once",
-            vec![ready_to_go("a"), staged(old(dead("d"))), staged(old(dead("c"))), staged(old(dead("b")))],
-            limits(),
-            vec![("b", Some(Update))],
-        ),
-        (
-            "and then one after the other",
-            vec![begun(to(V2, Update, staged(old(dead("d"))))), staged(old(dead("c"))), staged(old(dead("b")))],
-            limits(),
-            vec![],
-        ),
-        (
-            "dead ones that are being changed count among themselves",
-            vec![
-                node("x"),
-                node("y"),
-                begun(to(V2, Update, staged(old(dead("c"))))),
-                staged(old(dead("d"))),
-                staged(old(dead("b"))),
-            ],
-            limits(),
-            vec![("b", Some(Update))],
-        ),
-        (
-            "unless they fail",
-            vec![
-                node("x"),
-                node("y"),
-                waiting(begun(to(V2, Update, staged(old(dead("c")))))),
-                staged(old(dead("d"))),
-                staged(old(dead("b"))),
-            ],
-            limits(),
-            vec![("b", Some(Update)), ("d", Some(Update))],
-        ),
-        (
-            "a change that is not disruptive costs nothing of the budget",
-            vec![dead("x"), none("a"), none("b"), none("c")],
-            limits(),
-            vec![("a", Some(Update)), ("b", Some(Update))],
-        ),
-        ("so many at once", vec![quiet("a"), none("b"), none("c")], limits(), vec![("b", Some(Update))]),
-        (
-            "it turns out to be disruptive",
-            vec![dead("x"), Candidate { change: ready_to_go("a").change, ..quiet("a") }],
-            limits(),
-            vec![("a", None)],
-        ),
-        ("who has got there gives the grant back", vec![to(V2, Update, node("a"))], limits(), vec![("a", None)]),
-        ("but not before the end", vec![changed(to(V2, Update, node("a")))], limits(), vec![]),
-        (
-            "who waits gives it back, its place is free in the next look",
-            vec![waiting(to(V2, Update, ready_to_go("a"))), ready_to_go("b")],
-            limits(),
-            vec![("a", None)],
-        ),
-        ("who has begun keeps it", vec![waiting(begun(to(V2, Update, ready_to_go("a"))))], limits(), vec![]),
-        (
-            "another target before the update has begun",
-            vec![to("1-a", Update, ready_to_go("a"))],
-            limits(),
-            vec![("a", Some(Update))],
-        ),
-        (
-            "another target that is not there yet",
-            vec![to("1-a", Update, old(node("a")))],
-            limits(),
-            vec![("a", Some(Stage))],
-        ),
-        (
-            "another target after its host was changed",
-            vec![changed(to("1-a", Update, ready_to_go("a")))],
-            limits(),
-            vec![],
-        ),
-        (
-            "a node dies: an update that has not begun is put off",
-            vec![dead("x"), to(V2, Update, ready_to_go("a"))],
-            limits(),
-            vec![("a", None)],
-        ),
-        ("who gave up is not tried again", vec![Candidate { failed: true, ..ready_to_go("a") }], limits(), vec![]),
-        (
-            "and blocks no other host",
-            vec![Candidate { failed: true, ..to(V2, Update, ready_to_go("a")) }, ready_to_go("b")],
-            two,
-            vec![("a", None), ("b", Some(Update))],
-        ),
-        ("who is held is left alone", vec![held(to(V2, Update, ready_to_go("a")))], limits(), vec![("a", None)]),
-        ("and counts nowhere", vec![held(dead("a")), ready_to_go("b")], limits(), vec![("b", Some(Update))]),
-        (
-            "paused: only what has begun goes on",
-            vec![to(V2, Update, ready_to_go("a")), changed(to(V2, Update, ready_to_go("b"))), old(node("c"))],
-            paused,
-            vec![("a", None)],
-        ),
-        (
-            "closed: only operations that have begun, or are not disruptive, continue",
-            vec![
-                to(V2, Update, ready_to_go("a")),
-                changed(granted(node("b"), Reboot)),
-                to(V2, Stage, old(node("c"))),
-                old(node("d")),
-                granted(node("e"), Reboot),
-            ],
-            closed,
-            vec![("a", None), ("e", None)],
-        ),
-    ]);
+    check! { &limits();
+        "what is needed is sent first, only so far ahead":
+            ["a", "b", "c", "d", "e", "f"].map(|n| old(node(n))) => "a Stage, b Stage, c Stage, d Stage",
+        "who has got all counts among those ahead":
+            [ready_to_go("a"), ready_to_go("b"), old(node("c")), old(node("d")), old(node("e")), old(node("f")),
+                old(node("g"))] => "a Update, c Stage, d Stage, e Stage",
+        "the grant to send is replaced by that to update":
+            [to(V2, Stage, ready_to_go("a")), to(V2, Stage, ready_to_go("b")),
+                to(V2, Stage, old(node("c")))] => "a Update",
+        "another version is to be sent":
+            [to("1-a", Stage, old(node("a"))), to("1-a", Stage, node("b"))] => "a Stage, b -",
+        "one is being changed: the others wait": [to(V2, Update, ready_to_go("b")), ready_to_go("a")] => "",
+        "a node that comes up after its update counts": [dead("a"), ready_to_go("b")] => "",
+    }
+    check! { &two;
+        "so much is allowed": [ready_to_go("a"), ready_to_go("b")] => "a Update, b Update",
+    }
+    check! { &limits();
+        "a removal comes first": [leaving(node("b")), ready_to_go("a")] => "b Remove",
+    }
+    check! { &capped(1);
+        "the cap over all pools": [ready_to_go("a"), ready_to_go("b")] => "a Update",
+    }
+    check! { &capped(0);
+        "the cap over all pools is reached": [ready_to_go("a")] => "",
+    }
+    check! { &limits();
+        "dead ones cost nothing, and go first":
+            [ready_to_go("a"), node("x"), node("y"), staged(old(dead("d"))), staged(old(dead("c"))),
+                staged(old(dead("b")))] => "b Update, c Update",
+        "unless there are so many that they may all come back at once":
+            [ready_to_go("a"), staged(old(dead("d"))), staged(old(dead("c"))), staged(old(dead("b")))] => "b Update",
+        "and then one after the other":
+            [begun(to(V2, Update, staged(old(dead("d"))))), staged(old(dead("c"))), staged(old(dead("b")))] => "",
+        "dead ones that are being changed count among themselves":
+            [node("x"), node("y"), begun(to(V2, Update, staged(old(dead("c"))))), staged(old(dead("d"))),
+                staged(old(dead("b")))] => "b Update",
+        "unless they fail":
+            [node("x"), node("y"), waiting(begun(to(V2, Update, staged(old(dead("c")))))), staged(old(dead("d"))),
+                staged(old(dead("b")))] => "b Update, d Update",
+        "a change that is not disruptive costs nothing of the budget":
+            [dead("x"), none("a"), none("b"), none("c")] => "a Update, b Update",
+        "so many at once": [quiet("a"), none("b"), none("c")] => "b Update",
+        "it turns out to be disruptive":
+            [dead("x"), Candidate { change: ready_to_go("a").change, ..quiet("a") }] => "a -",
+        "who has got there gives the grant back": [to(V2, Update, node("a"))] => "a -",
+        "but not before the end": [changed(to(V2, Update, node("a")))] => "",
+        "who waits gives it back, its place is free in the next look":
+            [waiting(to(V2, Update, ready_to_go("a"))), ready_to_go("b")] => "a -",
+        "who has begun keeps it": [waiting(begun(to(V2, Update, ready_to_go("a"))))] => "",
+        "another target before the update has begun": [to("1-a", Update, ready_to_go("a"))] => "a Update",
+        "another target that is not there yet": [to("1-a", Update, old(node("a")))] => "a Stage",
+        "another target after its host was changed": [changed(to("1-a", Update, ready_to_go("a")))] => "",
+        "a node dies: an update that has not begun is put off": [dead("x"), to(V2, Update, ready_to_go("a"))] => "a -",
+        "who gave up is not tried again": [Candidate { failed: true, ..ready_to_go("a") }] => "",
+    }
+    check! { &two;
+        "and blocks no other host":
+            [Candidate { failed: true, ..to(V2, Update, ready_to_go("a")) }, ready_to_go("b")] => "a -, b Update",
+    }
+    check! { &limits();
+        "who is held is left alone": [held(to(V2, Update, ready_to_go("a")))] => "a -",
+        "and counts nowhere": [held(dead("a")), ready_to_go("b")] => "b Update",
+    }
+    check! { &paused;
+        "paused: only what has begun goes on":
+            [to(V2, Update, ready_to_go("a")), changed(to(V2, Update, ready_to_go("b"))), old(node("c"))] => "a -",
+    }
+    check! { &closed;
+        "closed: only operations that have begun, or are not disruptive, continue":
+            [to(V2, Update, ready_to_go("a")), changed(granted(node("b"), Reboot)), to(V2, Stage, old(node("c"))),
+                old(node("d")), granted(node("e"), Reboot)] => "a -, e -",
+    }
 }
 
 /// A node that the operator has cordoned: Ready, and not available.
@@ -488,30 +282,15 @@ fn nodes_that_come_back_in_the_middle_are_not_too_many() {
     let drains = |name: &str| Candidate { removing: true, ..granted(leaving(cordoned(node(name))), Remove) };
     let update = |name: &str| begun(to(V2, Update, cordoned(ready_to_go(name))));
     let wiped = |name: &str| Candidate { deconfiguring: true, ..drains(name) };
-    check(vec![
-        (
-            "of two that are drained at once, one is let alone",
-            vec![drains("a"), drains("b")],
-            limits(),
-            vec![("b", None)],
-        ),
-        ("it waits while its own cordon is there", vec![drains("a"), leaving(cordoned(node("b")))], limits(), vec![]),
-        ("what is wiped goes on", vec![wiped("b"), drains("a")], limits(), vec![("a", None)]),
-        ("a change makes way, too", vec![update("a"), drains("b")], limits(), vec![("b", None)]),
-        ("what is changed does not", vec![changed(update("b")), changed(update("a"))], limits(), vec![]),
-        (
-            "a node that is still down costs nothing",
-            vec![drains("a"), granted(leaving(dead("b")), Remove)],
-            limits(),
-            vec![],
-        ),
-        (
-            "and is not begun with when it is up again",
-            vec![drains("a"), leaving(cordoned(node("b")))],
-            limits(),
-            vec![],
-        ),
-    ]);
+    check! { &limits();
+        "of two that are drained at once, one is let alone": [drains("a"), drains("b")] => "b -",
+        "it waits while its own cordon is there": [drains("a"), leaving(cordoned(node("b")))] => "",
+        "what is wiped goes on": [wiped("b"), drains("a")] => "a -",
+        "a change makes way, too": [update("a"), drains("b")] => "b -",
+        "what is changed does not": [changed(update("b")), changed(update("a"))] => "",
+        "a node that is still down costs nothing": [drains("a"), granted(leaving(dead("b")), Remove)] => "",
+        "and is not begun with when it is up again": [drains("a"), leaving(cordoned(node("b")))] => "",
+    }
 }
 
 fn asks(candidate: Candidate) -> Candidate {
@@ -520,7 +299,7 @@ fn asks(candidate: Candidate) -> Candidate {
 
 #[test]
 fn maintenance() {
-    use GrantType::{Maintenance, Remove, Stage, Update};
+    use GrantType::{Maintenance, Stage};
     let by_person = |candidate| Candidate { maintenance: Some(By::Person), ..candidate };
     let drained = |name: &str| changed(granted(asks(Candidate { available: false, ..node(name) }), Maintenance));
     let draining = |name: &str| begun(granted(asks(Candidate { available: false, ..node(name) }), Maintenance));
@@ -528,122 +307,89 @@ fn maintenance() {
     let closed = Limits { open: false, gate: UpdateLimit { limit: Some(0), ..UpdateLimit::default() }, ..limits() };
     let paused = Limits { paused: true, ..limits() };
     let two = Limits { max_unavailable: IntOrPercent::Int(2), ..limits() };
-    check(vec![
-        ("one at a time", vec![asks(node("a")), asks(node("b"))], free.clone(), vec![("a", Some(Maintenance))]),
-        (
-            "what people request goes first",
-            vec![asks(node("a")), by_person(node("b"))],
-            free.clone(),
-            vec![("b", Some(Maintenance))],
-        ),
-        ("no window and no step is asked", vec![asks(node("a"))], closed, vec![("a", Some(Maintenance))]),
-        ("a pause is", vec![asks(node("a"))], paused.clone(), vec![]),
-        ("and a hold", vec![asks(held(node("a")))], free.clone(), vec![]),
-        ("it has its place", vec![drained("a"), asks(node("b"))], free.clone(), vec![]),
-        (
-            "and keeps it when it goes silent",
-            vec![Candidate { down_since: at(-3600), unreachable: true, ready: false, ..drained("a") }, asks(node("b"))],
-            Limits {
-                ignore_lost_after: Some(Duration::from_mins(1)),
-                max_unhealthy: IntOrPercent::Percent(100),
-                ..limits()
-            },
-            vec![],
-        ),
-        ("it is not updated", vec![old(drained("a")), node("b")], free.clone(), vec![]),
-        ("before updates", vec![ready_to_go("a"), asks(node("b"))], free.clone(), vec![("b", Some(Maintenance))]),
-        (
-            "beside them",
-            vec![ready_to_go("a"), asks(node("b"))],
-            two,
-            vec![("a", Some(Update)), ("b", Some(Maintenance))],
-        ),
-        ("after removals", vec![leaving(node("a")), asks(node("b"))], free.clone(), vec![("a", Some(Remove))]),
-        (
-            "the removal of its host goes on",
-            vec![leaving(drained("a")), node("b")],
-            free.clone(),
-            vec![("a", Some(Remove))],
-        ),
-        (
-            "what is sent ahead waits",
-            vec![asks(to(V2, Stage, old(node("a"))))],
-            free.clone(),
-            vec![("a", Some(Maintenance))],
-        ),
-        ("withdrawn before it began", vec![granted(node("a"), Maintenance)], free.clone(), vec![("a", None)]),
-        (
-            "withdrawn before it is drained",
-            vec![Candidate { maintenance: None, ..draining("a") }],
-            free.clone(),
-            vec![("a", None)],
-        ),
-        ("a pause before it is drained", vec![draining("a")], paused.clone(), vec![("a", None)]),
-        ("withdrawn when it is drained", vec![Candidate { maintenance: None, ..drained("a") }], free.clone(), vec![]),
-        ("a pause when it is drained", vec![drained("a")], paused, vec![]),
-        ("a hold when it is drained", vec![held(drained("a")), asks(node("b"))], free.clone(), vec![]),
-        (
-            "a node that is down has nothing to lose",
-            vec![asks(dead("a")), asks(dead("b")), node("c")],
-            Limits { max_unhealthy: IntOrPercent::Percent(100), ..free.clone() },
-            vec![("a", Some(Maintenance)), ("b", Some(Maintenance))],
-        ),
-        (
-            "it waits after a failure",
-            vec![asks(waiting(node("a"))), asks(node("b"))],
-            free.clone(),
-            vec![("b", Some(Maintenance))],
-        ),
-        ("what WMCO made stays", vec![asks(Candidate { withheld: true, ..old(node("a")) })], free.clone(), vec![]),
-        ("a host that joins", vec![asks(granted(new("a"), GrantType::Provision))], free, vec![]),
-    ]);
+    check! { &free;
+        "one at a time": [asks(node("a")), asks(node("b"))] => "a Maintenance",
+        "what people request goes first": [asks(node("a")), by_person(node("b"))] => "b Maintenance",
+    }
+    check! { &closed;
+        "no window and no step is asked": [asks(node("a"))] => "a Maintenance",
+    }
+    check! { &paused;
+        "a pause is": [asks(node("a"))] => "",
+    }
+    check! { &free;
+        "and a hold": [asks(held(node("a")))] => "",
+        "it has its place": [drained("a"), asks(node("b"))] => "",
+    }
+    check! {
+        &Limits {
+            ignore_lost_after: Some(Duration::from_mins(1)), max_unhealthy: IntOrPercent::Percent(100), ..limits()
+        };
+        "and keeps it when it goes silent":
+            [Candidate { down_since: at(-3600), unreachable: true, ready: false, ..drained("a") },
+                asks(node("b"))] => "",
+    }
+    check! { &free;
+        "it is not updated": [old(drained("a")), node("b")] => "",
+        "before updates": [ready_to_go("a"), asks(node("b"))] => "b Maintenance",
+    }
+    check! { &two;
+        "beside them": [ready_to_go("a"), asks(node("b"))] => "a Update, b Maintenance",
+    }
+    check! { &free;
+        "after removals": [leaving(node("a")), asks(node("b"))] => "a Remove",
+        "the removal of its host goes on": [leaving(drained("a")), node("b")] => "a Remove",
+        "what is sent ahead waits": [asks(to(V2, Stage, old(node("a"))))] => "a Maintenance",
+        "withdrawn before it began": [granted(node("a"), Maintenance)] => "a -",
+        "withdrawn before it is drained": [Candidate { maintenance: None, ..draining("a") }] => "a -",
+    }
+    check! { &paused;
+        "a pause before it is drained": [draining("a")] => "a -",
+    }
+    check! { &free;
+        "withdrawn when it is drained": [Candidate { maintenance: None, ..drained("a") }] => "",
+    }
+    check! { &paused;
+        "a pause when it is drained": [drained("a")] => "",
+    }
+    check! { &free;
+        "a hold when it is drained": [held(drained("a")), asks(node("b"))] => "",
+    }
+    check! { &Limits { max_unhealthy: IntOrPercent::Percent(100), ..free.clone() };
+        "a node that is down has nothing to lose":
+            [asks(dead("a")), asks(dead("b")), node("c")] => "a Maintenance, b Maintenance",
+    }
+    check! { &free;
+        "it waits after a failure": [asks(waiting(node("a"))), asks(node("b"))] => "b Maintenance",
+        "what WMCO made stays": [asks(Candidate { withheld: true, ..old(node("a")) })] => "",
+        "a host that joins": [asks(granted(new("a"), GrantType::Provision))] => "",
+    }
 }
 
 /// Covers a host that ends its maintenance and requests the next one in the same moment, as often as it likes.
 #[test]
 fn a_host_that_requests_its_maintenance_again_comes_after_updates() {
-    use GrantType::{Maintenance, Stage, Update};
+    use GrantType::{Maintenance, Stage};
     let again = |second, name: &str| Candidate { maintained_at: at(second), ..asks(node(name)) };
     let by_person = |candidate| Candidate { maintenance: Some(By::Person), ..candidate };
     let used = |candidate| Candidate { grant_used: true, ..granted(candidate, Maintenance) };
     let (free, closed) = (limits(), Limits { open: false, ..limits() });
-    check(vec![
-        ("after an update", vec![again(-9, "a"), ready_to_go("b")], free.clone(), vec![("b", Some(Update))]),
-        ("its own, too", vec![again(-9, "a"), staged(old(again(-9, "b")))], free.clone(), vec![("b", Some(Update))]),
-        (
-            "which waits for no images",
-            vec![Candidate { wants_images: true, ..staged(old(again(-9, "a"))) }],
-            free.clone(),
-            vec![("a", Some(Update))],
-        ),
-        (
-            "it is sent ahead, and none may begin",
-            vec![to(V2, Stage, staged(old(again(-9, "a"))))],
-            closed.clone(),
-            vec![("a", Some(Maintenance))],
-        ),
-        ("unless none may begin", vec![again(-9, "a"), ready_to_go("b")], closed, vec![("a", Some(Maintenance))]),
-        (
-            "a person may",
-            vec![by_person(again(-9, "a")), ready_to_go("b")],
-            free.clone(),
-            vec![("a", Some(Maintenance))],
-        ),
-        (
-            "after the first request of another",
-            vec![again(-9, "a"), asks(node("b"))],
-            free.clone(),
-            vec![("b", Some(Maintenance))],
-        ),
-        (
-            "after one whose last is longer ago",
-            vec![again(-5, "a"), again(-9, "b")],
-            free.clone(),
-            vec![("b", Some(Maintenance))],
-        ),
-        ("a grant does not move", vec![granted(again(-9, "a"), Maintenance), ready_to_go("b")], free.clone(), vec![]),
-        ("a used one gives its place back", vec![used(again(0, "a")), ready_to_go("b")], free, vec![("a", None)]),
-    ]);
+    check! { &free;
+        "after an update": [again(-9, "a"), ready_to_go("b")] => "b Update",
+        "its own, too": [again(-9, "a"), staged(old(again(-9, "b")))] => "b Update",
+        "which waits for no images": [Candidate { wants_images: true, ..staged(old(again(-9, "a"))) }] => "a Update",
+    }
+    check! { &closed;
+        "it is sent ahead, and none may begin": [to(V2, Stage, staged(old(again(-9, "a"))))] => "a Maintenance",
+        "unless none may begin": [again(-9, "a"), ready_to_go("b")] => "a Maintenance",
+    }
+    check! { &free;
+        "a person may": [by_person(again(-9, "a")), ready_to_go("b")] => "a Maintenance",
+        "after the first request of another": [again(-9, "a"), asks(node("b"))] => "b Maintenance",
+        "after one whose last is longer ago": [again(-5, "a"), again(-9, "b")] => "b Maintenance",
+        "a grant does not move": [granted(again(-9, "a"), Maintenance), ready_to_go("b")] => "",
+        "a used one gives its place back": [used(again(0, "a")), ready_to_go("b")] => "a -",
+    }
 }
 
 /// Covers hosts that do nothing but begin and end their maintenance.
@@ -676,32 +422,17 @@ fn maintenance_and_repair() {
     use GrantType::{Maintenance, Repair};
     let drained = |name: &str| changed(granted(asks(Candidate { available: false, ..node(name) }), Maintenance));
     let free = limits();
-    check(vec![
-        (
-            "it is not repaired",
-            vec![Candidate { ready: false, down_since: at(-3600), ..drained("a") }, node("b")],
-            free.clone(),
-            vec![],
-        ),
-        (
-            "nor is a node for which it is requested",
-            vec![asks(waiting(Candidate { down_since: at(-3600), ..dead("a") })), node("b")],
-            free.clone(),
-            vec![],
-        ),
-        (
-            "it goes before a repair that has changed nothing",
-            vec![begun(granted(asks(Candidate { down_since: at(-3600), ..dead("a") }), Repair)), node("b"), node("c")],
-            free.clone(),
-            vec![("a", Some(Maintenance))],
-        ),
-        (
-            "it takes no place of a broken node",
-            vec![drained("a"), asks(dead("b")), node("c"), node("d")],
-            Limits { max_concurrent: 1, ..free.clone() },
-            vec![("b", Some(Maintenance))],
-        ),
-    ]);
+    check! { &free;
+        "it is not repaired": [Candidate { ready: false, down_since: at(-3600), ..drained("a") }, node("b")] => "",
+        "nor is a node for which it is requested":
+            [asks(waiting(Candidate { down_since: at(-3600), ..dead("a") })), node("b")] => "",
+        "it goes before a repair that has changed nothing":
+            [begun(granted(asks(Candidate { down_since: at(-3600), ..dead("a") }), Repair)), node("b"),
+                node("c")] => "a Maintenance",
+    }
+    check! { &Limits { max_concurrent: 1, ..free.clone() };
+        "it takes no place of a broken node": [drained("a"), asks(dead("b")), node("c"), node("d")] => "b Maintenance",
+    }
 }
 
 #[test]
@@ -709,17 +440,12 @@ fn hosts_whose_joins_were_interrupted_leave_one_after_another() {
     let interrupted = |name| leaving(changed(node(name)));
     let cordoned_by_us = |candidate| Candidate { available: false, ..candidate };
     let removed = |candidate| granted(Candidate { removing: true, begun: false, ..candidate }, GrantType::Remove);
-    check(vec![
-        ("none has its turn", vec![interrupted("a"), interrupted("b")], limits(), vec![("a", Some(GrantType::Remove))]),
-        (
-            "one has a cordon that was left",
-            vec![cordoned_by_us(interrupted("a")), interrupted("b")],
-            limits(),
-            vec![("a", Some(GrantType::Remove))],
-        ),
-        ("one has its turn", vec![removed(interrupted("a")), interrupted("b")], limits(), vec![]),
-        ("and drains", vec![removed(cordoned_by_us(interrupted("a"))), interrupted("b")], limits(), vec![]),
-    ]);
+    check! { &limits();
+        "none has its turn": [interrupted("a"), interrupted("b")] => "a Remove",
+        "one has a cordon that was left": [cordoned_by_us(interrupted("a")), interrupted("b")] => "a Remove",
+        "one has its turn": [removed(interrupted("a")), interrupted("b")] => "",
+        "and drains": [removed(cordoned_by_us(interrupted("a"))), interrupted("b")] => "",
+    }
 }
 
 #[test]
@@ -729,55 +455,54 @@ fn a_hold_does_not_make_room() {
     let held_removal = held(granted(leaving(node("a")), Remove));
     let being_removed_as = |name| Candidate { removing: true, ..leaving(node(name)) };
     let being_removed = being_removed_as("a");
-    check(vec![
-        ("a change goes on under its hold", vec![held_change, ready_to_go("b")], limits(), vec![]),
-        ("a removal ends before its place is free", vec![held_removal, ready_to_go("b")], limits(), vec![("a", None)]),
-        ("without its grant, too", vec![being_removed, held(ready_to_go("b"))], limits(), vec![]),
-        ("and it counts", vec![held(being_removed_as("a")), ready_to_go("b")], limits(), vec![]),
-    ]);
+    check! { &limits();
+        "a change goes on under its hold": [held_change, ready_to_go("b")] => "",
+        "a removal ends before its place is free": [held_removal, ready_to_go("b")] => "a -",
+        "without its grant, too": [being_removed, held(ready_to_go("b"))] => "",
+        "and it counts": [held(being_removed_as("a")), ready_to_go("b")] => "",
+    }
 }
 
 #[test]
 fn the_gate() {
     use GrantType::{Reboot, Stage, Update};
     let wants = |candidate| Candidate { wants_reboot: true, ..candidate };
-    check(vec![
-        ("as many as it lets pass", vec![old(node("a")), old(node("b"))], gated(1), vec![("a", Some(Stage))]),
-        ("no node", vec![to(V2, Update, ready_to_go("a")), to(V2, Stage, old(node("b"))), old(node("c"))], gated(0), {
-            vec![("a", None), ("b", None)]
-        }),
-        ("who follows counts", vec![node("a"), ready_to_go("b")], gated(1), vec![]),
-        ("who gave up counts", vec![Candidate { failed: true, ..old(node("a")) }, ready_to_go("b")], gated(1), vec![]),
-        ("who is on its way counts", vec![begun(to(V2, Update, old(node("a")))), old(node("b"))], gated(1), vec![]),
-        (
-            "who is granted goes before who would be first",
-            vec![to(V2, Update, ready_to_go("b")), ready_to_go("a")],
-            Limits { max_unavailable: IntOrPercent::Int(2), ..gated(1) },
-            vec![],
-        ),
-        (
-            "neither who leaves nor who is held counts",
-            vec![begun(granted(leaving(dead("a")), GrantType::Remove)), held(node("b")), old(node("c"))],
-            gated(1),
-            vec![("c", Some(Stage))],
-        ),
-        (
-            "a lost one takes no place",
-            vec![to(V2, Update, staged(old(silent("a")))), old(node("b")), node("c"), node("d")],
-            Limits { ignore_lost_after: Some(Duration::from_hours(1)), remediation: RemediationType::None, ..gated(3) },
-            vec![("a", None), ("b", Some(Stage))],
-        ),
-        ("a restart is not part of the change", vec![wants(old(node("a")))], gated(0), vec![("a", Some(Reboot))]),
-        ("it waits for the change that is next", vec![wants(old(node("a")))], gated(1), vec![("a", Some(Stage))]),
-        ("the change covers it", vec![wants(ready_to_go("a"))], limits(), vec![("a", Some(Update))]),
-        (
-            "one restart at a time",
-            vec![wants(node("a")), wants(node("b")), node("c")],
-            limits(),
-            vec![("a", Some(Reboot))],
-        ),
-        ("it is over", vec![granted(node("a"), Reboot)], limits(), vec![("a", None)]),
-    ]);
+    check! { &gated(1);
+        "as many as it lets pass": [old(node("a")), old(node("b"))] => "a Stage",
+    }
+    check! { &gated(0);
+        "no node": [to(V2, Update, ready_to_go("a")), to(V2, Stage, old(node("b"))), old(node("c"))] => "a -, b -",
+    }
+    check! { &gated(1);
+        "who follows counts": [node("a"), ready_to_go("b")] => "",
+        "who gave up counts": [Candidate { failed: true, ..old(node("a")) }, ready_to_go("b")] => "",
+        "who is on its way counts": [begun(to(V2, Update, old(node("a")))), old(node("b"))] => "",
+    }
+    check! { &Limits { max_unavailable: IntOrPercent::Int(2), ..gated(1) };
+        "who is granted goes before who would be first": [to(V2, Update, ready_to_go("b")), ready_to_go("a")] => "",
+    }
+    check! { &gated(1);
+        "neither who leaves nor who is held counts":
+            [begun(granted(leaving(dead("a")), GrantType::Remove)), held(node("b")), old(node("c"))] => "c Stage",
+    }
+    check! {
+        &Limits {
+            ignore_lost_after: Some(Duration::from_hours(1)), remediation: RemediationType::None, ..gated(3)
+        };
+        "a lost one takes no place":
+            [to(V2, Update, staged(old(silent("a")))), old(node("b")), node("c"), node("d")] => "a -, b Stage",
+    }
+    check! { &gated(0);
+        "a restart is not part of the change": [wants(old(node("a")))] => "a Reboot",
+    }
+    check! { &gated(1);
+        "it waits for the change that is next": [wants(old(node("a")))] => "a Stage",
+    }
+    check! { &limits();
+        "the change covers it": [wants(ready_to_go("a"))] => "a Update",
+        "one restart at a time": [wants(node("a")), wants(node("b")), node("c")] => "a Reboot",
+        "it is over": [granted(node("a"), Reboot)] => "a -",
+    }
 }
 
 fn checked(candidate: Candidate) -> Candidate {
@@ -786,7 +511,7 @@ fn checked(candidate: Candidate) -> Candidate {
 
 #[test]
 fn repairs_and_lost_nodes() {
-    use GrantType::{Reboot, Remove, Repair, Stage, Update};
+    use GrantType::{Reboot, Repair, Stage};
     let four = |mut candidates: Vec<Candidate>| {
         candidates.extend(["w", "x", "y", "z"].map(node));
         candidates
@@ -795,80 +520,63 @@ fn repairs_and_lost_nodes() {
     let paused = Limits { paused: true, ..limits() };
     let lost = Limits { ignore_lost_after: Some(Duration::from_hours(1)), ..never.clone() };
     let few = Limits { max_unhealthy: IntOrPercent::Int(1), ..lost.clone() };
-    check(vec![
-        ("down for long", four(vec![long_dead("a")]), limits(), vec![("a", Some(Repair))]),
-        ("not for so long", four(vec![dead("a")]), limits(), vec![]),
-        ("never", four(vec![long_dead("a")]), never.clone(), vec![]),
-        ("a person requests it", four(vec![requested(dead("a"))]), limits(), vec![("a", Some(Repair))]),
-        ("and is asked for no cause", four(vec![requested(dead("a"))]), never.clone(), vec![("a", Some(Repair))]),
-        (
-            "nor while so many are down",
-            vec![requested(dead("a")), dead("b"), dead("c"), node("d")],
-            limits(),
-            vec![("a", Some(Repair))],
-        ),
-        ("but not while it is paused", four(vec![requested(dead("a"))]), paused.clone(), vec![]),
-        ("nor while it is held", four(vec![held(requested(dead("a")))]), limits(), vec![]),
-        ("paused", four(vec![long_dead("a")]), paused, vec![]),
-        ("waits", four(vec![waiting(granted(long_dead("a"), Repair))]), limits(), vec![("a", None)]),
-        ("held", four(vec![held(long_dead("a"))]), limits(), vec![]),
-        ("left to a MachineHealthCheck", four(vec![checked(long_dead("a"))]), limits(), vec![]),
-        (
-            "which came after the repair was granted",
-            four(vec![checked(granted(long_dead("a"), Repair))]),
-            limits(),
-            vec![("a", None)],
-        ),
-        ("leaves", four(vec![leaving(long_dead("a"))]), limits(), vec![("a", Some(Remove))]),
-        ("is Ready again", four(vec![granted(node("a"), Repair)]), limits(), vec![("a", None)]),
-        (
-            "so many at once, the longest first",
-            four(vec![long_dead("a"), long_dead("b"), dead_for(900, "c")]),
-            limits(),
-            vec![("a", Some(Repair)), ("c", Some(Repair))],
-        ),
-        (
-            "who was tried in vain goes last",
-            four(vec![tried(long_dead("a")), tried(long_dead("b")), dead_for(900, "c"), dead_for(800, "d")]),
-            limits(),
-            vec![("c", Some(Repair)), ("d", Some(Repair))],
-        ),
-        (
-            "those that are at it count",
-            four(vec![long_dead("a"), begun(granted(long_dead("b"), Repair)), granted(long_dead("c"), Repair)]),
-            limits(),
-            vec![],
-        ),
-        (
-            "too many are down",
-            vec![long_dead("a"), granted(long_dead("b"), Repair), dead("c"), node("x")],
-            limits(),
-            vec![("b", None)],
-        ),
-        (
-            "down because of an operation is no sign of trouble",
-            vec![long_dead("a"), changed(granted(dead("b"), Reboot)), changed(granted(dead("c"), Reboot)), node("x")],
-            limits(),
-            vec![("a", Some(Repair))],
-        ),
-        (
-            "repaired before it is sent another version",
-            four(vec![to(V2, Stage, old(long_dead("a")))]),
-            limits(),
-            vec![("a", Some(Repair))],
-        ),
-        ("unless that has failed", four(vec![tried(old(long_dead("a")))]), limits(), vec![("a", Some(Stage))]),
-        ("an update puts it right too", four(vec![staged(old(long_dead("a")))]), limits(), vec![("a", Some(Update))]),
-        ("a silent node is waited for", four(vec![silent("a"), ready_to_go("b")]), never.clone(), vec![]),
-        ("but not for ever", four(vec![silent("a"), ready_to_go("b")]), lost.clone(), vec![("b", Some(Update))]),
-        (
-            "unless the host answers",
-            four(vec![Candidate { unreachable: false, ..silent("a") }, ready_to_go("b")]),
-            lost.clone(),
-            vec![],
-        ),
-        ("or there are too many", four(vec![silent("a"), silent("c"), ready_to_go("b")]), few.clone(), vec![]),
-    ]);
+    check! { &limits();
+        "down for long": four(vec![long_dead("a")]) => "a Repair",
+        "not for so long": four(vec![dead("a")]) => "",
+    }
+    check! { &never;
+        "never": four(vec![long_dead("a")]) => "",
+    }
+    check! { &limits();
+        "a person requests it": four(vec![requested(dead("a"))]) => "a Repair",
+    }
+    check! { &never;
+        "and is asked for no cause": four(vec![requested(dead("a"))]) => "a Repair",
+    }
+    check! { &limits();
+        "nor while so many are down": [requested(dead("a")), dead("b"), dead("c"), node("d")] => "a Repair",
+    }
+    check! { &paused;
+        "but not while it is paused": four(vec![requested(dead("a"))]) => "",
+    }
+    check! { &limits();
+        "nor while it is held": four(vec![held(requested(dead("a")))]) => "",
+    }
+    check! { &paused;
+        "paused": four(vec![long_dead("a")]) => "",
+    }
+    check! { &limits();
+        "waits": four(vec![waiting(granted(long_dead("a"), Repair))]) => "a -",
+        "held": four(vec![held(long_dead("a"))]) => "",
+        "left to a MachineHealthCheck": four(vec![checked(long_dead("a"))]) => "",
+        "which came after the repair was granted": four(vec![checked(granted(long_dead("a"), Repair))]) => "a -",
+        "leaves": four(vec![leaving(long_dead("a"))]) => "a Remove",
+        "is Ready again": four(vec![granted(node("a"), Repair)]) => "a -",
+        "so many at once, the longest first":
+            four(vec![long_dead("a"), long_dead("b"), dead_for(900, "c")]) => "a Repair, c Repair",
+        "who was tried in vain goes last":
+            four(vec![tried(long_dead("a")), tried(long_dead("b")), dead_for(900, "c"),
+                dead_for(800, "d")]) => "c Repair, d Repair",
+        "those that are at it count":
+            four(vec![long_dead("a"), begun(granted(long_dead("b"), Repair)), granted(long_dead("c"), Repair)]) => "",
+        "too many are down": [long_dead("a"), granted(long_dead("b"), Repair), dead("c"), node("x")] => "b -",
+        "down because of an operation is no sign of trouble":
+            [long_dead("a"), changed(granted(dead("b"), Reboot)), changed(granted(dead("c"), Reboot)),
+                node("x")] => "a Repair",
+        "repaired before it is sent another version": four(vec![to(V2, Stage, old(long_dead("a")))]) => "a Repair",
+        "unless that has failed": four(vec![tried(old(long_dead("a")))]) => "a Stage",
+        "an update puts it right too": four(vec![staged(old(long_dead("a")))]) => "a Update",
+    }
+    check! { &never;
+        "a silent node is waited for": four(vec![silent("a"), ready_to_go("b")]) => "",
+    }
+    check! { &lost;
+        "but not for ever": four(vec![silent("a"), ready_to_go("b")]) => "b Update",
+        "unless the host answers": four(vec![Candidate { unreachable: false, ..silent("a") }, ready_to_go("b")]) => "",
+    }
+    check! { &few;
+        "or there are too many": four(vec![silent("a"), silent("c"), ready_to_go("b")]) => "",
+    }
 
     let decision = decide(&four(vec![silent("c"), silent("a")]), &lost, NOW);
     assert_eq!((decision.lost, decision.too_many_unhealthy), (vec!["a".to_string(), "c".to_string()], false));
@@ -880,8 +588,8 @@ fn repairs_and_lost_nodes() {
 #[test]
 fn a_grant_whose_operation_is_over_is_not_left_as_it_is() {
     let follows = |used| Candidate { grant_used: used, ..to(V2, GrantType::Update, ready_to_go("a")) };
-    assert_eq!(changes(&[follows(false)], &limits()), []);
-    assert_eq!(changes(&[follows(true)], &limits()), [("a".to_owned(), Some(GrantType::Update))]);
+    assert_eq!(changes(&[follows(false)], &limits()), "");
+    assert_eq!(changes(&[follows(true)], &limits()), "a Update");
 }
 
 #[test]
@@ -987,7 +695,7 @@ fn a_node_that_would_lose_settings_is_left_as_it_is() {
 
 #[test]
 fn a_change_that_has_changed_nothing_is_given_up() {
-    use GrantType::{Reboot, Stage, Update};
+    use GrantType::{Reboot, Update};
     let draining = |candidate: Candidate| begun(Candidate { available: false, ..to(V2, Update, candidate) });
     let blocked = || draining(ready_to_go("a"));
     let paused = || Limits { paused: true, ..limits() };
@@ -1005,91 +713,90 @@ fn a_change_that_has_changed_nothing_is_given_up() {
     let no_repairs = || Limits { remediation: RemediationType::None, ..limits() };
     let back = |candidate: Candidate| Candidate { change: None, ..candidate };
     let other = |candidate: Candidate| to("1-a", Update, candidate);
-    check(vec![
-        ("a drain goes on", vec![blocked()], limits(), vec![]),
-        ("the node is held", vec![held(blocked())], limits(), vec![("a", None)]),
-        ("the pool is paused", vec![blocked()], paused(), vec![("a", None)]),
-        ("the window closes", vec![blocked()], closed(), vec![("a", None)]),
-        ("the template is taken back", vec![back(blocked())], limits(), vec![("a", None)]),
-        ("it follows another version now, which is there", vec![other(blocked())], limits(), vec![("a", Some(Update))]),
-        (
-            "and one that has to be sent first",
-            vec![Candidate { staged: false, ..other(blocked()) }],
-            limits(),
-            vec![("a", Some(Stage))],
-        ),
-        ("the version failed elsewhere", vec![blocked()], failed(false), vec![("a", None)]),
-        ("the way back is not stopped by it", vec![blocked()], failed(true), vec![]),
-        ("a host that was changed is brought to its end", vec![changed(held(blocked()))], paused(), vec![]),
-        ("also when its window closes", vec![changed(back(blocked()))], closed(), vec![]),
-        ("a restart goes on", vec![restart(node("a"))], limits(), vec![]),
-        ("a restart is given up", vec![restart(node("a"))], paused(), vec![("a", None)]),
-        (
-            "no change needs it any more",
-            vec![Candidate { wants_reboot: false, ..restart(node("a")) }],
-            limits(),
-            vec![("a", None)],
-        ),
-        ("one that is on its way is not", vec![changed(restart(node("a")))], paused(), vec![]),
-        ("a repair goes on, in no window", vec![repaired(long_dead("a"))], closed(), vec![]),
-        ("the node is Ready again by itself", vec![repaired(node("a"))], limits(), vec![("a", None)]),
-        ("a person holds the node", vec![held(repaired(long_dead("a")))], limits(), vec![("a", None)]),
-        ("the pool is paused", vec![repaired(long_dead("a"))], paused(), vec![("a", None)]),
-        ("nothing is repaired any more", vec![repaired(long_dead("a"))], no_repairs(), vec![("a", None)]),
-        ("a repair that has changed the host is finished", vec![changed(repaired(node("a")))], paused(), vec![]),
-    ]);
+    check! { &limits();
+        "a drain goes on": [blocked()] => "",
+        "the node is held": [held(blocked())] => "a -",
+    }
+    check! { &paused();
+        "the pool is paused": [blocked()] => "a -",
+    }
+    check! { &closed();
+        "the window closes": [blocked()] => "a -",
+    }
+    check! { &limits();
+        "the template is taken back": [back(blocked())] => "a -",
+        "it follows another version now, which is there": [other(blocked())] => "a Update",
+        "and one that has to be sent first": [Candidate { staged: false, ..other(blocked()) }] => "a Stage",
+    }
+    check! { &failed(false);
+        "the version failed elsewhere": [blocked()] => "a -",
+    }
+    check! { &failed(true);
+        "the way back is not stopped by it": [blocked()] => "",
+    }
+    check! { &paused();
+        "a host that was changed is brought to its end": [changed(held(blocked()))] => "",
+    }
+    check! { &closed();
+        "also when its window closes": [changed(back(blocked()))] => "",
+    }
+    check! { &limits();
+        "a restart goes on": [restart(node("a"))] => "",
+    }
+    check! { &paused();
+        "a restart is given up": [restart(node("a"))] => "a -",
+    }
+    check! { &limits();
+        "no change needs it any more": [Candidate { wants_reboot: false, ..restart(node("a")) }] => "a -",
+    }
+    check! { &paused();
+        "one that is on its way is not": [changed(restart(node("a")))] => "",
+    }
+    check! { &closed();
+        "a repair goes on, in no window": [repaired(long_dead("a"))] => "",
+    }
+    check! { &limits();
+        "the node is Ready again by itself": [repaired(node("a"))] => "a -",
+        "a person holds the node": [held(repaired(long_dead("a")))] => "a -",
+    }
+    check! { &paused();
+        "the pool is paused": [repaired(long_dead("a"))] => "a -",
+    }
+    check! { &no_repairs();
+        "nothing is repaired any more": [repaired(long_dead("a"))] => "a -",
+    }
+    check! { &paused();
+        "a repair that has changed the host is finished": [changed(repaired(node("a")))] => "",
+    }
 }
 
 #[test]
 fn the_slot_of_a_host_that_fails_goes_to_another() {
     use GrantType::Update;
     let waits = |candidate: Candidate| Candidate { waits_until: at(60), ..candidate };
-    check(vec![
-        (
-            "at once",
-            vec![to(V2, Update, waits(ready_to_go("a"))), ready_to_go("b")],
-            Limits { max_unavailable: IntOrPercent::Int(2), ..limits() },
-            vec![("a", None), ("b", Some(Update))],
-        ),
-        (
-            "one that was tried in vain goes after the others",
-            vec![tried(ready_to_go("a")), ready_to_go("b")],
-            limits(),
-            vec![("b", Some(Update))],
-        ),
-        ("and then again", vec![tried(ready_to_go("a"))], limits(), vec![("a", Some(Update))]),
-    ]);
+    check! { &Limits { max_unavailable: IntOrPercent::Int(2), ..limits() };
+        "at once": [to(V2, Update, waits(ready_to_go("a"))), ready_to_go("b")] => "a -, b Update",
+    }
+    check! { &limits();
+        "one that was tried in vain goes after the others": [tried(ready_to_go("a")), ready_to_go("b")] => "b Update",
+        "and then again": [tried(ready_to_go("a"))] => "a Update",
+    }
 }
 
 #[test]
 fn nodes_of_an_abandoned_rollout_go_first() {
     let astray = |candidate: Candidate| Candidate { astray: true, ..candidate };
-    check(vec![
-        (
-            "before all others",
-            vec![ready_to_go("a"), astray(ready_to_go("b"))],
-            gated(1),
-            vec![("b", Some(GrantType::Update))],
-        ),
-        (
-            "also if they have to be sent it first",
-            vec![ready_to_go("a"), astray(old(node("b")))],
-            gated(1),
-            vec![("b", Some(GrantType::Stage))],
-        ),
-        (
-            "which holds up no other node where there is room",
-            vec![ready_to_go("a"), astray(old(node("b")))],
-            limits(),
-            vec![("a", Some(GrantType::Update)), ("b", Some(GrantType::Stage))],
-        ),
-        (
-            "but not if they were tried in vain",
-            vec![ready_to_go("a"), tried(astray(ready_to_go("b")))],
-            gated(1),
-            vec![("a", Some(GrantType::Update))],
-        ),
-    ]);
+    check! { &gated(1);
+        "before all others": [ready_to_go("a"), astray(ready_to_go("b"))] => "b Update",
+        "also if they have to be sent it first": [ready_to_go("a"), astray(old(node("b")))] => "b Stage",
+    }
+    check! { &limits();
+        "which holds up no other node where there is room":
+            [ready_to_go("a"), astray(old(node("b")))] => "a Update, b Stage",
+    }
+    check! { &gated(1);
+        "but not if they were tried in vain": [ready_to_go("a"), tried(astray(ready_to_go("b")))] => "a Update",
+    }
 }
 
 /// Covers a grant that has to get a place, otherwise the operator would cordon the node in the moment before its pool takes the grant back.
@@ -1177,8 +884,8 @@ fn no_certificate_waits_for_a_rollout() {
     ] {
         assert_eq!(&renewed(candidate, &limits), expected, "{name}");
     }
-    check(vec![
-        ("what has begun goes on", vec![renewing(ready_to_go("a"))], closed(), vec![]),
-        ("until a person stops it", vec![held(renewing(ready_to_go("a")))], closed(), vec![("a", None)]),
-    ]);
+    check! { &closed();
+        "what has begun goes on": [renewing(ready_to_go("a"))] => "",
+        "until a person stops it": [held(renewing(ready_to_go("a")))] => "a -",
+    }
 }

@@ -196,7 +196,6 @@ mod tests {
     }
 
     #[test]
-    #[expect(clippy::too_many_lines, reason = "a table of cases")]
     fn one_host() {
         let free = Candidate { name: "w".into(), joined: true, ready: true, ..Candidate::default() };
         let change = |disruption| Candidate {
@@ -206,138 +205,7 @@ mod tests {
         let (none, heal) = (RemediationType::None, RemediationType::Reconfigure);
         let down = Candidate { down_since: Some(Timestamp::UNIX_EPOCH), ready: false, ..free.clone() };
         // Whether it is in the inventory, what is known of it, what changes beside the version, whether hosts are let go.
-        for (about, listed, candidate, beside, orphan, remediation, expected) in [
-            ("in its desired state", true, Some(free.clone()), "", false, heal, None),
-            ("new", true, None, "", false, heal, Some(("Join", "None", "new in the inventory"))),
-            (
-                "not there yet",
-                true,
-                Some(Candidate { joined: false, ..free.clone() }),
-                "",
-                false,
-                heal,
-                Some(("Join", "None", "has not joined yet")),
-            ),
-            (
-                "a change",
-                true,
-                Some(change(Disruption::Restart)),
-                "",
-                false,
-                heal,
-                Some(("Update", "Restart", "because")),
-            ),
-            (
-                "a change and a label",
-                true,
-                Some(change(Disruption::Drain)),
-                "labels (a)",
-                false,
-                heal,
-                Some(("Update", "Drain", "because, labels (a)")),
-            ),
-            (
-                "a change and a restart",
-                true,
-                Some(Candidate { wants_reboot: true, ..change(Disruption::Reboot) }),
-                "",
-                false,
-                heal,
-                Some(("Update", "Reboot", "because")),
-            ),
-            ("a label", true, Some(free.clone()), "labels (a)", false, heal, Some(("Update", "None", "labels (a)"))),
-            (
-                "a restart",
-                true,
-                Some(Candidate { wants_reboot: true, ..free.clone() }),
-                "",
-                false,
-                heal,
-                Some(("Reboot", "Reboot", "the host requests a restart")),
-            ),
-            (
-                "another key",
-                true,
-                Some(Candidate { wants_key: true, ..free.clone() }),
-                "",
-                false,
-                heal,
-                Some(("RotateKey", "None", "it accepts another SSH key than the first of its list")),
-            ),
-            (
-                "a change that loses something",
-                true,
-                Some(Candidate { withheld: true, ..change(Disruption::Drain) }),
-                "labels (a)",
-                false,
-                heal,
-                Some((WITHHELD, "None", "labels (a), because")),
-            ),
-            (
-                "on hold",
-                true,
-                Some(Candidate { held: true, ..change(Disruption::Drain) }),
-                "",
-                false,
-                heal,
-                Some((NOTHING, "None", "it is on hold")),
-            ),
-            (
-                "it failed",
-                true,
-                Some(Candidate { failed: true, ..change(Disruption::Drain) }),
-                "",
-                false,
-                heal,
-                Some((NOTHING, "None", "the version failed on this host and is not retried")),
-            ),
-            (
-                "down",
-                true,
-                Some(down.clone()),
-                "",
-                false,
-                heal,
-                Some(("Repair", "None", "not Ready, if it stays so for 600 s")),
-            ),
-            ("down, and left so", true, Some(down), "", false, none, None),
-            (
-                "deleted by hand",
-                true,
-                Some(Candidate { leaving: true, ..free.clone() }),
-                "",
-                false,
-                heal,
-                Some(("Remove", "Drain", "its instance is being deleted; it joins again")),
-            ),
-            (
-                "gone",
-                false,
-                Some(free.clone()),
-                "",
-                false,
-                heal,
-                Some(("Remove", "Drain", "no longer in the inventory")),
-            ),
-            (
-                "gone before it joined",
-                false,
-                Some(Candidate { joined: false, ..free.clone() }),
-                "",
-                false,
-                heal,
-                Some(("Remove", "None", "no longer in the inventory")),
-            ),
-            (
-                "let go",
-                false,
-                Some(free.clone()),
-                "",
-                true,
-                heal,
-                Some(("Orphan", "None", "no longer in the inventory")),
-            ),
-        ] {
+        let said = |listed: bool, candidate: Option<Candidate>, beside: &str, orphan, remediation| {
             let hosts: BTreeMap<_, _> = listed.then(|| ("w".to_owned(), InstanceHost::default())).into_iter().collect();
             let instance = Arc::new(WindowsInstance::new("w", WindowsInstanceSpec::default()));
             let members: Vec<Member> =
@@ -348,7 +216,63 @@ mod tests {
                 beside: &|_, _| Some(beside.to_owned()).filter(|b| !b.is_empty()).into_iter().collect(),
             };
             let list = preview(&hosts, &members, &limits(orphan, remediation), &sights);
-            let said = list.first().map(|p| (p.action.as_str(), p.disruption.as_str(), p.why.as_str()));
+            list.first().map(|p| format!("{} {}: {}", p.action, p.disruption.as_str(), p.why)).unwrap_or_default()
+        };
+        let listed = |candidate: Candidate| said(true, Some(candidate), "", false, heal);
+        let relabelled = |candidate: Candidate| said(true, Some(candidate), "labels (a)", false, heal);
+        let gone = |candidate: Candidate| said(false, Some(candidate), "", false, heal);
+        for (about, said, expected) in [
+            ("in its desired state", listed(free.clone()), ""),
+            ("new", said(true, None, "", false, heal), "Join None: new in the inventory"),
+            ("not there yet", listed(Candidate { joined: false, ..free.clone() }), "Join None: has not joined yet"),
+            ("a change", listed(change(Disruption::Restart)), "Update Restart: because"),
+            ("a change and a label", relabelled(change(Disruption::Drain)), "Update Drain: because, labels (a)"),
+            (
+                "a change and a restart",
+                listed(Candidate { wants_reboot: true, ..change(Disruption::Reboot) }),
+                "Update Reboot: because",
+            ),
+            ("a label", relabelled(free.clone()), "Update None: labels (a)"),
+            (
+                "a restart",
+                listed(Candidate { wants_reboot: true, ..free.clone() }),
+                "Reboot Reboot: the host requests a restart",
+            ),
+            (
+                "another key",
+                listed(Candidate { wants_key: true, ..free.clone() }),
+                "RotateKey None: it accepts another SSH key than the first of its list",
+            ),
+            (
+                "a change that loses something",
+                relabelled(Candidate { withheld: true, ..change(Disruption::Drain) }),
+                &format!("{WITHHELD} None: labels (a), because"),
+            ),
+            (
+                "on hold",
+                listed(Candidate { held: true, ..change(Disruption::Drain) }),
+                &format!("{NOTHING} None: it is on hold"),
+            ),
+            (
+                "it failed",
+                listed(Candidate { failed: true, ..change(Disruption::Drain) }),
+                &format!("{NOTHING} None: the version failed on this host and is not retried"),
+            ),
+            ("down", listed(down.clone()), "Repair None: not Ready, if it stays so for 600 s"),
+            ("down, and left so", said(true, Some(down), "", false, none), ""),
+            (
+                "deleted by hand",
+                listed(Candidate { leaving: true, ..free.clone() }),
+                "Remove Drain: its instance is being deleted; it joins again",
+            ),
+            ("gone", gone(free.clone()), "Remove Drain: no longer in the inventory"),
+            (
+                "gone before it joined",
+                gone(Candidate { joined: false, ..free.clone() }),
+                "Remove None: no longer in the inventory",
+            ),
+            ("let go", said(false, Some(free.clone()), "", true, heal), "Orphan None: no longer in the inventory"),
+        ] {
             assert_eq!(said, expected, "{about}");
         }
     }

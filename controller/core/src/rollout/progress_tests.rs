@@ -93,84 +93,58 @@ fn begins() {
 
 #[test]
 fn passes_steps() {
+    use BlockedBy::None as Free;
     let soaking = |s| BlockedBy::Soaking { until: at(s) };
     let approval = || BlockedBy::Approval { version: "v2".into() };
     for (name, before, seen, approved, step, reached, limit, hold) in [
-        ("no node yet", on_its_way(0, None), seen(0, 0), vec![], 0, None, Some(1), BlockedBy::None),
-        ("the first is there", on_its_way(0, None), seen(1, 0), vec![], 0, Some(1000), Some(1), soaking(1900)),
+        ("no node yet", on_its_way(0, None), seen(0, 0), &[][..], 0, None, Some(1), Free),
+        ("the first is there", on_its_way(0, None), seen(1, 0), &[], 0, Some(1000), Some(1), soaking(1900)),
         (
             "its pause was begun by a clock that was years ahead",
             on_its_way(0, Some(400_000_000)),
             seen(1, 0),
-            vec![],
+            &[],
             0,
             Some(1000),
             Some(1),
             soaking(1900),
         ),
-        ("its pause goes on", on_its_way(0, Some(101)), seen(1, 0), vec![], 0, Some(101), Some(1), soaking(1001)),
-        ("its pause is over", on_its_way(0, Some(100)), seen(1, 0), vec![], 1, None, Some(10), BlockedBy::None),
-        (
-            "the pause is over, but it is gone",
-            on_its_way(0, Some(100)),
-            seen(0, 0),
-            vec![],
-            0,
-            Some(100),
-            Some(1),
-            BlockedBy::None,
-        ),
-        ("it gave up: another is tried", on_its_way(0, None), seen(0, 1), vec![], 0, None, Some(2), BlockedBy::None),
+        ("its pause goes on", on_its_way(0, Some(101)), seen(1, 0), &[], 0, Some(101), Some(1), soaking(1001)),
+        ("its pause is over", on_its_way(0, Some(100)), seen(1, 0), &[], 1, None, Some(10), Free),
+        ("the pause is over, but it is gone", on_its_way(0, Some(100)), seen(0, 0), &[], 0, Some(100), Some(1), Free),
+        ("it gave up: another is tried", on_its_way(0, None), seen(0, 1), &[], 0, None, Some(2), Free),
         (
             "an approval does not end a pause",
             on_its_way(0, None),
             seen(1, 0),
-            vec!["v2"],
+            &["v2"],
             0,
             Some(1000),
             Some(1),
             soaking(1900),
         ),
-        ("a tenth is there", on_its_way(1, None), seen(10, 0), vec![], 1, Some(1000), Some(10), approval()),
-        (
-            "another is approved",
-            on_its_way(1, Some(1)),
-            seen(10, 0),
-            vec!["v1", "v3"],
-            1,
-            Some(1),
-            Some(10),
-            approval(),
-        ),
-        ("is approved", on_its_way(1, Some(1)), seen(10, 0), vec!["v2"], 2, None, None, BlockedBy::None),
-        (
-            "approved before they are there",
-            on_its_way(1, None),
-            seen(9, 0),
-            vec!["v2"],
-            1,
-            None,
-            Some(10),
-            BlockedBy::None,
-        ),
-        ("both at once", on_its_way(0, Some(100)), seen(10, 0), vec!["v2"], 2, None, None, BlockedBy::None),
-        ("after the last", on_its_way(2, None), seen(50, 1), vec![], 2, None, None, BlockedBy::None),
-        ("steps were taken away", on_its_way(7, None), seen(50, 1), vec![], 2, None, None, BlockedBy::None),
+        ("a tenth is there", on_its_way(1, None), seen(10, 0), &[], 1, Some(1000), Some(10), approval()),
+        ("another is approved", on_its_way(1, Some(1)), seen(10, 0), &["v1", "v3"], 1, Some(1), Some(10), approval()),
+        ("is approved", on_its_way(1, Some(1)), seen(10, 0), &["v2"], 2, None, None, Free),
+        ("approved before they are there", on_its_way(1, None), seen(9, 0), &["v2"], 1, None, Some(10), Free),
+        ("both at once", on_its_way(0, Some(100)), seen(10, 0), &["v2"], 2, None, None, Free),
+        ("after the last", on_its_way(2, None), seen(50, 1), &[], 2, None, None, Free),
+        ("steps were taken away", on_its_way(7, None), seen(50, 1), &[], 2, None, None, Free),
         (
             "a small pool: fewer nodes than the step wants, and one gave up",
             on_its_way(0, None),
             Seen { total: 1, failed: 1, following: 0, ..seen(0, 0) },
-            vec![],
+            &[],
             2,
             None,
             None,
-            BlockedBy::None,
+            Free,
         ),
         (
             "an unknown time counts from now",
             RolloutStatus { step_reached_time: Some(Time::default()), ..on_its_way(0, None) },
             seen(1, 0),
-            vec![],
+            &[],
             0,
             Some(1000),
             Some(1),
@@ -178,7 +152,7 @@ fn passes_steps() {
         ),
     ] {
         let steps = steps();
-        let course = course(Some(&before), "v2", &seen, settings(&steps, &approved, FailureAction::Pause), at(1000));
+        let course = course(Some(&before), "v2", &seen, settings(&steps, approved, FailureAction::Pause), at(1000));
         let status = course.status.unwrap();
         assert_eq!((status.step, status.step_reached_time), (step, reached.map(|s| at(s).into())), "{name}");
         let next = if let BlockedBy::Soaking { until } = hold { Some(until) } else { None };

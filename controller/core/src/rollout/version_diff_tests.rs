@@ -57,6 +57,11 @@ fn other(rendered: &mut Rendered, destination: &str) {
     rendered.services.files.iter_mut().find(|f| f.path == destination).unwrap().checksum = "b".repeat(64);
 }
 
+/// Gives a file of the cluster another content.
+fn cluster_file(rendered: &mut Rendered, path: &str) {
+    rendered.shared.cluster_files.insert(path.into(), "b".repeat(64));
+}
+
 fn gone(rendered: &mut Rendered, destination: &str) {
     rendered.shared.files.retain(|f| f.destination != destination);
     rendered.services.files.retain(|f| f.path != destination);
@@ -67,127 +72,51 @@ const ABOVE_KUBELET: &[&str] = &["hybrid-overlay-node", "kube-proxy", "kubelet"]
 const ABOVE_OVERLAY: &[&str] = &["hybrid-overlay-node", "kube-proxy"];
 
 type Alter = fn(&mut Rendered);
-type Case = (&'static str, Alter, Disruption, &'static [&'static str], &'static str);
+/// Change of a version, its disruption, the services that restart, and its description.
+type Case = (Alter, Disruption, &'static [&'static str], &'static str);
 
 const CASES: &[Case] = &[
+    (|r| cluster_file(r, path::API_CA), Restart, ABOVE_KUBELET, "bootstrap-ca.crt"),
+    (|r| cluster_file(r, path::KUBELET_CA), Nothing, &[], "kubelet-ca.crt"),
+    (|r| cluster_file(r, path::NODE_KUBECONFIG), Restart, ABOVE_KUBELET, "node-kubeconfig"),
+    // No host runs it.
+    (|r| cluster_file(r, path::NODE_MANAGER_KUBECONFIG), Nothing, &[], "cloud-node-manager-kubeconfig"),
+    (|r| cluster_file(r, CREDENTIAL_PROVIDER_CONFIG), Restart, ABOVE_KUBELET, "credential-provider-config.yaml"),
+    (|r| cluster_file(r, program::CONTAINERD_NETWORK), Drain, ABOVE_CONTAINERD, "network.toml"),
     (
-        "a CA",
-        |r| drop(r.shared.cluster_files.insert(path::API_CA.into(), "b".repeat(64))),
-        Restart,
-        ABOVE_KUBELET,
-        "bootstrap-ca.crt",
-    ),
-    (
-        "the CA of kubelet's clients",
-        |r| drop(r.shared.cluster_files.insert(path::KUBELET_CA.into(), "b".repeat(64))),
-        Nothing,
-        &[],
-        "kubelet-ca.crt",
-    ),
-    (
-        "another API server",
-        |r| drop(r.shared.cluster_files.insert(path::NODE_KUBECONFIG.into(), "b".repeat(64))),
-        Restart,
-        ABOVE_KUBELET,
-        "node-kubeconfig",
-    ),
-    (
-        "the kubeconfig of a cloud-node-manager that no host runs",
-        |r| drop(r.shared.cluster_files.insert(path::NODE_MANAGER_KUBECONFIG.into(), "b".repeat(64))),
-        Nothing,
-        &[],
-        "cloud-node-manager-kubeconfig",
-    ),
-    (
-        "a file of the cluster goes",
-        |r| drop(r.shared.cluster_files.remove(path::WICD_KUBECONFIG)),
-        Nothing,
-        &[],
-        "wicd-kubeconfig",
-    ),
-    (
-        "passwords of registries",
-        |r| drop(r.shared.cluster_files.insert(CREDENTIAL_PROVIDER_CONFIG.into(), "b".repeat(64))),
-        Restart,
-        ABOVE_KUBELET,
-        "credential-provider-config.yaml",
-    ),
-    (
-        "directories of CNI",
-        |r| drop(r.shared.cluster_files.insert(program::CONTAINERD_NETWORK.into(), "b".repeat(64))),
-        Drain,
-        ABOVE_CONTAINERD,
-        "network.toml",
-    ),
-    (
-        "the metadata route",
         |r| r.shared.metadata_address = Some([169, 254, 169, 254].into()),
         Nothing,
         &[],
         "the route to the metadata service",
     ),
     (
-        "logins that a pool may have",
         |r| r.shared.cluster_pull_secret = Some(api::ClusterPullSecret::default()),
         Nothing,
         &[],
         "the use of the pull secret",
     ),
+    (|r| r.shared.trusted_certificates = Some("x".into()), Nothing, &[], "the certificates that the pool trusts"),
+    (|r| r.shared.image_mirrors = Some(Vec::new()), Nothing, &[], "the mirrors of the pool"),
+    (|r| r.shared.service_accounts.push("web".into()), Nothing, &[], "the accounts that hosts are checked for"),
     (
-        "certificates of a pool",
-        |r| r.shared.trusted_certificates = Some("x".into()),
-        Nothing,
-        &[],
-        "the certificates that the pool trusts",
-    ),
-    ("mirrors of a pool", |r| r.shared.image_mirrors = Some(Vec::new()), Nothing, &[], "the mirrors of the pool"),
-    (
-        "accounts of a pool",
-        |r| r.shared.service_accounts.push("web".into()),
-        Nothing,
-        &[],
-        "the accounts that hosts are checked for",
-    ),
-    (
-        "a plugin of a pool",
         |r| r.shared.credential_plugin = Some(api::host::CredentialPlugin::default()),
         Nothing,
         &[],
         "the plugin of Container Credential Guard",
     ),
-    ("logs", |r| r.shared.logs = None, Nothing, &[], "the rotation of logs"),
-    ("order", |r| service(r, "csi-proxy").priority = 9, Nothing, &[], "the start order of csi-proxy"),
-    ("kubelet's command", |r| service(r, "kubelet").path.push('x'), Restart, ABOVE_KUBELET, "the command of kubelet"),
+    (|r| r.shared.logs = None, Nothing, &[], "the rotation of logs"),
+    (|r| service(r, "csi-proxy").priority = 9, Nothing, &[], "the start order of csi-proxy"),
+    (|r| service(r, "kubelet").path.push('x'), Restart, ABOVE_KUBELET, "the command of kubelet"),
+    (|r| service(r, "kube-proxy").path.push('x'), Restart, &["kube-proxy"], "the command of kube-proxy"),
+    (|r| service(r, "csi-proxy").path.push('x'), Restart, &["csi-proxy"], "the command of csi-proxy"),
     (
-        "kube-proxy's command",
-        |r| service(r, "kube-proxy").path.push('x'),
-        Restart,
-        &["kube-proxy"],
-        "the command of kube-proxy",
-    ),
-    (
-        "csi-proxy's command",
-        |r| service(r, "csi-proxy").path.push('x'),
-        Restart,
-        &["csi-proxy"],
-        "the command of csi-proxy",
-    ),
-    (
-        "the exporter's command",
         |r| service(r, "windows_exporter").path.push('x'),
         Restart,
         &["windows_exporter"],
         "the command of windows_exporter",
     ),
+    (|r| service(r, "containerd").path.push('x'), Drain, ABOVE_CONTAINERD, "the command of containerd"),
     (
-        "containerd's command",
-        |r| service(r, "containerd").path.push('x'),
-        Drain,
-        ABOVE_CONTAINERD,
-        "the command of containerd",
-    ),
-    (
-        "the overlay's command",
         // The network is made again, and containers on it end.
         |r| service(r, "hybrid-overlay-node").path.push_str(" --hybrid-overlay-vxlan-port 9898"),
         Drain,
@@ -195,49 +124,39 @@ const CASES: &[Case] = &[
         "the command of hybrid-overlay-node",
     ),
     (
-        "the overlay's level of logs",
         |r| service(r, "hybrid-overlay-node").path.push_str(" --loglevel 5"),
         Drain,
         ABOVE_OVERLAY,
         "the command of hybrid-overlay-node",
     ),
     (
-        "variables of a command",
         |r| service(r, "hybrid-overlay-node").host_variables_in_command.clear(),
         Drain,
         ABOVE_OVERLAY,
         "the command of hybrid-overlay-node",
     ),
     (
-        "dependencies",
         |r| service(r, "csi-proxy").dependencies.push("kubelet".into()),
         Restart,
         &["csi-proxy"],
         "the dependencies of csi-proxy",
     ),
+    (|r| service(r, "kube-proxy").prepare = None, Restart, &["kube-proxy"], "the preparation of kube-proxy"),
+    (|r| other(r, program::KUBELET), Drain, ABOVE_KUBELET, "kubelet.exe"),
+    (|r| other(r, program::KUBE_PROXY), Restart, &["kube-proxy"], "kube-proxy.exe"),
+    (|r| other(r, program::LOG_RUNNER), Restart, ABOVE_KUBELET, "kube-log-runner.exe"),
+    (|r| other(r, program::CONTAINERD), Drain, ABOVE_CONTAINERD, "containerd.exe"),
+    (|r| other(r, program::SHIM), Drain, ABOVE_CONTAINERD, "containerd-shim-runhcs-v1.exe"),
+    (|r| other(r, program::CONTAINERD_CONFIG), Drain, ABOVE_CONTAINERD, "containerd_conf.toml"),
+    (|r| other(r, program::CSI_PROXY), Restart, &["csi-proxy"], "csi-proxy.exe"),
+    (|r| other(r, program::HYBRID_OVERLAY), Drain, ABOVE_OVERLAY, "hybrid-overlay-node.exe"),
+    // No host runs it.
+    (|r| other(r, program::AZURE_NODE_MANAGER), Nothing, &[], "azure-cloud-node-manager.exe"),
+    (|r| other(r, program::WIN_OVERLAY), Drain, &[], "win-overlay.exe"),
+    // Nothing reads it.
+    (|r| other(r, r"C:\k\readme.txt"), Nothing, &[], "readme.txt"),
+    (|r| r.shared.kubelet["maxPods"] = json!(9), Restart, ABOVE_KUBELET, "kubelet's settings (maxPods)"),
     (
-        "preparation",
-        |r| service(r, "kube-proxy").prepare = None,
-        Restart,
-        &["kube-proxy"],
-        "the preparation of kube-proxy",
-    ),
-    ("kubelet", |r| other(r, program::KUBELET), Drain, ABOVE_KUBELET, "kubelet.exe"),
-    ("kube-proxy", |r| other(r, program::KUBE_PROXY), Restart, &["kube-proxy"], "kube-proxy.exe"),
-    ("the log runner", |r| other(r, program::LOG_RUNNER), Restart, ABOVE_KUBELET, "kube-log-runner.exe"),
-    ("containerd", |r| other(r, program::CONTAINERD), Drain, ABOVE_CONTAINERD, "containerd.exe"),
-    ("the shim", |r| other(r, program::SHIM), Drain, ABOVE_CONTAINERD, "containerd-shim-runhcs-v1.exe"),
-    ("the shim goes", |r| gone(r, program::SHIM), Drain, ABOVE_CONTAINERD, "containerd-shim-runhcs-v1.exe"),
-    ("containerd's file", |r| other(r, program::CONTAINERD_CONFIG), Drain, ABOVE_CONTAINERD, "containerd_conf.toml"),
-    ("csi-proxy", |r| other(r, program::CSI_PROXY), Restart, &["csi-proxy"], "csi-proxy.exe"),
-    ("the overlay", |r| other(r, program::HYBRID_OVERLAY), Drain, ABOVE_OVERLAY, "hybrid-overlay-node.exe"),
-    ("what no host runs", |r| other(r, program::AZURE_NODE_MANAGER), Nothing, &[], "azure-cloud-node-manager.exe"),
-    ("a CNI plugin", |r| other(r, program::WIN_OVERLAY), Drain, &[], "win-overlay.exe"),
-    ("a CNI plugin goes", |r| gone(r, program::WIN_OVERLAY), Drain, &[], "win-overlay.exe"),
-    ("what nothing reads", |r| other(r, r"C:\k\readme.txt"), Nothing, &[], "readme.txt"),
-    ("settings", |r| r.shared.kubelet["maxPods"] = json!(9), Restart, ABOVE_KUBELET, "kubelet's settings (maxPods)"),
-    (
-        "several settings",
         |r| {
             r.shared.kubelet["systemReserved"]["cpu"] = json!("1");
             r.shared.kubelet["maxPods"] = json!(9);
@@ -247,43 +166,26 @@ const CASES: &[Case] = &[
         ABOVE_KUBELET,
         "kubelet's settings (maxPods, podPidsLimit, systemReserved)",
     ),
+    (|r| r.shared.containerd = Some("version = 3".into()), Drain, ABOVE_CONTAINERD, "containerd's settings"),
     (
-        "containerd's settings",
-        |r| r.shared.containerd = Some("version = 3".into()),
-        Drain,
-        ABOVE_CONTAINERD,
-        "containerd's settings",
-    ),
-    (
-        "a service goes",
-        |r| r.services.services.retain(|s| s.name != "csi-proxy"),
-        Restart,
-        &[],
-        "removal of the service csi-proxy",
-    ),
-    (
-        "a bootstrap service is new",
         |r| r.services.services.push(Service { name: "x".into(), bootstrap: true, ..Service::default() }),
         Drain,
         &[],
         "the new service x",
     ),
     (
-        "a variable of containerd",
         |r| drop(service(r, "containerd").environment.insert("HTTPS_PROXY".into(), "http://user:hunter2@p".into())),
         Drain,
         ABOVE_CONTAINERD,
         "the variables of containerd (HTTPS_PROXY)",
     ),
     (
-        "a variable of the machine",
         |r| drop(r.services.environment_vars.insert("HTTPS_PROXY".into(), "http://user:hunter2@p".into())),
         Reboot,
         &[],
         "environment variables (HTTPS_PROXY)",
     ),
     (
-        "a watched variable",
         |r| r.services.watched_environment_vars.push("NO_PROXY".into()),
         Nothing,
         &[],
@@ -291,17 +193,25 @@ const CASES: &[Case] = &[
     ),
 ];
 
+/// Cases that take away what others need.
+const REMOVALS: &[Case] = &[
+    (|r| drop(r.shared.cluster_files.remove(path::WICD_KUBECONFIG)), Nothing, &[], "wicd-kubeconfig"),
+    (|r| gone(r, program::SHIM), Drain, ABOVE_CONTAINERD, "containerd-shim-runhcs-v1.exe"),
+    (|r| gone(r, program::WIN_OVERLAY), Drain, &[], "win-overlay.exe"),
+    (|r| r.services.services.retain(|s| s.name != "csi-proxy"), Restart, &[], "removal of the service csi-proxy"),
+];
+
 #[test]
 fn cases() {
     let from = base();
-    for (name, alter, disruption, services, why) in CASES {
+    for (alter, disruption, services, why) in CASES.iter().chain(REMOVALS) {
         let mut to = from.clone();
         alter(&mut to);
         let services = services.iter().map(ToString::to_string).collect();
         let expected = Change { disruption: *disruption, services, why: vec![(*why).to_owned()] };
-        assert_eq!(change(&Stored::Ours(from.clone()), &to), expected, "{name}");
+        assert_eq!(change(&Stored::Ours(from.clone()), &to), expected);
         let back = change(&Stored::Ours(to), &from);
-        assert_eq!((back.disruption, back.why.len()), (*disruption, 1), "{name}, back");
+        assert_eq!((back.disruption, back.why.len()), (*disruption, 1), "{why}, back");
     }
 }
 
@@ -335,14 +245,12 @@ fn what_means_the_same_changes_nothing() {
 fn the_greatest_counts_and_the_rest_is_counted() {
     let from = base();
     let mut to = from.clone();
-    for (_, alter, ..) in CASES.iter().filter(|c| {
-        ["the CA of kubelet's clients", "logs", "kubelet", "csi-proxy", "the exporter's command"].contains(&c.0)
-    }) {
+    let expected =
+        ["kubelet.exe", "csi-proxy.exe", "the command of windows_exporter", "kubelet-ca.crt", "the rotation of logs"];
+    for (alter, ..) in CASES.iter().filter(|case| expected.contains(&case.3)) {
         alter(&mut to);
     }
     let five = change(&Stored::Ours(from.clone()), &to);
-    let expected =
-        ["kubelet.exe", "csi-proxy.exe", "the command of windows_exporter", "kubelet-ca.crt", "the rotation of logs"];
     assert_eq!((five.disruption, five.why.as_slice()), (Drain, expected.map(String::from).as_slice()));
 
     to.services.environment_vars.insert("HTTP_PROXY".into(), "x".into());
@@ -429,17 +337,14 @@ proptest::proptest! {
     ) {
         let from = base();
         let mut to = from.clone();
-        // Some cases need what others take away.
-        let takes = |name: &str| name.contains("goes");
-        let chosen: Vec<Case> = chosen.into_iter().filter(|c| !takes(c.0)).collect();
-        for (_, alter, ..) in &chosen {
+        for (alter, ..) in &chosen {
             alter(&mut to);
         }
         let got = change(&Stored::Ours(from.clone()), &to);
         proptest::prop_assert_eq!(from.hash() == to.hash(), got.why.is_empty());
-        let most = chosen.iter().map(|c| c.2).max().unwrap_or_default();
+        let most = chosen.iter().map(|c| c.1).max().unwrap_or_default();
         proptest::prop_assert_eq!(got.disruption, most);
-        let restarts = chosen.iter().flat_map(|c| c.3).all(|s| got.services.contains(*s));
+        let restarts = chosen.iter().flat_map(|c| c.2).all(|s| got.services.contains(*s));
         proptest::prop_assert!(restarts, "{:?}", got.services);
     }
 }

@@ -283,60 +283,42 @@ mod tests {
     #[test]
     fn the_message_answers_the_questions() {
         let node = |ready, says| Situation::Node { ready, says, up_to_date: true };
-        for (situation, failures, phase, ready, message) in [
+        for (situation, failures, expected) in [
             (
                 Situation::Waiting { leaving: false, why: "waits for its turn" },
                 None,
-                Phase::Pending,
-                "Unknown",
-                "waits for its turn",
+                "Pending Unknown: waits for its turn",
             ),
             (
                 Situation::Working { type_: GrantType::Provision, step: Step::Upload, what: "sending 4 files" },
                 None,
-                Phase::Joining,
-                "Unknown",
-                "Upload: sending 4 files",
+                "Joining Unknown: Upload: sending 4 files",
             ),
             (
                 Situation::Working { type_: GrantType::Remove, step: Step::Drain, what: "2 pods left" },
                 Some(twice()),
-                Phase::Removing,
-                "False",
-                "Drain: 2 pods left (failed 2 times before: Unreachable)",
+                "Removing False: Drain: 2 pods left (failed 2 times before: Unreachable)",
             ),
             (
                 Situation::Failed { leaving: false },
                 Some(twice()),
-                Phase::Failed,
-                "False",
-                "Connect: 10.0.0.1:22 did not answer within 15 s (failed 2 times; next try 2027-01-01T09:50:12Z)",
+                "Failed False: Connect: 10.0.0.1:22 did not answer within 15 s (failed 2 times; next try 2027-01-01T09:50:12Z)",
             ),
             (
                 Situation::Poolless { message: "the pool p does not exist" },
                 None,
-                Phase::Pending,
-                "Unknown",
-                "the pool p does not exist",
+                "Pending Unknown: the pool p does not exist",
             ),
-            (
-                node(true, "kubelet is posting ready status"),
-                None,
-                Phase::Ready,
-                "True",
-                "kubelet is posting ready status",
-            ),
+            (node(true, "kubelet is posting ready status"), None, "Ready True: kubelet is posting ready status"),
             (
                 node(false, "Kubelet stopped posting node status."),
                 None,
-                Phase::NotReady,
-                "False",
-                "Kubelet stopped posting node status.",
+                "NotReady False: Kubelet stopped posting node status.",
             ),
         ] {
             let status = described(&situation, failures);
             let c = find(&status.conditions, kind::READY).unwrap();
-            assert_eq!((status.phase, c.status.as_str(), c.message.as_str()), (Some(phase), ready, message));
+            assert_eq!(format!("{:?} {}: {}", status.phase.unwrap(), c.status, c.message), expected);
             let rests = matches!(situation, Situation::Node { .. } | Situation::Poolless { .. });
             assert_eq!(is_true(&status.conditions, kind::RECONCILING), !rests);
             let stalls = matches!(situation, Situation::Poolless { .. });

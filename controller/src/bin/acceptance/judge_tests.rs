@@ -1,10 +1,10 @@
 use super::*;
 
-fn ok(text: &str) -> Output {
-    Output { status: Some(0), text: text.into() }
+fn ok(text: impl Into<String>) -> Output {
+    status(0, text)
 }
 
-fn status(status: u32, text: &str) -> Output {
+fn status(status: u32, text: impl Into<String>) -> Output {
     Output { status: Some(status), text: text.into() }
 }
 
@@ -15,9 +15,18 @@ struct Case {
     bad: Vec<(usize, Output)>,
 }
 
+fn case(judge: Judge, good: Vec<Output>, bad: Vec<(usize, Output)>) -> Case {
+    Case { judge, good, bad }
+}
+
+/// Case of a judge of one output.
+fn one(judge: Judge, good: Output, bad: &[Output]) -> Case {
+    case(judge, vec![good], bad.iter().map(|output| (0, output.clone())).collect())
+}
+
 fn acl(path: &str, entries: &[&str]) -> Output {
     let list = entries.join("\n          ");
-    ok(&format!("{path} {list}\n\nSuccessfully processed 1 files; Failed processing 0 files"))
+    ok(format!("{path} {list}\n\nSuccessfully processed 1 files; Failed processing 0 files"))
 }
 
 const SYSTEM: &str = r"NT AUTHORITY\SYSTEM:(OI)(CI)(F)";
@@ -29,7 +38,7 @@ const ACTIONS: &str = "[SC] QueryServiceConfig2 SUCCESS\n\nSERVICE_NAME: kubelet
 fn desired(in_cloud: bool) -> Output {
     let metadata_address = in_cloud.then_some([169, 254, 169, 254].into());
     let desired = api::host::Desired { metadata_address, ..api::host::Desired::default() };
-    ok(&serde_json::to_string_pretty(&desired).unwrap())
+    ok(serde_json::to_string_pretty(&desired).unwrap())
 }
 
 fn event(id: u32, says: &str) -> String {
@@ -41,67 +50,60 @@ fn event(id: u32, says: &str) -> String {
 fn services() -> Vec<Case> {
     let restarted = RUNNING.replace("4711", "5005");
     let flag = |value: &str| {
-        ok(&format!(
+        ok(format!(
             "[SC] QueryServiceConfig2 SUCCESS\n\nSERVICE_NAME: kubelet\n        FAILURE_ACTIONS_ON_NONCRASH_FAILURES: {value}"
         ))
     };
     let dependencies = |value: &str| {
-        ok(&format!(
+        ok(format!(
             "SERVICE_NAME: kubelet\n        TYPE               : 10\n        DEPENDENCIES       : {value}\n        SERVICE_START_NAME : LocalSystem"
         ))
     };
     vec![
-        Case {
-            judge: service_recovery,
-            good: vec![ok(ACTIONS), flag("TRUE")],
-            bad: vec![
-                (0, ok(&ACTIONS.replace("60000", "6000"))),
-                (0, ok(&ACTIONS.replace("3600", "36000"))),
-                (0, ok(&format!("{ACTIONS}\n RESTART -- Delay = 1 milliseconds."))),
+        case(
+            service_recovery,
+            vec![ok(ACTIONS), flag("TRUE")],
+            vec![
+                (0, ok(ACTIONS.replace("60000", "6000"))),
+                (0, ok(ACTIONS.replace("3600", "36000"))),
+                (0, ok(format!("{ACTIONS}\n RESTART -- Delay = 1 milliseconds."))),
                 (0, status(5, ACTIONS)),
                 (1, flag("FALSE")),
                 (1, flag("TRUE\nFAILURE_ACTIONS_ON_NONCRASH_FAILURES: FALSE")),
             ],
-        },
-        Case {
-            judge: service_dependencies,
-            good: vec![dependencies("containerd")],
-            bad: vec![
-                (0, dependencies("")),
-                (0, dependencies("other")),
-                (0, dependencies("containerd\n DEPENDENCIES : x")),
-            ],
-        },
-        Case {
-            judge: killed_service,
-            good: vec![ok(RUNNING), ok("SUCCESS: The process has been terminated."), ok(""), ok(&restarted)],
-            bad: vec![
+        ),
+        one(
+            service_dependencies,
+            dependencies("containerd"),
+            &[dependencies(""), dependencies("other"), dependencies("containerd\n DEPENDENCIES : x")],
+        ),
+        case(
+            killed_service,
+            vec![ok(RUNNING), ok("SUCCESS: The process has been terminated."), ok(""), ok(&restarted)],
+            vec![
                 (0, status(1060, NO_SERVICE)),
                 (1, status(128, "ERROR: The process \"kubelet.exe\" not found.")),
                 (3, ok(RUNNING)),
-                (3, ok(&restarted.replace("4  RUNNING", "1  STOPPED"))),
-                (3, ok(&restarted.replace("5005", "0"))),
+                (3, ok(restarted.replace("4  RUNNING", "1  STOPPED"))),
+                (3, ok(restarted.replace("5005", "0"))),
             ],
-        },
-        Case {
-            judge: services_removed,
-            good: vec![status(1060, NO_SERVICE), status(1060, NO_SERVICE)],
-            bad: vec![
+        ),
+        case(
+            services_removed,
+            vec![status(1060, NO_SERVICE), status(1060, NO_SERVICE)],
+            vec![
                 (1, ok(RUNNING)),
                 (0, status(5, "[SC] OpenService FAILED 5:\n\nAccess is denied.")),
                 (0, ok(NO_SERVICE)),
             ],
-        },
-        Case {
-            judge: shims_ended,
-            good: vec![ok("INFO: No tasks are running which match the specified criteria.")],
-            bad: vec![(
-                0,
-                ok(
-                    "containerd-shim-runhcs-v1.exe 812 Services 0 9,000 K\nINFO: No tasks are running which match the specified criteria.",
-                ),
+        ),
+        one(
+            shims_ended,
+            ok("INFO: No tasks are running which match the specified criteria."),
+            &[ok(
+                "containerd-shim-runhcs-v1.exe 812 Services 0 9,000 K\nINFO: No tasks are running which match the specified criteria.",
             )],
-        },
+        ),
     ]
 }
 
@@ -109,109 +111,98 @@ fn logs_and_registry() -> Vec<Case> {
     let ours = r"The process C:\windows\wicd\a\wicd.exe (WIN) has initiated the restart of computer WIN";
     let hung =
         "The windows-instance-config-daemon service did not shut down properly after receiving a preshutdown control.";
-    let value = |line: &str| ok(&format!("\nHKEY_LOCAL_MACHINE\\SYSTEM\\X\n    {line}\n"));
+    let value = |line: &str| ok(format!("\nHKEY_LOCAL_MACHINE\\SYSTEM\\X\n    {line}\n"));
     vec![
-        Case {
-            judge: restart_event,
-            good: vec![ok(&(event(1074, "other.exe") + &event(1074, ours)))],
-            bad: vec![(0, ok(&event(1074, "The process other.exe"))), (0, ok(&event(6008, ours))), (0, ok(ours))],
-        },
-        Case {
-            judge: clean_shutdown,
-            good: vec![ok(
-                &(event(7043, "The Windows Update service") + &event(6005, "The Event log service was started."))
-            )],
-            bad: vec![
-                (0, ok(&(event(6005, "") + &event(7043, hung)))),
-                (0, ok(&event(7043, "The Windows Update service"))),
-                (0, status(15007, "The specified channel could not be found.")),
+        one(
+            restart_event,
+            ok(event(1074, "other.exe") + &event(1074, ours)),
+            &[ok(event(1074, "The process other.exe")), ok(event(6008, ours)), ok(ours)],
+        ),
+        one(
+            clean_shutdown,
+            ok(event(7043, "The Windows Update service") + &event(6005, "The Event log service was started.")),
+            &[
+                ok(event(6005, "") + &event(7043, hung)),
+                ok(event(7043, "The Windows Update service")),
+                status(15007, "The specified channel could not be found."),
             ],
-        },
-        Case {
-            judge: service_variables,
-            good: vec![value(&format!(r"Environment    REG_MULTI_SZ    HTTP_PROXY={PROXY}\0NO_PROXY=.svc"))],
-            bad: vec![
-                (0, value(r"Environment    REG_MULTI_SZ    HTTP_PROXY=http://other:3128\0NO_PROXY=.svc")),
-                (0, value("Environment    REG_MULTI_SZ")),
-                (0, status(1, "ERROR: The system was unable to find the specified registry key or value.")),
+        ),
+        one(
+            service_variables,
+            value(&format!(r"Environment    REG_MULTI_SZ    HTTP_PROXY={PROXY}\0NO_PROXY=.svc")),
+            &[
+                value(r"Environment    REG_MULTI_SZ    HTTP_PROXY=http://other:3128\0NO_PROXY=.svc"),
+                value("Environment    REG_MULTI_SZ"),
+                status(1, "ERROR: The system was unable to find the specified registry key or value."),
             ],
-        },
-        Case {
-            judge: antivirus_exclusion,
-            good: vec![value(r"C:\k\containerd\containerd.exe    REG_SZ    0")],
-            bad: vec![(0, value(r"C:\other.exe    REG_SZ    0")), (0, value(r"C:\k\containerd\containerd.exe"))],
-        },
-        Case {
-            judge: feature_containers,
-            good: vec![ok(
-                "Feature Information:\n\nFeature Name : Containers\nDisplay Name : Containers\nState : Enabled\n",
-            )],
-            bad: vec![
-                (0, ok("Feature Name : Containers\nState : Disabled")),
-                (0, ok("Feature Name : Containers\nState : Enable Pending")),
-                (0, ok("Feature Name : Other\nState : Enabled")),
-                (0, ok("Feature Name : Containers\nState : Disabled\nState : Enabled")),
-                (0, status(740, "Error: 740\n\nElevated permissions are required to run DISM.")),
+        ),
+        one(
+            antivirus_exclusion,
+            value(r"C:\k\containerd\containerd.exe    REG_SZ    0"),
+            &[value(r"C:\other.exe    REG_SZ    0"), value(r"C:\k\containerd\containerd.exe")],
+        ),
+        one(
+            feature_containers,
+            ok("Feature Information:\n\nFeature Name : Containers\nDisplay Name : Containers\nState : Enabled\n"),
+            &[
+                ok("Feature Name : Containers\nState : Disabled"),
+                ok("Feature Name : Containers\nState : Enable Pending"),
+                ok("Feature Name : Other\nState : Enabled"),
+                ok("Feature Name : Containers\nState : Disabled\nState : Enabled"),
+                status(740, "Error: 740\n\nElevated permissions are required to run DISM."),
             ],
-        },
-        Case {
-            judge: certificate_store,
-            good: vec![ok(&format!(
+        ),
+        one(
+            certificate_store,
+            ok(format!(
                 "Root\n=== Certificate 0 ===\nCert Hash(sha1): {THUMBPRINT}\nCertUtil: -store command completed successfully."
-            ))],
-            bad: vec![
-                (0, status(0x8009_0011, "CertUtil: Object was not found.")),
-                (0, ok("Cert Hash(sha1): 00")),
-                (0, ok(THUMBPRINT)),
-            ],
-        },
-        Case {
-            judge: mirrors_on_host,
-            good: vec![ok("docker.io\nregistry.acceptance.invalid")],
-            bad: vec![(0, ok("docker.io")), (0, status(1, "File Not Found")), (0, ok("xregistry.acceptance.invalid"))],
-        },
+            )),
+            &[status(0x8009_0011, "CertUtil: Object was not found."), ok("Cert Hash(sha1): 00"), ok(THUMBPRINT)],
+        ),
+        one(
+            mirrors_on_host,
+            ok("docker.io\nregistry.acceptance.invalid"),
+            &[ok("docker.io"), status(1, "File Not Found"), ok("xregistry.acceptance.invalid")],
+        ),
     ]
 }
 
 fn networks() -> Vec<Case> {
     let route = |line: &str| {
-        ok(&format!(
+        ok(format!(
             "IPv4 Route Table\nActive Routes:\nNetwork Destination        Netmask          Gateway       Interface  Metric\n{line}\nPersistent Routes:\n  None"
         ))
     };
     vec![
-        Case {
-            judge: hns_removed,
-            good: vec![ok(RUNNING), ok("Network : 1\n    Name             : nat"), ok("")],
-            bad: vec![
-                (0, ok(&RUNNING.replace("4  RUNNING", "1  STOPPED"))),
+        case(
+            hns_removed,
+            vec![ok(RUNNING), ok("Network : 1\n    Name             : nat"), ok("")],
+            vec![
+                (0, ok(RUNNING.replace("4  RUNNING", "1  STOPPED"))),
                 (1, ok("    Name             : BaseOVNKubernetesHybridOverlayNetwork")),
                 (1, status(1, "'hnsdiag.exe' is not recognized as an internal or external command")),
                 (2, ok("    Name             : VIPEndpoint")),
                 (2, status(1, "")),
             ],
-        },
-        Case {
-            judge: hybrid_endpoint,
-            good: vec![ok(RUNNING), ok("Endpoint : 1\n    Name             : VIPEndpoint")],
-            bad: vec![
+        ),
+        case(
+            hybrid_endpoint,
+            vec![ok(RUNNING), ok("Endpoint : 1\n    Name             : VIPEndpoint")],
+            vec![
                 (1, ok("Name : VIPEndpoint\nName : VIPEndpoint")),
                 (1, ok("Name : other")),
                 (1, status(1, "VIPEndpoint")),
             ],
-        },
-        Case {
-            judge: metadata_route,
-            good: vec![
-                desired(true),
-                route("  169.254.169.254  255.255.255.255       10.0.0.1        10.0.0.5     35"),
-            ],
-            bad: vec![
+        ),
+        case(
+            metadata_route,
+            vec![desired(true), route("  169.254.169.254  255.255.255.255       10.0.0.1        10.0.0.5     35")],
+            vec![
                 (1, route("  169.254.169.254  255.255.255.255       On-link        10.0.0.5     35")),
                 (1, route("  169.254.0.0  255.255.0.0       10.0.0.1        10.0.0.5     35")),
                 (1, route("  None")),
             ],
-        },
+        ),
     ]
 }
 
@@ -219,35 +210,35 @@ fn access() -> Vec<Case> {
     let lists = |paths: &[&str], entries: &[&str]| paths.iter().map(|path| acl(path, entries)).collect::<Vec<_>>();
     let (users, inherited) = (r"BUILTIN\Users:(OI)(CI)(RX)", r"NT AUTHORITY\SYSTEM:(I)(OI)(CI)(F)");
     let directory = |owner: &str| {
-        ok(&format!(
+        ok(format!(
             " Directory of C:\\\n\n01/15/2027  10:00 AM    <DIR>          {owner} k\n01/15/2027  10:00 AM    <DIR>          NT SERVICE\\TrustedInstaller Windows\n"
         ))
     };
     let listing = |mark: &str| {
-        ok(&format!(
+        ok(format!(
             "01/15/2027  10:00 AM    {mark}      kubelet-client-current.pem [C:\\var\\lib\\kubelet\\pki\\kubelet-client-2027-01-15-10-00-00.pem]"
         ))
     };
     let kubeconfig = |entries: &[&str]| acl(r"C:\k\kubeconfig", entries);
     let ours = || lists(&OURS, &[SYSTEM, ADMINISTRATORS]);
     vec![
-        Case {
-            judge: access_lists,
-            good: ours(),
-            bad: vec![
+        case(
+            access_lists,
+            ours(),
+            vec![
                 (0, acl(OURS[0], &[SYSTEM, ADMINISTRATORS, users])),
                 (1, acl(OURS[1], &[inherited, ADMINISTRATORS])),
                 (2, acl(OURS[2], &[SYSTEM])),
                 (3, acl(OURS[3], &[SYSTEM, r"BUILTIN\Administrators:(OI)(CI)(RX)"])),
                 (0, acl(r"C:\other", &[SYSTEM, ADMINISTRATORS])),
-                (0, ok(&format!(r"C:\k {SYSTEM}"))),
+                (0, ok(format!(r"C:\k {SYSTEM}"))),
                 (0, acl(OURS[0], &[SYSTEM, ADMINISTRATORS, "garbage"])),
                 (0, ok("C:\\k: Access is denied.\n\nSuccessfully processed 0 files; Failed processing 1 files")),
             ],
-        },
-        Case {
-            judge: directories_above,
-            good: lists(
+        ),
+        case(
+            directories_above,
+            lists(
                 &ABOVE,
                 &[
                     r"NT AUTHORITY\SYSTEM:(I)(OI)(CI)(F)",
@@ -256,50 +247,37 @@ fn access() -> Vec<Case> {
                     r"CREATOR OWNER:(OI)(CI)(IO)(F)",
                 ],
             ),
-            bad: vec![
+            vec![
                 (0, acl(ABOVE[0], &[SYSTEM, r"BUILTIN\Users:(OI)(CI)(M)"])),
                 (1, acl(ABOVE[1], &[SYSTEM, r"BUILTIN\Users:(OI)(CI)(IO)(RX)"])),
                 (2, acl(ABOVE[2], &[SYSTEM, r"BUILTIN\Guests:(W)"])),
             ],
-        },
-        Case {
-            judge: pod_volumes,
-            good: vec![acl(
-                r"C:\var\lib\kubelet\pods",
-                &[SYSTEM, users, r"NT AUTHORITY\Authenticated Users:(OI)(CI)(M)"],
-            )],
-            bad: vec![(0, acl(r"C:\var\lib\kubelet\pods", &[SYSTEM, users])), (0, ok(users))],
-        },
-        Case {
-            judge: logins,
-            good: vec![acl(
-                r"C:\var\lib\kubelet\config.json",
-                &[r"NT AUTHORITY\SYSTEM:(I)(F)", r"BUILTIN\Administrators:(I)(F)"],
-            )],
-            bad: vec![(0, acl(r"C:\var\lib\kubelet\config.json", &[SYSTEM, ADMINISTRATORS, r"BUILTIN\Guests:(R)"]))],
-        },
-        Case {
-            judge: client_certificate,
-            good: vec![
-                listing("<SYMLINK>"),
-                kubeconfig(&[r"NT AUTHORITY\SYSTEM:(I)(F)", r"BUILTIN\Administrators:(I)(F)"]),
-            ],
-            bad: vec![
+        ),
+        one(
+            pod_volumes,
+            acl(r"C:\var\lib\kubelet\pods", &[SYSTEM, users, r"NT AUTHORITY\Authenticated Users:(OI)(CI)(M)"]),
+            &[acl(r"C:\var\lib\kubelet\pods", &[SYSTEM, users]), ok(users)],
+        ),
+        one(
+            logins,
+            acl(r"C:\var\lib\kubelet\config.json", &[r"NT AUTHORITY\SYSTEM:(I)(F)", r"BUILTIN\Administrators:(I)(F)"]),
+            &[acl(r"C:\var\lib\kubelet\config.json", &[SYSTEM, ADMINISTRATORS, r"BUILTIN\Guests:(R)"])],
+        ),
+        case(
+            client_certificate,
+            vec![listing("<SYMLINK>"), kubeconfig(&[r"NT AUTHORITY\SYSTEM:(I)(F)", r"BUILTIN\Administrators:(I)(F)"])],
+            vec![
                 (0, listing("         ")),
                 (0, ok("<SYMLINK>")),
                 (1, kubeconfig(&[SYSTEM, users])),
                 (1, status(1, "")),
             ],
-        },
-        Case {
-            judge: owner,
-            good: vec![directory(r"BUILTIN\Administrators")],
-            bad: vec![
-                (0, directory(r"WIN\alice")),
-                (0, ok(r"k BUILTIN\Administrators")),
-                (0, status(1, "File Not Found")),
-            ],
-        },
+        ),
+        one(
+            owner,
+            directory(r"BUILTIN\Administrators"),
+            &[directory(r"WIN\alice"), ok(r"k BUILTIN\Administrators"), status(1, "File Not Found")],
+        ),
     ]
 }
 
@@ -307,46 +285,46 @@ const IMAGE: &str = "example.com/windows:ltsc2022";
 
 fn patching() -> Vec<Case> {
     let id = format!("sha256:{}", "a".repeat(64));
-    let record = |image: &str, id: &str| ok(&serde_json::json!({"pinned": {image: id}}).to_string());
+    let record = |image: &str, id: &str| ok(serde_json::json!({"pinned": {image: id}}).to_string());
     let waits = "wicd: the node waits for its turn (rollout.maxUnavailable, or its pool is paused)\nwicd: the node is being drained\n";
     let begun = "the node is drained: patch and restart the host, then run `maintenance end`";
     let ended = "the node is Ready, and its maintenance is over";
     let drained = "state: Drained\nrequest: acceptance";
     vec![
-        Case {
-            judge: |outputs| images_pinned(IMAGE, outputs),
-            good: vec![record(IMAGE, &id)],
-            bad: vec![
-                (0, record("example.com/windows:other", &id)),
-                (0, record(IMAGE, "sha256:x")),
-                (0, record(IMAGE, "")),
-                (0, ok("{}")),
-                (0, ok(r#"{"pinned": null}"#)),
-                (0, ok(&format!(r#"["{IMAGE}", "{id}"]"#))),
-                (0, status(1, &record(IMAGE, &id).text)),
+        one(
+            |outputs| images_pinned(IMAGE, outputs),
+            record(IMAGE, &id),
+            &[
+                record("example.com/windows:other", &id),
+                record(IMAGE, "sha256:x"),
+                record(IMAGE, ""),
+                ok("{}"),
+                ok(r#"{"pinned": null}"#),
+                ok(format!(r#"["{IMAGE}", "{id}"]"#)),
+                status(1, &record(IMAGE, &id).text),
             ],
-        },
-        Case {
-            judge: |outputs| host_maintenance("acceptance", outputs),
-            good: vec![
-                ok(&format!("{waits}{begun}\n")),
-                ok(&format!("{drained}\n")),
-                ok(&format!("wicd: the operator verifies the node\n{ended}\n\n")),
+        ),
+        case(
+            |outputs| host_maintenance("acceptance", outputs),
+            vec![
+                ok(format!("{waits}{begun}\n")),
+                ok(format!("{drained}\n")),
+                ok(format!("wicd: the operator verifies the node\n{ended}\n\n")),
                 ok("state: None\nrequest: none"),
             ],
-            bad: vec![
-                (0, ok(&format!("{begun}\nwicd: the node is on hold"))),
+            vec![
+                (0, ok(format!("{begun}\nwicd: the node is on hold"))),
                 (0, status(3, begun)),
                 (0, ok(waits)),
                 (1, ok("state: Draining\nrequest: acceptance")),
                 (1, ok("state: Drained\nrequest: another")),
-                (1, ok(&format!("{drained}\nstate: None"))),
+                (1, ok(format!("{drained}\nstate: None"))),
                 (2, ok("the request is withdrawn")),
                 (2, status(3, ended)),
                 (3, ok(drained)),
                 (3, ok("state: None")),
             ],
-        },
+        ),
     ]
 }
 
@@ -354,7 +332,7 @@ fn patching() -> Vec<Case> {
 fn only_the_services_own_program_is_run() {
     let sha256 = "b".repeat(64);
     let key = r"HKEY_LOCAL_MACHINE\SYSTEM\CurrentControlSet\Services\windows-instance-config-daemon";
-    let value = |command: &str| ok(&format!("\n{key}\n    ImagePath    REG_EXPAND_SZ    {command}\n\n"));
+    let value = |command: &str| ok(format!("\n{key}\n    ImagePath    REG_EXPAND_SZ    {command}\n\n"));
     let wicd = format!(r"C:\k\wicd\{sha256}\wicd.exe");
     assert_eq!(path_of_wicd(&[value(&format!("{wicd} service"))]).as_deref(), Some(wicd.as_str()));
     assert_eq!(path_of_wicd(&[value(&format!("\"{wicd}\" service"))]).as_deref(), Some(wicd.as_str()));
@@ -377,12 +355,12 @@ fn only_the_services_own_program_is_run() {
 #[test]
 fn a_key_of_windows_itself_has_no_mark() {
     let key = format!(r"HKEY_LOCAL_MACHINE\{RESTART_REQUIRED}");
-    let marked = ok(&format!("\n{key}\n    {MARK}    REG_SZ    1\n\n"));
+    let marked = ok(format!("\n{key}\n    {MARK}    REG_SZ    1\n\n"));
     for (output, expected) in [
         (marked.clone(), Some(true)),
         (status(1, "ERROR: The system was unable to find the specified registry key or value."), Some(false)),
         (status(1, "FEHLER: Der angegebene Registrierungsschl\u{fffd}ssel wurde nicht gefunden."), Some(false)),
-        (ok(&format!("\n{key}\n    WuMark    REG_SZ    1\n")), None),
+        (ok(format!("\n{key}\n    WuMark    REG_SZ    1\n")), None),
         (ok(&key), None),
         (ok(""), None),
         (status(1, &marked.text), None),
@@ -395,12 +373,9 @@ fn a_key_of_windows_itself_has_no_mark() {
         assert_eq!(has_mark(std::slice::from_ref(&output)), expected, "{output:?}");
     }
     assert!(is_empty_key(&ok(&key)) && is_empty_key(&ok("\n")));
-    for other in [
-        &marked,
-        &ok(&format!("{key}\n{key}\\Sub\n")),
-        &status(1, "ERROR"),
-        &Output { status: None, text: key.clone() },
-    ] {
+    for other in
+        [&marked, &ok(format!("{key}\n{key}\\Sub\n")), &status(1, "ERROR"), &Output { status: None, text: key.clone() }]
+    {
         assert!(!is_empty_key(other), "{other:?}");
     }
     assert_eq!((has_mark(&[]), has_mark(&[marked.clone(), marked])), (None, None));
@@ -458,7 +433,7 @@ fn what_a_host_does_not_have_is_skipped() {
 
 #[test]
 fn what_a_host_prints_is_one_short_line() {
-    let printed = ok(&format!("\u{1b}[31m\u{202e}a\nb{}", "x".repeat(5_000)));
+    let printed = ok(format!("\u{1b}[31m\u{202e}a\nb{}", "x".repeat(5_000)));
     let Outcome { result: FAILED, text: why } = outcome(owner, &[printed]) else { panic!() };
     assert!(why.chars().count() <= MOST && !why.chars().any(char::is_control) && !why.contains('\u{202e}'), "{why:?}");
 }

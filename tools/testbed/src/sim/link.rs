@@ -42,7 +42,7 @@ impl Link {
 
     /// Puts the line between `wire` and what is returned. Bytes are under way for half of `rtt`, any number at once: a
     /// sender that does not wait for answers is not slowed down by latency. Ends when either side does.
-    pub(super) fn stretch(self, wire: Metered) -> DuplexStream {
+    pub fn stretch(self, wire: impl AsyncRead + AsyncWrite + Send + 'static) -> DuplexStream {
         let (near, far) = tokio::io::duplex(256 << 10);
         tokio::spawn(async move {
             // What SYN and SYN-ACK would have taken: the kernel has already greeted.

@@ -14,6 +14,7 @@ use std::{
 
 use api::host::Verb;
 use russh::keys::{PrivateKey, ssh_key::PublicKey};
+use russh_sftp::protocol::StatusCode;
 use sha2::{Digest as _, Sha256};
 use tokio::{sync::watch, time::sleep};
 
@@ -23,6 +24,7 @@ use super::{
     Stats,
     fault::Fault,
     link::Link,
+    sftp::Disk,
     windows::{KUBELET, Windows},
 };
 use crate::lock::lock;
@@ -157,10 +159,6 @@ impl Machine {
 
     pub(super) fn drive(&self) -> &Path {
         &self.drive
-    }
-
-    pub(super) fn linux(&self) -> PathBuf {
-        self.parts.dir.join("linux")
     }
 
     pub(super) fn link(&self) -> Link {
@@ -366,6 +364,25 @@ fn parse(command: &str) -> Option<(String, Verb, String)> {
         [Verb::Facts, Verb::Stage, Verb::Apply, Verb::Start, Verb::Reboot, Verb::Pull, Verb::Cleanup, Verb::Support];
     let verb = verbs.into_iter().find(|v| v.as_str() == verb)?;
     api::payload::is_sha256(sha256).then(|| (sha256.to_string(), verb, operation.to_string()))
+}
+
+impl Disk for Machine {
+    fn root(&self) -> PathBuf {
+        if self.is_windows() { self.drive.clone() } else { self.parts.dir.join("linux") }
+    }
+
+    fn free(&self) -> u64 {
+        self.windows.machine().disk_free
+    }
+
+    fn is_windows(&self) -> bool {
+        !self.has(&Fault::NotWindows)
+    }
+
+    fn take(&self, _bytes: usize) -> Result<(), StatusCode> {
+        // OpenSSH on Windows says no more than this.
+        if self.has(&Fault::DiskFull) { Err(StatusCode::Failure) } else { Ok(()) }
+    }
 }
 
 #[cfg(test)]

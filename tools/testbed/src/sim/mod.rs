@@ -20,7 +20,7 @@ mod link;
 mod machine;
 mod pods;
 mod port;
-mod sftp;
+pub mod sftp;
 mod sshd;
 mod windows;
 

@@ -1,4 +1,4 @@
-//! The SFTP subsystem of a simulated host: version 3 with the extensions of OpenSSH that matter, over a directory.
+//! The SFTP subsystem of a host of the tests: version 3 with the extensions of OpenSSH that matter, over a directory.
 
 use std::{
     collections::HashMap,
@@ -17,22 +17,61 @@ use russh_sftp::{
     server::StatusReply,
 };
 
-use super::{
-    drive::{Place, place, spell},
-    fault::Fault,
-    machine::Machine,
-};
+use super::drive::{self, Place, place, spell};
 
-/// Largest packet, as OpenSSH's; `MAX_DATA` is the largest read and write.
-const MAX_PACKET: u32 = 256 << 10;
-const MAX_DATA: u32 = MAX_PACKET - 1024;
+/// Largest read and write, as OpenSSH's. A packet has so much more.
+const MAX_DATA: u32 = (256 << 10) - 1024;
 
 /// Extension that reports the free space of the disk.
 const STATVFS: &str = "statvfs@openssh.com";
 
+/// Disk of a host, with its faults.
+pub trait Disk: Send + Sync + 'static {
+    /// Directory with the files: the drive C: of Windows, the root of another host.
+    fn root(&self) -> PathBuf;
+
+    /// Free bytes.
+    fn free(&self) -> u64;
+
+    /// Reports whether the host is a Windows host.
+    fn is_windows(&self) -> bool {
+        true
+    }
+
+    /// Reports whether the extensions of OpenSSH are offered.
+    fn has_extensions(&self) -> bool {
+        true
+    }
+
+    /// Largest read and write that the host announces.
+    fn largest(&self) -> u32 {
+        MAX_DATA
+    }
+
+    /// Takes space for bytes that are written, or, for none, for a file or a directory.
+    ///
+    /// # Errors
+    /// When the disk is full, or the connection breaks.
+    fn take(&self, bytes: usize) -> Result<(), StatusCode>;
+
+    /// Lets a file be renamed.
+    ///
+    /// # Errors
+    /// When another program holds the file.
+    fn release(&self) -> Result<(), StatusCode> {
+        Ok(())
+    }
+
+    /// Names that each listing has beside those of files.
+    fn more_names(&self) -> &'static [&'static str] {
+        &[]
+    }
+}
+
 /// One SFTP session.
-pub(super) struct Session {
-    machine: Arc<Machine>,
+pub struct Session<D> {
+    disk: Arc<D>,
+    root: PathBuf,
     windows: bool,
     open: HashMap<String, Open>,
     next: u64,
@@ -46,17 +85,18 @@ enum Open {
 
 type Reply<T> = Result<T, StatusReply>;
 
-impl Session {
-    pub(super) fn new(machine: Arc<Machine>) -> Self {
-        let windows = !machine.has(&Fault::NotWindows);
-        Self { machine, windows, open: HashMap::new(), next: 0 }
+impl<D: Disk> Session<D> {
+    /// Begins a session.
+    pub fn new(disk: Arc<D>) -> Self {
+        let (root, windows) = (disk.root(), disk.is_windows());
+        Self { disk, root, windows, open: HashMap::new(), next: 0 }
     }
 
     fn path(&self, path: &str) -> Reply<PathBuf> {
         match place(path, self.windows) {
-            Place::Below(parts) if self.windows => Ok(super::drive::find(self.machine.drive(), &parts)),
-            Place::Below(parts) => Ok(parts.iter().fold(self.machine.linux(), |dir, part| dir.join(part))),
-            Place::Root if !self.windows => Ok(self.machine.linux()),
+            Place::Below(parts) if self.windows => Ok(drive::find(&self.root, &parts)),
+            Place::Below(parts) => Ok(parts.iter().fold(self.root.clone(), |dir, part| dir.join(part))),
+            Place::Root if !self.windows => Ok(self.root.clone()),
             Place::Root | Place::Nowhere => Err(StatusCode::NoSuchFile.into()),
         }
     }
@@ -64,20 +104,11 @@ impl Session {
     /// Returns the path of a place where something is to be made.
     fn path_to_write(&self, path: &str) -> Reply<PathBuf> {
         let found = self.path(path)?;
-        let root = if self.windows { self.machine.drive().to_path_buf() } else { self.machine.linux() };
-        if found == root || (!self.windows && found.parent() == Some(&root)) {
+        if found == self.root || (!self.windows && found.parent() == Some(&self.root)) {
             return Err(StatusCode::PermissionDenied.into());
         }
-        self.need_space()?;
+        self.disk.take(0)?;
         Ok(found)
-    }
-
-    fn need_space(&self) -> Reply<()> {
-        if self.machine.has(&Fault::DiskFull) {
-            // OpenSSH on Windows says no more than this.
-            return Err(StatusCode::Failure.into());
-        }
-        Ok(())
     }
 
     fn keep(&mut self, id: u32, what: Open) -> Handle {
@@ -96,6 +127,7 @@ impl Session {
 
     fn rename_over(&self, old: &str, new: &str, replace: bool) -> Reply<()> {
         let (old, new) = (self.path(old)?, self.path_to_write(new)?);
+        self.disk.release()?;
         // Version 3 has no word for replacing, and OpenSSH refuses it.
         if !replace && new.exists() {
             return Err(StatusCode::Failure.into());
@@ -143,7 +175,7 @@ fn strings(mut data: &[u8]) -> Reply<Vec<String>> {
     Ok(found)
 }
 
-impl russh_sftp::server::Handler for Session {
+impl<D: Disk> russh_sftp::server::Handler for Session<D> {
     type Error = StatusReply;
 
     fn unimplemented(&self) -> StatusReply {
@@ -158,7 +190,7 @@ impl russh_sftp::server::Handler for Session {
             ("fsync@openssh.com", "1"),
             (STATVFS, "2"),
         ];
-        for (name, number) in extensions {
+        for (name, number) in extensions.into_iter().filter(|_| self.disk.has_extensions()) {
             version.extensions.insert(name.into(), number.into());
         }
         Ok(version)
@@ -194,7 +226,7 @@ impl russh_sftp::server::Handler for Session {
     }
 
     async fn write(&mut self, id: u32, handle: String, offset: u64, data: Vec<u8>) -> Reply<Status> {
-        self.need_space()?;
+        self.disk.take(data.len())?;
         self.file(&handle)?.write_all_at(&data, offset).map_err(status)?;
         Ok(done(id))
     }
@@ -237,7 +269,8 @@ impl russh_sftp::server::Handler for Session {
         if self.windows && place(&path, true) == Place::Root {
             return Ok(self.keep(id, Open::Dir(vec![Entry::new("C:", FileAttributes::dummy())])));
         }
-        let mut entries = Vec::new();
+        let names = self.disk.more_names().iter();
+        let mut entries: Vec<_> = names.map(|name| Entry::new(*name, FileAttributes::dummy())).collect();
         for entry in fs::read_dir(self.path(&path)?).map_err(status)? {
             let entry = entry.map_err(status)?;
             let metadata = entry.metadata().map_err(status)?;
@@ -287,7 +320,8 @@ impl russh_sftp::server::Handler for Session {
     async fn extended(&mut self, id: u32, request: String, data: Vec<u8>) -> Reply<Packet> {
         match (request.as_str(), strings(&data)?.as_slice()) {
             ("limits@openssh.com", _) => {
-                let limits = [u64::from(MAX_PACKET), u64::from(MAX_DATA), u64::from(MAX_DATA), 1000];
+                let largest = u64::from(self.disk.largest());
+                let limits = [largest + 1024, largest, largest, 1000];
                 Ok(ExtendedReply { id, data: limits.iter().flat_map(|n| n.to_be_bytes()).collect() }.into())
             }
             ("posix-rename@openssh.com", [old, new]) => {
@@ -295,7 +329,7 @@ impl russh_sftp::server::Handler for Session {
                 Ok(done(id).into())
             }
             (STATVFS, _) => {
-                let free = self.machine.windows().machine().disk_free;
+                let free = self.disk.free();
                 let numbers = [1, 1, free, free, free, 0, 0, 0, 0, 0, 255];
                 Ok(ExtendedReply { id, data: numbers.iter().flat_map(|n| n.to_be_bytes()).collect() }.into())
             }

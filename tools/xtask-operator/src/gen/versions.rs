@@ -15,8 +15,11 @@ const MODULE: &str = "github.com/containerd/containerd/v2 ";
 
 /// Test that runs with each version of Kubernetes.
 const SMOKE: &str = "`controller/tests/it/versions.rs`";
-/// Versions of Kubernetes that [`SMOKE`] was seen to pass with, and when. The newest, with which each change is tested, needs no date.
-const SEEN: &[(&str, &str)] = &[];
+/// Test in which programs of nodes read what they get.
+const PROGRAMS: &str = "`controller/tests/it/node_programs.rs`";
+/// Versions of Kubernetes that [`SMOKE`] was seen to pass with, and when. The newest and the oldest, with which each change is tested, need no
+/// date.
+const SEEN: &[(&str, &str)] = &[("v1.36.3", "2026-11-28"), ("v1.35.4", "2026-11-28")];
 
 /// The text of the page.
 pub(super) fn versions() -> String {
@@ -72,12 +75,13 @@ fn clusters(text: &mut String) {
     let versions = KUBERNETES.map(|version| version.trim_start_matches('v'));
     let oldest = OLDEST_KUBERNETES;
     let tested = versions.map(|version| {
+        let way = "hosts join, follow a change with a drain, are taken over and are removed";
         let (state, shown) = if version == versions[0] {
             ("tested".to_owned(), "all tests with a real API server (`controller/tests/it`) run it".to_owned())
+        } else if version == versions[versions.len() - 1] {
+            ("tested".to_owned(), format!("{SMOKE}: {way}"))
         } else {
-            let shown =
-                format!("{SMOKE}, by night: hosts join, follow a change with a drain, are taken over and are removed");
-            (seen(version), shown)
+            (seen(version), format!("{SMOKE}, by night: {way}"))
         };
         row([&format!("Kubernetes {version}"), &state, &shown])
     });
@@ -115,9 +119,13 @@ fn minor(version: &str) -> u32 {
 }
 
 fn kubelets(text: &mut String) {
-    let about = "A payload has the kubelet of one minor version. It must not be newer than the oldest API server, and not more than three minor versions older: \
+    let about = &format!(
+        "A payload has the kubelet of one minor version. It must not be newer than the oldest API server, and not more than three minor versions older: \
                  the operator refuses another one with `KubeletVersionSkew` (test `kubelet_is_at_most_as_new_as_the_api_server_and_at_most_three_minors_older`). \
-                 `cargo xtask payload --kubernetes` [builds](../guide/payload.md#one-payload-for-each-version-of-kubernetes) those of the table; a kubelet of your own must keep to the same rule.";
+                 `cargo xtask payload --kubernetes` [builds](../guide/payload.md#one-payload-for-each-version-of-kubernetes) those of the table; a kubelet of your own must keep to the same rule. \
+                 The code of kubelet and kube-proxy of each, built for Windows, takes the arguments and files of nodes under Wine, also of random pools that the API server takes \
+                 ({PROGRAMS}: the oldest and the newest with each change, all by night; last noted for all on 2026-11-28)."
+    );
     let rows = payload::KUBERNETES.map(|kubernetes| {
         let servers = api_servers_of_kubelet(minor(kubernetes));
         let (first, last) = (*servers.start(), *servers.end());
@@ -152,9 +160,15 @@ fn others(text: &mut String) {
         row([
             &format!("containerd {}", containerd()),
             "should work",
-            "the payload is built with it; tests compare the rendered configuration, and run no containerd on Windows",
+            &format!(
+                "the payload is built with it, and it reads its configuration under Wine without a key that it ignores ({PROGRAMS}); no container was run"
+            ),
         ]),
-        row(["containerd 2.1 or newer, your own", "should work", "`cargo xtask payload` takes it"]),
+        row([
+            "containerd 2.1 or newer, your own",
+            "should work",
+            &format!("`cargo xtask payload` takes it; 2.1.0 reads its configuration in the same way ({PROGRAMS})"),
+        ]),
         row(["containerd 1", "no", "`cargo xtask payload` refuses it (test `major_versions_of_containerd`)"]),
     ];
     section(text, "Container runtime", "", &["runtime", "state", "shown by"], rows);
@@ -208,7 +222,8 @@ mod tests {
             "| 0.1.0 | kubelet 1.37, containerd 2.",
             " | 1.35 to 1.38 | 4.22 to 5.2 | 17763, 20348, 26100 | OVN-Kubernetes with hybrid overlay, or a network in HostProcess pods | should work |",
             "| Kubernetes 1.37.2 | tested |",
-            "| Kubernetes 1.33.13 | should work; its test has not been run yet |",
+            "| Kubernetes 1.34.4 | should work; its test has not been run yet |",
+            "| Kubernetes 1.33.13 | tested |",
             "| 1.37 | 1.37 to 1.40 | 5.1 to 5.4 |",
             "| 1.33 | 1.33 to 1.36 | 4.20 to 5.0 |",
             "| Windows Server 2022 | 20348 | `ltsc2022` |",
@@ -240,6 +255,7 @@ mod tests {
             ("tools/xtask-operator/src/payload/given.rs", "major_versions_of_containerd"),
             ("controller/tests/it/upgrade.rs", "nodes_stay_with_the_next_release_and_back_by_one"),
             ("controller/tests/it/versions.rs", "hosts_go_the_whole_way_with_each"),
+            ("controller/tests/it/node_programs.rs", "each_kubelet_takes_what_the_api_server_takes"),
             ("controller/tests/it/newer.rs", "what_cannot_be_read_is_reported_and_touches_nobody"),
         ] {
             assert!(std::fs::read_to_string(root.join(file)).unwrap().contains(name), "{file} has no {name}");

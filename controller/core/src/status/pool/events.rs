@@ -84,55 +84,38 @@ mod tests {
                 "startTime": "2027-01-01T00:00:00Z"})
         };
         let a = || of(None, "a", true, false);
+        let on = |to: &str| of(Some("a"), to, false, false);
         for (about, before, next, versions, expected) in [
-            (
-                "it begins",
-                a(),
-                of(Some("a"), "b", false, false),
-                &[("a", 3)][..],
-                Some("3 nodes change from version a to version b"),
-            ),
+            ("it begins", a(), on("b"), &[("a", 3)][..], "3 nodes change from version a to version b"),
             (
                 "it is taken back",
-                of(Some("a"), "b", false, false),
-                of(Some("a"), "a", false, false),
+                on("b"),
+                on("a"),
                 &[("a", 2), ("b", 1)],
-                Some("1 node changes from version b to version a; the change before is taken back"),
+                "1 node changes from version b to version a; the change before is taken back",
             ),
-            (
-                "it is taken back before the first node",
-                of(Some("a"), "b", false, false),
-                of(Some("a"), "a", false, false),
-                &[("a", 3)],
-                None,
-            ),
+            ("it is taken back before the first node", on("b"), on("a"), &[("a", 3)], ""),
             (
                 "another one while some are on their way",
-                of(Some("a"), "b", false, false),
-                of(Some("a"), "c", false, false),
+                on("b"),
+                on("c"),
                 &[("a", 1), ("b", 49)],
-                Some("nodes change to version c: 1 node from a, 49 nodes from b"),
+                "nodes change to version c: 1 node from a, 49 nodes from b",
             ),
-            ("no node is there yet", Value::Null, of(None, "b", true, false), &[], None),
-            ("it goes on", of(Some("a"), "b", false, false), of(Some("a"), "b", false, false), &[("a", 1)], None),
-            (
-                "it is over",
-                of(Some("a"), "b", false, false),
-                of(Some("a"), "b", true, false),
-                &[("b", 1)],
-                Some("all nodes follow version b"),
-            ),
+            ("no node is there yet", Value::Null, of(None, "b", true, false), &[], ""),
+            ("it goes on", on("b"), on("b"), &[("a", 1)], ""),
+            ("it is over", on("b"), of(Some("a"), "b", true, false), &[("b", 1)], "all nodes follow version b"),
             (
                 "all go back",
-                of(Some("a"), "b", false, false),
+                on("b"),
                 of(Some("a"), "b", false, true),
                 &[("a", 1)],
-                Some("too many nodes failed to follow version b; all return to a"),
+                "too many nodes failed to follow version b; all return to a",
             ),
         ] {
             let (before, next) = (status(&before, &[], &json!([])), status(&next, versions, &json!([])));
             let notes: Vec<String> = events(&before, &next).into_iter().map(|(_, note)| note).collect();
-            assert_eq!(notes, expected.into_iter().collect::<Vec<_>>(), "{about}");
+            assert_eq!(notes.join("; "), expected, "{about}");
         }
     }
 

@@ -1,9 +1,7 @@
-//! Host for tests: an SSH server with SFTP over a directory, and faults.
+//! Host for tests: an SSH server with faults, and with the SFTP of simulated hosts.
 
 use std::{
     collections::HashMap,
-    fs::File,
-    io::{Read, Seek, SeekFrom, Write},
     net::{Shutdown, SocketAddr},
     path::PathBuf,
     sync::{
@@ -22,7 +20,8 @@ use russh::{
     },
     server::{self, Auth, ChannelOpenHandle, Msg, PublicKeyOffer, Session, VerifiedPublicKey},
 };
-use russh_sftp::protocol::{Attrs, Data, FileAttributes, Handle, Name, OpenFlags, Packet, Status, StatusCode, Version};
+use russh_sftp::protocol::StatusCode;
+use testbed::sim::sftp::{self, Disk};
 use tokio::{net::TcpListener, sync::watch};
 
 use super::forwards::{self, Forwards};
@@ -237,13 +236,8 @@ impl server::Handler for Login {
         match self.channels.remove(&id) {
             Some(channel) if name == "sftp" && self.shared.host.sftp => {
                 session.channel_success(id)?;
-                let files = Files {
-                    shared: Arc::clone(&self.shared),
-                    wire: Arc::clone(&self.wire),
-                    open: HashMap::new(),
-                    next: 0,
-                };
-                russh_sftp::server::run(channel.into_stream(), files).await;
+                let files = Files { shared: Arc::clone(&self.shared), wire: Arc::clone(&self.wire) };
+                russh_sftp::server::run(channel.into_stream(), sftp::Session::new(Arc::new(files))).await;
             }
             _ => session.channel_failure(id)?,
         }
@@ -298,187 +292,46 @@ impl server::Handler for Login {
     }
 }
 
+/// Disk of the host, seen from one connection.
 struct Files {
     shared: Arc<Shared>,
     wire: Arc<std::net::TcpStream>,
-    open: HashMap<String, Open>,
-    next: usize,
 }
 
-enum Open {
-    File(File),
-    Directory(Vec<russh_sftp::protocol::File>),
-}
-
-impl Files {
-    /// Refuses a rename while another program holds the file, as Windows does.
-    fn is_let_go(&self) -> Result<(), StatusCode> {
-        let is_held = self.shared.held.fetch_sub(1, Ordering::Relaxed) > 0;
-        if is_held { Err(StatusCode::PermissionDenied) } else { Ok(()) }
+impl Disk for Files {
+    fn root(&self) -> PathBuf {
+        self.shared.root.join("C:")
     }
 
-    fn path(&self, path: &str) -> PathBuf {
-        self.shared.root.join(path.trim_start_matches('/'))
+    fn free(&self) -> u64 {
+        u64::try_from(self.shared.disk.load(Ordering::Relaxed)).unwrap_or(0)
     }
 
-    fn add(&mut self, id: u32, open: Open) -> Handle {
-        self.next += 1;
-        let handle = self.next.to_string();
-        self.open.insert(handle.clone(), open);
-        Handle { id, handle }
+    fn has_extensions(&self) -> bool {
+        self.shared.host.extensions
     }
 
-    fn file(&mut self, handle: &str) -> Result<&mut File, StatusCode> {
-        match self.open.get_mut(handle) {
-            Some(Open::File(file)) => Ok(file),
-            _ => Err(StatusCode::Failure),
-        }
-    }
-}
-
-fn ok(id: u32) -> Status {
-    Status { id, status_code: StatusCode::Ok, error_message: "Ok".to_owned(), language_tag: String::new() }
-}
-
-fn code(error: std::io::Error) -> StatusCode {
-    if error.kind() == std::io::ErrorKind::NotFound { StatusCode::NoSuchFile } else { StatusCode::Failure }
-}
-
-impl russh_sftp::server::Handler for Files {
-    type Error = StatusCode;
-
-    fn unimplemented(&self) -> StatusCode {
-        StatusCode::OpUnsupported
+    fn largest(&self) -> u32 {
+        1000
     }
 
-    async fn init(&mut self, _version: u32, _extensions: HashMap<String, String>) -> Result<Version, StatusCode> {
-        let mut version = Version::new();
-        if self.shared.host.extensions {
-            for (name, revision) in
-                [("posix-rename@openssh.com", "1"), ("limits@openssh.com", "1"), ("statvfs@openssh.com", "2")]
-            {
-                version.extensions.insert(name.to_owned(), revision.to_owned());
-            }
-        }
-        Ok(version)
-    }
-
-    async fn extended(&mut self, id: u32, request: String, data: Vec<u8>) -> Result<Packet, StatusCode> {
-        match request.as_str() {
-            "limits@openssh.com" => Ok(Packet::ExtendedReply(russh_sftp::protocol::ExtendedReply {
-                id,
-                data: [34_000_u64, 1000, 1000, 0].iter().flat_map(|n| n.to_be_bytes()).collect(),
-            })),
-            "statvfs@openssh.com" => {
-                let free = u64::try_from(self.shared.disk.load(Ordering::Relaxed)).unwrap_or(0);
-                Ok(Packet::ExtendedReply(russh_sftp::protocol::ExtendedReply {
-                    id,
-                    data: [1, 1, free, free, free, 0, 0, 0, 0, 0, 255].iter().flat_map(|n| n.to_be_bytes()).collect(),
-                }))
-            }
-            "posix-rename@openssh.com" => {
-                let length = u32::from_be_bytes(data[..4].try_into().unwrap()) as usize;
-                let name = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-                let (from, to) = (name(&data[4..4 + length]), name(&data[8 + length..]));
-                self.is_let_go()?;
-                std::fs::rename(self.path(&from), self.path(&to)).map_err(code)?;
-                Ok(Packet::Status(ok(id)))
-            }
-            _ => Err(StatusCode::OpUnsupported),
-        }
-    }
-
-    async fn open(
-        &mut self,
-        id: u32,
-        filename: String,
-        pflags: OpenFlags,
-        _attrs: FileAttributes,
-    ) -> Result<Handle, StatusCode> {
-        let file = std::fs::OpenOptions::from(pflags).open(self.path(&filename)).map_err(code)?;
-        Ok(self.add(id, Open::File(file)))
-    }
-
-    async fn close(&mut self, id: u32, handle: String) -> Result<Status, StatusCode> {
-        self.open.remove(&handle).map(|_| ok(id)).ok_or(StatusCode::Failure)
-    }
-
-    async fn read(&mut self, id: u32, handle: String, offset: u64, len: u32) -> Result<Data, StatusCode> {
-        let file = self.file(&handle)?;
-        file.seek(SeekFrom::Start(offset)).map_err(code)?;
-        let mut data = Vec::new();
-        file.take(u64::from(len)).read_to_end(&mut data).map_err(code)?;
-        if data.is_empty() { Err(StatusCode::Eof) } else { Ok(Data { id, data }) }
-    }
-
-    async fn write(&mut self, id: u32, handle: String, offset: u64, data: Vec<u8>) -> Result<Status, StatusCode> {
-        let length = i64::try_from(data.len()).unwrap();
-        if self.shared.cut.fetch_sub(length, Ordering::Relaxed) < length {
+    fn take(&self, bytes: usize) -> Result<(), StatusCode> {
+        let bytes = i64::try_from(bytes).unwrap();
+        if self.shared.cut.fetch_sub(bytes, Ordering::Relaxed) < bytes {
             self.shared.cut.store(i64::MAX, Ordering::Relaxed);
             self.wire.shutdown(Shutdown::Both).unwrap();
             return Err(StatusCode::Failure);
         }
-        if self.shared.disk.fetch_sub(length, Ordering::Relaxed) < length {
-            return Err(StatusCode::Failure);
-        }
-        let file = self.file(&handle)?;
-        file.seek(SeekFrom::Start(offset)).map_err(code)?;
-        file.write_all(&data).map_err(code)?;
-        Ok(ok(id))
+        if self.shared.disk.fetch_sub(bytes, Ordering::Relaxed) < bytes { Err(StatusCode::Failure) } else { Ok(()) }
     }
 
-    async fn fstat(&mut self, id: u32, handle: String) -> Result<Attrs, StatusCode> {
-        let metadata = self.file(&handle)?.metadata().map_err(code)?;
-        Ok(Attrs { id, attrs: FileAttributes::from(&metadata) })
+    /// Refuses a rename while another program holds the file, as Windows does.
+    fn release(&self) -> Result<(), StatusCode> {
+        let is_held = self.shared.held.fetch_sub(1, Ordering::Relaxed) > 0;
+        if is_held { Err(StatusCode::PermissionDenied) } else { Ok(()) }
     }
 
-    async fn fsetstat(&mut self, id: u32, handle: String, attrs: FileAttributes) -> Result<Status, StatusCode> {
-        self.file(&handle)?.set_len(attrs.size.unwrap()).map_err(code).map(|()| ok(id))
-    }
-
-    async fn realpath(&mut self, id: u32, _path: String) -> Result<Name, StatusCode> {
-        Ok(Name { id, files: vec![russh_sftp::protocol::File::dummy("/C:/Users/Administrator")] })
-    }
-
-    async fn stat(&mut self, id: u32, path: String) -> Result<Attrs, StatusCode> {
-        let metadata = std::fs::metadata(self.path(&path)).map_err(code)?;
-        Ok(Attrs { id, attrs: FileAttributes::from(&metadata) })
-    }
-
-    async fn mkdir(&mut self, id: u32, path: String, _attrs: FileAttributes) -> Result<Status, StatusCode> {
-        std::fs::create_dir(self.path(&path)).map_err(code).map(|()| ok(id))
-    }
-
-    async fn remove(&mut self, id: u32, filename: String) -> Result<Status, StatusCode> {
-        std::fs::remove_file(self.path(&filename)).map_err(code).map(|()| ok(id))
-    }
-
-    /// Renames a file as OpenSSH's server does: the target must not exist.
-    async fn rename(&mut self, id: u32, oldpath: String, newpath: String) -> Result<Status, StatusCode> {
-        self.is_let_go()?;
-        if self.path(&newpath).exists() {
-            return Err(StatusCode::Failure);
-        }
-        std::fs::rename(self.path(&oldpath), self.path(&newpath)).map_err(code).map(|()| ok(id))
-    }
-
-    async fn opendir(&mut self, id: u32, path: String) -> Result<Handle, StatusCode> {
-        let entries = std::fs::read_dir(self.path(&path)).map_err(code)?;
-        let mut files = vec![russh_sftp::protocol::File::dummy("."), russh_sftp::protocol::File::dummy("..")];
-        files.push(russh_sftp::protocol::File::dummy("../evil\n"));
-        files.extend(entries.map(|entry| {
-            let entry = entry.unwrap();
-            let attributes = FileAttributes::from(&entry.metadata().unwrap());
-            russh_sftp::protocol::File::new(entry.file_name().into_string().unwrap(), attributes)
-        }));
-        Ok(self.add(id, Open::Directory(files)))
-    }
-
-    async fn readdir(&mut self, id: u32, handle: String) -> Result<Name, StatusCode> {
-        match self.open.get_mut(&handle) {
-            Some(Open::Directory(files)) if files.is_empty() => Err(StatusCode::Eof),
-            Some(Open::Directory(files)) => Ok(Name { id, files: std::mem::take(files) }),
-            _ => Err(StatusCode::Failure),
-        }
+    fn more_names(&self) -> &'static [&'static str] {
+        &[".", "..", "../evil\n"]
     }
 }
