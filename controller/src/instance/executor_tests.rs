@@ -56,8 +56,7 @@ impl World {
     /// Returns a host that is a node, and the version that the node follows.
     pub(super) async fn joined() -> (Self, String) {
         let mut world = Self::new().await;
-        let version = world.publish(110);
-        world.grant("join-1", GrantType::Provision, &version, &json!({}));
+        let version = world.begin_join();
         world.works_until("it joins", |w| w.follows(&version)).await;
         (world, version)
     }
@@ -75,6 +74,21 @@ impl World {
 
     pub(super) fn instance(&self) -> Option<Value> {
         self.bed.api.objects(|o| o.get("windowsinstances", "win-1").cloned())
+    }
+
+    /// Returns the status of the instance, or null if there is none.
+    pub(super) fn status(&self) -> Value {
+        self.instance().map(|i| i["status"].clone()).unwrap_or_default()
+    }
+
+    /// Reports whether the last operation that ended is this one.
+    pub(super) fn has_ended(&self, id: &str) -> bool {
+        self.status()["lastOperation"] == id
+    }
+
+    /// Reports whether an attempt has failed.
+    fn has_failed(&self) -> bool {
+        self.status()["failures"]["count"].is_number()
     }
 
     pub(super) fn node(&self) -> Option<Value> {
@@ -99,9 +113,31 @@ impl World {
         self.bed.api.objects(|o| !o.of_kind("pods").is_empty())
     }
 
+    /// Gives the host a version and the grant to join, and returns the version.
+    fn begin_join(&self) -> String {
+        let version = self.publish(110);
+        self.grant("join-1", GrantType::Provision, &version, &json!({}));
+        version
+    }
+
     /// The file with the keys that the host takes.
     fn authorized_keys(&self) -> std::path::PathBuf {
         self.bed.host.drive_c().join("ProgramData/ssh/administrators_authorized_keys")
+    }
+
+    fn write_authorized_keys(&self, text: &str) {
+        let file = self.authorized_keys();
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(file, text).unwrap();
+    }
+
+    /// Gives the host another key, and the grant to take it, as its pool does.
+    fn begin_key_rotation(&self) {
+        self.edit(|i| {
+            let keys = ["new-key", "key"].map(|name| json!({"name": name, "key": "private-key.pem"}));
+            i["spec"]["host"]["privateKeys"] = json!(keys);
+            i["spec"]["grant"] = grant("rotate-1", GrantType::RotateKey, &json!({}));
+        });
     }
 
     /// Gives the host a version, and the grant to go there, as its pool does.
@@ -224,7 +260,7 @@ pub(super) fn is_cordoned(node: &Value) -> bool {
 }
 
 /// Runs an operation with something that happens at its first write, at its second, and so on, until it has no more.
-pub(super) async fn at_each_write(what: AtWrite, prepare: impl AsyncFn() -> World, operate: impl AsyncFn(&mut World)) {
+async fn at_each_write(what: AtWrite, prepare: impl AsyncFn() -> World, operate: impl AsyncFn(&mut World)) {
     let ended = AtomicBool::new(false);
     let with_number = async |number: usize| {
         if ended.load(Ordering::Relaxed) {
@@ -243,33 +279,34 @@ pub(super) async fn at_each_write(what: AtWrite, prepare: impl AsyncFn() -> Worl
     assert!(ended.into_inner(), "the operation has no end");
 }
 
-pub(super) const INTERRUPTIONS: [AtWrite; 3] = [AtWrite::Crash, AtWrite::Overtake, AtWrite::Fail];
+/// Runs an operation with an interruption of each kind at each of its writes.
+pub(super) async fn interrupted(prepare: impl AsyncFn() -> World, operate: impl AsyncFn(&mut World)) {
+    for what in [AtWrite::Crash, AtWrite::Overtake, AtWrite::Fail] {
+        at_each_write(what, &prepare, &operate).await;
+    }
+}
+
+/// Returns a host that is a node.
+async fn a_node() -> World {
+    World::joined().await.0
+}
 
 #[tokio::test]
 async fn a_join_that_is_interrupted_anywhere_ends_with_a_node() {
-    for what in INTERRUPTIONS {
-        at_each_write(what, World::new, async |world: &mut World| {
-            let version = world.publish(110);
-            world.grant("join-1", GrantType::Provision, &version, &json!({}));
-            world.works_until("it joins", |w| w.follows(&version)).await;
-        })
-        .await;
-    }
+    interrupted(World::new, async |world: &mut World| {
+        let version = world.begin_join();
+        world.works_until("it joins", |w| w.follows(&version)).await;
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_removal_that_is_interrupted_anywhere_leaves_nothing() {
-    for what in INTERRUPTIONS {
-        at_each_write(
-            what,
-            async || World::joined().await.0,
-            async |world: &mut World| {
-                world.take_out();
-                world.works_until("it leaves", World::is_gone).await;
-            },
-        )
-        .await;
-    }
+    interrupted(a_node, async |world: &mut World| {
+        world.take_out();
+        world.works_until("it leaves", World::is_gone).await;
+    })
+    .await;
 }
 
 /// The API server keeps a Node for another controller: it is deleted once, and the instance names what keeps it.
@@ -301,8 +338,7 @@ async fn a_host_that_is_cut_off_anywhere_joins() {
     for part in 0..12 {
         let mut world = World::new().await;
         world.bed.host.fault(Fault::CutAfterBytes { bytes: bytes * part / 12, once: true });
-        let version = world.publish(110);
-        world.grant("join-1", GrantType::Provision, &version, &json!({}));
+        let version = world.begin_join();
         world.works_until("it joins", |w| w.follows(&version)).await;
         assert_eq!(world.bed.cx.cluster.id, CLUSTER);
     }
@@ -312,8 +348,7 @@ async fn a_host_that_is_cut_off_anywhere_joins() {
 async fn a_host_that_is_taken_out_anywhere_in_its_join_leaves_nothing() {
     let prepare = async || World { leaves_at_crash: true, ..World::new().await };
     at_each_write(AtWrite::Crash, prepare, async |world: &mut World| {
-        let version = world.publish(110);
-        world.grant("join-1", GrantType::Provision, &version, &json!({}));
+        let version = world.begin_join();
         world.works_until("it joins or leaves", |w| w.follows(&version) || w.is_gone()).await;
         // The crash after the last write may come too late.
         if world.instance().is_some() && !world.bed.api.is_still_to_come() {
@@ -331,50 +366,42 @@ fn quiet() -> Value {
 
 #[tokio::test]
 async fn a_quiet_change_that_is_interrupted_anywhere_disturbs_nothing() {
-    for what in INTERRUPTIONS {
-        at_each_write(
-            what,
-            async || World::joined().await.0,
-            async |world: &mut World| {
-                let version = world.publish(120);
-                let boots = world.bed.host.boots();
-                let mut grant = quiet();
-                grant["version"] = json!(version);
-                world.grant("update-1", GrantType::Update, &version, &grant);
-                world.works_until("it is updated", |w| w.follows(&version)).await;
-                assert_eq!(world.bed.host.boots(), boots);
-                assert!(!world.was_cordoned());
-            },
-        )
-        .await;
-    }
+    interrupted(a_node, async |world: &mut World| {
+        let version = world.publish(120);
+        let boots = world.bed.host.boots();
+        let mut grant = quiet();
+        grant["version"] = json!(version);
+        world.grant("update-1", GrantType::Update, &version, &grant);
+        world.works_until("it is updated", |w| w.follows(&version)).await;
+        assert_eq!(world.bed.host.boots(), boots);
+        assert!(!world.was_cordoned());
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_change_with_a_drain_that_is_interrupted_anywhere_moves_the_pods_first() {
-    for what in INTERRUPTIONS {
-        let prepare = async || {
-            let world = World::joined().await.0;
-            world.run_pod("cart");
-            world
+    let prepare = async || {
+        let world = World::joined().await.0;
+        world.run_pod("cart");
+        world
+    };
+    interrupted(prepare, async |world: &mut World| {
+        let (version, starts) = (world.publish(120), world.bed.host.kubelet_starts());
+        let change = json!({"version": version, "disruption": "Drain"});
+        world.grant("update-1", GrantType::Update, &version, &change);
+        let is_updated = |w: &World| {
+            assert!(!w.has_pods() || w.bed.host.kubelet_starts() == starts, "kubelet was restarted under a pod");
+            w.follows(&version)
         };
-        at_each_write(what, prepare, async |world: &mut World| {
-            let (version, starts) = (world.publish(120), world.bed.host.kubelet_starts());
-            let change = json!({"version": version, "disruption": "Drain"});
-            world.grant("update-1", GrantType::Update, &version, &change);
-            let is_updated = |w: &World| {
-                assert!(!w.has_pods() || w.bed.host.kubelet_starts() == starts, "kubelet was restarted under a pod");
-                w.follows(&version)
-            };
-            world.works_until("it is updated", is_updated).await;
-            let calls = world.bed.api.all_calls();
-            let first = |is_it: &dyn Fn(&Call) -> bool| calls.iter().position(is_it);
-            let cordoned = first(&|c| c.method == "PATCH" && c.path == NODE && is_cordoned(&c.body)).unwrap();
-            let evicted = first(&|c| c.path.ends_with("/eviction")).unwrap();
-            assert!(cordoned < evicted, "a pod was evicted while others could come");
-        })
-        .await;
-    }
+        world.works_until("it is updated", is_updated).await;
+        let calls = world.bed.api.all_calls();
+        let first = |is_it: &dyn Fn(&Call) -> bool| calls.iter().position(is_it);
+        let cordoned = first(&|c| c.method == "PATCH" && c.path == NODE && is_cordoned(&c.body)).unwrap();
+        let evicted = first(&|c| c.path.ends_with("/eviction")).unwrap();
+        assert!(cordoned < evicted, "a pod was evicted while others could come");
+    })
+    .await;
 }
 
 /// A Node that a user deletes comes back without a cordon, and pods come to it.
@@ -383,7 +410,7 @@ async fn a_node_that_is_made_again_in_the_middle_of_its_change_is_drained_again(
     let (mut world, _) = World::joined().await;
     let (version, starts) = (world.publish(120), world.bed.host.kubelet_starts());
     world.grant("update-1", GrantType::Update, &version, &json!({"version": version, "disruption": "Drain"}));
-    let drains = |w: &World| w.instance().is_some_and(|i| i["status"]["operation"]["step"] == "Drain");
+    let drains = |w: &World| w.status()["operation"]["step"] == "Drain";
     world.works_until("it is drained", drains).await;
     let mut node = world.node().unwrap();
     node["metadata"]["uid"] = json!("made-again");
@@ -404,52 +431,40 @@ async fn a_node_that_is_made_again_in_the_middle_of_its_change_is_drained_again(
 #[tokio::test]
 async fn a_key_rotation_that_is_interrupted_anywhere_leaves_the_new_key_alone() {
     const FOREIGN: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIPeoples peoples";
-    for what in INTERRUPTIONS {
-        let prepare = async || {
-            let world = World::joined().await.0;
-            let old = key().public_key().to_openssh().unwrap();
-            let file = world.authorized_keys();
-            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
-            std::fs::write(file, format!("{FOREIGN}\n{old}\n")).unwrap();
-            world
-        };
-        at_each_write(what, prepare, async |world: &mut World| {
-            world.edit(|i| {
-                let keys = ["new-key", "key"].map(|name| json!({"name": name, "key": "private-key.pem"}));
-                i["spec"]["host"]["privateKeys"] = json!(keys);
-                i["spec"]["grant"] = grant("rotate-1", GrantType::RotateKey, &json!({}));
-            });
-            let is_over = |w: &World| w.instance().is_some_and(|i| i["status"]["lastOperation"] == "rotate-1");
-            world.works_until("it has the new key", is_over).await;
-            let left = std::fs::read_to_string(world.authorized_keys()).unwrap();
-            let keys: Vec<&str> = left.lines().map(|line| line.split(' ').nth(1).unwrap()).collect();
-            let new = new_key().public_key().to_openssh().unwrap();
-            assert_eq!(keys, [FOREIGN, &new].map(|line| line.split(' ').nth(1).unwrap()), "{left}");
-            assert!(world.instance().unwrap()["status"]["keyRotation"].is_null());
-        })
-        .await;
-    }
+
+    let prepare = async || {
+        let world = World::joined().await.0;
+        let old = key().public_key().to_openssh().unwrap();
+        world.write_authorized_keys(&format!("{FOREIGN}\n{old}\n"));
+        world
+    };
+    interrupted(prepare, async |world: &mut World| {
+        world.begin_key_rotation();
+        world.works_until("it has the new key", |w| w.has_ended("rotate-1")).await;
+        let left = std::fs::read_to_string(world.authorized_keys()).unwrap();
+        let keys: Vec<&str> = left.lines().map(|line| line.split(' ').nth(1).unwrap()).collect();
+        let new = new_key().public_key().to_openssh().unwrap();
+        assert_eq!(keys, [FOREIGN, &new].map(|line| line.split(' ').nth(1).unwrap()), "{left}");
+        assert!(world.status()["keyRotation"].is_null());
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_pull_of_images_that_is_interrupted_anywhere_pulls_each_of_them_once() {
-    for what in INTERRUPTIONS {
-        let prepare = async || World::joined().await.0;
-        at_each_write(what, prepare, async |world: &mut World| {
-            world.edit(|i| i["spec"]["grant"] = grant("pull-1", GrantType::PullImages, &json!({})));
-            let is_over = |w: &World| w.instance().is_some_and(|i| i["status"]["lastOperation"] == "pull-1");
-            world.works_until("it has the images", is_over).await;
-            let images = world.bed.host.windows().images_state().clone();
-            let mut names: Vec<&str> = images.pulls.iter().map(|(image, _)| image.as_str()).collect();
-            // After a failure another one comes first.
-            names.sort_unstable();
-            assert_eq!((names.as_slice(), images.pinned.len()), (&IMAGES[..], 2));
-            let status = world.instance().unwrap()["status"]["prePulled"].clone();
-            assert_eq!((&status["requested"], &status["images"]), (&json!(IMAGES), &json!(IMAGES)));
-            assert!(status["failures"].is_null());
-        })
-        .await;
-    }
+    interrupted(a_node, async |world: &mut World| {
+        world.edit(|i| i["spec"]["grant"] = grant("pull-1", GrantType::PullImages, &json!({})));
+        world.works_until("it has the images", |w| w.has_ended("pull-1")).await;
+        let images = world.bed.host.windows().images_state().clone();
+        let mut names: Vec<&str> = images.pulls.iter().map(|(image, _)| image.as_str()).collect();
+        // After a failure another one comes first.
+        names.sort_unstable();
+        assert_eq!((names.as_slice(), images.pinned.len()), (&IMAGES[..], 2));
+        let status = world.status()["prePulled"].clone();
+        assert_eq!((&status["requested"], &status["images"]), (&json!(IMAGES), &json!(IMAGES)));
+        assert!(status["failures"].is_null());
+    })
+    .await;
 }
 
 /// An image that cannot be pulled keeps no other from the host, and the host is a node all the same.
@@ -459,17 +474,16 @@ async fn an_image_that_cannot_be_pulled_is_tried_again() {
     world.bed.host.windows().images_state().refused.insert(IMAGES[0].into(), "no such image\u{7}".into());
     world.edit(|i| i["spec"]["grant"] = grant("pull-1", GrantType::PullImages, &json!({})));
     let has_failed = |w: &World| {
-        let status = w.instance().map(|i| i["status"]["prePulled"].clone()).unwrap_or_default();
+        let status = w.status()["prePulled"].clone();
         status["failures"]["count"].as_i64() > Some(1) && status["images"] == json!([IMAGES[1]])
     };
     world.works_until("it has the other one", has_failed).await;
-    assert!(world.follows(&version) || world.instance().unwrap()["status"]["operation"]["type"] == "PullImages");
-    let failures = world.instance().unwrap()["status"]["prePulled"]["failures"].clone();
+    assert!(world.follows(&version) || world.status()["operation"]["type"] == "PullImages");
+    let failures = world.status()["prePulled"]["failures"].clone();
     assert_eq!((&failures["lastReason"], &failures["step"]), (&json!("PrePullFailed"), &json!("PullImages")));
     assert!(!failures["lastMessage"].as_str().unwrap().contains('\u{7}'));
     world.bed.host.windows().images_state().refused.clear();
-    let is_over = |w: &World| w.instance().is_some_and(|i| i["status"]["lastOperation"] == "pull-1");
-    world.works_until("it has both", is_over).await;
+    world.works_until("it has both", |w| w.has_ended("pull-1")).await;
     assert!(!world.was_cordoned());
 }
 
@@ -481,8 +495,7 @@ async fn a_pull_of_images_takes_no_connection_of_other_work() {
     let taken: Vec<_> = (0..connections.all()).filter_map(|n| connections.take(&format!("pool-{n}"))).collect();
     assert_eq!(taken.len(), connections.all());
     world.edit(|i| i["spec"]["grant"] = grant("pull-1", GrantType::PullImages, &json!({})));
-    let is_over = |w: &World| w.instance().is_some_and(|i| i["status"]["lastOperation"] == "pull-1");
-    world.works_until("it has the images", is_over).await;
+    world.works_until("it has the images", |w| w.has_ended("pull-1")).await;
 }
 
 /// The pool makes one operation of a restart and another wicd.
@@ -495,9 +508,8 @@ async fn a_host_that_must_be_restarted_gets_another_wicd_with_the_restart() {
     });
     world.edit(|i| i["status"]["wicd"] = json!("another"));
     world.grant("update-1", GrantType::Update, &version, &json!({"version": version, "disruption": "Reboot"}));
-    let is_over = |w: &World| w.instance().is_some_and(|i| i["status"]["lastOperation"] == "update-1");
-    world.works_until("it has the other wicd", is_over).await;
-    assert_eq!(world.instance().unwrap()["status"]["wicd"], json!(world.bed.cx.hosts.release.get().wicd.sha256));
+    world.works_until("it has the other wicd", |w| w.has_ended("update-1")).await;
+    assert_eq!(world.status()["wicd"], json!(world.bed.cx.hosts.release.get().wicd.sha256));
     assert_eq!(world.bed.host.boots(), boots + 1);
 }
 
@@ -505,22 +517,15 @@ async fn a_host_that_must_be_restarted_gets_another_wicd_with_the_restart() {
 #[tokio::test]
 async fn a_key_rotation_that_has_failed_goes_on_though_something_else_changes() {
     let (mut world, _) = World::joined().await;
-    world.edit(|i| {
-        let keys = ["new-key", "key"].map(|name| json!({"name": name, "key": "private-key.pem"}));
-        i["spec"]["host"]["privateKeys"] = json!(keys);
-        i["spec"]["grant"] = grant("rotate-1", GrantType::RotateKey, &json!({}));
-    });
-    let has_failed = |w: &World| w.instance().is_some_and(|i| i["status"]["keyRotation"]["failures"]["count"] == 1);
+    world.begin_key_rotation();
+    let has_failed = |w: &World| w.status()["keyRotation"]["failures"]["count"] == 1;
     world.works_until("it finds no file with the old key", has_failed).await;
     let old = key().public_key().to_openssh().unwrap();
-    let file = world.authorized_keys();
-    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
-    std::fs::write(file, format!("{old}\n")).unwrap();
+    world.write_authorized_keys(&format!("{old}\n"));
     // Whatever changes takes the place of the time that the operator waits for.
     let next = jiff::Timestamp::now() + Duration::from_secs(2);
     world.edit(|i| i["status"]["keyRotation"]["failures"]["nextRetryTime"] = json!(next));
-    let is_over = |w: &World| w.instance().is_some_and(|i| i["status"]["lastOperation"] == "rotate-1");
-    world.works_until("it has the new key", is_over).await;
+    world.works_until("it has the new key", |w| w.has_ended("rotate-1")).await;
 }
 
 /// User data of the legacy operator writes its key again at each start: a host without that key would be locked up by its next restart.
@@ -529,15 +534,10 @@ async fn a_host_whose_user_data_is_of_another_operator_keeps_its_key() {
     let (mut world, _) = World::joined().await;
     let old = format!("{}\n", key().public_key().to_openssh().unwrap());
     let file = world.authorized_keys();
-    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
-    std::fs::write(&file, &old).unwrap();
-    world.edit(|i| {
-        let keys = ["new-key", "key"].map(|name| json!({"name": name, "key": "private-key.pem"}));
-        i["spec"]["host"]["privateKeys"] = json!(keys);
-        i["spec"]["origin"] = json!({"source": "machines", "machine": "openshift-machine-api/win-a"});
-        i["spec"]["grant"] = grant("rotate-1", GrantType::RotateKey, &json!({}));
-    });
-    let failure = |w: &World| w.instance().map(|i| i["status"]["keyRotation"]["failures"].clone()).unwrap_or_default();
+    world.write_authorized_keys(&old);
+    world.edit(|i| i["spec"]["origin"] = json!({"source": "machines", "machine": "openshift-machine-api/win-a"}));
+    world.begin_key_rotation();
+    let failure = |w: &World| w.status()["keyRotation"]["failures"].clone();
     world.works_until("it is refused", |w| failure(w)["count"] == 1).await;
     assert_eq!(failure(&world)["lastReason"], "KeyRotationFailed");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), old, "the file was changed");
@@ -546,8 +546,7 @@ async fn a_host_whose_user_data_is_of_another_operator_keeps_its_key() {
     std::fs::write(file.with_file_name("windows-node-pools-machine.txt"), "4C4C4544-0042\r\n").unwrap();
     let next = jiff::Timestamp::now() + Duration::from_secs(2);
     world.edit(|i| i["status"]["keyRotation"]["failures"]["nextRetryTime"] = json!(next));
-    let is_over = |w: &World| w.instance().is_some_and(|i| i["status"]["lastOperation"] == "rotate-1");
-    world.works_until("it has the new key", is_over).await;
+    world.works_until("it has the new key", |w| w.has_ended("rotate-1")).await;
     assert!(!std::fs::read_to_string(&file).unwrap().contains(old.split(' ').nth(1).unwrap()));
 }
 
@@ -600,12 +599,11 @@ async fn a_node_that_is_ready_again_by_itself_is_not_repaired() {
     is_ready(&world, "Unknown");
     world.bed.host.fault(Fault::Refuse);
     world.grant("repair-1", GrantType::Repair, &version, &json!({"disruption": "Reboot"}));
-    let fails = |w: &World| w.instance().is_some_and(|i| i["status"]["failures"]["count"].is_number());
-    world.works_until("it cannot be reached", fails).await;
+    world.works_until("it cannot be reached", World::has_failed).await;
     world.bed.host.mend();
     is_ready(&world, "True");
     let is_over = |w: &World| {
-        let status = w.instance().unwrap()["status"].clone();
+        let status = w.status().clone();
         status["operation"].is_null() && status["lastOperation"] == "repair-1" && status["failures"].is_null()
     };
     world.works_until("it is left as it is", is_over).await;
@@ -617,9 +615,8 @@ async fn a_removal_whose_host_is_gone_says_how_to_end_it() {
     let (mut world, _) = World::joined().await;
     world.bed.host.fault(Fault::Refuse);
     world.take_out();
-    let fails = |w: &World| w.instance().is_some_and(|i| i["status"]["failures"]["count"].is_number());
-    world.works_until("it fails", fails).await;
-    let message = world.instance().unwrap()["status"]["failures"]["lastMessage"].to_string();
+    world.works_until("it fails", World::has_failed).await;
+    let message = world.status()["failures"]["lastMessage"].to_string();
     for part in ["kubectl windows-node-pools abandon win-1", &format!("{}=true", names::key::ABANDON)] {
         assert!(message.contains(part), "{part} in {message}");
     }
@@ -700,7 +697,7 @@ async fn what_the_api_server_refuses_on_a_node_is_a_failure_of_its_host() {
         move |i: &mut Value| i["spec"]["host"]["labels"] = hall
     };
     world.edit(wants("b"));
-    let failures = |w: &World| w.instance().map(|i| i["status"]["failures"].clone()).unwrap_or_default();
+    let failures = |w: &World| w.status()["failures"].clone();
     world.works_until("it says so", |w| failures(w)["lastReason"] == "NodeRefused").await;
     let seen = failures(&world);
     assert!(seen["lastMessage"].as_str().is_some_and(|m| m.contains(refusal)), "{seen}");
@@ -719,10 +716,9 @@ async fn a_host_that_lacks_what_a_node_needs_is_not_changed() {
     world.bed.host.fault(Fault::ClockBehind(Duration::from_hours(1)));
     world.bed.host.windows().state().unreachable = Some("timed out".to_owned());
     world.grant("join-1", GrantType::Provision, &version, &json!({}));
-    let fails = |w: &World| w.instance().is_some_and(|i| i["status"]["failures"]["count"].is_number());
-    world.works_until("it fails", fails).await;
+    world.works_until("it fails", World::has_failed).await;
     let passed = |w: &World| {
-        let conditions = w.instance().unwrap()["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let conditions = w.status()["conditions"].as_array().cloned().unwrap_or_default();
         conditions.into_iter().find(|c| c["type"] == "PreflightPassed").unwrap()
     };
     let condition = passed(&world);
@@ -748,7 +744,7 @@ async fn what_makes_a_host_a_worse_node_is_reported_and_stops_nothing() {
     world.bed.host.windows().state().machine.domain = Some("CORP.example.com".to_owned());
     world.grant("join-1", GrantType::Provision, &version, &json!({}));
     world.works_until("it joins", |w| w.follows(&version)).await;
-    let conditions = world.instance().unwrap()["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let conditions = world.status()["conditions"].as_array().cloned().unwrap_or_default();
     let passed = conditions.into_iter().find(|c| c["type"] == "PreflightPassed").unwrap();
     assert_eq!((passed["status"].as_str(), passed["reason"].as_str()), (Some("True"), Some("PassedWithWarnings")));
     let message = passed["message"].as_str().unwrap_or_default();
@@ -775,17 +771,13 @@ async fn a_node_that_has_lost_its_way_to_the_api_server_is_repaired() {
 #[tokio::test]
 async fn a_failure_names_its_cause() {
     let failure = |w: &World| {
-        let failures = w.instance().map(|i| i["status"]["failures"].clone()).unwrap_or_default();
+        let failures = w.status()["failures"].clone();
         (failures["lastReason"].as_str().unwrap_or_default().to_owned(), failures["lastMessage"].to_string())
-    };
-    let join = |w: &World| {
-        let version = w.publish(110);
-        w.grant("join-1", GrantType::Provision, &version, &json!({}));
     };
 
     // The operator's own file: every host would be blamed.
     let mut world = World::new().await;
-    join(&world);
+    world.begin_join();
     world.bed.damage_payload();
     world.works_until("it cannot be sent what is damaged", |w| !failure(w).0.is_empty()).await;
     let (reason, message) = failure(&world);
@@ -793,7 +785,7 @@ async fn a_failure_names_its_cause() {
 
     // The line, while a program runs on the host.
     let mut world = World::new().await;
-    join(&world);
+    world.begin_join();
     let host = world.bed.host.clone();
     host.fault(Fault::HangInCommand);
     let cut = tokio::spawn(async move {

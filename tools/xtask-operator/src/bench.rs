@@ -87,7 +87,7 @@ fn open_files(limits: &str) -> Option<u32> {
     if soft == "unlimited" { Some(u32::MAX) } else { soft.parse().ok() }
 }
 
-/// Average load of the machine, for the table.
+/// Average load of the machine, for the report.
 fn load() -> String {
     let text = std::fs::read_to_string(Path::new("/proc/loadavg")).unwrap_or_default();
     text.split(' ').next().unwrap_or_default().to_owned()

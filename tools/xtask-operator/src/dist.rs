@@ -10,7 +10,6 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use devenv::workspace_root;
 use remote::payload::{Payload, Wicd};
-use serde::Deserialize;
 use serde_json::json;
 use wnp_core::{
     operation::windows_versions::{VERSIONS, WindowsVersion},
@@ -157,25 +156,10 @@ fn is_digest(image: &str) -> bool {
 
 /// The image of sandbox containers, which the payload's containerd pulls for the first pod.
 fn sandbox() -> Result<String> {
-    #[derive(Deserialize)]
-    struct Configuration {
-        plugins: Plugins,
-    }
-    #[derive(Deserialize)]
-    struct Plugins {
-        #[serde(rename = "io.containerd.cri.v1.images")]
-        images: Images,
-    }
-    #[derive(Deserialize)]
-    struct Images {
-        pinned_images: Pinned,
-    }
-    #[derive(Deserialize)]
-    struct Pinned {
-        sandbox: String,
-    }
-    let configuration: Configuration = toml::from_str(CONTAINERD).context("read the payload's containerd_conf.toml")?;
-    Ok(configuration.plugins.images.pinned_images.sandbox)
+    let path = ["plugins", "io.containerd.cri.v1.images", "pinned_images", "sandbox"];
+    let configuration: toml::Value = toml::from_str(CONTAINERD).context("read the payload's containerd_conf.toml")?;
+    let sandbox = path.iter().try_fold(&configuration, |value, key| value.get(key)).and_then(toml::Value::as_str);
+    Ok(sandbox.context("the payload's containerd_conf.toml names no sandbox image")?.to_owned())
 }
 
 /// Images that hosts pull, by version of Windows. They have tags, as hosts name them.
@@ -212,6 +196,7 @@ mod tests {
     };
 
     use super::*;
+    use crate::yaml::documents;
 
     #[test]
     fn an_image_is_named_by_its_digest() {
@@ -288,8 +273,8 @@ mod tests {
         let mut images = BTreeSet::new();
         for platform in Platform::ALL {
             let text = fs::read_to_string(out.join(format!("install-{}.yaml", platform.name()))).unwrap();
-            let documents = serde_yaml::Deserializer::from_str(&text).map(|one| Value::deserialize(one).unwrap());
-            for pod in documents.filter_map(|object| object.pointer("/spec/template/spec").cloned()) {
+            for pod in documents(&text).into_iter().filter_map(|object| object.pointer("/spec/template/spec").cloned())
+            {
                 let of = |list: &str, pointer: &str| {
                     let items = pod[list].as_array().cloned().unwrap_or_default();
                     items
@@ -309,8 +294,7 @@ mod tests {
         }
         for (file, pointer) in [("catalog/catalog.yaml", "/image"), ("catalogsource.yaml", "/spec/image")] {
             let text = fs::read_to_string(out.join("olm").join(file)).unwrap();
-            let documents = serde_yaml::Deserializer::from_str(&text).map(|one| Value::deserialize(one).unwrap());
-            images.extend(documents.filter_map(|one| Some(one.pointer(pointer)?.as_str()?.to_owned())));
+            images.extend(documents(&text).iter().filter_map(|one| Some(one.pointer(pointer)?.as_str()?.to_owned())));
         }
         images
     }

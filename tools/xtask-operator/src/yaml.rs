@@ -33,3 +33,10 @@ fn whole(number: f64) -> Option<i64> {
     #[expect(clippy::cast_possible_truncation, reason = "the limits are checked")]
     (number.fract() == 0.0 && number.abs() < 1e15).then_some(number as i64)
 }
+
+/// Objects of a text with several documents, without empty ones.
+#[cfg(test)]
+pub(crate) fn documents(text: &str) -> Vec<serde_json::Value> {
+    let documents = serde_yaml::Deserializer::from_str(text).map(|one| serde::Deserialize::deserialize(one).unwrap());
+    documents.filter(|value: &serde_json::Value| !value.is_null()).collect()
+}

@@ -263,6 +263,16 @@ mod tests {
         assert!(matches!(host_key(&known, &ssh).unwrap(), HostKeySource::Check(HostKeyCheck::Pinned(_))));
     }
 
+    /// Writes what a host sent to the folder `x`.
+    fn written(unpacked: Unpacked) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        let mut folder = Folder::create(&dir.path().join("x")).unwrap();
+        let answer = json!({"protocol": 1, "operation": "x", "outcome": "done"});
+        write("win-1", &serde_json::from_value(answer).unwrap(), unpacked, &mut folder);
+        folder.finish().unwrap();
+        dir
+    }
+
     #[test]
     fn what_a_host_sends_is_written_without_secrets() {
         const SECRET: &str = "hunter2Hunter2";
@@ -281,12 +291,7 @@ mod tests {
             ("logs/sshd.log", sshd),
         ];
         let files = files.into_iter().map(|(name, text)| (name.to_owned(), text.into_bytes())).collect();
-        let dir = tempfile::tempdir().unwrap();
-        let mut folder = Folder::create(&dir.path().join("x")).unwrap();
-        let answer: host::Answer =
-            serde_json::from_value(json!({"protocol": 1, "operation": "x", "outcome": "done"})).unwrap();
-        write("win-1", &answer, Unpacked { files, refused: vec![format!("token={SECRET}")] }, &mut folder);
-        folder.finish().unwrap();
+        let dir = written(Unpacked { files, refused: vec![format!("token={SECRET}")] });
         let read = |path: &str| std::fs::read_to_string(dir.path().join("x").join(path)).unwrap();
         let events = read("hosts/win-1/events/System.xml");
         assert!(events.contains("<Data Name='a'>other</Data>"), "{events}");
@@ -320,13 +325,7 @@ mod tests {
         let json = JSON.map(|name| (name.to_owned(), json!([{"command": command}]).to_string().into_bytes()));
         let xml = format!("<Event><EventData><Data>{command}</Data></EventData></Event>");
         let xml = XML.map(|name| (name.to_owned(), xml.clone().into_bytes()));
-        let dir = tempfile::tempdir().unwrap();
-        let mut folder = Folder::create(&dir.path().join("x")).unwrap();
-        let answer = json!({"protocol": 1, "operation": "x", "outcome": "done", "warnings": []});
-        let answer: host::Answer = serde_json::from_value(answer).unwrap();
-        let files = json.into_iter().chain(xml).collect();
-        write("win-1", &answer, Unpacked { files, refused: Vec::new() }, &mut folder);
-        folder.finish().unwrap();
+        let dir = written(Unpacked { files: json.into_iter().chain(xml).collect(), refused: Vec::new() });
         for part in JSON.into_iter().chain(XML) {
             let text = std::fs::read_to_string(dir.path().join("x/hosts/win-1").join(part)).unwrap();
             assert!(!text.contains(SECRET) && text.contains(super::super::redact::REDACTED), "{part}: {text}");

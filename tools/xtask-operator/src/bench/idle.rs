@@ -11,16 +11,13 @@ use tokio::time::sleep;
 use super::{
     aims, load,
     process::Usage,
-    report::{Report, round},
+    report::{self, round},
     world::{API_WRITES, World},
 };
 
 /// How many, and for how long.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// One JSON object a line instead of a table.
-    #[arg(long)]
-    json: bool,
     /// Ready instances.
     #[arg(long, visible_alias = "profile", default_value_t = 1000)]
     hosts: u32,
@@ -89,7 +86,7 @@ pub(super) async fn run(args: &Args) -> Result<()> {
         ("load", load.into()),
     ];
     fields.extend(aims::judged(&aims::idle(args.hosts, args.seconds), &fields));
-    Report::new(args.json).add(&fields);
+    report::add(&fields);
     Ok(())
 }
 

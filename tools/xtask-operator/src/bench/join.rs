@@ -9,7 +9,7 @@ use testbed::sim::{Link, SimHost, SimOptions, Stats};
 use super::{
     aims, load,
     process::Usage,
-    report::{Cell, Field, Report, number, ratio, round},
+    report::{self, Cell, Field, number, ratio, round},
     upload,
     world::{API_WRITES, World, without_heartbeats},
 };
@@ -17,9 +17,6 @@ use super::{
 /// The profiles, unless some are named.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// One JSON object a line instead of a table.
-    #[arg(long)]
-    json: bool,
     /// Only these profiles.
     #[arg(long, value_parser = PROFILES.map(|p| p.name))]
     profile: Vec<String>,
@@ -70,7 +67,6 @@ const fn many(name: &'static str, hosts: u32) -> Profile {
 
 /// Runs the profiles, one after the other, each in a cluster of its own.
 pub(super) async fn run(args: &Args) -> Result<()> {
-    let mut report = Report::new(args.json);
     let (mut failed, mut one) = (Vec::new(), None);
     let chosen = |p: &&Profile| args.profile.is_empty() || args.profile.iter().any(|name| name == p.name);
     for profile in PROFILES.iter().filter(chosen) {
@@ -79,7 +75,7 @@ pub(super) async fn run(args: &Args) -> Result<()> {
                 if profile.name == "1" {
                     one = number(&fields, "seconds");
                 }
-                report.add(&fields);
+                report::add(&fields);
             }
             Err(error) => {
                 eprintln!("{}: {error:#}", profile.name);

@@ -1,11 +1,11 @@
-//! Reports: a table for people, or one JSON object a line.
+//! Reports: one JSON object a line.
 
 use serde_json::{Map, Value};
 
-/// Name and value of a column.
+/// Name and value of a field.
 pub(super) type Field = (&'static str, Cell);
 
-/// The value of a column. Aims are judged on what was measured; only what is printed is rounded.
+/// The value of a field. Aims are judged on what was measured; only what is printed is rounded.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Cell {
     Exact(Value),
@@ -42,49 +42,13 @@ impl<T: Into<Value>> From<T> for Cell {
     }
 }
 
-/// Report that prints results as they come. All results have the same fields.
-pub(super) struct Report {
-    json: bool,
-    begun: bool,
+/// Prints one result: an object on a line of its own.
+pub(super) fn add(fields: &[Field]) {
+    let object: Map<String, Value> = fields.iter().map(|(name, cell)| ((*name).into(), cell.printed())).collect();
+    println!("{}", Value::Object(object));
 }
 
-impl Report {
-    /// A report that nothing is in yet.
-    pub(super) fn new(json: bool) -> Self {
-        Self { json, begun: false }
-    }
-
-    /// Prints one result: names and values in the order of the columns. The result is a line of its own.
-    pub(super) fn add(&mut self, fields: &[Field]) {
-        if self.json {
-            let object: Map<String, Value> =
-                fields.iter().map(|(name, cell)| ((*name).into(), cell.printed())).collect();
-            println!("{}", Value::Object(object));
-            return;
-        }
-        if !self.begun {
-            println!("{}", line(fields, |(name, _)| (*name).to_owned()));
-            self.begun = true;
-        }
-        println!("{}", line(fields, |(_, cell)| text(&cell.printed())));
-    }
-}
-
-/// Joins the cells of a line. Each column is as wide as its name, but at least 5, and no value is wider than that here.
-fn line(fields: &[Field], cell: impl Fn(&Field) -> String) -> String {
-    let cells = fields.iter().map(|field| format!("{:>width$}", cell(field), width = field.0.len().max(5)));
-    cells.collect::<Vec<_>>().join("  ")
-}
-
-fn text(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        Value::Null => "-".into(),
-        other => other.to_string(),
-    }
-}
-
-/// The number in the column `name`, as it was measured.
+/// The number in the field `name`, as it was measured.
 pub(super) fn number(fields: &[Field], name: &str) -> Option<f64> {
     fields.iter().find(|(field, _)| *field == name)?.1.number()
 }
@@ -107,13 +71,6 @@ pub(super) fn ratio(value: f64, to: Option<f64>) -> Cell {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn columns_stand_below_their_names() {
-        let fields = [("tool", "scp".into()), ("mib_per_second", round(123.456)), ("ratio", Cell::NONE)];
-        assert_eq!(line(&fields, |(name, _)| (*name).to_owned()), " tool  mib_per_second  ratio");
-        assert_eq!(line(&fields, |(_, cell)| text(&cell.printed())), "  scp           123.5      -");
-    }
 
     #[test]
     fn a_number_is_rounded_when_it_is_printed() {

@@ -23,7 +23,7 @@ use tokio::time::interval;
 use super::{
     aims, load,
     process::Usage,
-    report::{Cell, Field, Report, round, share},
+    report::{self, Cell, Field, round, share},
     tally::Tally,
     world::{API_WRITES, World, without_heartbeats},
 };
@@ -31,9 +31,6 @@ use super::{
 /// The profiles, unless some are named.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// One JSON object a line instead of a table.
-    #[arg(long)]
-    json: bool,
     /// These profiles: numbers of hosts.
     #[arg(long, value_parser = PROFILES, default_value = PROFILES[0])]
     profile: Vec<String>,
@@ -57,13 +54,12 @@ const ETCD_BYTES: &str = "etcd_disk_wal_write_bytes_total";
 
 /// Runs the profiles, one after the other, each in a cluster of its own.
 pub(super) async fn run(args: &Args) -> Result<()> {
-    let mut report = Report::new(args.json);
     let named = args.profile.iter().map(|name| name.parse::<u32>());
     let all = args.hosts.map_or_else(|| named.collect(), |hosts| Ok(vec![hosts]))?;
     let mut failed = Vec::new();
     for hosts in all {
         match measure(hosts, Duration::from_secs(args.limit)).await {
-            Ok(fields) => report.add(&fields),
+            Ok(fields) => report::add(&fields),
             Err(error) => {
                 eprintln!("{hosts}: {error:#}");
                 failed.push(hosts.to_string());

@@ -8,8 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, bail, ensure};
-use api::{FailurePolicy, IntOrPercent, WindowsInstance, WindowsNodePool, conditions::kind};
+use anyhow::{Result, ensure};
+use api::{FailurePolicy, IntOrPercent, WindowsInstance, WindowsNodePool};
 use kube::{Api, api::ListParams};
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 use testbed::sim::{Fault, SimOptions};
@@ -18,7 +18,7 @@ use tokio::time::sleep;
 use self::rest::{Causes, Rest};
 use super::{
     load,
-    report::{Field, Report, round},
+    report::{self, Field, round},
     rollout::{is_updated, spec},
     world::{World, without_heartbeats},
 };
@@ -26,9 +26,6 @@ use super::{
 /// How many, and for how long.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// One JSON object a line instead of a table.
-    #[arg(long)]
-    json: bool,
     /// Simulated hosts.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(2..=1000))]
     hosts: u32,
@@ -83,7 +80,7 @@ pub(super) async fn run(args: &Args) -> Result<()> {
         ("load", load.into()),
     ];
     fields.extend(soak.done.iter().map(|(name, times)| (*name, (*times).into())));
-    Report::new(args.json).add(&fields);
+    report::add(&fields);
     ensure!(wrong.is_empty(), "left behind: {}", wrong.join("; "));
     Ok(())
 }
@@ -242,22 +239,11 @@ impl Soak {
     /// Waits until all hosts follow the pool.
     async fn converge(&mut self, applied: &WindowsNodePool) -> Result<()> {
         let hosts = u32::try_from(self.listed.len())?;
-        let pools: Api<WindowsNodePool> = Api::all(self.world.client.clone());
         let begun = Instant::now();
-        loop {
-            self.world.operator.check()?;
-            let pools = pools.list(&ListParams::default()).await?.items;
-            let is_new = pools.iter().all(|p| p.metadata.generation >= applied.metadata.generation);
-            let ready: i32 = pools.iter().filter_map(|p| p.status.as_ref()).map(|s| s.ready_nodes).sum();
-            if is_new && is_updated(&pools, hosts) && u32::try_from(ready)? == hosts {
-                break;
-            }
-            if begun.elapsed() > CONVERGES {
-                let complaints = self.world.complaints(kind::READY).await?;
-                bail!("{ready} of {hosts} nodes are Ready {CONVERGES:?} after the last event\n{complaints}");
-            }
-            sleep(Duration::from_millis(200)).await;
-        }
+        let follow = |pools: &[WindowsNodePool]| {
+            pools.iter().all(|p| p.metadata.generation >= applied.metadata.generation) && is_updated(pools, hosts)
+        };
+        self.world.until_ready(CONVERGES, follow).await?;
         eprintln!("all hosts follow the pool after {} s", begun.elapsed().as_secs());
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::{Read as _, Write as _},
+    io::Write as _,
     net::SocketAddr,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
@@ -20,15 +20,12 @@ use tokio::task::spawn_blocking;
 use super::{
     aims, load,
     proxy::Proxy,
-    report::{Report, ratio, round},
+    report::{self, ratio, round},
 };
 
 /// How much.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// One JSON object a line instead of a table.
-    #[arg(long)]
-    json: bool,
     /// MiB that are sent.
     #[arg(long, default_value_t = 235, value_parser = clap::value_parser!(u32).range(1..))]
     mib: u32,
@@ -48,7 +45,6 @@ enum Tool {
 /// Measures the tools at each round trip, from their start to their end, log-in included.
 pub(super) async fn run(args: &Args) -> Result<()> {
     let sender = Sender::start(args.mib)?;
-    let mut report = Report::new(args.json);
     for rtt_ms in [0, 20] {
         let load = load();
         let rtt = Duration::from_millis(rtt_ms);
@@ -65,7 +61,7 @@ pub(super) async fn run(args: &Args) -> Result<()> {
             ("load", load.into()),
         ];
         fields.extend(aims::judged(&aims::upload(), &fields));
-        report.add(&fields);
+        report::add(&fields);
     }
     Ok(())
 }
@@ -201,23 +197,8 @@ impl Server {
     /// Compares what arrived with what was sent, and removes it.
     fn take(&self, source: &Path) -> Result<()> {
         let sent = self.0.dir().join("root/C:/sent");
-        ensure!(same(source, &sent)?, "other bytes arrived than were sent");
+        ensure!(fs::read(source)? == fs::read(&sent)?, "other bytes arrived than were sent");
         Ok(fs::remove_file(sent)?)
-    }
-}
-
-fn same(a: &Path, b: &Path) -> Result<bool> {
-    let (mut a, mut b) = (fs::File::open(a)?, fs::File::open(b)?);
-    if a.metadata()?.len() != b.metadata()?.len() {
-        return Ok(false);
-    }
-    let (mut piece, mut other) = (vec![0; 1 << 20], vec![0; 1 << 20]);
-    loop {
-        let n = a.read(&mut piece)?;
-        b.read_exact(&mut other[..n])?;
-        if n == 0 || piece[..n] != other[..n] {
-            return Ok(n == 0);
-        }
     }
 }
 

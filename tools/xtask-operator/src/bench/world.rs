@@ -154,14 +154,25 @@ impl World {
     pub(super) async fn join(&mut self, spec: &WindowsNodePoolSpec, limit: Duration) -> Result<Duration> {
         let begun = Instant::now();
         self.apply(spec).await?;
-        let pools: Api<WindowsNodePool> = Api::all(self.client.clone());
+        self.until_ready(limit, |_| true).await?;
+        Ok(begun.elapsed())
+    }
+
+    /// Waits until all nodes are Ready, and the pools as they are wanted.
+    pub(super) async fn until_ready(
+        &mut self,
+        limit: Duration,
+        are_so: impl Fn(&[WindowsNodePool]) -> bool,
+    ) -> Result<()> {
+        let begun = Instant::now();
         let mut told = begun;
+        let pools: Api<WindowsNodePool> = Api::all(self.client.clone());
         loop {
             self.operator.check()?;
-            let pools = pools.list(&ListParams::default()).await?;
-            let ready: i32 = pools.items.iter().filter_map(|p| p.status.as_ref()).map(|s| s.ready_nodes).sum();
-            if usize::try_from(ready)? == self.hosts.len() {
-                return Ok(begun.elapsed());
+            let pools = pools.list(&ListParams::default()).await?.items;
+            let ready: i32 = pools.iter().filter_map(|p| p.status.as_ref()).map(|s| s.ready_nodes).sum();
+            if usize::try_from(ready)? == self.hosts.len() && are_so(&pools) {
+                return Ok(());
             }
             if told.elapsed() > Duration::from_secs(15) {
                 told = Instant::now();
@@ -169,7 +180,7 @@ impl World {
             }
             if begun.elapsed() > limit {
                 let complaints = self.complaints(kind::READY).await?;
-                bail!("{ready} of {} nodes are Ready\n{complaints}", self.hosts.len());
+                bail!("{ready} of {} nodes are Ready after {limit:?}\n{complaints}", self.hosts.len());
             }
             sleep(Duration::from_millis(50)).await;
         }

@@ -13,6 +13,7 @@ use super::{
     kustomize_tests::{build, folder},
     manifest, values,
 };
+use crate::yaml::documents;
 
 /// Objects by kind, namespace and name.
 pub(super) type Objects = BTreeMap<(String, String, String), Value>;
@@ -79,8 +80,7 @@ pub(super) fn expected(platform: Platform, values: &[&str], differences: &[Diffe
 
 /// Objects in YAML.
 pub(super) fn read(yaml: &str) -> Objects {
-    let documents = serde_yaml::Deserializer::from_str(yaml).map(|one| serde::Deserialize::deserialize(one).unwrap());
-    by_name(documents.filter(|value: &Value| !value.is_null()))
+    by_name(documents(yaml).into_iter())
 }
 
 pub(super) fn by_name(values: impl Iterator<Item = Value>) -> Objects {

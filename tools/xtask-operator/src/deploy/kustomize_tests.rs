@@ -6,6 +6,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use testbed::binaries;
 
+use crate::yaml::documents;
+
 /// Output of `kubectl kustomize` for a folder, or its error.
 pub(super) fn build(folder: &Path) -> Result<String, String> {
     let output =
@@ -58,9 +60,7 @@ fn a_base_in_a_repository_is_the_same() {
 }
 
 fn pool_of(rendered: &str) -> Value {
-    let documents =
-        serde_yaml::Deserializer::from_str(rendered).map(|one| serde::Deserialize::deserialize(one).unwrap());
-    documents.into_iter().find(|object: &Value| object["kind"] == "WindowsNodePool").unwrap()
+    documents(rendered).into_iter().find(|object| object["kind"] == "WindowsNodePool").unwrap()
 }
 
 const POOL: &str = "\
@@ -163,8 +163,7 @@ fn patched_as_the_guide_shows(component: &str, page: &str, patches: &str) -> Vec
     let kustomization =
         format!("resources: [../../deploy/kubernetes]\ncomponents: [../../deploy/components/{component}]\n{patches}");
     let folder = folder(&[("kustomization.yaml", &kustomization)]);
-    let rendered = build(folder.path()).unwrap();
-    serde_yaml::Deserializer::from_str(&rendered).map(|one| serde::Deserialize::deserialize(one).unwrap()).collect()
+    documents(&build(folder.path()).unwrap())
 }
 
 /// The overlays that the pages of the installation show, beside `deploy/openshift` and `deploy/kubernetes`.
@@ -178,10 +177,7 @@ fn the_overlays_of_the_guide_set_image_and_api_server() {
         let there = format!("- ../{platform}\n");
         assert!(kustomization.contains(&there), "{kustomization}");
         let kustomization = kustomization.replace(&there, &format!("- ../../deploy/{platform}\n"));
-        let rendered = build(folder(&[("kustomization.yaml", &kustomization)]).path()).unwrap();
-        let objects: Vec<Value> = serde_yaml::Deserializer::from_str(&rendered)
-            .map(|one| serde::Deserialize::deserialize(one).unwrap())
-            .collect();
+        let objects = documents(&build(folder(&[("kustomization.yaml", &kustomization)]).path()).unwrap());
         let deployment = objects.iter().find(|object| object["kind"] == "Deployment").unwrap();
         let container = &deployment["spec"]["template"]["spec"]["containers"][0];
         assert_eq!(container["image"], "registry.example.com/you/windows-node-pools:0.1.0");

@@ -14,7 +14,7 @@ fn reports(benchmark: &str, args: &[&str]) -> Result<Vec<Map<String, Value>>> {
     let operator = Path::new(PROGRAM).with_file_name("windows-node-pools");
     ensure!(operator.exists(), "{} is not built: run the tests with --workspace", operator.display());
     let mut command = Command::new(PROGRAM);
-    command.args(["bench", benchmark, "--json"]).args(args).env("WNP_BENCH_OPERATOR", operator);
+    command.args(["bench", benchmark]).args(args).env("WNP_BENCH_OPERATOR", operator);
     let output = command.output()?;
     let (out, err) = (String::from_utf8(output.stdout)?, String::from_utf8_lossy(&output.stderr));
     ensure!(output.status.success(), "{benchmark}: {}\n{out}\n{err}", output.status);

@@ -244,10 +244,7 @@ fn the_version_says_where_it_installs_and_claims_nothing_that_is_not_so() {
 #[test]
 fn the_catalog_leads_to_the_bundle() {
     let text = catalog(&RELEASE, BUNDLE_IMAGE).unwrap();
-    let documents: Vec<Value> = serde_yaml::Deserializer::from_str(&text)
-        .map(|one| serde::Deserialize::deserialize(one).unwrap())
-        .filter(|document: &Value| !document.is_null())
-        .collect();
+    let documents = crate::yaml::documents(&text);
     let [package, channel, bundle] = documents.as_slice() else { panic!("{text}") };
     assert_eq!((&package["schema"], &package["defaultChannel"]), (&json!("olm.package"), &channel["name"]));
     assert_eq!((&channel["package"], &channel["entries"][0]["name"]), (&package["name"], &bundle["name"]));
