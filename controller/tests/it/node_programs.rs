@@ -99,7 +99,7 @@ fn run(
 
 /// Returns what kubelet and kube-proxy refuse, each line with the number of the node.
 fn refused(windows: &Prefix, kubernetes: &str, nodes: &[Value]) -> Result<Vec<String>> {
-    let lines: String = nodes.iter().map(|node| format!("{node}\n")).collect();
+    let lines = nodes.iter().map(Value::to_string).collect::<Vec<_>>().join("\n");
     let ([said, error], is_good) = run(windows, &nodejudge(kubernetes)?, &[], &[], &lines)?;
     ensure!(is_good, "nodejudge: {error}");
     Ok(said.lines().map(str::to_owned).collect())
