@@ -36,7 +36,7 @@ pub const WIN_OVERLAY: NodeProgram = NodeProgram {
 /// Finds or builds a program: about a minute.
 ///
 /// # Errors
-/// When it is missing and cannot be built, or the cache cannot be written.
+/// Fails when it is missing and cannot be built, or the cache cannot be written.
 pub fn node_program(program: &NodeProgram) -> Result<PathBuf> {
     let folder = workspace_root().join(program.module);
     let [go_mod, go_sum] = ["go.mod", "go.sum"].map(|name| fs::read_to_string(folder.join(name)));
@@ -50,7 +50,7 @@ pub fn node_program(program: &NodeProgram) -> Result<PathBuf> {
 /// Finds or builds nodejudge (`tools/testbed/nodejudge`) with the code of one of the versions [`super::KUBERNETES`]: minutes.
 ///
 /// # Errors
-/// When it is missing and cannot be built, or the cache cannot be written.
+/// Fails when it is missing and cannot be built, or the cache cannot be written.
 pub fn nodejudge(kubernetes: &str) -> Result<PathBuf> {
     let set = Set::of(kubernetes)?;
     let inputs = [include_str!("../../nodejudge/main.go"), &set.key];

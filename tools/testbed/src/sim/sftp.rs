@@ -51,13 +51,13 @@ pub trait Disk: Send + Sync + 'static {
     /// Takes space for bytes that are written, or, for none, for a file or a directory.
     ///
     /// # Errors
-    /// When the disk is full, or the connection breaks.
+    /// Fails when the disk is full, or the connection breaks.
     fn take(&self, bytes: usize) -> Result<(), StatusCode>;
 
     /// Lets a file be renamed.
     ///
     /// # Errors
-    /// When another program holds the file.
+    /// Fails when another program holds the file.
     fn release(&self) -> Result<(), StatusCode> {
         Ok(())
     }

@@ -16,7 +16,7 @@ impl Prefix {
     /// Makes a drive with Windows alone.
     ///
     /// # Errors
-    /// When there is no Wine, or the template cannot be made or copied.
+    /// Fails when there is no Wine, or the template cannot be made or copied.
     pub fn new() -> Result<Self> {
         let dir = tempfile::tempdir()?;
         template::copy(&template::template()?, &dir.path().join("prefix"), str::to_owned)?;
@@ -31,7 +31,7 @@ impl Prefix {
     /// Command that runs a program for Windows.
     ///
     /// # Errors
-    /// When there is no Wine.
+    /// Fails when there is no Wine.
     pub fn command(&self, program: &Path) -> Result<Command> {
         let (wine, _) = programs().map_err(|name| anyhow!("there is no {name}"))?;
         let mut command = Command::new(wine);
