@@ -34,16 +34,14 @@ pub use status::*;
     printcolumn(name = "Step", type_ = "string", json_path = ".status.operation.step"),
     printcolumn(name = "Since", type_ = "date", json_path = ".status.operation.stepStartTime"),
     printcolumn(name = "Failures", type_ = "integer", json_path = ".status.failures.count"),
-    printcolumn(name = "Next-Try", type_ = "string", json_path = ".status.failures.nextRetryTime"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Status", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].reason"),
     printcolumn(name = "Address", type_ = "string", json_path = ".spec.host.address", priority = 1),
-    printcolumn(name = "Node", type_ = "string", json_path = ".status.nodeRef.name", priority = 1),
     printcolumn(name = "Version", type_ = "string", json_path = ".status.currentVersion", priority = 1),
-    printcolumn(name = "To", type_ = "string", json_path = ".status.operation.toVersion", priority = 1),
     printcolumn(name = "Reboot", type_ = "string", json_path = ".status.conditions[?(@.type==\"RebootRequired\")].status", priority = 1),
     printcolumn(name = "OS-Build", type_ = "string", json_path = ".status.facts.osBuild", priority = 1),
-    printcolumn(name = "Hostname", type_ = "string", json_path = ".status.facts.hostname", priority = 1),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    printcolumn(name = "Status", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].message")
+    printcolumn(name = "Next-Try", type_ = "string", json_path = ".status.failures.nextRetryTime", priority = 1),
+    printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].message", priority = 1)
 )]
 #[serde(rename_all = "camelCase")]
 pub struct WindowsInstanceSpec {

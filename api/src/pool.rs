@@ -42,23 +42,20 @@ use crate::{
     status = "WindowsNodePoolStatus",
     derive = "PartialEq",
     validation = ("size(self.metadata.name) <= 63", "the name of a pool is used as a label value: at most 63 characters"),
-    printcolumn(name = "Hosts", type_ = "integer", json_path = ".status.hosts"),
-    printcolumn(name = "Ready", type_ = "integer", json_path = ".status.readyNodes"),
-    printcolumn(name = "UpToDate", type_ = "integer", json_path = ".status.upToDateNodes"),
-    printcolumn(name = "Unavailable", type_ = "integer", json_path = ".status.unavailableNodes"),
-    printcolumn(name = "Failed", type_ = "integer", json_path = ".status.failedNodes"),
-    printcolumn(name = "Updated", type_ = "string", json_path = ".status.conditions[?(@.type==\"Updated\")].status"),
+    printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
     printcolumn(name = "Updating", type_ = "string", json_path = ".status.conditions[?(@.type==\"Updating\")].status"),
     printcolumn(name = "Degraded", type_ = "string", json_path = ".status.conditions[?(@.type==\"Degraded\")].status"),
-    printcolumn(name = "Refused", type_ = "integer", json_path = ".status.refusedHosts", priority = 1),
-    printcolumn(name = "Joining", type_ = "integer", json_path = ".status.joiningNodes", priority = 1),
-    printcolumn(name = "Removing", type_ = "integer", json_path = ".status.removingNodes", priority = 1),
-    printcolumn(name = "Allowed", type_ = "integer", json_path = ".status.allowedDisruptions", priority = 1),
-    printcolumn(name = "MaxUnavailable", type_ = "string", json_path = ".status.effective.maxUnavailable", priority = 1),
+    printcolumn(name = "Stalled", type_ = "string", json_path = ".status.conditions[?(@.type==\"Stalled\")].status"),
+    printcolumn(name = "Hosts", type_ = "integer", json_path = ".status.hosts"),
+    printcolumn(name = "ReadyNodes", type_ = "integer", json_path = ".status.readyNodes"),
+    printcolumn(name = "UpToDate", type_ = "integer", json_path = ".status.upToDateNodes"),
+    printcolumn(name = "Failed", type_ = "integer", json_path = ".status.failedNodes"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Status", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].reason"),
+    printcolumn(name = "Unavailable", type_ = "integer", json_path = ".status.unavailableNodes", priority = 1),
     printcolumn(name = "Paused", type_ = "string", json_path = ".status.conditions[?(@.type==\"Paused\")].status", priority = 1),
     printcolumn(name = "Version", type_ = "string", json_path = ".status.desiredVersion", priority = 1),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    printcolumn(name = "Status", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].message")
+    printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].message", priority = 1)
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(

@@ -9,6 +9,7 @@ use std::{
     hash::Hash,
     mem,
     sync::Arc,
+    time::Duration,
 };
 
 use api::WindowsInstance;
@@ -32,6 +33,9 @@ use crate::{
     caches::{instances::Instances, unreadable::Unreadable},
     runtime::errors::said,
 };
+
+/// Pause before the list that follows a version that is too old: an API server that calls each version old is not asked without end.
+const RELIST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Stream for a controller of every object that came, changed or went.
 pub(crate) type Changes<K> = stream::BoxStream<'static, Arc<K>>;
@@ -187,8 +191,7 @@ where
 {
     let writer: Writer<K> = Writer::new(kind.clone());
     let store = writer.as_reader();
-    let events = watcher::watcher(api, config)
-        .default_backoff()
+    let events = restarting(watcher::watcher(api, config))
         .filter_map(move |event| future::ready(event.map(&mut read).transpose()));
     let logged = move |event: watcher::Result<Event<K>>| {
         let log = |error: &_| tracing::warn!(%error, kind = %K::kind(&kind), "a watch failed; it restarts");
@@ -235,7 +238,24 @@ pub(crate) fn object<K>(
 where
     K: Resource + Clone + Debug + Send + DeserializeOwned + 'static,
 {
-    watcher::watch_object(api, name).default_backoff().map_err(WatchError)
+    restarting(watcher::watch_object(api, name)).map_err(WatchError)
+}
+
+/// Restarts a watch that fails, after pauses that grow.
+///
+/// A version that is too old is no failure, and often the first answer after failures: the watch begins again with a list, and not only after the
+/// pause that is due by then, for which nothing would be seen.
+pub(crate) fn restarting<T: Send>(
+    events: impl Stream<Item = watcher::Result<T>> + Send,
+) -> impl Stream<Item = watcher::Result<T>> + Send {
+    let known = |event: watcher::Result<T>| async {
+        let is_old = matches!(&event, Err(watcher::Error::WatchError(status)) if status.code == 410);
+        if is_old {
+            tokio::time::sleep(RELIST_PAUSE).await;
+        }
+        (!is_old).then_some(event)
+    };
+    events.filter_map(known).default_backoff()
 }
 
 /// Error of a watch of one object.
@@ -410,6 +430,17 @@ mod tests {
             (Event::InitDone, "list"),
         ] {
             assert_eq!(shown(event), expected);
+        }
+    }
+
+    /// A failure that is passed on is followed by the pause that is due.
+    #[tokio::test]
+    async fn a_version_that_is_too_old_is_no_failure() {
+        let status = |code| Box::new(Status::failure("no", "Any").with_code(code));
+        for (code, expected) in [(410, vec![true]), (403, vec![false, true])] {
+            let events = stream::iter([Err(watcher::Error::WatchError(status(code))), Ok("listed")]);
+            let seen: Vec<bool> = restarting(events).map(|event| event.is_ok()).collect().await;
+            assert_eq!(seen, expected, "{code}");
         }
     }
 

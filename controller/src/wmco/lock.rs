@@ -10,18 +10,17 @@ use std::time::{Duration, Instant};
 use api::names::{DEFAULT_NAMESPACE, WMCO_LOCK as LOCK};
 use futures::{StreamExt as _, stream};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
-use kube::{
-    Api, Client, Resource as _, ResourceExt as _,
-    api::ListParams,
-    runtime::{WatchStreamExt as _, watcher},
-};
+use kube::{Api, Client, Resource as _, ResourceExt as _, api::ListParams, runtime::watcher};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::runtime::{
-    errors::said,
-    events::{EventReason, Events},
-    metrics::{FaultOf, Metrics},
+use crate::{
+    caches::watch::restarting,
+    runtime::{
+        errors::said,
+        events::{EventReason, Events},
+        metrics::{FaultOf, Metrics},
+    },
 };
 
 /// Reason of conditions, events and the metric.
@@ -256,7 +255,7 @@ pub(crate) async fn follow(
 ) {
     let of_namespace = |namespace| {
         let locks: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
-        watcher(locks, watcher::Config::default().fields(&named(LOCK))).default_backoff().boxed()
+        restarting(watcher(locks, watcher::Config::default().fields(&named(LOCK)))).boxed()
     };
     let mut changes = stream::select_all(namespaces(ours).map(of_namespace));
     let mut last = Last { holder: None, seen: Instant::now() };

@@ -94,7 +94,7 @@ impl Case<'_> {
 
     async fn capture(&mut self) -> Result<()> {
         let name = self.name;
-        self.kubectl(&["get", "wnp", name]).await?;
+        self.kubectl(&["get", "wnp", name, "-o", "wide"]).await?;
         let mut names: Vec<String> = self.hosts.iter().map(|h| h.name().to_owned()).collect();
         names.sort();
         let mut there = Vec::new();

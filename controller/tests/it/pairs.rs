@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use testbed::sim::{SimHost, SimOptions};
 
 use crate::{
-    fleet::{World, has, is_cordoned, is_ready, pool_status, spec_with},
+    fleet::{OUTLIVES_API_SERVER, World, has, is_cordoned, is_ready, pool_status, spec_with},
     removal::pod,
     repair::{fell, say_not_ready},
 };
@@ -401,7 +401,7 @@ async fn of_each<F: Future<Output = Result<()>>>(
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes five minutes: it runs by night"]
 async fn what_happens_to_a_pool_and_to_the_cluster_can_be_taken_back() -> Result<()> {
-    let mut world = World::new(SimOptions::default(), &[]).await?;
+    let mut world = World::new(SimOptions::default(), &OUTLIVES_API_SERVER).await?;
     let mut subjects = Vec::new();
     for event in EVENTS {
         subjects.push((event, Subject::new(&world, &format!("{event:?}").to_lowercase()).await?));

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Runs `status`, and returns exit status, standard output and standard error.
-fn status(world: &World, args: &[&str]) -> Result<(Option<i32>, String, String)> {
+pub(crate) fn status(world: &World, args: &[&str]) -> Result<(Option<i32>, String, String)> {
     let output = Command::new(env!("CARGO_BIN_EXE_kubectl-windows_node_pools"))
         .arg("status")
         .args(args)
@@ -59,7 +59,7 @@ async fn the_tree_and_the_exit_status_name_what_is_wrong() -> Result<()> {
     ensure!(out.contains("\n└─ gate-1  Failed     Connect: "), "{out}");
     ensure!(out.ends_with(well), "the pool that is well is not the last: {out}");
     let mut page = Transcript::default();
-    page.say("kubectl windows-node-pools status", &out);
+    page.status(&world, &[])?;
     page.check("status")?;
 
     // A script may name the pools that it needs.

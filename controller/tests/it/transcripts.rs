@@ -97,6 +97,14 @@ impl Transcript {
         Ok(())
     }
 
+    /// Adds what the plugin prints as the status of these pools, of all if none is named.
+    pub(crate) fn status(&mut self, world: &World, pools: &[&str]) -> Result<()> {
+        let (_, printed, error) = crate::status_command::status(world, pools)?;
+        ensure!(error.is_empty(), "{error}");
+        self.say(&[&["kubectl windows-node-pools status"], pools].concat().join(" "), &printed);
+        Ok(())
+    }
+
     /// Adds the warnings about an object, if there are any.
     pub(crate) async fn warnings(&mut self, world: &World, object: &str) -> Result<()> {
         let args = ["events", "--for", object, "--types=Warning"];
@@ -235,11 +243,13 @@ fn steady(text: &str) -> String {
         let word = piece.trim_end_matches(|c: char| !is_part(c)).trim_end_matches([':', '.']);
         let rest = &piece[word.len()..];
         if is_version(word) {
-            if !known.iter().any(|k| k == word) {
+            // Some texts have only the beginning of a version.
+            let is_this = |known: &String| known.starts_with(word) || word.starts_with(known.as_str());
+            let at = known.iter().position(is_this).unwrap_or(known.len());
+            if at == known.len() {
                 known.push(word.to_owned());
             }
-            let at = known.iter().position(|k| k == word).unwrap_or_default();
-            steady += VERSIONS.get(at).copied().unwrap_or(word);
+            steady += VERSIONS.get(at).map_or(word, |version| &version[..word.len()]);
         } else if let Some(address) = host_address(word) {
             // Each run has a network of its own for its hosts, and they share it with the hosts of other tests.
             let at = addresses.iter().position(|a| *a == address).unwrap_or(addresses.len());
@@ -267,12 +277,12 @@ fn host_address(word: &str) -> Option<&str> {
     address.parse::<std::net::Ipv4Addr>().is_ok().then_some(address)
 }
 
-/// Reports whether a word is a version such as `0.1.0-` and 32 hex digits.
+/// Reports whether a word is a version such as `0.1.0-` and 32 hex digits, or the first 8 of them.
 fn is_version(word: &str) -> bool {
     word.split_once('-').is_some_and(|(release, hash)| {
         release.split('.').count() == 3
             && release.split('.').all(|n| n.parse::<u32>().is_ok())
-            && hash.len() == api::services_version::DIGITS
+            && matches!(hash.len(), 8 | api::services_version::DIGITS)
             && hash.bytes().all(|b| b.is_ascii_hexdigit())
     })
 }
@@ -285,6 +295,17 @@ fn with_block(guide: &str, page: &str, text: &str) -> Result<String> {
     Ok(format!("{before}{mark}{text}```\n{after}"))
 }
 
+/// Returns the rows that `kubectl get` prints of pools and of instances without `-o wide`.
+fn short_rows(transcript: &str) -> impl Iterator<Item = &str> {
+    let mut is_short = false;
+    transcript.lines().filter(move |line| {
+        if line.starts_with("$ ") {
+            is_short = line.starts_with("$ kubectl get w") && !line.contains(" -o ");
+        }
+        is_short
+    })
+}
+
 #[test]
 fn the_guides_show_the_transcripts() -> Result<()> {
     for (page, guide) in pages() {
@@ -292,6 +313,9 @@ fn the_guides_show_the_transcripts() -> Result<()> {
         let text = std::fs::read_to_string(root().join(format!("docs/guide/transcripts/{page}.txt")))?;
         ensure!(!text.trim().is_empty(), "{page} is empty");
         ensure!(with_block(&shown, &page, &text)? == shown, "{guide} shows another {page} than the transcript");
+        for wide in short_rows(&text).filter(|row| row.chars().count() > 140) {
+            anyhow::bail!("{page}: a terminal of 140 columns breaks {wide:?}");
+        }
     }
     Ok(())
 }
@@ -313,6 +337,7 @@ fn what_differs_from_run_to_run_is_left_out() {
         ),
         "at 1.0.0-5c9a1f0e7b64d2380f1ac95be2370d68, then 1.0.0-d27b44c3a8e6015f39b07ed2418fc65a: not 1.0.0-5c9a1f0e7b64d2380f1ac95be2370d68 since 2027-01-15T02:00:00Z\n"
     );
+    assert_eq!(steady("0.1.0-d0f0d0f0 to 0.1.0-00000000\n"), "1.0.0-5c9a1f0e to 1.0.0-d27b44c3\n");
     assert_eq!(
         steady("(failed once; next try 2026-11-22T00:57:25Z)\n"),
         "(failed once; next try 2027-01-15T02:00:00Z)\n"
@@ -346,6 +371,7 @@ async fn the_first_pools() -> Result<()> {
     let mut two = Transcript::default();
     two.kubectl(&world, &["get", "wi"]).await?;
     two.kubectl(&world, &["get", "wnp"]).await?;
+    two.status(&world, &[])?;
     two.check("two-pools")?;
 
     hosts[0].mend();
@@ -424,7 +450,7 @@ async fn rollout_and_plan() -> Result<()> {
         world.until_joined(name).await?;
     }
     page.kubectl(&world, &["get", "wnp", "factory"]).await?;
-    page.kubectl(&world, &["get", "wi"]).await?;
+    page.status(&world, &["factory"])?;
     let version = pool_status(&world.pool("factory").await?).desired_version.context("no version")?;
     let approve = json!({"spec": {"rollout": {"approvedVersion": version}}}).to_string();
     page.kubectl(&world, &["patch", "wnp", "factory", "--type=merge", "-p", &approve]).await?;
@@ -451,7 +477,7 @@ async fn blocked_drain() -> Result<()> {
         .await?;
     page.kubectl(&world, &["get", "wnp", "factory"]).await?;
     page.kubectl(&world, &["get", "wi", "win-0"]).await?;
-    page.kubectl(&world, &["get", "wi", "win-0", "-o", "jsonpath={.status.operation.drain}"]).await?;
+    page.status(&world, &["factory"])?;
     page.kubectl(&world, &["get", "pdb", "cart"]).await?;
     page.kubectl(&world, &["patch", "pdb", "cart", "--type=merge", "-p", r#"{"spec":{"minAvailable":0}}"#]).await?;
     until_updated(&world, "factory").await?;

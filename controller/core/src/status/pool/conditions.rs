@@ -200,11 +200,8 @@ impl<'a> View<'a> {
                 let pause = self.pause.map(|pause| pause.to_string());
                 let parts = trouble.iter().map(|t| t.message.as_str()).chain(pause.as_deref()).chain([act.as_str()]);
                 let message = with(&parts.collect::<Vec<_>>().join("; "));
-                if pause.is_some() {
-                    set(Status::Unknown, Reason::Paused, message)
-                } else {
-                    set(Status::Unknown, Reason::Progressing, message)
-                }
+                let reason = trouble.as_ref().map_or(Reason::Progressing, |trouble| trouble.reason);
+                set(Status::Unknown, if pause.is_some() { Reason::Paused } else { reason }, message)
             }
         }
     }
