@@ -120,6 +120,9 @@ pub enum Command {
         after_help = "Exit status:\n  0  every pool is Ready\n  1  an error, no operator that works, or a pool that is Degraded or not Ready\n  2  work is in progress"
     )]
     Status(Status),
+    /// Show pools, their hosts and what waits for a person on a page in the browser, with your own rights, as they change. Nothing is changed.
+    #[command(after_help = "Exit status:\n  0  interrupted\n  1  an error")]
+    Ui(Ui),
     /// Commands that change something.
     #[command(flatten)]
     Act(Act),
@@ -488,6 +491,17 @@ pub struct Status {
     /// Output format. A table has one line for more than ten hosts of a pool that are Ready; with `wide` each has its own.
     #[arg(short, long, value_enum, default_value_t = StatusOutput::Table)]
     pub output: StatusOutput,
+}
+
+/// Arguments of `ui`.
+#[derive(Parser, Clone, Debug)]
+pub struct Ui {
+    /// Port on 127.0.0.1. A free one if not set.
+    #[arg(long, value_name = "PORT", default_value_t = 0, hide_default_value = true)]
+    pub port: u16,
+    /// Namespace of the operator, whose Lease says whether it works.
+    #[arg(short, long, env = "WATCH_NAMESPACE", default_value = api::names::DEFAULT_NAMESPACE)]
+    pub namespace: String,
 }
 
 /// Arguments of `gather`.

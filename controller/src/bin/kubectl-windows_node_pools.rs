@@ -37,6 +37,7 @@ async fn run(Cli { cluster, command }: Cli) -> anyhow::Result<ExitCode> {
         }
         Command::Lint(args) => controller::commands::lint::run(&args),
         Command::Status(args) => controller::commands::status::run(args, cluster).await,
+        Command::Ui(args) => Box::pin(controller::commands::ui::run(args, cluster)).await.map(|()| ExitCode::SUCCESS),
         Command::Act(args) => Box::pin(controller::commands::act::run(args, cluster)).await,
         Command::Gather(args) => Box::pin(controller::commands::gather::run(*args, cluster)).await,
         Command::MachineSet(args) => controller::commands::machineset::run(args, cluster).await,

@@ -29,7 +29,7 @@ pub const COMPLETION: &str = "kubectl_complete-windows_node_pools";
 
 /// Groups of the help.
 const GROUPS: [(&str, &[&str]); 4] = [
-    ("See", &["status", "explain", "plan"]),
+    ("See", &["status", "ui", "explain", "plan"]),
     ("Act", &["approve", "pause", "resume", "retry", "trust-host-key", "abandon"]),
     ("Check", &["check", "lint", "gather"]),
     ("Other", &["machineset", "version"]),

@@ -11,4 +11,5 @@ pub mod machineset;
 pub mod plan;
 pub mod ssh_target;
 pub mod status;
+pub mod ui;
 pub mod version;

@@ -4,23 +4,25 @@ use std::{borrow::Borrow, fmt::Write as _, process::ExitCode, time::Duration};
 
 use anyhow::{Context as _, bail};
 use api::{
-    Phase, Step, Time, WindowsInstance, WindowsNodePool,
+    Phase, Reason, Step, Time, WindowsInstance, WindowsNodePool, WindowsNodePoolStatus,
     conditions::{find, is_true, kind},
-    names::LEASE,
+    names::{LEASE, PLUGIN},
     text,
 };
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{api::coordination::v1::Lease, apimachinery::pkg::apis::meta::v1::Condition};
 use kube::{Api, Client, ResourceExt, api::ListParams};
 use serde::Serialize;
+use wnp_core::enumeration::counted;
 
 use crate::{
-    args::{self, Output, Status, StatusOutput, output},
+    args::{self, Output, Status, StatusOutput, host_key_policy::shown_key, output},
     client::api_server,
     commands::check::{leader, server_time},
     runtime::operator_namespace,
 };
 
+pub(in crate::commands) mod live;
 mod watch;
 
 /// Ready hosts of a pool that are shown one by one.
@@ -77,9 +79,9 @@ impl Status {
     }
 }
 
-/// Pools at a time, and the state of the operator.
-struct Seen {
-    pools: Vec<Pool>,
+/// Pools at a time, the worst first, and the state of the operator.
+pub(in crate::commands) struct Seen {
+    pub pools: Vec<Pool>,
     operator: Operator,
 }
 
@@ -105,6 +107,11 @@ impl Seen {
 
     fn exit(&self) -> u8 {
         exit(&self.pools, &self.operator)
+    }
+
+    /// Returns the warning that all is old, if no operator works.
+    pub(in crate::commands) fn warning(&self) -> Option<&str> {
+        self.operator.warning()
     }
 }
 
@@ -168,18 +175,20 @@ fn judge(lease: Result<Option<&Lease>, &str>, namespace: &str, remedy: &str, now
 /// Pool and its report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Pool {
-    name: String,
+pub(in crate::commands) struct Pool {
+    pub name: String,
     ready: String,
     degraded: bool,
+    stalled: bool,
     reason: String,
     message: String,
     /// True if the operator has read the present spec of the pool.
     observed: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     desired_version: Option<String>,
-    hosts: Vec<Host>,
+    pub hosts: Vec<Host>,
     refused: Vec<Refused>,
+    asks: Vec<Ask>,
     /// Reason for which hosts that do not follow the version wait.
     #[serde(skip)]
     waits: String,
@@ -188,12 +197,12 @@ struct Pool {
 /// Host of a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Host {
-    name: String,
+pub(in crate::commands) struct Host {
+    pub name: String,
     address: String,
-    phase: Option<Phase>,
+    pub phase: Option<Phase>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    step: Option<Step>,
+    pub step: Option<Step>,
     #[serde(skip_serializing_if = "Option::is_none")]
     since: Option<Time>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -202,7 +211,8 @@ struct Host {
     up_to_date: bool,
     failures: i32,
     #[serde(skip_serializing_if = "Option::is_none")]
-    next_retry_time: Option<Time>,
+    pub next_retry_time: Option<Time>,
+    reason: String,
     message: String,
     /// True for a Ready node with nothing more to report.
     #[serde(skip)]
@@ -211,9 +221,45 @@ struct Host {
 
 impl Host {
     /// Reports whether the host is a node that is to get another version.
-    fn is_outdated(&self) -> bool {
+    pub(super) fn is_outdated(&self) -> bool {
         self.version.is_some() && !self.up_to_date
     }
+
+    /// Returns a host of this state. One with a version is to get another.
+    #[cfg(test)]
+    pub(super) fn example(phase: Option<Phase>, step: Option<Step>, next: Option<Time>, version: Option<&str>) -> Self {
+        Self {
+            name: "win-1".into(),
+            address: "10.0.0.1".into(),
+            phase,
+            step,
+            since: None,
+            version: version.map(Into::into),
+            up_to_date: false,
+            failures: 0,
+            next_retry_time: next,
+            reason: String::new(),
+            message: String::new(),
+            is_fine: false,
+        }
+    }
+
+    /// Returns the news of the host; nothing for a node that works and is up to date.
+    pub(super) fn news(&self, pool: &Pool) -> String {
+        match (self.is_fine, self.is_outdated()) {
+            (true, true) => format!("to be updated ({})", pool.waits),
+            (true, false) => String::new(),
+            (false, _) => self.message.clone(),
+        }
+    }
+}
+
+/// Decision that a pool waits for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Ask {
+    what: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    command: Option<String>,
 }
 
 /// Entry that is no host of the pool.
@@ -249,7 +295,10 @@ fn summarize(
             }
             let name = pool.name_any();
             let of_pool = instances.iter().map(Borrow::borrow).filter(|i| i.spec.pool_ref.name == name);
-            let mut hosts: Vec<Host> = of_pool.map(|i| host(i, status.desired_version.as_ref(), now)).collect();
+            let members: Vec<&WindowsInstance> = of_pool.collect();
+            let asks = asks(&name, &status, &members);
+            let mut hosts: Vec<Host> =
+                members.into_iter().map(|i| host(i, status.desired_version.as_ref(), now)).collect();
             hosts.sort_by_key(|host| (rank(host), host.is_outdated(), host.name.clone()));
             let refused = status.refused.iter().map(|entry| Refused {
                 host: text::line(&entry.host, 253),
@@ -258,18 +307,66 @@ fn summarize(
             });
             let refused = refused.collect();
             let degraded = is_true(&status.conditions, kind::DEGRADED);
+            let stalled = is_true(&status.conditions, kind::STALLED);
             let waits = find(&status.conditions, kind::UPDATED).map(|c| c.reason.clone()).unwrap_or_default();
             let desired_version = status.desired_version;
-            Pool { name, ready, degraded, reason, message, observed, desired_version, hosts, refused, waits }
+            Pool {
+                name,
+                ready,
+                degraded,
+                stalled,
+                reason,
+                message,
+                observed,
+                desired_version,
+                hosts,
+                refused,
+                asks,
+                waits,
+            }
         })
         .collect();
     all.sort_by_key(|pool| (pool.ready != "False", !pool.degraded, pool.ready != "Unknown", pool.name.clone()));
     all
 }
 
+/// Returns the decisions that a pool waits for, each with its command.
+fn asks(pool: &str, status: &WindowsNodePoolStatus, members: &[&WindowsInstance]) -> Vec<Ask> {
+    let ask = |what: String, command: String| Ask { what, command: Some(format!("{PLUGIN} {command}")) };
+    let mut asks = Vec::new();
+    let waits = find(&status.conditions, kind::UPDATED).is_some_and(|c| c.reason == Reason::WaitingForApproval);
+    if let Some(version) = status.desired_version.as_ref().filter(|_| waits) {
+        let what = format!("version {} waits for an approval", short(version));
+        asks.push(ask(what, format!("approve {pool} --version {version}")));
+    }
+    let removals = status.removals_to_confirm;
+    if removals > 0 {
+        let hosts = counted(usize::try_from(removals).unwrap_or_default(), "host");
+        asks.push(ask(
+            format!("the removal of {hosts} waits for an approval"),
+            format!("approve {pool} --removals {removals}"),
+        ));
+    }
+    for member in members {
+        let failures = member.status.as_ref().and_then(|status| status.failures.as_ref());
+        let shown = failures.filter(|f| f.last_reason == Reason::HostKeyMismatch).map(|f| shown_key(&f.last_message));
+        if let Some(Some(key)) = shown {
+            let name = member.name_any();
+            let what =
+                format!("{name} shows another host key: compare it with the one on its console before you trust it");
+            asks.push(ask(what, format!("trust-host-key {name} {key}")));
+        }
+    }
+    // Another fault that no retry ends: its message has the remedy.
+    if let Some(stalled) = find(&status.conditions, kind::STALLED).filter(|c| c.status == "True" && asks.is_empty()) {
+        asks.push(Ask { what: text::line(&stalled.message, 1_000), command: None });
+    }
+    asks
+}
+
 fn host(instance: &WindowsInstance, desired: Option<&String>, now: Timestamp) -> Host {
     let status = instance.status.clone().unwrap_or_default();
-    let (ready, _, mut message) = ready_of(&status.conditions);
+    let (ready, reason, mut message) = ready_of(&status.conditions);
     let since = match (&status.failures, &status.operation) {
         (Some(failures), _) => failures.first_time,
         (None, Some(operation)) => Some(operation.step_start_time),
@@ -293,6 +390,7 @@ fn host(instance: &WindowsInstance, desired: Option<&String>, now: Timestamp) ->
         version: status.current_version,
         failures: status.failures.map_or(0, |f| f.count),
         next_retry_time: next,
+        reason,
         message,
         is_fine,
     }
@@ -338,10 +436,7 @@ fn row(host: &Host, pool: &Pool, column: usize, with_version: bool, with_address
     };
     let address = if with_address { format!("  {:15}", text::line(&host.address, 253)) } else { String::new() };
     let since = host.since.and_then(Time::known).map(|at| format!(" (since {})", Time::from(at)));
-    let mut said = if host.is_fine { String::new() } else { host.message.clone() + &since.unwrap_or_default() };
-    if host.is_fine && host.is_outdated() {
-        said = format!("to be updated ({})", pool.waits);
-    }
+    let said = host.news(pool) + &since.filter(|_| !host.is_fine).unwrap_or_default();
     (format!("{:column$}{address}  {phase:9}{version}", host.name), said)
 }
 

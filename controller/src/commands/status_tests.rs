@@ -1,7 +1,7 @@
 //! Tests of the output and the exit status of `status`.
 
 use api::{InstanceHost, PoolRef, WindowsInstanceSpec, WindowsNodePoolSpec, WindowsNodePoolStatus};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 
@@ -188,5 +188,40 @@ fn an_attempt_that_nothing_makes_is_overdue() {
         let pools = summarize(&[pool("p", "False", "", "True")], &[failed(next)], now());
         assert_eq!(pools[0].hosts[0].message.contains("overdue"), overdue, "{next}");
         assert_eq!(pools[0].hosts[0].failures, 3);
+    }
+}
+
+#[test]
+fn what_waits_for_a_person_has_its_command() {
+    const KEY: &str = "SHA256:mVPwvezndPv/ARoIadVY98vAC0g+P/5633yTC4d/wXE";
+    let condition = |type_: &str, status: &str, reason: &str| json!({"type": type_, "status": status, "reason": reason, "message": "Change it.", "lastTransitionTime": "2027-01-15T02:00:00Z"});
+    let status = |conditions: &[Value], removals: i32| {
+        let status = json!({"conditions": conditions, "removalsToConfirm": removals, "desiredVersion": "1.0.0-5c9a1f0e7b64d2380f1ac95be2370d68"});
+        serde_json::from_value::<WindowsNodePoolStatus>(status).unwrap()
+    };
+    let waits = condition("Updated", "False", "WaitingForApproval");
+    let stalled = condition("Stalled", "True", "FailureLimitReached");
+    let mut mismatch = instance("win-1", "p", "Failed", "False", "");
+    mismatch.status.as_mut().unwrap().failures = serde_json::from_value(json!({
+        "count": 1, "lastReason": "HostKeyMismatch", "lastMessage": format!("pinned another key, got {KEY}"), "step": "Connect",
+    }))
+    .unwrap();
+    let commands = |asks: Vec<Ask>| {
+        asks.into_iter().map(|ask| ask.command.unwrap_or(ask.what).replace("kubectl windows-node-pools ", "")).collect()
+    };
+    for (about, status, members, expected) in [
+        ("nothing", status(&[], 0), &[][..], vec![]),
+        (
+            "a version",
+            status(&[waits.clone(), stalled.clone()], 0),
+            &[],
+            vec!["approve p --version 1.0.0-5c9a1f0e7b64d2380f1ac95be2370d68".to_owned()],
+        ),
+        ("a removal", status(&[], 4), &[], vec!["approve p --removals 4".into()]),
+        ("a host key", status(&[], 0), &[&mismatch], vec![format!("trust-host-key win-1 {KEY}")]),
+        ("another fault", status(&[stalled], 0), &[], vec!["Change it.".into()]),
+    ] {
+        let found: Vec<String> = commands(asks("p", &status, members));
+        assert_eq!(found, expected, "{about}");
     }
 }

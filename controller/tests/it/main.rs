@@ -86,6 +86,7 @@ mod takeover_guide;
 mod template;
 mod transcripts;
 mod two_pools;
+mod ui;
 mod unnamed;
 mod upgrade;
 mod versions;

@@ -38,6 +38,10 @@ const OF_TESTS: &[(&str, &str)] = &[
     ("/usr/share/ca-certificates/mozilla", "ca-certificates"),
     // Redis, without the service of `redis-server`: the cache of Argo CD, which runs by night.
     ("redis-check-rdb", "redis-tools"),
+    // The page of the command `ui`.
+    ("chromium", "chromium"),
+    ("chromedriver", "chromium-driver"),
+    ("/usr/share/fonts/truetype/dejavu", "fonts-dejavu-core"),
     // The image for `oc adm must-gather`.
     ("/bin/bash-static", "bash-static"),
     ("/bin/busybox", "busybox-static"),

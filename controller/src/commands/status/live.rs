@@ -1,0 +1,102 @@
+//! Pools and hosts as they change, for commands that go on to show them.
+
+use std::{
+    pin::pin,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+use api::{WindowsInstance, WindowsNodePool, text::line};
+use futures::{FutureExt as _, StreamExt as _, future, stream};
+use jiff::{SignedDuration, Timestamp};
+use kube::{
+    Api, Client,
+    runtime::{reflector, reflector::Store, watcher},
+};
+use tokio::time::{sleep, timeout};
+
+use super::{Operator, Seen, operator_now, summarize};
+use crate::{args::Status, caches::watch::restarting};
+
+/// Time for which changes are collected before they are shown together.
+const COLLECT: Duration = Duration::from_millis(250);
+/// Maximum time between two looks: whether an operator works is no change of a pool or of a host.
+const REFRESH: Duration = Duration::from_secs(10);
+
+/// Watches of pools and instances.
+pub(in crate::commands) struct Live {
+    client: Client,
+    pools: Store<WindowsNodePool>,
+    instances: Store<WindowsInstance>,
+    /// Results of the two watches, each with the number of its watch.
+    results: stream::BoxStream<'static, (usize, watcher::Result<()>)>,
+    faults: [Option<watcher::Error>; 2],
+    asked: Option<(Instant, Operator, Timestamp)>,
+}
+
+impl Live {
+    /// Begins to watch. The client's requests must have no limit of time: a watch is silent as long as nothing changes.
+    pub(in crate::commands) fn of(client: &Client) -> Self {
+        let (pools, pool_writer) = reflector::store::<WindowsNodePool>();
+        let (instances, instance_writer) = reflector::store::<WindowsInstance>();
+        let of = watcher::Config::default;
+        let pool_events = reflector(pool_writer, restarting(watcher(Api::all(client.clone()), of())));
+        let instance_events = reflector(instance_writer, restarting(watcher(Api::all(client.clone()), of())));
+        let results = stream::select(
+            pool_events.map(|event| (0, event.map(drop))),
+            instance_events.map(|event| (1, event.map(drop))),
+        );
+        let (client, results) = (client.clone(), results.boxed());
+        Self { client, pools, instances, results, faults: [None, None], asked: None }
+    }
+
+    /// Waits for changes, and returns what is seen after them, with warnings about what may be old.
+    ///
+    /// # Errors
+    /// When pools and hosts cannot be watched at first.
+    pub(in crate::commands) async fn next(&mut self, args: &Status) -> anyhow::Result<(Seen, Vec<String>)> {
+        loop {
+            self.collect().await;
+            let are_ready = future::try_join(self.pools.wait_until_ready(), self.instances.wait_until_ready());
+            if are_ready.now_or_never().is_some() {
+                break;
+            }
+            if let Some(error) = self.faults.iter_mut().find_map(Option::take) {
+                return Err(error).context("failed to watch the WindowsNodePools and WindowsInstances");
+            }
+        }
+        let (mut pools, instances) = (self.pools.state(), self.instances.state());
+        pools.retain(|pool| args.selects(pool));
+        let (operator, now) = self.operator(args).await?;
+        let old = |error: &watcher::Error| format!("what follows may be old: {}", line(&error.to_string(), 400));
+        let warnings = self.faults.iter().flatten().map(old).collect();
+        Ok((Seen { pools: summarize(&pools, &instances, now), operator }, warnings))
+    }
+
+    /// Waits for a result of a watch, and for those that follow at once.
+    async fn collect(&mut self) {
+        let mut next = timeout(REFRESH, self.results.next()).await.ok().flatten();
+        let mut collected = pin!(sleep(COLLECT));
+        while let Some((watch, result)) = next {
+            // A fault of one watch ends with an answer to that watch alone.
+            self.faults[watch] = result.err();
+            next = match future::select(self.results.next(), &mut collected).await {
+                future::Either::Left((next, _)) => next,
+                future::Either::Right(_) => None,
+            };
+        }
+    }
+
+    /// Returns the state of the operator and the time. They are requests of their own, and not made for each change of a large fleet.
+    async fn operator(&mut self, args: &Status) -> anyhow::Result<(Operator, Timestamp)> {
+        let asked = self.asked.take().filter(|(at, ..)| at.elapsed() < REFRESH);
+        let (at, operator, then) = if let Some(asked) = asked {
+            asked
+        } else {
+            let (operator, now) = operator_now(args, &self.client).await;
+            (Instant::now(), operator, now)
+        };
+        self.asked = Some((at, operator.clone(), then));
+        Ok((operator, then.checked_add(SignedDuration::try_from(at.elapsed())?)?))
+    }
+}

@@ -1,0 +1,246 @@
+// Objects by key, as the server sends them: `pool/NAME`, `host/NAME` and `cluster`. Texts of hosts are hostile: they are only ever set as text.
+
+const STATES = {
+  failed: ["✖", "failed"],
+  "not-ready": ["▲", "not Ready"],
+  change: ["◐", "in change"],
+  waiting: ["◷", "waits"],
+  new: ["○", "new"],
+  done: ["✔", "done"],
+};
+const ORDER = Object.keys(STATES);
+const PAGE = 200;
+const byName = new Intl.Collator(undefined, { numeric: true }).compare;
+
+const objects = new Map();
+const cards = new Map();
+const shown = new Map();
+let reasons = {};
+let isDue = false;
+
+const $ = (selector, below = document) => below.querySelector(selector);
+const make = (id) => $(`#${id}`).content.firstElementChild.cloneNode(true);
+
+function put(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+/** Time since then, in the largest unit, as kubectl has it. */
+function age(time, now = Date.now()) {
+  if (!time) return "";
+  const seconds = Math.abs(now - Date.parse(time)) / 1000;
+  for (const [unit, size] of [["d", 86400], ["h", 3600], ["m", 60]]) {
+    if (seconds >= 2 * size) return `${Math.floor(seconds / size)}${unit}`;
+  }
+  return `${Math.floor(seconds)}s`;
+}
+
+/** Sets the children of a list by key, and moves only those that are elsewhere: the focus stays where it is. */
+function keep(parent, wanted) {
+  wanted.forEach((element, at) => {
+    if (parent.children[at] !== element) parent.insertBefore(element, parent.children[at] ?? null);
+  });
+  while (parent.children.length > wanted.length) parent.lastElementChild.remove();
+}
+
+function due() {
+  if (isDue) return;
+  isDue = true;
+  requestAnimationFrame(() => {
+    isDue = false;
+    render();
+  });
+}
+
+function render() {
+  const wanted = $("#find").value.trim().toLowerCase();
+  const pools = [];
+  const hosts = new Map();
+  for (const [key, object] of objects) {
+    if (key.startsWith("pool/")) pools.push(object);
+    if (!key.startsWith("host/")) continue;
+    if (!hosts.has(object.pool)) hosts.set(object.pool, []);
+    hosts.get(object.pool).push(object);
+  }
+  pools.sort((a, b) => a.rank - b.rank);
+  const isFound = (name) => name.toLowerCase().includes(wanted);
+  const found = pools.map((pool) => {
+    const all = hosts.get(pool.name) ?? [];
+    return { pool, all, listed: !wanted || isFound(pool.name) ? all : all.filter((host) => isFound(host.name)) };
+  });
+  const visible = found.filter(({ pool, listed }) => !wanted || isFound(pool.name) || listed.length > 0);
+  keep($("#pools"), visible.map(({ pool, all, listed }) => card(pool, all, listed, wanted)));
+  const { cluster, warnings = [] } = objects.get("cluster") ?? {};
+  put($("#cluster"), cluster ?? "");
+  put($("#warnings"), warnings.join("\n"));
+  $("#warnings").hidden = warnings.length === 0;
+  $("#none").hidden = !cluster || pools.length > 0;
+  asks(pools);
+}
+
+function asks(pools) {
+  const all = pools.flatMap((pool) => pool.asks.map((ask) => ({ pool: pool.name, ...ask })));
+  const list = $("#asks ul");
+  const key = (ask) => JSON.stringify(ask);
+  const there = new Map([...list.children].map((item) => [item.dataset.key, item]));
+  keep(list, all.map((ask) => {
+    const before = there.get(key(ask));
+    if (before) return before;
+    const item = make("ask");
+    item.dataset.key = key(ask);
+    put($("strong", item), ask.pool);
+    put($("span", item), ask.what);
+    const copy = $(".copy", item);
+    copy.hidden = !ask.command;
+    put($("code", copy), ask.command ?? "");
+    copy.onclick = async () => {
+      await navigator.clipboard.writeText(ask.command);
+      copy.classList.add("done");
+    };
+    return item;
+  }));
+  $("#asks").hidden = all.length === 0;
+}
+
+function card(pool, all, listed, wanted) {
+  if (!cards.has(pool.name)) {
+    const element = make("pool");
+    put($("h2", element), pool.name);
+    $("details", element).ontoggle = due;
+    $(".more", element).onclick = () => {
+      shown.set(pool.name, (shown.get(pool.name) ?? PAGE) + PAGE);
+      due();
+    };
+    cards.set(pool.name, element);
+  }
+  const element = cards.get(pool.name);
+  const counts = ORDER.map((state) => [state, all.filter((host) => host.state === state).length]);
+  const said = counts.filter(([, count]) => count > 0);
+  const words = said.map(([state, count]) => `${STATES[state][0]} ${count} ${STATES[state][1]}`).reverse().join("   ");
+  const badge = $(".badge", element);
+  const [tone, sign] = { True: ["done", "✔"], False: ["failed", "✖"] }[pool.ready] ?? ["change", "◐"];
+  badge.className = `badge ${pool.degraded || pool.stalled ? "failed" : tone}`;
+  put(badge, [`${sign} ${pool.reason}`, pool.degraded && "Degraded", pool.stalled && "Stalled"].filter(Boolean).join(" · "));
+  const follows = all.filter((host) => host.upToDate).length;
+  const to = pool.desiredVersion ? `version ${short(pool.desiredVersion)}: ${follows} of ${all.length}` : "";
+  put($(".version", element), to);
+  const bar = $(".bar", element);
+  bar.setAttribute("aria-label", words);
+  if (bar.dataset.of !== words) {
+    bar.dataset.of = words;
+    bar.replaceChildren(...said.reverse().map(([state, count]) => {
+      const part = document.createElement("i");
+      part.className = state;
+      part.style.flexGrow = count;
+      part.title = `${count} ${STATES[state][1]}`;
+      return part;
+    }));
+  }
+  put($(".counts", element), words);
+  put($(".message", element), pool.observed ? pool.message : `The operator has not read the pool as it is now. Before: ${pool.message}`);
+  keep($(".refused", element), pool.refused.map((entry) => {
+    const item = document.createElement("li");
+    put(item, `${entry.host} refused, ${entry.reason}: ${entry.message}`);
+    return item;
+  }));
+  const details = $("details", element);
+  put($("summary", element), `${listed.length} host${listed.length === 1 ? "" : "s"}`);
+  if (wanted && listed.length < all.length) details.open = true;
+  if (details.open) table(element, pool, listed);
+  return element;
+}
+
+const short = (version) => version.replace(/-([0-9a-f]{8})[0-9a-f]+$/, "-$1");
+
+function table(element, pool, hosts) {
+  const body = $("tbody", element);
+  const limit = shown.get(pool.name) ?? PAGE;
+  const rank = (host) => ORDER.indexOf(host.state);
+  hosts.sort((a, b) => rank(a) - rank(b) || byName(a.name, b.name));
+  const there = new Map([...body.children].map((row) => [row.dataset.key, row]));
+  keep(body, hosts.slice(0, limit).flatMap((host) => {
+    const row = there.get(host.name) ?? hostRow(host.name);
+    const cells = row.children;
+    const [sign, word] = STATES[host.state];
+    cells[1].className = host.state;
+    const next = host.nextRetryTime ? (Date.parse(host.nextRetryTime) > Date.now() ? `in ${age(host.nextRetryTime)}` : "now") : "";
+    const texts = [`${sign} ${host.phase ?? word}`, host.step ?? "", age(host.since), next, short(host.version ?? ""), host.news];
+    texts.forEach((text, at) => put(cells[at + 1], text));
+    return row.facts ? [row, row.facts] : [row];
+  }));
+  const more = $(".more", element);
+  more.hidden = hosts.length <= limit;
+  put(more, `Show ${Math.min(PAGE, hosts.length - limit)} more of ${hosts.length - limit}`);
+}
+
+function hostRow(name) {
+  const row = make("host");
+  row.dataset.key = name;
+  const button = $("button", row);
+  put(button, name);
+  button.onclick = async () => {
+    if (row.facts) {
+      row.facts.remove();
+      row.facts = null;
+    } else {
+      row.facts = document.createElement("tr");
+      row.facts.className = "facts";
+      row.facts.dataset.key = `facts/${name}`;
+      const cell = row.facts.insertCell();
+      cell.colSpan = 7;
+      put(cell, "loading");
+      row.after(row.facts);
+      await facts(cell, name);
+    }
+    button.setAttribute("aria-expanded", String(Boolean(row.facts)));
+  };
+  return row;
+}
+
+/** Shows the reason of a host in words, and its events, the newest first. */
+async function facts(cell, name) {
+  const host = objects.get(`host/${name}`);
+  const meaning = document.createElement("p");
+  put(meaning, host && reasons[host.reason] ? `${host.reason}: ${reasons[host.reason]}` : "");
+  const list = document.createElement("ul");
+  try {
+    const answer = await fetch(`events/${encodeURIComponent(name)}`);
+    if (!answer.ok) throw new Error(await answer.text());
+    for (const event of await answer.json()) {
+      const item = document.createElement("li");
+      put(item, `${age(event.time)} ago, ${event.reason}: ${event.note}`);
+      list.append(item);
+    }
+    if (list.children.length === 0) put(meaning, `${meaning.textContent} No events.`.trim());
+  } catch (error) {
+    put(meaning, `The events cannot be read: ${error.message}`);
+  }
+  cell.replaceChildren(meaning, list);
+}
+
+function follow() {
+  const live = new EventSource("live");
+  const link = $("#link");
+  live.onmessage = ({ data }) => {
+    const { whole, set, gone } = JSON.parse(data);
+    if (whole) objects.clear();
+    for (const [key, object] of Object.entries(set)) objects.set(key, object);
+    for (const key of gone) {
+      objects.delete(key);
+      if (key.startsWith("pool/")) cards.delete(key.slice(5));
+    }
+    put(link, "live");
+    link.className = "";
+    document.documentElement.dataset.seen = objects.size;
+    due();
+  };
+  live.onerror = () => {
+    put(link, "not connected: what is shown is old. Does the command still run?");
+    link.className = "lost";
+  };
+}
+
+$("#find").oninput = due;
+setInterval(due, 5000);
+reasons = await (await fetch("reasons")).json();
+follow();

@@ -1,0 +1,197 @@
+//! Page of the command `ui`, in a headless Chromium. Set `UPDATE_TRANSCRIPTS=1` to rewrite the pictures in `docs/guide/pictures/`.
+
+use std::{net::TcpListener, process::Stdio};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use api::{Host, conditions::kind};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use serde_json::{Value, json};
+use testbed::sim::SimOptions;
+use tokio::{
+    io::{AsyncBufReadExt as _, BufReader},
+    process::{Child, Command},
+};
+
+use crate::{
+    fleet::{LIMIT, World, has, pool_status, spec, spec_with},
+    transcripts::root,
+};
+
+/// Chromium, driven by its WebDriver. It ends with this value.
+struct Browser {
+    session: String,
+    client: reqwest::Client,
+    _driver: Child,
+}
+
+impl Browser {
+    async fn start() -> Result<Self> {
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let mut driver = Command::new("chromedriver");
+        driver.arg(format!("--port={port}")).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
+        let driver = driver.spawn().context("there is no chromedriver: cargo xtask setup installs it")?;
+        let client = reqwest::Client::builder().no_proxy().build()?;
+        let server = format!("http://127.0.0.1:{port}");
+        let answers = || async { client.get(format!("{server}/status")).send().await.is_ok() };
+        testbed::deployment::within(LIMIT, "chromedriver answers", answers).await?;
+        let options = json!({"args": ["--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1280,900"]});
+        let wanted = json!({"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}});
+        let begun = json!({"capabilities": {"alwaysMatch": wanted}});
+        let mut browser = Self { session: format!("{server}/session"), client, _driver: driver };
+        let session = browser.post("", &begun).await?;
+        browser.session += "/";
+        browser.session += session["sessionId"].as_str().context("no session")?;
+        Ok(browser)
+    }
+
+    /// Sends a command of the WebDriver protocol, and returns its value.
+    async fn post(&self, path: &str, body: &Value) -> Result<Value> {
+        let answer = self.client.post(format!("{}{path}", self.session)).body(body.to_string()).send().await?;
+        let (status, text) = (answer.status(), answer.text().await?);
+        ensure!(status.is_success(), "{path}: {text}");
+        Ok(serde_json::from_str::<Value>(&text)?["value"].take())
+    }
+
+    /// Returns the value of a JavaScript expression.
+    async fn value(&self, expression: &str) -> Result<Value> {
+        self.post("/execute/sync", &json!({"script": format!("return {expression}"), "args": []})).await
+    }
+
+    async fn text(&self, selector: &str) -> Result<String> {
+        let text = self.value(&format!("document.querySelector({})?.innerText ?? ''", json!(selector))).await?;
+        Ok(text.as_str().unwrap_or_default().to_owned())
+    }
+
+    /// Waits until an element has this text.
+    async fn until(&self, selector: &str, part: &str) -> Result<()> {
+        let has_it = || async { self.text(selector).await.is_ok_and(|text| text.contains(part)) };
+        let Err(error) = testbed::deployment::within(LIMIT, part, has_it).await else { return Ok(()) };
+        bail!("{error}: {selector} has {:?}, the page {:?}", self.text(selector).await, self.text("body").await)
+    }
+
+    /// Sends a command of the Chrome DevTools protocol.
+    async fn devtools(&self, command: &str, params: Value) -> Result<Value> {
+        self.post("/goog/cdp/execute", &json!({"cmd": command, "params": params})).await
+    }
+
+    /// Takes a picture of the page, and keeps it for the documentation if asked to.
+    async fn picture(&self, name: &str) -> Result<()> {
+        let shot = self.devtools("Page.captureScreenshot", json!({"format": "webp", "quality": 80})).await?;
+        let picture = STANDARD.decode(shot["data"].as_str().context("no picture")?)?;
+        ensure!(picture.starts_with(b"RIFF"), "no picture");
+        if std::env::var_os("UPDATE_TRANSCRIPTS").is_some() {
+            let folder = root().join("docs/guide/pictures");
+            std::fs::create_dir_all(&folder)?;
+            std::fs::write(folder.join(format!("{name}.webp")), picture)?;
+        }
+        Ok(())
+    }
+
+    async fn theme(&self, scheme: &str) -> Result<()> {
+        let features = json!([{"name": "prefers-color-scheme", "value": scheme}]);
+        self.devtools("Emulation.setEmulatedMedia", json!({"features": features})).await.map(drop)
+    }
+}
+
+/// Starts the command, and returns it with the URL that it prints.
+async fn ui(world: &World) -> Result<(Child, String)> {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_kubectl-windows_node_pools"))
+        .arg("ui")
+        .env("KUBECONFIG", world.control_plane.kubeconfig_as("a-person", &["system:masters"])?)
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()?;
+    let printed = BufReader::new(child.stdout.take().context("it has no output")?).lines().next_line().await?;
+    let printed = printed.context("it prints nothing")?;
+    let url = printed.split(' ').next().context("it prints no URL")?.to_owned();
+    Ok((child, url))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_shows_what_happens_and_what_waits_for_a_person() -> Result<()> {
+    let world = World::new(SimOptions::default(), &["--backoff-base", "1h", "--backoff-max", "1h"]).await?;
+    let steps = json!({"rollout": {"order": "Name", "steps": [{"nodes": 1, "approval": true}]}});
+    let hosts = world.hosts("press", 6).await?;
+    world.join("assembly", &spec_with(&hosts, steps.clone())).await?;
+    world.join("office", &spec(&world.hosts("desk", 3).await?)).await?;
+    let mut yard = spec(&world.hosts("gate", 1).await?);
+    let closed = Host { name: "gate-1".into(), address: "127.9.9.9".into(), port: Some(2299), ..Host::default() };
+    yard.inventory.hosts.get_or_insert_default().push(closed);
+    world.apply("yard", &yard).await?;
+    world.until_failed("gate-1", "Unreachable").await?;
+    let mut changed = steps;
+    changed["template"] = json!({"spec": {"containerd": {"maxConcurrentDownloads": 6}}});
+    world.apply("assembly", &spec_with(&hosts, changed)).await?;
+    let waits = |p: &_| has(&pool_status(p).conditions, kind::READY, "Unknown", "WaitingForApproval");
+    world.until("assembly", "it waits for an approval", waits).await?;
+
+    let (mut command, url) = ui(&world).await?;
+    let browser = Browser::start().await?;
+    browser.post("/url", &json!({"url": url})).await?;
+    browser.until("#link", "live").await?;
+    // What waits for a person is first, with the command to copy; the pool that is worst is the first of all.
+    let version = pool_status(&world.pool("assembly").await?).desired_version.context("no version")?;
+    let approve = format!("kubectl windows-node-pools approve assembly --version {version}");
+    browser.until("#asks", &approve).await?;
+    browser.until("#pools article:first-child", "yard").await?;
+    browser.until("#pools article:first-child .counts", "1 failed").await?;
+    browser.until("#pools article:nth-child(2) .counts", "5 waits").await?;
+    browser.theme("light").await?;
+    browser.picture("ui").await?;
+
+    // By keyboard alone: the hosts of a pool, the worst first, and what has happened to one.
+    browser.value("document.querySelector('#pools summary').focus()").await?;
+    let press = async |key: &str| {
+        let down = json!({"type": "key", "id": "keyboard", "actions": [
+            {"type": "keyDown", "value": key}, {"type": "keyUp", "value": key},
+        ]});
+        browser.post("/actions", &json!({"actions": [down]})).await
+    };
+    press("\u{e007}").await?;
+    browser.until("#pools tbody tr:first-child", "127.9.9.9 port 2299 refuses connections").await?;
+    press("\u{e004}").await?;
+    press("\u{e007}").await?;
+    browser.until(".facts", "ago, JoinFailed: Unreachable").await?;
+    browser.theme("dark").await?;
+    browser.picture("ui-host").await?;
+
+    // It follows without being loaded again, and keeps the focus.
+    browser.value("document.querySelector('#pools').dataset.same = 'yes'").await?;
+    let args = approve.split(' ').skip(2);
+    let mut approved = Command::new(env!("CARGO_BIN_EXE_kubectl-windows_node_pools"));
+    approved
+        .args(args)
+        .arg("--yes")
+        .env("KUBECONFIG", world.control_plane.kubeconfig_as("a-person", &["system:masters"])?);
+    ensure!(approved.output().await?.status.success(), "the copied command fails");
+    browser.until("#pools", "version 0.1.0").await?;
+    browser.until("#pools article:nth-child(2) .counts", "6 done").await?;
+    ensure!(browser.value("document.querySelector('#pools').dataset.same").await? == "yes", "it was loaded again");
+    ensure!(browser.value("document.activeElement.textContent").await? == "gate-1", "the focus is lost");
+    ensure!(browser.value("document.querySelector('#asks').hidden").await? == true, "nothing waits any more");
+
+    // A phone has no bar to scroll sideways.
+    let phone = json!({"width": 390, "height": 800, "deviceScaleFactor": 2, "mobile": true});
+    browser.devtools("Emulation.setDeviceMetricsOverride", phone).await?;
+    let is_wide = "document.documentElement.scrollWidth > document.documentElement.clientWidth";
+    ensure!(browser.value(is_wide).await? == false, "it is wider than a phone");
+
+    // Nothing was refused by the content security policy, and nothing failed.
+    let log = browser.post("/se/log", &json!({"type": "browser"})).await?;
+    ensure!(log == json!([]), "{log}");
+
+    // Nobody else gets an answer: neither by another name, as a site has that leads here, nor without the secret.
+    let at = url.trim_start_matches("http://").split('/').next().context("no port")?;
+    for (host, path, expected) in [
+        (at, format!("{url}live"), 200),
+        ("rebound.example.com", format!("{url}live"), 421),
+        (at, format!("http://{at}/live"), 404),
+        (at, format!("http://{at}/"), 404),
+        (at, format!("{url}events/gate-1,involvedObject.kind=Secret"), 400),
+    ] {
+        let answer = browser.client.get(&path).header("host", host).send().await?;
+        ensure!(answer.status() == expected, "{path} for {host}: {}", answer.status());
+    }
+    command.start_kill()?;
+    browser.until("#link", "what is shown is old").await
+}
