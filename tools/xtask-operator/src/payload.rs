@@ -3,6 +3,7 @@
 mod given;
 mod go;
 mod parts;
+mod take;
 
 use std::{
     collections::BTreeSet,
@@ -63,6 +64,7 @@ enum Command {
         /// The payload.
         dir: PathBuf,
     },
+    Take(take::Args),
 }
 
 /// All minor versions whose programs can be built.
@@ -80,6 +82,7 @@ pub(crate) fn minor(version: &str) -> Result<u32> {
 pub(crate) fn run(args: Args) -> Result<()> {
     match (&args.command, &args.out) {
         (Some(Command::Verify { dir }), _) => verify(dir),
+        (Some(Command::Take(args)), _) => take::run(args),
         (None, Some(out)) => make_all(&args, out),
         (None, None) => bail!("name the directory to write with --out"),
     }

@@ -1,0 +1,319 @@
+//! Programs that cannot be built, out of an image of the Windows Machine Config Operator.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{BufReader, Read, Seek as _, Write as _},
+    path::{Component, Path, PathBuf},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use flate2::read::MultiGzDecoder;
+use futures::TryStreamExt as _;
+use oci_client::{
+    Client, Reference,
+    client::{ClientConfig, ClientProtocol, linux_amd64_resolver},
+    manifest::OciDescriptor,
+    secrets::RegistryAuth,
+};
+use serde::Deserialize;
+use sha2::{Digest as _, Sha256};
+
+use super::mib;
+
+/// Takes the programs of OpenShift out of an image of the Windows Machine Config Operator.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// The image by its digest, as registry.example.com/wmco@sha256:….
+    image: String,
+    /// Folder for the programs, to be named with --from; made if it does not exist.
+    #[arg(long, value_name = "FOLDER")]
+    out: PathBuf,
+    /// Minor version of Kubernetes of the cluster, as 1.33: an image for another one is refused.
+    #[arg(long, value_name = "MINOR")]
+    kubernetes: Option<String>,
+    /// Logins of registries, as podman and docker write them. That of docker if not set.
+    #[arg(long, env = "REGISTRY_AUTH_FILE", value_name = "FILE")]
+    auth_file: Option<PathBuf>,
+    /// The registry speaks HTTP, without TLS.
+    #[arg(long)]
+    plain_http: bool,
+}
+
+/// Programs, with what lacks without each.
+const PROGRAMS: [(&str, &str); 3] = [
+    (REQUIRED, "no node joins a cluster with OVN-Kubernetes"),
+    ("csi-proxy.exe", "storage drivers that need it cannot attach volumes"),
+    ("azure-cloud-node-manager.exe", "no node joins a cluster on Azure with a cloud controller manager"),
+];
+/// Program without which the others are of no use.
+const REQUIRED: &str = "hybrid-overlay-node.exe";
+/// Folder of the image that has them, some packed, some in a folder of their own.
+const FOLDER: &str = "payload";
+/// Maximum bytes of a layer, as it is sent and unpacked.
+const MAX_LAYER: u64 = 8 << 30;
+/// Maximum bytes of a program.
+const MAX_PROGRAM: u64 = 512 << 20;
+
+/// Files of interest in the image by their paths.
+type Files = BTreeMap<PathBuf, Vec<u8>>;
+
+pub(super) fn run(args: &Args) -> Result<()> {
+    // Another provider, or none, makes the first TLS connection panic.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let image: Reference = args.image.parse().with_context(|| format!("{} is not the name of an image", args.image))?;
+    ensure!(
+        image.digest().is_some(),
+        "{} names no digest, and what a tag names may change: add @sha256:…, which `skopeo inspect` and `crane digest` print",
+        args.image
+    );
+    let login = login(args, &image)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (version, files) = runtime.block_on(pull(args, &image, &login))?;
+    println!("{image}: {}", version.as_deref().unwrap_or("the image does not name its version"));
+    fs::create_dir_all(&args.out).with_context(|| format!("cannot make {}", args.out.display()))?;
+    for (name, without) in PROGRAMS {
+        match program(&files, name).with_context(|| format!("{name} of {image}"))? {
+            Some(program) => {
+                let path = args.out.join(name);
+                fs::write(&path, &program).with_context(|| format!("cannot write {}", path.display()))?;
+                println!("{name:<30} {:>10}  sha256:{:x}", mib(program.len() as u64), Sha256::digest(&program));
+            }
+            None if name == REQUIRED => {
+                bail!("{image} has no {name}: is it an image of the Windows Machine Config Operator?")
+            }
+            None => println!("{name:<30} is not in the image: without it, {without}"),
+        }
+    }
+    println!("make the payload with: cargo xtask payload --out payload --from {}", args.out.display());
+    Ok(())
+}
+
+/// Reads the version and the files of interest of an image.
+async fn pull(args: &Args, image: &Reference, login: &RegistryAuth) -> Result<(Option<String>, Files)> {
+    let client = Client::new(ClientConfig {
+        protocol: if args.plain_http { ClientProtocol::Http } else { ClientProtocol::Https },
+        platform_resolver: Some(Box::new(linux_amd64_resolver)),
+        ..ClientConfig::default()
+    });
+    let pulled = client.pull_manifest_and_config(image, login).await;
+    let (manifest, _, config) = pulled.with_context(|| format!("cannot read {image}"))?;
+    let version = version(&config);
+    if let Some(kubernetes) = &args.kubernetes {
+        fits(version.as_deref(), kubernetes)?;
+    }
+    let mut files = Files::new();
+    for (n, layer) in manifest.layers.iter().enumerate() {
+        let size = u64::try_from(layer.size).ok().filter(|size| *size <= MAX_LAYER);
+        let size = size.with_context(|| format!("layer {} has {} bytes", layer.digest, layer.size))?;
+        println!("[{}/{}] {} {}", n + 1, manifest.layers.len(), layer.digest, mib(size));
+        let file = download(&client, image, layer, size).await.with_context(|| format!("layer {}", layer.digest))?;
+        read_layer(file, &mut files).with_context(|| format!("layer {}", layer.digest))?;
+    }
+    Ok((version, files))
+}
+
+/// Downloads a layer, which has the size and the digest that the manifest names.
+async fn download(client: &Client, image: &Reference, layer: &OciDescriptor, size: u64) -> Result<fs::File> {
+    let mut file = tempfile::tempfile()?;
+    let mut stream = client.pull_blob_stream(image, layer).await?;
+    let mut left = size;
+    // The end of the stream is an error if the digest is another one.
+    while let Some(bytes) = stream.try_next().await? {
+        left = left.checked_sub(bytes.len() as u64).context("the registry sends more than the manifest names")?;
+        file.write_all(&bytes)?;
+    }
+    ensure!(left == 0, "the registry sends {left} bytes less than the manifest names");
+    file.rewind()?;
+    Ok(file)
+}
+
+/// Adds the files of interest of a layer to those of the layers below, and removes those that it removes.
+fn read_layer(layer: impl Read, files: &mut Files) -> Result<()> {
+    let mut here = Files::new();
+    let mut gone = Vec::new();
+    for entry in tar::Archive::new(unpacked(layer)?.take(MAX_LAYER)).entries()? {
+        let mut entry = entry?;
+        let Some(path) = inside(&entry.path()?) else { continue };
+        let (Some(name), Some(folder)) = (path.file_name().and_then(|name| name.to_str()), path.parent()) else {
+            continue;
+        };
+        if name == ".wh..wh..opq" {
+            gone.push(folder.to_owned());
+        } else if let Some(name) = name.strip_prefix(".wh.") {
+            gone.push(folder.join(name));
+        } else {
+            let type_ = entry.header().entry_type();
+            // What takes the place of a file or of a folder hides it. A link is not followed.
+            if files.keys().any(|file| if type_.is_dir() { *file == path } else { file.starts_with(&path) }) {
+                gone.push(path.clone());
+            }
+            if is_wanted(&path) && type_.is_file() {
+                let content = bounded(&mut entry)?;
+                here.insert(path, content);
+            }
+        }
+    }
+    files.retain(|path, _| !gone.iter().any(|gone| path.starts_with(gone)));
+    files.append(&mut here);
+    Ok(())
+}
+
+/// Returns the relative path of an entry; `None` if it leads out of the image, or is the root.
+fn inside(path: &Path) -> Option<PathBuf> {
+    let parts = path.components().filter(|part| !matches!(part, Component::CurDir | Component::RootDir));
+    let parts: Option<PathBuf> = parts.map(|part| matches!(part, Component::Normal(_)).then_some(part)).collect();
+    parts.filter(|path| path.file_name().is_some())
+}
+
+/// Reports whether a path is that of a program, packed or not.
+fn is_wanted(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    path.starts_with(FOLDER)
+        && PROGRAMS.iter().any(|(program, _)| name.strip_suffix(".tar.gz").unwrap_or(name) == *program)
+}
+
+/// Returns a program, unpacked if need be; `None` if the image does not have it.
+fn program(files: &Files, name: &str) -> Result<Option<Vec<u8>>> {
+    let has_name = |(path, _): &(&PathBuf, &Vec<u8>)| {
+        path.file_name()
+            .and_then(|file| file.to_str())
+            .is_some_and(|file| file.strip_suffix(".tar.gz").unwrap_or(file) == name)
+    };
+    let Some((path, content)) = files.iter().find(has_name) else { return Ok(None) };
+    let content = if path.extension().is_some_and(|extension| extension == "gz") {
+        unpack(content, name)?.with_context(|| format!("{} does not contain it", path.display()))?
+    } else {
+        content.clone()
+    };
+    ensure!(is_windows_program(&content), "{} is no program for Windows on amd64", path.display());
+    Ok(Some(content))
+}
+
+/// Returns the file of this name in an archive.
+fn unpack(archive: &[u8], name: &str) -> Result<Option<Vec<u8>>> {
+    for entry in tar::Archive::new(unpacked(archive)?.take(MAX_LAYER)).entries()? {
+        let mut entry = entry?;
+        let is_it = entry.path()?.file_name().is_some_and(|file| file == name);
+        if is_it && entry.header().entry_type().is_file() {
+            return bounded(&mut entry).map(Some);
+        }
+    }
+    Ok(None)
+}
+
+/// Reads a file that is no larger than a program may be.
+fn bounded(file: &mut impl Read) -> Result<Vec<u8>> {
+    let mut content = Vec::new();
+    let size = file.take(MAX_PROGRAM + 1).read_to_end(&mut content)? as u64;
+    ensure!(size <= MAX_PROGRAM, "a program is larger than {}", mib(MAX_PROGRAM));
+    Ok(content)
+}
+
+/// Returns the content of what may be compressed with gzip or zstd.
+fn unpacked<'a>(from: impl Read + 'a) -> Result<Box<dyn Read + 'a>> {
+    let mut from = BufReader::new(from);
+    let mut begin = [0; 4];
+    let mut length = 0;
+    while length < begin.len() {
+        match from.read(&mut begin[length..])? {
+            0 => break,
+            read => length += read,
+        }
+    }
+    let whole = std::io::Cursor::new(begin[..length].to_vec()).chain(from);
+    Ok(match begin {
+        [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(whole)),
+        [0x28, 0xb5, 0x2f, 0xfd] => Box::new(zstd::Decoder::new(whole)?),
+        _ => Box::new(whole),
+    })
+}
+
+/// Reports whether a file is a program for Windows on amd64, by its [headers](https://learn.microsoft.com/windows/win32/debug/pe-format).
+fn is_windows_program(file: &[u8]) -> bool {
+    let at = file.get(0x3c..0x40).and_then(|at| at.try_into().ok()).map(u32::from_le_bytes);
+    let header = at.and_then(|at| file.get(at as usize..)).unwrap_or_default();
+    file.starts_with(b"MZ") && header.starts_with(b"PE\0\0\x64\x86")
+}
+
+/// Returns the label with the version of an image, as v10.20.0.
+fn version(config: &str) -> Option<String> {
+    let config: serde_json::Value = serde_json::from_str(config).ok()?;
+    let version = config.pointer("/config/Labels/version")?.as_str()?;
+    Some(api::text::line(version, 60))
+}
+
+/// Refuses an image for another minor version of Kubernetes. Version 10.y of WMCO is for OpenShift 4.y, which is Kubernetes 1.(13 + y).
+fn fits(version: Option<&str>, kubernetes: &str) -> Result<()> {
+    let wanted = super::minor(kubernetes)?;
+    let Some(version) = version else {
+        println!("the image does not name its version: check that it is for Kubernetes {kubernetes}");
+        return Ok(());
+    };
+    let minor = version
+        .trim_start_matches('v')
+        .strip_prefix("10.")
+        .and_then(|rest| rest.split(['.', '-']).next()?.parse::<u32>().ok());
+    let minor = minor.with_context(|| {
+        format!(
+            "the image has version {version}, which is none of WMCO: leave --kubernetes out to take it nevertheless"
+        )
+    })?;
+    let found = minor.saturating_add(13);
+    ensure!(
+        found == wanted,
+        "the image has version {version}, which is for OpenShift 4.{minor} with Kubernetes 1.{found}, and not for {kubernetes}: take one for your cluster's version"
+    );
+    Ok(())
+}
+
+/// File with logins: the [format](https://github.com/containers/image/blob/main/docs/containers-auth.json.5.md) of podman and docker.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Logins {
+    #[serde(default)]
+    auths: BTreeMap<String, Login>,
+    #[serde(default)]
+    creds_store: Option<String>,
+    #[serde(default)]
+    cred_helpers: BTreeMap<String, String>,
+}
+
+#[derive(Default, Deserialize)]
+struct Login {
+    #[serde(default)]
+    auth: String,
+}
+
+/// Returns the login for an image's registry.
+fn login(args: &Args, image: &Reference) -> Result<RegistryAuth> {
+    let of_docker = || std::env::home_dir().map(|home| home.join(".docker/config.json")).filter(|file| file.is_file());
+    let Some(file) = args.auth_file.clone().or_else(of_docker) else { return Ok(RegistryAuth::Anonymous) };
+    let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    // An error of the parser may quote a secret.
+    let Ok(logins) = serde_json::from_str(&text) else { bail!("{} is no file with logins", file.display()) };
+    login_of(&logins, image).with_context(|| format!("the login for {} in {}", image.registry(), file.display()))
+}
+
+/// Returns the login of the longest name that the image's name begins with.
+fn login_of(logins: &Logins, image: &Reference) -> Result<RegistryAuth> {
+    let name = format!("{}/{}/", image.registry(), image.repository());
+    let names = |key: &str| name.starts_with(&format!("{}/", key.trim_start_matches("https://").trim_end_matches('/')));
+    let known = logins.auths.iter().filter(|(key, login)| names(key) && !login.auth.is_empty());
+    let Some((_, login)) = known.max_by_key(|(key, _)| key.len()) else {
+        let has_helper = logins.creds_store.is_some() || logins.cred_helpers.keys().any(|key| names(key));
+        ensure!(
+            !has_helper,
+            "is with a credential helper, which is not asked: write one with `podman login --authfile FILE`, and name that with --auth-file"
+        );
+        return Ok(RegistryAuth::Anonymous);
+    };
+    let pair = STANDARD.decode(&login.auth).ok().and_then(|pair| String::from_utf8(pair).ok());
+    let pair = pair.as_deref().and_then(|pair| pair.split_once(':')).context("is not in base64, or has no user")?;
+    Ok(RegistryAuth::Basic(pair.0.into(), pair.1.into()))
+}
+
+#[cfg(test)]
+#[path = "take_tests.rs"]
+mod tests;
