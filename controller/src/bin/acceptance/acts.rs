@@ -8,7 +8,10 @@ use controller::args::Cluster;
 use kube::ResourceExt as _;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::{process::Command, time::sleep};
+use tokio::{
+    process::Command,
+    time::{Instant, sleep},
+};
 
 use super::{
     Args,
@@ -33,6 +36,8 @@ const WAIT: u32 = 150;
 const SERVICE: &str =
     r"reg.exe query HKLM\SYSTEM\CurrentControlSet\Services\windows-instance-config-daemon /v ImagePath";
 
+/// Interval between log-ins, and time limit of each, while the row `join` looks for a time in which the host does not answer.
+const LOOK: Duration = Duration::from_secs(2);
 /// Run of the rows.
 pub(crate) struct Run {
     pub(crate) args: Args,
@@ -46,6 +51,8 @@ pub(crate) struct Run {
     pub(crate) pool: Mutex<Value>,
     /// Version that the node followed first.
     pub(crate) first_version: Mutex<Option<String>>,
+    /// Objects of the host before its removal.
+    pub(crate) last: Mutex<Option<Seen>>,
 }
 
 /// Returns the pool of a run. `fingerprint` is the host key fingerprint.
@@ -78,7 +85,38 @@ impl Run {
         Ok(())
     }
 
+    /// Keeps the host's objects for the result, as long as they are there.
+    pub(crate) async fn remember(&self) {
+        let seen = self.world.see().await.ok();
+        let mut last = self.last.lock();
+        *last = last.take().or(seen);
+    }
+
+    /// Measures the longest time for which nobody can log in on the host.
+    async fn measure_silence(&self, longest: &Mutex<Duration>) -> std::convert::Infallible {
+        let mut answered = Instant::now();
+        loop {
+            if self.host.answers(LOOK).await {
+                let mut longest = longest.lock();
+                *longest = answered.elapsed().max(*longest);
+                drop(longest);
+                answered = Instant::now();
+            }
+            sleep(LOOK).await;
+        }
+    }
+
     pub(crate) async fn join(&self) -> anyhow::Result<String> {
+        let longest = Mutex::new(Duration::ZERO);
+        let version = tokio::select! {
+            version = self.joined() => version?,
+            never = self.measure_silence(&longest) => match never {},
+        };
+        let silence = longest.into_inner().as_secs();
+        Ok(format!("follows {version}; at most {silence} s between two log-ins while it joined"))
+    }
+
+    async fn joined(&self) -> anyhow::Result<String> {
         let pem = std::fs::read(&self.args.login.identity).context("cannot read the key")?;
         self.world.store_key(pem).await?;
         self.edit(|_| ()).await?;
@@ -95,7 +133,7 @@ impl Run {
             .await?
             .map_err(anyhow::Error::msg)?;
         *self.first_version.lock() = Some(version.clone());
-        Ok(format!("follows {version}"))
+        Ok(version)
     }
 
     pub(crate) async fn node_facts(&self) -> anyhow::Result<String> {
@@ -124,7 +162,7 @@ impl Run {
         Ok(format!("{} lines", log.lines().count()))
     }
 
-    async fn until_restarted(&self, before: &str) -> anyhow::Result<String> {
+    pub(super) async fn until_restarted(&self, before: &str) -> anyhow::Result<String> {
         let restarted = |seen: &Seen| {
             let is_over = !seen.asks_restart() && !seen.is_cordoned() && seen.follows().is_some();
             seen.boot_id(self.kind).filter(|now| is_over && now != before)
@@ -133,11 +171,11 @@ impl Run {
         Ok(format!("boot id {before}, then {after}"))
     }
 
-    async fn boot_id(&self) -> anyhow::Result<String> {
+    pub(super) async fn boot_id(&self) -> anyhow::Result<String> {
         self.world.see().await?.boot_id(self.kind).context("the Node reports no boot id")
     }
 
-    async fn ask_restart(&self) -> anyhow::Result<()> {
+    pub(super) async fn ask_restart(&self) -> anyhow::Result<()> {
         self.world.annotate_node(key::REBOOT_REQUIRED, Some("")).await
     }
 
@@ -148,7 +186,7 @@ impl Run {
     }
 
     /// Returns the image of the run with a tag, which a pool requires.
-    fn image(&self) -> anyhow::Result<String> {
+    pub(super) fn image(&self) -> anyhow::Result<String> {
         self.args.image.as_deref().map(tagged).context("needs --image")
     }
 
@@ -169,7 +207,7 @@ impl Run {
     }
 
     /// Word that the pod prints, and which is in no text that could be there otherwise.
-    fn mark(&self) -> String {
+    pub(super) fn mark(&self) -> String {
         format!("acceptance-mark-{}", self.world.names.suffix)
     }
 
@@ -415,7 +453,7 @@ async fn maintenance_commands(
 }
 
 /// Returns the evidence of an outcome that passed.
-fn shown(Outcome { result, text }: Outcome) -> anyhow::Result<String> {
+pub(super) fn shown(Outcome { result, text }: Outcome) -> anyhow::Result<String> {
     ensure!(result == judge::PASSED, text);
     Ok(text)
 }

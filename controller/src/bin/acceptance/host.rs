@@ -47,6 +47,8 @@ pub(crate) struct Host {
     target: Target,
     /// Path of the batch file and of its output, without an extension.
     script: String,
+    /// Version of Windows, as `ver` prints it. Empty if it did not.
+    pub(crate) version: String,
 }
 
 impl Host {
@@ -58,11 +60,23 @@ impl Host {
         target.host_key = HostKeyCheck::Pinned(key);
         // Only administrators write there, and the name cannot be known before.
         let script = format!(r"C:\windows\acceptance-{:016x}", rand::random::<u64>());
-        let host = Self { target, script };
+        let mut host = Self { target, script, version: String::new() };
         let has_winecfg = connection.size(WINECFG).await?.is_some();
         let ver = if has_winecfg { None } else { host.run_on(&connection, "ver").await.ok() };
         connection.close().await;
-        Ok((host, fingerprint, kind(has_winecfg, ver.as_ref())))
+        let kind = kind(has_winecfg, ver.as_ref());
+        host.version = ver.map(|output| api::text::line(&output.text, 100)).unwrap_or_default();
+        Ok((host, fingerprint, kind))
+    }
+
+    /// Reports whether the host lets a user log in within `limit`.
+    pub(crate) async fn answers(&self, limit: Duration) -> bool {
+        let answer = tokio::time::timeout(limit, async {
+            let connection = Connection::connect(&self.target).await?;
+            connection.close().await;
+            anyhow::Ok(())
+        });
+        answer.await.is_ok_and(|answer| answer.is_ok())
     }
 
     /// Runs commands of cmd.exe one after another, and returns what each printed.

@@ -17,7 +17,12 @@ pub(crate) const FAILED: &str = "failed";
 pub(crate) const SKIPPED: &str = "skipped";
 
 pub(crate) fn passed(evidence: impl AsRef<str>) -> Outcome {
-    Outcome { result: PASSED, text: api::text::line(evidence.as_ref(), MOST) }
+    Outcome { result: PASSED, text: short(evidence.as_ref()) }
+}
+
+/// Returns a text as one line that is not too long.
+pub(crate) fn short(text: &str) -> String {
+    api::text::line(text, MOST)
 }
 
 pub(crate) fn failed(why: impl AsRef<str>) -> Outcome {
@@ -110,6 +115,137 @@ pub(crate) fn killed_service(outputs: &[Output]) -> Option<Outcome> {
     (before != after).then(|| passed(format!("process {before} was killed, {after} runs in its place")))
 }
 
+/// Returns the ids of the processes of a program, by `tasklist /fo csv /nh`. What `tasklist` says if there is none has no such line.
+fn processes(output: &Output, program: &str) -> Option<Vec<u32>> {
+    let id = |line: &str| {
+        let (name, rest) = line.trim().strip_prefix('"')?.split_once("\",\"")?;
+        rest.split('"').next()?.parse().ok().filter(|_| name.eq_ignore_ascii_case(program))
+    };
+    Some(output.ok()?.lines().filter_map(id).collect())
+}
+
+/// Judges `sc queryex kubelet`, and `tasklist` of `kubelet.exe` and `kube-log-runner.exe`.
+pub(crate) fn service_process(outputs: &[Output]) -> Option<Outcome> {
+    let [service, kubelets, runners] = outputs else { return None };
+    let (id, kubelets) = (running(service)?, processes(kubelets, "kubelet.exe")?);
+    let runners = processes(runners, "kube-log-runner.exe")?;
+    match kubelets[..] {
+        [kubelet] if kubelet == id => Some(passed(format!("process {id} of the service is kubelet.exe"))),
+        [kubelet] if runners.contains(&id) => {
+            Some(passed(format!("process {id} of the service is kube-log-runner.exe, and {kubelet} is kubelet.exe")))
+        }
+        _ => None,
+    }
+}
+
+/// Judges `sc queryex`, `taskkill`, a pause, `sc queryex`, `tasklist` of `kubelet.exe`.
+pub(crate) fn lost_log_runner(outputs: &[Output]) -> Option<Outcome> {
+    /// Exit status of `taskkill` if no such process runs.
+    const NOT_FOUND: u32 = 128;
+    let [before, kill, pause, after, kubelets] = outputs else { return None };
+    let before = running(before)?;
+    if kill.status == Some(NOT_FOUND) {
+        return Some(skipped("no kube-log-runner.exe runs on the host"));
+    }
+    kill.ok()?;
+    pause.ok()?;
+    let (after, kubelets) = (running(after)?, processes(kubelets, "kubelet.exe")?);
+    (before != after && kubelets.len() == 1)
+        .then(|| passed(format!("process {before} was killed, {after} runs in its place, with one kubelet.exe")))
+}
+
+/// Judges the command line of kubelet's service, and what the programs in it say of their flags.
+pub(crate) fn command_lines(outputs: &[Output]) -> Option<Outcome> {
+    let [service, runner, kubelet] = outputs else { return None };
+    let line = value_of(service, "ImagePath")?;
+    let is = |word: &str, program: &str| word.trim_matches('"').to_ascii_lowercase().ends_with(program);
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let at = words.iter().position(|word| is(word, r"\kubelet.exe"))?;
+    let (before, after) = words.split_at(at);
+    let mut unknown = unknown_flags("kubelet.exe", &after[1..], kubelet.ok()?);
+    if let [program, flags @ ..] = before {
+        is(program, r"\kube-log-runner.exe").then_some(())?;
+        unknown.extend(unknown_flags("kube-log-runner.exe", flags, runner.ok()?));
+    }
+    Some(match unknown.first() {
+        None => passed(format!("each flag is known: {line}")),
+        Some(flag) => failed(format!("{flag}; command line: {line}")),
+    })
+}
+
+/// Returns the flags that the help of a program of Go does not name.
+fn unknown_flags(program: &str, words: &[&str], help: &str) -> Vec<String> {
+    let known: Vec<&str> =
+        help.lines().flat_map(|line| line.split_whitespace().take(2)).map(|word| word.trim_end_matches(',')).collect();
+    let flags = words.iter().filter(|word| word.starts_with('-')).filter_map(|word| word.split('=').next());
+    flags.filter(|flag| !known.contains(flag)).map(|flag| format!("{program} does not know {flag}")).collect()
+}
+
+/// Judges `containerd config dump`.
+pub(crate) fn containerd_config(outputs: &[Output]) -> Option<Outcome> {
+    let [output] = outputs else { return None };
+    let text = output.ok()?;
+    let version = text.lines().find(|line| line.starts_with("version = "))?;
+    // For a key that no plugin knows, containerd prints this and goes on.
+    Some(match text.lines().find(|line| line.contains("Ignoring unknown key in TOML")) {
+        None => passed(format!("no key is ignored, {version}")),
+        Some(line) => failed(line),
+    })
+}
+
+/// Services of [`after_restart`]. The last is there only with a hybrid overlay.
+pub(crate) const SERVICES: [&str; 4] = ["windows-instance-config-daemon", "containerd", "kubelet", "kube-proxy"];
+/// Seconds after the host answers again at which [`after_restart`] sees the services.
+pub(crate) const TIMES: [u64; 3] = [60, 120, 300];
+
+/// Judges `sc query` of each of [`SERVICES`], at each of [`TIMES`].
+pub(crate) fn after_restart(outputs: &[Output]) -> Option<Outcome> {
+    let (last, mut seen, mut missing) = (outputs.len().checked_sub(SERVICES.len())?, Vec::new(), Vec::new());
+    (outputs.len() == SERVICES.len() * TIMES.len()).then_some(())?;
+    for (number, (output, name)) in outputs.iter().zip(SERVICES.iter().cycle()).enumerate() {
+        let runs = if is_no_service(output) {
+            *name == SERVICES[3]
+        } else {
+            field(output.ok()?, "STATE")?.split_whitespace().next()? == "4"
+        };
+        if number % SERVICES.len() == 0 {
+            seen.push((TIMES[number / SERVICES.len()], SERVICES.len()));
+        }
+        if !runs {
+            seen.last_mut()?.1 -= 1;
+            missing.extend((number >= last).then_some(*name));
+        }
+    }
+    let seen = seen.into_iter().map(|(second, count)| format!("{count} of {} after {second} s", SERVICES.len()));
+    let seen = seen.collect::<Vec<_>>().join(", ");
+    Some(if missing.is_empty() {
+        passed(format!("services that run: {seen}"))
+    } else {
+        failed(format!("{} does not run; services that run: {seen}", missing.join(", ")))
+    })
+}
+
+/// Returns the number of starts of Windows, by `reg query`.
+pub(crate) fn boot_count(outputs: &[Output]) -> Option<String> {
+    let [output] = outputs else { return None };
+    value_of(output, "BootId").filter(|count| count.starts_with("0x"))
+}
+
+/// Reports whether two outputs of `certutil -hashfile` have one hash.
+pub(crate) fn is_same_file(outputs: &[Output]) -> bool {
+    let hash = |output: &Output| {
+        let hash = output.ok()?.lines().map(|line| line.replace(' ', "")).find(|line| api::payload::is_sha256(line));
+        hash.filter(|hash| !hash.is_empty())
+    };
+    matches!(outputs, [one, other] if hash(one).is_some() && hash(one) == hash(other))
+}
+
+/// Judges outputs that are `none` if nothing is left, and otherwise what is.
+pub(crate) fn none_left(outputs: &[Output]) -> Option<Outcome> {
+    let texts = outputs.iter().map(|output| output.ok().map(str::trim)).collect::<Option<Vec<_>>>()?;
+    (!texts.is_empty() && texts.iter().all(|text| *text == "none")).then(|| passed("nothing is left"))
+}
+
 /// Judges `sc qc kubelet`.
 pub(crate) fn service_dependencies(outputs: &[Output]) -> Option<Outcome> {
     let [output] = outputs else { return None };
@@ -117,7 +253,8 @@ pub(crate) fn service_dependencies(outputs: &[Output]) -> Option<Outcome> {
 }
 
 fn is_no_service(output: &Output) -> bool {
-    output.status == Some(1060) && output.text.contains("OpenService FAILED 1060:")
+    // The word between is in the language of Windows.
+    output.status == Some(1060) && output.text.contains("OpenService ") && output.text.contains(" 1060:")
 }
 
 /// Judges `sc query` of services that must not exist.

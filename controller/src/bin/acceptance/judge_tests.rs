@@ -107,6 +107,127 @@ fn services() -> Vec<Case> {
     ]
 }
 
+/// Line of kubelet's service, with these flags of kube-log-runner.
+fn kubelet_line(flags: &str) -> Output {
+    ok(format!(
+        "\nHKEY_LOCAL_MACHINE\\SYSTEM\\CurrentControlSet\\Services\\kubelet\n    ImagePath    REG_EXPAND_SZ    C:\\k\\kube-log-runner.exe {flags} C:\\k\\kubelet.exe --config=C:\\k\\kubelet.conf --windows-service --v=2\n\n"
+    ))
+}
+
+/// What `-help` of kube-log-runner 1.34, and `--help` of kubelet, print, shortened.
+const RUNNER_HELP: &str = "Usage of C:\\k\\kube-log-runner.exe:\n  -also-stdout\n    \tuseful with log-file, log to standard output as well as the log file\n  -log-file string\n    \tIf non-empty, save stdout to this file\n  -log-file-age duration\n    \tuseful with log-file-size\n  -log-file-size value\n    \tuseful with log-file\n  -redirect-stderr\n    \ttreat stderr same as stdout (default true)";
+const KUBELET_HELP: &str = "The kubelet is the primary \"node agent\" that runs on each node.\n\nUsage:\n  kubelet [flags]\n\nFlags:\n      --config string                     The Kubelet will load its initial configuration from this file.\n  -v, --v Level                           number for the log level verbosity\n      --windows-service                   Enable Windows Service Control Manager API integration";
+
+fn programs() -> Vec<Case> {
+    let task = |program: &str, id: u32| ok(format!("\"{program}\",\"{id}\",\"Services\",\"0\",\"85.412 K\""));
+    // As a German Windows says that there is none.
+    let none = ok("INFORMATION: Es werden keine Aufgaben mit den angegebenen Kriterien ausgef\u{fffd}hrt.");
+    let restarted = RUNNING.replace("4711", "5005");
+    let dump = "disabled_plugins = []\nimports = []\nversion = 3\n\n[plugins]\n";
+    let ignored = "time=\"2026-09-03T01:47:12Z\" level=warning msg=\"Ignoring unknown key in TOML for plugin\" error=\"strict mode: fields in the document are missing in the target struct\" key=bin_dirs plugin=io.containerd.cri.v1.runtime";
+    let old = RUNNER_HELP.replace("  -log-file-size value\n", "");
+    vec![
+        case(
+            command_lines,
+            vec![
+                kubelet_line(r"-log-file=C:\var\log\kubelet\kubelet.log -log-file-size=100Mi"),
+                ok(RUNNER_HELP),
+                ok(KUBELET_HELP),
+            ],
+            vec![
+                (0, kubelet_line("-log-file-days=7")),
+                (0, status(1, "ERROR: The system was unable to find the specified registry key or value.")),
+                (1, ok(old)),
+                (1, status(9009, "'C:\\k\\kube-log-runner.exe' is not recognized")),
+                (2, ok(KUBELET_HELP.replace("--windows-service ", ""))),
+                (2, status(1, KUBELET_HELP)),
+            ],
+        ),
+        case(
+            service_process,
+            vec![ok(RUNNING), task("kubelet.exe", 4800), task("kube-log-runner.exe", 4711)],
+            vec![
+                (0, status(1060, NO_SERVICE)),
+                (1, none.clone()),
+                (1, ok(format!("{}\n{}", task("kubelet.exe", 4800).text, task("kubelet.exe", 4900).text))),
+                (2, none.clone()),
+                (2, task("kube-log-runner.exe", 12)),
+            ],
+        ),
+        case(
+            lost_log_runner,
+            vec![
+                ok(RUNNING),
+                ok("ERFOLG: Der Prozess \"kube-log-runner.exe\" mit PID 4711 wurde beendet."),
+                ok(""),
+                ok(&restarted),
+                task("kubelet.exe", 5010),
+            ],
+            vec![
+                (1, status(1, "ERROR: The process could not be terminated.")),
+                (3, ok(RUNNING)),
+                (3, ok(restarted.replace("4  RUNNING", "1  STOPPED"))),
+                (4, none),
+                (4, ok(format!("{}\n{}", task("kubelet.exe", 4800).text, task("kubelet.exe", 5010).text))),
+            ],
+        ),
+        one(containerd_config, ok(dump), &[ok(format!("{ignored}\n{dump}")), ok(ignored), status(1, dump)]),
+        case(
+            none_left,
+            vec![ok("none\n"), ok("none")],
+            vec![(0, ok("kubelet.exe.old-0")), (1, ok("none\ncontainerd.old-0")), (1, status(1, "none"))],
+        ),
+        case(
+            after_restart,
+            vec![ok(RUNNING); 12],
+            vec![
+                (8, ok(RUNNING.replace("4  RUNNING", "1  STOPPED"))),
+                (9, ok(RUNNING.replace("4  RUNNING", "2  START_PENDING"))),
+                (10, status(1060, NO_SERVICE)),
+                (0, status(5, "[SC] OpenService FAILED 5:\n\nAccess is denied.")),
+            ],
+        ),
+    ]
+}
+
+#[test]
+fn services_that_come_late_or_not_at_all_are_told_apart() {
+    let stopped = || ok(RUNNING.replace("4  RUNNING", "1  STOPPED"));
+    let missing = || {
+        status(
+            1060,
+            "[SC] EnumQueryServicesStatus:OpenService FEHLER 1060:\n\nDer angegebene Dienst ist kein installierter Dienst.",
+        )
+    };
+    let runs = || ok(RUNNING);
+    let late =
+        [runs(), runs(), stopped(), missing(), runs(), runs(), runs(), missing(), runs(), runs(), runs(), missing()];
+    let outcome = after_restart(&late).unwrap();
+    assert_eq!(outcome, passed("services that run: 3 of 4 after 60 s, 4 of 4 after 120 s, 4 of 4 after 300 s"));
+    let mut never = late;
+    never[10] = stopped();
+    assert!(after_restart(&never).unwrap().text.starts_with("kubelet does not run; "));
+}
+
+#[test]
+fn hashes_and_the_number_of_starts_are_read() {
+    let hash = |of: &str| {
+        ok(format!(
+            "SHA256-Hash von C:\\k\\kubelet.exe:\n{}\nCertUtil: -hashfile-Befehl wurde erfolgreich ausgef\u{fffd}hrt.",
+            of.repeat(64)
+        ))
+    };
+    assert!(is_same_file(&[hash("a"), hash("a")]));
+    for other in [hash("b"), ok(""), status(1, &hash("a").text)] {
+        assert!(!is_same_file(&[hash("a"), other.clone()]) && !is_same_file(&[other.clone(), ok("")]), "{other:?}");
+    }
+    let key = "HKEY_LOCAL_MACHINE\\SYSTEM\\CurrentControlSet\\Control\\Session Manager\\Memory Management\\PrefetchParameters";
+    assert_eq!(boot_count(&[ok(format!("\n{key}\n    BootId    REG_DWORD    0x1d\n"))]).as_deref(), Some("0x1d"));
+    for output in [ok(key), ok("BootId"), status(1, "BootId    REG_DWORD    0x1d"), ok("BootId    REG_SZ    later")] {
+        assert_eq!(boot_count(std::slice::from_ref(&output)), None, "{output:?}");
+    }
+}
+
 fn logs_and_registry() -> Vec<Case> {
     let ours = r"The process C:\windows\wicd\a\wicd.exe (WIN) has initiated the restart of computer WIN";
     let hung =
@@ -384,8 +505,10 @@ fn a_key_of_windows_itself_has_no_mark() {
 #[test]
 fn a_row_passes_by_what_windows_prints_and_by_no_other_text() {
     let garbage = ["", " \n\n", "passed", "TRUE", "\u{fffd}\u{fffd}[[[::::", ":(", " : \n : ", "Event[", "4  RUNNING"];
-    for (number, case) in
-        [services(), logs_and_registry(), networks(), access(), patching()].into_iter().flatten().enumerate()
+    for (number, case) in [services(), programs(), logs_and_registry(), networks(), access(), patching()]
+        .into_iter()
+        .flatten()
+        .enumerate()
     {
         let judge = |outputs: &[Output]| outcome(case.judge, outputs);
         assert!(matches!(judge(&case.good), Outcome { result: PASSED, .. }), "{number}: {:?}", judge(&case.good));
@@ -426,6 +549,13 @@ fn what_a_host_does_not_have_is_skipped() {
             "C:\\var\\lib\\kubelet\\config.json: The system cannot find the file specified.\nSuccessfully processed 0 files; Failed processing 1 files",
         )]),
         hybrid_endpoint(&[status(1060, NO_SERVICE), ok("")]),
+        lost_log_runner(&[
+            ok(RUNNING),
+            status(128, "FEHLER: Der Prozess \"kube-log-runner.exe\" wurde nicht gefunden."),
+            ok(""),
+            ok(RUNNING),
+            ok(""),
+        ]),
     ] {
         assert!(matches!(outcome, Some(Outcome { result: SKIPPED, .. })), "{outcome:?}");
     }

@@ -2,12 +2,14 @@
 //! no image.
 
 mod acts;
+mod first_acts;
+mod first_hour;
 mod host;
 mod judge;
 mod rows;
 mod world;
 
-use std::{net::IpAddr, process::ExitCode, time::Duration};
+use std::{net::IpAddr, path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::{Context as _, anyhow};
 use clap::{CommandFactory as _, Parser};
@@ -27,8 +29,8 @@ use tokio::{
 use self::{
     acts::Run,
     host::{Host, Kind},
-    judge::{FAILED, Outcome, PASSED, SKIPPED, failed, passed, skipped},
-    rows::{How, ROWS, Row},
+    judge::{FAILED, Outcome, Output, PASSED, SKIPPED, failed, passed, skipped},
+    rows::{How, Need, ROWS, Row},
     world::{Names, Seen, World, said},
 };
 
@@ -62,6 +64,15 @@ struct Args {
     /// Windows image with `cmd.exe` and `curl.exe` that matches the host's Windows. No pod runs if not set.
     #[arg(long)]
     image: Option<String>,
+    /// The `wicd.exe` that checks the host before it joins. The host is not checked if not set.
+    #[arg(long, env = "WICD_EXE", value_name = "FILE")]
+    wicd: Option<PathBuf>,
+    /// Run only the rows that answer the ten checks of the first hour on a real host, and print one page for the project.
+    #[arg(long)]
+    first_hour: bool,
+    /// File to which the result is written, too.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
     /// Domain of the cluster's DNS.
     #[arg(long, env = "WINDOWS_NODE_POOLS_CLUSTER_DOMAIN", default_value = "cluster.local")]
     cluster_domain: String,
@@ -111,8 +122,18 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
     };
     let rows = rows.into_inner();
+    run.remember().await;
     let left = remove(&run, &rows).await?;
-    output::print(&table(&rows, &left, interrupted))?;
+    let result = if run.args.first_hour {
+        let last = run.last.lock();
+        first_hour::page(&run.args.host, &run.host.version, last.as_ref(), &rows, &end(&left, interrupted))
+    } else {
+        table(&rows, &left, interrupted)
+    };
+    output::print(&result)?;
+    if let Some(file) = &run.args.out {
+        std::fs::write(file, &result).with_context(|| format!("cannot write {}", file.display()))?;
+    }
     let is_good = !interrupted && left.is_empty() && !rows.iter().any(Ended::has_failed);
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -147,7 +168,7 @@ async fn prepare(args: Args, world: World) -> anyhow::Result<Run> {
     let (host, fingerprint, kind) = Host::open(target).await.context("cannot use the host")?;
     let before = host.directories().await.context("cannot use the host")?;
     let pool = Mutex::new(acts::pool(&world, &args, &fingerprint));
-    let run = Run { args, world, host, kind, before, pool, first_version: Mutex::default() };
+    let run = Run { args, world, host, kind, before, pool, first_version: Mutex::default(), last: Mutex::default() };
     run.forget_restart().await.context("cannot remove from the host what an earlier run left")?;
     Ok(run)
 }
@@ -157,6 +178,8 @@ struct Ended {
     id: &'static str,
     outcome: Outcome,
     took: Duration,
+    /// Commands of a row that has failed, with their outputs.
+    printed: Vec<(&'static str, Output)>,
 }
 
 impl Ended {
@@ -173,18 +196,21 @@ impl Ended {
 /// Runs the rows in order. Those that need a node are skipped once there is none.
 async fn run_rows(run: &Run, rows: &Mutex<Vec<Ended>>) {
     let (mut lost, mut is_removed) = (None, false);
-    for row in ROWS {
+    for row in ROWS.iter().filter(|row| !run.args.first_hour || first_hour::has(row.id)) {
+        if row.id == REMOVAL {
+            run.remember().await;
+        }
         let begin = Instant::now();
-        let outcome = match lost {
-            Some(id) if !is_removed && row.id != REMOVAL => {
-                skipped(format!("there is no Ready node after the row {id}"))
+        let (outcome, printed) = match lost {
+            Some(id) if matches!(row.needs, Need::Node | Need::Image) => {
+                (skipped(format!("there is no Ready node after the row {id}")), Vec::new())
             }
             _ => {
                 eprintln!("{} …", row.id);
                 Box::pin(run_row(run, row)).await
             }
         };
-        let ended = Ended { id: row.id, outcome, took: begin.elapsed() };
+        let ended = Ended { id: row.id, outcome, took: begin.elapsed(), printed };
         eprintln!("{}", ended.cells().join(": "));
         let has_failed = ended.has_failed();
         rows.lock().push(ended);
@@ -194,7 +220,9 @@ async fn run_rows(run: &Run, rows: &Mutex<Vec<Ended>>) {
             }
             is_removed = true;
         }
-        if has_failed && lost.is_none() && !is_removed && !is_node(run).await {
+        // The host is checked before there is a node.
+        let has_node = row.needs != Need::Wicd && !is_removed;
+        if has_failed && lost.is_none() && has_node && !is_node(run).await {
             lost = Some(row.id);
         }
     }
@@ -206,19 +234,32 @@ async fn is_node(run: &Run) -> bool {
     timeout(READY.min(run.args.timeout), node).await.is_ok_and(|node| node.is_ok())
 }
 
-async fn run_row(run: &Run, row: &Row) -> Outcome {
-    if row.needs_image && run.args.image.is_none() {
-        return skipped("needs --image");
+/// Runs a row. Returns its outcome and, if it has failed, its commands with their outputs.
+async fn run_row(run: &Run, row: &Row) -> (Outcome, Vec<(&'static str, Output)>) {
+    let missing = match row.needs {
+        Need::Image if run.args.image.is_none() => Some("needs --image"),
+        Need::Wicd if run.args.wicd.is_none() => Some("needs --wicd"),
+        _ => None,
+    };
+    if let Some(missing) = missing {
+        return (skipped(missing), Vec::new());
     }
     if !row.on.contains(&run.kind) {
         let host = if run.kind == Kind::Wine { "Wine" } else { "a simulated host" };
-        return skipped(format!("not shown by {host}"));
+        return (skipped(format!("not shown by {host}")), Vec::new());
     }
-    let result = match &row.how {
-        How::Cluster(act) => act(run).await.map(passed),
-        How::Host(commands, judge) => run.host.run(commands).await.map(|outputs| judge::outcome(judge, &outputs)),
+    let (result, printed) = match &row.how {
+        How::Cluster(act) => (act(run).await.map(passed), Vec::new()),
+        How::Host(commands, judge) => match run.host.run(commands).await {
+            Ok(outputs) => {
+                (Ok(judge::outcome(judge, &outputs)), commands.iter().copied().zip(outputs).collect::<Vec<_>>())
+            }
+            Err(error) => (Err(error), Vec::new()),
+        },
     };
-    result.unwrap_or_else(|error| failed(said(&error)))
+    let outcome = result.unwrap_or_else(|error| failed(said(&error)));
+    let has_failed = outcome.result == FAILED;
+    (outcome, if has_failed { printed } else { Vec::new() })
 }
 
 /// Removes what the run made, and returns what it could not remove, and why.
@@ -250,15 +291,16 @@ fn table(rows: &[Ended], left: &[String], interrupted: bool) -> String {
     let head = ["ROW", "RESULT", "TIME", "EVIDENCE"].map(str::to_owned);
     let cells: Vec<_> = [head].into_iter().chain(rows.iter().map(Ended::cells)).collect();
     let count = |of: &str| format!("{} {of}", rows.iter().filter(|row| row.outcome.result == of).count());
-    let mut lines = vec![[PASSED, FAILED, SKIPPED].map(count).join(", ")];
-    if interrupted {
-        lines.push("The run was interrupted.".to_owned());
-    }
-    lines.extend(left.iter().map(|what| format!("Left: {what}")));
-    if left.is_empty() {
-        lines.push("Nothing is left.".to_owned());
-    }
-    format!("{}\n{}\n", output::aligned(&cells), lines.join("\n"))
+    let counts = [PASSED, FAILED, SKIPPED].map(count).join(", ");
+    format!("{}\n{counts}\n{}", output::aligned(&cells), end(left, interrupted))
+}
+
+/// Returns the last lines of a result: whether the run came to its end, and what is left.
+fn end(left: &[String], interrupted: bool) -> String {
+    let interrupted = if interrupted { "The run was interrupted.\n" } else { "" };
+    let nothing = if left.is_empty() { "Nothing is left.\n" } else { "" };
+    let left: Vec<String> = left.iter().map(|what| format!("Left: {what}\n")).collect();
+    [interrupted, &left.concat(), nothing].concat()
 }
 
 #[cfg(test)]
@@ -267,7 +309,7 @@ mod tests {
 
     #[test]
     fn the_result_is_one_table_and_what_is_left() {
-        let ended = |outcome| Ended { id: "join", outcome, took: Duration::from_millis(2_500) };
+        let ended = |outcome| Ended { id: "join", outcome, took: Duration::from_millis(2_500), printed: Vec::new() };
         let rows = [ended(passed("fine")), ended(skipped("needs --image"))];
         assert_eq!(
             table(&rows, &[], false),

@@ -19,13 +19,25 @@ pub(crate) enum How {
     Host(&'static [&'static str], Judge),
 }
 
+/// What a row needs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// A Ready node.
+    Node,
+    /// A Ready node and the argument `--image`.
+    Image,
+    /// The argument `--wicd`.
+    Wicd,
+    /// The host alone, whatever has become of the node.
+    Host,
+}
+
 /// Row of the acceptance test.
 pub(crate) struct Row {
     pub(crate) id: &'static str,
     /// Kinds of hosts that can show the row.
     pub(crate) on: &'static [Kind],
-    /// True if the row needs an image.
-    pub(crate) needs_image: bool,
+    pub(crate) needs: Need,
     pub(crate) how: How,
 }
 
@@ -37,15 +49,20 @@ const IMAGES: &[Kind] = &[Kind::Windows, Kind::Simulated];
 const WINDOWS: &[Kind] = &[Kind::Windows];
 
 const fn cluster(id: &'static str, on: &'static [Kind], act: Act) -> Row {
-    Row { id, on, needs_image: false, how: How::Cluster(act) }
+    Row { id, on, needs: Need::Node, how: How::Cluster(act) }
 }
 
 const fn image(id: &'static str, on: &'static [Kind], act: Act) -> Row {
-    Row { id, on, needs_image: true, how: How::Cluster(act) }
+    Row { needs: Need::Image, ..cluster(id, on, act) }
 }
 
 const fn host(id: &'static str, commands: &'static [&'static str], judge: Judge) -> Row {
-    Row { id, on: WINDOWS, needs_image: false, how: How::Host(commands, judge) }
+    Row { id, on: WINDOWS, needs: Need::Node, how: How::Host(commands, judge) }
+}
+
+/// Row of [`host`] that is run although there is no Ready node.
+const fn without_node(id: &'static str, commands: &'static [&'static str], judge: Judge) -> Row {
+    Row { needs: Need::Host, ..host(id, commands, judge) }
 }
 
 /// Query of the events of the last two hours in the System log.
@@ -62,12 +79,16 @@ macro_rules! events {
 /// Table of all rows. `ping.exe` is the pause that needs no console.
 #[rustfmt::skip]
 pub(crate) const ROWS: &[Row] = &[
+    Row { needs: Need::Wicd, ..cluster("check-host", ANY, |run| Box::pin(run.check_host())) },
     cluster("join", ANY, |run| Box::pin(run.join())),
     cluster("node-facts", ANY, |run| Box::pin(run.node_facts())),
+    without_node("command-lines", &[r"reg.exe query HKLM\SYSTEM\CurrentControlSet\Services\kubelet /v ImagePath", r"C:\k\kube-log-runner.exe -help", r"C:\k\kubelet.exe --help"], judge::command_lines),
     host("feature-containers", &["dism.exe /online /get-featureinfo /featurename:Containers"], judge::feature_containers),
     host("service-recovery", &["sc.exe qfailure kubelet", "sc.exe qfailureflag kubelet"], judge::service_recovery),
     host("service-dependencies", &["sc.exe qc kubelet"], judge::service_dependencies),
+    host("service-process", &["sc.exe queryex kubelet", r#"tasklist.exe /fo csv /nh /fi "imagename eq kubelet.exe""#, r#"tasklist.exe /fo csv /nh /fi "imagename eq kube-log-runner.exe""#], judge::service_process),
     host("killed-service", &["sc.exe queryex kubelet", "taskkill.exe /f /im kubelet.exe", "ping.exe -n 30 127.0.0.1", "sc.exe queryex kubelet"], judge::killed_service),
+    host("lost-log-runner", &["sc.exe queryex kubelet", "taskkill.exe /f /im kube-log-runner.exe", "ping.exe -n 90 127.0.0.1", "sc.exe queryex kubelet", r#"tasklist.exe /fo csv /nh /fi "imagename eq kubelet.exe""#], judge::lost_log_runner),
     host("access-lists", &[r"icacls.exe C:\k", r"icacls.exe C:\windows\wicd", r"icacls.exe C:\var\lib\kubelet", r"icacls.exe C:\var\lib\kubelet\pki", r"icacls.exe C:\k\volume-plugins"], judge::access_lists),
     host("owner", &[r"dir /q C:\"], judge::owner),
     host("directories-above", &[r"icacls.exe C:\var", r"icacls.exe C:\var\lib", r"icacls.exe C:\var\log"], judge::directories_above),
@@ -75,20 +96,25 @@ pub(crate) const ROWS: &[Row] = &[
     host("client-certificate", &[r"dir C:\var\lib\kubelet\pki", r"icacls.exe C:\k\kubeconfig"], judge::client_certificate),
     host("logins", &[r"icacls.exe C:\var\lib\kubelet\config.json"], judge::logins),
     host("antivirus-exclusion", &[r#"reg.exe query "HKLM\SOFTWARE\Policies\Microsoft\Windows Defender\Exclusions\Processes""#], judge::antivirus_exclusion),
+    host("containerd-config", &[r"C:\k\containerd\containerd.exe --config C:\k\containerd\containerd_conf.toml config dump"], judge::containerd_config),
     host("metadata-route", &[r"type C:\k\wicd\desired.json", "route.exe print -4 169.254.169.254"], judge::metadata_route),
-    host("hybrid-endpoint", &["sc.exe query kube-proxy", "hnsdiag.exe list endpoints"], judge::hybrid_endpoint),
     cluster("node-log", WINDOWS, |run| Box::pin(run.node_log())),
     cluster("reboot", ANY, |run| Box::pin(run.reboot())),
+    cluster("after-restart", WINDOWS, |run| Box::pin(run.after_restart())),
     host("restart-event", &[events!("EventID=1074")], judge::restart_event),
     host("clean-shutdown", &[events!("EventID=7043 or EventID=6005")], judge::clean_shutdown),
+    host("hybrid-endpoint", &["sc.exe query kube-proxy", "hnsdiag.exe list endpoints"], judge::hybrid_endpoint),
     image("pre-pull", IMAGES, |run| Box::pin(run.pre_pull())),
     image("images-pinned", WINDOWS, |run| Box::pin(run.images_pinned())),
     image("pod", WINDOWS, |run| Box::pin(run.pod())),
     image("pod-network", WINDOWS, |run| Box::pin(run.pod_network())),
     image("logs", WINDOWS, |run| Box::pin(run.logs())),
     image("exec", WINDOWS, |run| Box::pin(run.exec())),
+    image("pod-accounts", WINDOWS, |run| Box::pin(run.pod_accounts())),
+    cluster("replaced-in-use", WINDOWS, |run| Box::pin(run.replaced_in_use())),
     cluster("update", ANY, |run| Box::pin(run.update())),
     cluster("rollback", ANY, |run| Box::pin(run.rollback())),
+    host("old-programs", &[r"(if exist C:\k\*.old-* (dir /b C:\k\*.old-*) else echo none)"], judge::none_left),
     image("drain", IMAGES, |run| Box::pin(run.drain())),
     cluster("maintenance", ANY, |run| Box::pin(run.maintenance())),
     cluster("maintenance-on-host", PROGRAMS, |run| Box::pin(run.host_maintenance())),
@@ -99,10 +125,11 @@ pub(crate) const ROWS: &[Row] = &[
     host("certificate-store", &["certutil.exe -store Root 3bb1582d319ffed7adfd0bf58077497a884f9b15"], judge::certificate_store),
     cluster("image-mirrors", ANY, |run| Box::pin(run.image_mirrors())),
     host("mirrors-on-host", &[r"dir /b C:\k\containerd\registries"], judge::mirrors_on_host),
-    cluster("removal", ANY, |run| Box::pin(run.removal())),
-    host("services-removed", &["sc.exe query kubelet", "sc.exe query containerd", "sc.exe query kube-proxy", "sc.exe query windows-instance-config-daemon"], judge::services_removed),
-    host("shims-ended", &[r#"tasklist.exe /fi "imagename eq containerd-shim-runhcs-v1.exe""#], judge::shims_ended),
-    host("hns-removed", &["sc.exe queryex hns", "hnsdiag.exe list networks", "hnsdiag.exe list endpoints"], judge::hns_removed),
+    Row { needs: Need::Host, ..cluster("removal", ANY, |run| Box::pin(run.removal())) },
+    without_node("services-removed", &["sc.exe query kubelet", "sc.exe query containerd", "sc.exe query kube-proxy", "sc.exe query windows-instance-config-daemon"], judge::services_removed),
+    without_node("shims-ended", &[r#"tasklist.exe /fi "imagename eq containerd-shim-runhcs-v1.exe""#], judge::shims_ended),
+    without_node("hns-removed", &["sc.exe queryex hns", "hnsdiag.exe list networks", "hnsdiag.exe list endpoints"], judge::hns_removed),
+    without_node("nothing-left", &[r"(if exist C:\usr\libexec\kubernetes (echo C:\usr\libexec\kubernetes) else echo none)", r"(if exist C:\ProgramData\containerd* (dir /b C:\ProgramData\containerd*) else echo none)"], judge::none_left),
 ];
 
 #[cfg(test)]
@@ -113,7 +140,16 @@ mod tests {
 
     const PAGE: &str = include_str!("../../../../docs/reference/windows-only.md");
     /// Rows of the cluster's side that need what Windows itself does, or containerd.
-    const OF_WINDOWS: [&str; 5] = ["node-log", "pre-pull", "images-pinned", "maintenance-on-host", "patched-restart"];
+    const OF_WINDOWS: [&str; 8] = [
+        "node-log",
+        "after-restart",
+        "pre-pull",
+        "images-pinned",
+        "pod-accounts",
+        "replaced-in-use",
+        "maintenance-on-host",
+        "patched-restart",
+    ];
 
     /// Returns the ids in the last column of the page's tables.
     fn of_page() -> BTreeSet<&'static str> {

@@ -49,6 +49,16 @@ impl Names {
         format!("acceptance-{}", self.suffix)
     }
 
+    /// Name of the pod that runs on the host itself.
+    pub(crate) fn on_host(&self) -> String {
+        format!("{}-host", self.name())
+    }
+
+    /// Name of the pod of a user without rights.
+    pub(crate) fn of_user(&self) -> String {
+        format!("{}-user", self.name())
+    }
+
     /// Name of the pod that a PodDisruptionBudget holds.
     pub(crate) fn held(&self) -> String {
         format!("{}-held", self.name())
@@ -305,7 +315,18 @@ impl World {
 
     /// Runs a pod on the node and waits until it is Ready. The pod is bound to the node by its name, so that no scheduler puts it elsewhere.
     pub(crate) async fn start_pod(&self, name: &str, image: &str, command: &str) -> anyhow::Result<()> {
-        let pod = json!({
+        self.start_pod_with(name, image, command, |_| ()).await
+    }
+
+    /// Runs a pod as [`World::start_pod`] does, with a change of its spec.
+    pub(crate) async fn start_pod_with(
+        &self,
+        name: &str,
+        image: &str,
+        command: &str,
+        edit: impl FnOnce(&mut Value),
+    ) -> anyhow::Result<()> {
+        let mut pod = json!({
             "metadata": self.metadata(name),
             "spec": {
                 "nodeName": self.names.name(),
@@ -316,6 +337,7 @@ impl World {
                 "containers": [{"name": "acceptance", "image": image, "command": ["cmd.exe", "/c", command]}],
             },
         });
+        edit(&mut pod["spec"]);
         self.pods()
             .create(&PostParams::default(), &serde_json::from_value(pod)?)
             .await

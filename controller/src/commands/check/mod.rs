@@ -10,6 +10,7 @@ mod takeover;
 use std::{process::ExitCode, sync::Arc};
 
 pub(crate) use installation::{leader, server_time};
+use serde_json::Value;
 
 use self::catalog::Facts;
 use crate::{
@@ -44,6 +45,14 @@ pub async fn installation(mut args: CheckInstallation, cluster: &args::Cluster) 
 pub async fn host(args: CheckHost) -> anyhow::Result<ExitCode> {
     let output = args.output;
     catalog::print(Facts::Host(&host::observe(args).await?), output)
+}
+
+/// Checks a host, and returns the results that `-o json` prints.
+///
+/// # Errors
+/// When the key or `wicd.exe` cannot be read. A host that cannot become a node is no error.
+pub async fn host_results(args: CheckHost) -> anyhow::Result<Vec<Value>> {
+    Ok(catalog::objects(&catalog::outcomes(Facts::Host(&host::observe(args).await?))))
 }
 
 /// Checks what is in the way of a takeover, prints the results, and returns the exit status.
