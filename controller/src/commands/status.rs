@@ -56,7 +56,7 @@ pub async fn run(args: Status, cluster: &args::Cluster) -> anyhow::Result<ExitCo
     let seen = Seen::of(&args, &client, &pools, &instances).await;
     let machine = match args.output {
         StatusOutput::Table | StatusOutput::Wide => {
-            output::print(&seen.text(args.output == StatusOutput::Wide, columns(&args)))?;
+            output::print(&seen.text(Look::of(&args)))?;
             return Ok(seen.exit().into());
         }
         StatusOutput::Name => {
@@ -97,12 +97,12 @@ impl Seen {
     }
 
     /// Returns the tree below the warning, if there is one.
-    fn text(&self, wide: bool, width: usize) -> String {
+    fn text(&self, look: Look) -> String {
         let mut text = String::new();
         if let Some(warning) = self.operator.warning() {
-            put(&mut text, "", "", warning, width);
+            put(&mut text, "", "", warning, look.width);
         }
-        text + &tree(&self.pools, wide, width)
+        text + &tree(&self.pools, look)
     }
 
     fn exit(&self) -> u8 {
@@ -121,9 +121,30 @@ async fn operator_now(args: &Status, client: &Client) -> (Operator, Timestamp) {
     (operator(client, &args.namespace, now).await, now)
 }
 
-/// Columns at which lines are wrapped.
-fn columns(args: &Status) -> usize {
-    terminal().map_or(args.columns, |(columns, _)| columns)
+/// Look of a tree.
+#[derive(Clone, Copy)]
+struct Look {
+    /// True if each host has a line, with its address and version.
+    wide: bool,
+    /// Columns at which lines are wrapped.
+    width: usize,
+    has_colours: bool,
+}
+
+impl Look {
+    /// Returns the look that the arguments and the terminal ask for. `NO_COLOR` is that of <https://no-color.org>.
+    fn of(args: &Status) -> Self {
+        let terminal = terminal();
+        Self {
+            wide: args.output == StatusOutput::Wide,
+            width: terminal.map_or(args.columns, |(columns, _)| columns),
+            has_colours: terminal.is_some() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+        }
+    }
+
+    fn paint(self, text: &str, colour: u8) -> String {
+        if self.has_colours { format!("\x1b[{colour}m{text}\x1b[0m") } else { text.to_owned() }
+    }
 }
 
 /// Columns and lines of the terminal that is printed to; `None` if it is none.
@@ -194,6 +215,18 @@ pub(in crate::commands) struct Pool {
     waits: String,
 }
 
+impl Pool {
+    /// Returns the number of the colour on a terminal.
+    fn colour(&self) -> u8 {
+        match self.ready.as_str() {
+            "False" => State::Failed.colour(),
+            _ if self.degraded || self.stalled => State::NotReady.colour(),
+            "True" => State::Done.colour(),
+            _ => State::Change.colour(),
+        }
+    }
+}
+
 /// Host of a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -244,12 +277,51 @@ impl Host {
         }
     }
 
+    /// Returns the state by which a page counts the host, and a terminal colours it.
+    pub(super) fn state(&self) -> State {
+        match self.phase {
+            Some(Phase::Failed) => State::Failed,
+            Some(Phase::NotReady) => State::NotReady,
+            _ if self.next_retry_time.is_some() => State::Failed,
+            None | Some(Phase::Pending) => State::New,
+            Some(Phase::Ready) if self.step.is_none() && self.is_outdated() => State::Waiting,
+            Some(Phase::Ready) if self.step.is_none() => State::Done,
+            Some(_) => State::Change,
+        }
+    }
+
     /// Returns the news of the host; nothing for a node that works and is up to date.
     pub(super) fn news(&self, pool: &Pool) -> String {
         match (self.is_fine, self.is_outdated()) {
             (true, true) => format!("to be updated ({})", pool.waits),
             (true, false) => String::new(),
             (false, _) => self.message.clone(),
+        }
+    }
+}
+
+/// State of a host, in the words of the page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(in crate::commands) enum State {
+    Failed,
+    NotReady,
+    Change,
+    Waiting,
+    New,
+    Done,
+}
+
+impl State {
+    /// Returns the number of the [colour](https://en.wikipedia.org/wiki/ANSI_escape_code#Colors) on a terminal.
+    fn colour(self) -> u8 {
+        match self {
+            Self::Failed => 31,
+            Self::NotReady => 33,
+            Self::Change => 36,
+            Self::Waiting => 90,
+            Self::New => 35,
+            Self::Done => 32,
         }
     }
 }
@@ -428,26 +500,34 @@ fn short(version: &str) -> String {
 }
 
 /// Returns the row of a host: its head and its text. Versions are shown if not all hosts have the same.
-fn row(host: &Host, pool: &Pool, column: usize, with_version: bool, with_address: bool) -> (String, String) {
+fn row(host: &Host, pool: &Pool, column: usize, with_version: bool, look: Look) -> (String, String) {
     let phase = host.phase.map_or_else(|| "New".into(), |phase| format!("{phase:?}"));
     let version = match (with_version, &host.version) {
         (true, version) => format!("  {:14}", version.as_deref().map(short).unwrap_or_default()),
         (false, _) => String::new(),
     };
-    let address = if with_address { format!("  {:15}", text::line(&host.address, 253)) } else { String::new() };
+    let address = if look.wide { format!("  {:15}", text::line(&host.address, 253)) } else { String::new() };
     let since = host.since.and_then(Time::known).map(|at| format!(" (since {})", Time::from(at)));
     let said = host.news(pool) + &since.filter(|_| !host.is_fine).unwrap_or_default();
-    (format!("{:column$}{address}  {phase:9}{version}", host.name), said)
+    let phase = look.paint(&format!("{phase:9}"), host.state().colour());
+    (format!("{:column$}{address}  {phase}{version}", host.name), said)
 }
 
-fn tree(pools: &[Pool], wide: bool, width: usize) -> String {
+fn tree(pools: &[Pool], look: Look) -> String {
+    let Look { wide, width, .. } = look;
     if pools.is_empty() {
         return "There is no WindowsNodePool.\n".into();
     }
     let mut text = String::new();
     for pool in pools {
         let old = if pool.observed { "" } else { "the operator has not read the pool as it is now; before: " };
-        put(&mut text, &format!("{}  ", pool.name), "  ", &format!("{old}{}", pool.message), width);
+        put(
+            &mut text,
+            &format!("{}  ", look.paint(&pool.name, pool.colour())),
+            "  ",
+            &format!("{old}{}", pool.message),
+            width,
+        );
         let with_version = pool.hosts.iter().any(Host::is_outdated);
         if let Some(version) = pool.desired_version.as_ref().filter(|_| with_version) {
             put(&mut text, "│  ", "│  ", &format!("to version {version}"), width);
@@ -459,7 +539,7 @@ fn tree(pools: &[Pool], wide: bool, width: usize) -> String {
         let column = names.map(|name| name.chars().count()).max().unwrap_or_default().min(40);
         let shown = pool.hosts.iter().filter(|host| !(folds && host.is_fine));
         let mut rows: Vec<(String, String)> =
-            shown.map(|host| row(host, pool, column, with_version || wide, wide)).collect();
+            shown.map(|host| row(host, pool, column, with_version || wide, look)).collect();
         for entry in &pool.refused {
             rows.push((format!("{:column$}  {:9}", entry.host, "Refused"), entry.message.clone()));
         }
@@ -479,12 +559,20 @@ fn tree(pools: &[Pool], wide: bool, width: usize) -> String {
     text
 }
 
+/// Returns the columns that a text takes on a terminal, where colours take none.
+fn shown(text: &str) -> usize {
+    let mut parts = text.split('\x1b');
+    let first = parts.next().unwrap_or_default();
+    let rest = parts.map(|part| part.split_once('m').map_or(part, |(_, text)| text));
+    [first].into_iter().chain(rest).map(|text| text.chars().count()).sum()
+}
+
 /// Writes a text after its head, wrapped at the width, with its further lines below.
 fn put(into: &mut String, head: &str, below: &str, said: &str, width: usize) {
     let mut line = head.to_owned();
     let mut is_empty = true;
     for word in said.split_whitespace() {
-        if !is_empty && line.chars().count() + 1 + word.chars().count() > width {
+        if !is_empty && shown(&line) + 1 + word.chars().count() > width {
             let _ = writeln!(into, "{}", line.trim_end());
             below.clone_into(&mut line);
             is_empty = true;

@@ -7,6 +7,10 @@ use super::*;
 
 const NO_HOSTS: &[WindowsInstance] = &[];
 
+const fn look(wide: bool, width: usize) -> Look {
+    Look { wide, width, has_colours: false }
+}
+
 fn now() -> Timestamp {
     "2027-01-15T02:00:30Z".parse().unwrap()
 }
@@ -67,10 +71,10 @@ yard  1 of 13 nodes Ready; 1 of 13 failed: gate-1: Connect: refused
 factory  1 of 1 nodes Ready
 └─ win-1  Ready
 ";
-    assert_eq!(tree(&pools, false, 80), expected);
-    let all = tree(&pools, true, 80);
+    assert_eq!(tree(&pools, look(false, 80)), expected);
+    let all = tree(&pools, look(true, 80));
     assert!(all.contains("├─ ok-00 ") && all.contains("├─ ok-10 ") && !all.contains("more are Ready"), "{all}");
-    assert_eq!(tree(&[], false, 80), "There is no WindowsNodePool.\n");
+    assert_eq!(tree(&[], look(false, 80)), "There is no WindowsNodePool.\n");
 }
 
 #[test]
@@ -153,7 +157,7 @@ demo  2 of 2 nodes Ready, 1 updated
 "
     );
     let summary = summarize(&[changing.clone()], &hosts, now());
-    assert_eq!(tree(&summary, false, 120), expected);
+    assert_eq!(tree(&summary, look(false, 120)), expected);
     let shown = serde_json::to_value(&summary).unwrap();
     let host = &shown[0]["hosts"][1];
     assert_eq!(
@@ -163,16 +167,16 @@ demo  2 of 2 nodes Ready, 1 updated
     assert_eq!(host["failures"], 0);
 
     // Wide, each line has the address.
-    let text = tree(&summary, true, 120);
+    let text = tree(&summary, look(true, 120));
     assert!(text.contains("├─ win-1  10.0.0.1         Ready      0.1.0-bbbbbbbb\n"), "{text}");
 
     // Many of each are one line.
     hosts.extend((0..20).map(|n| of(&format!("more-{n:02}"), &old)));
-    let text = tree(&summarize(&[changing.clone()], &hosts, now()), false, 120);
+    let text = tree(&summarize(&[changing.clone()], &hosts, now()), look(false, 120));
     assert!(text.ends_with("├─ 1 is Ready\n└─ 21 more are Ready, to be updated (WaitingForApproval)\n"), "{text}");
 
     changing.metadata.generation = Some(2);
-    let text = tree(&summarize(&[changing], &hosts, now()), false, 120);
+    let text = tree(&summarize(&[changing], &hosts, now()), look(false, 120));
     assert!(text.starts_with("demo  the operator has not read the pool as it is now; before: 2 of 2"), "{text}");
 }
 
@@ -224,4 +228,55 @@ fn what_waits_for_a_person_has_its_command() {
         let found: Vec<String> = commands(asks("p", &status, members));
         assert_eq!(found, expected, "{about}");
     }
+}
+
+#[test]
+fn each_host_counts_once() {
+    use Phase::{Failed, Joining, Maintenance, NotReady, Pending, Ready, Removing, Updating};
+    let old = Some("1.0.0-5c9a1f0e7b64d2380f1ac95be2370d68");
+    for (phase, step, retries, version, expected) in [
+        (None, None, false, None, "new"),
+        (Some(Pending), None, false, None, "new"),
+        (Some(Pending), None, true, None, "failed"),
+        (Some(Joining), Some(Step::Register), false, None, "change"),
+        (Some(Joining), Some(Step::Register), true, None, "failed"),
+        (Some(Ready), None, false, None, "done"),
+        (Some(Ready), None, false, old, "waiting"),
+        (Some(Ready), Some(Step::Check), false, old, "change"),
+        (Some(Updating), Some(Step::Drain), false, old, "change"),
+        (Some(Maintenance), None, false, None, "change"),
+        (Some(Removing), None, false, old, "change"),
+        (Some(NotReady), None, true, old, "not-ready"),
+        (Some(Failed), None, true, None, "failed"),
+    ] {
+        let next = retries.then(|| "2027-01-15T02:00:00Z".parse().unwrap());
+        let host = Host::example(phase, step, next, version);
+        assert_eq!(json!(host.state()), expected, "{phase:?} {step:?} {retries} {version:?}");
+    }
+}
+
+#[test]
+fn colours_take_no_columns() {
+    let pools = summarize(
+        &[pool("yard", "False", "1 of 2 nodes Ready; 1 of 2 failed: gate-1", "True")],
+        &[
+            instance("gate-1", "yard", "Failed", "False", "Connect: refused"),
+            instance("ok", "yard", "Ready", "True", ""),
+        ],
+        now(),
+    );
+    let plain = tree(&pools, look(false, 40));
+    let coloured = tree(&pools, Look { has_colours: true, ..look(false, 40) });
+    assert!(coloured.starts_with("\x1b[31myard\x1b[0m  1 of 2"), "{coloured:?}");
+    assert!(
+        coloured.contains("gate-1  \x1b[31mFailed   \x1b[0m") && coloured.contains("\x1b[32mReady"),
+        "{coloured:?}"
+    );
+    let without: String = plain.lines().map(str::trim_end).collect::<Vec<_>>().join("\n");
+    let stripped = coloured.lines().map(|line| {
+        let mut parts = line.split('\x1b');
+        let first = parts.next().unwrap_or_default().to_owned();
+        parts.fold(first, |text, part| text + part.split_once('m').map_or("", |(_, rest)| rest)).trim_end().to_owned()
+    });
+    assert_eq!(stripped.collect::<Vec<_>>().join("\n"), without);
 }

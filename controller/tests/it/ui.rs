@@ -17,7 +17,7 @@ use crate::{
     transcripts::root,
 };
 
-/// Chromium, driven by its WebDriver. It ends with this value.
+/// Chromium, driven by its WebDriver. It ends with [`Browser::quit`], and not with the driver.
 struct Browser {
     session: String,
     client: reqwest::Client,
@@ -42,6 +42,11 @@ impl Browser {
         browser.session += "/";
         browser.session += session["sessionId"].as_str().context("no session")?;
         Ok(browser)
+    }
+
+    async fn quit(&self) -> Result<()> {
+        self.client.delete(&self.session).send().await?.error_for_status()?;
+        Ok(())
     }
 
     /// Sends a command of the WebDriver protocol, and returns its value.
@@ -125,8 +130,14 @@ async fn the_page_shows_what_happens_and_what_waits_for_a_person() -> Result<()>
     let waits = |p: &_| has(&pool_status(p).conditions, kind::READY, "Unknown", "WaitingForApproval");
     world.until("assembly", "it waits for an approval", waits).await?;
 
-    let (mut command, url) = ui(&world).await?;
+    let (command, url) = ui(&world).await?;
     let browser = Browser::start().await?;
+    let shown = shows(&world, &browser, command, &url).await;
+    browser.quit().await?;
+    shown
+}
+
+async fn shows(world: &World, browser: &Browser, mut command: Child, url: &str) -> Result<()> {
     browser.post("/url", &json!({"url": url})).await?;
     browser.until("#link", "live").await?;
     // What waits for a person is first, with the command to copy; the pool that is worst is the first of all.

@@ -7,8 +7,8 @@ use std::{
 
 use kube::Client;
 
-use super::{columns, live::Live, terminal};
-use crate::args::{Status, StatusOutput};
+use super::{Look, live::Live, terminal};
+use crate::args::Status;
 
 /// Prints the tree whenever it has changed, until the program is interrupted.
 ///
@@ -20,7 +20,7 @@ pub(super) async fn run(args: &Status, client: &Client) -> anyhow::Result<ExitCo
     loop {
         let (seen, warnings) = live.next(args).await?;
         let warnings = warnings.into_iter().map(|warning| format!("Warning: {warning}\n"));
-        let tree = seen.text(args.output == StatusOutput::Wide, columns(args));
+        let tree = seen.text(Look::of(args));
         let text = warnings.chain([tree]).collect::<String>();
         if text != before {
             let mut out = io::stdout().lock();

@@ -21,6 +21,7 @@ use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
 use super::mib;
+use crate::deploy::kubernetes_of_wmco;
 
 /// Takes the programs of OpenShift out of an image of the Windows Machine Config Operator.
 #[derive(clap::Args)]
@@ -33,7 +34,8 @@ pub(super) struct Args {
     /// Minor version of Kubernetes of the cluster, as 1.33: an image for another one is refused.
     #[arg(long, value_name = "MINOR")]
     kubernetes: Option<String>,
-    /// Logins of registries, as podman and docker write them. That of docker if not set.
+    /// Logins of registries, as podman and docker write them. That of docker if not set. Certificates are those that the machine trusts, or of
+    /// `SSL_CERT_FILE`.
     #[arg(long, env = "REGISTRY_AUTH_FILE", value_name = "FILE")]
     auth_file: Option<PathBuf>,
     /// The registry speaks HTTP, without TLS.
@@ -55,6 +57,8 @@ const FOLDER: &str = "payload";
 const MAX_LAYER: u64 = 8 << 30;
 /// Maximum bytes of a program.
 const MAX_PROGRAM: u64 = 512 << 20;
+/// Maximum bytes of all programs, as they are in the image.
+const MAX_PROGRAMS: u64 = 1 << 30;
 
 /// Files of interest in the image by their paths.
 type Files = BTreeMap<PathBuf, Vec<u8>>;
@@ -72,19 +76,22 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (version, files) = runtime.block_on(pull(args, &image, &login))?;
     println!("{image}: {}", version.as_deref().unwrap_or("the image does not name its version"));
-    fs::create_dir_all(&args.out).with_context(|| format!("cannot make {}", args.out.display()))?;
+    let mut programs = Vec::new();
     for (name, without) in PROGRAMS {
         match program(&files, name).with_context(|| format!("{name} of {image}"))? {
-            Some(program) => {
-                let path = args.out.join(name);
-                fs::write(&path, &program).with_context(|| format!("cannot write {}", path.display()))?;
-                println!("{name:<30} {:>10}  sha256:{:x}", mib(program.len() as u64), Sha256::digest(&program));
-            }
+            Some(program) => programs.push((name, program)),
             None if name == REQUIRED => {
                 bail!("{image} has no {name}: is it an image of the Windows Machine Config Operator?")
             }
             None => println!("{name:<30} is not in the image: without it, {without}"),
         }
+    }
+    // All are good, or none is written.
+    fs::create_dir_all(&args.out).with_context(|| format!("cannot make {}", args.out.display()))?;
+    for (name, program) in programs {
+        let path = args.out.join(name);
+        fs::write(&path, &program).with_context(|| format!("cannot write {}", path.display()))?;
+        println!("{name:<30} {:>10}  sha256:{:x}", mib(program.len() as u64), Sha256::digest(&program));
     }
     println!("make the payload with: cargo xtask payload --out payload --from {}", args.out.display());
     Ok(())
@@ -151,7 +158,11 @@ fn read_layer(layer: impl Read, files: &mut Files) -> Result<()> {
             }
             if is_wanted(&path) && type_.is_file() {
                 let content = bounded(&mut entry)?;
+                // Packed or not, the program of the upper layer counts.
+                gone.push(other_form(&path));
                 here.insert(path, content);
+                let size: usize = here.values().chain(files.values()).map(Vec::len).sum();
+                ensure!(size as u64 <= MAX_PROGRAMS, "programs take more than {}", mib(MAX_PROGRAMS));
             }
         }
     }
@@ -172,6 +183,12 @@ fn is_wanted(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     path.starts_with(FOLDER)
         && PROGRAMS.iter().any(|(program, _)| name.strip_suffix(".tar.gz").unwrap_or(name) == *program)
+}
+
+/// Returns the path that a program has packed if it is not, and otherwise that which it has unpacked.
+fn other_form(path: &Path) -> PathBuf {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    path.with_file_name(name.strip_suffix(".tar.gz").map_or_else(|| format!("{name}.tar.gz"), ToOwned::to_owned))
 }
 
 /// Returns a program, unpacked if need be; `None` if the image does not have it.
@@ -244,26 +261,21 @@ fn version(config: &str) -> Option<String> {
     Some(api::text::line(version, 60))
 }
 
-/// Refuses an image for another minor version of Kubernetes. Version 10.y of WMCO is for OpenShift 4.y, which is Kubernetes 1.(13 + y).
+/// Refuses an image for another minor version of Kubernetes.
 fn fits(version: Option<&str>, kubernetes: &str) -> Result<()> {
     let wanted = super::minor(kubernetes)?;
     let Some(version) = version else {
         println!("the image does not name its version: check that it is for Kubernetes {kubernetes}");
         return Ok(());
     };
-    let minor = version
-        .trim_start_matches('v')
-        .strip_prefix("10.")
-        .and_then(|rest| rest.split(['.', '-']).next()?.parse::<u32>().ok());
-    let minor = minor.with_context(|| {
+    let found = kubernetes_of_wmco(version).with_context(|| {
         format!(
             "the image has version {version}, which is none of WMCO: leave --kubernetes out to take it nevertheless"
         )
     })?;
-    let found = minor.saturating_add(13);
     ensure!(
         found == wanted,
-        "the image has version {version}, which is for OpenShift 4.{minor} with Kubernetes 1.{found}, and not for {kubernetes}: take one for your cluster's version"
+        "the image has version {version}, which is for Kubernetes 1.{found}, and not for {kubernetes}: take the one for your cluster"
     );
     Ok(())
 }
