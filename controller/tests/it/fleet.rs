@@ -28,6 +28,9 @@ use crate::statuses::Statuses;
 /// Time limit for anything on a busy machine. It proves nothing; it ends a test that would never end.
 pub(crate) const LIMIT: Duration = Duration::from_mins(4);
 
+/// `wicd.exe` of hosts that only compare its hash.
+pub(crate) const WICD: &[u8] = b"wicd, for hosts that only compare its hash";
+
 /// Control plane, simulated hosts, and the operator.
 pub(crate) struct World {
     pub operator: Operator,
@@ -92,7 +95,7 @@ impl World {
             args: backoff.iter().chain(shown).chain(args).map(ToString::to_string).collect(),
         };
         payload::write(&options.payload, payload, payload::LEVEL_FAST)?;
-        std::fs::write(files.path().join("wicd.exe"), b"wicd, for hosts that only compare its hash")?;
+        std::fs::write(files.path().join("wicd.exe"), WICD)?;
         let operator = Operator::start(&control_plane, &options)?;
         let statuses = Statuses::watch(&client);
         Ok(Self { operator, sim, client, control_plane, options, key, files, statuses })
