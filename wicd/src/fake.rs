@@ -8,12 +8,14 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use api::host::{AccountState, Antivirus, Defender, Feature, Machine, RestartCause, ServiceState};
 use serde_json::Value;
 
 use crate::access::{AccessList, Guard};
 use crate::fake_images::{FakeImages, Images};
+use crate::files::ACCESS_DENIED;
 use crate::host::{
     Adapter, HnsRequest, Host, HostError, Place, RegistryValues, Route, ServiceInfo, ServiceSpec, path_parts,
 };
@@ -34,6 +36,39 @@ pub const OPENED: &[u8] = b"opened";
 
 type ServiceHook = Arc<dyn Fn(ServiceEvent, &ServiceInfo) + Send + Sync>;
 type PathHook = Arc<dyn Fn(&Path) + Send + Sync>;
+
+/// File that another program holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// Another program has the file open and shares it with nobody, for so many attempts of others to use it.
+    Open(u32),
+    /// An antivirus denies access to the file, for so many attempts.
+    Denied(u32),
+}
+
+/// Held files by real path, of all hosts of this process.
+static HELD: Mutex<BTreeMap<PathBuf, Held>> = Mutex::new(BTreeMap::new());
+
+fn held() -> MutexGuard<'static, BTreeMap<PathBuf, Held>> {
+    HELD.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Fails as Windows does for a file that another program holds.
+///
+/// # Errors
+/// When the file is there and held. Each call is an attempt.
+pub fn held_by_others(path: &Path) -> io::Result<()> {
+    const SHARING_VIOLATION: i32 = 32;
+    let mut held = held();
+    let Some(by) = held.get_mut(path).filter(|_| path.is_file()) else { return Ok(()) };
+    let (Held::Open(left) | Held::Denied(left)) = by;
+    if *left == 0 {
+        return Ok(());
+    }
+    *left -= 1;
+    let code = if matches!(by, Held::Open(_)) { SHARING_VIOLATION } else { ACCESS_DENIED };
+    Err(io::Error::from_raw_os_error(code))
+}
 
 /// A host that is a directory and a few maps.
 #[derive(Clone)]
@@ -99,6 +134,14 @@ pub struct State {
     pub started_state: Option<ServiceState>,
     /// Names of calls that fail, as `delete_service kubelet`.
     pub refused: BTreeSet<String>,
+    /// Errors of Windows for calls, by name as in `refused`.
+    pub errors: BTreeMap<String, String>,
+    /// Time that calls take, by name as in `refused`.
+    pub slow: BTreeMap<String, Duration>,
+    /// Services that another program has open. One that is deleted stays, marked for deletion, until it is closed.
+    pub open_services: BTreeSet<String>,
+    /// Services that are marked for deletion.
+    pub deleted_services: BTreeSet<String>,
     /// Calls that do not answer as long as a test holds the mutex, by name as in `refused`.
     pub hung: BTreeMap<String, Arc<Mutex<()>>>,
     /// Number of calls that still succeed before all fail, as if the process were gone.
@@ -178,6 +221,29 @@ impl FakeHost {
         self.state().machine.boot_id = boot_id.into();
     }
 
+    /// Has another program hold a file (Windows path), whether or not it is there yet. `None`: it lets the file go.
+    ///
+    /// # Errors
+    /// When the path is refused.
+    pub fn hold(&self, windows_path: &str, by: Option<Held>) -> Result<(), HostError> {
+        let path = self.path(windows_path)?;
+        match by {
+            Some(by) => held().insert(path, by),
+            None => held().remove(&path),
+        };
+        Ok(())
+    }
+
+    /// Closes the services that other programs have open, as a restart does: those that are marked for deletion are gone.
+    pub fn close_services(&self) {
+        let mut state = self.state();
+        state.open_services.clear();
+        for name in std::mem::take(&mut state.deleted_services) {
+            state.services.remove(&name);
+            state.specs.remove(&name);
+        }
+    }
+
     /// Calls `hook` after a service was started or stopped, with nothing locked.
     pub fn on_service(&self, hook: impl Fn(ServiceEvent, &ServiceInfo) + Send + Sync + 'static) {
         self.state().service_hook = Some(Arc::new(hook));
@@ -196,8 +262,11 @@ impl FakeHost {
 
     /// Counts a call, and fails it if that was arranged.
     fn call(&self, name: &'static str, object: &str) -> Result<MutexGuard<'_, State>, HostError> {
-        let hung = self.state().hung.get(&format!("{name} {object}")).cloned();
+        let key = format!("{name} {object}");
+        let hung = self.state().hung.get(&key).cloned();
         drop(hung.as_ref().map(|held| held.lock()));
+        let slow = self.state().slow.get(&key).copied();
+        slow.into_iter().for_each(std::thread::sleep);
         let mut state = self.state();
         state.calls += 1;
         *state.counts.entry(name).or_default() += 1;
@@ -209,10 +278,10 @@ impl FakeHost {
             }
             None => false,
         };
-        if gone || state.refused.contains(&format!("{name} {object}")) {
-            return Err(HostError::system(name, object)(io::Error::other("injected failure")));
-        }
-        Ok(state)
+        let injected = || "injected failure".to_owned();
+        let error =
+            if gone || state.refused.contains(&key) { Some(injected()) } else { state.errors.get(&key).cloned() };
+        error.map_or(Ok(state), |error| Err(HostError::system(name, object)(io::Error::other(error))))
     }
 
     fn changed(&self, event: ServiceEvent, service: &ServiceInfo) {
@@ -221,6 +290,15 @@ impl FakeHost {
             hook(event, service);
         }
     }
+}
+
+/// Refuses the use of a service that is marked for deletion.
+fn is_not_deleted(state: &State, action: &'static str, name: &str) -> Result<(), HostError> {
+    const MARKED_FOR_DELETE: i32 = 1072;
+    if state.deleted_services.contains(name) {
+        return Err(HostError::system(action, name)(io::Error::from_raw_os_error(MARKED_FOR_DELETE)));
+    }
+    Ok(())
 }
 
 /// Refuses a change in a key that Windows keeps from administrators.
@@ -289,6 +367,7 @@ impl Host for FakeHost {
 
     fn put_service(&self, spec: &ServiceSpec) -> Result<bool, HostError> {
         let mut state = self.call("put_service", &spec.name)?;
+        is_not_deleted(&state, "change service", &spec.name)?;
         let old = state.services.get(&spec.name);
         let new = ServiceInfo {
             name: spec.name.clone(),
@@ -307,6 +386,7 @@ impl Host for FakeHost {
 
     fn start_service(&self, name: &str) -> Result<(), HostError> {
         let mut state = self.call("start_service", name)?;
+        is_not_deleted(&state, "start service", name)?;
         let started = state.started_state.unwrap_or(ServiceState::Running);
         let Some(service) = state.services.get_mut(name) else {
             return Err(HostError::system("start service", name)(io::Error::from(io::ErrorKind::NotFound)));
@@ -355,6 +435,11 @@ impl Host for FakeHost {
 
     fn delete_service(&self, name: &str) -> Result<(), HostError> {
         let mut state = self.call("delete_service", name)?;
+        if state.open_services.contains(name) && state.services.contains_key(name) {
+            state.deleted_services.insert(name.to_owned());
+            let what = format!("service {name} to be deleted; a program, for example services.msc, still has it open");
+            return Err(HostError::Timeout { what, seconds: 30 });
+        }
         state.services.remove(name);
         state.specs.remove(name);
         Ok(())
@@ -457,6 +542,8 @@ impl Host for FakeHost {
         state.machine.boot_id = (state.machine.boot_id.parse::<u64>().unwrap_or_default() + 1).to_string();
         state.machine.containers_feature = Feature::Enabled;
         state.restart_causes.clear();
+        drop(state);
+        self.close_services();
         Ok(())
     }
 

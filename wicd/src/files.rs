@@ -161,12 +161,14 @@ fn link_or_copy(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 /// Succeeds: outside of tests, the operating system itself fails for a file that another program holds.
-#[cfg(not(test))]
+#[cfg(not(any(test, feature = "fake")))]
 #[expect(clippy::unnecessary_wraps, reason = "as in tests")]
 fn held_by_others(_path: &Path) -> io::Result<()> {
     Ok(())
 }
 
+#[cfg(all(feature = "fake", not(test)))]
+use crate::fake::held_by_others;
 #[cfg(test)]
 use tests::held_by_others;
 
@@ -188,7 +190,8 @@ fn while_held<T>(mut attempt: impl FnMut() -> io::Result<T>, pause: &mut impl Fn
 /// Reports whether the error is Windows' for a file that another program has open, or has locked: access denied, sharing violation, lock violation.
 /// Antivirus and backup programs open what is new, for moments.
 fn is_held(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(ACCESS_DENIED | 32 | 33)) && (cfg!(windows) || cfg!(test))
+    matches!(error.raw_os_error(), Some(ACCESS_DENIED | 32 | 33))
+        && (cfg!(windows) || cfg!(test) || cfg!(feature = "fake"))
 }
 
 /// Returns a function that waits a little, and returns false if the time is over.
@@ -207,8 +210,9 @@ fn patience() -> impl FnMut() -> bool {
 /// Time limit of the wait for a file that another program holds.
 const HELD_AT_MOST: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 100 });
-/// Windows' error for denied access, and for a file that is deleted when the program that holds it lets it go.
-const ACCESS_DENIED: i32 = 5;
+/// Windows' error for denied access, and for a file that is deleted when the program that holds it lets it go. Elsewhere, where tests run, the error
+/// of the same kind.
+pub(crate) const ACCESS_DENIED: i32 = if cfg!(windows) { 5 } else { 13 };
 
 /// Number of generations of a file that can be in use at once.
 const OLD_FILES: u32 = 8;

@@ -32,6 +32,9 @@ pub(crate) const LIMIT: Duration = Duration::from_mins(4);
 /// with a short one the process would end, and nothing here starts it again, as a kubelet does.
 pub(crate) const OUTLIVES_API_SERVER: [&str; 2] = ["--lease-duration", "4m"];
 
+/// `wicd.exe` of hosts that only compare its hash.
+pub(crate) const WICD: &[u8] = b"wicd, for hosts that only compare its hash";
+
 /// Control plane, simulated hosts, and the operator.
 pub(crate) struct World {
     pub operator: Operator,
@@ -96,7 +99,7 @@ impl World {
             args: backoff.iter().chain(shown).chain(args).map(ToString::to_string).collect(),
         };
         payload::write(&options.payload, payload, payload::LEVEL_FAST)?;
-        std::fs::write(files.path().join("wicd.exe"), b"wicd, for hosts that only compare its hash")?;
+        std::fs::write(files.path().join("wicd.exe"), WICD)?;
         let operator = Operator::start(&control_plane, &options)?;
         let statuses = Statuses::watch(&client);
         Ok(Self { operator, sim, client, control_plane, options, key, files, statuses })

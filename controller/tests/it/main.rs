@@ -94,6 +94,7 @@ mod waits;
 mod wakes;
 mod walk;
 mod wicd_rights;
+mod windows_semantics;
 mod wine;
 mod wine_overlay;
 mod workloads;

@@ -30,6 +30,10 @@ pub enum Fault {
     PodsLinger,
     /// kubelet runs and never makes a Node.
     NeverRegisters,
+    /// The SFTP server has none of OpenSSH's extensions.
+    PlainSftp,
+    /// The SFTP server is that of OpenSSH 7.7, which Windows Server 2019 has: it does not tell the length of its requests.
+    OldSftp,
     /// The host is a Linux host: it has no `/C:`.
     NotWindows,
     /// The clock is ahead by this much.

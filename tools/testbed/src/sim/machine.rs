@@ -379,6 +379,22 @@ impl Disk for Machine {
         !self.has(&Fault::NotWindows)
     }
 
+    fn has_extensions(&self) -> bool {
+        !self.has(&Fault::PlainSftp)
+    }
+
+    fn has_limits(&self) -> bool {
+        !self.has(&Fault::OldSftp)
+    }
+
+    fn release(&self, path: &Path) -> Result<(), StatusCode> {
+        wicd::fake::held_by_others(path).map_err(|error| match error.kind() {
+            io::ErrorKind::PermissionDenied => StatusCode::PermissionDenied,
+            // OpenSSH has no word for it.
+            _ => StatusCode::Failure,
+        })
+    }
+
     fn take(&self, _bytes: usize) -> Result<(), StatusCode> {
         // OpenSSH on Windows says no more than this.
         if self.has(&Fault::DiskFull) { Err(StatusCode::Failure) } else { Ok(()) }

@@ -25,6 +25,9 @@ const MAX_DATA: u32 = (256 << 10) - 1024;
 /// Extension that reports the free space of the disk.
 const STATVFS: &str = "statvfs@openssh.com";
 
+/// Extension that reports how long requests may be.
+const LIMITS: &str = "limits@openssh.com";
+
 /// Disk of a host, with its faults.
 pub trait Disk: Send + Sync + 'static {
     /// Directory with the files: the drive C: of Windows, the root of another host.
@@ -43,6 +46,11 @@ pub trait Disk: Send + Sync + 'static {
         true
     }
 
+    /// Reports whether the extensions include that of [`Disk::largest`].
+    fn has_limits(&self) -> bool {
+        true
+    }
+
     /// Largest read and write that the host announces.
     fn largest(&self) -> u32 {
         MAX_DATA
@@ -54,11 +62,12 @@ pub trait Disk: Send + Sync + 'static {
     /// Fails when the disk is full, or the connection breaks.
     fn take(&self, bytes: usize) -> Result<(), StatusCode>;
 
-    /// Lets a file be renamed.
+    /// Lets a file be opened, renamed, replaced or removed.
     ///
     /// # Errors
     /// Fails when another program holds the file.
-    fn release(&self) -> Result<(), StatusCode> {
+    fn release(&self, path: &Path) -> Result<(), StatusCode> {
+        let _ = path;
         Ok(())
     }
 
@@ -78,7 +87,7 @@ pub struct Session<D> {
 }
 
 enum Open {
-    File(File),
+    File(File, PathBuf),
     /// Entries that are not listed yet.
     Dir(Vec<Entry>),
 }
@@ -120,14 +129,24 @@ impl<D: Disk> Session<D> {
 
     fn file(&self, handle: &str) -> Reply<&File> {
         match self.open.get(handle) {
-            Some(Open::File(file)) => Ok(file),
+            Some(Open::File(file, _)) => Ok(file),
             _ => Err(StatusCode::Failure.with_message("no such handle")),
         }
     }
 
+    /// Lets a file be renamed, replaced or removed. OpenSSH on Windows opens files such that this is refused while they are open.
+    fn release(&self, path: &Path) -> Reply<()> {
+        let is_open = |open: &Open| matches!(open, Open::File(_, of) if of == path);
+        if self.windows && self.open.values().any(is_open) {
+            return Err(StatusCode::Failure.into());
+        }
+        Ok(self.disk.release(path)?)
+    }
+
     fn rename_over(&self, old: &str, new: &str, replace: bool) -> Reply<()> {
         let (old, new) = (self.path(old)?, self.path_to_write(new)?);
-        self.disk.release()?;
+        self.release(&old)?;
+        self.release(&new)?;
         // Version 3 has no word for replacing, and OpenSSH refuses it.
         if !replace && new.exists() {
             return Err(StatusCode::Failure.into());
@@ -184,13 +203,9 @@ impl<D: Disk> russh_sftp::server::Handler for Session<D> {
 
     async fn init(&mut self, _version: u32, _extensions: HashMap<String, String>) -> Reply<Version> {
         let mut version = Version::new();
-        let extensions = [
-            ("posix-rename@openssh.com", "1"),
-            ("limits@openssh.com", "1"),
-            ("fsync@openssh.com", "1"),
-            (STATVFS, "2"),
-        ];
-        for (name, number) in extensions.into_iter().filter(|_| self.disk.has_extensions()) {
+        let extensions = [("posix-rename@openssh.com", "1"), (LIMITS, "1"), ("fsync@openssh.com", "1"), (STATVFS, "2")];
+        let is_offered = |name| self.disk.has_extensions() && (name != LIMITS || self.disk.has_limits());
+        for (name, number) in extensions.into_iter().filter(|(name, _)| is_offered(*name)) {
             version.extensions.insert(name.into(), number.into());
         }
         Ok(version)
@@ -206,8 +221,9 @@ impl<D: Disk> russh_sftp::server::Handler for Session<D> {
         if flags.contains(OpenFlags::WRITE) {
             writable(&path)?;
         }
-        let file = OpenOptions::from(flags).open(path).map_err(status)?;
-        Ok(self.keep(id, Open::File(file)))
+        self.disk.release(&path)?;
+        let file = OpenOptions::from(flags).open(&path).map_err(status)?;
+        Ok(self.keep(id, Open::File(file, path)))
     }
 
     async fn close(&mut self, id: u32, handle: String) -> Reply<Status> {
@@ -292,6 +308,7 @@ impl<D: Disk> russh_sftp::server::Handler for Session<D> {
 
     async fn remove(&mut self, id: u32, filename: String) -> Reply<Status> {
         let path = self.path(&filename)?;
+        self.release(&path)?;
         writable(&path)?;
         fs::remove_file(path).map_err(status)?;
         Ok(done(id))
@@ -319,7 +336,7 @@ impl<D: Disk> russh_sftp::server::Handler for Session<D> {
 
     async fn extended(&mut self, id: u32, request: String, data: Vec<u8>) -> Reply<Packet> {
         match (request.as_str(), strings(&data)?.as_slice()) {
-            ("limits@openssh.com", _) => {
+            (LIMITS, _) => {
                 let largest = u64::from(self.disk.largest());
                 let limits = [largest + 1024, largest, largest, 1000];
                 Ok(ExtendedReply { id, data: limits.iter().flat_map(|n| n.to_be_bytes()).collect() }.into())

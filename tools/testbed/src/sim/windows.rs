@@ -127,6 +127,7 @@ impl Windows {
         for service in self.host.state().services.values_mut() {
             service.state = ServiceState::Stopped;
         }
+        self.host.close_services();
     }
 
     /// Starts the services that start with the host.

@@ -326,7 +326,7 @@ impl Disk for Files {
     }
 
     /// Refuses a rename while another program holds the file, as Windows does.
-    fn release(&self) -> Result<(), StatusCode> {
+    fn release(&self, _: &Path) -> Result<(), StatusCode> {
         let is_held = self.shared.held.fetch_sub(1, Ordering::Relaxed) > 0;
         if is_held { Err(StatusCode::PermissionDenied) } else { Ok(()) }
     }

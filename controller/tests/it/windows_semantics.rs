@@ -1,0 +1,115 @@
+//! Semantics of Windows that a directory does not have: services that are marked for deletion, files in use, DISM, and the SFTP servers of its
+//! OpenSSH. With each of them a host becomes a node, or says why not, and no other host waits for it.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use api::host::WICD_SERVICE;
+use futures::future::try_join_all;
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
+use testbed::sim::{Fault, Held, HostOptions, SimHost, SimOptions};
+
+use crate::fleet::{World, spec_with};
+
+/// Failing call of the feature Containers.
+const ENABLE: &str = "enable_containers ";
+/// Containers are there after the next restart.
+const NO_CONTAINERS: &[Fault] = &[Fault::NeedsReboot];
+/// Number of attempts that no host makes.
+const EVER: u32 = u32::MAX;
+
+/// Case: the host's name and faults, what is arranged on it, and the reason and a part of the message if it cannot join until that is over.
+type Case = (&'static str, &'static [Fault], fn(&SimHost) -> Result<()>, Option<(&'static str, &'static str)>);
+
+const CASES: [Case; 12] = [
+    ("plain", &[], |_| Ok(()), None),
+    ("service-deleted", &[], |host| deleted(host, WICD_SERVICE), Some(("HostCallFailed", "os error 1072"))),
+    ("held-a-while", &[], |host| hold(host, Held::Open(3)), None),
+    ("denied-a-while", &[], |host| hold(host, Held::Denied(3)), None),
+    ("held-for-ever", &[], |host| hold(host, Held::Open(EVER)), Some(("HostCallFailed", "os error 32"))),
+    ("denied-for-ever", &[], |host| hold(host, Held::Denied(EVER)), Some(("AccessDenied", r"C:\k\kubelet.exe"))),
+    ("servicing", NO_CONTAINERS, |host| dism(host, "HRESULT 0x800f0902"), Some(("HostCallFailed", "0x800f0902"))),
+    ("rolls-back", NO_CONTAINERS, |host| dism(host, "HRESULT 0x80070bc9"), Some(("HostCallFailed", "0x80070bc9"))),
+    ("node-servicing", &[], |host| dism(host, "HRESULT 0x800f0902"), None),
+    ("slow-dism", NO_CONTAINERS, slow_dism, None),
+    ("sftp-plain", &[Fault::PlainSftp], hold_wicd, None),
+    ("sftp-7-7", &[Fault::OldSftp], hold_wicd, None),
+];
+
+/// Marks a service for deletion, which another program has open.
+#[expect(clippy::unnecessary_wraps, reason = "as the others")]
+fn deleted(host: &SimHost, service: &str) -> Result<()> {
+    let mut state = host.windows().state();
+    state.open_services.insert(service.to_owned());
+    state.deleted_services.insert(service.to_owned());
+    Ok(())
+}
+
+/// Has another program hold kubelet's program, before it is in its place.
+fn hold(host: &SimHost, by: Held) -> Result<()> {
+    Ok(host.windows().hold(r"C:\k\kubelet.exe.new", Some(by))?)
+}
+
+/// Has an antivirus hold wicd while the operator sends it.
+fn hold_wicd(host: &SimHost) -> Result<()> {
+    let path = api::host::launcher_path(&hex::encode(Sha256::digest(crate::fleet::WICD)));
+    Ok(host.windows().hold(&format!("{path}.partial"), Some(Held::Denied(3)))?)
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "as the others")]
+fn dism(host: &SimHost, error: &str) -> Result<()> {
+    host.windows().state().errors.insert(ENABLE.to_owned(), error.to_owned());
+    Ok(())
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "as the others")]
+fn slow_dism(host: &SimHost) -> Result<()> {
+    host.windows().state().slow.insert(ENABLE.to_owned(), Duration::from_secs(2));
+    Ok(())
+}
+
+/// Ends what was arranged on a host.
+fn mend(host: &SimHost) -> Result<()> {
+    host.windows().hold(r"C:\k\kubelet.exe.new", None)?;
+    host.windows().close_services();
+    host.windows().state().errors.clear();
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_host_becomes_a_node_or_says_why_and_no_other_waits() -> Result<()> {
+    let world = World::new(SimOptions::default(), &[]).await?;
+    let mut hosts = Vec::new();
+    for (name, faults, arrange, _) in CASES {
+        let host = world.sim.host(HostOptions { faults: faults.to_vec(), ..HostOptions::named(name) }).await?;
+        arrange(&host)?;
+        hosts.push(host);
+    }
+    // All leave at once: a host that cannot be cleaned counts as unavailable.
+    let all = json!({"rollout": {"maxUnavailable": CASES.len()}});
+    world.apply("semantics", &spec_with(&hosts, all)).await?;
+    try_join_all(CASES.iter().map(async |(name, _, _, stuck)| match stuck {
+        None => world.until_joined(name).await.map(drop),
+        Some((reason, part)) => {
+            let message = world.until_failed(name, reason).await?;
+            ensure!(message.contains(part), "{name}: {message}");
+            Ok(())
+        }
+    }))
+    .await?;
+    for (host, _) in hosts.iter().zip(CASES).filter(|(_, (.., stuck))| stuck.is_some()) {
+        mend(host)?;
+    }
+    try_join_all(hosts.iter().map(async |host| world.until_joined(host.name()).await.map(drop))).await?;
+
+    // A program that has a service open keeps one host, and no other, from being clean.
+    let (open, others) = hosts.split_first().context("no hosts")?;
+    open.windows().state().open_services.insert("kubelet".to_owned());
+    world.empty("semantics").await?;
+    try_join_all(others.iter().map(|host| world.until_gone(host))).await?;
+    let message = world.until_failed(open.name(), "CleanupIncomplete").await?;
+    ensure!(message.contains("service kubelet to be deleted; a program, for example services.msc"), "{message}");
+    open.windows().close_services();
+    world.until_gone(open).await
+}
