@@ -62,12 +62,19 @@ pub trait Disk: Send + Sync + 'static {
     /// Fails when the disk is full, or the connection breaks.
     fn take(&self, bytes: usize) -> Result<(), StatusCode>;
 
-    /// Lets a file be opened, renamed, replaced or removed.
+    /// Lets a file be renamed, replaced or removed.
     ///
     /// # Errors
     /// Fails when another program holds the file.
-    fn release(&self, path: &Path) -> Result<(), StatusCode> {
-        let _ = path;
+    fn release(&self, _path: &Path) -> Result<(), StatusCode> {
+        Ok(())
+    }
+
+    /// Lets a file be opened.
+    ///
+    /// # Errors
+    /// Fails when another program holds the file.
+    fn open(&self, _path: &Path) -> Result<(), StatusCode> {
         Ok(())
     }
 
@@ -221,7 +228,7 @@ impl<D: Disk> russh_sftp::server::Handler for Session<D> {
         if flags.contains(OpenFlags::WRITE) {
             writable(&path)?;
         }
-        self.disk.release(&path)?;
+        self.disk.open(&path)?;
         let file = OpenOptions::from(flags).open(&path).map_err(status)?;
         Ok(self.keep(id, Open::File(file, path)))
     }

@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     net::{Shutdown, SocketAddr},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicI64, AtomicUsize, Ordering},
