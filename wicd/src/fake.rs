@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::access::{AccessList, Guard};
 use crate::fake_images::{FakeImages, Images};
-use crate::files::ACCESS_DENIED;
+use crate::held::{self, Held};
 use crate::host::{
     Adapter, HnsRequest, Host, HostError, Place, RegistryValues, Route, ServiceInfo, ServiceSpec, path_parts,
 };
@@ -36,39 +36,6 @@ pub const OPENED: &[u8] = b"opened";
 
 type ServiceHook = Arc<dyn Fn(ServiceEvent, &ServiceInfo) + Send + Sync>;
 type PathHook = Arc<dyn Fn(&Path) + Send + Sync>;
-
-/// File that another program holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Held {
-    /// Another program has the file open and shares it with nobody, for so many attempts of others to use it.
-    Open(u32),
-    /// An antivirus denies access to the file, for so many attempts.
-    Denied(u32),
-}
-
-/// Held files by real path, of all hosts of this process.
-static HELD: Mutex<BTreeMap<PathBuf, Held>> = Mutex::new(BTreeMap::new());
-
-fn held() -> MutexGuard<'static, BTreeMap<PathBuf, Held>> {
-    HELD.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Fails as Windows does for a file that another program holds.
-///
-/// # Errors
-/// When the file is there and held. Each call is an attempt.
-pub fn held_by_others(path: &Path) -> io::Result<()> {
-    const SHARING_VIOLATION: i32 = 32;
-    let mut held = held();
-    let Some(by) = held.get_mut(path).filter(|_| path.is_file()) else { return Ok(()) };
-    let (Held::Open(left) | Held::Denied(left)) = by;
-    if *left == 0 {
-        return Ok(());
-    }
-    *left -= 1;
-    let code = if matches!(by, Held::Open(_)) { SHARING_VIOLATION } else { ACCESS_DENIED };
-    Err(io::Error::from_raw_os_error(code))
-}
 
 /// A host that is a directory and a few maps.
 #[derive(Clone)]
@@ -227,10 +194,7 @@ impl FakeHost {
     /// When the path is refused.
     pub fn hold(&self, windows_path: &str, by: Option<Held>) -> Result<(), HostError> {
         let path = self.path(windows_path)?;
-        match by {
-            Some(by) => held().insert(path, by),
-            None => held().remove(&path),
-        };
+        held::put(path, by);
         Ok(())
     }
 

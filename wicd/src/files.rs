@@ -168,7 +168,7 @@ fn held_by_others(_path: &Path) -> io::Result<()> {
 }
 
 #[cfg(all(feature = "fake", not(test)))]
-use crate::fake::held_by_others;
+use crate::held::held_by_others;
 #[cfg(test)]
 use tests::held_by_others;
 
@@ -212,7 +212,7 @@ const HELD_AT_MOST: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 100 });
 /// Windows' error for denied access, and for a file that is deleted when the program that holds it lets it go. Elsewhere, where tests run, the error
 /// of the same kind.
-pub(crate) const ACCESS_DENIED: i32 = if cfg!(windows) { 5 } else { 13 };
+const ACCESS_DENIED: i32 = if cfg!(windows) { 5 } else { 13 };
 
 /// Number of generations of a file that can be in use at once.
 const OLD_FILES: u32 = 8;

@@ -27,6 +27,8 @@ pub mod fake_images;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake_kubelet;
 pub mod files;
+#[cfg(any(test, feature = "fake"))]
+pub mod held;
 pub mod host;
 pub mod images;
 pub mod kept_files;

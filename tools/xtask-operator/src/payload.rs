@@ -73,6 +73,11 @@ const ALL: &str = "all";
 /// Minor versions of Kubernetes that a payload can have, as 1.36; the first is the default.
 pub(crate) const KUBERNETES: [&str; MINORS.len()] = MINORS;
 
+/// The first minor of Kubernetes that is in OpenShift 5: that of 5.0, which is also called 4.23.
+pub(crate) const OF_OPENSHIFT_5: u32 = 36;
+/// Difference between minor versions: OpenShift 4.N has the minor N + 13 of Kubernetes.
+pub(crate) const BEHIND: u32 = 13;
+
 /// Number of a minor version of Kubernetes, as 36 for 1.36.
 pub(crate) fn minor(version: &str) -> Result<u32> {
     let minor = version.strip_prefix("1.").with_context(|| format!("{version} is no minor version of Kubernetes"))?;

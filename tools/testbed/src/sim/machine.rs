@@ -388,7 +388,7 @@ impl Disk for Machine {
     }
 
     fn release(&self, path: &Path) -> Result<(), StatusCode> {
-        wicd::fake::held_by_others(path).map_err(|error| match error.kind() {
+        wicd::held::held_by_others(path).map_err(|error| match error.kind() {
             io::ErrorKind::PermissionDenied => StatusCode::PermissionDenied,
             // OpenSSH has no word for it.
             _ => StatusCode::Failure,

@@ -44,7 +44,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
-pub use wicd::fake::Held;
+pub use wicd::held::Held;
 pub use wicd::maintenance::{Action, Outcome};
 use wicd::{
     credential_plugin::CLASSES_OF_CCG,

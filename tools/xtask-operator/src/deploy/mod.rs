@@ -19,7 +19,7 @@ use serde::Serialize;
 
 pub(crate) use alerts::{Alert, alerts};
 pub(crate) use object::Object;
-pub(crate) use olm::{Release, bundle, catalog, catalog_source, kubernetes_of_wmco, openshift};
+pub(crate) use olm::{Release, bundle, catalog, catalog_source, openshift};
 pub(crate) use platform::{Platform, manifest};
 pub(crate) use values::table as chart_values;
 

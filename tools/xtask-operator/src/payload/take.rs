@@ -20,8 +20,7 @@ use oci_client::{
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
-use super::mib;
-use crate::deploy::kubernetes_of_wmco;
+use super::{BEHIND, OF_OPENSHIFT_5, mib};
 
 /// Takes the programs of OpenShift out of an image of the Windows Machine Config Operator.
 #[derive(clap::Args)]
@@ -259,6 +258,18 @@ fn version(config: &str) -> Option<String> {
     let config: serde_json::Value = serde_json::from_str(config).ok()?;
     let version = config.pointer("/config/Labels/version")?.as_str()?;
     Some(api::text::line(version, 60))
+}
+
+/// Returns the minor version of Kubernetes for which a version of WMCO, as v10.20.1, has its programs: 10.y is for OpenShift 4.y, 11.y for 5.y. `None`
+/// for other versions.
+fn kubernetes_of_wmco(version: &str) -> Option<u32> {
+    let mut numbers = version.strip_prefix('v').unwrap_or(version).split('.');
+    let first = match numbers.next()? {
+        "10" => BEHIND,
+        "11" => OF_OPENSHIFT_5,
+        _ => return None,
+    };
+    first.checked_add(numbers.next()?.parse().ok()?)
 }
 
 /// Refuses an image for another minor version of Kubernetes.

@@ -131,6 +131,8 @@ fn an_image_for_another_version_is_refused() {
         (Some("10.20.1-1749"), "1.33", None),
         (None, "1.33", None),
         (Some("v10.20.0"), "1.34", Some("for Kubernetes 1.33, and not for 1.34")),
+        (Some("v11.1.0-rc.1"), "1.37", None),
+        (Some("10.4294967295.0"), "1.34", Some("none of WMCO")),
         (Some("v1.2.3"), "1.33", Some("none of WMCO")),
         (Some("10."), "1.33", Some("none of WMCO")),
     ] {

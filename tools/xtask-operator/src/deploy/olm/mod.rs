@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result};
 use api::names::DEFAULT_NAMESPACE;
 use serde_json::{Value, json};
 
-pub(crate) use openshift_version::{kubernetes_of_wmco, openshift};
+pub(crate) use openshift_version::openshift;
 
 use super::{
     HEADER, VERSION,

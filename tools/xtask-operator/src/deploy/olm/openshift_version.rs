@@ -2,10 +2,7 @@
 
 use wnp_core::render::api_servers_of_kubelet;
 
-/// The first minor of Kubernetes that is in OpenShift 5: that of 5.0, which is also called 4.23.
-const OF_OPENSHIFT_5: u32 = 36;
-/// Difference between minor versions: OpenShift 4.N has the minor N + 13 of Kubernetes.
-const BEHIND: u32 = 13;
+use crate::payload::{BEHIND, OF_OPENSHIFT_5};
 
 /// Version of OpenShift that has a minor version of Kubernetes.
 pub(crate) fn openshift(kubernetes: u32) -> String {
@@ -13,17 +10,6 @@ pub(crate) fn openshift(kubernetes: u32) -> String {
         Some(minor) => format!("5.{minor}"),
         None => format!("4.{}", kubernetes.saturating_sub(BEHIND)),
     }
-}
-
-/// Minor version of Kubernetes for which a version of WMCO, as v10.20.1, has its programs. `None` for other versions.
-pub(crate) fn kubernetes_of_wmco(version: &str) -> Option<u32> {
-    let mut numbers = version.strip_prefix('v').unwrap_or(version).split('.');
-    let first = match numbers.next()? {
-        "10" => BEHIND,
-        "11" => OF_OPENSHIFT_5,
-        _ => return None,
-    };
-    first.checked_add(numbers.next()?.parse().ok()?)
 }
 
 /// The property `olm.maxOpenShiftVersion`: OLM lets the cluster upgrade to it and not beyond. `None` without a kubelet.
@@ -45,25 +31,6 @@ mod tests {
         for (kubernetes, expected) in [(32, "4.19"), (33, "4.20"), (34, "4.21"), (35, "4.22"), (36, "5.0"), (39, "5.3")]
         {
             assert_eq!(openshift(kubernetes), expected);
-        }
-    }
-
-    #[test]
-    fn wmco_has_a_minor_of_kubernetes() {
-        for (version, expected) in [
-            ("v10.20.0", Some(33)),
-            ("10.22.1", Some(35)),
-            ("v10.23.0", Some(36)),
-            ("v11.0.0", Some(36)),
-            ("v11.1.0-rc.1", Some(37)),
-            ("v9.0.1", None),
-            ("9.6", None),
-            ("v10", None),
-            ("v10.x", None),
-            ("v10.4294967295", None),
-            ("", None),
-        ] {
-            assert_eq!(kubernetes_of_wmco(version), expected, "{version}");
         }
     }
 

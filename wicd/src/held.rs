@@ -1,0 +1,51 @@
+//! Files of simulated hosts that another program holds, as a directory of Linux has none.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    path::{Path, PathBuf},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+/// File that another program holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// Another program has the file open and shares it with nobody, for so many attempts of others to use it.
+    Open(u32),
+    /// An antivirus denies access to the file, for so many attempts.
+    Denied(u32),
+}
+
+/// Held files by real path, of all hosts of this process.
+static HELD: Mutex<BTreeMap<PathBuf, Held>> = Mutex::new(BTreeMap::new());
+
+/// Has another program hold a file, by its real path. `None`: it lets the file go.
+pub(crate) fn put(path: PathBuf, by: Option<Held>) {
+    match by {
+        Some(by) => held().insert(path, by),
+        None => held().remove(&path),
+    };
+}
+
+fn held() -> MutexGuard<'static, BTreeMap<PathBuf, Held>> {
+    HELD.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Fails as Windows does for a file that another program holds.
+///
+/// # Errors
+/// When the file is there and held. Each call is an attempt.
+pub fn held_by_others(path: &Path) -> io::Result<()> {
+    const SHARING_VIOLATION: i32 = 32;
+    // Of where simulated hosts run, as [`io::ErrorKind::PermissionDenied`] is known by it.
+    const ACCESS_DENIED: i32 = 13;
+    let mut held = held();
+    let Some(by) = held.get_mut(path).filter(|_| path.is_file()) else { return Ok(()) };
+    let (Held::Open(left) | Held::Denied(left)) = by;
+    if *left == 0 {
+        return Ok(());
+    }
+    *left -= 1;
+    let code = if matches!(by, Held::Open(_)) { SHARING_VIOLATION } else { ACCESS_DENIED };
+    Err(io::Error::from_raw_os_error(code))
+}
