@@ -182,7 +182,7 @@ event_reasons! {
     /// The name of the host is longer than the 15 characters that Windows allows for a computer name, so the host reports a shorter one. The
     /// Node still has the [long name](../guide/hosts.md#name).
     HostNameTooLong: Warning on WindowsInstance;
-    /// The Node is not Ready any more; the note has kubelet's message. The STATUS column of the pool says from when on the operator
+    /// The Node is not Ready any more; the note has kubelet's message. The message of the pool says from when on the operator
     /// [repairs it](../guide/rollouts.md).
     NodeNotReady: Warning on WindowsInstance;
     /// The state of the host differs from what the operator configured; the note names the object. wicd restores it unless the pool sets

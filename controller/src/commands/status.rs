@@ -407,7 +407,9 @@ fn asks(pool: &str, status: &WindowsNodePoolStatus, members: &[&WindowsInstance]
     let ask = |what: String, command: String| Ask { what, command: Some(format!("{PLUGIN} {command}")) };
     let mut asks = Vec::new();
     let waits = find(&status.conditions, kind::UPDATED).is_some_and(|c| c.reason == Reason::WaitingForApproval);
-    if let Some(version) = status.desired_version.as_ref().filter(|_| waits) {
+    // A person pastes the command into a shell: no version of the operator has other characters.
+    let is_plain = |version: &&String| version.bytes().all(|b| b.is_ascii_alphanumeric() || b".-".contains(&b));
+    if let Some(version) = status.desired_version.as_ref().filter(|_| waits).filter(is_plain) {
         let what = format!("version {} waits for an approval", short(version));
         asks.push(ask(what, format!("approve {pool} --version {version}")));
     }

@@ -221,6 +221,12 @@ fn what_waits_for_a_person_has_its_command() {
             &[],
             vec!["approve p --version 1.0.0-5c9a1f0e7b64d2380f1ac95be2370d68".to_owned()],
         ),
+        (
+            "a version that no operator has",
+            WindowsNodePoolStatus { desired_version: Some("1; rm -rf ~".into()), ..status(&[waits], 0) },
+            &[],
+            vec![],
+        ),
         ("a removal", status(&[], 4), &[], vec!["approve p --removals 4".into()]),
         ("a host key", status(&[], 0), &[&mismatch], vec![format!("trust-host-key win-1 {KEY}")]),
         ("another fault", status(&[stalled], 0), &[], vec!["Change it.".into()]),

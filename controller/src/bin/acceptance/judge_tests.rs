@@ -114,7 +114,7 @@ fn kubelet_line(flags: &str) -> Output {
     ))
 }
 
-/// What `-help` of kube-log-runner 1.34, and `--help` of kubelet, print, shortened.
+/// Shortened outputs of `-help` of kube-log-runner 1.34, and of `--help` of kubelet.
 const RUNNER_HELP: &str = "Usage of C:\\k\\kube-log-runner.exe:\n  -also-stdout\n    \tuseful with log-file, log to standard output as well as the log file\n  -log-file string\n    \tIf non-empty, save stdout to this file\n  -log-file-age duration\n    \tuseful with log-file-size\n  -log-file-size value\n    \tuseful with log-file\n  -redirect-stderr\n    \ttreat stderr same as stdout (default true)";
 const KUBELET_HELP: &str = "The kubelet is the primary \"node agent\" that runs on each node.\n\nUsage:\n  kubelet [flags]\n\nFlags:\n      --config string                     The Kubelet will load its initial configuration from this file.\n  -v, --v Level                           number for the log level verbosity\n      --windows-service                   Enable Windows Service Control Manager API integration";
 

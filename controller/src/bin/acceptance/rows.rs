@@ -19,7 +19,7 @@ pub(crate) enum How {
     Host(&'static [&'static str], Judge),
 }
 
-/// What a row needs.
+/// Need of a row.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Need {
     /// A Ready node.

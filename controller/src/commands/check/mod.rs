@@ -50,7 +50,7 @@ pub async fn host(args: CheckHost) -> anyhow::Result<ExitCode> {
 /// Checks a host, and returns the results that `-o json` prints.
 ///
 /// # Errors
-/// When the key or `wicd.exe` cannot be read. A host that cannot become a node is no error.
+/// Fails when the key or `wicd.exe` cannot be read. A host that cannot become a node is no error.
 pub async fn host_results(args: CheckHost) -> anyhow::Result<Vec<Value>> {
     Ok(catalog::objects(&catalog::outcomes(Facts::Host(&host::observe(args).await?))))
 }

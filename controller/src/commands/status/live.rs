@@ -53,7 +53,7 @@ impl Live {
     /// Waits for changes, and returns what is seen after them, with warnings about what may be old.
     ///
     /// # Errors
-    /// When pools and hosts cannot be watched at first.
+    /// Fails when pools and hosts cannot be watched at first.
     pub(in crate::commands) async fn next(&mut self, args: &Status) -> anyhow::Result<(Seen, Vec<String>)> {
         loop {
             self.collect().await;
@@ -93,7 +93,13 @@ impl Live {
         let (at, operator, then) = if let Some(asked) = asked {
             asked
         } else {
-            let (operator, now) = operator_now(args, &self.client).await;
+            // The client has no limit of time, and what is shown must not stand still without a word.
+            let silent = || {
+                let what = "Whether an operator works is not known, and what follows may be old: the API server does not answer.";
+                (Operator::Unknown(what.to_owned()), Timestamp::now())
+            };
+            let found = timeout(REFRESH, operator_now(args, &self.client)).await;
+            let (operator, now) = found.unwrap_or_else(|_| silent());
             (Instant::now(), operator, now)
         };
         self.asked = Some((at, operator.clone(), then));

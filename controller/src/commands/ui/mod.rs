@@ -1,6 +1,6 @@
 //! Command `ui`: a page in the browser that shows pools and hosts as they change.
 //!
-//! It listens on loopback alone, and reads with the rights of the user. Other users of the machine, and pages of other sites, do not know the secret
+//! The server listens on loopback alone, and reads with the rights of the user. Other users of the machine, and pages of other sites, do not know the secret
 //! in its path.
 
 mod view;
@@ -65,7 +65,7 @@ const HEADERS: [(HeaderName, &str); 4] = [
 /// Serves the page until the program is interrupted.
 ///
 /// # Errors
-/// When there is no configuration for the API server, it does not answer, pools and hosts cannot be watched at first, or the port is taken.
+/// Fails when there is no configuration for the API server, it does not answer, pools and hosts cannot be watched at first, or the port is taken.
 pub async fn run(args: Ui, cluster: &args::Cluster) -> anyhow::Result<()> {
     let chosen = api_server::choose(cluster).await?;
     // A watch is silent as long as nothing changes; the first answers must come in time.

@@ -59,6 +59,9 @@ const MAX_PROGRAM: u64 = 512 << 20;
 /// Maximum bytes of all programs, as they are in the image.
 const MAX_PROGRAMS: u64 = 1 << 30;
 
+/// Maximum number of files with names of programs.
+const MAX_FILES: usize = 16;
+
 /// Files of interest in the image by their paths.
 type Files = BTreeMap<PathBuf, Vec<u8>>;
 
@@ -98,11 +101,12 @@ pub(super) fn run(args: &Args) -> Result<()> {
 
 /// Reads the version and the files of interest of an image.
 async fn pull(args: &Args, image: &Reference, login: &RegistryAuth) -> Result<(Option<String>, Files)> {
-    let client = Client::new(ClientConfig {
+    let client = Client::try_from(ClientConfig {
         protocol: if args.plain_http { ClientProtocol::Http } else { ClientProtocol::Https },
         platform_resolver: Some(Box::new(linux_amd64_resolver)),
         ..ClientConfig::default()
-    });
+    })
+    .context("cannot make a client for registries")?;
     let pulled = client.pull_manifest_and_config(image, login).await;
     let (manifest, _, config) = pulled.with_context(|| format!("cannot read {image}"))?;
     let version = version(&config);
@@ -160,6 +164,10 @@ fn read_layer(layer: impl Read, files: &mut Files) -> Result<()> {
                 // Packed or not, the program of the upper layer counts.
                 gone.push(other_form(&path));
                 here.insert(path, content);
+                ensure!(
+                    here.len() + files.len() <= MAX_FILES,
+                    "it has more than {MAX_FILES} files with names of programs"
+                );
                 let size: usize = here.values().chain(files.values()).map(Vec::len).sum();
                 ensure!(size as u64 <= MAX_PROGRAMS, "programs take more than {}", mib(MAX_PROGRAMS));
             }
