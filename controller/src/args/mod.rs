@@ -98,10 +98,6 @@ pub enum Command {
     /// Show the origin of a node: from the Node over its instance and pool to the entry, and for Git to the commit.
     #[command(after_help = "Exit status:\n  0  the host is known\n  1  an error, or a host that is not known")]
     Explain(Explain),
-    /// Check files with hosts, in the format of a Git repository or an artifact of Flux, and report every error by file
-    /// and line. Needs no cluster.
-    #[command(after_help = "Exit status:\n  0  no error\n  1  an error in a file, or a file that cannot be read")]
-    Lint(Lint),
     /// Check whether the operator that is installed can work, or something else that it needs, without a change.
     #[command(
         args_conflicts_with_subcommands = true,
@@ -394,6 +390,10 @@ pub struct Explain {
 /// Subject of the check.
 #[derive(Subcommand, Debug)]
 pub enum Check {
+    /// Check files with hosts, in the format of a Git repository or an artifact of Flux, and report every error by file
+    /// and line. Needs no cluster.
+    #[command(after_help = "Exit status:\n  0  no error\n  1  an error in a file, or a file that cannot be read")]
+    Files(CheckFiles),
     /// Check whether a host can become a node. Needs no cluster, and leaves the host as it is.
     #[command(after_help = "Exit status:\n  0  the host can become a node\n  1  an error, or a host that cannot")]
     Host(CheckHost),
@@ -588,24 +588,16 @@ pub struct MachineSet {
     pub replicas: u16,
 }
 
-/// Arguments of `lint`.
+/// Arguments of `check files`.
 #[derive(Parser, Clone, Debug)]
-pub struct Lint {
+pub struct CheckFiles {
     /// Files, and directories with all `*.yaml`, `*.yml` and `*.json` below them: together one inventory.
     #[arg(required = true, value_name = "PATH")]
     pub path: Vec<PathBuf>,
-    /// Output format.
-    #[arg(short, long, value_enum, default_value_t = LintOutput::Text)]
-    pub output: LintOutput,
-}
-
-/// Output format of findings.
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LintOutput {
-    /// One a line, as `file:line: message`.
-    Text,
-    /// JSON list of objects with `file`, `line`, `severity` and `message`.
-    Json,
+    /// Output format. The table has a line `file:line: message` for each error; JSON and YAML are lists of objects with `file`,
+    /// `line`, `severity` and `message`.
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
 }
 
 /// Format of the log.

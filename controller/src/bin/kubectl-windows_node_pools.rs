@@ -32,10 +32,10 @@ async fn run(Cli { cluster, command }: Cli) -> anyhow::Result<ExitCode> {
             Box::pin(controller::commands::check::installation(*installation, cluster)).await
         }
         Command::Check { what: Some(Check::Host(args)), .. } => Box::pin(controller::commands::check::host(args)).await,
+        Command::Check { what: Some(Check::Files(args)), .. } => controller::commands::check::files(&args),
         Command::Check { what: Some(Check::Takeover(args)), .. } => {
             Box::pin(controller::commands::check::takeover(*args, cluster)).await
         }
-        Command::Lint(args) => controller::commands::lint::run(&args),
         Command::Status(args) => controller::commands::status::run(args, cluster).await,
         Command::Ui(args) => Box::pin(controller::commands::ui::run(args, cluster)).await.map(|()| ExitCode::SUCCESS),
         Command::Act(args) => Box::pin(controller::commands::act::run(args, cluster)).await,

@@ -31,7 +31,7 @@ pub const COMPLETION: &str = "kubectl_complete-windows_node_pools";
 const GROUPS: [(&str, &[&str]); 4] = [
     ("See", &["status", "ui", "explain", "plan"]),
     ("Act", &["approve", "pause", "resume", "retry", "trust-host-key", "abandon"]),
-    ("Check", &["check", "lint", "gather"]),
+    ("Check", &["check", "gather"]),
     ("Other", &["machineset", "version"]),
 ];
 /// Time that a user who has pressed the tabulator may wait for names.

@@ -6,7 +6,6 @@ pub mod check;
 mod documented_commands_tests;
 pub mod explain;
 pub mod gather;
-pub mod lint;
 pub mod machineset;
 pub mod plan;
 pub mod ssh_target;

@@ -2,6 +2,7 @@
 
 mod before;
 pub mod catalog;
+mod files;
 mod host;
 mod installation;
 mod row;
@@ -9,6 +10,7 @@ mod takeover;
 
 use std::{process::ExitCode, sync::Arc};
 
+pub use files::run as files;
 pub(crate) use installation::{leader, server_time};
 use serde_json::Value;
 

@@ -1,6 +1,6 @@
 //! The reference pages that are tables in code: alerts, checks, conditions, events, metrics and settings.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, iter};
 
 use anyhow::Result;
 use api::{Reason, conditions::kind, events::EventReason};
@@ -166,11 +166,12 @@ fn settings() -> String {
     let columns = ["argument", "variable", "default", "effect"];
     let about = "They stand before or after the name of the command. Commands that need no cluster take no notice.";
     section(&mut page, "All commands", about, &columns, client.get_arguments().map(|arg| setting(&client, arg)));
-    for command in operator.get_subcommands().chain(client.get_subcommands()) {
-        let (name, is_run) = (command.get_name(), command.get_name() == "run");
+    for (name, command) in subcommands("", &operator).into_iter().chain(subcommands("", &client)) {
+        let is_run = name == "run";
         let mut about =
             sentence(&command.get_long_about().or(command.get_about()).map(ToString::to_string).unwrap_or_default());
-        if command.get_arguments().any(|arg| arg.get_id() == "namespace") && !is_run {
+        let takes_run = !is_run && command.get_arguments().any(|arg| arg.get_id() == "namespace");
+        if takes_run {
             about += " The arguments of `run` apply, too.";
         }
         let exit = command.get_after_help().map(ToString::to_string).unwrap_or_default();
@@ -180,15 +181,27 @@ fn settings() -> String {
             .filter_map(|l| l.trim().split_once("  "))
             .map(|(n, why)| format!("{n}: {why}"))
             .collect();
-        let _ = write!(about, " Exit status: {}.", exit.join("; "));
-        let args = || command.get_arguments().filter(|arg| !arg.is_hide_set() && (is_run || !is_of_run(arg)));
+        if !exit.is_empty() {
+            let _ = write!(about, " Exit status: {}.", exit.join("; "));
+        }
+        let args = || command.get_arguments().filter(|arg| !arg.is_hide_set() && !(takes_run && is_of_run(arg)));
         if args().next().is_none() {
             let _ = write!(page, "\n## {name}\n\n{about}\n");
         } else {
-            section(&mut page, name, &about, &columns, args().map(|arg| setting(command, arg)));
+            section(&mut page, &name, &about, &columns, args().map(|arg| setting(command, arg)));
         }
     }
     page
+}
+
+/// Commands below another one, each before those below it, with the words that a user types.
+fn subcommands<'a>(above: &str, command: &'a Command) -> Vec<(String, &'a Command)> {
+    let below = command.get_subcommands().flat_map(|command| {
+        let name = format!("{above} {}", command.get_name()).trim_start().to_owned();
+        let deeper = subcommands(&name, command);
+        iter::once((name, command)).chain(deeper)
+    });
+    below.collect()
 }
 
 /// The values of the Helm chart.
@@ -253,9 +266,14 @@ mod tests {
         for row in [
             "| `--namespace NAMESPACE` | `WATCH_NAMESPACE` | `openshift-windows-machine-config-operator` |",
             "| `--max-connections MAX_CONNECTIONS` | `WINDOWS_NODE_POOLS_MAX_CONNECTIONS` | `100` |",
+            "| `--identity FILE` |  | required | File with the private key",
         ] {
             assert!(page.contains(row), "{row} is not in {page}");
         }
+        for command in ["run", "status", "check", "check files", "check host", "check takeover"] {
+            assert!(page.contains(&format!("\n## {command}\n")), "{command} is not in {page}");
+        }
+        assert!(!page.contains("Exit status: ."), "{page}");
         assert!(!page.contains("loopback-hosts"), "what is for tests is hidden");
     }
 }

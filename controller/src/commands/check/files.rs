@@ -1,4 +1,4 @@
-//! Command `lint`: reports errors of host lists, before they are merged. It uses the code that reads them in the operator.
+//! Command `check files`: reports errors of host lists, before they are merged. It uses the code that reads them in the operator.
 
 use std::{
     fs,
@@ -14,7 +14,7 @@ use gitops::{
 };
 use serde_json::json;
 
-use crate::args::{Lint, LintOutput};
+use crate::args::{CheckFiles, output};
 
 /// Exit status when there are findings.
 const FINDINGS: u8 = 1;
@@ -23,20 +23,15 @@ const FINDINGS: u8 = 1;
 ///
 /// # Errors
 /// When the findings cannot be printed. Findings are no error: the exit status reports them.
-pub fn run(args: &Lint) -> anyhow::Result<ExitCode> {
+pub fn run(args: &CheckFiles) -> anyhow::Result<ExitCode> {
     let Found { errors, warnings } = check(&args.path, &Limits::default());
-    let text = match args.output {
-        LintOutput::Text => {
-            let errors = errors.iter().map(|f| format!("{f}\n"));
-            errors.chain(warnings.iter().map(|f| format!("{f} (warning)\n"))).collect()
-        }
-        LintOutput::Json => {
-            let object = |severity: &'static str| move |f: &Finding| json!({"file": f.file, "line": f.line, "severity": severity, "message": f.message});
-            let all = errors.iter().map(object("error")).chain(warnings.iter().map(object("warning")));
-            serde_json::to_string_pretty(&all.collect::<Vec<_>>())? + "\n"
-        }
-    };
-    crate::args::output::print(&text).context("cannot print")?;
+    let object = |severity: &'static str| move |f: &Finding| json!({"file": f.file, "line": f.line, "severity": severity, "message": f.message});
+    let all: Vec<_> = errors.iter().map(object("error")).chain(warnings.iter().map(object("warning"))).collect();
+    let text = output::answer(args.output, &all, || {
+        let errors = errors.iter().map(|f| format!("{f}\n"));
+        errors.chain(warnings.iter().map(|f| format!("{f} (warning)\n"))).collect()
+    })?;
+    output::print(&text).context("cannot print")?;
     Ok(if errors.is_empty() { ExitCode::SUCCESS } else { FINDINGS.into() })
 }
 

@@ -1,14 +1,14 @@
-//! The command `lint`, which needs no cluster.
+//! The command `check files`, which needs no cluster.
 
 use std::{path::Path, process::Command};
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
-/// Runs `lint`, and returns exit status and output.
-fn lint(dir: &Path, args: &[&str]) -> Result<(Option<i32>, String)> {
+/// Runs `check files`, and returns exit status and output.
+fn check_files(dir: &Path, args: &[&str]) -> Result<(Option<i32>, String)> {
     let output = Command::new(env!("CARGO_BIN_EXE_kubectl-windows_node_pools"))
-        .arg("lint")
+        .args(["check", "files"])
         .args(args)
         .current_dir(dir)
         // A request for a cluster fails.
@@ -26,7 +26,7 @@ fn what_is_wrong_is_said_by_file_and_line() -> Result<()> {
     write("hosts/b.yaml", "- name: win-1\n  address: 10.0.0.1\n- name: win-2\n  adress: 10.0.0.2\n")?;
     write("hosts/a.json", "{\"name\": \"win-1\",\n \"address\": \"10.0.0.3\"}\n")?;
 
-    let (status, out) = lint(dir.path(), &["hosts"])?;
+    let (status, out) = check_files(dir.path(), &["hosts"])?;
     let lines = [
         "hosts/b.yaml:1: duplicate name `win-1` (first defined at hosts/a.json:1): remove one",
         "hosts/b.yaml:3: a host needs `address`: add it",
@@ -34,7 +34,7 @@ fn what_is_wrong_is_said_by_file_and_line() -> Result<()> {
     ];
     ensure!(status == Some(1) && out.lines().eq(lines), "{status:?} {out}");
 
-    let (status, out) = lint(dir.path(), &["--output", "json", "hosts/b.yaml", "hosts/none.yaml"])?;
+    let (status, out) = check_files(dir.path(), &["--output", "json", "hosts/b.yaml", "hosts/none.yaml"])?;
     let found: Vec<Value> = serde_json::from_str(&out)?;
     ensure!(status == Some(1) && found.len() == 3, "{status:?} {out}");
     ensure!(
@@ -52,12 +52,12 @@ fn nothing_is_said_where_nothing_is_wrong() -> Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/inventory");
     for entry in std::fs::read_dir(&root)? {
         let name = entry?.file_name().to_string_lossy().into_owned();
-        let said = lint(&root, &[&name])?;
+        let said = check_files(&root, &[&name])?;
         ensure!(said == (Some(0), String::new()), "{name}: {said:?}");
     }
-    let said = lint(&root, &["-o", "json", "list.yaml"])?;
+    let said = check_files(&root, &["-o", "json", "list.yaml"])?;
     ensure!(said == (Some(0), "[]\n".into()), "{said:?}");
-    let said = lint(&root, &["."])?;
+    let said = check_files(&root, &["."])?;
     ensure!(said.0 == Some(1) && said.1.contains("(first defined at "), "{said:?}");
     Ok(())
 }
