@@ -51,6 +51,8 @@ pub mod path {
     pub const DESIRED: &str = r"C:\k\wicd\desired.json";
     /// Payload files by content: `<sha256>`. Destinations are hard links to them.
     pub const BLOBS: &str = r"C:\k\wicd\blobs";
+    /// Certificates and keys of hybrid-overlay-node. Legacy.
+    pub const OVERLAY_CERTS: &str = r"C:\k\cni\config";
     /// wicd's certificate and key.
     pub const WICD_CERTS: &str = r"C:\k\wicd-certs";
     /// wicd's current certificate and key, in one PEM file. Legacy.

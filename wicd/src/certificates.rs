@@ -21,6 +21,8 @@ use crate::host::{Host, HostError};
 pub const RENEW_BELOW: i64 = 3600;
 /// Number of earlier certificates of wicd that are kept.
 const KEEP: usize = 2;
+/// Format of the UTC time in the name of a certificate, as client-go's store of certificates has it.
+const TIME: &str = "%Y-%m-%d-%H-%M-%S";
 /// Prefix of the names of all files in which kubelet keeps its client certificates.
 const KUBELET_CLIENT: &str = "kubelet-client";
 const CERTIFICATE: &str = "CERTIFICATE";
@@ -235,15 +237,30 @@ pub(crate) fn split(pem: &str) -> Option<(String, String)> {
 /// # Errors
 /// When a file of a certificate cannot be written, listed or removed.
 pub fn install_wicd(host: &dyn Host, pem: &[u8], now: i64) -> Result<(), HostError> {
-    let time = jiff::Timestamp::from_second(now).unwrap_or_default().strftime("%Y-%m-%d-%H-%M-%S").to_string();
-    let dated =
-        |name: &String| name.starts_with("wicd-client-2") && name.len() == "wicd-client-2006-01-02-15-04-05.pem".len();
+    let time = jiff::Timestamp::from_second(now).unwrap_or_default().strftime(TIME).to_string();
     files::write(host, &format!(r"{}\wicd-client-{time}.pem", path::WICD_CERTS), pem, Access::Protected)?;
     files::write(host, path::WICD_CERT, pem, Access::Protected)?;
-    let mut earlier: Vec<String> = files::list(host, path::WICD_CERTS)?.into_iter().filter(dated).collect();
-    earlier.truncate(earlier.len().saturating_sub(KEEP + 1));
-    for name in earlier {
-        files::remove(host, &format!(r"{}\{name}", path::WICD_CERTS))?;
+    prune(host, path::WICD_CERTS, "wicd-client-")
+}
+
+/// Removes the certificates that hybrid-overlay-node has left: it stores a new one a day beside the earlier ones.
+///
+/// # Errors
+/// When one of them cannot be listed or removed.
+pub fn prune_overlay(host: &dyn Host) -> Result<(), HostError> {
+    prune(host, path::OVERLAY_CERTS, "ovnkube-client-")
+}
+
+/// Removes the certificates whose names have a time after the prefix, but for the newest and [`KEEP`] earlier ones.
+fn prune(host: &dyn Host, directory: &str, prefix: &str) -> Result<(), HostError> {
+    let is_dated = |name: &String| {
+        let time = name.strip_prefix(prefix).and_then(|rest| rest.strip_suffix(".pem"));
+        time.is_some_and(|time| jiff::civil::DateTime::strptime(TIME, time).is_ok())
+    };
+    let mut dated: Vec<String> = files::list(host, directory)?.into_iter().filter(is_dated).collect();
+    dated.truncate(dated.len().saturating_sub(KEEP + 1));
+    for name in dated {
+        files::remove(host, &format!(r"{directory}\{name}"))?;
     }
     Ok(())
 }

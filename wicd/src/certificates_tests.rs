@@ -3,6 +3,7 @@ use serde_json::json;
 
 use super::*;
 use crate::fake::FakeHost;
+use crate::files::Access;
 use crate::operation::tests::{NODE_KUBECONFIG, ca_pem};
 
 #[test]
@@ -47,6 +48,23 @@ fn only_the_newest_certificates_are_kept() {
     ];
     assert_eq!(files::list(&host, path::WICD_CERTS).unwrap(), expected);
     assert_eq!(files::read(&host, path::WICD_CERT).unwrap().unwrap(), b"4");
+}
+
+#[test]
+fn the_newest_certificates_of_the_overlay_are_kept_and_what_is_none_of_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = FakeHost::new(dir.path());
+    prune_overlay(&host).unwrap();
+    let others = ["cni.conf", "ovnkube-client-current.pem", "ovnkube-client-old.pem"].map(str::to_owned);
+    let dated = (1..6).map(|day| format!("ovnkube-client-2026-01-0{day}-00-00-00.pem"));
+    for name in dated.clone().chain(others.clone()) {
+        let file = format!(r"{}\{name}", path::OVERLAY_CERTS);
+        files::write(&host, &file, b"", Access::Protected).unwrap();
+    }
+    prune_overlay(&host).unwrap();
+    let mut expected: Vec<String> = dated.skip(2).chain(others).collect();
+    expected.sort();
+    assert_eq!(files::list(&host, path::OVERLAY_CERTS).unwrap(), expected);
 }
 
 /// kubelet prefers what it has stored to what it is given.

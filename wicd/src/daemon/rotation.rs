@@ -174,6 +174,9 @@ async fn renew(host: &Arc<dyn Host>, connect: &dyn Connect) -> Result<(), Rotati
     let issued = obtain(&*cluster, request, seconds).await?;
     let pem = joined(&issued, &key)?;
     certificates::install_wicd(&**host, pem.as_bytes(), jiff::Timestamp::now().as_second())?;
+    if let Err(error) = certificates::prune_overlay(&**host) {
+        warn!("earlier certificates of hybrid-overlay-node stay: {}", super::chain(&error));
+    }
     Ok(())
 }
 

@@ -140,7 +140,7 @@ fn hybrid_overlay(context: &Context<'_>) -> Option<Service> {
         program::HYBRID_OVERLAY.to_owned(),
         format!("--node {NODE_NAME}"),
         format!("--bootstrap-kubeconfig={}", path::NODE_KUBECONFIG),
-        r"--cert-dir=C:\k\cni\config --cert-duration=24h --windows-service".to_owned(),
+        format!("--cert-dir={} --cert-duration=24h --windows-service", path::OVERLAY_CERTS),
         format!(r"--logfile {}\hybrid-overlay\hybrid-overlay.log", path::LOGS),
         format!("--k8s-apiserver={} --k8s-cacert {}", context.cluster.api_server, path::API_CA),
     ];
