@@ -12,5 +12,5 @@ pub mod ssh;
 pub mod tls;
 
 pub use origin::Origin;
-pub use server::{Reply, Server};
+pub use server::{Asked, Reply, Server};
 pub use ssh::SshServer;

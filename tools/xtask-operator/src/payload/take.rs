@@ -14,6 +14,7 @@ use futures::TryStreamExt as _;
 use oci_client::{
     Client, Reference,
     client::{ClientConfig, ClientProtocol, linux_amd64_resolver},
+    errors::OciDistributionError,
     manifest::OciDescriptor,
     secrets::RegistryAuth,
 };
@@ -108,7 +109,7 @@ async fn pull(args: &Args, image: &Reference, login: &RegistryAuth) -> Result<(O
     })
     .context("cannot make a client for registries")?;
     let pulled = client.pull_manifest_and_config(image, login).await;
-    let (manifest, _, config) = pulled.with_context(|| format!("cannot read {image}"))?;
+    let (manifest, _, config) = pulled.map_err(refused).with_context(|| format!("cannot read {image}"))?;
     let version = version(&config);
     if let Some(kubernetes) = &args.kubernetes {
         fits(version.as_deref(), kubernetes)?;
@@ -122,6 +123,20 @@ async fn pull(args: &Args, image: &Reference, login: &RegistryAuth) -> Result<(O
         read_layer(file, &mut files).with_context(|| format!("layer {}", layer.digest))?;
     }
     Ok((version, files))
+}
+
+/// Adds the remedy to an error of the registry.
+fn refused(error: OciDistributionError) -> anyhow::Error {
+    let is_login = matches!(
+        error,
+        OciDistributionError::UnauthorizedError { .. } | OciDistributionError::AuthenticationFailure(_)
+    );
+    let error = anyhow::Error::from(error);
+    if is_login {
+        error.context("log in first, as with `podman login`, or name the file with --auth-file")
+    } else {
+        error
+    }
 }
 
 /// Downloads a layer, which has the size and the digest that the manifest names.

@@ -1,3 +1,4 @@
 //! Tests of the tasks as programs.
 
 mod bench;
+mod take;
