@@ -191,7 +191,7 @@ impl FakeHost {
     /// Has another program hold a file (Windows path), whether or not it is there yet. `None`: it lets the file go.
     ///
     /// # Errors
-    /// When the path is refused.
+    /// Fails when the path is refused.
     pub fn hold(&self, windows_path: &str, by: Option<Held>) -> Result<(), HostError> {
         let path = self.path(windows_path)?;
         held::put(path, by);

@@ -24,7 +24,7 @@ fn copy_of(path: &str) -> String {
 /// of the files.
 ///
 /// # Errors
-/// [`HostError::Refused`] for a file that is too large. Also when one cannot be read or copied.
+/// [`HostError::Refused`] for a file that is too large. Also fails when one cannot be read or copied.
 pub fn keep<'a>(
     host: &dyn Host,
     paths: impl IntoIterator<Item = &'a str>,
@@ -53,7 +53,7 @@ pub fn keep<'a>(
 /// Puts all files of the owner back. Ours are removed already.
 ///
 /// # Errors
-/// When a file cannot be written, or the record cannot.
+/// Fails when a file cannot be written, or the record cannot.
 pub fn put_back(host: &dyn Host, owned: &mut Ownership) -> Result<(), HostError> {
     put_back_except(host, owned, &BTreeSet::new())
 }
@@ -61,7 +61,7 @@ pub fn put_back(host: &dyn Host, owned: &mut Ownership) -> Result<(), HostError>
 /// Puts files of the owner back as [`put_back`] does, without those in whose place one of ours stays.
 ///
 /// # Errors
-/// As [`put_back`].
+/// Fails as [`put_back`] does.
 pub fn put_back_except(host: &dyn Host, owned: &mut Ownership, ours: &BTreeSet<String>) -> Result<(), HostError> {
     let back: Vec<(String, String)> =
         owned.kept.iter().filter(|(path, _)| !ours.contains(*path)).map(|(p, c)| (p.clone(), c.clone())).collect();

@@ -125,7 +125,7 @@ impl Ownership {
     /// Loads the record, or the copy if the record is gone or damaged. `None` if there is neither.
     ///
     /// # Errors
-    /// When the record or the copy is damaged or cannot be read, and the other one is missing or no better.
+    /// Fails when the record or the copy is damaged or cannot be read, and the other one is missing or no better.
     pub fn load(host: &dyn Host) -> Result<Option<Self>, HostError> {
         match files::read_json(host, path::OWNED) {
             Ok(Some(owned)) => Ok(Some(owned)),
@@ -137,7 +137,7 @@ impl Ownership {
     /// Writes the record. The copy first: at no time is the only one not whole.
     ///
     /// # Errors
-    /// When the copy or the record cannot be written.
+    /// Fails when the copy or the record cannot be written.
     pub fn save(&self, host: &dyn Host) -> Result<(), HostError> {
         for file in [COPY, path::OWNED] {
             files::write_json(host, file, self, Access::Protected)?;
@@ -148,7 +148,7 @@ impl Ownership {
     /// Removes the record, when nothing of ours is there any more.
     ///
     /// # Errors
-    /// When the copy or the record cannot be removed.
+    /// Fails when the copy or the record cannot be removed.
     pub fn forget(host: &dyn Host) -> Result<(), HostError> {
         [COPY, path::OWNED].into_iter().try_for_each(|file| files::remove(host, file))
     }
@@ -183,7 +183,7 @@ impl Ownership {
     /// Changes the record. The caller holds the [`crate::lock`].
     ///
     /// # Errors
-    /// When [`Ownership::load_or_adopt`] fails, or the record cannot be written.
+    /// Fails when [`Ownership::load_or_adopt`] fails, or the record cannot be written.
     pub fn update(host: &dyn Host, change: impl FnOnce(&mut Self)) -> Result<(), HostError> {
         let mut owned = Self::load_or_adopt(host)?;
         change(&mut owned);
@@ -230,7 +230,7 @@ impl Ownership {
     /// `C:\k` and `C:\k\wicd` are never claimed: the operator makes and removes them.
     ///
     /// # Errors
-    /// When a directory cannot be inspected.
+    /// Fails when a directory cannot be inspected.
     pub fn claim_parents(&mut self, host: &dyn Host, path: &str) -> Result<(), HostError> {
         let mut above = files::parent(path);
         while let Some(directory) = above {
@@ -246,7 +246,7 @@ impl Ownership {
     /// Claims a directory with all that will be in it, unless it is there already.
     ///
     /// # Errors
-    /// When a directory cannot be inspected.
+    /// Fails when a directory cannot be inspected.
     pub fn claim_tree(&mut self, host: &dyn Host, directory: &str) -> Result<(), HostError> {
         if !files::exists(host, directory)? {
             self.trees.insert(directory.to_string());
@@ -258,7 +258,7 @@ impl Ownership {
     /// Claims a variable whose value is about to become `value`.
     ///
     /// # Errors
-    /// When the variable cannot be read.
+    /// Fails when the variable cannot be read.
     pub fn claim_env_var(&mut self, host: &dyn Host, name: &str, value: Option<&str>) -> Result<(), HostError> {
         let current = host.env_var(name)?;
         if current.as_deref() != value && !self.env_vars.contains_key(name) {

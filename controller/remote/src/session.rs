@@ -96,7 +96,7 @@ impl Session {
     /// names the files of requests and answers on the host.
     ///
     /// # Errors
-    /// When the host cannot be reached, shows another host key than `target` trusts, or refuses its keys.
+    /// Fails when the host cannot be reached, shows another host key than `target` trusts, or refuses its keys.
     pub async fn open(
         operator: &Arc<Operator>,
         target: &Target,
@@ -242,7 +242,7 @@ impl Session {
     /// Has the host report its facts.
     ///
     /// # Errors
-    /// When [`Session::ask`] fails. [`RemoteError::BadAnswer`] also when the answer has no state.
+    /// Fails when [`Session::ask`] fails. [`RemoteError::BadAnswer`] also when the answer has no state.
     pub async fn look(&self, files: &[File]) -> Result<HostState, RemoteError> {
         self.facts(host::Facts { files: files.to_vec(), ..host::Facts::default() }).await
     }
@@ -250,7 +250,7 @@ impl Session {
     /// Has the host report its facts as [`Session::look`], and what only a host that is to be changed is asked.
     ///
     /// # Errors
-    /// As [`Session::look`].
+    /// Fails as [`Session::look`] does.
     pub async fn facts(&self, body: host::Facts) -> Result<HostState, RemoteError> {
         self.ask(Body::Facts(body)).await?.state.ok_or(RemoteError::BadAnswer { verb: "facts" })
     }
@@ -258,7 +258,7 @@ impl Session {
     /// Has the host collect support data, and returns its answer and the archive, which is removed from the host.
     ///
     /// # Errors
-    /// When [`Session::ask`] fails, or the archive is missing, larger than [`support::MOST_BYTES`], or cannot be read.
+    /// Fails when [`Session::ask`] fails, or the archive is missing, larger than [`support::MOST_BYTES`], or cannot be read.
     pub async fn support(&self, body: host::Support) -> Result<(Answer, Vec<u8>), RemoteError> {
         let path = host::support_path(&self.operation);
         let collected = async {
@@ -275,9 +275,9 @@ impl Session {
     /// are not sent again.
     ///
     /// # Errors
-    /// [`RemoteError::Payload`] when a hash in `missing` is not in the payload, or the host could not unpack what it got and a file
-    /// of the payload is damaged. [`RemoteError::Ssh`] when the files cannot be sent. [`RemoteError::BadAnswer`] when the
-    /// answer has no state. Also when [`Session::ask`] fails.
+    /// [`RemoteError::Payload`] when a hash in `missing` is not in the payload, or the host could not unpack what it got and a file of the payload is
+    /// damaged. [`RemoteError::Ssh`] when the files cannot be sent. [`RemoteError::BadAnswer`] when the answer has no state. Also fails when
+    /// [`Session::ask`] fails.
     pub async fn upload(&self, files: &[File], missing: &[String]) -> Result<HostState, RemoteError> {
         let missing: BTreeSet<String> = missing.iter().cloned().collect();
         let mut archive = Archive::new(&self.operator.payload, &missing)?;

@@ -41,7 +41,7 @@ pub(crate) enum HostKeySource {
 /// Node; and, unless the policy is `Strict`, the first one.
 ///
 /// # Errors
-/// When the strongest source that is there cannot be read, or the policy is `Strict` and there is none.
+/// Fails when the strongest source that is there cannot be read, or the policy is `Strict` and there is none.
 pub(crate) fn host_key_source(known: &KnownKeys<'_>, ssh: &Ssh) -> Result<HostKeySource, HostKeyProblem> {
     let unusable =
         |place: String| move |error: HostKeyError| HostKeyProblem::Unusable { place, error: error.to_string() };

@@ -629,7 +629,7 @@ pub enum NetworkArg {
 /// Parses a duration such as `90s`, `10m`, `6h` or a plain number of seconds.
 ///
 /// # Errors
-/// When it is none, or longer than a year.
+/// Fails when it is none, or longer than a year.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
     let number: u64 = number.parse().map_err(|_| format!("{text:?} is not a duration such as 90s, 10m or 6h"))?;

@@ -68,7 +68,7 @@ impl Release {
     /// Returns the release with facts as they were found. `kept` are the facts that were in force last.
     ///
     /// # Errors
-    /// As [`Self::load`].
+    /// Fails as [`Self::load`] does.
     pub(crate) fn begin(kept: Option<&Kept>, found: Found, args: &Run) -> Result<Self, ReleaseError> {
         let cluster = settled(kept, found);
         match (Self::load(cluster.clone(), args), cluster.next_minor) {
@@ -95,7 +95,7 @@ impl Release {
     /// Returns another release, of which only the manifests are here.
     ///
     /// # Errors
-    /// When the services of hosts cannot be rendered with them.
+    /// Fails when the services of hosts cannot be rendered with them.
     pub(crate) fn announced(cluster: Cluster, args: &Run, file: &ReleaseFile) -> Result<Self, ReleaseError> {
         let wicd = Wicd { path: PathBuf::new(), sha256: file.wicd.clone(), size: 0 };
         let release = Self { cluster, payload: Payload::announced(file.payloads()), wicd, settings: settings(args)? };

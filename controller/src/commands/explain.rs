@@ -17,8 +17,7 @@ use crate::{
 /// Prints the chain from a node to the commit.
 ///
 /// # Errors
-/// When there is no configuration for the API server, the API server refuses a request or does not answer, or no pool has a
-/// host of this name.
+/// Fails when there is no configuration for the API server, the API server refuses a request or does not answer, or no pool has a host of this name.
 pub async fn run(args: Explain, cluster: &args::Cluster) -> anyhow::Result<()> {
     let client = api_server::client(cluster).await?;
     let name = args.host.to_ascii_lowercase();

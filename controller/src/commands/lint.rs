@@ -22,7 +22,7 @@ const FINDINGS: u8 = 1;
 /// Checks host lists, prints the findings, and returns the exit status.
 ///
 /// # Errors
-/// When the findings cannot be printed. Findings are no error: the exit status reports them.
+/// Fails when the findings cannot be printed. Findings are no error: the exit status reports them.
 pub fn run(args: &Lint) -> anyhow::Result<ExitCode> {
     let Found { errors, warnings } = check(&args.path, &Limits::default());
     let text = match args.output {

@@ -148,7 +148,7 @@ impl Drift {
     /// Stores the record of what is right, if it has changed.
     ///
     /// # Errors
-    /// When the record cannot be written. The next call tries again.
+    /// Fails when the record cannot be written. The next call tries again.
     pub fn save(&mut self, host: &dyn Host) -> Result<(), HostError> {
         if self.unsaved {
             files::write_json(host, SETTLED, &self.settled, Access::Inherited)?;

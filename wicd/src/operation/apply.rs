@@ -304,7 +304,7 @@ fn set_variables(
 /// Returns those of these certificates that the host does not trust. The store is listed once: a cluster may want more than a hundred.
 ///
 /// # Errors
-/// When the store cannot be opened.
+/// Fails when the store cannot be opened.
 pub fn untrusted<'a>(host: &dyn Host, wanted: &'a [Vec<u8>]) -> Result<Vec<&'a Vec<u8>>, HostError> {
     if wanted.is_empty() {
         return Ok(Vec::new());

@@ -223,8 +223,8 @@ fn attempt(host: &dyn Host, request: &Request, report: &mut Report) -> Result<Ou
 /// The caller turns success into [`api::host::EXIT_ANSWERED`].
 ///
 /// # Errors
-/// When `operation` is not an operation's id, the request cannot be protected or read or is for another verb, the answer cannot
-/// be written, or the host does not restart. An operation that fails is no error: the answer has its outcome.
+/// Fails when `operation` is not an operation's id, the request cannot be protected or read or is for another verb, the answer cannot be written, or
+/// the host does not restart. An operation that fails is no error: the answer has its outcome.
 pub fn serve(host: &dyn Host, verb: Verb, operation: &str) -> Result<(), ServeError> {
     if !api::host::is_operation_id(operation) {
         return Err(ServeError::OperationId(operation.to_string()));

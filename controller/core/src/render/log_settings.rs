@@ -55,8 +55,7 @@ impl LogSettings {
     /// Reads settings from the operator's environment. Values are trimmed; an empty or missing one leaves the default.
     ///
     /// # Errors
-    /// When [`LogSettings::SIZE`] is not a quantity, or [`LogSettings::AGE`] or [`LogSettings::FLUSH`] is not a duration, of
-    /// 0 or more.
+    /// Fails when [`LogSettings::SIZE`] is not a quantity, or [`LogSettings::AGE`] or [`LogSettings::FLUSH`] is not a duration, of 0 or more.
     pub fn from_env(get: impl Fn(&str) -> Option<String>) -> Result<Self, LogSettingsError> {
         let read = |variable, fine: fn(&str) -> bool, expected, default| match get(variable) {
             Some(value) if value.trim().is_empty() => Ok(default),

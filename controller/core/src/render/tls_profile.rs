@@ -84,7 +84,7 @@ impl TlsProfile {
     /// that are left out of a custom profile.
     ///
     /// # Errors
-    /// When the profile is not one that kubelet could serve with.
+    /// Fails when the profile is not one that kubelet could serve with.
     fn parse(profile: Option<&Value>) -> Result<(Self, Vec<String>), TlsProfileError> {
         let profile = profile.filter(|p| !p.is_null());
         let named = |min_version, oldest| Ok((Self::named(min_version, oldest), Vec::new()));

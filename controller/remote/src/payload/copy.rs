@@ -18,8 +18,8 @@ impl Payload {
     /// link is followed. Blocks for seconds.
     ///
     /// # Errors
-    /// When [`Payload::open`] refuses `from`, when `to` has files that are no payload ([`PayloadError::Occupied`]), when a file cannot be written
-    /// ([`PayloadError::Unwritable`]), and when [`Payload::verify_all`] refuses the copy.
+    /// Fails when [`Payload::open`] refuses `from`, when `to` has files that are no payload ([`PayloadError::Occupied`]), when a file cannot be
+    /// written ([`PayloadError::Unwritable`]), and when [`Payload::verify_all`] refuses the copy.
     pub fn copy(from: &Path, to: &Path) -> Result<Self, PayloadError> {
         // Manifests are the last: without them there is no payload.
         let (mut files, mut manifests) = (Vec::new(), Vec::new());

@@ -268,7 +268,7 @@ impl Payload {
     /// Checks every content that could be sent. Blocks for seconds.
     ///
     /// # Errors
-    /// When [`Payload::verify`] fails for a file. Those after it are not checked.
+    /// Fails when [`Payload::verify`] fails for a file. Those after it are not checked.
     pub fn verify_all(&self) -> Result<(), PayloadError> {
         self.blobs.keys().try_for_each(|sha256| self.verify(sha256))
     }

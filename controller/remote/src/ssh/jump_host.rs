@@ -35,7 +35,7 @@ impl JumpHost {
     /// is no trust at first use.
     ///
     /// # Errors
-    /// When [`HostKeyCheck::pinned`] cannot read `host_key`.
+    /// Fails when [`HostKeyCheck::pinned`] cannot read `host_key`.
     pub fn new(
         address: &str,
         port: u16,

@@ -93,7 +93,7 @@ pub(super) fn objects(outcomes: &[(&Check, Outcome)]) -> Vec<Value> {
 /// Prints the results, and returns the exit status.
 ///
 /// # Errors
-/// When they cannot be printed.
+/// Fails when they cannot be printed.
 pub(super) fn print(facts: Facts<'_>, format: Output) -> anyhow::Result<ExitCode> {
     let outcomes = outcomes(facts);
     let rows = objects(&outcomes);

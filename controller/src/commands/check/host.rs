@@ -35,7 +35,7 @@ pub(super) struct Facts {
 /// Logs in and queries the host.
 ///
 /// # Errors
-/// When the key or `wicd.exe` cannot be read.
+/// Fails when the key or `wicd.exe` cannot be read.
 pub(super) async fn observe(args: CheckHost) -> anyhow::Result<Facts> {
     let (login, state) = match open(&args).await? {
         Err(error) => (Err(error), None),

@@ -23,8 +23,8 @@ use crate::{
 /// Checks an installation, or what is in the way of one, prints the results, and returns the exit status.
 ///
 /// # Errors
-/// When there is no configuration for the API server, it does not answer, or the results cannot be printed. What is wrong is no error: the
-/// exit status reports it.
+/// Fails when there is no configuration for the API server, it does not answer, or the results cannot be printed. What is wrong is no error: the exit
+/// status reports it.
 pub async fn installation(mut args: CheckInstallation, cluster: &args::Cluster) -> anyhow::Result<ExitCode> {
     let cluster = connect(cluster).await?;
     if args.pre {
@@ -40,8 +40,8 @@ pub async fn installation(mut args: CheckInstallation, cluster: &args::Cluster) 
 /// Checks a host, prints the results, and returns the exit status.
 ///
 /// # Errors
-/// When the key or `wicd.exe` cannot be read, or the results cannot be printed. A host that cannot become a node is no error: the exit
-/// status reports it.
+/// Fails when the key or `wicd.exe` cannot be read, or the results cannot be printed. A host that cannot become a node is no error: the exit status
+/// reports it.
 pub async fn host(args: CheckHost) -> anyhow::Result<ExitCode> {
     let output = args.output;
     catalog::print(Facts::Host(&host::observe(args).await?), output)
@@ -58,8 +58,8 @@ pub async fn host_results(args: CheckHost) -> anyhow::Result<Vec<Value>> {
 /// Checks what is in the way of a takeover, prints the results, and returns the exit status.
 ///
 /// # Errors
-/// When there is no configuration for the API server, it does not answer, or the results cannot be printed. What is in the way is no error:
-/// the exit status reports it.
+/// Fails when there is no configuration for the API server, it does not answer, or the results cannot be printed. What is in the way is no error: the
+/// exit status reports it.
 pub async fn takeover(args: CheckTakeover, cluster: &args::Cluster) -> anyhow::Result<ExitCode> {
     let cluster = connect(cluster).await?;
     let release = cluster.release(&args.run).await;

@@ -57,7 +57,7 @@ impl Served {
     /// Returns the certificate of a directory, and that of this process for a namespace's Service as long as the directory has none.
     ///
     /// # Errors
-    /// When no key can be made.
+    /// Fails when no key can be made.
     pub(super) fn new(directory: &Path, namespace: &str) -> anyhow::Result<Self> {
         Ok(Self { directory: directory.to_owned(), own: Arc::new(self_signed(namespace)?), mounted: Mutex::default() })
     }

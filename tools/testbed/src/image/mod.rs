@@ -100,7 +100,7 @@ pub fn missing(arch: Arch, programs: &[&'static str]) -> Vec<&'static str> {
 /// Builds the images in `store`, and writes each to a folder of its own in `out`, in the layout of the Open Container Initiative.
 ///
 /// # Errors
-/// When a file cannot be read, or buildah fails.
+/// Fails when a file cannot be read, or buildah fails.
 pub fn build(store: &Store, files: &Files, out: &Path) -> Result<Images> {
     let stage = tempfile::tempdir()?;
     let (of_payload, of_operator) = (stage.path().join("payload"), stage.path().join("operator"));
@@ -194,7 +194,7 @@ fn payload_tag(payload: &Path) -> Result<String> {
 /// The manifests of a payload with their folders: one, or one for each minor version of Kubernetes.
 ///
 /// # Errors
-/// When one cannot be read.
+/// Fails when one cannot be read.
 pub fn manifests(payload: &Path) -> Result<Vec<(PathBuf, Manifest)>> {
     let read = |folder: PathBuf| -> Result<(PathBuf, Manifest)> {
         let path = folder.join(MANIFEST);
@@ -215,7 +215,7 @@ pub fn manifests(payload: &Path) -> Result<Vec<(PathBuf, Manifest)>> {
 /// Certificates of the authorities that Debian trusts, as they are in the images.
 ///
 /// # Errors
-/// When they are not installed.
+/// Fails when they are not installed.
 pub fn authorities() -> Result<Vec<u8>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(AUTHORITIES).with_context(|| format!("list {AUTHORITIES}: install ca-certificates"))? {

@@ -237,7 +237,7 @@ fn node_status(machine: &Machine, node: &str, address: &str, version: &str, read
 /// The Node as the kubelet registers and keeps it, Ready, for a test without a cluster.
 ///
 /// # Errors
-/// When the kubelet could not start: its configuration or its certificate is not that of a node.
+/// Fails when the kubelet could not start: its configuration or its certificate is not that of a node.
 pub(super) fn ready_node(machine: &Machine) -> Result<Value> {
     let desired = who_am_i(machine)?;
     let own = machine.address().ip().to_string();
