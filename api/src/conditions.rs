@@ -13,9 +13,9 @@ pub mod kind {
     crate::documented::documented! {
         /// Everything that the spec declares is in place and works.
         READY = "Ready";
-        /// The operator acts, or will act without a person or a maintenance window. Present only while true.
+        /// The operator acts, or will act without a user or a maintenance window. Present only while true.
         RECONCILING = "Reconciling";
-        /// The operator cannot proceed until a person acts, or a host fails again and again. Present only while true.
+        /// The operator cannot proceed until a user acts, or a host fails again and again. Present only while true.
         STALLED = "Stalled";
         /// Pool: all nodes follow the desired version (name as in MachineConfigPool).
         UPDATED = "Updated";

@@ -9,7 +9,7 @@ use crate::Reason;
 pub enum Level {
     /// Progress.
     Normal,
-    /// A problem, or a step that a person may want to check.
+    /// A problem, or a step that a user may want to check.
     Warning,
 }
 
@@ -171,7 +171,7 @@ event_reasons! {
     /// Another client uncordoned the node during the drain, and the operator cordoned it again. Find that client; to end the drain, revoke the
     /// operation instead.
     ExternalUncordon: Warning on WindowsInstance;
-    /// The host answers at the new address of its entry, or with the new host key that its entry declares, and is the one that is meant. No action is
+    /// The host answers at the new address of its entry, or with the new host key that its entry declares, and is the expected one. No action is
     /// needed.
     AddressVerified: Normal on WindowsInstance;
     /// The host does not answer at the new address of its entry, or shows another host key than the entry declares. The node continues unchanged, and the
@@ -182,8 +182,8 @@ event_reasons! {
     /// The name of the host is longer than the 15 characters that Windows allows for a computer name, so the host reports a shorter one. The
     /// Node still has the [long name](../guide/hosts.md#name).
     HostNameTooLong: Warning on WindowsInstance;
-    /// The Node is not Ready any more; the note has kubelet's message. The message of the pool says from when on the operator
-    /// [repairs it](../guide/rollouts.md).
+    /// The Node is no longer Ready; the note has kubelet's message. The message of the pool says from when on the operator [repairs
+    /// it](../guide/rollouts.md).
     NodeNotReady: Warning on WindowsInstance;
     /// The state of the host differs from what the operator configured; the note names the object. wicd restores it unless the pool sets
     /// `remediation.drift: Report`. Find the program or the user that changes it.

@@ -10,7 +10,7 @@ use crate::{
     WindowsNodePoolSpec,
 };
 
-/// A pool for people to start from, as `examples/<name>.yaml`.
+/// A pool for users to start from, as `examples/<name>.yaml`.
 pub struct Example {
     /// File name without `.yaml`.
     pub name: &'static str,

@@ -60,7 +60,7 @@ pub mod path {
     /// kubelet's kubeconfig. It holds kubelet's first certificate and key, so that wicd writes it, out of [`NODE_KUBECONFIG`].
     /// Legacy name.
     pub const KUBELET_KUBECONFIG: &str = r"C:\k\kubeconfig";
-    /// kubeconfig for what acts in the Node's name beside kubelet: it names [`KUBELET_CURRENT_CERT`].
+    /// kubeconfig for what acts in the Node's name besides kubelet: it names [`KUBELET_CURRENT_CERT`].
     pub const NODE_KUBECONFIG: &str = r"C:\k\node-kubeconfig";
     /// kubeconfig of the cloud-node-manager; names [`NODE_MANAGER_TOKEN`].
     pub const NODE_MANAGER_KUBECONFIG: &str = r"C:\k\cloud-node-manager-kubeconfig";
@@ -81,8 +81,8 @@ pub mod path {
     pub const KUBELET_PKI: &str = r"C:\var\lib\kubelet\pki";
     /// kubelet's newest certificate and key: a link that kubelet makes at its start, and moves whenever it renews them.
     pub const KUBELET_CURRENT_CERT: &str = r"C:\var\lib\kubelet\pki\kubelet-client-current.pem";
-    /// Libraries of plugins of Container Credential Guard. Windows goes on loading what is registered when a host is given back with all that
-    /// is on it, so they lie where only administrators can make a file of their names again. A registration is ours if its library is here.
+    /// Libraries of plugins of Container Credential Guard. Windows continues to load what is registered when a host is given back with all that is on
+    /// it, so they lie where only administrators can make a file of their names again. A registration is ours if its library is here.
     pub const CREDENTIAL_PLUGINS: &str = r"C:\windows\wicd-ccg";
     /// Programs of FlexVolume drivers, which kubelet starts as it finds them.
     pub const VOLUME_PLUGINS: &str = r"C:\k\volume-plugins";
@@ -195,8 +195,7 @@ pub struct Request {
     /// for cleanup in any case, wicd refuses a host that its record assigns to another cluster or another Node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub supersedes: Option<Owner>,
-    /// An epoch that a person has declared void. If it is exactly the newest that the host has received, wicd forgets
-    /// it.
+    /// An epoch that a user has declared void. If it is exactly the newest that the host has received, wicd forgets it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub void_epoch: Option<i64>,
     /// The work that is requested.
@@ -415,8 +414,8 @@ pub struct Reboot {
     pub boot_id: String,
 }
 
-/// Pin images that are there, unpin those that wicd pinned and that are no longer listed, and pull one. The answer names those that are
-/// not there. A request is repeated for each of them: an operation is then no longer than one pull.
+/// Pin images that are there, unpin those that wicd pinned and that are no longer listed, and pull one. The answer names those that are not there. A
+/// request is repeated for each of them: an operation then lasts for one pull at most.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Pull {

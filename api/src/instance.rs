@@ -91,7 +91,7 @@ impl WindowsInstance {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Leaving {
-    /// Time of the mark.
+    /// Time when the host was marked for removal.
     pub since: Time,
     /// The cause, in a sentence.
     #[schemars(length(max = 1024))]
@@ -271,7 +271,7 @@ pub enum GrantType {
     Reboot,
     /// Repair a node that does not work.
     Repair,
-    /// Drain the node for the maintenance that a person or a program requests, keep it so, and take it back.
+    /// Drain the node for the maintenance that a user or a program requests, keep it so, and take it back.
     Maintenance,
     /// Drain the node, deconfigure the host, delete the Node.
     Remove,

@@ -12,7 +12,7 @@ pub enum Kstatus {
     Terminating,
     /// The object does not have its desired state yet.
     InProgress,
-    /// A person must act.
+    /// A user must act.
     Failed,
     /// The object has its desired state.
     Current,

@@ -31,7 +31,7 @@ macro_rules! states {
 states! {
     /// The maintenance waits for its turn.
     Waiting,
-    /// The maintenance is refused as long as a person holds the node, or refuses requests of its host.
+    /// The maintenance is refused as long as a user holds the node, or refuses requests of its host.
     Held,
     /// New pods are kept away, and the pods are evicted.
     Draining,

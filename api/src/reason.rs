@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 /// Makes the enum and its texts from one list, so that no reason is without a meaning. The meaning is the doc comment, in Markdown.
 macro_rules! reasons {
     ($($(#[doc = $meaning:literal])+ $word:ident,)+) => {
-        /// Reason of a condition, a failure, a refused entry of a list or a denied request: one stable word, for machines and alerts. The message
-        /// beside it has the object and the remedy.
+        /// Reason of a condition, a failure, a refused entry of a list or a denied request: one stable word, for machines and alerts. The message has
+        /// the object and the remedy.
         ///
         /// `cargo xtask gen` writes docs/reference/conditions.md from the doc comments.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -67,7 +67,7 @@ reasons! {
     AsExpected,
     /// The host accepts none of the pool's [keys](../guide/hosts.md#ssh-server), or the Git server rejects the credentials.
     AuthenticationFailed,
-    /// Nodes that a person has cordoned use up `rollout.maxUnavailable`: uncordon or hold them.
+    /// Nodes that a user has cordoned use up `rollout.maxUnavailable`: uncordon or hold them.
     BlockedByCordon,
     /// The operator cannot use its payload or a fact of the cluster and changes no host, so that it may be upgraded
     /// ([OLM](../guide/install-olm.md)).
@@ -194,7 +194,7 @@ reasons! {
     NotThisMachine,
     /// A pool or an instance has a value that this operator does not know, most often after an older version was installed again.
     ObjectUnreadable,
-    /// The only nodes that do not follow the desired version are those that a person holds.
+    /// The only nodes that do not follow the desired version are those that a user holds.
     OnHold,
     /// Another pool may list the host now, and its list cannot be read. [The host stays](../guide/removal.md#remove-several-hosts-or-all).
     OtherPoolsUnreadable,

@@ -27,13 +27,13 @@ pub fn specificity<'a>(key: &'a str, registry: &str, path: &str) -> Option<(usiz
     (is_registry(pattern, registry) && is_below(path, prefix)).then_some((prefix.len(), key))
 }
 
-/// Reports whether a path is another one, or goes on after it, perhaps with a tag or a digest.
+/// Reports whether a path is another one or continues it, perhaps with a tag or a digest.
 pub fn is_below(path: &str, above: &str) -> bool {
     let end = |rest: &str| rest.is_empty() || rest.starts_with(['/', ':', '@']);
     above.is_empty() || path.strip_prefix(above).is_some_and(end)
 }
 
-/// Reports whether a registry is meant by a key: each part of the name is the same or fits a pattern with `*`, and the port is the same.
+/// Reports whether a key matches a registry: each part of the name is the same or fits a pattern with `*`, and the port is the same.
 fn is_registry(pattern: &str, registry: &str) -> bool {
     if DOCKER_HUB.contains(&registry) {
         return DOCKER_HUB.contains(&pattern);

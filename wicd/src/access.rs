@@ -74,7 +74,7 @@ pub struct Entry {
     pub sid: String,
     /// Rights, one bit for each.
     pub rights: u32,
-    /// Flags for where the entry came from and where it goes on to, as Windows keeps them.
+    /// Flags for where the entry came from and where it is inherited to, as Windows stores them.
     pub flags: u8,
     /// True if the rights are withheld.
     pub denies: bool,

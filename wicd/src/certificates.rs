@@ -156,8 +156,8 @@ pub fn with_key(
     Ok(Some(format!("{}\n{}", chain.trim_end(), key.serialize_pem())))
 }
 
-/// Puts what [`with_key`] has returned in place, and forgets the waiting key. Doing so again changes nothing. kubelet must not run
-/// while it gets a certificate or another kubeconfig: it reads both only at its start, and would go on with what goes away here.
+/// Puts what [`with_key`] has returned in place, and forgets the waiting key. Doing so again changes nothing. kubelet must not run while it gets a
+/// certificate or another kubeconfig: it reads both only at its start, and would continue with what goes away here.
 ///
 /// # Errors
 /// Fails when a file cannot be read, written or removed. [`CertificateError::Kubeconfig`] for a certificate of kubelet on a host without

@@ -32,7 +32,7 @@ const USE_BY_SERVICES: [u8; 100] = [
     1, 2, 0, 0, 0, 0, 0, 5, 32, 0, 0, 0, 0x20, 2, 0, 0,
 ];
 
-/// Largest number of classes that are read of the list of CCG.
+/// Maximum number of classes that are read from CCG's list.
 const MOST: usize = 64;
 
 /// Owner of a registration.

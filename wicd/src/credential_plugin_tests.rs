@@ -217,7 +217,7 @@ fn keep_from_administrators(bed: &Bed) {
     bed.host.state().registry_access.insert(CLASSES_OF_CCG.to_owned(), TRUSTED_INSTALLER.to_vec());
 }
 
-/// What wicd has made is on record whenever it ends, and the next attempt or the cleanup finishes, and closes the list of CCG.
+/// Objects that wicd makes are on record whenever it ends, and the next attempt or the cleanup finishes, and closes the list of CCG.
 #[test]
 fn a_crash_leaves_nothing_that_is_not_on_record() {
     let straight = Bed::new();

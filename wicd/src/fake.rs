@@ -188,7 +188,7 @@ impl FakeHost {
         self.state().machine.boot_id = boot_id.into();
     }
 
-    /// Has another program hold a file (Windows path), whether or not it is there yet. `None`: it lets the file go.
+    /// Makes another program hold a file (Windows path), whether or not it is there yet. `None`: it lets the file go.
     ///
     /// # Errors
     /// Fails when the path is refused.

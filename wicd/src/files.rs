@@ -216,8 +216,8 @@ const ACCESS_DENIED: i32 = if cfg!(windows) { 5 } else { 13 };
 /// Number of generations of a file that can be in use at once.
 const OLD_FILES: u32 = 8;
 
-/// Removes what [`place`] has moved out of the way, as far as no program runs from it any more. What another program holds for a moment is
-/// waited for. Returns whether all is gone.
+/// Removes what [`place`] has moved out of the way, if no program still runs from it. What another program holds for a moment is waited for. Returns
+/// whether all is gone.
 ///
 /// # Errors
 /// Fails when `path` is refused, or a directory above it is a link. A file that cannot be removed is no error.

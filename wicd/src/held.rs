@@ -19,7 +19,7 @@ pub enum Held {
 /// Held files by real path, of all hosts of this process.
 static HELD: Mutex<BTreeMap<PathBuf, Held>> = Mutex::new(BTreeMap::new());
 
-/// Has another program hold a file, by its real path. `None`: it lets the file go.
+/// Makes another program hold a file, by its real path. `None`: it lets the file go.
 pub(crate) fn put(path: PathBuf, by: Option<Held>) {
     match by {
         Some(by) => held().insert(path, by),

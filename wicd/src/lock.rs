@@ -1,4 +1,4 @@
-//! Lock file of the host, held by what changes the host, be it an operation of the operator or the service: one at a time.
+//! Lock file of the host, held by the operation or service that changes the host: one at a time.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::time::{Duration, Instant};

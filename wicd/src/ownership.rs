@@ -145,7 +145,7 @@ impl Ownership {
         Ok(())
     }
 
-    /// Removes the record, when nothing of ours is there any more.
+    /// Removes the record, when nothing of ours is left.
     ///
     /// # Errors
     /// Fails when the copy or the record cannot be removed.

@@ -174,7 +174,7 @@ impl Session {
         self.speaks = Some(whom);
     }
 
-    /// Has wicd do something. An answer that wicd failed is an error.
+    /// Makes wicd do something. An answer that wicd failed is an error.
     ///
     /// # Errors
     /// [`RemoteError::NotProven`] for all requests but those for facts and support data, until [`Session::speak_to`] was called.
@@ -239,7 +239,7 @@ impl Session {
         Ok(self.connection.read(path, MAX_ANSWER).await?)
     }
 
-    /// Has the host report its facts.
+    /// Makes the host report its facts.
     ///
     /// # Errors
     /// Fails when [`Session::ask`] fails. [`RemoteError::BadAnswer`] also when the answer has no state.
@@ -247,7 +247,7 @@ impl Session {
         self.facts(host::Facts { files: files.to_vec(), ..host::Facts::default() }).await
     }
 
-    /// Has the host report its facts as [`Session::look`], and what only a host that is to be changed is asked.
+    /// Makes the host report its facts as [`Session::look`], and what only a host that is to be changed is asked.
     ///
     /// # Errors
     /// Fails as [`Session::look`] does.
@@ -255,7 +255,7 @@ impl Session {
         self.ask(Body::Facts(body)).await?.state.ok_or(RemoteError::BadAnswer { verb: "facts" })
     }
 
-    /// Has the host collect support data, and returns its answer and the archive, which is removed from the host.
+    /// Makes the host collect support data, and returns its answer and the archive, which is removed from the host.
     ///
     /// # Errors
     /// Fails when [`Session::ask`] fails, or the archive is missing, larger than [`support::MOST_BYTES`], or cannot be read.

@@ -45,7 +45,7 @@ pub fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
     rows.iter().map(line).collect()
 }
 
-/// Says what will happen, and asks a person on the terminal whether it may, unless `yes` says so already.
+/// Says what will happen, and asks a user on the terminal whether it may, unless `yes` says so already.
 ///
 /// # Errors
 /// Fails when standard input is no terminal, or the answer is not yes.

@@ -138,8 +138,8 @@ where
 }
 
 /// Caches the objects of a kind that `is_wanted`, each as `adjust` leaves it. Returns the cache, and the events by which it changes, each after the
-/// cache has it. An object that is not wanted any more is gone for both. `config` says which objects are watched, and how. Managed fields are not
-/// kept, because they are never read.
+/// cache has it. An object that is no longer wanted is gone for both. `config` says which objects are watched, and how. Managed fields are not kept,
+/// because they are never read.
 ///
 /// An object that cannot be read is logged, noted in `unreadable` and left out: it must not end the watch for all others.
 pub(crate) fn readable<K>(

@@ -165,7 +165,7 @@ impl Images {
         match text.and_then(parse) {
             Ok((pull_secret, unusable)) => {
                 self.pull_secret = pull_secret;
-                let sentence = |r: String| format!("{name}: the entry {r:?} is no login of a registry and is left out");
+                let sentence = |r: String| format!("{name}: the entry {r:?} is not a registry login and is left out");
                 self.left_out.extend(unusable.into_iter().map(sentence));
             }
             Err(error) => self.unusable.push(Unusable {

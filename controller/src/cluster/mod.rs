@@ -195,7 +195,7 @@ fn pod_network(
         Some(port) if !is_hybrid => Err(ClusterError::Invalid {
             what: "the VXLAN port",
             value: port.to_string(),
-            problem: "the pods' network is another component's; remove the setting, or set --network ovn-hybrid",
+            problem: "another component provides the pods' network; remove the setting, or set --network ovn-hybrid",
         }),
         own if is_hybrid => Ok(Network::OvnHybrid { vxlan_port: own.or(of_cluster) }),
         _ => Ok(Network::External),

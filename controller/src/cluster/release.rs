@@ -202,7 +202,7 @@ impl CurrentRelease {
             }
             Err(error) => {
                 let message = format!(
-                    "the facts of the cluster as they are now cannot be used, and those before stay in force: {error}"
+                    "the current facts of the cluster cannot be used, and the earlier ones stay in force: {error}"
                 );
                 (false, Some((error.reason(), message)))
             }

@@ -67,7 +67,7 @@ async fn what_somebody_else_has_written_is_not_used() {
     assert_eq!(bed.versions.get(&bed.version).await.unwrap(), None);
     assert_eq!(bed.deletes(), [json!("forged")]);
 
-    // Who only changes the annotation, which "immutable" allows, is not believed either.
+    // Who only changes the annotation, which "immutable" allows, is not accepted either.
     let bed = Bed::new();
     let mut other = bed.right.clone();
     other["metadata"]["annotations"][api::names::key::RENDERED] = json!("{}");

@@ -59,7 +59,7 @@ fn chain(instance: &WindowsInstance, pool: Option<&WindowsNodePool>, node: Optio
     }
     chain.push((
         "pool",
-        pool.map_or_else(|| format!("{}, which does not exist any more", spec.pool_ref.name), ResourceExt::name_any),
+        pool.map_or_else(|| format!("{}, which no longer exists", spec.pool_ref.name), ResourceExt::name_any),
     ));
     match &spec.origin {
         None => chain.push(("listed in", "the pool's own inventory.hosts".into())),
@@ -202,9 +202,6 @@ not used   main@sha1:0c; see the pool's condition InventorySynced
         }
         let own = WindowsInstance::new("w", WindowsInstanceSpec::default());
         let said = super::text(&chain(&own, None, None));
-        assert!(
-            said.contains("the pool's own inventory.hosts") && said.contains("which does not exist any more"),
-            "{said}"
-        );
+        assert!(said.contains("the pool's own inventory.hosts") && said.contains("which no longer exists"), "{said}");
     }
 }

@@ -54,7 +54,7 @@ use crate::{
 /// Requests that are on their way at once from one client. Each has a TLS connection of its own, because the client speaks
 /// HTTP/1.1: without a limit, 560 were open while a thousand hosts joined.
 const REQUESTS: usize = 32;
-/// Time from when a request is sent until its answer begins, with all repetitions: an API server that is gone must not hold all places for ever.
+/// Time from when a request is sent until its answer begins, with all repetitions: an API server that is gone must not hold all places forever.
 const ANSWER: Duration = Duration::from_secs(75);
 /// Time until the next bytes of an answer. A watch, which may be silent, ends after 290 s.
 const SILENCE: Duration = Duration::from_secs(295);
@@ -252,7 +252,7 @@ pub(crate) struct Wicd {
     pub issuing: Issuing,
     /// Notification of the certificate approver that other verdicts are possible.
     pub judge_again: Arc<Notify>,
-    /// Certificate requests of nodes that are left to people.
+    /// Certificate requests of nodes that are left to users.
     pub left_to_people: LeftToPeople,
 }
 

@@ -172,7 +172,7 @@ pub async fn request_and_sign(
                 issuing.decided(approved.uid().unwrap_or_default(), std::time::Instant::now());
                 approved
             }
-            // A person, or the approver of this operator to whom it was an orphan, got there first.
+            // A user, or the approver of this operator to whom it was an orphan, got there first.
             Err(kube::Error::Api(status)) if status.is_conflict() && attempt < APPROVAL_ATTEMPTS => {
                 let now = api.get(&name).await.map_err(failed("read"))?;
                 // What is approved is what was judged: another object of that name may ask for anything.

@@ -148,7 +148,7 @@ async fn verify_place(scope: &mut Scope) -> Result<Option<Duration>, StepError> 
     }
 }
 
-/// Logs in to the host at the address of its entry, and proves that it is the one that is meant.
+/// Logs in to the host at the address of its entry, and proves that it is the expected one.
 pub(super) async fn look_there(scope: &mut Scope, purpose: Purpose, granted: bool) -> Result<(), StepError> {
     let mut session = look::open(scope, granted).await?;
     let (identity, _, facts) = look::ask(scope, &mut session, purpose).await?;

@@ -81,7 +81,7 @@ pub(crate) enum StepError {
     /// The host cannot be a node.
     #[error("{0}")]
     Unfit(#[from] Faults),
-    /// Another host answered, or the host is not proven to be the one that is meant.
+    /// Another host answered, or the host is not proven to be the expected one.
     #[error("{0}")]
     Identity(#[from] Refusal),
     /// A Node of the host's name belongs to another owner.

@@ -105,7 +105,7 @@ async fn a_host_is_tried_when_kubelet_stops_and_when_its_node_is_ready_again() {
     }
 }
 
-/// An operation that waits after a failure goes on at once when the host is back.
+/// An operation that waits after a failure continues at once when the host is back.
 #[tokio::test]
 async fn a_host_that_is_back_ends_the_wait_of_its_operation() {
     let mut bed = Bed::new().await;

@@ -231,9 +231,8 @@ fn can_send(version: &str, missing: &[&payload::File], payload: &Payload) -> Res
     })
 }
 
-/// Notes that the host is changed from here on: what has begun is brought to its end. The step that begins next stores that, and is refused if the
-/// grant was revoked in the meantime.
-/// Reports whether the change begins here: an operator that continues it has announced it before.
+/// Notes that the host is changed from here on: what has begun is completed. The step that begins next stores that, and is refused if the grant was
+/// revoked in the meantime. Reports whether the change begins here: an operator that continues it has announced it before.
 fn pass_return(scope: &mut Scope) -> bool {
     scope.status.record().operation.as_mut().is_some_and(|operation| !std::mem::replace(&mut operation.changed, true))
 }
@@ -284,7 +283,7 @@ pub(super) async fn configure(
     let digest = host::configs_digest(&configs(scope, target)?);
     let placed = state.marker.as_ref().is_some_and(|m| m.configs == digest && m.version == target.version);
     if !placed {
-        // It reported success; a retry would repeat for ever.
+        // It reported success; a retry would repeat forever.
         return Err(RemoteError::BadAnswer { verb: Verb::Apply.as_str() }.into());
     }
     scope.status.record().node_ip = Some(ip).filter(|ip| !ip.is_empty());

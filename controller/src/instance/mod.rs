@@ -127,8 +127,8 @@ async fn reconcile_instance(cached: &Arc<WindowsInstance>, cx: &Arc<Context>) ->
     if !cx.writes.instances.is_caught_up(cached) {
         return Ok(Action::await_change());
     }
-    // Without its pool nothing is known about how to reach the host. The pool's finalizer keeps it while it has instances, unless a person
-    // takes that away.
+    // Without its pool nothing is known about how to reach the host. The pool's finalizer keeps it while it has instances, unless a user takes that
+    // away.
     let Some(pool) = cx.pool_of(cached) else {
         return Box::pin(poolless::reconcile(cached, cx)).await;
     };
@@ -364,7 +364,7 @@ async fn adopt_reported_version(scope: &mut Scope) {
 /// Keeps the desired metadata in the Node of a node without an operation, and reports
 /// its health. Returns the time until the next reconcile without a change.
 async fn sync_idle_node(scope: &mut Scope) -> Result<Option<Duration>, StepError> {
-    // A person may request another attempt of a failed version.
+    // A user may request another attempt of a failed version.
     let _ = scope.retry_after();
     let name = scope.name();
     if let Some(end) = scope.cx.wicd.renewals.end(&name) {
@@ -423,7 +423,7 @@ async fn sync_idle_node(scope: &mut Scope) -> Result<Option<Duration>, StepError
     }
     let is_asked = maintenance::requested(scope, Some(&node)).request.is_some();
     if ready && scope.up_to_date() && !is_asked && !node.annotations().contains_key(key::REBOOT_REQUIRED) {
-        // What could not be done is not wanted any more.
+        // What could not be done is no longer wanted.
         scope.status.record().failures = None;
     }
     let was_ready = conditions::is_true(&scope.status.conditions, kind::READY);
@@ -456,7 +456,7 @@ fn report_idle_node(scope: &mut Scope, node: &Node, says: &str) {
     report_node(scope, &Situation::Node { ready: node::ready(node).0, says: &says, up_to_date });
 }
 
-/// Message about a node: that of kubelet, and what is known beside it.
+/// Message about a node: that of kubelet, and what else is known.
 fn with_host(scope: &Scope, says: &str, node: &Node) -> String {
     let silent = conditions::is_true(&scope.status.conditions, kind::WICD_SILENT);
     let silent = silent.then(|| format!("wicd reports nothing: see the condition {}", kind::WICD_SILENT));

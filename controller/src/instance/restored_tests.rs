@@ -20,7 +20,7 @@ async fn bed() -> (Bed, Value, Value) {
     std::fs::create_dir_all(state.parent().unwrap()).unwrap();
     std::fs::write(state, serde_json::to_vec(&marker).unwrap()).unwrap();
     let grant = json!({"id": "g-1", "type": GrantType::Remove.as_str(), "grantedTime": "2026-01-01T00:00:00Z"});
-    let leaving = json!({"since": "2026-01-01T00:00:00Z", "why": "it is not listed any more"});
+    let leaving = json!({"since": "2026-01-01T00:00:00Z", "why": "it is no longer listed"});
     (bed, json!({"leaving": leaving, "grant": grant}), json!({}))
 }
 

@@ -11,7 +11,7 @@ fn grant(id: &str) -> Value {
 #[tokio::test]
 async fn nothing_begins_for_a_removal_that_was_taken_back() {
     let bed = Bed::new().await;
-    let leaving = json!({"since": "2026-01-01T00:00:00Z", "why": "it is not listed any more"});
+    let leaving = json!({"since": "2026-01-01T00:00:00Z", "why": "it is no longer listed"});
     let marked = json!({"leaving": leaving, "grant": grant("g-1")});
     let deleted = json!({"deletionTimestamp": "2026-01-01T00:00:00Z"});
     for (about, step, metadata, spec, goes_on) in [
@@ -19,7 +19,7 @@ async fn nothing_begins_for_a_removal_that_was_taken_back() {
         ("the mark was taken away", "Cordon", json!({}), json!({"grant": grant("g-1")}), false),
         ("the grant was taken away", "Drain", json!({}), json!({"leaving": leaving}), false),
         ("it has another grant", "Drain", json!({}), json!({"leaving": leaving, "grant": grant("g-2")}), false),
-        ("a person deletes it, and its turn was taken back", "Drain", deleted.clone(), json!({}), false),
+        ("a user deletes it, and its turn was taken back", "Drain", deleted.clone(), json!({}), false),
         ("it is being deleted in its turn", "Drain", deleted.clone(), json!({"grant": grant("g-1")}), true),
         ("it is being deconfigured", "Deconfigure", deleted, json!({}), true),
     ] {

@@ -142,7 +142,7 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
     }
 }
 
-/// Reports whether a maintenance is not requested any more, and nothing has been done on the host for it. Its pool is about to take the grant back.
+/// Reports whether a maintenance is no longer requested, and nothing has been done on the host for it. Its pool is about to take the grant back.
 async fn is_withdrawn(scope: &mut Scope, grant: &Grant) -> Result<bool, StepError> {
     if grant.type_ != GrantType::Maintenance || is_past_return(scope) {
         return Ok(false);
@@ -236,7 +236,7 @@ fn is_our_cordon(scope: &Scope, node: &Node) -> bool {
     scope.status.operation.as_ref().is_some_and(|o| cordoned_by(node) == Some(o.id.as_str()))
 }
 
-/// Has the pods moved away first of a host that has to be restarted.
+/// Moves the pods away first from a host that has to be restarted.
 async fn empty_first(scope: &mut Scope) -> Result<Action, StepError> {
     if scope.disruption() == Disruption::None {
         // It has no place in the budget. Nothing has been done yet: the restart is asked for, and both get their turn.
@@ -426,7 +426,7 @@ fn revoked_because(scope: &Scope) -> String {
             format!("the maintenance window has closed{}", opens.unwrap_or_default())
         }
         Err(error) => error.to_string(),
-        Ok(_) => format!("pool {pool} has taken the permission back, as it wants no change of the node now"),
+        Ok(_) => format!("pool {pool} has revoked the grant, because it no longer wants to change the node"),
     }
 }
 

@@ -43,7 +43,7 @@ fn provider_id(scope: &Scope) -> Option<String> {
     id.filter(|_| !has_cloud_controller(&scope.cx.hosts.release.get().cluster, &scope.pool.spec.template_spec()))
 }
 
-/// Adds the legacy user and key hash. The two go together: a user that no client can decrypt any more would never be found out.
+/// Adds the legacy user and key hash. The two go together: a user that no client can decrypt would never be found out.
 async fn add_user(wanted: &mut DesiredNodeMetadata, scope: &Scope, node: &Node) {
     let host = &scope.instance.spec.host;
     let same_key = node.annotations().get(key::PUB_KEY_HASH) == scope.status.public_key_hash.as_ref();

@@ -20,7 +20,7 @@ use wnp_core::{
     rollout::lost_settings::{Loss, images, losses, node_manager, unaccepted},
 };
 
-/// Versions of the legacy operator that hosts follow, and what people accept to lose.
+/// Versions of the legacy operator that hosts follow, and what users accept to lose.
 pub(crate) struct WmcoVersions {
     /// Stored versions by name; `None` for one that is not stored, and an error in words for one that cannot be read.
     versions: HashMap<String, Result<Option<Arc<Stored>>, String>>,

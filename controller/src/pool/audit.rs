@@ -17,7 +17,7 @@ pub(super) enum HostEvent {
     Dismissed {
         /// Reason why the host leaves.
         why: String,
-        /// Revision of the list that does not have the host any more.
+        /// Revision of the list that no longer has the host.
         revision: Option<String>,
     },
     /// The host was to leave, and stays.

@@ -1,8 +1,7 @@
 //! Time of the reconcile of a pool.
 //!
-//! Changes that arrive together are reconciled together, because a fleet that joins would keep its pool busy otherwise:
-//! a reconcile waits until nothing has changed for a while. Unlike kube's own debounce it does not wait for ever: in a
-//! large pool there is always something that changes.
+//! Changes that arrive together are reconciled together, because a fleet that joins would keep its pool busy otherwise: a reconcile waits until
+//! nothing has changed for a while. Unlike kube's own debounce it does not wait forever: in a large pool there is always something that changes.
 
 use std::{collections::HashMap, time::Duration};
 

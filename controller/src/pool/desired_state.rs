@@ -142,7 +142,7 @@ impl DesiredState {
         })
     }
 
-    /// Desired state of a pool that is being deleted: it wants nothing of its hosts any more, and what it wanted may mean nothing.
+    /// Desired state of a pool that is being deleted: it no longer wants anything of its hosts, and what it wanted may mean nothing.
     fn of_nothing(before: Option<&RolloutStatus>, wmco_versions: WmcoVersions, cx: &Context) -> Self {
         let rendered = before.map(|b| b.to_version.clone()).unwrap_or_default();
         let course =
@@ -171,8 +171,8 @@ impl DesiredState {
         }
     }
 
-    /// The version that hosts join with: the one that is in force, unless this operator has not got its files any more. `open` says
-    /// whether changes may begin now.
+    /// The version that hosts join with: the one that is in force, unless this operator no longer has its files. `open` says whether changes may
+    /// begin now.
     pub(super) fn for_new_hosts(&self, open: bool, cx: &Context) -> String {
         let in_force = self.course.in_force(open);
         let has =
@@ -304,7 +304,7 @@ fn seen(members: &[Member], version: &str, lost: &BTreeSet<String>) -> Seen {
             continue;
         }
         let follows = current == version;
-        // A node that a person has cordoned is as good as any other.
+        // A node that a user has cordoned is as good as any other.
         let works = candidate.ready && !candidate.begun;
         seen.total += 1;
         seen.failed += u32::from(candidate.failed);

@@ -100,13 +100,13 @@ fn decide(spec: &LeaseSpec, identity: &str, unchanged: Duration, patience: Durat
 /// Seconds of 2020-01-01 since 1970. Counted from there, seconds fit in the Lease's number until 2088.
 const EPOCHS_BEGIN: i64 = 1_577_836_800;
 
-/// Maximum distance of a number of transitions ahead of the clock: clocks are set back, and holders change.
+/// Maximum lead of the transition count over the clock: clocks are set back, and holders change.
 const MAX_AHEAD: i32 = 24 * 60 * 60;
 /// Number of Lease durations for which a process that cannot work leaves a free one to others.
 const PATIENCE: u32 = 2;
 
 /// Returns the number of transitions of a new holder: more than before, and never less than that of an earlier Lease. A number that no holder can
-/// have reached is not believed: hosts would remember it, and no operator could ever have a newer epoch.
+/// have reached is not accepted: hosts would remember it, and no operator could ever have a newer epoch.
 fn newer(transitions: i32, now: Timestamp) -> i32 {
     let clock = now.as_second().saturating_sub(EPOCHS_BEGIN).max(0);
     let clock = i32::try_from(clock).unwrap_or(i32::MAX);

@@ -178,7 +178,7 @@ async fn a_process_that_cannot_work_is_not_ready_unless_it_leads() -> Result<()>
     ensure!(broken.metric("windows_node_pool_leader").await? == 0.0, "it leads");
     world.until("factory", "nothing has changed", is_ready).await?;
 
-    // Alone, it leads to say what is wrong, and is ready: who waits for its rollout must not wait for ever.
+    // Alone, it leads to say what is wrong, and is ready: who waits for its rollout must not wait forever.
     world.stop().await?;
     broken.leads().await?;
     ensure!(says(&broken, "200", "leading").await, "{:?}", broken.get("/readyz").await);

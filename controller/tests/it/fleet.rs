@@ -28,8 +28,8 @@ use crate::statuses::Statuses;
 /// Time limit for anything on a busy machine. It proves nothing; it ends a test that would never end.
 pub(crate) const LIMIT: Duration = Duration::from_mins(4);
 
-/// Arguments of an operator that goes on when the API server restarts, however long a busy machine takes for that. Its Lease is not renewed meanwhile:
-/// with a short one the process would end, and nothing here starts it again, as a kubelet does.
+/// Arguments of an operator that continues when the API server restarts, however long a busy machine takes for that. Its Lease is not renewed
+/// meanwhile: with a short one the process would end, and nothing here starts it again, as a kubelet does.
 pub(crate) const OUTLIVES_API_SERVER: [&str; 2] = ["--lease-duration", "4m"];
 
 /// `wicd.exe` of hosts that only compare its hash.

@@ -1,4 +1,4 @@
-//! Clients that wait for a pool, with `kubectl wait` or by kstatus, and go on when all is done and not before.
+//! Clients that wait for a pool, with `kubectl wait` or by kstatus, and continue when all is done and not before.
 
 use std::sync::Mutex;
 

@@ -454,7 +454,7 @@ async fn versions_are_kept_for_as_long_as_they_are_needed() -> Result<()> {
     let version = pool_status(&world.pool(POOL).await?).desired_version;
     ensure!(version.as_ref() == Some(&versions[1]), "{version:?} {versions:?}");
 
-    // A version that a host gave up is tried again when a person asks for it.
+    // A version that a host gave up is tried again when a user asks for it.
     let instances: Api<WindowsInstance> = Api::all(world.client.clone());
     let mut gave_up = instances.get(hosts[0].name()).await?.status.context("no status")?;
     gave_up.failed_version = Some(versions[1].clone());

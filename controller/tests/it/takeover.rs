@@ -332,7 +332,7 @@ async fn a_cordon_that_was_left_is_lifted_and_a_persons_is_not(world: &World, le
         })
         .await?;
     let node = world.node(persons.name()).await?.context("no Node")?;
-    ensure!(is_cordoned(&node) && !is_cordoned_by_us(&node), "the cordon of a person was lifted");
+    ensure!(is_cordoned(&node) && !is_cordoned_by_us(&node), "the cordon of a user was lifted");
 
     // Another user in the entry is another user for the legacy operator, too.
     let user =
@@ -410,7 +410,7 @@ async fn what_is_in_windows_instances_is_taken_without_a_pool_of_ones_own(
     config_maps.create(&PostParams::default(), &list).await?;
     world.eventually("the pool is made", || async { world.pool(WINDOWS_INSTANCES).await.is_ok() }).await?;
     let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
-    // Nodes of the legacy operator are there: a person has to say go.
+    // Nodes of the legacy operator are there: a user has to say go.
     ensure!(world.pool(WINDOWS_INSTANCES).await?.spec.mode == Some(api::Mode::Plan), "the pool does not wait");
     let set = async |spec: serde_json::Value| {
         let patch = Patch::Merge(json!({"spec": spec}));

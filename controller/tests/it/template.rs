@@ -83,7 +83,7 @@ async fn nodes_are_kept_as_the_template_says() -> Result<()> {
         )
         .await?;
 
-    // A person's change is put right; a status is written only where something differs.
+    // A user's change is put right; a status is written only where something differs.
     let before = versions(&world, &hosts).await?;
     for attempt in ["x", "y"] {
         let bend = json!({

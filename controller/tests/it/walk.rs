@@ -359,7 +359,7 @@ impl Walk {
     async fn new(seed: u64) -> Result<Self> {
         let termination = Duration::from_millis(100);
         let sim = SimOptions { termination, restart: Duration::from_millis(200), ..SimOptions::default() };
-        // What a person waits for, a walk has no time for.
+        // What a user waits for, a walk has no time for.
         let world = World::new(sim, &["--register-timeout", "60s"]).await?;
         let hosts = world.hosts("w", HOSTS * POOLS.len()).await?;
         let list = |range: std::ops::Range<usize>| range.map(|n| (hosts[n].name().to_owned(), n)).collect();
@@ -483,7 +483,7 @@ impl Walk {
             10 | 11 => {
                 self.explain(host);
                 self.hosts[host].reboot();
-                format!("{} is restarted by a person", self.hosts[host].name())
+                format!("{} is restarted by a user", self.hosts[host].name())
             }
             12 => {
                 self.explain(host);
@@ -538,12 +538,12 @@ impl Walk {
                 if self.rng.random_bool(0.5) {
                     let _ = Api::<Node>::all(self.world.client.clone()).delete(&name, &DeleteParams::default()).await;
                     // Kubernetes deletes the pods of a Node that is gone.
-                    format!("Node {name} is deleted by a person")
+                    format!("Node {name} is deleted by a user")
                 } else {
                     self.seen.lock().unwrap().rebuilt.insert(name.clone());
                     let instances = Api::<WindowsInstance>::all(self.world.client.clone());
                     let _ = instances.delete(&name, &DeleteParams::default()).await;
-                    format!("WindowsInstance {name} is deleted by a person")
+                    format!("WindowsInstance {name} is deleted by a user")
                 }
             }
             _ => {

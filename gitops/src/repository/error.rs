@@ -174,7 +174,7 @@ pub enum GitError {
         /// Name in the tag itself.
         made_for: String,
     },
-    /// Fetched data are not on disk any more, or cannot be read.
+    /// Fetched data are no longer on disk, or cannot be read.
     #[error("the fetched data can no longer be read ({problem}): the operator fetches them again")]
     Damaged {
         /// Known details of the damage.

@@ -1,8 +1,7 @@
 //! Limits of one fetch: time, bytes, and cancellation.
 //!
-//! gix reads and writes blocking. Everything that it waits for is a future here, run on a small runtime of its own, so that a
-//! server that sends nothing, or a byte a second, holds the caller no longer than the time limit, or than a moment
-//! after a stop.
+//! gix reads and writes blocking. Everything that it waits for is a future here, run on a small runtime of its own, so that a server that sends
+//! nothing, or a byte a second, holds the caller until the time limit at most, or a moment after a stop.
 
 use std::{
     cell::{Cell, RefCell},
@@ -53,7 +52,7 @@ impl<'a> Link<'a> {
         })
     }
 
-    /// Waits for `work`, but no longer than until the time limit or a stop.
+    /// Waits for `work`, until the time limit or a stop at most.
     pub(super) fn wait<T>(&self, work: impl Future<Output = T>) -> io::Result<T> {
         let Some(runtime) = &self.runtime else { return Err(io::ErrorKind::NotConnected.into()) };
         if let Some(over) = self.over() {
@@ -149,7 +148,7 @@ impl Watch<'_> {
 
 impl Drop for Link<'_> {
     fn drop(&mut self) {
-        // Not to wait for a name look-up that goes on.
+        // Not to wait for a name look-up that continues.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }

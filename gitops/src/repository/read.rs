@@ -125,7 +125,7 @@ impl Walk<'_> {
             if entry.mode.is_tree() {
                 self.below(entry.oid.to_owned(), &path, depth + 1)?;
             } else if is_inventory(&name) {
-                // It is shown to people, line by line.
+                // It is shown to users, line by line.
                 if path.chars().any(char::is_control) {
                     return Err(GitError::NameInvalid { path });
                 }

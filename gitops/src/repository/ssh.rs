@@ -32,7 +32,7 @@ const WINDOW: u32 = 2 << 20;
 /// Most bytes that are kept of the server's standard error.
 const SAID: usize = 2048;
 
-/// Key exchanges of FIPS 140 beside the usual ones.
+/// Key exchanges of FIPS 140, in addition to the usual ones.
 const ECDH: [kex::Name; 3] = [kex::ECDH_SHA2_NISTP256, kex::ECDH_SHA2_NISTP384, kex::ECDH_SHA2_NISTP521];
 
 const CIPHERS: [cipher::Name; 5] =

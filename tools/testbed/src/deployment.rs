@@ -229,8 +229,7 @@ pub async fn served(client: &Client, crd: &str) -> Result<()> {
     eventually("the kind is served", || async { objects.list(&one).await.is_ok() }).await
 }
 
-/// Waits until the policies are in force. The API server takes up all that it has, in one go: when the one that was applied last refuses, the
-/// others do.
+/// Waits until the policies are in force. The API server loads all policies at once: when the one that was applied last refuses, the others do.
 async fn policies_in_force(control_plane: &ControlPlane) -> Result<()> {
     let wicd = control_plane.client_as("system:wicd-node:probe", &["system:wicd-nodes", "system:masters"]).await?;
     let accounts: Api<ServiceAccount> = Api::default_namespaced(wicd);

@@ -129,11 +129,11 @@ fn clippy_for_windows() -> Result<()> {
         ));
     }
     cargo(&["clippy", "--locked", "-p", "wicd", "-p", "api", "--target", WINDOWS_TARGET, "--", "-D", "warnings"])?;
-    // The program of people, whose dependencies take minutes the first time.
+    // The program of users, whose dependencies take minutes the first time.
     cargo(&["check", "--locked", "-p", "controller", "--bin", CLIENT, "--target", WINDOWS_TARGET])
 }
 
-/// Program of people, which is built for Windows too.
+/// Program of users, which is built for Windows too.
 const CLIENT: &str = "kubectl-windows_node_pools";
 
 fn fuzz_targets(seconds: u64) -> Result<()> {
@@ -164,7 +164,7 @@ fn all_tests() -> Result<()> {
     tests(&[BESIDE_THE_CODE, &["--doc"], &others, &busy], &variables)
 }
 
-/// Runs tests, each choice by arguments of cargo. What failed stands at the end, below what the many test binaries say together.
+/// Runs tests, each choice by arguments of cargo. Failures are at the end, below what the many test binaries say together.
 fn tests(choices: &[&[&str]], variables: &[(&str, &str)]) -> Result<()> {
     let mut sum = [0; 3];
     let mut failed = Vec::new();

@@ -213,7 +213,7 @@ async fn a_host_joins_follows_and_stops() {
         "the operator reads the same"
     );
 
-    // Contract section 8, item 2: stop means stop. The services go on.
+    // Contract section 8, item 2: stop means stop. The services continue.
     bed.stop.cancel();
     tokio::time::timeout(Duration::from_secs(30), daemon).await.unwrap().unwrap();
     assert_eq!(bed.command(), "kubelet v2");

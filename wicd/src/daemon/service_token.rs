@@ -67,7 +67,7 @@ fn is_due(token: &str, node: &str, uid: Option<&str>, now: i64) -> bool {
     })
 }
 
-/// Renews tokens for ever. `node` is the Node, if it is known.
+/// Renews tokens forever. `node` is the Node, if it is known.
 pub async fn keep(host: Arc<dyn Host>, connect: Arc<dyn Connect>, node: watch::Receiver<Option<Value>>) {
     let mut complaint = String::new();
     loop {

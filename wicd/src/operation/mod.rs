@@ -105,7 +105,7 @@ fn chain(error: &dyn Error) -> String {
     text
 }
 
-/// Results of an operation beside its outcome.
+/// Results of an operation besides its outcome.
 #[derive(Default)]
 pub(crate) struct Report {
     requests: BTreeMap<CertificateKind, String>,

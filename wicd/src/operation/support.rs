@@ -160,7 +160,7 @@ fn of_windows(limits: Limits, host: &dyn Host, asked: &Support, archive: &mut Ar
     Ok(())
 }
 
-/// State of the host, for the answer beside the archive.
+/// State of the host, for the answer that comes with the archive.
 pub(super) fn state(host: &dyn Host) -> Result<HostState, HostError> {
     state_within(LIMITS.part, host)
 }

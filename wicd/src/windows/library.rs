@@ -10,8 +10,8 @@ use windows_sys::Win32::System::LibraryLoader::{
 
 use super::wide::{check, wide};
 
-/// Has Windows look for libraries in its system directory alone from now on, for all callers. Those that the program's
-/// own import table names are loaded by then; beside the program only administrators can put any.
+/// Makes Windows look for libraries in its system directory alone from now on, for all callers. Those that the program's own import table names are
+/// loaded by then; beside the program only administrators can put any.
 ///
 /// # Errors
 /// Fails when Windows refuses the setting.

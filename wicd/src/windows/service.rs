@@ -92,7 +92,7 @@ fn service_main(_arguments: Vec<OsString>) {
     service.set(ServiceState::Stopped, 0, 0);
 }
 
-/// Stops the runtime, and shows the service manager meanwhile that it goes on.
+/// Stops the runtime, and shows the service manager meanwhile that it continues.
 fn stop_runtime(runtime: tokio::runtime::Runtime, service: Status) {
     let done = Arc::new((Mutex::new(false), std::sync::Condvar::new()));
     let theirs = done.clone();

@@ -57,7 +57,7 @@ pub(super) fn assess(
     if let Some(assessment) = renewal(spec, request, claims, operator_user) {
         return assessment;
     }
-    // What concerns a Node without an instance is another's to decide: WMCO's, or a person's.
+    // What concerns a Node without an instance is another's to decide: WMCO's, or a user's.
     let of_unclaimed = Cell::new(false);
     let claimed = |node: &str| {
         let found = claims(node)?;
@@ -85,9 +85,9 @@ fn renewal(
     match check(spec, request, claims, operator_user) {
         Ok((kind, of)) if of.node_name == node => Some(match unproven_name(request, &of) {
             None => Assessment::Right { kind, node: of.node_name },
-            Some(name) => open(format!(
-                "{name} is not one that Node {node} alone reports: approve the request if it is the host's"
-            )),
+            Some(name) => {
+                open(format!("{name} is not reported by Node {node} alone: approve the request if it is the host's"))
+            }
         }),
         Err(fault) if claim.unclaimed => Some(open(format!("{}; Node {node} has no instance yet", fault.message))),
         _ => None,

@@ -24,7 +24,7 @@ pub struct Facts {
     pub daemon_set_exists: bool,
     /// Result of [`Rules::find`] for this pod.
     pub rule: Treatment,
-    /// Time past its deletion time after which a pod is not waited for any more.
+    /// Time past its deletion time after which a pod is no longer waited for.
     pub skip_deleted_after: Option<Duration>,
 }
 

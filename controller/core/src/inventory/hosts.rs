@@ -83,7 +83,7 @@ impl KnownHosts for PlannedHosts {
     }
 }
 
-/// Hosts that are there, and planned ones beside them. A planned host that is there already is nothing new.
+/// Hosts that are there, and planned ones. A planned host that is there already is nothing new.
 pub struct WithPlanned<'a> {
     /// Hosts that are there.
     pub there: &'a (dyn KnownHosts + Sync),
@@ -126,7 +126,7 @@ pub struct Resolved {
 }
 
 impl Resolved {
-    /// Returns the entries that are refused only until their hosts go over, because the pools that have them do not list them any more, and has their
+    /// Returns the entries that are refused only until their hosts go over, because the pools that have them no longer list them, and has their
     /// problems say so. `is_listed` returns whether a pool lists a host.
     pub fn going_over(&mut self, is_listed: impl Fn(&str, &str) -> bool) -> BTreeSet<String> {
         let owner = |host: &String| self.owners.get(host).filter(|pool| !is_listed(pool, host));
@@ -135,7 +135,7 @@ impl Resolved {
         for problem in &mut self.problems {
             if let Some(pool) = going.get(&problem.host) {
                 problem.message = format!(
-                    "host {} still belongs to pool {pool}, which does not list it any more: it goes over when that pool lets it go",
+                    "host {} still belongs to pool {pool}, which no longer lists it: it moves when that pool releases it",
                     problem.host
                 );
             }
@@ -410,7 +410,7 @@ mod tests {
         let going = resolved.going_over(|pool, host| pool == "q" && host == "b");
         assert_eq!(going, ["a".to_owned()].into());
         let messages: Vec<&str> = resolved.problems.iter().map(|p| p.message.as_str()).collect();
-        assert!(messages[0].contains("which does not list it any more"), "{messages:?}");
+        assert!(messages[0].contains("which no longer lists it"), "{messages:?}");
         assert!(messages[1].contains("remove it from one of the two"), "{messages:?}");
         assert!(messages[2].contains("already belongs to other of pool q"), "{messages:?}");
     }

@@ -236,7 +236,7 @@ pub enum Write {
         mark: Option<serde_json::Value>,
         /// Reason why the host leaves.
         why: String,
-        /// Revision of the list that does not have the host any more.
+        /// Revision of the list that no longer has the host.
         revision: Option<String>,
     },
 }

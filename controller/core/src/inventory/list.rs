@@ -63,7 +63,7 @@ pub struct List {
     pub origins: BTreeMap<String, Origin>,
     /// Faults: that of the source, which comes first, and those of entries.
     pub problems: Vec<EntryError>,
-    /// Entries that are refused until their hosts go over from another pool, which does not list them any more.
+    /// Entries that are refused until their hosts go over from another pool, which no longer lists them.
     pub going_over: BTreeSet<String>,
     /// Hosts whose names are not known: each may be any host of the pool that no other entry means.
     pub unnamed: Vec<(Place, Entry)>,
@@ -73,9 +73,9 @@ pub struct List {
     pub contacts: Vec<FirstContact>,
     /// Fingerprints of the keys that hosts showed at their first contact, by name.
     pub first_keys: BTreeMap<String, String>,
-    /// Hosts that are not listed any more, with the pool that lists them now.
+    /// Hosts that are no longer listed, with the pool that lists them now.
     pub moves: BTreeMap<String, String>,
-    /// Number of hosts that are not listed any more, and stay until a user confirms it.
+    /// Number of hosts that are no longer listed, and stay until a user confirms it.
     pub to_confirm: usize,
     /// Hosts that leave together with their Machines: nothing is done with them, and they count for nothing.
     pub vanishing: BTreeSet<String>,
@@ -174,7 +174,7 @@ impl List {
         self.to_ask.truncate(MAX_ASKED);
     }
 
-    /// Keeps each host as it is whose entry is there and cannot be used any more: only who takes the entry out wants the host to go.
+    /// Keeps each host as it is whose entry is there and can no longer be used: only who takes the entry out wants the host to go.
     pub fn keep_what_is_only_wrong(&mut self, mine: &[Arc<WindowsInstance>]) {
         let names: BTreeSet<String> = self.problems.iter().map(|p| p.host.clone()).collect();
         let addresses: BTreeSet<String> = names.iter().map(|host| canonical(host)).collect();

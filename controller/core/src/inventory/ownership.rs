@@ -146,8 +146,8 @@ impl HostOwners {
         waiting.map(|(w, _)| w.clone()).collect()
     }
 
-    /// Releases the hosts of a pool that lists none any more, because it is being deleted. Since when its hosts are missed stays known: otherwise
-    /// each look would find every other list to be older, and the pool would wait for ever.
+    /// Releases the hosts of a pool that no longer lists any, because it is being deleted. Since when its hosts are missed stays known: otherwise
+    /// each look would find every other list to be older, and the pool would wait forever.
     pub fn release(&mut self, pool: &str) {
         self.pools.remove(pool);
         self.refused.remove(pool);

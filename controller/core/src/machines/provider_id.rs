@@ -10,7 +10,7 @@ const MAX: usize = 512;
 /// Reason why a provider ID is given to no Node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unusable {
-    /// The provider ID has another form: others write it, and a Node keeps it for ever.
+    /// The provider ID has another form: others write it, and a Node keeps it forever.
     #[error("is not of the form <provider>://<id> in at most {MAX} visible ASCII characters")]
     Malformed,
     /// Several Machines have the provider ID: neither API would find the one Node that has it.

@@ -58,7 +58,7 @@ pub fn requests(instance: &WindowsInstance, node: Option<&Node>) -> Requests {
     }
 }
 
-/// The state to show while no maintenance goes on.
+/// The state to show while no maintenance is in progress.
 pub fn idle_state(requests: &Requests, held: bool) -> Option<MaintenanceState> {
     match requests {
         Requests { request: Some(_), .. } if held => Some(MaintenanceState::Held),

@@ -132,7 +132,7 @@ mod tests {
         for (about, file, both, last) in [
             ("the one line", "{O}\n", Some("{O}\n{A}\n"), Some("{A}\n")),
             ("no newline at the end", "{O}", Some("{O}\n{A}\n"), Some("{A}\n")),
-            ("a comment of several words", "{O} of a person\n", Some("{O} of a person\n{A}\n"), Some("{A}\n")),
+            ("a comment of several words", "{O} of a user\n", Some("{O} of a user\n{A}\n"), Some("{A}\n")),
             (
                 "others stay as they are",
                 "# ours\r\n\r\n{O} x\r\n  {X} y  z\r\n",

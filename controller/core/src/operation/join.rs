@@ -24,7 +24,7 @@ pub struct Wanted {
     pub restarts: bool,
     /// True if the Node must have another address than the one that kubelet was given.
     pub moves: bool,
-    /// Boot id that the host must not have any more.
+    /// Boot id that the host must no longer have.
     pub leaves_boot: Option<String>,
 }
 

@@ -28,7 +28,7 @@ pub struct Seen<'a> {
 /// Meaning of a refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Meaning {
-    /// No meaning yet: the host has not refused for long enough, or the keys are not those any more.
+    /// No meaning yet: the host has not refused for long enough, or the keys have changed.
     Nothing,
     /// The host rejects every listed key, and never got any of them.
     LockedOut,

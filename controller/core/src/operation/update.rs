@@ -103,8 +103,8 @@ pub struct ObservedChange {
 }
 
 impl ObservedChange {
-    /// Reports whether pods may have to be moved away yet. Past the drain services on the host may be stopped: no pod can be moved any more, none
-    /// must be waited for.
+    /// Reports whether pods may have to be moved away yet. Past the drain services on the host may be stopped: no pod can be moved, none must be
+    /// waited for.
     pub fn is_before_drain(&self) -> bool {
         match self.maintenance {
             Maintenance::None => self.drains && self.begun < ChangePhase::Converge,
@@ -275,7 +275,7 @@ mod tests {
             ("it has worked long enough", proven(free), Next::Done),
             ("the host is checked before its pods are moved", full, Next::Check),
             (
-                "a node that a person has cordoned is checked as well",
+                "a node that a user has cordoned is checked as well",
                 ObservedChange { cordoned: true, ..full },
                 Next::Check,
             ),

@@ -63,7 +63,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Lists what of the facts does not reach hosts, or reaches them otherwise than it is meant, and why.
+    /// Lists what of the facts does not reach hosts, or reaches them in another form, and why.
     pub fn problems(&self) -> Vec<String> {
         self.unusable.iter().cloned().chain(mirrors::problems(&self.mirrors, &self.pull_secret)).collect()
     }

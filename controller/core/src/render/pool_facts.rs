@@ -49,7 +49,7 @@ pub(super) fn of_pool(cluster: &Cluster, template: &TemplateSpec) -> Result<Clus
     }
     let trusted = template.trusted_certificates.as_deref();
     if let Some(Err(damaged)) = trusted.map(|pem| check::certificates(pem.as_bytes())) {
-        return refuse(CERTIFICATES, format!("certificate {damaged} is damaged; correct it or take it away"));
+        return refuse(CERTIFICATES, format!("certificate {damaged} is damaged; correct or remove it"));
     }
     let size =
         template.image_mirrors.as_ref().map_or(0, |mirrors| serde_json::to_string(mirrors).map_or(0, |t| t.len()));

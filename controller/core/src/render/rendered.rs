@@ -30,11 +30,11 @@ pub const HASH_VERSION: u32 = 1;
 pub struct Rendered {
     /// The services.
     pub services: ServicesConfig,
-    /// Everything beside the services.
+    /// Everything besides the services.
     pub shared: Shared,
 }
 
-/// Part of [`Rendered`] beside the services.
+/// Part of [`Rendered`] besides the services.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Shared {

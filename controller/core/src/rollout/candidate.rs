@@ -104,8 +104,8 @@ pub struct PendingChange {
 }
 
 impl Candidate {
-    /// Has the operator bring another certificate for wicd, if the one that ended at `end` is over: the host was off when wicd would have renewed it.
-    /// A valid certificate is wicd's own business. No other change is made, and none that waits keeps the node from it.
+    /// Makes the operator bring another certificate for wicd, if the one that ended at `end` is over: the host was off when wicd would have renewed
+    /// it. A valid certificate is wicd's own business. No other change is made, and none that waits keeps the node from it.
     pub fn renew_certificate(&mut self, end: Option<Timestamp>, follows: Option<&str>, target: &str, now: Timestamp) {
         if !self.ready || end.is_none_or(|end| end > now) {
             return;

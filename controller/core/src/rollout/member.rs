@@ -139,8 +139,8 @@ pub fn member(
 
 /// Reports whether a grant whose operation is over counts as none, so that it stays until the next one takes its place. To take it back would be a
 /// write for each host, and another for the status that has seen it. Where the same may be due again, it is taken back first: what has been seen by
-/// then is newer than the operation, as that the Node does not ask for a restart any more. A removal is used up if it was granted before it was known
-/// that the host is a node.
+/// then is newer than the operation, as that the Node no longer asks for a restart. A removal is used up if it was granted before it was known that
+/// the host is a node.
 fn is_nothing_once_used(grant: &Grant) -> bool {
     match grant.type_ {
         GrantType::Provision | GrantType::Stage | GrantType::Remove => true,

@@ -131,7 +131,7 @@ pub fn describe(
             (if *ready { Phase::Ready } else { Phase::NotReady }, None)
         }
     };
-    // The operator goes on trying, and who waits for it must not.
+    // The operator continues trying, and who waits for it must not.
     let lasting = status.failures.as_ref().filter(|f| lasts(f, now)).map(Failures::reason);
     match (situation, reconciling, lasting) {
         (Situation::Poolless { .. }, ..) => remove(conditions, kind::RECONCILING),

@@ -10,7 +10,7 @@ use russh_sftp::{
 use super::error::Doing;
 use super::{Connection, SshError, path, sftp, sftp::Sftp, upload};
 
-/// Maximum entries of a directory, more than any of the operator's has: a host that lists for ever is stopped.
+/// Maximum entries of a directory, more than any of the operator's has: a host that lists forever is stopped.
 const MAX_ENTRIES: usize = 10_000;
 
 /// Entry of a directory.

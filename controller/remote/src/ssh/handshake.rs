@@ -44,7 +44,7 @@ const WINDOW: u32 = 256 * 1024;
 /// few are enough, and 100 connections stay small.
 const CHANNEL_BUFFER: usize = 8;
 
-/// Key exchanges of hosts that allow FIPS 140 alone, beside the usual ones.
+/// Key exchanges of hosts that allow FIPS 140 alone, in addition to the usual ones.
 const ECDH: [kex::Name; 3] = [kex::ECDH_SHA2_NISTP256, kex::ECDH_SHA2_NISTP384, kex::ECDH_SHA2_NISTP521];
 
 const CIPHERS: [cipher::Name; 5] =
@@ -72,7 +72,7 @@ impl LoggedIn {
 pub(super) struct Seen {
     host_key: Mutex<Option<HostKey>>,
     end: Mutex<Option<String>>,
-    /// Token that is cancelled when there is no connection any more.
+    /// Token that is cancelled when the connection is gone.
     pub(super) over: CancellationToken,
 }
 

@@ -149,7 +149,7 @@ pub const CHECKS: &[Check] = &[
     check("disk", "There is room on C: for what the host gets.", "../guide/hosts.md#in-short", Host(host::fault)),
     check("port", "The port of kubelet is free.", "../guide/hosts.md#ports", Host(host::fault)),
     check("api-server", "The host opens a connection to the API server. Only with --api-server.", "../guide/hosts.md#ports", Host(host::fault)),
-    check("restart", "Windows waits for no restart that needs a person.", "../guide/hosts.md#warnings", Host(host::warning)),
+    check("restart", "Windows waits for no restart that needs a user.", "../guide/hosts.md#warnings", Host(host::warning)),
     check("antivirus", "No antivirus slows containers.", "../guide/hosts.md#warnings", Host(host::warning)),
     check("runtimes", "No other container runtime is installed.", "../guide/hosts.md#warnings", Host(host::warning)),
     check("updates", "The host's Windows has the update that nodes need.", "platforms.md#versions-of-windows", Host(host::warning)),

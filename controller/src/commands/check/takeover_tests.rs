@@ -202,7 +202,7 @@ async fn wmco_and_what_starts_it_are_found() {
         bed.instead(DEPLOYMENT, deployment);
     })
     .await;
-    finds("a person may not read it", "package warning ApiError", |bed| {
+    finds("a user may not read it", "package warning ApiError", |bed| {
         bed.api.forget("GET", CSVS).fail("GET", CSVS, 403, "Forbidden", "no", Value::Null);
     })
     .await;

@@ -2,10 +2,10 @@
 //!
 //! | image | layers |
 //! |---|---|
-//! | `windows-node-pools` | the payload, and above it the operator, what people run, `wicd.exe`, certificate authorities, the licence |
+//! | `windows-node-pools` | the payload, and above it the operator, what users run, `wicd.exe`, certificate authorities, the licence |
 //! | `windows-node-pools-payload` | the same payload alone, for an image volume or an init container |
 //! | `windows-node-pools-slim` | the first without a payload |
-//! | `windows-node-pools-must-gather` | what people run, with a shell, for `oc adm must-gather` |
+//! | `windows-node-pools-must-gather` | what users run, with a shell, for `oc adm must-gather` |
 
 mod arch;
 pub mod must_gather;
@@ -30,7 +30,7 @@ pub use store::{Built, Store};
 
 /// Name of the image of the operator with a payload.
 pub const OPERATOR: &str = "windows-node-pools";
-/// Name of the program that people run.
+/// Name of the program that users run.
 pub const CLIENT: &str = "kubectl-windows_node_pools";
 /// Name of the image of the operator without a payload.
 pub const SLIM: &str = "windows-node-pools-slim";
@@ -62,7 +62,7 @@ pub const BUNDLE: &str = "etc/ssl/certs/ca-certificates.crt";
 pub struct Files {
     /// The operator, a static program.
     pub operator: PathBuf,
-    /// The client, which people run, a static program.
+    /// The client, which users run, a static program.
     pub client: PathBuf,
     /// Client for Windows. An image of a test has none.
     pub client_for_windows: Option<PathBuf>,

@@ -35,7 +35,7 @@ pub const CATALOGS: &str = "openshift-marketplace";
 pub struct Olm {
     _versions: Daemon,
     _catalogs: Daemon,
-    /// Port at which both programs would serve metrics on all addresses; they go on without. `None` if another program has the port.
+    /// Port at which both programs would serve metrics on all addresses; they continue without. `None` if another program has the port.
     _no_metrics: Option<TcpListener>,
 }
 

@@ -310,7 +310,7 @@ impl SimHost {
         self.machine.restart();
     }
 
-    /// Pulls the plug: connections end, the port refuses, kubelet sends nothing any more.
+    /// Pulls the plug: connections end, the port refuses, kubelet sends nothing.
     pub fn power_off(&self) {
         self.machine.power_off();
     }
@@ -370,8 +370,8 @@ impl SimHost {
         self.machine.windows().is_running(windows::KUBELET).then(|| kubelet::ready_node(&self.machine))
     }
 
-    /// Has the host's wicd do its work, if it runs, and returns the changes of the Node's annotations. wicd works without a Node too: what
-    /// failed once is tried again.
+    /// Makes the host's wicd do its work, if it runs, and returns the changes of the Node's annotations. wicd works without a Node too: what failed
+    /// once is tried again.
     pub fn wicd_report(&self, node: Option<&PartialObjectMeta<Node>>) -> BTreeMap<&'static str, Option<String>> {
         if let Some(node) = node {
             kubelet::report(&self.machine, node)

@@ -78,7 +78,7 @@ pub trait Disk: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Names that each listing has beside those of files.
+    /// Names that each listing has besides those of files.
     fn more_names(&self) -> &'static [&'static str] {
         &[]
     }

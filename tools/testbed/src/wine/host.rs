@@ -252,7 +252,7 @@ impl WineHost {
     /// Ends a process as a crash does.
     ///
     /// # Errors
-    /// Fails when `nsenter` cannot be started, or the process does not exist any more.
+    /// Fails when `nsenter` cannot be started, or the process no longer exists.
     pub async fn kill(&self, process: &Process) -> Result<()> {
         let output = self.inside(r#"kill -KILL "$1""#, &process.pid.to_string()).await?;
         if !output.status.success() {

@@ -15,7 +15,7 @@ use super::{
     world::{API_WRITES, World},
 };
 
-/// How many, and for how long.
+/// Number of hosts, and duration.
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// Ready instances.

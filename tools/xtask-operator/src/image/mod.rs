@@ -19,7 +19,7 @@ use crate::{deploy::VERSION, sign::Signer};
 
 /// Builds the operator's images, without a container engine and without a base image, and a list of what is in them (SBOM).
 ///
-/// Needs buildah and musl-gcc, which `cargo xtask setup` installs, and Go for the payload. What --arch arm64 needs beside them, the command says.
+/// Needs buildah and musl-gcc, which `cargo xtask setup` installs, and Go for the payload. The command says what else --arch arm64 needs.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Payload for hosts, as `cargo xtask payload` makes it.
