@@ -109,8 +109,8 @@ event_reasons! {
     /// An attempt to send the next version ahead failed. The node continues as it is, and the operator retries; the note begins with the
     /// [reason](conditions.md#reasons).
     StageFailed: Warning on WindowsInstance;
-    /// An attempt to change the node's version failed. The note begins with the [reason](conditions.md#reasons) and names the remedy; the
-    /// operator retries, or returns the node to the version before.
+    /// An attempt to change the node's version failed. The note begins with the [reason](conditions.md#reasons) and names the remedy; the operator
+    /// retries, or returns the node to the previous version.
     UpdateFailed: Warning on WindowsInstance;
     /// An attempt to restart the host failed. The note begins with the [reason](conditions.md#reasons) and names the remedy; the operator retries.
     RebootFailed: Warning on WindowsInstance;
@@ -137,10 +137,10 @@ event_reasons! {
     Repairing: Normal on WindowsInstance Node;
     /// The host was repaired, and its Node is Ready again. No action is needed.
     Repaired: Normal on WindowsInstance Node;
-    /// The version does not work on this host, which returns to the version before. Correct what the note names, and change the pool again.
+    /// The version does not work on this host, which returns to the previous version. Correct what the note names, and change the pool again.
     RollingBack: Warning on WindowsInstance Node;
-    /// The node follows the version before again; on a pool, too many nodes failed to follow a version, and all return to the
-    /// one before. See [rollouts](../guide/rollouts.md#operations-in-progress).
+    /// The node follows the previous version again; on a pool, too many nodes failed to follow a version, and all return to the previous one. See
+    /// [rollouts](../guide/rollouts.md#operations-in-progress).
     RolledBack: Warning on WindowsInstance WindowsNodePool Node;
     /// The nodes of the pool begin to change to another version. No action is needed.
     RolloutStarted: Normal on WindowsNodePool;

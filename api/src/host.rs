@@ -24,7 +24,7 @@ pub const PROTOCOL: u32 = 2;
 pub const REPORT_INTERVAL: Duration = Duration::from_mins(10);
 /// Exit status of `wicd.exe` when it has written an answer.
 pub const EXIT_ANSWERED: u32 = 0;
-/// Largest answer that the operator reads, in bytes.
+/// Maximum size of a answer that the operator reads, in bytes.
 pub const MAX_ANSWER: usize = 1 << 20;
 
 /// Places on a host. Legacy ones are WMCO's.

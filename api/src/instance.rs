@@ -277,7 +277,7 @@ pub enum GrantType {
     Remove,
     /// Release the host as it is.
     Orphan,
-    /// Have the host accept the first key of its list, and no longer its present key. Not disruptive.
+    /// Have the host accept the first key of its list, and no longer its current key. Not disruptive.
     RotateKey,
     /// Have the host pull and pin the images of its pool's `provisioning.prePullImages`. Not disruptive.
     PullImages,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Longest reason of a maintenance, in characters.
+/// Maximum length of a reason of a maintenance, in characters.
 pub const MOST_REASON: usize = 200;
 
 /// Defines the states once: the type, its words, and the list of all.

@@ -93,7 +93,7 @@ pub mod key {
         /// Node or instance annotation `true`, written by a user: begin no operation on this host.
         HOLD = "windowsmachineconfig.openshift.io/hold";
         /// Node or instance annotation, written by a user or a program: the reason of a maintenance for which the node is to be drained. Its removal
-        /// hands the node back. `false` refuses what the host requests. That of the instance goes before that of the Node.
+        /// hands the node back. `false` refuses what the host requests. That of the instance takes precedence over that of the Node.
         MAINTENANCE = "windowsmachineconfig.openshift.io/maintenance";
         /// Node annotation: the reason of a maintenance that an administrator of the host requests with `wicd.exe maintenance`. Written by
         /// wicd.
@@ -112,8 +112,8 @@ pub mod key {
         ANNOUNCE_REMOVAL = "windowsmachineconfig.openshift.io/announce-removal";
         /// Pool annotation, written by `flux reconcile` and users: any new value makes the operator fetch the source at once. Defined by Flux.
         RECONCILE_REQUESTED = "reconcile.fluxcd.io/requestedAt";
-        /// Pod label, written by a user: `skip` leaves the pod where it is in a drain, `wait-completed` lets it run to its end. It goes before the
-        /// rules of its pool.
+        /// Pod label, written by a user: `skip` leaves the pod where it is in a drain, `wait-completed` lets it run to its end. It takes precedence
+        /// over the rules of its pool.
         DRAIN = "windowsmachineconfig.openshift.io/drain";
         /// Machine or ConfigMap label `true`, written by a user: the operator ignores the object. Legacy.
         IGNORE = "windowsmachineconfig.openshift.io/ignore";

@@ -268,7 +268,7 @@ reasons! {
     UnknownHost,
     /// The operator cannot connect to the host, or the connection broke.
     Unreachable,
-    /// The [version](../guide/rollouts.md#a-version-that-fails) of the pool does not work on this host, which returned to the one before.
+    /// The [version](../guide/rollouts.md#a-version-that-fails) of the pool does not work on this host, which returned to the previous one.
     UpdateFailed,
     /// The revision of the list is not signed by a trusted key.
     VerificationError,

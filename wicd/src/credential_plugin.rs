@@ -199,7 +199,7 @@ fn removal_order(clsid: &str) -> [String; 4] {
 }
 
 /// Changes the registry, with the right to write in `key` where a plain change is refused: Windows gives the list of CCG to TrustedInstaller.
-/// Owner and access list of before are on record meanwhile, so that [`close_keys`] puts them back if wicd ends here.
+/// Previous owner and access list are on record meanwhile, so that [`close_keys`] puts them back if wicd ends here.
 fn with_rights<T>(
     host: &dyn Host,
     key: &str,

@@ -133,7 +133,7 @@ fn another_installer_takes_a_class_of_ours() {
     assert!(report.warnings.iter().any(|w| w.contains(r"(C:\theirs.dll)")), "{:?}", report.warnings);
 }
 
-/// A wicd of before knows no plugins: it removes the library, and forgets the keys.
+/// An earlier wicd knows no plugins: it removes the library, and forgets the keys.
 #[test]
 fn a_registration_that_is_not_on_record_is_known_by_its_library() {
     for is_removed in [false, true] {

@@ -218,7 +218,7 @@ impl FakeHost {
         self.state().protect_hook = Some(Arc::new(hook));
     }
 
-    /// Lets all calls fail after `calls` more of them, as if the process were gone. `None`: never.
+    /// Makes all calls fail after `calls` more of them, as if the process were gone. `None`: never.
     pub fn fail_after(&self, calls: Option<u32>) {
         let mut state = self.state();
         (state.calls, state.calls_left) = (0, calls);

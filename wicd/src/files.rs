@@ -54,10 +54,10 @@ pub fn read_json<T: DeserializeOwned>(host: &dyn Host, path: &str) -> Result<Opt
     serde_json::from_slice(&content).map(Some).map_err(HostError::system("understand", path))
 }
 
-/// Gives a file this content, by way of a temporary file beside it. Missing directories are made. Returns whether anything was written.
+/// Gives a file this content, through a temporary file beside it. Missing directories are made. Returns whether anything was written.
 ///
 /// # Errors
-/// Fails when the present content cannot be read, the new content cannot be written or protected, or a directory above a file that changes is a link.
+/// Fails when the current content cannot be read, the new content cannot be written or protected, or a directory above a file that changes is a link.
 pub fn write(host: &dyn Host, path: &str, content: &[u8], access: Access) -> Result<bool, HostError> {
     if read(host, path)?.as_deref() == Some(content) {
         if access == Access::Protected {
@@ -149,7 +149,7 @@ fn while_shared<T>(mut attempt: impl FnMut() -> io::Result<T>, pause: &mut impl 
     }
 }
 
-/// Makes a file in the place of one that a crash left there. What another program holds is waited for, for a while.
+/// Makes a file in place of one that a crash left there. What another program holds is waited for, for a while.
 pub(crate) fn make(path: &Path) -> io::Result<fs::File> {
     while_held(|| remove_real(path).and_then(|()| fs::File::create_new(path)), &mut patience())
 }
@@ -171,7 +171,7 @@ use crate::held::held_by_others;
 #[cfg(test)]
 use tests::held_by_others;
 
-/// Moves a file to a place where none is, or in the place of one that is not in use.
+/// Moves a file to a place where none is, or in place of one that is not in use.
 pub(crate) fn rename_file(from: &Path, to: &Path) -> io::Result<()> {
     while_held(|| rename(from, to), &mut patience())
 }

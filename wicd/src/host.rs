@@ -460,7 +460,7 @@ pub enum HostError {
         /// The path.
         path: String,
     },
-    /// Link in the place of a directory above a path.
+    /// Link in place of a directory above a path.
     #[error("{path} is left unchanged: {link} is a link to a place that the operator does not own; remove the link")]
     Link {
         /// Path below the link.
@@ -468,7 +468,7 @@ pub enum HostError {
         /// The link.
         link: String,
     },
-    /// Entry that cannot be used, for example in the place of a directory of ours.
+    /// Entry that cannot be used, for example in place of a directory of ours.
     #[error("{path} cannot be used: {problem}")]
     Refused {
         /// Path of the entry.

@@ -1,7 +1,7 @@
-//! Files of the owner in the place of ours. A copy is kept beside them while the host is a node, and is put back afterwards.
+//! Files of the owner in place of ours. A copy is kept beside them while the host is a node, and is put back afterwards.
 //!
-//! The copy is made before the first of our files is claimed, and is forgotten together with the claim: at no time is a file of the owner taken for
-//! ours, or ours for the owner's.
+//! The copy is made before the first of our files is claimed, and is forgotten together with the claim: at no time is a file of the owner mistaken
+//! for ours, or ours for the owner's.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::files::{self, Access};
 use crate::host::{Host, HostError};
 use crate::ownership::Ownership;
 
-/// Largest file that is kept, in bytes. What a program reads as its settings is smaller.
+/// Maximum size of a file that is kept, in bytes. What a program reads as its settings is smaller.
 const MOST: u64 = 1 << 20;
 
 /// Path of the copy of a file.

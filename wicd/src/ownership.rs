@@ -86,7 +86,7 @@ pub struct Ownership {
     /// Keys of the registry, below `HKLM`, that were not there before.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub keys: BTreeSet<String>,
-    /// Keys of the registry, below `HKLM`, that are open for writing: owner and access list of before, a security descriptor in hex.
+    /// Keys of the registry, below `HKLM`, that are open for writing: previous owner and access list, a security descriptor in hex.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub opened_keys: BTreeMap<String, String>,
     /// Programs that no policy excluded from the antivirus before.
@@ -98,7 +98,7 @@ pub struct Ownership {
     /// Routes that were not there before.
     #[serde(skip_serializing_if = "Routes::is_empty")]
     pub routes: Routes,
-    /// Files of the owner in the place of ours, and the paths where they are kept.
+    /// Files of the owner in place of ours, and the paths where they are kept.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub kept: BTreeMap<String, String>,
     /// Images that were not pinned before, as they are listed, and their ids.
@@ -157,8 +157,8 @@ impl Ownership {
     /// What a cleanup could not remove is not a record of what is ours now: WMCO may have had the host since.
     ///
     /// # Errors
-    /// [`HostError::RecordLost`] on a host that we have configured, and whose record is gone: it must not be taken for one of
-    /// WMCO's, from which more would be taken away than we have put there.
+    /// [`HostError::RecordLost`] on a host that we have configured, and whose record is gone: it must not be mistaken for one of WMCO's, from which
+    /// more would be taken away than we have put there.
     pub fn load_or_adopt(host: &dyn Host) -> Result<Self, HostError> {
         match Self::load(host)? {
             Some(left) if left.is_only_left() => {

@@ -4,9 +4,8 @@
 //! another place, or belong to a user, who may then change its access list at any time, before we come to it. Such a
 //! one is refused, with what to do. One that belongs to an administrator is given to all of them, with all that is below it.
 //!
-//! Directories above ours (`C:\var`, `C:\var\log`) are not ours alone. Who may rename one, or what is in it, can put another one in
-//! the place of ours. So one of a user is refused too, and in the others users may no longer change the directory itself.
-//! What they may do with what is below it stays.
+//! Directories above ours (`C:\var`, `C:\var\log`) are not ours alone. Who may rename one, or what is in it, can put another one in place of ours. So
+//! one of a user is refused too, and in the others users may no longer change the directory itself. What they may do with what is below it stays.
 
 use api::host::{Desired, path};
 
@@ -60,7 +59,7 @@ pub fn check_root(host: &dyn Host) -> Result<(), HostError> {
     [path::ROOT, path::WICD].into_iter().try_for_each(|directory| check(host, directory, Guard::Private).map(drop))
 }
 
-/// Lets only administrators read what the operator sends from now on. That no other user can write there was so before.
+/// Restricts reading of what the operator sends to administrators. Other users could not write there before either.
 ///
 /// # Errors
 /// Fails when the operator's directory there is a link, is a file, or belongs to a user who may not be an administrator. Also fails when it cannot be

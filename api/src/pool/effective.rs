@@ -127,7 +127,7 @@ impl Inventory {
     }
 }
 
-/// Longest interval of a Git source. The CRD refuses a longer one; this limit applies to objects older than that rule.
+/// Maximum interval of a Git source. The CRD refuses a longer one; this limit applies to objects older than that rule.
 const WEEK: Duration = Duration::from_hours(7 * 24);
 
 impl GitSource {

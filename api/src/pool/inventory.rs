@@ -216,12 +216,10 @@ pub enum SourceKind {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Removal {
-    /// Number of hosts that one change of the list may remove, or a percentage of the present hosts, rounded down but
-    /// at least one. If more would leave, none leaves until the annotation `approve-removal` of the pool names the
-    /// number or the revision. If not set, it is `10%` for `git` and `sourceRef`; for `hosts` and `configMapRef`, a change
-    /// that removes at least three hosts, and half of them or more, waits for the annotation. With any value, a
-    /// missing or empty list removes no host until that annotation confirms it, and the deletion of a Machine removes
-    /// its host.
+    /// Number of hosts that one change of the list may remove, or a percentage of the existing hosts, rounded down but at least one. If more would
+    /// leave, none leaves until the annotation `approve-removal` of the pool names the number or the revision. If not set, it is `10%` for `git` and
+    /// `sourceRef`; for `hosts` and `configMapRef`, a change that removes at least three hosts, and half of them or more, waits for the annotation.
+    /// With any value, a missing or empty list removes no host until that annotation confirms it, and the deletion of a Machine removes its host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_removals: Option<IntOrPercent>,
 }

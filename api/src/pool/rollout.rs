@@ -101,7 +101,7 @@ pub enum Order {
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = ("has(self.pauseSeconds) != (has(self.approval) && self.approval)", "a step has either pauseSeconds or approval: true"))]
 pub struct RolloutStep {
-    /// Nodes changed at the end of this step, including those of the steps before: a number, or a percentage of the pool.
+    /// Nodes changed at the end of this step, including those of the previous steps: a number, or a percentage of the pool.
     pub nodes: IntOrPercent,
     /// Seconds to wait after the step.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -204,7 +204,7 @@ impl Session {
         };
         let json = serde_json::to_vec(&request).map_err(|_| RemoteError::BadAnswer { verb: verb.as_str() })?;
         let answer_path = host::answer_path(&self.operation, verb);
-        // An answer of an earlier attempt must not be taken for this one's.
+        // An answer of an earlier attempt must not be mistaken for this one's.
         self.connection.remove(&answer_path).await?;
         self.connection.write(&host::request_path(&self.operation, verb), &json).await?;
         self.operator.traffic.sent.inc_by(json.len() as u64);

@@ -302,7 +302,7 @@ pub struct Run {
     /// Delay before the first retry of a failed host; doubles with each further failure. For tests.
     #[arg(long, hide = true, value_parser = duration, default_value = "10s")]
     pub backoff_base: Duration,
-    /// Longest delay before a retry of a failed host. For tests.
+    /// Maximum delay before a retry of a failed host. For tests.
     #[arg(long, hide = true, value_parser = duration, default_value = "10m")]
     pub backoff_max: Duration,
     /// Timeout from the start of a host's services until its node is Ready. For tests.
@@ -517,7 +517,7 @@ pub struct Gather {
     /// Age of the oldest lines of pods' logs, for example 24h. Defaults to all lines.
     #[arg(long, env = "MUST_GATHER_SINCE", value_name = "DURATION")]
     pub since: Option<String>,
-    /// Time of the oldest lines of pods' logs, for example 2026-01-31T12:00:00Z. Goes before --since.
+    /// Time of the oldest lines of pods' logs, for example 2026-01-31T12:00:00Z. Takes precedence over --since.
     #[arg(long, env = "MUST_GATHER_SINCE_TIME", value_name = "TIME")]
     pub since_time: Option<String>,
     /// Hosts to ask over SSH, too: all, or those of these names. Only hosts whose host key the operator has pinned, or a user declared.
@@ -671,7 +671,7 @@ fn wicd_certificate_life(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Longest duration of a Lease that is waited for. A client that may write Leases could otherwise keep operators away for decades with one write.
+/// Maximum duration of a Lease that is waited for. A client that may write Leases could otherwise keep operators away for decades with one write.
 pub(crate) const MAX_LEASE_DURATION: Duration = Duration::from_mins(10);
 
 /// Duration of a Lease: other operators wait for it.

@@ -105,7 +105,7 @@ impl Machines {
         found.flat_map(|m| m.addresses).map(|a| (a.kind, a.address)).collect()
     }
 
-    /// Returns the MachineHealthCheck that replaces the Machine `<namespace>/<name>` in the present state of its Node.
+    /// Returns the MachineHealthCheck that replaces the Machine `<namespace>/<name>` in the current state of its Node.
     pub(crate) fn health_check(&self, machine: &str, node: Option<&Node>) -> Option<String> {
         let (namespace, name) = machine.split_once('/')?;
         self.groups().into_iter().find_map(|group| {

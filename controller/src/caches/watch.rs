@@ -80,7 +80,7 @@ pub(crate) fn watch_nodes<const LISTENERS: usize>(
     listen(store.clone(), news(store.clone(), changes(store, events), differs))
 }
 
-/// Returns the changes that differ from what listeners have seen, and objects that are gone. `differs` gets the seen object and the present one.
+/// Returns the changes that differ from what listeners have seen, and objects that are gone. `differs` gets the seen object and the current one.
 pub(crate) fn news<K>(
     store: Store<K>,
     changes: impl Stream<Item = Arc<K>> + Send + 'static,
@@ -93,7 +93,7 @@ where
     changes.filter(move |object| future::ready(is_news(&mut seen, &store, object, differs))).boxed()
 }
 
-/// Reports whether listeners have not seen an object of the cluster in its present state.
+/// Reports whether listeners have not seen an object of the cluster in its current state.
 fn is_news<K>(
     seen: &mut HashMap<String, Arc<K>>,
     store: &Store<K>,
@@ -230,7 +230,7 @@ where
     })
 }
 
-/// Watches one object: its present state and each change; `None` while there is none. After a failure the watch restarts.
+/// Watches one object: its current state and each change; `None` while there is none. After a failure the watch restarts.
 pub(crate) fn object<K>(
     api: Api<K>,
     name: &str,
@@ -285,7 +285,7 @@ impl WatchError {
     }
 }
 
-/// Fills a cache once with the present objects.
+/// Fills a cache once with the current objects.
 pub(crate) async fn list<K>(client: Client, params: &ListParams, unreadable: &Unreadable) -> kube::Result<Store<K>>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + Send + Sync + DeserializeOwned + 'static,

@@ -134,7 +134,7 @@ const SHOWN_PROBLEMS: usize = 5;
 /// Reason and message that every pool reports.
 pub(crate) type Warning = (Reason, String);
 
-/// Release with the present facts of the cluster.
+/// Release with the current facts of the cluster.
 pub(crate) struct CurrentRelease {
     release: RwLock<Arc<Release>>,
     fault: RwLock<Option<Warning>>,

@@ -27,7 +27,7 @@ type Source = (String, Option<Kind>);
 pub(super) struct OpenRequests(BTreeMap<Source, BTreeSet<Place>>);
 
 impl OpenRequests {
-    /// Takes the present state of a request into the index.
+    /// Adds the current state of a request to the index.
     pub(super) fn observe(&mut self, csr: &CertificateSigningRequest) {
         if is_decided(csr) {
             self.forget(csr);

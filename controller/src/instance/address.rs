@@ -17,7 +17,7 @@ use wnp_core::operation::identity::{Identity, Purpose};
 
 /// Interval between lookups of the DNS name of a node's host, which may get another address at any time.
 const NAME_INTERVAL: Duration = Duration::from_mins(1);
-/// Longest wait for the answer to a DNS lookup.
+/// Maximum wait for the answer to a DNS lookup.
 const LOOKUP: Duration = Duration::from_secs(5);
 
 /// Reports whether the entry of the host names another place than the one where the host was proven.

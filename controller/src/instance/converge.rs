@@ -173,8 +173,8 @@ impl<'a> Convergence<'a> {
             OnHost::Upload => seen.state = upload(scope, session, target, &seen.state, Step::Upload).await?,
             OnHost::Configure => {
                 configure(scope, session, target, seen).await?;
-                // wicd has been stopped, or is not there yet. When it starts, and that may be with the host, the Node must not
-                // report the version before.
+                // wicd has been stopped, or is not there yet. When it starts, and that may be with the host, the Node must not report the previous
+                // version.
                 if let Some(node) = &node {
                     sync_node_metadata(scope, node).await?;
                 }

@@ -206,7 +206,7 @@ impl World {
         }
     }
 
-    /// Lets the operator and the host work until something is so. An operator that crashes is followed by another one.
+    /// Runs the operator and the host until a condition holds. An operator that crashes is followed by another one.
     pub(super) async fn works_until(&mut self, what: &str, is_so: impl Fn(&Self) -> bool) {
         let began = Instant::now();
         // What there was when the last reconcile asked for no other without a change.

@@ -90,7 +90,7 @@ use wnp_core::{
 /// Time after which an instance is reconciled again when the API server fails.
 const API_RETRY: Duration = Duration::from_secs(5);
 
-/// Longest time after which an instance is reconciled again whose state is found to be out of date.
+/// Maximum time after which an instance is reconciled again whose state is found to be out of date.
 const OUTDATED_RETRY: Duration = Duration::from_secs(30);
 
 /// Interval at which a host that leaves with its Machine checks whether the Machine is deleted.
@@ -227,7 +227,7 @@ fn idle(scope: &Scope) -> Idle {
     }
 }
 
-/// Works on a host that is to leave. Until its turn has come, the host stays the node that it is.
+/// Works on a host that must leave. Until its turn has come, the host stays the node that it is.
 async fn leave(scope: &mut Scope, grant: Option<Grant>) -> Result<Action, StepError> {
     let grant = grant.filter(|g| !scope.has_used(g));
     scope.forget_failures_before_leaving();
@@ -411,7 +411,7 @@ async fn sync_idle_node(scope: &mut Scope) -> Result<Option<Duration>, StepError
             }
         }
     }
-    // In mode Plan, too: a client that waits must not take an old state for the present one.
+    // In mode Plan, too: a client that waits must not take an old state for the current one.
     is_outdated |= maintenance::show_idle(scope, &node).await?;
     if let Some(waits) = maintenance::waits(scope, &node) {
         says = format!("{says}; {waits}");

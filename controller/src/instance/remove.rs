@@ -42,8 +42,8 @@ use wnp_core::{
     },
 };
 
-/// Shortest time for which a node stays one after it was marked as leaving: a host that was taken out by mistake, or stands in the next object that
-/// is applied, has time to come back.
+/// Shortest time for which a node stays one after it was marked as leaving: a host that was taken out by mistake, or is in the next object that is
+/// applied, has time to come back.
 const SETTLE: Duration = Duration::from_secs(5);
 
 /// Interval of checks of a Node that finalizers keep.
@@ -227,7 +227,7 @@ pub(super) async fn lift_cordon(scope: &mut Scope) -> Result<(), StepError> {
 
 /// Releases the host as it is: nothing is drained, and nothing on the host is touched. If an operation had begun, only its cordon is lifted.
 pub(super) async fn let_go(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
-    // A node that takes pods again must not be taken for a drained one.
+    // A node that takes pods again must not be mistaken for a drained one.
     if let Some(node) = scope.find_node().await?.node() {
         maintenance::withdraw(scope, &node).await?;
     }
@@ -256,8 +256,8 @@ fn leaves_with(instance: &WindowsInstance, grant: &Grant) -> bool {
     instance.is_leaving() && instance.spec.grant.as_ref().is_some_and(|g| g.id == grant.id)
 }
 
-/// Deletes the instance, unless it is being deleted, if its present state requires it: from here on, the removal cannot
-/// be revoked. The finalizer keeps it until the rest is done.
+/// Deletes the instance, unless it is being deleted, if its current state requires it: from here on, the removal cannot be revoked. The finalizer
+/// keeps it until the rest is done.
 async fn delete(scope: &mut Scope, is_wanted: impl Fn(&WindowsInstance) -> bool) -> Result<(), StepError> {
     if scope.instance.is_deleting() {
         return Ok(());

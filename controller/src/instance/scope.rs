@@ -36,7 +36,7 @@ use wnp_core::{
     status::instance::{Situation, describe, reached},
 };
 
-/// Longest wait after an error that users correct elsewhere, as in credentials: they then watch the pool, so that a long wait has no benefit.
+/// Maximum wait after an error that users correct elsewhere, as in credentials: they then watch the pool, so that a long wait has no benefit.
 const CREDENTIALS_BACKOFF_MAX: std::time::Duration = std::time::Duration::from_secs(15);
 
 /// Time after which the status reports what a Node that comes up waits for. Such a Node takes moments for each of its steps, and each change before

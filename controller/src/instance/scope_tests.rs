@@ -62,7 +62,7 @@ async fn nothing_is_stored_of_an_instance_that_is_gone() {
     assert_eq!(bed.api.calls("PATCH", &patch).len(), 1, "it was not tried");
 }
 
-/// Most steps go over several reconciles.
+/// Steps mostly take several reconciles.
 #[tokio::test]
 async fn a_step_lasts_as_long_as_it_lasts() {
     let bed = Bed::new().await;

@@ -22,7 +22,7 @@ pub(super) enum HostEvent {
     },
     /// The host was to leave, and stays.
     Returned,
-    /// The host goes over to another pool.
+    /// The host moves to another pool.
     Moved {
         /// Name of the other pool.
         to: String,

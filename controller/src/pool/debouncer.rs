@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep_until};
 
 /// Time without a change before a pool is reconciled.
 const QUIET: Duration = Duration::from_millis(50);
-/// Longest time for which a look is put off. A place in the budget is free for as long as this, until the next host gets it.
+/// Maximum time for which a look is put off. A place in the budget is free for as long as this, until the next host gets it.
 const LONGEST: Duration = Duration::from_millis(400);
 
 /// Time of the last change of each pool.

@@ -297,7 +297,7 @@ fn changes(client: &Client, shipped: &[Shipped]) -> BoxStream<'static, Change> {
     stream::select_all(all).boxed()
 }
 
-/// Watches one object of the cluster: its present state and each change.
+/// Watches one object of the cluster: its current state and each change.
 fn object<K>(client: &Client, name: &str) -> BoxStream<'static, Observed<K>>
 where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + 'static,

@@ -34,7 +34,7 @@ use crate::{
 const LOCK: &str = "windows-machine-config-operator-lock";
 const FAULT: &str = r#"windows_node_pool_fault{reason="AnotherOperator"}"#;
 
-/// Lets the Windows Machine Config Operator lead.
+/// Makes the Windows Machine Config Operator the leader.
 pub(crate) async fn legacy_leads(control_plane: &ControlPlane, pod: &str) -> Result<()> {
     legacy_leads_in(control_plane, DEFAULT_NAMESPACE, pod).await
 }

@@ -105,7 +105,7 @@ impl World {
         Ok(Self { operator, sim, client, control_plane, options, key, files, statuses })
     }
 
-    /// Starts another operator in place of the present one, which is ended if it still runs.
+    /// Starts another operator in place of the current one, which is ended if it still runs.
     pub(crate) async fn new_operator(&mut self) -> Result<()> {
         self.start_operator()?;
         self.operator.leads().await

@@ -15,7 +15,7 @@ use testbed::{
 
 use crate::fleet::{World, is_ready, pool_status, spec};
 
-/// Lets every enum of a schema accept one more value, as a newer CRD does.
+/// Makes every enum of a schema accept one more value, as a newer CRD does.
 fn widen(schema: &mut Value) {
     match schema {
         Value::Object(fields) => {

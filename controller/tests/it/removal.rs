@@ -73,7 +73,7 @@ pub(crate) async fn budget(world: &World, name: &str, app: &str) -> Result<()> {
 struct Observed {
     /// Nodes of the pool `budgeted` that are cordoned now.
     cordoned: std::collections::BTreeSet<String>,
-    /// Most nodes that were cordoned at once.
+    /// Maximum number of nodes that were cordoned at once.
     most_cordoned: usize,
     /// Grace periods of deleted pods.
     graces: Vec<(String, Option<i64>)>,
@@ -371,7 +371,7 @@ async fn half_of_a_list_stays_until_a_person_confirms() -> Result<()> {
         world.until_gone(host).await?;
     }
 
-    // The owner's limit goes before the rule, in both directions.
+    // The owner's limit takes precedence over the rule, in both directions.
     for (limit, is_asked) in [(json!("100%"), false), (json!(1), true)] {
         let removal = json!({"inventory": {"removal": {"maxRemovals": limit}}});
         let with = |hosts: &[SimHost]| -> Result<WindowsNodePoolSpec> {

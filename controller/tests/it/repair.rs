@@ -242,7 +242,7 @@ async fn no_version_is_blamed_for_a_node_that_was_deleted(world: &World) -> Resu
     Ok(())
 }
 
-/// Other bytes are in the place of the program, or of its beginning: put there by another user, or left by a power cut.
+/// Other bytes are in place of the program, or of its beginning: put there by another user, or left by a power cut.
 async fn a_program_of_other_bytes_is_never_started(world: &World) -> Result<()> {
     let hosts = world.hosts("worn", 2).await?;
     let ours = std::fs::read(&world.options.wicd)?;

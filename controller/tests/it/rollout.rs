@@ -146,13 +146,13 @@ pub(crate) fn node_is_ready(node: &Node) -> bool {
 pub(crate) struct Observed {
     /// Nodes that are cordoned or not Ready now.
     disrupted: BTreeSet<String>,
-    /// Most nodes that were cordoned or not Ready at once.
+    /// Maximum number of nodes that were cordoned or not Ready at once.
     pub most_disrupted: usize,
     /// Nodes that were ever cordoned or not Ready.
     pub ever_disrupted: BTreeSet<String>,
     /// Nodes that are cordoned now.
     cordoned: BTreeSet<String>,
-    /// Most nodes that were cordoned at once.
+    /// Maximum number of nodes that were cordoned at once.
     pub most_cordoned: usize,
     /// Nodes that were ever cordoned.
     pub ever_cordoned: BTreeSet<String>,

@@ -190,7 +190,7 @@ impl Rollout {
     }
 }
 
-/// Lets a node be changed, and kills the operator at a step of the change.
+/// Changes a node, and kills the operator at a step of the change.
 async fn killed(rollout: &Rollout, name: &str, step: &str) -> Result<(String, String)> {
     let at = kill_at(&rollout.world, name, step, release(&rollout.world, name)).await?;
     operation_of(&at)
@@ -281,7 +281,7 @@ async fn a_change_survives_a_killed_operator() -> Result<()> {
     Ok(())
 }
 
-/// Lets the host request a restart by itself, as after an update of Windows. Returns the operation at which the operator was killed.
+/// Makes the host request a restart by itself, as after an update of Windows. Returns the operation at which the operator was killed.
 async fn killed_at_restart(r: &mut Rollout, name: &str) -> Result<String> {
     let host = r.host(name)?;
     let asks = async {

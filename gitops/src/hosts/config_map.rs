@@ -7,7 +7,7 @@ use regex::Regex;
 use super::quote;
 use wnp_core::inventory::address::is_address;
 
-/// Most characters of a user name, as for a host of a pool.
+/// Maximum number of characters of a user name, as for a host of a pool.
 const MAX_USERNAME: usize = 104;
 
 /// Entry that cannot be used.

@@ -8,7 +8,7 @@ use api::{Reason, text};
 use super::AccessError;
 use crate::known_hosts::KnownHostsError;
 
-/// Most characters of a server's words in an error.
+/// Maximum number of characters of a server's words in an error.
 const EXCERPT: usize = 300;
 
 /// Reason why a repository cannot be fetched or read.
@@ -124,7 +124,7 @@ pub enum GitError {
         /// Path from the pool.
         path: String,
     },
-    /// A directory has an entry that could be taken for one of another directory.
+    /// A directory has an entry that could be mistaken for one of another directory.
     #[error("the commit has an entry {}, which is not a valid name for a file of hosts: remove it", text::quote(.path, EXCERPT))]
     NameInvalid {
         /// Path of the entry.

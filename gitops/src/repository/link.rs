@@ -17,7 +17,7 @@ use super::GitError;
 /// Interval at which a wait checks the time limit and the stop.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Most bytes that a server may send before any content: they are kept in memory. Half a million names have room.
+/// Maximum number of bytes that a server may send before any content: they are kept in memory. Half a million names have room.
 const GREETING: u64 = 32 << 20;
 
 /// Connection to a server for one fetch.
@@ -29,7 +29,7 @@ pub(super) struct Link<'a> {
     timeout: Duration,
     stop: &'a AtomicBool,
     received: Cell<u64>,
-    /// Most bytes that may be received for now, and the name of these bytes.
+    /// Maximum number of bytes that may be received for now, and the name of these bytes.
     ceiling: Cell<(u64, &'static str)>,
     limit: u64,
     /// First error of the fetch. The error of gix contains less.
@@ -94,7 +94,7 @@ impl<'a> Link<'a> {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
-    /// Adds to the received bytes. Fails above the present limit.
+    /// Adds to the received bytes. Fails above the current limit.
     pub(super) fn count(&self, bytes: usize) -> io::Result<()> {
         let received = self.received.get().saturating_add(bytes as u64);
         self.received.set(received);

@@ -5,13 +5,14 @@ use gix::{ObjectId, Repository, bstr::ByteSlice, objs::Kind, objs::tree::EntryKi
 use super::{GitError, error::excerpt};
 use crate::{File, Limits};
 
-/// Most levels of directories. Git's own paths are not as deep.
+/// Maximum number of levels of directories. Git's own paths are not as deep.
 const DEEP: usize = 64;
 
-/// Most entries of all directories below the path. A few bytes can describe very many, as a directory may contain another one many times.
+/// Maximum number of entries of all directories below the path. A few bytes can describe very many, as a directory may contain another one many
+/// times.
 const ENTRIES: usize = 500_000;
 
-/// Most bytes of a directory's list of names.
+/// Maximum number of bytes of a directory's list of names.
 const TREE: u64 = 16 << 20;
 
 /// Beginning of a pointer of Git LFS, which is at most [`LFS_SIZE`] long.

@@ -53,7 +53,7 @@ const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer
 /// Seconds for one input: one that takes longer is a finding. Debug code on a busy machine is slow.
 const SECONDS_FOR_ONE: u64 = 20;
 const MEGABYTES: u64 = 1024;
-/// Most bytes of a finding that are printed.
+/// Maximum number of bytes of a finding that are printed.
 const SHOWN: usize = 2048;
 
 /// Builds the targets and runs them. A finding is an error.

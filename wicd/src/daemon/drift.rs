@@ -1,7 +1,7 @@
 //! Drift: changes on a host that do not come from a change of the desired state.
 //!
-//! A difference is drift only if the item has been right before under the same desired state. What was right is kept in
-//! [`SETTLED`], because a host that restarts must neither forget that it left a change alone nor take one for its own doing.
+//! A difference is drift only if the item has been right before under the same desired state. What was right is kept in [`SETTLED`], because a host
+//! that restarts must neither forget that it left a change alone nor mistake one for its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::operation::SETTLED;
 const SHOWN: Duration = Duration::from_mins(10);
 /// Maximum number of reported entries.
 const MOST: usize = 10;
-/// Longest text of the Node's annotation, in bytes.
+/// Maximum length of a text of the Node's annotation, in bytes.
 const LONGEST: usize = 1024;
 
 /// Content of [`SETTLED`].
@@ -96,8 +96,8 @@ impl Drift {
         self.settled.services = Some(services);
     }
 
-    /// Returns the changed parts of a service: none if the service never was in its present desired state, for example when a variable
-    /// in its command has another value by now.
+    /// Returns the changed parts of a service: none if the service never was in its current desired state, for example when a variable in its command
+    /// has another value by now.
     pub fn of_service(&self, wanted: &Wanted, actual: Option<&ServiceInfo>) -> Vec<&'static str> {
         let right = self.settled.services.as_ref().and_then(|s| s.get(&wanted.name));
         let as_before = |r: &Right| {

@@ -117,7 +117,7 @@ pub(super) fn apply(host: &dyn Host, request: &Request, body: &Apply, report: &m
 }
 
 /// Stops wicd's service where it follows another desired state. It would treat a half-written state as complete, or, while its Node still names the
-/// version before, go back to that. What it keeps continues to run; `start` starts it again.
+/// previous version, go back to that. What it keeps continues to run; `start` starts it again.
 fn quiet(host: &dyn Host, body: &Apply, report: &mut Report) -> Result<(), Failure> {
     let follows = files::read_json::<Desired>(host, path::DESIRED).ok().flatten();
     if follows.as_ref() == Some(&body.desired)

@@ -1,4 +1,4 @@
-//! Observed state of a host. Looks and changes nothing.
+//! Observed state of a host. Read-only.
 
 use std::collections::BTreeMap;
 

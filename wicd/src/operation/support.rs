@@ -20,19 +20,19 @@ use super::{Failure, chain, observe};
 use crate::files;
 use crate::host::{HnsRequest, Host, HostError, Kind};
 
-/// Largest newest end of a log that is collected, in bytes: an hour of kubelet at its usual level.
+/// Maximum size of what is collected of a log, from its end, in bytes: an hour of kubelet at its usual level.
 const MOST_OF_A_LOG: u64 = 2 << 20;
-/// Largest number of logs, rotated ones among them.
+/// Maximum number of logs, rotated ones among them.
 const MOST_LOGS: usize = 200;
-/// Largest number of entries of the index. A directory may have any number of links, and each is an entry.
+/// Maximum number of entries of the index. A directory may have any number of links, and each is an entry.
 const MOST_OF_INDEX: usize = 2000;
-/// Largest size of the events of each query, of which the newest are taken, in bytes.
+/// Maximum size of the events of each query, of which the newest are taken, in bytes.
 const MOST_OF_EVENTS: usize = 8 << 20;
-/// Largest size of all parts together, in bytes: less than the operator unpacks.
+/// Maximum size of all parts together, in bytes: less than the operator unpacks.
 const MOST_OF_ALL: u64 = 48 << 20;
 /// Size that logs leave to the parts of Windows, in bytes: two kinds of events, and the small rest.
 const MOST_OF_WINDOWS: u64 = 20 << 20;
-/// Largest number of events of each query. Windows writes some thousand a day where something repeats.
+/// Maximum number of events of each query. Windows writes some thousand a day where something repeats.
 const MOST_EVENTS: usize = 2000;
 /// Depth of the directories of logs: `C:\var\log\<service>\<file>`, and one more.
 const DEPTH: usize = 3;

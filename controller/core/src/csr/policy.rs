@@ -14,7 +14,7 @@ use super::{
     request::{AlternativeName, ExtendedUsage, Request},
 };
 
-/// Longest life that the legacy operator's daemon may ask for, which is what that daemon asks for.
+/// Maximum life that the legacy operator's daemon may ask for, which is what that daemon asks for.
 const MAX_LEGACY_LIFETIME: Duration = Duration::from_hours(1);
 /// Group of all users of bootstrap tokens; token users are named after the token's id.
 const BOOTSTRAP_GROUP: &str = "system:bootstrappers";

@@ -49,7 +49,7 @@ pub struct Outstanding {
 }
 
 impl Outstanding {
-    /// Takes in the present state of `csr`, of which `request` is the parsed `spec.request`. Returns the name of the request that this lets move up,
+    /// Records the current state of `csr`, of which `request` is the parsed `spec.request`. Returns the name of the request that this lets move up,
     /// if there is one.
     pub fn observe(
         &mut self,

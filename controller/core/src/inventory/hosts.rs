@@ -126,8 +126,8 @@ pub struct Resolved {
 }
 
 impl Resolved {
-    /// Returns the entries that are refused only until their hosts go over, because the pools that have them no longer list them, and has their
-    /// problems say so. `is_listed` returns whether a pool lists a host.
+    /// Returns the entries that are refused only until their hosts move to this pool, because the pools that have them no longer list them, and has
+    /// their problems say so. `is_listed` returns whether a pool lists a host.
     pub fn going_over(&mut self, is_listed: impl Fn(&str, &str) -> bool) -> BTreeSet<String> {
         let owner = |host: &String| self.owners.get(host).filter(|pool| !is_listed(pool, host));
         let going: BTreeMap<String, String> =

@@ -18,7 +18,7 @@ use super::{
     removals::Presence,
 };
 
-/// Most hosts of one list that are asked for their names. Others wait until these are nodes.
+/// Maximum number of hosts of one list that are asked for their names. Others wait until these are nodes.
 pub const MAX_ASKED: usize = 1000;
 
 /// Observations of a list.
@@ -63,7 +63,7 @@ pub struct List {
     pub origins: BTreeMap<String, Origin>,
     /// Faults: that of the source, which comes first, and those of entries.
     pub problems: Vec<EntryError>,
-    /// Entries that are refused until their hosts go over from another pool, which no longer lists them.
+    /// Entries that are refused until their hosts move from another pool, which no longer lists them.
     pub going_over: BTreeSet<String>,
     /// Hosts whose names are not known: each may be any host of the pool that no other entry means.
     pub unnamed: Vec<(Place, Entry)>,
@@ -174,7 +174,7 @@ impl List {
         self.to_ask.truncate(MAX_ASKED);
     }
 
-    /// Keeps each host as it is whose entry is there and can no longer be used: only who takes the entry out wants the host to go.
+    /// Keeps each host as it is whose entry is there and can no longer be used: only a user who removes the entry wants the host to go.
     pub fn keep_what_is_only_wrong(&mut self, mine: &[Arc<WindowsInstance>]) {
         let names: BTreeSet<String> = self.problems.iter().map(|p| p.host.clone()).collect();
         let addresses: BTreeSet<String> = names.iter().map(|host| canonical(host)).collect();

@@ -87,7 +87,7 @@ impl From<&SourceError> for EntryError {
 pub enum SourceOutcome {
     /// A list that is in force.
     Listed(Box<HostList>),
-    /// No list is there: present hosts stay unchanged until a user confirms their removal.
+    /// No list is there: existing hosts stay unchanged until a user confirms their removal.
     Missing(SourceError),
     /// No list is known: hosts that are there stay as they are, and nothing is removed.
     Unknown(SourceError, Option<Timestamp>),

@@ -23,7 +23,7 @@ pub struct Change<'a> {
     pub nameless: bool,
     /// State of the lists of the other pools: a host may have gone over to one of them.
     pub others: Others,
-    /// Most hosts that one change may take out; `None`: fewer than three, or fewer than half.
+    /// Maximum number of hosts that one change may take out; `None`: fewer than three, or fewer than half.
     pub limit: Option<IntOrPercent>,
     /// The revision of the list.
     pub revision: Option<&'a str>,

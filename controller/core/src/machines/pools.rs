@@ -15,7 +15,7 @@ use super::{
 };
 use crate::inventory::source_pool::{self, PoolChange, Seen};
 
-/// Longest name of a pool.
+/// Maximum length of a name of a pool.
 const LONGEST: usize = 63;
 
 /// Action on a pool.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::read::Machine;
 
-/// Longest provider ID, in bytes: far more than any provider needs. The field of an instance takes no more.
+/// Maximum length of a provider ID, in bytes: far more than any provider needs. The field of an instance takes no more.
 const MAX: usize = 512;
 
 /// Reason why a provider ID is given to no Node.

@@ -1,4 +1,4 @@
-//! The lines of an `authorized_keys` file: one key beside another, and one in the place of another.
+//! The lines of an `authorized_keys` file: one key beside another, and one in place of another.
 //!
 //! A parser of whole entries would not do: it refuses lines that sshd takes, and what it writes is not what it has read. Here a
 //! line is only read, and lines that stay do so byte for byte.

@@ -88,7 +88,7 @@ pub struct Others {
 pub enum Identity {
     /// The expected host.
     Meant,
-    /// The expected host, in the place of an owner that is gone.
+    /// The expected host, in place of an owner that is gone.
     Supersedes(Owner),
     /// A host that is another owner's by now, with nothing of ours on it. Only for a host that is to be removed.
     Anothers(Owner),
@@ -171,7 +171,7 @@ pub enum Refusal {
     #[error(
         "the machine at {address} says that it is the host of Node {name}, and nothing proves it: there is no record of its machine id, and \
          the Node has other addresses; nothing was changed on it. Correct address and host key of {name} in its list; or, if the Node is a \
-         leftover of before, delete it: kubectl delete node {name}"
+         leftover, delete it: kubectl delete node {name}"
     )]
     OnlySays {
         /// Address of the machine.
@@ -181,7 +181,7 @@ pub enum Refusal {
     },
     /// The host key of a node's host is not on record.
     #[error(
-        "the Node {name} exists, but the host key of its host is not on record; the operator does not trust the first key that the host at {address} shows{}. For all hosts of the pool, list their keys in a Secret: ssh.knownHostsSecretRef with ssh.hostKeyPolicy Strict; or, for nodes of the Windows Machine Config Operator on a trusted network, set ssh.hostKeyPolicy to TrustOnAdoption. For this host alone, declare hostKey in its entry, if its list has that field, or compare the key on its console and {}; or, if the Node is a leftover of before, delete it: kubectl delete node {name}",
+        "the Node {name} exists, but the host key of its host is not on record; the operator does not trust the first key that the host at {address} shows{}. For all hosts of the pool, list their keys in a Secret: ssh.knownHostsSecretRef with ssh.hostKeyPolicy Strict; or, for nodes of the Windows Machine Config Operator on a trusted network, set ssh.hostKeyPolicy to TrustOnAdoption. For this host alone, declare hostKey in its entry, if its list has that field, or compare the key on its console and {}; or, if the Node is a leftover, delete it: kubectl delete node {name}",
         shown.as_ref().map(|key| format!(", {key}")).unwrap_or_default(), Act::TrustHostKey(name, shown.as_deref().unwrap_or(FINGERPRINT))
     )]
     KeyUnproven {

@@ -17,7 +17,7 @@ use super::windows_versions;
 const MAX_CLOCK_SKEW: Duration = Duration::from_mins(5);
 /// Port at which the API server reaches kubelet.
 pub const KUBELET_PORT: u16 = 10250;
-/// Longest text of a host in a sentence, in characters.
+/// Maximum length of a text of a host in a sentence, in characters.
 const WORDS: usize = 200;
 
 /// Reason why a host cannot become a node.

@@ -7,7 +7,7 @@ use api::{
     host::{AccountState, HostState},
 };
 
-/// Longest name of a domain: that of a label value.
+/// Maximum length of a name of a domain: that of a label value.
 const DOMAIN: usize = 63;
 
 /// Reason why a host cannot use the accounts of its pool.

@@ -198,7 +198,7 @@ pub struct Failure {
     pub type_: GrantType,
     /// True if something on the host may have been changed.
     pub past_return: bool,
-    /// True if the host is on its way back to the version before.
+    /// True if the host is on its way back to the previous version.
     pub rolling_back: bool,
     /// The part at fault.
     pub blame: Blame,
@@ -213,14 +213,14 @@ pub struct Failure {
 /// Consequence of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AfterFailure {
-    /// The operation is retried from its present step, after a delay. Holds the number of failures of the version.
+    /// The operation is retried from its current step, after a delay. Holds the number of failures of the version.
     Retry {
         /// Failures of the version, with this one.
         attempts: i32,
     },
     /// The operation ends, and with it our cordon: nothing on the host was changed.
     GiveUp,
-    /// The version does not work on this host, which gets the one before.
+    /// The version does not work on this host, which gets the previous one.
     TakeBack,
 }
 

@@ -27,7 +27,7 @@ pub struct Cluster {
     pub kubernetes_minor: Option<u32>,
     /// True if the control plane is being upgraded.
     pub is_upgrading: bool,
-    /// Minor version that all API servers have already, while nodes still follow the one of before the upgrade.
+    /// Minor version that all API servers have already, while nodes still follow the one from before the upgrade.
     pub next_minor: Option<u32>,
     /// Addresses of API servers that do not answer, while nodes wait for their version.
     pub silent_api_servers: Vec<String>,

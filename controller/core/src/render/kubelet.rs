@@ -47,7 +47,7 @@ pub(super) fn command(context: &Context<'_>) -> String {
 pub(super) const TAINTS: &str = "registerWithTaints";
 
 /// The configuration file (kind `KubeletConfiguration`, `kubelet.config.k8s.io/v1beta1`) without [`TAINTS`]. The numbers but that for memory are
-/// WMCO's. The operator's patch goes over them, and what the pool sets goes over both.
+/// WMCO's. The operator's patch takes precedence over them, and the pool's settings over both.
 pub(super) fn config(cluster: &Cluster, settings: &Settings, pool: &KubeletSettings) -> Result<Value, RenderError> {
     let mut config = json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",

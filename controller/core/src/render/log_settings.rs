@@ -5,7 +5,7 @@ use api::{LogLevel, Reason, host::LogRotation};
 
 use super::RenderError;
 
-/// Longest time that a log is kept where no age is set, in seconds: ten years. The field in pools goes no further.
+/// Maximum time that a log is kept where no age is set, in seconds: ten years. The field in pools goes no further.
 const FOREVER: u64 = 315_360_000;
 
 /// Rotation and level of logs. `None` leaves the flag out.

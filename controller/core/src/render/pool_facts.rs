@@ -7,7 +7,7 @@ use super::{Cluster, MirrorRule, Proxy, PullSecret, RenderError, check, mirrors}
 const PROXY: &str = "template.spec.proxy";
 const CERTIFICATES: &str = "template.spec.trustedCertificates";
 const MIRRORS: &str = "template.spec.imageMirrors";
-/// Most bytes of a pool's mirrors, which are in one annotation with all the rest.
+/// Maximum number of bytes of a pool's mirrors, which are in one annotation with all the rest.
 const MAX_MIRRORS: usize = 64 << 10;
 
 /// Reports whether a cloud controller manager is to find the machines of a pool's Nodes.

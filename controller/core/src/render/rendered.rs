@@ -73,7 +73,7 @@ pub struct Shared {
     pub cluster_files: BTreeMap<String, String>,
 }
 
-/// Renders what the hosts of a pool get. The operator's settings go over what is usual, the pool's over both.
+/// Renders what the hosts of a pool get. The operator's settings take precedence over the defaults, the pool's settings over both.
 ///
 /// # Errors
 /// [`RenderError::Fact`] when a fact of `cluster` cannot be used. [`RenderError::Setting`] when a setting of `template`

@@ -358,7 +358,7 @@ impl<'a> Plan<'a> {
         // A place that was used for the last one is given out by the next decision.
         let is_next = |s: &Candidate| has_its_maintenance(s) || !(is_repeated(s) || is_maintained(s));
         let mut candidates = self.to_be_maintained(|s| is_next(s) && self.is_free(s));
-        // What users request goes before what hosts request.
+        // What users request takes precedence over what hosts request.
         candidates.sort_by_key(|s| (!has_its_maintenance(s), s.maintenance, s.available, &s.name));
         self.give_maintenance(candidates);
     }

@@ -85,7 +85,7 @@ impl Host {
             }
             (Event::Recovers, _) if !self.candidate.begun => self.is_up(),
             (Event::Fails, Some(GrantType::Update)) if self.candidate.begun && !self.broken => {
-                // It went back to the version before.
+                // It went back to the previous version.
                 (self.candidate.begun, self.candidate.past_return) = (false, false);
                 self.gave_up.clone_from(&self.candidate.grant_version);
                 self.is_up();

@@ -40,7 +40,7 @@ const MIRRORS: &str = "image-mirrors";
 const NODE_MANAGER: &str = "cloud-node-manager";
 /// The word that accepts every loss.
 const ALL: &str = "all";
-/// Longest name or value in a message, in characters: the ConfigMap may say anything.
+/// Maximum length of a name or value in a message, in characters: the ConfigMap may say anything.
 const LONGEST: usize = 80;
 
 /// A setting that would be lost.

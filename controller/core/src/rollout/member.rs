@@ -43,7 +43,7 @@ pub struct Wish<'a> {
     pub backoff_max: Duration,
 }
 
-/// Reports whether a user holds a host as it is. The annotation of the Node goes before that of the instance.
+/// Reports whether a user holds a host as it is. The annotation of the Node takes precedence over that of the instance.
 pub fn is_held(instance: &WindowsInstance, node: Option<&Node>) -> bool {
     let on_node = node.and_then(|n| n.annotations().get(key::HOLD));
     on_node.or_else(|| instance.annotations().get(key::HOLD)).is_some_and(|v| v == "true")

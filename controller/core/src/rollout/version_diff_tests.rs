@@ -193,7 +193,7 @@ const CASES: &[Case] = &[
     ),
 ];
 
-/// Cases that take away what others need.
+/// Cases that remove what others need.
 const REMOVALS: &[Case] = &[
     (|r| drop(r.shared.cluster_files.remove(path::WICD_KUBECONFIG)), Nothing, &[], "wicd-kubeconfig"),
     (|r| gone(r, program::SHIM), Drain, ABOVE_CONTAINERD, "containerd-shim-runhcs-v1.exe"),

@@ -113,7 +113,7 @@ impl Connection {
     }
 
     /// Changes a small file in place, so that it keeps its owner and its access list, which a file that replaces it would not have. `old` is the
-    /// present content. All goes in one request, in which what is no longer needed is overwritten with newlines before it is cut off: at no time does
+    /// current content. All goes in one request, in which what is no longer needed is overwritten with newlines before it is cut off: at no time does
     /// the end of the old text follow the new one.
     ///
     /// # Errors

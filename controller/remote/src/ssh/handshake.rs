@@ -178,7 +178,7 @@ impl Attempts {
         Self { now: left.next().unwrap_or_default(), left, first: None }
     }
 
-    /// Algorithms of the present attempt.
+    /// Algorithms of the current attempt.
     pub(super) fn algorithms(&self) -> &[Algorithm] {
         &self.now
     }

@@ -18,13 +18,13 @@ use super::{
 
 /// Query for the number of Windows starts.
 const BOOT_COUNT: &str = r#"reg.exe query "HKLM\SYSTEM\CurrentControlSet\Control\Session Manager\Memory Management\PrefetchParameters" /v BootId"#;
-/// Puts another program in the place of kubelet's, with which its service starts again: it has some bytes more.
+/// Puts another program in place of kubelet's, with which its service starts again: it has some bytes more.
 const REPLACE: [&str; 3] = [
     r"ren C:\k\kubelet.exe acceptance.exe",
     r"copy /b C:\k\acceptance.exe+C:\Windows\win.ini C:\k\kubelet.exe",
     "taskkill.exe /f /im kubelet.exe",
 ];
-/// Hashes of the program in the place of kubelet's, and of the right one.
+/// Hashes of the program in place of kubelet's, and of the right one.
 const HASHES: [&str; 2] =
     [r"certutil.exe -hashfile C:\k\kubelet.exe SHA256", r"certutil.exe -hashfile C:\k\acceptance.exe SHA256"];
 /// Room on C: that a host needs, as `check host` has it.
@@ -120,7 +120,7 @@ impl Run {
     pub(crate) async fn replaced_in_use(&self) -> anyhow::Result<String> {
         let outputs = self.host.run(&REPLACE).await?;
         let is_done = outputs.iter().all(|output| output.status == Some(0));
-        ensure!(is_done, "another program cannot be put in the place of kubelet.exe: {outputs:?}");
+        ensure!(is_done, "another program cannot be put in place of kubelet.exe: {outputs:?}");
         self.world
             .until("wicd has put kubelet.exe back", async || {
                 let outputs = self.host.run(&HASHES).await?;

@@ -252,7 +252,7 @@ pub(super) fn release(instance: &WindowsInstance) -> Change {
     Change::annotate(key::HOLD, Value::Null, "it was paused; now the operator works on it again")
 }
 
-/// Takes the hold annotation off the Node, which goes before that of the instance.
+/// Takes the hold annotation off the Node, which takes precedence over that of the instance.
 pub(super) fn release_node(node: &Node) -> Change {
     if !node.annotations().contains_key(key::HOLD) {
         return Change::none("it has no annotation of its own");

@@ -59,7 +59,7 @@ pub async fn run(args: Act, cluster: &args::Cluster) -> anyhow::Result<ExitCode>
     Ok(if is_refused { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Decision about an object, by its present state.
+/// Decision about an object, by its current state.
 type Decide<'a, K> = Box<dyn Fn(&K) -> Decided + Send + Sync + 'a>;
 
 /// Object by its name, and the decision about it.
@@ -76,7 +76,7 @@ struct Seen {
     members: Vec<String>,
     /// Pool of the host.
     pool: Option<WindowsNodePool>,
-    /// True if the Node has an annotation of its own, which goes before that of the instance.
+    /// True if the Node has an annotation of its own, which takes precedence over that of the instance.
     has_own_hold: bool,
 }
 

@@ -160,7 +160,7 @@ fn of_release(answer: Answer, version: &str) -> Answer {
     Answer { version: None, summary, ..answer }
 }
 
-/// Returns the present state that the controllers would have, with what hosts get from this release.
+/// Returns the current state that the controllers would have, with what hosts get from this release.
 async fn context(args: Run, release: Option<&ReleaseFile>, cluster: &args::Cluster) -> anyhow::Result<PoolContext> {
     let config = api_server::bounded_config(cluster).await?;
     let cluster = Cluster::new(config, &Arc::default()).context("cannot make a client for the API server")?;

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use wnp_core::inventory::SourceError;
 
-/// Longest text of Flux in a message, in characters.
+/// Maximum length of a text of Flux in a message, in characters.
 const WORDS: usize = 600;
 
 /// Fields that are read of the object.

@@ -63,7 +63,7 @@ pub struct MachineSets {
 }
 
 impl MachineSets {
-    /// Starts the controller for a platform, as `AWS`, in the place of one for another platform.
+    /// Starts the controller for a platform, as `AWS`, in place of one for another platform.
     ///
     /// # Errors
     /// Fails when it cannot be had or started, or the API server refuses something.

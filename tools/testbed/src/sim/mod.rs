@@ -82,7 +82,7 @@ pub struct SimOptions {
     pub heartbeat: Option<Duration>,
     /// Interval at which each kubelet reports a status that has not changed. `None`: never.
     pub status_report: Option<Duration>,
-    /// Longest time that a Pod takes to end; less if its grace period is shorter.
+    /// Maximum time that a Pod takes to end; less if its grace period is shorter.
     pub termination: Duration,
     /// Version that Nodes report.
     pub kubelet_version: String,

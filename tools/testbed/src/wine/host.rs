@@ -195,7 +195,7 @@ impl WineHost {
         &self.host_public_key
     }
 
-    /// Lets the holder of a public key (in OpenSSH's format) in as `Administrator`.
+    /// Allows the holder of a public key (in OpenSSH's format) to log in as `Administrator`.
     ///
     /// # Errors
     /// Fails when the file of the keys cannot be written.

@@ -1,4 +1,4 @@
-//! Tests of each alert by promtool: it fires for its cause, and is silent while the cause is what users want. Each has a runbook.
+//! Tests of each alert by promtool: it fires for its cause, and is silent while users want the cause. Each has a runbook.
 
 use std::{collections::BTreeSet, fs, process::Command};
 

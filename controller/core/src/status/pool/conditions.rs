@@ -432,7 +432,7 @@ pub(super) enum Held {
     Stalled {
         reason: Reason,
         message: String,
-        /// True if the nodes still come to a version: the one before.
+        /// True if the nodes still come to a version: the previous one.
         passes: bool,
     },
 }
