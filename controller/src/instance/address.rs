@@ -9,7 +9,7 @@ use api::{Failures, Step};
 
 use super::{
     error::StepError,
-    look,
+    idle_session,
     scope::{Scope, until},
 };
 use crate::{args::host_key_policy::fingerprint_of, runtime::events::EventReason};
@@ -114,13 +114,13 @@ async fn verify_place(scope: &mut Scope) -> Result<Option<Duration>, StepError> 
     if let Some(wait) = same.and_then(|f| until(f, scope.cx.process.args.backoff_max)) {
         return Ok(Some(wait));
     }
-    let _one_of_few = match look::place(scope) {
+    let _one_of_few = match idle_session::place(scope) {
         Ok(place) => place,
         Err(wait) => return Ok(Some(wait)),
     };
     let host = scope.instance.spec.host.clone();
     let place = format!("{} port {}", host.address, host.port);
-    match look::in_time(&host.address, look_there(scope, Purpose::Keep, false)).await {
+    match idle_session::in_time(&host.address, look_there(scope, Purpose::Keep, false)).await {
         Ok(()) => {
             scope.mark_reachable();
             let key = if known.is_some() { "the host key that its entry declares" } else { "its known host key" };
@@ -150,8 +150,8 @@ async fn verify_place(scope: &mut Scope) -> Result<Option<Duration>, StepError> 
 
 /// Logs in to the host at the address of its entry, and proves that it is the expected one.
 pub(super) async fn look_there(scope: &mut Scope, purpose: Purpose, granted: bool) -> Result<(), StepError> {
-    let mut session = look::open(scope, granted).await?;
-    let (identity, _, facts) = look::ask(scope, &mut session, purpose).await?;
+    let mut session = idle_session::open(scope, granted).await?;
+    let (identity, _, facts) = idle_session::ask(scope, &mut session, purpose).await?;
     if matches!(identity, Identity::Meant | Identity::Supersedes(_)) {
         scope.record_identity(session.connection());
         scope.status.record().facts = Some(facts);

@@ -11,7 +11,7 @@ use api::{
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
-use super::{address::look_there, error::StepError, look, scope::Scope};
+use super::{address::look_there, error::StepError, idle_session, scope::Scope};
 use crate::runtime::clock;
 use crate::runtime::events::EventReason;
 use wnp_core::{
@@ -40,12 +40,12 @@ pub(super) async fn try_host(scope: &mut Scope, node: &Node) -> Result<Option<Du
     if !is_untried(&scope.status) {
         return Ok(None);
     }
-    let _one_of_few = match look::place(scope) {
+    let _one_of_few = match idle_session::place(scope) {
         Ok(place) => place,
         Err(wait) => return Ok(Some(wait)),
     };
     let address = scope.instance.spec.host.address.clone();
-    match look::in_time(&address, look_there(scope, Purpose::Keep, false)).await {
+    match idle_session::in_time(&address, look_there(scope, Purpose::Keep, false)).await {
         Ok(()) if is_unheard(node) => {
             answers_without_kubelet(scope.status.record(), scope.instance.metadata.generation, clock::now());
         }

@@ -12,24 +12,24 @@ mod drain;
 mod error;
 #[cfg(test)]
 mod executor_tests;
-mod hand_back;
 mod health;
 mod host_steps;
 mod identity;
+mod idle_session;
 mod join;
 mod login;
-mod look;
 mod maintenance;
 #[cfg(test)]
 mod maintenance_tests;
 mod node_events;
 #[cfg(test)]
 mod node_events_tests;
+mod node_metadata;
+pub(crate) mod node_ownership;
+mod orphan;
 #[cfg(test)]
 mod other_operator_tests;
-pub(crate) mod own;
 mod own_status;
-mod poolless;
 mod pull;
 mod register;
 mod remove;
@@ -42,7 +42,7 @@ pub(crate) mod test_bed;
 mod update;
 #[cfg(test)]
 mod version_tests;
-mod wanted;
+mod without_pool;
 #[cfg(test)]
 mod writes_tests;
 
@@ -130,7 +130,7 @@ async fn reconcile_instance(cached: &Arc<WindowsInstance>, cx: &Arc<Context>) ->
     // Without its pool nothing is known about how to reach the host. The pool's finalizer keeps it while it has instances, unless a user takes that
     // away.
     let Some(pool) = cx.pool_of(cached) else {
-        return Box::pin(poolless::reconcile(cached, cx)).await;
+        return Box::pin(without_pool::reconcile(cached, cx)).await;
     };
     let mut scope = Scope::new(cx.clone(), cached.clone(), pool);
     Box::pin(work(&mut scope)).await

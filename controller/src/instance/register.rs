@@ -17,8 +17,8 @@ use serde_json::json;
 use super::{
     error::StepError,
     login::{self, login},
+    node_metadata::wanted_node,
     scope::{REGISTER_QUIET, Scope},
-    wanted::wanted_node,
 };
 use crate::runtime::{clock, errors::is_refused};
 use wnp_core::{

@@ -20,11 +20,11 @@ use super::{
     address::verify_before_removal,
     drain::{cordon, left_behind, pass, take_cordon},
     error::StepError,
-    hand_back::hand_back,
     identity::prove,
     login::{self, login},
     maintenance, node_events,
-    own::Found,
+    node_ownership::Found,
+    orphan::hand_back,
     scope::Scope,
 };
 use crate::{

@@ -14,7 +14,7 @@ use super::{
     error::StepError,
     host_steps::look_and_stage,
     maintenance, node_events,
-    own::Found,
+    node_ownership::Found,
     register::{request_restart, sync_node_metadata},
     scope::{Scope, Target},
 };

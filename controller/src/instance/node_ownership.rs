@@ -1,4 +1,4 @@
-//! The Node of an instance, by [`whose`](crate::caches::name_owner).
+//! Ownership of Nodes: finds the Node that belongs to an instance, by [`name_owner`](crate::caches::name_owner).
 
 use std::net::IpAddr;
 
@@ -108,5 +108,5 @@ impl Scope {
 }
 
 #[cfg(test)]
-#[path = "own_tests.rs"]
+#[path = "node_ownership_tests.rs"]
 mod tests;
