@@ -104,8 +104,8 @@ pub mod key {
         /// Pool annotation, written by a user: the version that may pass the steps that wait for an approval. Recorded in `status.acts`, so that it
         /// holds until another version is approved; an empty value takes it back.
         APPROVE = "windowsmachineconfig.openshift.io/approve";
-        /// Pool annotation, written by a user: the number of hosts that may leave, or the revision of the inventory of which all removals are
-        /// approved. Recorded in `status.acts`; the operator removes it once it is used.
+        /// Pool annotation, written by a user: the number of hosts that may leave, or the revision of the inventory whose removals are all approved.
+        /// Recorded in `status.acts`; the operator removes it once it is used.
         APPROVE_REMOVAL = "windowsmachineconfig.openshift.io/approve-removal";
         /// Pool annotation, written by a user before the change: the number of hosts that the next change takes out of the pool's own list, or of
         /// nodes that the pool has when it is deleted. The guard of removals asks for it; the operator removes it after the next change of the spec.

@@ -1,4 +1,4 @@
-//! The operator that turns Windows hosts into Kubernetes nodes, and the commands of users. Each room may use those below it:
+//! The operator that turns Windows hosts into Kubernetes nodes, and the commands of users. Each module may use those below it:
 //!
 //! * [`run()`](run::run): the process: Lease, caches, controllers. [`commands`]: what users run.
 //! * [`rights`]: what the nodes' daemons may, and what is told to the Operator Lifecycle Manager.

@@ -192,7 +192,7 @@ fn class_of(key: &str) -> Option<&str> {
     key.split('\\').find(|part| is_class(part))
 }
 
-/// Keys of a registration in the order of removal: CCG must not find a class of which a part is missing, and a key that has others is not removed.
+/// Keys of a registration in the order of removal: CCG must not find an incomplete class, and a key that has others is not removed.
 fn removal_order(clsid: &str) -> [String; 4] {
     let [app, class, server, listed] = keys(clsid);
     [listed, app, server, class]

@@ -399,9 +399,7 @@ pub enum Check {
     #[command(after_help = "Exit status:\n  0  the host can become a node\n  1  an error, or a host that cannot")]
     Host(CheckHost),
     /// Check whether the nodes of the Windows Machine Config Operator (WMCO) can be taken over.
-    #[command(
-        after_help = "Exit status:\n  0  nothing stands in the way; warnings do not count\n  1  an error, or something that stands in the way"
-    )]
+    #[command(after_help = "Exit status:\n  0  no obstacle; warnings do not count\n  1  an error, or an obstacle")]
     Takeover(Box<CheckTakeover>),
 }
 
@@ -477,7 +475,7 @@ pub struct CheckHost {
 /// Arguments of `status`.
 #[derive(Parser, Clone, Debug)]
 pub struct Status {
-    /// Names of pools. All if there is none.
+    /// Names of pools. Defaults to all.
     #[arg(value_name = "POOL")]
     pub pools: Vec<String>,
     /// Print the tree again whenever a pool or a host changes, until you interrupt it.
@@ -650,7 +648,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("{text:?} is longer than a year"))
 }
 
-/// Number of which none would be no limit but a standstill.
+/// Number that must be at least 1: zero would stop all work.
 fn at_least_one(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) => Err("0 lets nothing begin: set at least 1".into()),

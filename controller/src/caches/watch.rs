@@ -157,8 +157,8 @@ where
     fill(api, config, (), move |event| only(read(event, &unreadable)?.modify(&adjust), &is_wanted))
 }
 
-/// Caches the objects that `api` shows, each as `adjust` leaves it, and otherwise like [`readable`]. For kinds of which nothing is read that could be
-/// unreadable.
+/// Caches the objects that `api` shows, each as `adjust` leaves it, and otherwise like [`readable`]. For kinds whose fields that are read are always
+/// readable.
 pub(crate) fn cache<K>(
     api: Api<K>,
     kind: K::DynamicType,
@@ -269,7 +269,7 @@ impl WatchError {
         matches!(&self.0, watcher::Error::InitialListFailed(kube::Error::Api(status)) if status.code == 404)
     }
 
-    /// Returns the API server's refusal, if it will be repeated. A connection that broke says nothing of the object.
+    /// Returns the API server's refusal, if it will be repeated. A connection that broke says nothing about the object.
     pub(crate) fn refusal(&self) -> Option<String> {
         use watcher::Error::{InitialListFailed, NoResourceVersion, WatchError, WatchFailed, WatchStartFailed};
         match &self.0 {

@@ -92,7 +92,7 @@ impl Release {
         Ok(release)
     }
 
-    /// Returns another release, of which only the manifests are here.
+    /// Returns another release, from its manifests alone.
     ///
     /// # Errors
     /// Fails when the services of hosts cannot be rendered with them.

@@ -1,4 +1,4 @@
-//! Command `explain`: from a node back to where it was asked for.
+//! Command `explain`: from a node back to the entry and the commit that list it.
 
 use anyhow::{Context as _, bail};
 use api::{

@@ -44,8 +44,8 @@ const RETRY: Duration = Duration::from_secs(10);
 /// Maximum number of requests that the controller handles at once: no limit. Beyond a limit, it would take them in no order, and one that is always
 /// passed over would wait until its host gives up.
 const UNLIMITED: u16 = 0;
-/// Requests that are decided at a time, in the order in which they came. Each takes two requests to the API server, of which the client sends few at
-/// a time: more at once would only hold up everything else.
+/// Requests that are decided at a time, in the order in which they came. Each takes two requests to the API server, and the client sends few at a
+/// time: more at once would only hold up everything else.
 const DECISIONS: usize = 128;
 /// Objects of a page of the list. They may have a megabyte each.
 const PAGE: u32 = 50;

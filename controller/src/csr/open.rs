@@ -9,8 +9,8 @@ use wnp_core::csr::{Place, is_decided, is_finished, place};
 use super::Kind;
 
 /// Maximum requests of one host for one kind of certificate that are judged at a time. A host that was taken over may make any number, and each costs
-/// the check of a signature. Each kind has its own limit: serving requests that wait for a user, of which a kubelet makes a new one every quarter of
-/// an hour, must not hold up the renewal of the identity of the host.
+/// the check of a signature. Each kind has its own limit: serving requests that wait for a user, which a kubelet repeats every quarter of an hour,
+/// must not hold up the renewal of the identity of the host.
 const MAX_OF_ONE_HOST: usize = 20;
 /// Maximum requests of another requester that are judged at a time. It may ask for many hosts.
 const MAX_OF_OTHERS: usize = 1000;

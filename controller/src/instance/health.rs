@@ -1,5 +1,5 @@
-//! Keeps the conditions of a node's host true between operations: a host of which kubelet is no longer heard, or that is back, is tried at once, and
-//! wicd is missed when it reports nothing. The host is not changed.
+//! Keeps the conditions of a node's host true between operations: a host whose kubelet is silent, or that is back, is tried at once, and wicd is
+//! missed when it reports nothing. The host is not changed.
 
 use std::time::{Duration, Instant};
 
@@ -35,7 +35,7 @@ pub(super) fn follow(scope: &mut Scope) {
     follow_node(scope.status.record(), (is_ready, is_unheard(&node)), &says, generation, clock::now());
 }
 
-/// Tries to reach a host of which it is not known whether it answers. Returns the wait, if no place is free.
+/// Tries to reach a host that may or may not answer. Returns the wait, if no place is free.
 pub(super) async fn try_host(scope: &mut Scope, node: &Node) -> Result<Option<Duration>, StepError> {
     if !is_untried(&scope.status) {
         return Ok(None);

@@ -41,7 +41,7 @@ fn says(status: &api::WindowsInstanceStatus) -> String {
     find(&status.conditions, kind::READY).map(|c| c.message.clone()).unwrap_or_default()
 }
 
-/// Observations of a host from before its kubelet stopped say nothing of now, nor do those from before its Node was Ready again.
+/// Observations of a host from before its kubelet stopped say nothing about the present, nor do those from before its Node was Ready again.
 #[tokio::test]
 async fn a_host_is_tried_when_kubelet_stops_and_when_its_node_is_ready_again() {
     let failures = json!({"failures": {"count": 8, "lastReason": "Unreachable", "lastMessage": "refuses connections",

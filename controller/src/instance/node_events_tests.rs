@@ -1,4 +1,4 @@
-//! Output of `kubectl describe node` for each operation that a node feels: its owner may never have heard of instances and pools.
+//! Output of `kubectl describe node` for each operation that affects a node: its owner may never have heard of instances and pools.
 
 use api::GrantType;
 use serde_json::{Value, json};

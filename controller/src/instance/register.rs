@@ -68,7 +68,7 @@ pub(super) async fn register(scope: &mut Scope, node: Option<&Node>, wanted: &Wa
     }
     let limit = scope.cx.process.args.register_timeout;
     if scope.in_step() > limit {
-        // A watch that is behind says nothing of the host: the change that is waited for may have come long ago.
+        // A watch that is behind says nothing about the host: the change that is waited for may have come long ago.
         let nodes: Api<Node> = Api::all(scope.cx.cluster.client.clone());
         let there = nodes.get_opt(&scope.name()).await.map_err(StepError::api("get the Node"))?;
         if there.and_then(|n| n.resource_version()) != node.and_then(ResourceExt::resource_version) {

@@ -11,7 +11,7 @@ use super::super::{
 use super::*;
 use crate::runtime::ssh_slots::Place;
 
-/// A host that says that it is the node, and an instance that is to leave, of which nothing is stored.
+/// A host that says that it is the node, and a leaving instance without a stored status.
 async fn bed() -> (Bed, Value, Value) {
     let bed = Bed::new().await;
     let marker =
@@ -104,7 +104,7 @@ async fn no_node_is_wiped_undrained_because_it_is_not_on_record_yet() {
     assert_eq!(scope.status.node_ref.as_ref().map(|n| n.uid.as_str()), Some("n-1"));
 }
 
-/// The grant was given to hosts of which it was not known that they are Ready nodes.
+/// The grant was given to hosts that were not known to be Ready nodes.
 #[tokio::test]
 async fn no_removal_begins_with_a_grant_from_before_the_host_was_known() {
     let (mut bed, spec, status) = bed().await;

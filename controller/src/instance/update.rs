@@ -1,6 +1,5 @@
-//! Changes a node: gives it another version, restarts its host, or puts it right, by the steps that
-//! [`operation::update`](wnp_core::operation::update) and [`operation::join`](wnp_core::operation::join) choose. A version that fails permanently
-//! is rolled back.
+//! Changes a node: gives it another version, restarts its host, or repairs it, by the steps that [`operation::update`](wnp_core::operation::update)
+//! and [`operation::join`](wnp_core::operation::join) choose. A version that fails permanently is rolled back.
 
 use std::{sync::Arc, time::Duration};
 
@@ -251,7 +250,7 @@ async fn empty_first(scope: &mut Scope) -> Result<Action, StepError> {
     Ok(Action::requeue(Duration::ZERO))
 }
 
-/// Names all services for a repair of which it is not known which service does not work.
+/// Names all services for a repair whose broken service is unknown.
 fn name_services(scope: &mut Scope, target: &Target) {
     if let Some(operation) = &mut scope.status.record().operation
         && operation.type_ == GrantType::Repair
@@ -293,7 +292,7 @@ async fn done(scope: &mut Scope, node: Option<Arc<Node>>, target: &Target) -> Re
     if scope.status.current_version.as_ref() != Some(&target.version) {
         scope.status.record().previous_version = scope.status.record().current_version.replace(target.version.clone());
     }
-    // A new certificate for the version that it follows says nothing of one that failed.
+    // A new certificate for the version that it follows says nothing about one that failed.
     let is_renewal =
         operation.from_version == operation.to_version && scope.status.failed_version.as_ref() != Some(&target.version);
     if operation.rolling_back {
@@ -322,7 +321,7 @@ async fn done(scope: &mut Scope, node: Option<Arc<Node>>, target: &Target) -> Re
     scope.save().await?;
     let (reason, note) = completion_event(&operation, target);
     if reason == EventReason::Updated && !was_drained {
-        // That its services are restarted was reported on the Node when it began, and otherwise its owner feels nothing.
+        // That its services are restarted was reported on the Node when it began, and otherwise its owner notices nothing.
         scope.cx.events.say(&*scope.instance, reason, operation.type_.as_str(), &note);
     } else {
         node_events::say(scope, reason, operation.type_.as_str(), &note);

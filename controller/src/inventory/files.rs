@@ -38,7 +38,7 @@ pub(super) fn placed(entries: Vec<hosts::Entry>, source: &str, revision: &str, c
     entries.into_iter().map(place).collect()
 }
 
-/// Error for a revision of which something is wrong, and nothing is used.
+/// Error for a faulty revision, of which nothing is used.
 pub(super) fn refused(revision: &str, findings: &[Finding]) -> SourceError {
     let said = |f: &Finding| match (f.file.is_empty(), f.line) {
         (true, _) => f.message.clone(),

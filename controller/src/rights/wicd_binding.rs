@@ -145,7 +145,7 @@ enum Act {
     Nothing,
     /// Delete the binding.
     Delete,
-    /// Make the binding, or put it right.
+    /// Make the binding, or correct it.
     Apply,
 }
 

@@ -1,4 +1,4 @@
-//! Places for work of which only so much is done at a time, so shared that one pool cannot have them all.
+//! Slots for work that is limited in number, shared so that one pool cannot take them all.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -45,7 +45,7 @@ pub(crate) struct Place {
 }
 
 impl Places {
-    /// Returns `all` places, of which one pool can take its share.
+    /// Returns `all` places; a pool can take its share of them.
     pub(crate) fn new(all: usize, share: Share) -> Self {
         Self(Arc::new(Shared { all, share, state: Mutex::default() }))
     }

@@ -61,8 +61,8 @@ impl World {
         Box::pin(Self::installed(control_plane, sim, &entries(b"kubelet"), None, args)).await
     }
 
-    /// Creates a world as [`World::without_leader`] does, on a running control plane, with another payload, and another wicd than one of which
-    /// hosts only compare the hash.
+    /// Creates a world as [`World::without_leader`] does, on a running control plane, with another payload, and another wicd than the fake one, whose
+    /// hash alone hosts compare.
     pub(crate) async fn on(
         control_plane: ControlPlane,
         sim: SimOptions,

@@ -267,7 +267,7 @@ async fn what_the_legacy_operator_meant_to_replace_ends_right() -> Result<()> {
         maker.machine(host.name(), Some(&set), provisioned(host)).await?;
         maker.runs(host.name()).await?;
     }
-    // Nodes of the legacy operator are there: a user has to say go.
+    // Nodes of the legacy operator are there: a user has to start the takeover.
     ensure!(until_made(&world, POOL).await?.spec.mode == Some(api::Mode::Plan), "the pool does not wait");
     set_port(&world, POOL, takes).await?;
     let go = Patch::Merge(json!({"spec": {"mode": "Apply"}}));

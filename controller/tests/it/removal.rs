@@ -68,7 +68,7 @@ pub(crate) async fn budget(world: &World, name: &str, app: &str) -> Result<()> {
         .await
 }
 
-/// Observations of a watcher that knows nothing of the operator.
+/// Observations of a watcher that knows nothing about the operator.
 #[derive(Default)]
 struct Observed {
     /// Nodes of the pool `budgeted` that are cordoned now.

@@ -57,7 +57,7 @@ fn pool(hosts: &[SimHost], downloads: i32, rollout: &Value) -> WindowsNodePoolSp
     )
 }
 
-/// Creates a workload behind a budget: `replicas` pods of which one may be missing.
+/// Creates a workload behind a budget: `replicas` pods, one of which may be missing.
 pub(crate) async fn workload(client: &Client, name: &str, replicas: i32) -> Result<()> {
     let labels = json!({"app": name});
     let deployment = json!({
@@ -141,7 +141,7 @@ pub(crate) fn node_is_ready(node: &Node) -> bool {
     conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True")
 }
 
-/// Observations of a watcher that knows nothing of the operator.
+/// Observations of a watcher that knows nothing about the operator.
 #[derive(Default)]
 pub(crate) struct Observed {
     /// Nodes that are cordoned or not Ready now.

@@ -219,7 +219,7 @@ async fn the_guide_leads_from_wmco_and_back() -> Result<()> {
     }
     is_untouched(&world, &legacy, &before).await?;
 
-    // The user says go in Git. In no window, so that the nodes are adopted and stay as they are.
+    // The user starts the takeover in Git. In no window, so that the nodes are adopted and stay as they are.
     pool["spec"]["mode"] = json!("Apply");
     pools.patch(WINDOWS_INSTANCES, &git, &Patch::Apply(&pool)).await?;
     are_adopted(&world, &legacy).await?;

@@ -1,5 +1,5 @@
-//! `cargo xtask dist`: the manifests of a release, each in one file, the bundle and the catalog for OLM, the lists of images that a cluster
-//! without a way out needs, and what the release gives to hosts.
+//! `cargo xtask dist`: the manifests of a release, each in one file, the bundle and the catalog for OLM, the lists of images that a disconnected
+//! cluster needs, and what the release gives to hosts.
 
 use std::{
     collections::BTreeSet,

@@ -21,7 +21,8 @@ use crate::{
 #[derive(clap::Args)]
 #[group(multiple = false)]
 pub(crate) struct Args {
-    /// Run only the steps that build nothing of the operator: format, spelling, links, tracked files, documentation, modules, boundaries and unused dependencies.
+    /// Run only the steps that do not build the operator: format, spelling, links, tracked files, documentation, modules, boundaries and unused
+    /// dependencies.
     #[arg(long)]
     fast: bool,
     /// Run the steps of minutes: those of --fast, dependencies, the site, clippy, generated files and the tests beside the code, which start no API server.

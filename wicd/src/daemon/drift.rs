@@ -117,7 +117,7 @@ impl Drift {
         self.unsaved |= self.settled.files.insert(path.to_owned(), stamp) != Some(stamp);
     }
 
-    /// Notes the result of a check: items that were put right, and items that were left.
+    /// Notes the result of a check: items that were corrected, and items that were left.
     pub fn found(&mut self, place: Place, healed: BTreeSet<String>, left: BTreeSet<String>, now: Duration) {
         let before = self.left.insert(place, left).unwrap_or_default();
         for what in self.left[&place].difference(&before) {
@@ -126,7 +126,7 @@ impl Drift {
         self.healed(healed, now);
     }
 
-    /// Notes items that were put right.
+    /// Notes items that were corrected.
     pub fn healed(&mut self, healed: BTreeSet<String>, now: Duration) {
         for what in healed {
             warn!(what, "this was changed on the host; it is restored");

@@ -44,7 +44,7 @@ pub struct FileIntegrity {
 }
 
 impl FileIntegrity {
-    /// Makes one pass: begins a round if one is due, and continues with it. With `heal`, drift is put right; a file that was never right under this
+    /// Makes one pass: begins a round if one is due, and continues with it. With `heal`, drift is corrected; a file that was never right under this
     /// desired state always is.
     pub fn check(
         &mut self,

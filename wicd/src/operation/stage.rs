@@ -1,4 +1,4 @@
-//! `stage`: unpacks payload files into blobs and verifies them. Running services notice nothing of it.
+//! `stage`: unpacks payload files into blobs and verifies them. Running services do not notice it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,4 +1,4 @@
-//! Certificates for Windows hosts: which requests the operator approves, which it denies, and which are none of its business.
+//! Certificates for Windows hosts: which requests the operator approves, which it denies, and which it leaves to others.
 //!
 //! [`verdict`] is a pure function over a `CertificateSigningRequest` and what SSH has proven about the hosts of the pools. Three
 //! kinds of certificate belong to the operator ([`Kind`]); each is bound to one host by its subject, its requester, and

@@ -166,8 +166,8 @@ fn is_ours(spec: &CertificateSigningRequestSpec, request: &Request, claims: &dyn
         })
 }
 
-/// Reports whether a bootstrap identity asks for a host of which nothing is known but that a list names it. The requester may be another machine of
-/// that name, which gets its identity in another way, and the issuer of the token has an approver for it.
+/// Reports whether a bootstrap identity asks for a host that is known only from a list. The requester may be another machine of that name, which gets
+/// its identity in another way, and the issuer of the token has an approver for it.
 fn bootstraps_the_unproven(
     spec: &CertificateSigningRequestSpec,
     request: &Request,

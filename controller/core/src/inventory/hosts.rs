@@ -24,7 +24,7 @@ pub struct Known {
     /// Pool of the host.
     pub pool: String,
     /// True if the host was reached elsewhere last, so that its entry may be wrong: it keeps no host of another pool out. Otherwise two hosts whose
-    /// entries in two pools were exchanged would keep each other from being put right.
+    /// entries in two pools were exchanged would keep each other from being corrected.
     pub is_elsewhere: bool,
 }
 
@@ -43,8 +43,8 @@ impl Known {
     }
 }
 
-/// Finds hosts that are there already, of all pools. An entry is compared only with those that are asked for, so that a pool costs
-/// nothing of the others.
+/// Finds hosts that are there already, of all pools. An entry is compared only with those that are asked for, so that a pool costs the others
+/// nothing.
 pub trait KnownHosts {
     /// The host of this name.
     fn named(&self, name: &str) -> Option<Known>;

@@ -87,7 +87,7 @@ pub struct List {
     pub spent: Option<String>,
     /// Source of the list, as the pool's status shows it.
     pub status: Option<InventoryStatus>,
-    /// Time when the source is to be asked again, if nothing of it is heard before.
+    /// Time when the source is to be asked again, if it does not report before.
     pub next: Option<Timestamp>,
     /// True if the fault of the source, or the cause for which hosts stay, is transient.
     pub mends_itself: bool,
@@ -127,7 +127,7 @@ impl List {
         }
     }
 
-    /// Returns the list while there is none: that is no wish to remove anything.
+    /// Returns the list while there is none: that does not mean that anything must be removed.
     pub fn missing(pool: &WindowsNodePool, trouble: &SourceError) -> Self {
         Self { problems: vec![trouble.into()], ..Self::as_before(pool) }
     }

@@ -1,5 +1,5 @@
-//! Warnings about what makes a host a worse node, and stops nothing: it is reported, and the owner of the host decides. Claims of a host reach users
-//! only in part and made fit to be shown.
+//! Warnings about a host that stop no operation: they are reported, and the owner of the host decides. Claims of a host reach users only in part and
+//! made fit to be shown.
 
 use std::net::Ipv4Addr;
 

@@ -1,4 +1,4 @@
-//! The next step of taking a host out.
+//! The next step of a removal.
 //!
 //! Until the host is being deconfigured, its removal can be revoked: it is only marked as leaving, and at most cordoned
 //! and drained. What cannot be revoked begins with the deletion of the instance.

@@ -1,4 +1,4 @@
-//! The next step of changing a node: of giving it another version, restarting its host, or putting it right.
+//! The next step of a change of a node: giving it another version, restarting its host, or repairing it.
 //!
 //! Steps on the host are those of a join, chosen by [`super::join`]. Around them the pods are moved away if that is needed, and the node is watched
 //! for a while before it takes pods again.

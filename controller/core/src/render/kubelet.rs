@@ -118,7 +118,7 @@ pub(super) fn with_taints(mut config: Value, taints: &[api::Taint]) -> Value {
 }
 
 /// Checks the thresholds of image garbage collection: kubelet does not start if the lower one is not lower. The API server has compared what the pool
-/// sets, but it knows nothing of what applies to the one that is not set.
+/// sets, but it knows nothing about what applies to the one that is not set.
 fn image_gc(config: &Value, pool: &KubeletSettings) -> Result<(), RenderError> {
     let effective = |name: &str, default| config.get(name).and_then(Value::as_i64).unwrap_or(default);
     let (low, high) = (

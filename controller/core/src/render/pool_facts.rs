@@ -21,7 +21,7 @@ pub fn has_cloud_controller(cluster: &Cluster, template: &TemplateSpec) -> bool 
 pub struct ImageSources {
     /// True if the pool names the image of sandboxes.
     pub names_sandbox: bool,
-    /// Sources of which WMCO gives mirrors to hosts and this operator does not.
+    /// Sources whose mirrors WMCO gives to hosts and this operator does not.
     pub without_mirrors: Vec<String>,
 }
 

@@ -62,7 +62,7 @@ pub struct Shared {
     /// Mirrors of registries before those of the cluster. None if the pool sets nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_mirrors: Option<Vec<ImageMirror>>,
-    /// Accounts that hosts are checked for. Hosts get nothing of it; a change makes a version so that hosts are checked again.
+    /// Accounts that hosts are checked for. Hosts do not get them; a change makes a version so that hosts are checked again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub service_accounts: Vec<String>,
     /// Plugin of Container Credential Guard. None if the pool names none.

@@ -1,9 +1,8 @@
 //! Decision about which hosts get a grant.
 //!
-//! A grant is a slot: it is written on the instance, so that it can be counted, observed and revoked. Joining disrupts
-//! no node and is bounded by `provisioning.maxConcurrent` alone. A disruption of a working node, for example an update,
-//! a restart or its removal, is bounded by `rollout.maxUnavailable`; the same on a node that does not work costs
-//! nothing of it.
+//! A grant is a slot: it is written on the instance, so that it can be counted, observed and revoked. Joining disrupts no node and is bounded by
+//! `provisioning.maxConcurrent` alone. A disruption of a working node, for example an update, a restart or its removal, is bounded by
+//! `rollout.maxUnavailable`; the same on a node that does not work does not use it up.
 //!
 //! What a grant that is taken back sets free is given to another host only in the next look: the writing may fail because
 //! the operation has begun in between, and then two nodes would be down for one.
@@ -577,7 +576,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Reports whether a node is repaired before it is sent another version. It is not once a repair has been tried: perhaps only the other version
-    /// can put it right.
+    /// can correct it.
     fn is_repaired_first(&self, candidate: &Candidate) -> bool {
         (candidate.waits_until.is_none() || candidate.repair_requested) && self.is_to_be_repaired(candidate)
     }

@@ -14,7 +14,7 @@ use super::{Payload, PayloadError};
 const MARK: &str = ".windows-node-pools-payload";
 
 impl Payload {
-    /// Copies the payload in `from` to `to`, and returns the copy, of which every content was checked. Files in `to` are replaced or removed, and no
+    /// Copies the payload in `from` to `to`, and returns the copy, whose contents were all checked. Files in `to` are replaced or removed, and no
     /// link is followed. Blocks for seconds.
     ///
     /// # Errors

@@ -164,7 +164,7 @@ impl client::Handler for Client {
     }
 }
 
-/// Attempts to log in to a server, of which each asks for other types of host keys.
+/// Attempts to log in to a server, each with other types of host keys.
 pub(super) struct Attempts {
     now: Vec<Algorithm>,
     left: std::vec::IntoIter<Vec<Algorithm>>,

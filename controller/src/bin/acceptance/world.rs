@@ -260,7 +260,7 @@ impl World {
         Ok(())
     }
 
-    /// Returns the runs for this host of which something is left. A kill gives a run no time to remove what it has made.
+    /// Returns the runs for this host that have left something. A kill gives a run no time to remove what it has made.
     pub(crate) async fn leftovers(&self) -> anyhow::Result<Vec<Names>> {
         let made = ListParams::default().labels(names::ACCEPTANCE);
         let mut found = self.made(&self.pools().list(&made).await?.items);

@@ -27,7 +27,7 @@ pub(super) struct Finding {
 }
 
 impl Finding {
-    /// Returns a fault because of which the command fails.
+    /// Returns a fault that makes the command fail.
     pub(super) fn failed(reason: Reason, message: impl ToString) -> Self {
         Self { is_warning: false, reason, message: message.to_string(), remedy: None }
     }

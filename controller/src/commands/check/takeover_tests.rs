@@ -69,7 +69,7 @@ struct Bed {
 }
 
 impl Bed {
-    /// Returns a cluster in which nothing stands in the way.
+    /// Returns a cluster without an obstacle.
     fn new() -> Self {
         let (api, pem) = (FakeApi::new(), pem());
         let annotations = json!({

@@ -347,7 +347,7 @@ fn each_series_of_an_expression_is_one_that_there_is() {
     }
 }
 
-/// Checks the runbook URL of each alert, of which Alertmanager and the console make a link.
+/// Checks the runbook URL of each alert, to which Alertmanager and the console link.
 #[test]
 fn the_runbook_of_an_alert_is_a_page_below_one_url() {
     for Alert { name, annotations, .. } in alerts() {
