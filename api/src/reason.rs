@@ -146,7 +146,7 @@ reasons! {
     HostKeyUnknown,
     /// The host is a [node of another cluster](../guide/hosts.md#hosts-of-a-cluster-that-no-longer-exists).
     HostOfAnotherCluster,
-    /// The host has a Node, and no record of a host key or a machine id proves [which host answers](../guide/hosts.md#which-host-it-is).
+    /// The host has a Node, and no record of a host key or a machine id proves [which host answers](../guide/hosts.md#identity-of-a-host).
     HostUnproven,
     /// The check of the host has a [warning](../guide/hosts.md#warnings), which stops nothing.
     HostWarning,
@@ -189,7 +189,7 @@ reasons! {
     NotAdministrator,
     /// The Node does not appear, does not become Ready or does not follow its version within `--register-timeout`, although the host answers.
     NotRegistered,
-    /// Another machine or another Node [answers](../guide/hosts.md#which-host-it-is) than the one that joined. The operator changed nothing on
+    /// Another machine or another Node [answers](../guide/hosts.md#identity-of-a-host) than the one that joined. The operator changed nothing on
     /// it.
     NotThisMachine,
     /// A pool or an instance has a value that this operator does not know, most often after an older version was installed again.

@@ -27,7 +27,7 @@ const SHOWS: &[(&str, &str, &str)] = &[
     ("troubleshooting.md", "# Troubleshooting", "Name:         win-1"),
     ("quick-start.md", "## 6. If it does not work", "Name:         win-1"),
     ("hosts.md", "## In short", "factory"),
-    ("hosts.md", "## Which host it is", "-"),
+    ("hosts.md", "## Identity of a host", "-"),
     ("gmsa.md", "## The domain of a host", "win-1"),
     ("gmsa.md", "## Check the accounts", "win-1"),
     ("keys.md", "## How to", "condition met"),

@@ -145,7 +145,7 @@ pub const CHECKS: &[Check] = &[
     check("rights", "The user is an administrator of the host.", "../guide/hosts.md#user", Host(host::fault)),
     check("windows", "The version of Windows is one that can be a node.", "platforms.md", Host(host::fault)),
     check("clock", "The clock of the host agrees with that of this machine.", "../guide/hosts.md#in-short", Host(host::fault)),
-    check("services", "No service of another installer has a name that the operator needs.", "../guide/hosts.md#services-of-others", Host(host::fault)),
+    check("services", "No service of another installer has a name that the operator needs.", "../guide/hosts.md#services-of-other-installers", Host(host::fault)),
     check("disk", "There is room on C: for what the host gets.", "../guide/hosts.md#in-short", Host(host::fault)),
     check("port", "The port of kubelet is free.", "../guide/hosts.md#ports", Host(host::fault)),
     check("api-server", "The host opens a connection to the API server. Only with --api-server.", "../guide/hosts.md#ports", Host(host::fault)),

@@ -62,7 +62,7 @@ fn combinations(text: &mut String) {
         ])
     });
     let columns = ["operator", "payload", "Kubernetes", "OpenShift", "builds of Windows", "network", "state"];
-    section(text, "In one view", about, &columns, rows.to_vec());
+    section(text, "Overview", about, &columns, rows.to_vec());
 }
 
 /// The version of containerd in the payload.
