@@ -1,3 +1,5 @@
+//! Example pools, which `cargo xtask gen` writes to `examples/`.
+
 use std::collections::BTreeMap;
 
 use crate::{

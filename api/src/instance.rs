@@ -1,3 +1,5 @@
+//! The kind WindowsInstance: one host of a pool, with its grant and its status.
+
 #![expect(clippy::struct_excessive_bools, reason = "each field is an independent flag")]
 
 mod status;

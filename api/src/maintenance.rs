@@ -15,7 +15,7 @@ macro_rules! states {
         }
 
         impl MaintenanceState {
-            /// States, all of them.
+            /// All states.
             pub const ALL: &[Self] = &[$(Self::$state),+];
 
             /// The word.

@@ -1,3 +1,5 @@
+//! The kind WindowsNodePool: the Windows hosts that run as nodes, and how.
+
 mod cluster_facts;
 mod drain;
 mod effective;

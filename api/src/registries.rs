@@ -1,7 +1,7 @@
 //! Keys of `config.json`, the logins of registries: which images a login is for. As kubelet decides it, so that a mirror and an image that is pulled ahead
 //! get the login that kubelet would use.
 
-/// Names of Docker Hub, all of them.
+/// All names of Docker Hub.
 const DOCKER_HUB: [&str; 3] = ["docker.io", "index.docker.io", "registry-1.docker.io"];
 
 /// Registry and path of a key, which may be a URL: Docker Hub's is `https://index.docker.io/v1/`.
@@ -15,7 +15,7 @@ pub fn split(location: &str) -> (&str, &str) {
     location.split_once('/').unwrap_or((location, ""))
 }
 
-/// Names of a registry, all of them.
+/// All names of a registry.
 pub fn names(registry: &str) -> Vec<&str> {
     if DOCKER_HUB.contains(&registry) { DOCKER_HUB.to_vec() } else { vec![registry] }
 }

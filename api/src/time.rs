@@ -1,3 +1,5 @@
+//! Times in objects of the API.
+
 use std::{borrow::Cow, fmt, str::FromStr};
 
 use jiff::Timestamp;
@@ -13,7 +15,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub struct Time(Timestamp);
 
 impl Time {
-    /// The present time.
+    /// Current time.
     pub fn now() -> Self {
         Timestamp::now().into()
     }

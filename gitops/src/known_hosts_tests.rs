@@ -1,3 +1,5 @@
+//! Tests of the `known_hosts` reader.
+
 use api::Reason;
 use proptest::prelude::*;
 use russh::keys::PublicKey;

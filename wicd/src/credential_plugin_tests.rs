@@ -1,3 +1,5 @@
+//! Tests of the registration of a credential plugin.
+
 use api::host::{Apply, Body, Cleanup, Facts, Outcome};
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Tests of kubelet's credentials, with the simulated start of kubelet.
+
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

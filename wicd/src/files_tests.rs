@@ -1,3 +1,5 @@
+//! Tests of file operations, under a crash or a simulated antivirus.
+
 use super::*;
 use crate::fake::FakeHost;
 

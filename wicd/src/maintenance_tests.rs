@@ -1,3 +1,5 @@
+//! Tests of the command `wicd.exe maintenance`.
+
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 

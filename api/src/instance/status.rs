@@ -177,7 +177,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// Phases, all of them.
+    /// All phases.
     pub const ALL: [Self; 9] = [
         Self::Pending,
         Self::Joining,

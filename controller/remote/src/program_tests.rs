@@ -1,3 +1,5 @@
+//! Tests of the program that the operator starts on a host.
+
 use sha2::{Digest as _, Sha256};
 
 use super::*;

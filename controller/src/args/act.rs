@@ -5,7 +5,7 @@ use clap::Subcommand;
 
 use super::Output;
 
-/// Exit status of all of them.
+/// Exit status of all commands that change something.
 const EXIT: &str = "Exit status:\n  0  done, or nothing is to be done\n  1  an error, or it is refused";
 
 /// Object that is changed.

@@ -1,3 +1,5 @@
+//! Tests of stored versions: read, replaced and collected.
+
 use api::TemplateSpec;
 use serde_json::{Value, json};
 

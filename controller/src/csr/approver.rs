@@ -1,4 +1,4 @@
-//! Controller that carries out the verdicts.
+//! Controller that approves and denies certificate requests, as the verdicts say.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -280,7 +280,7 @@ impl<H: Hosts> Approver<H> {
         let result = with(&mut index, &|node| self.hosts.lookup(node));
         self.report_left(&mut index);
         for name in index.firsts.drain(..) {
-            // Only at the end nothing listens any more.
+            // At the end nothing listens.
             let _ = self.first.unbounded_send(name);
         }
         result

@@ -30,7 +30,7 @@ impl Renewals {
     pub fn note(&self, request: &CertificateSigningRequest, now: Timestamp) {
         let Some((node, end)) = renewal(request, now) else { return };
         self.ends.lock().insert(node.clone(), end);
-        // Where nothing listens any more, there is nothing to store it in.
+        // Where nothing listens, there is nothing to store it in.
         let _ = self.sender.send(node);
     }
 

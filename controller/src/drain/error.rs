@@ -1,3 +1,5 @@
+//! Errors of a drain.
+
 use api::Reason;
 use std::time::Duration;
 

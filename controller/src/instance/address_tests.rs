@@ -1,3 +1,5 @@
+//! Tests of hosts whose address or host key changes in the list.
+
 use std::time::Duration;
 
 use serde_json::json;

@@ -1,3 +1,5 @@
+//! Tests of the conditions of a host between operations.
+
 use api::{WindowsInstance, conditions::find};
 use serde_json::{Value, json};
 

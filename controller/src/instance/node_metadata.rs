@@ -13,8 +13,8 @@ use wnp_core::{
     render::has_cloud_controller,
 };
 
-/// Gathers the desired metadata of the Node. The legacy user annotation needs the
-/// private key: if the key cannot be had now, the annotation is left for later.
+/// Gathers the desired metadata of the Node. The legacy user annotation needs the private key: if the key is not available now, the annotation is
+/// written later.
 pub(super) async fn wanted_node(scope: &Scope, node: &Node) -> DesiredNodeMetadata {
     let mut wanted = template(&scope.pool, &scope.instance.spec.host, scope.status.facts.as_ref());
     if let Some(version) = scope.version_for_wicd() {

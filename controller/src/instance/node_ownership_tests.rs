@@ -1,3 +1,5 @@
+//! Tests of which Node belongs to an instance.
+
 use api::{Grant, WindowsInstanceStatus};
 use serde_json::{Value, json};
 

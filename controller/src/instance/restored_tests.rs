@@ -1,3 +1,5 @@
+//! Tests of hosts whose status was lost.
+
 use api::{
     GrantType,
     host::{Marker, path},

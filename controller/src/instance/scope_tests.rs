@@ -1,3 +1,5 @@
+//! Tests of the status of an instance that is being worked on.
+
 use serde_json::{Value, json};
 
 use super::super::test_bed::{Bed, INSTANCE};

@@ -33,7 +33,7 @@ pub(crate) struct WmcoVersions {
 }
 
 impl WmcoVersions {
-    /// Reads these versions.
+    /// Reads the versions.
     pub(crate) async fn read(versions: BTreeSet<String>, pool: &WindowsNodePool, cx: &Context) -> Self {
         let accepted = acts::in_force(pool, key::ACCEPT_LOST_SETTINGS).map(str::to_owned);
         let cluster = &cx.hosts.release.get().cluster;

@@ -41,7 +41,7 @@ impl GlobalDisruptionBudget {
             drop(known);
             let decision = decide(None);
             let mut known = self.0.lock();
-            // A pool that does not share a limit any more leaves its place.
+            // A pool that no longer shares a limit leaves its place.
             let next = if known.remove(pool).is_some() { waiting(&known, pool) } else { Vec::new() };
             return (decision, next);
         };

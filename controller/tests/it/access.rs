@@ -211,7 +211,7 @@ async fn wicd_reads_the_services_in_use_and_no_other_configuration() -> Result<(
     refused(Api::<WindowsNodePool>::all(wicd.clone()).list(&ListParams::default()).await, FORBIDDEN);
     refused(Api::<WindowsInstance>::all(wicd).list(&ListParams::default()).await, FORBIDDEN);
 
-    // The operator takes the right away again when nothing is in use any more.
+    // The operator takes the right away again when nothing is in use.
     permit(&BTreeSet::new()).await?;
     eventually(|| async { maps.get("windows-services-1").await.is_err() }).await?;
     refused(maps.get("other").await, FORBIDDEN);

@@ -124,7 +124,7 @@ async fn hosts_of_windows_instances_join_and_go_without_a_pool_of_ones_own() -> 
             .await?;
     }
 
-    // Taken out, a host is clean and no node any more.
+    // Taken out, a host is clean and no longer a node.
     edit(&world, json!({(first): null, "10.9.9.9": null})).await?;
     world.until_gone(&hosts[0]).await?;
     until_ready(&world, 2).await?;
@@ -242,7 +242,7 @@ async fn nodes_are_handed_back_and_taken_again_as_they_are() -> Result<()> {
         before.push(world.node(host.name()).await?.context("no Node")?.uid());
     }
 
-    // Handed back: the ConfigMap stays, for the other operator to read, and makes no pool any more.
+    // Handed back: the ConfigMap stays, for the other operator to read, and no longer makes a pool.
     let label = |value: Value| Patch::Merge(json!({"metadata": {"labels": {key::IGNORE: value}}}));
     maps(&world).patch(WINDOWS_INSTANCES, &PatchParams::default(), &label(json!("true"))).await?;
     let pools: Api<WindowsNodePool> = Api::all(world.client.clone());

@@ -563,7 +563,7 @@ impl Walk {
 
     /// Does what the messages of an instance ask for: allows the host key, or gives the host up.
     async fn trust(&self, instance: &WindowsInstance) {
-        // One that leaves is in no list any more: it is known by what runs on it.
+        // One that leaves is no longer in a list: it is known by what runs on it.
         let name = instance.name_any();
         let runs = || self.hosts.iter().position(|h| Look::at(h).node.as_deref() == Some(&name));
         let host = self.model.lists.iter().find_map(|list| list.get(&name).copied()).or_else(runs);

@@ -34,7 +34,7 @@ pub enum GitError {
     /// The known hosts cannot be used.
     #[error("{0}")]
     KnownHosts(#[from] KnownHostsError),
-    /// The server's key is not a known one.
+    /// The server's key is not in the known hosts.
     #[error(
         "{host} offers the SSH host key {offered}, which known_hosts does not list for it{}: if it is right, add it there",
         unread(.damaged)

@@ -1,3 +1,5 @@
+//! Tests of the service that follows the API server.
+
 use std::sync::atomic::Ordering;
 
 use api::services::Service;

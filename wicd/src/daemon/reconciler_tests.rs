@@ -1,3 +1,5 @@
+//! Tests of the reconciler of services, variables and certificates.
+
 use super::*;
 use crate::fake::{FakeHost, ServiceEvent};
 use crate::files::Access;

@@ -1,3 +1,5 @@
+//! Tests of `cleanup`.
+
 use api::host::{Body, Cleanup, ServiceState};
 
 use super::*;

@@ -10,7 +10,7 @@ use kube::{Resource, ResourceExt};
 
 use super::{Behavior, InvalidRule, Options, Rule};
 
-/// Label on a pod: `skip` leaves it where it is, `wait-completed` lets it run to its end. Goes before any rule.
+/// Label on a pod: `skip` leaves it where it is, `wait-completed` lets it run to its end. Takes precedence over any rule.
 pub const DRAIN_LABEL: &str = api::names::key::DRAIN;
 
 const MIRROR_POD: &str = "kubernetes.io/config.mirror";

@@ -406,7 +406,7 @@ mod tests {
         let entries: Vec<Entry> = hosts.iter().map(|h| Entry { host: h.clone(), origin: None }).collect();
         let keys = HostKeys { is_known: &|_| false, read: &|_| Ok(()) };
         let mut resolved = super::resolve("p", &spec(hosts.to_vec()), &entries, &there, &keys);
-        // The pool q lists b, and no host a any more. The address of c is that of one of its other hosts.
+        // The pool q lists b, and no longer host a. The address of c is that of one of its other hosts.
         let going = resolved.going_over(|pool, host| pool == "q" && host == "b");
         assert_eq!(going, ["a".to_owned()].into());
         let messages: Vec<&str> = resolved.problems.iter().map(|p| p.message.as_str()).collect();

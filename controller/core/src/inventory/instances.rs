@@ -74,7 +74,7 @@ pub fn changes(
                 if let Some(origin) = origin.filter(|o| changed || is_elsewhere(instance.spec.origin.as_ref(), o)) {
                     spec.insert("origin".into(), in_place_of(instance.spec.origin.as_ref(), origin));
                 }
-                // A host that the pool itself lists comes from no other source any more, and must not leave with a Machine.
+                // A host that the pool itself lists comes from no other source, and must not leave with a Machine.
                 if own.contains(name.as_str()) && instance.spec.origin.is_some() {
                     spec.insert("origin".into(), serde_json::Value::Null);
                 }

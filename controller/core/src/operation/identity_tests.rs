@@ -1,3 +1,5 @@
+//! Tests of the proof of a host's identity.
+
 use super::*;
 
 const HERE: &str = "cluster-here";

@@ -1,3 +1,5 @@
+//! Tests of the logins that hosts get from a pull secret.
+
 use proptest::prelude::*;
 
 use super::*;

@@ -155,7 +155,7 @@ pub(super) fn is_disturbed(candidate: &Candidate) -> bool {
     goes_on || candidate.removing || disturbs(candidate.grant, candidate.grant_disruption)
 }
 
-/// Reports whether a node takes one of those that may be unavailable.
+/// Reports whether a node uses up a place in the budget of unavailable nodes.
 pub(super) fn is_busy(candidate: &Candidate) -> bool {
     !candidate.available || is_disturbed(candidate)
 }

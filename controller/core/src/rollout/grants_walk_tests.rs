@@ -212,7 +212,7 @@ fn write(candidate: &mut Candidate, change: Option<&Granting>) {
     candidate.grant_disruption = change.and_then(|g| g.disruption);
 }
 
-/// Reports whether a node takes one of those that may be unavailable, computed again.
+/// Reports whether a node uses up a place in the budget of unavailable nodes, computed again.
 fn takes_one(candidate: &Candidate) -> bool {
     let granted = match candidate.grant {
         Some(GrantType::Update) => candidate.grant_disruption != Some(Disruption::None),

@@ -92,7 +92,7 @@ impl WindowError {
     }
 }
 
-/// The longest window, in seconds. The CRD allows no more; a search back has to end even so.
+/// Maximum length of a window, in seconds. The CRD allows no more; a search back has to end even so.
 const LONGEST: i32 = 7 * 24 * 3600;
 /// Days ahead in which a window has to open: five years. Eight years without a leap day come only around 2100.
 const AHEAD: i32 = 5 * 366;

@@ -1,3 +1,5 @@
+//! Tests of maintenance windows.
+
 use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, civil::DateTime, tz::TimeZoneDatabase};

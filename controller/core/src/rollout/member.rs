@@ -39,7 +39,7 @@ pub struct Wish<'a> {
     pub min_ready: Duration,
     /// True if hosts of nodes that are not Ready are probed. Otherwise it is unknown whether they answer.
     pub looks: bool,
-    /// The longest wait after a failure.
+    /// Maximum wait after a failure.
     pub backoff_max: Duration,
 }
 

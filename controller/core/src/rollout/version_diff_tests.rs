@@ -1,3 +1,5 @@
+//! Tests of the differences between two versions.
+
 use api::{
     Disruption::{Drain, None as Nothing, Reboot, Restart},
     TemplateSpec,

@@ -203,7 +203,7 @@ async fn the_host_key_decides() {
         (HostKeyCheck::Pinned(other.clone()), "HostKeyMismatch"),
         (HostKeyCheck::PinnedFingerprint(other.fingerprint()), "HostKeyMismatch"),
         (HostKeyCheck::AnyOf(vec![other.clone()]), "HostKeyMismatch"),
-        // It has no key of that type any more.
+        // It no longer has a key of that type.
         (HostKeyCheck::Pinned(ecdsa), "HostKeyMismatch"),
         (HostKeyCheck::AnyOf(Vec::new()), "HostKeyUnknown"),
     ] {

@@ -1,3 +1,5 @@
+//! Tests of the judges of commands' outputs.
+
 use super::*;
 
 fn ok(text: impl Into<String>) -> Output {

@@ -1,3 +1,5 @@
+//! Tests of the decisions of commands about an object.
+
 use super::*;
 
 const NOW: &str = "2027-01-15T02:00:00Z";

@@ -1,3 +1,5 @@
+//! Tests of the command `check takeover`.
+
 use base64::Engine as _;
 use russh::keys::{Algorithm, PrivateKey, PublicKeyBase64 as _, key::safe_rng, ssh_key::LineEnding};
 use serde_json::{Value, json};

@@ -1,3 +1,5 @@
+//! Tests of the command `gather` against a scripted API server.
+
 use serde_json::{Value, json};
 
 use super::*;

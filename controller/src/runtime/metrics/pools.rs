@@ -161,7 +161,7 @@ struct Pool {
     hosts: Vec<Host>,
     /// Known state of the source.
     source: Option<SourceState>,
-    /// The present time.
+    /// Current time.
     now: Timestamp,
 }
 
