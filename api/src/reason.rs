@@ -63,7 +63,7 @@ reasons! {
     /// The artifact of a [Flux](../guide/inventory.md#with-flux) source could not be received, checked or unpacked. The list that was used before stays
     /// in force.
     ArtifactNotReadable,
-    /// The state is the one that is wanted. No action is needed.
+    /// The state is as desired. No action is needed.
     AsExpected,
     /// The host accepts none of the pool's [keys](../guide/hosts.md#ssh-server), or the Git server rejects the credentials.
     AuthenticationFailed,
@@ -75,8 +75,8 @@ reasons! {
     /// A certificate, its key or a certificate authority cannot be used: that of a host, of a Git server, of the API server's URL, of `/metrics`
     /// or of windows_exporter.
     CertificateInvalid,
-    /// A host's certificate was not issued: its request waits, was denied, replaced or left by the signer, or the certificate is not the one that
-    /// was requested.
+    /// A host's certificate was not issued: its request waits, was denied, replaced or left by the signer, or another certificate was issued than
+    /// requested.
     CertificateNotIssued,
     /// A node asks for a certificate with an address or a name that nothing proves to be its own: [check the request, and approve
     /// it](../guide/troubleshooting.md#certificate-requests-that-wait).

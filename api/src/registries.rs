@@ -1,5 +1,5 @@
-//! Keys of `config.json`, the logins of registries: which images a login is for. As kubelet decides it, so that a mirror and an image that is pulled ahead
-//! get the login that kubelet would use.
+//! Keys of `config.json`, the logins of registries: which images a login is for. The rules are kubelet's, so that a mirror and an image that is
+//! pulled ahead get the login that kubelet would use.
 
 /// All names of Docker Hub.
 const DOCKER_HUB: [&str; 3] = ["docker.io", "index.docker.io", "registry-1.docker.io"];

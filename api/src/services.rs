@@ -160,7 +160,7 @@ pub enum ServicesError {
     Syntax {
         /// The key.
         key: &'static str,
-        /// Why.
+        /// Reason, in a sentence.
         #[source]
         source: serde_json::Error,
     },

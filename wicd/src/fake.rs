@@ -1,7 +1,7 @@
 //! A host that is a directory and a few maps, for tests and simulated hosts.
 //!
-//! A [`FakeHost`] is a handle: clones are the same host. Services do nothing but have a state; what a simulated host does
-//! when one starts or stops is said with [`FakeHost::on_service`].
+//! A [`FakeHost`] is a handle: clones are the same host. Services do nothing but have a state; the behaviour of a simulated host when one starts or
+//! stops is set with [`FakeHost::on_service`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

@@ -432,7 +432,7 @@ pub struct Recovery {
     pub reset: Duration,
 }
 
-/// Present state of a service.
+/// Current state of a service.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ServiceInfo {
     /// Name.

@@ -48,7 +48,7 @@ pub enum Outcome {
     Done,
     /// Done, and the host must be restarted before it takes full effect.
     RebootRequired {
-        /// Why.
+        /// Reason, in a sentence.
         why: String,
     },
     /// Failed.

@@ -15,13 +15,13 @@ const RESERVED: (&str, &str) = (
     "must have no other keys than cpu, memory and ephemeral-storage",
 );
 
-/// A limit refuses a size of memory, with which no pod would fit on the node.
+/// Limits of CPUs: they refuse a memory size, with which no pod would fit on the node.
 const CPU: (&str, &str) = (
     "!('cpu' in self) || (type(self['cpu']) == int ? self['cpu'] >= 0 && self['cpu'] < 1000 : isQuantity(self['cpu']) && !quantity(self['cpu']).isLessThan(quantity('0')) && quantity(self['cpu']).isLessThan(quantity('1k')))",
     "cpu must be a quantity of CPUs, 0 or more and below 1000, for example 500m or 2",
 );
 
-/// Sizes that are none, or plausible: `2048m` is two bytes, and not what its writer meant.
+/// Sizes that are 0 or plausible: `2048m` is two bytes, a mistake.
 const SIZES: (&str, &str) = (
     "self.all(k, k == 'cpu' || (type(self[k]) == int ? self[k] == 0 || self[k] >= 1024 : isQuantity(self[k]) && (quantity(self[k]).compareTo(quantity('0')) == 0 || !quantity(self[k]).isLessThan(quantity('1Ki')))))",
     "memory and ephemeral-storage must be 0 or a quantity of at least 1Ki, for example 2Gi",
@@ -33,19 +33,19 @@ const SIGNALS: (&str, &str) = (
     "must have no other keys than memory.available, nodefs.available and imagefs.available",
 );
 
-/// A plausible size.
+/// Size of at least 1Ki: a smaller one is a mistake.
 const POSITIVE_SIZE: (&str, &str) = (
     "type(self) == int ? self >= 1024 : isQuantity(self) && !quantity(self).isLessThan(quantity('1Ki'))",
     "must be a quantity of at least 1Ki, for example 50Mi",
 );
 
-/// A plausible size that kubelet reads as a number of bytes. It does not start with `1.5Gi`.
+/// Size of a log: kubelet reads whole bytes, and does not start with `1.5Gi`.
 const LOG_SIZE: (&str, &str) = (
     "type(self) == int ? self >= 1024 : isQuantity(self) && quantity(self).isInteger() && !quantity(self).isLessThan(quantity('1Ki'))",
     "must be a quantity of at least 1Ki without a fraction, for example 50Mi",
 );
 
-/// kubelet does not start with a threshold of 0, and reads 0% as none.
+/// Values of [`EvictionThresholds`]: kubelet does not start with 0, and reads 0% as no threshold.
 const THRESHOLDS: (&str, &str) = (
     "self.all(k, type(self[k]) == int ? self[k] >= 1024 : self[k].matches('^[0-9]{1,2}%$') || isQuantity(self[k]) && !quantity(self[k]).isLessThan(quantity('1Ki')))",
     "each threshold must be a quantity of at least 1Ki or a percentage from 0% to 99%, for example 500Mi or 10%",
@@ -165,7 +165,7 @@ pub struct CredentialPlugin {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = ("!(has(self.mode) && self.mode == 'Ignore' && has(self.registries))", "registries has no meaning with mode Ignore")
+    validation = ("!(has(self.mode) && self.mode == 'Ignore' && has(self.registries))", "registries must not be set with mode Ignore")
 )]
 pub struct ClusterPullSecret {
     /// Use: hosts get logins. Ignore: hosts get none, for pulls or for mirrors. Defaults to Use.

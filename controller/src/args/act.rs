@@ -76,7 +76,7 @@ pub enum Act {
         #[command(flatten)]
         answer: Answer,
     },
-    /// Trust the host key that a host showed in place of the one that was expected. Asks first.
+    /// Trust the host key that a host showed in place of the expected one. Asks first.
     #[command(after_help = EXIT)]
     TrustHostKey {
         /// Name of the host.

@@ -149,7 +149,9 @@ impl Images {
             for entry in spec[field].as_array().into_iter().flatten() {
                 match Entry::deserialize(entry) {
                     Ok(read) => self.mirrors.push(read.rule(&origin, tags)),
-                    Err(error) => self.left_out.push(format!("{origin}: an entry of {field} cannot be read: {error}")),
+                    Err(error) => self.left_out.push(format!(
+                        "{origin}: an entry of {field} is left out, because it cannot be read: {error}; correct it"
+                    )),
                 }
             }
         }

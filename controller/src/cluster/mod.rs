@@ -131,7 +131,9 @@ pub(crate) fn version_warning(major: &str, minor: &str) -> Option<(Reason, Strin
         (Some(_), Some(_)) => None,
         _ => Some((
             Reason::ApiServerTooOld,
-            format!("the API server reports the unreadable version {major:?}.{minor:?}"),
+            format!(
+                "the API server reports the version {major:?}.{minor:?}, which cannot be read; check which server answers at its URL"
+            ),
         )),
     }
 }

@@ -126,7 +126,7 @@ impl Cluster {
     /// Returns what hosts get from this operator in this cluster.
     ///
     /// # Errors
-    /// Fails if there is nothing to give, or the cluster cannot be made out.
+    /// Fails if there is nothing to give, or the cluster cannot be identified.
     pub(crate) async fn release(&self, args: &Run) -> Result<Release, ReleaseError> {
         let (kept, found) = self.facts(args).await?;
         Release::begin(kept.as_ref(), found, args)
@@ -135,7 +135,7 @@ impl Cluster {
     /// Returns what hosts would get in this cluster from another release.
     ///
     /// # Errors
-    /// Fails if the release cannot be rendered, or the cluster cannot be made out.
+    /// Fails if the release cannot be rendered, or the cluster cannot be identified.
     pub(crate) async fn announced(&self, args: &Run, file: &ReleaseFile) -> Result<Release, ReleaseError> {
         let (kept, found) = self.facts(args).await?;
         Release::announced(settled(kept.as_ref(), found), args, file)
@@ -191,7 +191,7 @@ pub(crate) struct Process {
     pub looks_once: bool,
 }
 
-/// This cluster, as controllers reach it.
+/// The operator's own cluster, as controllers reach it.
 pub(crate) struct ThisCluster {
     /// Clients and configuration of the cluster.
     reached: Cluster,
@@ -262,7 +262,7 @@ pub(crate) struct Base {
     pub process: Process,
     /// Events.
     pub events: Events,
-    /// This cluster.
+    /// The operator's own cluster.
     pub cluster: ThisCluster,
     /// Caches of what is watched in the cluster.
     pub caches: Caches,

@@ -214,7 +214,7 @@ fn undecided_for(scope: &Scope) -> Option<Duration> {
     scope.cx.process.args.show_step_after.checked_sub(age).filter(|rest| !rest.is_zero())
 }
 
-/// Observes a host without a grant, and what may be in its way.
+/// Observes a host without a grant, and its obstacles.
 fn idle(scope: &Scope) -> Idle {
     let node = scope.cx.node(&scope.name());
     Idle {

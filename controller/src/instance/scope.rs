@@ -378,7 +378,7 @@ impl Scope {
         self.mark_reachable();
     }
 
-    /// Notes that the host refuses every key of its list, if it does. The host might take a key that cannot be had now.
+    /// Notes that the host refuses every key of its list, if it does. The host might take a key that is not available now.
     pub(super) async fn note_refusal(&mut self, error: &StepError) {
         if matches!(error, StepError::Remote(RemoteError::Ssh(SshError::AuthenticationFailed { .. }))) {
             let before = self.status.record().key_refusal.take();

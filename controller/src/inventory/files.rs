@@ -1,4 +1,4 @@
-//! Lists that are files, of Git or of Flux: entries with where they stand, or what is wrong in words. Pure.
+//! Lists that are files, of Git or of Flux: entries with their locations, or the faults in words. Pure.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ pub(super) fn called(entry: &hosts::Entry) -> (String, String) {
     (entry.file.clone(), name.clone())
 }
 
-/// Entries of files with where they stand.
+/// Entries of files with their locations.
 pub(super) fn placed(entries: Vec<hosts::Entry>, source: &str, revision: &str, changes: &Changes) -> Vec<Entry> {
     let place = |entry: hosts::Entry| {
         let commit = changes.get(&called(&entry)).cloned();

@@ -51,7 +51,7 @@ pub(super) struct DesiredState {
 }
 
 impl DesiredState {
-    /// Renders the template of a pool, and finds out where its nodes stand.
+    /// Renders the template of a pool, and finds out which versions its nodes follow.
     pub(super) async fn of(
         pool: &WindowsNodePool,
         mine: &[Arc<WindowsInstance>],
@@ -186,7 +186,7 @@ impl DesiredState {
         }
     }
 
-    /// Reports whether there is a version that hosts may join with: not one that has failed here, where the files of the one before are gone.
+    /// Reports whether there is a version that hosts may join with: not one that has failed here while the files of the previous one are gone.
     pub(super) fn has_version_for_new_hosts(&self, cx: &Context) -> bool {
         let has_failed = matches!(self.course.gate.hold, BlockedBy::FailureLimit { rolled_back: false, .. });
         let is_there = |rendered: &Arc<Rendered>| cx.hosts.release.get().has(rendered.files());
@@ -292,7 +292,7 @@ fn has_all(from: &Stored, to: &Rendered) -> bool {
     to.files().iter().all(|f| from.files().iter().any(|had| had.sha256 == f.sha256))
 }
 
-/// Counts the nodes of the pool by where they stand on the way to a version.
+/// Counts the nodes of the pool by their progress towards a version.
 fn seen(members: &[Member], version: &str, lost: &BTreeSet<String>) -> Seen {
     let mut seen = Seen::default();
     let mut versions: HashMap<String, u32> = HashMap::new();

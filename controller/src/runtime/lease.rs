@@ -1,9 +1,9 @@
 //! Leader election over a Lease, with an epoch.
 //!
-//! As in client-go, a Lease has expired when *we* have seen it unchanged for its duration, whatever clocks others have. The
-//! number of transitions is the epoch: it goes up with every new holder, and hosts refuse an older one, so an operator that
-//! was paused and has lost its Lease without knowing can do no harm. Hosts remember the epoch, and outlive Leases: so that a
-//! Lease that was deleted, or that of the cluster that a host comes to, is not an old one, an epoch is at least the time.
+//! As in client-go, a Lease has expired when *we* have seen it unchanged for its duration, whatever clocks others have. The number of transitions is
+//! the epoch: it increases with every new holder, and hosts refuse an older one, so an operator that was paused and has lost its Lease without
+//! knowing can do no harm. Hosts remember the epoch, and outlive Leases: so that a Lease that was deleted, or that of the cluster that a host comes
+//! to, is not an old one, an epoch is at least the time.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ pub(crate) enum LeaseError {
         name: String,
         /// Resource version that this process has written.
         written: u64,
-        /// Present resource version.
+        /// Current resource version.
         found: u64,
     },
     /// Another process has the Lease.
@@ -40,10 +40,10 @@ pub(crate) enum LeaseError {
     Lost {
         /// Name of the Lease.
         name: String,
-        /// Present holder; empty if the Lease was given back.
+        /// Current holder; empty if the Lease was given back.
         holder: String,
     },
-    /// Deleted Lease: the next process may take it at once.
+    /// The Lease was deleted: another process may take it at once.
     #[error("the lease {name} was deleted; this process ends so that two operators never act at once")]
     Deleted {
         /// Name of the Lease.
@@ -216,7 +216,7 @@ impl Election {
         }
     }
 
-    /// Renews the Lease until that is impossible. The caller drops this future when it stops by itself, and calls [`Self::release`].
+    /// Renews the Lease until that is impossible. The caller drops this future when it stops, and calls [`Self::release`].
     pub(crate) async fn hold(&self, epoch: i64) -> LeaseError {
         let deadline = self.deadline();
         let (mut renewed, mut written) = (Instant::now(), 0);
@@ -354,7 +354,7 @@ mod tests {
         }
     }
 
-    /// Leases that are deleted, and API servers that answer nothing or with errors, end the lead for what they are.
+    /// Leases that are deleted, and API servers that answer nothing or with errors, end the lead with the right cause.
     #[tokio::test]
     async fn what_ends_the_lead_is_named() {
         let api = FakeApi::new();

@@ -32,8 +32,8 @@ struct State {
 pub(crate) enum Share {
     /// At most this many places.
     AtMost(usize),
-    /// This many places for each one that is free, so that a pool leaves some to the others; and one in any case, even beyond the limit, so that each
-    /// pool makes progress whatever the others take.
+    /// Number of places for each free one, so that a pool leaves some to the others; and one in any case, even beyond the limit, so that each pool
+    /// makes progress whatever the others take.
     ForEachFree(usize),
 }
 

@@ -176,7 +176,7 @@ async fn services_of_the_nodes() -> Result<()> {
         (
             "none of some",
             pulls(json!({"mode": "Ignore", "registries": ["quay.io"]})),
-            Refused("registries has no meaning"),
+            Refused("registries must not be set"),
         ),
         ("a proxy", proxy("http://proxy.example.com:3128"), Taken),
         ("no proxy at all", spec(json!({"proxy": {}})), Taken),

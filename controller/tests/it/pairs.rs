@@ -64,7 +64,7 @@ struct Subject {
     name: String,
     hosts: Vec<SimHost>,
     nodes: BTreeMap<String, Option<String>>,
-    /// Present spec of the pool.
+    /// Current spec of the pool.
     now: Value,
     happened: Vec<Event>,
 }

@@ -55,7 +55,7 @@ const EXPLAINED: Duration = Duration::from_secs(15);
 /// Time after which a watch has caught up.
 const CAUGHT_UP: Duration = Duration::from_secs(5);
 
-/// Present intent of the users.
+/// Current intent of the users.
 struct Model {
     /// Entries of each pool: name, and number of the host to which the address leads.
     lists: [BTreeMap<String, usize>; 2],

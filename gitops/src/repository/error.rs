@@ -48,7 +48,7 @@ pub enum GitError {
         offered: String,
     },
     /// The server rejects the credentials.
-    #[error("{host} refuses to log in: {problem}")]
+    #[error("{host} refuses the log-in: {problem}")]
     AuthenticationFailed {
         /// Name of the server or proxy.
         host: String,
@@ -181,7 +181,7 @@ pub enum GitError {
         problem: String,
     },
     /// The directory on disk cannot be used.
-    #[error("the directory for repositories cannot be used: is it full, or not writable?")]
+    #[error("the directory for repositories cannot be used: check that its volume has space and is writable")]
     Disk(#[source] io::Error),
 }
 

@@ -55,7 +55,7 @@ impl Prometheus {
     /// Starts Prometheus with the groups of a rule file. It has no target yet, and trusts any certificate.
     ///
     /// # Errors
-    /// Fails when it cannot be had or started.
+    /// Fails when it cannot be built or started.
     pub fn start(rules: &Value, token: &str) -> Result<Self> {
         let files = tempfile::tempdir()?;
         let path = |name: &str| -> PathBuf { files.path().join(name) };
@@ -71,7 +71,7 @@ impl Prometheus {
     /// Starts Prometheus for a target that serves without TLS and asks for no token.
     ///
     /// # Errors
-    /// Fails when it cannot be had or started.
+    /// Fails when it cannot be built or started.
     pub fn without_tls(rules: &Value) -> Result<Self> {
         Self::run(tempfile::tempdir()?, rules, json!({"scheme": "http"}))
     }

@@ -73,8 +73,8 @@ const THOROUGH: &[Step] = &[
     ("fuzz targets", || fuzz_targets(10)),
 ];
 
-/// Steps of hours. Each repeats for longer what a change must pass, but three: hosts go their way with each version of Kubernetes, programs of other projects judge this one, and images are built twice from
-/// the same sources.
+/// Steps of hours. Each repeats for longer what a change must pass, but three: hosts join and leave with each version of Kubernetes, programs of
+/// other projects judge this one, and images are built twice from the same sources.
 const NIGHTLY: &[Step] = &[
     ("property tests with many cases", || tests(&[BESIDE_THE_CODE], &[("PROPTEST_CASES", "10000")])),
     ("long walks", || tests(&[&["--test", "it", "--", "walk::"]], &[("WALK_STEPS", "500")])),

@@ -134,7 +134,7 @@ impl Drift {
         }
     }
 
-    /// Returns drift for the operator: short, sorted, at most ten texts. Entries that are left go before restored ones.
+    /// Returns drift for the operator: short, sorted, at most ten texts. Entries that were left alone come before restored ones.
     pub fn texts(&mut self, now: Duration) -> Vec<String> {
         self.healed.retain(|_, at| now.saturating_sub(*at) < SHOWN);
         let left: BTreeSet<&String> = self.left.values().flatten().collect();

@@ -1,7 +1,7 @@
 //! `support`: collects what a user needs who looks for the cause of a fault of the host, in one archive. Changes the host in no other way.
 //!
-//! Each part may fail: `index.json`, the last entry, reports it. Secrets are left out as far as this side knows them; the operator redacts
-//! all that it unpacks. Logs of workloads are not ours to send.
+//! Each part may fail: `index.json`, the last entry, reports it. Secrets are left out as far as this side knows them; the operator redacts all that
+//! it unpacks. Logs of workloads are not sent.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -61,7 +61,7 @@ struct Limits {
 
 const LIMITS: Limits = Limits { part: Duration::from_secs(30), all: Duration::from_mins(3) };
 
-/// An archive that grows, and what became of each part.
+/// Growing archive, and the result for each part.
 struct Archive {
     tar: tar::Builder<Encoder<'static, File>>,
     bytes: u64,
@@ -73,7 +73,7 @@ pub(super) fn collect(host: &dyn Host, operation: &str, asked: &Support) -> Resu
     collect_within(LIMITS, host, operation, asked)
 }
 
-/// Collects support data within these limits. Our own files and logs come first: what Windows does not say costs nothing of them.
+/// Collects support data within these limits. Our own files and logs come first: what Windows does not answer does not displace them.
 fn collect_within(limits: Limits, host: &dyn Host, operation: &str, asked: &Support) -> Result<Outcome, Failure> {
     let target = support_path(operation);
     let failed = |e| HostError::system("write", &target)(e);
@@ -111,7 +111,7 @@ impl Archive {
         self.tar.append_data(&mut header, name, content)
     }
 
-    /// Adds the index, however full the archive is: without it what is missing is not known.
+    /// Adds the index, however full the archive is: only the index says what is missing.
     fn finish_index(&mut self) -> io::Result<()> {
         let mut index = std::mem::take(&mut self.index);
         if let Some(more) = index.len().checked_sub(MOST_OF_INDEX).filter(|more| *more > 0) {
@@ -144,7 +144,7 @@ fn pretty(value: &impl Serialize) -> Vec<u8> {
 /// A part that Windows is asked for.
 type Part = (String, Box<dyn FnOnce(&dyn Host) -> Result<Vec<u8>, HostError> + Send>);
 
-/// Adds the parts that Windows is asked for. A call that hangs, as those of HNS and of the event log may, costs its own part alone.
+/// Adds the parts that Windows is asked for. A call that hangs, as those of HNS and of the event log may, loses only its own part.
 fn of_windows(limits: Limits, host: &dyn Host, asked: &Support, archive: &mut Archive) -> io::Result<()> {
     let end = Instant::now() + limits.all;
     for (name, call) in parts_of_windows(asked) {
@@ -305,7 +305,7 @@ struct Log {
     modified: u64,
 }
 
-/// The logs that may be added, those first that say most of a fault that lasts.
+/// The logs that may be added, the most useful first, for a fault that lasts.
 fn logs(host: &dyn Host, archive: &mut Archive) -> Vec<Log> {
     let mut found = Vec::new();
     find_logs(host, path::LOGS, DEPTH, archive, &mut found);
@@ -328,7 +328,7 @@ fn add_logs(host: &dyn Host, logs: &mut impl Iterator<Item = Log>, most: u64, ar
 }
 
 /// Orders logs: the newest log of each directory, then the second of each, and so on, so that limits cut old logs, and none of a service because
-/// another writes much. Logs of kubelet and of ours go before the others of their rank. Pure.
+/// another writes much. Logs of kubelet and of the operator come first in their rank. Pure.
 fn in_order(mut logs: Vec<Log>) -> Vec<Log> {
     logs.sort_by(|a, b| b.modified.cmp(&a.modified).then_with(|| a.file.cmp(&b.file)));
     let mut ranks: BTreeMap<String, usize> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Table of certificate requests: which are right, which are wrong, and which are not ours.
+//! Table of certificate requests: which are right, which are wrong, and which are not the operator's.
 
 use k8s_openapi::{
     ByteString,
@@ -163,7 +163,7 @@ const RULES: &[(&str, &str)] = &[
     ("PKCS #10", "BadEncoding"),
 ];
 
-/// Verdict in a word; of a denial, the rule.
+/// Verdict in a word; for a denial, the rule.
 fn reason(verdict: &Verdict) -> String {
     match verdict {
         Verdict::NotOurs => "NotOurs".into(),

@@ -144,8 +144,8 @@ impl Resolved {
     }
 }
 
-/// Resolves the hosts of a pool, with the pool's settings filled in, and the entries that are not used. An entry that is wrong stops only itself.
-/// `known` finds the instances of all pools: the first owner keeps name and address.
+/// Resolves the hosts of a pool, with the pool's settings filled in, and the entries that are not used. A faulty entry affects no other. `known`
+/// finds the instances of all pools: the first owner keeps name and address.
 pub fn resolve(
     pool: &str,
     spec: &WindowsNodePoolSpec,

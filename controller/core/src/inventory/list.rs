@@ -93,7 +93,7 @@ pub struct List {
     pub mends_itself: bool,
 }
 
-/// Reports whether nothing is wrong with a list that was in force before: an operator that has just started has not looked yet.
+/// Reports whether the list is not faulty but only unread: it was in force before, and an operator that has just started has not read it yet.
 pub(super) fn is_no_news(trouble: &SourceError) -> bool {
     trouble.reason == Reason::Fetching
 }

@@ -1,7 +1,7 @@
 //! Hosts of a pool, by the list that names them: names, conflicts, removals, and whether a newer list is used.
 //!
-//! Every source gives the same: a list of entries, each with where it stands, and a list of problems, each with one entry. All are treated in the
-//! same way ([`hosts`]).
+//! Every source gives the same: a list of entries, each with its location, and a list of problems, each with one entry. All are treated in the same
+//! way ([`hosts`]).
 
 pub mod address;
 pub mod concerns;

@@ -17,7 +17,7 @@ pub fn again(before: Option<KeyRefusal>, key_hashes: Vec<String>, now: Timestamp
 pub struct Seen<'a> {
     /// Recorded refusal of all keys that were listed.
     pub refusal: Option<&'a KeyRefusal>,
-    /// Hashes of the keys that are listed now; `None` if one of the keys cannot be had.
+    /// Hashes of the keys that are listed now; `None` if one of the keys is not available.
     pub listed: Option<&'a [String]>,
     /// Hash of the key that the host last accepted, if recorded. Empty if a previous operator marked the host for replacement.
     pub taken: Option<&'a str>,

@@ -154,7 +154,7 @@ pub fn decide(candidates: &[Candidate], limits: &Limits, now: Timestamp) -> Deci
 
 /// Desired grant of a host.
 enum GrantDecision {
-    /// Present grant of the host.
+    /// Current grant of the host.
     Keep,
     /// New grant for the host.
     Give(Granting),

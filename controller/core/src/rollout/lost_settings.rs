@@ -131,7 +131,7 @@ impl fmt::Display for Loss {
             }
             Self::Unreadable(why) => write!(f, "its settings cannot be compared: {why}"),
             Self::Gone(version) => {
-                write!(f, "its settings are unknown: the ConfigMap windows-services-{} is gone", short(version))
+                write!(f, "its settings are unknown: the ConfigMap windows-services-{} does not exist", short(version))
             }
         }
     }

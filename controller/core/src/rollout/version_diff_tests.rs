@@ -12,7 +12,7 @@ use serde_json::json;
 use super::*;
 use crate::render::{Cluster, Network, Settings, render};
 
-/// A host in the hybrid overlay, so that all that can depend on something does.
+/// A host in the hybrid overlay, so that every dependency is present.
 fn base() -> Rendered {
     let file = |(destination, services): (&str, &[&str])| File {
         path: destination.rsplit('\\').next().unwrap().into(),

@@ -182,7 +182,7 @@ impl Reader {
         }
     }
 
-    /// Gathers the version of the API server. An error is the reason why the rest cannot be had either.
+    /// Gathers the version of the API server. An error is the reason why the rest is not available either.
     pub(super) async fn version(&self, folder: &mut Folder) {
         match self.text("/version").await {
             Ok(text) => folder.text("cluster-version.json", &text),

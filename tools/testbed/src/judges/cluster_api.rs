@@ -42,7 +42,7 @@ impl ClusterApi {
     /// controllers.
     ///
     /// # Errors
-    /// Fails when they cannot be had or started, or the API server refuses something.
+    /// Fails when they cannot be found or built or started, or the API server refuses something.
     pub async fn start(control_plane: &ControlPlane) -> Result<Self> {
         let program = tokio::task::spawn_blocking(|| MODULE.program("cluster-api", REQUIRED, &[], "about 2 minutes"));
         let program = program.await??;

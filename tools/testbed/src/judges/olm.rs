@@ -43,7 +43,7 @@ impl Olm {
     /// Installs the kinds, and starts the programs as an administrator.
     ///
     /// # Errors
-    /// Fails when they cannot be had or started, or the API server refuses something.
+    /// Fails when they cannot be found or built or started, or the API server refuses something.
     pub async fn start(control_plane: &ControlPlane) -> Result<Self> {
         let program = |name: &'static str| {
             spawn_blocking(move || MODULE.program(name, &format!("{REQUIRED}/cmd/{name}"), &[], "about 7 minutes"))

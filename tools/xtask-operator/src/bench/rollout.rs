@@ -31,7 +31,7 @@ use super::{
 /// The profiles, unless some are named.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// These profiles: numbers of hosts.
+    /// Profiles to run: numbers of hosts.
     #[arg(long, value_parser = PROFILES, default_value = PROFILES[0])]
     profile: Vec<String>,
     /// Another number of hosts, instead of the profiles.

@@ -128,7 +128,7 @@ fn digests(images: &Images) -> Vec<&str> {
     all(images).map(|built| built.digest.as_str()).collect()
 }
 
-/// Present commit, if all is in it.
+/// Current commit, if all is in it.
 fn revision() -> Option<String> {
     let git = |args: &[&str]| {
         let output = Command::new("git").current_dir(workspace_root()).args(args).output().ok()?;
